@@ -1,0 +1,28 @@
+# Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
+PYTHON ?= python
+SOURCES = models inference estimators datasets plots cli testing
+
+.PHONY: lint format types test docs notebooks benchmarks
+
+lint:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+format:
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+types:  # on the installed package, since the folder names map to regbayes.*
+	cd tests && $(PYTHON) -m mypy $(addprefix -p regbayes.,$(SOURCES)) --config-file ../pyproject.toml
+
+test:
+	$(PYTHON) -m pytest
+
+docs:  # the examples in docstrings
+	$(PYTHON) -m pytest tests/test_docs.py
+
+notebooks:
+	$(PYTHON) -m pytest tests/test_notebooks.py
+
+benchmarks:
+	for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(PYTHON) $$file; done

@@ -1,0 +1,75 @@
+"""What the backends share: check, resolve, run the kernel, wrap the draws."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from ..models.arrays import as_features
+from ..models.config import Config
+from .engine import Chain, Draw, Kernel, Schedule, run
+from .posterior import Posterior, Trace, stack
+
+__all__ = ["Backend"]
+
+
+class Backend(Config):
+    """A way to compute posteriors. Subclasses give a kernel for each structure they serve, and a schedule."""
+
+    structures: ClassVar[tuple[str, ...]] = ()
+    value_name: ClassVar[str] = "value"
+    seed: int
+    progress: bool | None
+
+    def kernel(self, model: Any) -> Kernel:
+        """The algorithm for this model, with this backend's options bound."""
+        raise NotImplementedError
+
+    def schedule(self) -> Schedule:
+        """Length, chains and stopping rule of a fit."""
+        raise NotImplementedError
+
+    def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
+        """The draws that the posterior keeps, chain by chain."""
+        raise NotImplementedError
+
+    def check(self, model: Any) -> None:
+        """Raise ValueError that names an option outside its domain."""
+
+    def fit(
+        self,
+        model: Any,
+        X: Any,
+        y: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: str | os.PathLike[str] | None = None,
+    ) -> Posterior:
+        """The posterior of `model` given X [N, D] and targets y [N].
+
+        Parameters
+        ----------
+        model : a model of `regbayes.models`; it is not changed
+        X, y : torch tensors (device and dtype are kept) or anything numpy-like
+        checkpoint : file that the chains are written to, atomically, every 50 steps and at the end
+        resume : a checkpoint to go on from; the result is the same, bit for bit, as that of one long run
+
+        Raises
+        ------
+        NotImplementedError    if this backend has no kernel for the model (names those that have).
+        ValueError             on bad data or options, before any work.
+        """
+        if getattr(model, "structure", None) not in self.structures:
+            able = [cls.__name__ for cls in Backend.__subclasses__() if getattr(model, "structure", None) in cls.structures]
+            raise NotImplementedError(
+                f"{type(model).__name__} has no {type(self).__name__} backend; it has: {', '.join(able) or 'none'}."
+            )
+        self.check(model)
+        X = as_features(X, min_rows=2)
+        model = model.resolve(X, y)
+        data = model.data(X, y)
+        kernel = self.kernel(model)
+        schedule = self.schedule().with_files(checkpoint, resume)
+        chains = run(kernel, model, data, schedule)
+        trace = Trace.of(self.value_name, chains)
+        return Posterior(model, self, stack(self.results(kernel, model, data, chains)), trace)

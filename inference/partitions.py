@@ -1,0 +1,46 @@
+"""Label-free comparison of partitions: variation of information, Binder loss, and their posterior expectations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["contingency", "expected_loss"]
+
+
+def contingency(one: Tensor, other: Tensor) -> Tensor:
+    """Numbers of points [K1, K2] in each pair of blocks of two partitions [N]."""
+    rows, columns = int(one.max()) + 1, int(other.max()) + 1
+    return torch.bincount(one * columns + other, minlength=rows * columns).view(rows, columns).double()
+
+
+def expected_loss(assignments: Tensor, loss: str, most: int = 50) -> Tensor:
+    """Posterior expected loss [S] of choosing each draw [S, N] as the point partition (Wade & Ghahramani 2018).
+
+    Expectations and candidates are taken over at most `most` draws, evenly spaced; other candidates have loss inf.
+    """
+    losses = {"vi": _variation_of_information, "binder": _binder}
+    if loss not in losses:
+        raise ValueError(f"loss is {loss!r}; expected one of {', '.join(losses)}.")
+    chosen = torch.linspace(0, len(assignments) - 1, min(most, len(assignments))).round().long().tolist()
+    result = torch.full((len(assignments),), torch.inf, dtype=torch.float64)
+    for candidate in chosen:
+        tables = [contingency(assignments[candidate], assignments[other]) for other in chosen]
+        result[candidate] = sum(losses[loss](table) for table in tables) / len(chosen)
+    return result
+
+
+def _variation_of_information(table: Tensor) -> float:
+    """2 H(a, b) - H(a) - H(b), in nats."""
+    total = table.sum()
+
+    def entropy(counts: Tensor) -> Tensor:
+        return torch.special.entr(counts / total).sum()
+
+    return float(2 * entropy(table) - entropy(table.sum(0)) - entropy(table.sum(1)))
+
+
+def _binder(table: Tensor) -> float:
+    """Share of ordered pairs that one partition joins and the other parts."""
+    squares = table.sum(0).square().sum() + table.sum(1).square().sum() - 2 * table.square().sum()
+    return float(squares / table.sum() ** 2)

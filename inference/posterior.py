@@ -1,0 +1,294 @@
+"""The one result type: what a fit learned, from whichever backend.
+
+Every backend leaves the same kind of draws of a mixture: log weights of the components, what a component's inputs look
+like (posterior hyperparameters of the family, or centres in the small-variance limit) and its classifiers. Prediction
+is then one rule (math/dp-mixtures, section 5):
+
+    f(x) = sum_g sum_k W_k^g(x) eta_k^g . a  /  sum_g [sum_k W_k^g(x) + W_new^g(x)],    W_k = w_k p(x | component k)
+
+a ratio of averages over the draws g, in which a component not yet seen has score 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..models.arrays import as_features, like
+from ..models.config import from_plain, to_plain
+from .engine import Chain, Draw, read_file, write_file
+from .partitions import expected_loss
+
+__all__ = ["Posterior", "Trace", "stack"]
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Log joint, ELBO or objective after every step, with the seconds it took to get there."""
+
+    name: str
+    values: Tensor  # [chains, steps] float64, NaN after a chain's last step
+    seconds: Tensor  # [chains, steps] float64
+
+    @classmethod
+    def of(cls, name: str, chains: list[Chain]) -> Trace:
+        """The trace of some chains."""
+        length = max((len(chain.values) for chain in chains), default=0)
+
+        def padded(rows: list[list[float]]) -> Tensor:
+            return torch.tensor([row + [float("nan")] * (length - len(row)) for row in rows], dtype=torch.float64)
+
+        return cls(name, padded([chain.values for chain in chains]), padded([chain.times for chain in chains]))
+
+    @property
+    def final(self) -> Tensor:
+        """The last value [chains] of every chain."""
+        last = (~self.values.isnan()).sum(1) - 1
+        return self.values.gather(1, last.unsqueeze(1)).squeeze(1)
+
+
+class Posterior:
+    """A fitted model.
+
+    Attributes
+    ----------
+    model : the model with every data-dependent default resolved
+    backend : the backend that computed it
+    samples : dict of Tensors with a leading axis of S draws (chains one after another; S = 1 for SVI, SmallVariance):
+        `assignments` [S, N], `weights` [S, K, P, C], `log_mixture` [S, K + 1] (last: a component not yet seen),
+        `hyperparameters` [S, K, ...] or `centers` [S, K, D], `concentration` [S]. Components beyond a draw's own have
+        log weight -inf.
+    num_draws : int list, draws of each chain
+    trace : Trace
+    """
+
+    def __init__(self, model: Any, backend: Any, stacked: tuple[Draw, list[int]], trace: Trace) -> None:
+        self.model = model
+        self.backend = backend
+        self.samples, self.num_draws = stacked
+        self.trace = trace
+
+    def __repr__(self) -> str:
+        return (
+            f"Posterior({type(self.model).__name__} by {type(self.backend).__name__}: {sum(self.num_draws)} draws, "
+            f"{self.num_components} components, {self.trace.name} {float(self.trace.final.max()):.6g})"
+        )
+
+    # -- new points ---------------------------------------------------------------------------------------------
+
+    def decision_function(self, X: Any) -> Any:
+        """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L]."""
+        return like(self._decision(self._check(X)), X)
+
+    def predict(self, X: Any) -> Any:
+        """Labels [N] in the user's own values; for a regression loss the posterior mean target."""
+        decision = self._decision(self._check(X))
+        if self.model.loss.target == "real":
+            return like(decision, X)
+        index = (decision > 0).long() if decision.ndim == 1 else decision.argmax(1)
+        return like(self.model.classes[index], X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities [N, L], classes sorted.
+
+        With a logistic loss these are posterior predictive probabilities. A hinge is no likelihood: there they are
+        the loss's pseudo-likelihood at the posterior mean score, normalized over the classes.
+        """
+        rows = self._check(X)
+        self._needs_classes()
+        mean = self._mean(rows, averaged=self._average)
+        probabilities = mean if self._is_probabilistic else self.model.loss.probabilities(mean)
+        return like(probabilities, X)
+
+    def assign(self, X: Any) -> Any:
+        """Component [N] of each row in the representative draw (see `partition`), 0..K-1."""
+        rows = self._check(X)
+        log_weights = [self._log_weights(part, self.representative)[:, :-1] for part in rows.split(_CHUNK)]
+        return like(torch.cat(log_weights).argmax(1), X)
+
+    # -- the training points ------------------------------------------------------------------------------------
+
+    @property
+    def num_components(self) -> int:
+        """Number of occupied components in the representative draw."""
+        return len(torch.unique(self.samples["assignments"][self.representative]))
+
+    def similarity(self) -> Tensor:
+        """Posterior probability [N, N] that two training points share a component."""
+        assignments = self.samples["assignments"]
+        if assignments.shape[1] > 20_000:
+            raise ValueError(f"The similarity of {assignments.shape[1]} points takes N x N memory; use partition().")
+        total = torch.zeros(2 * assignments.shape[1:], device=assignments.device)
+        for draw in assignments:
+            total += draw.unsqueeze(0) == draw.unsqueeze(1)
+        return total / len(assignments)
+
+    def partition(self, loss: str = "vi") -> Tensor:
+        """Point partition [N] of the training points: the draw of least posterior expected loss.
+
+        Parameters
+        ----------
+        loss : "vi" (variation of information) or "binder" (pairs put together or apart wrongly)
+        """
+        return self.samples["assignments"][self._best_draw(loss)]
+
+    @cached_property
+    def representative(self) -> int:
+        """Index of the draw that `partition()` returns."""
+        return self._best_draw("vi")
+
+    def _best_draw(self, loss: str) -> int:
+        assignments = self.samples["assignments"]
+        if len(assignments) == 1:
+            return 0
+        return int(expected_loss(assignments, loss).argmin())
+
+    # -- files and other libraries ------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write tensors and plain data to `path`, atomically."""
+        from . import __version__
+
+        write_file(
+            path,
+            {
+                "kind": "posterior",
+                "schema": _SCHEMA,
+                "version": __version__,
+                "model": to_plain(self.model),
+                "backend": to_plain(self.backend),
+                "samples": self.samples,
+                "num_draws": self.num_draws,
+                "trace": vars(self.trace),
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: Any = None) -> Posterior:
+        """Read a saved posterior; loading never runs code from the file.
+
+        Raises
+        ------
+        FileNotFoundError    if there is no such file.
+        ValueError           if it is broken, of a newer schema, or needs a class that is not imported.
+        """
+        content = read_file(path, "posterior", _SCHEMA, device)
+        stacked = content["samples"], content["num_draws"]
+        return cls(from_plain(content["model"]), from_plain(content["backend"]), stacked, Trace(**content["trace"]))
+
+    def to_arviz(self) -> Any:
+        """Label-free summaries as arviz InferenceData (0.x) or DataTree (1.x): K, sizes in order, concentration."""
+        import arviz
+
+        assignments = self.samples["assignments"]
+        sizes = torch.stack([torch.bincount(draw, minlength=1).sort(descending=True).values[:1] for draw in assignments])
+        kept = {
+            "num_components": torch.tensor([len(torch.unique(draw)) for draw in assignments]),
+            "largest_component": sizes[:, 0],
+            "concentration": self.samples["concentration"],
+        }
+        if "log_joint" in self.samples:
+            kept["log_joint"] = self.samples["log_joint"]
+        if len(set(self.num_draws)) != 1:
+            raise ValueError(f"The chains have {self.num_draws} draws, but arviz needs equal numbers. Resume the fit.")
+        shape = (len(self.num_draws), self.num_draws[0])
+        groups = {"posterior": {name: np.asarray(value.cpu()).reshape(shape) for name, value in kept.items()}}
+        if int(arviz.__version__.split(".")[0]) >= 1:
+            return arviz.from_dict(groups)
+        return arviz.from_dict(**groups)
+
+    # -- the prediction rule ------------------------------------------------------------------------------------
+
+    @property
+    def _is_probabilistic(self) -> bool:
+        return self.model.loss.is_likelihood
+
+    def _check(self, X: Any) -> Tensor:
+        kept = self.samples["log_mixture"]
+        return as_features(X, num_features=self.model.num_features, like=kept)
+
+    def _needs_classes(self) -> None:
+        if self.model.classes is None:
+            raise ValueError(f"{type(self.model).__name__} was fitted without classes; use assign(X) or predict(X).")
+
+    def _decision(self, X: Tensor) -> Tensor:
+        if self.samples["weights"].shape[-1] == 0:
+            raise ValueError(f"{type(self.model).__name__} has no labels to predict; use assign(X).")
+        mean = self._mean(X, averaged=self._average)
+        if not self._is_probabilistic:
+            return mean.squeeze(1) if mean.shape[1] == 1 else mean
+        log_odds = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
+        return log_odds[:, 1] - log_odds[:, 0] if mean.shape[1] == 2 else log_odds
+
+    def _average(self, scores: Tensor) -> Tensor:
+        """What is averaged over components and draws: probabilities where the loss is a likelihood, else scores."""
+        return self.model.loss.probabilities(scores) if self._is_probabilistic else scores
+
+    def _mean(self, X: Tensor, averaged: Callable[[Tensor], Tensor]) -> Tensor:
+        """Posterior mean [N, ...] of a function of the scores: the ratio of averages above."""
+        return torch.cat([self._mean_of_chunk(rows, averaged) for rows in X.split(_CHUNK)])
+
+    def _mean_of_chunk(self, X: Tensor, averaged: Callable[[Tensor], Tensor]) -> Tensor:
+        features = self.model.features(X)
+        log_evidence, means = [], []
+        for index in range(len(self.samples["weights"])):
+            log_weights = self._log_weights(X, index)
+            scores = torch.einsum("np,kpc->nkc", features, self.samples["weights"][index])
+            unseen = scores.new_zeros((len(X), 1, scores.shape[2]))
+            values = averaged(torch.cat([scores, unseen], 1))
+            log_evidence.append(log_weights.logsumexp(1))
+            means.append(torch.einsum("nk,nkc->nc", log_weights.softmax(1), values))
+        share = torch.stack(log_evidence).softmax(0)
+        return torch.einsum("sn,snc->nc", share, torch.stack(means))
+
+    def _log_weights(self, X: Tensor, index: int) -> Tensor:
+        """log W [N, K + 1] of draw `index`, the last column a component not yet seen."""
+        likelihood, log_mixture = self.model.likelihood, self.samples["log_mixture"][index]
+        if "centers" in self.samples:
+            cost = likelihood.divergence(likelihood.coordinates(X), self.samples["centers"][index])
+            nearest = torch.where(log_mixture[:-1] > -torch.inf, cost, torch.inf).argmin(1)
+            log_weights = X.new_full((len(X), len(log_mixture)), -torch.inf)
+            return log_weights.scatter_(1, nearest.unsqueeze(1), 0.0)
+        seen = likelihood.log_predictive(X, self.samples["hyperparameters"][index])
+        unseen = likelihood.log_predictive(X, likelihood.prior().unsqueeze(0))
+        return torch.cat([seen, unseen], 1) + log_mixture
+
+
+_CHUNK = 4096
+
+
+def stack(chains: list[list[Draw]]) -> tuple[Draw, list[int]]:
+    """One Tensor [S, ...] for each name, components padded to the most that any draw has; and draws of each chain.
+
+    Padding of `hyperparameters` and `centers` repeats the first component, so that densities stay finite.
+    """
+    draws = [draw for chain in chains for draw in chain]
+    if not draws:
+        raise RuntimeError("The fit was interrupted before its first draw was kept; nothing to return.")
+    most = max(draw["log_mixture"].shape[0] for draw in draws) - 1
+    padded = [_pad(draw, most) for draw in draws]
+    return {name: torch.stack([draw[name] for draw in padded]) for name in padded[0]}, [len(chain) for chain in chains]
+
+
+def _pad(draw: Draw, most: int) -> Draw:
+    missing = most + 1 - draw["log_mixture"].shape[0]
+    if not missing:
+        return draw
+    padded = dict(draw)
+    log_mixture = draw["log_mixture"]
+    none = log_mixture.new_full((missing,), -torch.inf)
+    padded["log_mixture"] = torch.cat([log_mixture[:-1], none, log_mixture[-1:]])
+    for name in ("hyperparameters", "centers", "weights"):
+        if name in draw:
+            first = draw[name][:1] * (0 if name == "weights" else 1)
+            padded[name] = torch.cat([draw[name], first.expand(missing, *first.shape[1:])])
+    return padded

@@ -1,0 +1,143 @@
+"""Batched weighted ridge: the one solver behind the classifier update of every backend.
+
+    A_kc = I / nu^2 + sum_{z_n = k} precision_nc a_n a_n^T,    B_kc = sum_{z_n = k} shift_nc a_n
+
+Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance limit takes its mean.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Ridge", "segments", "soft_ridge", "weighted_ridge"]
+
+
+class Ridge(NamedTuple):
+    """Gaussians N(mean_kc, A_kc^-1) of K components and C scores."""
+
+    mean: Tensor  # [K, P, C]
+    precision_tril: Tensor  # [K, C, P, P], Cholesky factor L of A = L L^T
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """One draw [K, P, C]: mean + L^-T e."""
+        noise = torch.randn(
+            (*self.precision_tril.shape[:-1], 1),
+            generator=generator,
+            dtype=self.mean.dtype,
+            device=self.mean.device,
+        )
+        step = torch.linalg.solve_triangular(self.precision_tril.mT, noise, upper=True)
+        return self.mean + step.squeeze(-1).mT
+
+    def score_variance(self, features: Tensor) -> Tensor:
+        """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2."""
+        num_components, num_scores = self.precision_tril.shape[:2]
+        variance = features.new_empty((len(features), num_components, num_scores))
+        for k in range(num_components):
+            for c in range(num_scores):
+                half = torch.linalg.solve_triangular(self.precision_tril[k, c], features.T, upper=False)
+                variance[:, k, c] = half.square().sum(0)
+        return variance
+
+    def kl(self, weight_scale: float) -> Tensor:
+        """KL(N(mean, A^-1) || N(0, nu^2 I)) [K], summed over the scores."""
+        num_features = self.mean.shape[1]
+        identity = torch.eye(num_features, dtype=self.mean.dtype, device=self.mean.device)
+        inverse = torch.linalg.solve_triangular(self.precision_tril, identity, upper=False)
+        trace = inverse.square().sum((-2, -1))  # tr A^-1 = |L^-1|_F^2
+        log_det = 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # of A
+        square = self.mean.square().sum(1)
+        scale = torch.as_tensor(weight_scale, dtype=self.mean.dtype)
+        per_score = (trace + square) / scale**2 - num_features + log_det + 2 * num_features * scale.log()
+        return per_score.sum(-1) / 2
+
+
+def weighted_ridge(
+    features: Tensor,
+    precision: Tensor,
+    shift: Tensor,
+    assignments: Tensor,
+    *,
+    num_components: int,
+    weight_scale: float,
+) -> Ridge:
+    """Each component's classifiers from the points assigned to it.
+
+    Parameters
+    ----------
+    features : Tensor [N, P]
+    precision, shift : Tensor [N, C], the pseudo-observations of the scores
+    assignments : Tensor [N], int64 in 0..num_components-1
+
+    Returns
+    -------
+    Ridge with mean [K, P, C]; an empty component returns its prior N(0, nu^2 I).
+    """
+    num_scores, num_features = precision.shape[1], features.shape[1]
+    gram = features.new_zeros((num_components, num_scores, num_features, num_features))
+    linear = features.new_zeros((num_components, num_features, num_scores))
+    order, bounds = segments(assignments, num_components)
+    features, precision, shift = features[order], precision[order], shift[order]
+    for k in range(num_components):
+        rows = slice(bounds[k], bounds[k + 1])
+        own = features[rows]
+        linear[k] = own.T @ shift[rows]
+        for c in range(num_scores):
+            gram[k, c] = own.T @ (own * precision[rows, c, None])
+    return _solve(gram, linear, weight_scale)
+
+
+def soft_ridge(
+    features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
+) -> Ridge:
+    """Each component's classifiers from soft assignments.
+
+    Parameters
+    ----------
+    features : Tensor [N, P]
+    precision, shift : Tensor [N, K, C]
+    responsibilities : Tensor [N, K]
+    """
+    num_components, num_scores = precision.shape[1:]
+    num_features = features.shape[1]
+    gram = features.new_empty((num_components, num_scores, num_features, num_features))
+    weight = responsibilities.unsqueeze(-1) * precision
+    for k in range(num_components):
+        for c in range(num_scores):
+            gram[k, c] = features.T @ (features * weight[:, k, c, None])
+    linear = torch.einsum("np,nkc->kpc", features, responsibilities.unsqueeze(-1) * shift)
+    return _solve(gram, linear, weight_scale)
+
+
+def segments(assignments: Tensor, num_components: int) -> tuple[Tensor, list[int]]:
+    """(order [N], bounds): the points of component k are order[bounds[k]:bounds[k + 1]]."""
+    order = torch.argsort(assignments, stable=True)
+    counts = torch.bincount(assignments, minlength=num_components)
+    return order, [0, *counts.cumsum(0).tolist()]
+
+
+def _solve(gram: Tensor, linear: Tensor, weight_scale: float) -> Ridge:
+    gram = (gram + gram.mT) / 2
+    gram.diagonal(dim1=-2, dim2=-1).add_(weight_scale**-2)
+    tril = safe_cholesky(gram)
+    mean = torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT
+    return Ridge(mean, tril)
+
+
+def safe_cholesky(matrix: Tensor) -> Tensor:
+    """Cholesky factors of a batch of symmetric matrices; the diagonal is raised where rounding made one indefinite."""
+    tril, info = torch.linalg.cholesky_ex(matrix)
+    jitter = torch.finfo(matrix.dtype).eps
+    while info.any():
+        scale = matrix.diagonal(dim1=-2, dim2=-1).abs().mean(-1) * jitter * (info > 0)
+        raised = matrix + torch.diag_embed(scale.unsqueeze(-1).expand(matrix.shape[:-1]))
+        tril, info = torch.linalg.cholesky_ex(raised)
+        jitter *= 10
+        if jitter > 1:
+            raise FloatingPointError(
+                "A Gram matrix is not finite or not positive definite. Use float64, or scale the features down."
+            )
+    return tril

@@ -1,0 +1,120 @@
+"""Gaussian with a diagonal covariance and its Normal-Gamma prior.
+
+lam ~ Gamma(a0, b0),  mu ~ N(loc, 1 / (k0 lam)),  x ~ N(mu, 1 / lam)                     in each column
+statistics (x - loc, (x - loc)^2, 1, 1),  chi = (tau, square, kap, 2 a - 1)
+m = tau / kap,  b = (square - kap m^2) / 2,  chi0 = (0, 2 b0, k0, 2 a0 - 1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .base import Likelihood, Parameters, column_means, column_variances, hyperparameter, row_chunks
+
+__all__ = ["DiagonalGaussian"]
+
+
+@dataclass(eq=False)
+class DiagonalGaussian(Likelihood):
+    """Rows x [D] ~ N(mu, diag(1 / lam)), lam ~ Gamma(shape, rate), mu ~ N(loc, 1 / (mean_precision lam)).
+
+    Parameters
+    ----------
+    loc : prior mean, a number or [D]; None: the mean of the data
+    mean_precision : k0 > 0, the weight of `loc` in rows; None: 0.05
+    shape : a0 > 0; None: 2, so that the expected variance of a component is `rate`
+    rate : b0 > 0, a number or [D]; None: a fraction of the column variances
+    """
+
+    loc: Any = None
+    mean_precision: Any = None
+    shape: Any = None
+    rate: Any = None
+
+    def resolve(self, X: Tensor) -> Self:
+        variances, D = column_variances(X), X.shape[1]
+        # a constant column tells no components apart, whatever its rate
+        rate = _FRACTION * torch.where(variances > 0, variances, 1.0)
+        return self.replace(
+            loc=hyperparameter("loc", self.loc, column_means(X), X, D, above=-torch.inf),
+            mean_precision=hyperparameter("mean_precision", self.mean_precision, 0.05, X),
+            shape=hyperparameter("shape", self.shape, 2.0, X),
+            rate=hyperparameter("rate", self.rate, rate, X, D),
+        )
+
+    def prior(self) -> Tensor:
+        counts = torch.stack([self.mean_precision, 2 * self.shape - 1])
+        return torch.cat([torch.zeros_like(self.loc), 2 * self.rate, counts])
+
+    def statistics(self, X: Tensor) -> Tensor:
+        X = X - self.loc
+        return torch.cat([X, X.square(), X.new_ones(len(X), 2)], 1)
+
+    def log_base_measure(self, X: Tensor) -> Tensor:
+        return X.new_full((len(X),), -X.shape[1] / 2 * math.log(2 * math.pi))
+
+    def log_partition(self, chi: Tensor) -> Tensor:
+        _, kap, a, b = self._common(chi)
+        return (torch.lgamma(a) - a * b.log() + torch.log(2 * math.pi / kap) / 2).sum(-1)
+
+    def mean_parameters(self, chi: Tensor) -> Tensor:
+        m, kap, a, b = self._common(chi)
+        lam = a / b
+        square = (lam * m.square() + 1 / kap).sum(-1, keepdim=True)
+        log_lam = (torch.digamma(a) - b.log()).sum(-1, keepdim=True)
+        return torch.cat([lam * m, -lam / 2, -square / 2, log_lam / 2], -1)
+
+    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+        m, kap, a, b = self._common(chi)
+        precision = sample("precision", dist.Gamma(a, b, validate_args=False).to_event(1))
+        loc = dist.Normal(self.loc + m, (kap * precision).rsqrt(), validate_args=False)
+        return {"loc": sample("loc", loc.to_event(1)), "precision": precision}
+
+    def distribution(self, parameters: Parameters) -> Distribution:
+        return dist.Normal(parameters["loc"], parameters["precision"].rsqrt(), validate_args=False).to_event(1)
+
+    def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
+        lam, m = parameters["precision"], parameters["loc"] - self.loc
+        square = (lam * m.square()).sum(-1, keepdim=True)
+        log_lam = lam.log().sum(-1, keepdim=True)
+        return self.linear_log_density(X, torch.cat([lam * m, -lam / 2, -square / 2, log_lam / 2], -1))
+
+    def log_predictive(self, X: Tensor, chi: Tensor) -> Tensor:
+        """Student-t in each column: 2 a degrees of freedom, location loc + m, squared scale b (kap + 1) / (a kap)."""
+        m, kap, a, b = self._common(chi)
+        spread = 2 * b * (kap + 1) / kap
+        normalizer = torch.lgamma(a + 0.5) - torch.lgamma(a) - torch.log(math.pi * spread) / 2
+        power = (a + 0.5).squeeze(-1)
+        root = spread.rsqrt()
+        tails = [
+            ((X[rows] - self.loc).unsqueeze(1) - m).mul_(root).square_().log1p_().sum(-1)
+            for rows in row_chunks(X, m.numel())
+        ]
+        return normalizer.sum(-1) - power * torch.cat(tails)
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        """(x - loc) in units of the prior's expected precision a0 / b0."""
+        return (X - self.loc) * (self.shape / self.rate).sqrt()
+
+    def from_coordinates(self, means: Tensor) -> Tensor:
+        return self.loc + means * (self.rate / self.shape).sqrt()
+
+    def _common(self, chi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """m [..., D], kap [..., 1], a [..., 1], b [..., D]."""
+        num_features = len(self.loc)
+        tau, square, kap = chi[..., :num_features], chi[..., num_features:-2], chi[..., -2:-1]
+        m = tau / kap
+        # data can only add to b0: anything below is rounding
+        b = ((square - tau * m) / 2).clamp(min=self.rate / 2)
+        return m, kap, (chi[..., -1:] + 1) / 2, b
+
+
+_FRACTION = 0.25

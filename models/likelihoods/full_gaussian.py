@@ -1,0 +1,265 @@
+"""Gaussian with a full covariance and its Normal-Wishart prior.
+
+Lam ~ Wishart(nu0, Psi0^-1),  mu ~ N(loc, (k0 Lam)^-1),  x ~ N(mu, Lam^-1)
+statistics (u, u u^T, 1, 1) with u = x - loc,  chi = (tau, M, kap, nu - D)
+m = tau / kap,  Psi = M - kap m m^T,  chi0 = (0, Psi0, k0, nu0 - D)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import constraints
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .base import Likelihood, Parameters, column_means, column_variances, hyperparameter, row_chunks
+
+__all__ = ["FullGaussian"]
+
+
+@dataclass(eq=False)
+class FullGaussian(Likelihood):
+    """Rows x [D] ~ N(mu, Lam^-1), Lam ~ Wishart(degrees_of_freedom, scale^-1), mu ~ N(loc, (mean_precision Lam)^-1).
+
+    Parameters
+    ----------
+    loc : prior mean, a number or [D]; None: the mean of the data
+    mean_precision : k0 > 0, the weight of `loc` in rows; None: 0.05
+    degrees_of_freedom : nu0 > D - 1; None: D + 2, so that the expected covariance of a component is `scale`
+    scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite; None: a fraction of the column
+        variances. It is diagonal so that fewer rows than columns do no harm
+    """
+
+    loc: Any = None
+    mean_precision: Any = None
+    degrees_of_freedom: Any = None
+    scale: Any = None
+
+    def resolve(self, X: Tensor) -> Self:
+        D = X.shape[1]
+        return self.replace(
+            loc=hyperparameter("loc", self.loc, column_means(X), X, D, above=-torch.inf),
+            mean_precision=hyperparameter("mean_precision", self.mean_precision, 0.05, X),
+            degrees_of_freedom=hyperparameter("degrees_of_freedom", self.degrees_of_freedom, D + 2.0, X, above=D - 1),
+            scale=self._resolve_scale(X),
+        )
+
+    def prior(self) -> Tensor:
+        counts = torch.stack([self.mean_precision, self.degrees_of_freedom - len(self.loc)])
+        return torch.cat([torch.zeros_like(self.loc), self.scale.flatten(), counts])
+
+    def statistics(self, X: Tensor) -> Tensor:
+        X = X - self.loc
+        return torch.cat([X, (X.unsqueeze(2) * X.unsqueeze(1)).flatten(1), X.new_ones(len(X), 2)], 1)
+
+    def weighted_statistics(self, X: Tensor, responsibilities: Tensor) -> Tensor:
+        """Weighted Gram matrices of all components as one matrix product for each chunk of rows."""
+        K, D = responsibilities.shape[1], X.shape[1]
+        first, second = X.new_zeros(K, D, dtype=torch.float64), X.new_zeros(K * D, D, dtype=torch.float64)
+        for rows in row_chunks(X, K * D):
+            U, weights = X[rows] - self.loc, responsibilities[rows]
+            first += weights.T @ U
+            second += (weights.unsqueeze(2) * U.unsqueeze(1)).flatten(1).T @ U
+        counts = responsibilities.sum(0, dtype=torch.float64).unsqueeze(1).expand(K, 2)
+        return torch.cat([first, second.view(K, D * D), counts], 1).to(X.dtype)
+
+    def summed_statistics(self, X: Tensor, assignments: Tensor, num_components: int) -> Tensor:
+        """One Gram matrix for each component, of its own rows only."""
+        D = X.shape[1]
+        total = X.new_zeros(num_components, D + D * D + 2, dtype=torch.float64)
+        order = torch.argsort(assignments, stable=True)
+        counts = torch.bincount(assignments, minlength=num_components)
+        for sums, members in zip(total, order.split(counts.tolist()), strict=True):
+            for rows in row_chunks(members, D):
+                U = X[members[rows]] - self.loc
+                sums[:D] += U.sum(0)
+                sums[D:-2] += (U.T @ U).flatten()
+        total[:, -2:] = counts.unsqueeze(1)
+        return total.to(X.dtype)
+
+    def log_base_measure(self, X: Tensor) -> Tensor:
+        return X.new_full((len(X),), -X.shape[1] / 2 * math.log(2 * math.pi))
+
+    def log_partition(self, chi: Tensor) -> Tensor:
+        _, kap, nu, factor = self._common(chi)
+        D = len(self.loc)
+        log_normalizer = torch.mvlgamma(nu / 2, D) + nu * D / 2 * math.log(2) + D / 2 * torch.log(2 * math.pi / kap)
+        return log_normalizer - nu * _log_diagonal(factor)
+
+    def mean_parameters(self, chi: Tensor) -> Tensor:
+        m, kap, nu, factor = self._common(chi)
+        precision = nu[..., None, None] * torch.cholesky_inverse(factor)
+        direction = (precision @ m.unsqueeze(-1)).squeeze(-1)
+        square = (m * direction).sum(-1) + len(self.loc) / kap
+        counts = torch.stack([-square, _expected_log_det(nu, factor)], -1) / 2
+        return torch.cat([direction, -precision.flatten(-2) / 2, counts], -1)
+
+    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+        m, kap, nu, factor = self._common(chi)
+        precision = sample("precision", PrecisionWishart(nu, factor))
+        scale_tril = _scale_tril(kap[..., None, None] * precision)
+        loc = sample("loc", dist.MultivariateNormal(self.loc + m, scale_tril=scale_tril, validate_args=False))
+        return {"loc": loc, "precision": precision}
+
+    def distribution(self, parameters: Parameters) -> Distribution:
+        scale_tril = _scale_tril(parameters["precision"])
+        return dist.MultivariateNormal(parameters["loc"], scale_tril=scale_tril, validate_args=False)
+
+    def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
+        factor = _cholesky(parameters["precision"])
+        square = self._squares(X, parameters["loc"] - self.loc, factor)
+        return _log_diagonal(factor) - (square + X.shape[1] * math.log(2 * math.pi)) / 2
+
+    def expected_log_density(self, X: Tensor, chi: Tensor) -> Tensor:
+        """(E log det Lam - D log 2 pi - D / kap - nu (x - mu)^T Psi^-1 (x - mu)) / 2 at mu = loc + m."""
+        m, kap, nu, factor = self._common(chi)
+        constant = _expected_log_det(nu, factor) - X.shape[1] * (math.log(2 * math.pi) + 1 / kap)
+        return (constant - nu * self._squares(X, m, _inverse_transpose(factor))) / 2
+
+    def log_predictive(self, X: Tensor, chi: Tensor) -> Tensor:
+        """Student-t: nu - D + 1 degrees of freedom, location loc + m, shape Psi (kap + 1) / (kap (nu - D + 1))."""
+        m, kap, nu, factor = self._common(chi)
+        D = X.shape[1]
+        normalizer = torch.lgamma((nu + 1) / 2) - torch.lgamma((nu - D + 1) / 2) - _log_diagonal(factor)
+        normalizer = normalizer - D / 2 * torch.log(math.pi * (kap + 1) / kap)
+        square = self._squares(X, m, _inverse_transpose(factor)) * (kap / (kap + 1))
+        return normalizer - (nu + 1) / 2 * torch.log1p(square)
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        """(x - loc) whitened by the prior's expected covariance Psi0 / (nu0 - D - 1)."""
+        return (X - self.loc) @ _inverse_transpose(self._metric_factor())
+
+    def from_coordinates(self, means: Tensor) -> Tensor:
+        return self.loc + means @ self._metric_factor().T
+
+    def _metric_factor(self) -> Tensor:
+        D = len(self.loc)
+        spare = self.degrees_of_freedom - D - 1
+        if spare <= 0:
+            raise ValueError(
+                f"degrees_of_freedom is {self.degrees_of_freedom.item():g}; SmallVariance measures distances in "
+                f"the prior's expected covariance, which exists for degrees_of_freedom > {D + 1} only."
+            )
+        return _cholesky(self.scale / spare)
+
+    def _resolve_scale(self, X: Tensor) -> Tensor:
+        D = X.shape[1]
+        if self.scale is None:
+            variances = column_variances(X)
+            # a constant column tells no components apart, whatever its scale
+            return torch.diag(_FRACTION * torch.where(variances > 0, variances, 1.0))
+        scale = torch.as_tensor(self.scale).detach().to(X)
+        if scale.ndim < 2:
+            return torch.diag(hyperparameter("scale", scale, None, X, D))
+        if scale.shape != (D, D):
+            raise ValueError(f"scale has shape {tuple(scale.shape)}; expected a number, [{D}] or [{D}, {D}].")
+        if not torch.equal(scale, scale.T) or torch.linalg.cholesky_ex(scale).info:
+            raise ValueError("scale is not a symmetric positive definite matrix; pass a covariance matrix.")
+        return scale.clone()
+
+    def _common(self, chi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """m [..., D], kap [...], nu [...] and the lower Cholesky factor of Psi [..., D, D]."""
+        D = len(self.loc)
+        tau, second, kap = chi[..., :D], chi[..., D:-2].unflatten(-1, (D, D)), chi[..., -2]
+        m = tau / kap.unsqueeze(-1)
+        psi = second - tau.unsqueeze(-1) * m.unsqueeze(-2)
+        # data can only add to Psi0: a smaller diagonal is rounding
+        missing = (self.scale.diagonal() / 2 - psi.diagonal(dim1=-2, dim2=-1)).clamp(min=0)
+        return m, kap, chi[..., -1] + D, _cholesky(psi + torch.diag_embed(missing))
+
+    def _squares(self, X: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+        """|F_k^T (x_n - loc - mean_k)|^2 [N, K] of means [K, D] and factors F [K, D, D]: one product for each chunk."""
+        K, D = means.shape
+        stacked = factors.transpose(0, 1).reshape(D, K * D)
+        shift = (means.unsqueeze(1) @ factors).flatten()
+        squares = [
+            torch.addmm(shift, X[rows] - self.loc, stacked, beta=-1).view(-1, K, D).square_().sum(-1)
+            for rows in row_chunks(X, K * D)
+        ]
+        return torch.cat(squares)
+
+
+class PrecisionWishart(dist.TorchDistribution):
+    """Wishart(df, Psi^-1) of a precision matrix, from the Cholesky factor C of Psi: C C^T = Psi.
+
+    Draws are A A^T with A = C^-T B and Bartlett's lower triangular B, B_ii^2 ~ chi^2(df - i) for i = 0..D-1: they are
+    positive definite without the rejection that torch's own Wishart needs.
+    """
+
+    arg_constraints = {"df": constraints.positive, "factor": constraints.lower_cholesky}  # noqa: RUF012
+    support = constraints.positive_definite
+    has_rsample = True
+
+    def __init__(self, df: Tensor, factor: Tensor) -> None:
+        batch_shape = torch.broadcast_shapes(df.shape, factor.shape[:-2])
+        self.df, self.factor = df.expand(batch_shape), factor.expand(*batch_shape, -1, -1)
+        super().__init__(batch_shape, factor.shape[-2:], validate_args=False)
+
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> PrecisionWishart:
+        return PrecisionWishart(self.df.expand(batch_shape), self.factor.expand(*batch_shape, -1, -1))
+
+    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+        D = self.event_shape[-1]
+        shape = (*sample_shape, *self.batch_shape, D)
+        lost = torch.arange(D, dtype=self.df.dtype, device=self.df.device)
+        halves = torch._standard_gamma(((self.df.unsqueeze(-1) - lost) / 2).expand(shape).contiguous())
+        diagonal = (2 * halves.clamp(min=torch.finfo(halves.dtype).tiny)).sqrt()
+        below = torch.randn(*shape, D, dtype=halves.dtype, device=halves.device).tril(-1)
+        root = torch.linalg.solve_triangular(
+            self.factor.mT.expand(*shape, D), below + torch.diag_embed(diagonal), upper=True
+        )
+        return root @ root.mT
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        D = self.event_shape[-1]
+        half = self.df / 2
+        trace = (self.factor.mT @ value @ self.factor).diagonal(dim1=-2, dim2=-1).sum(-1)
+        log_normalizer = torch.mvlgamma(half, D) + half * D * math.log(2) - self.df * _log_diagonal(self.factor)
+        return (self.df - D - 1) * _log_diagonal(_cholesky(value)) - trace / 2 - log_normalizer
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    """Lower Cholesky factor [..., D, D]; the diagonal is raised by as little as rounding makes necessary."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    jitter = matrix.shape[-1] * torch.finfo(matrix.dtype).eps
+    while info.any() and jitter < 1:
+        raised = torch.diag_embed(jitter * matrix.diagonal(dim1=-2, dim2=-1).abs())
+        again, info_again = torch.linalg.cholesky_ex(matrix + raised)
+        factor = torch.where(info[..., None, None] > 0, again, factor)
+        info = torch.where(info > 0, info_again, info)
+        jitter *= 10
+    return factor
+
+
+def _inverse_transpose(factor: Tensor) -> Tensor:
+    """C^-T of lower triangular factors C [..., D, D]."""
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor.mT, identity.expand_as(factor), upper=True)
+
+
+def _scale_tril(precision: Tensor) -> Tensor:
+    """Lower triangular L with L L^T = precision^-1, from the Cholesky factor of the reversed matrix."""
+    reversed_factor = _cholesky(precision.flip(-2, -1)).flip(-2, -1)
+    identity = torch.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
+    return torch.linalg.solve_triangular(reversed_factor.mT, identity.expand_as(precision), upper=False)
+
+
+def _log_diagonal(factor: Tensor) -> Tensor:
+    """Half the log determinant [...] of C C^T."""
+    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _expected_log_det(nu: Tensor, factor: Tensor) -> Tensor:
+    """E log det Lam [...] = sum_i digamma((nu - i) / 2) + D log 2 - log det Psi."""
+    D = factor.shape[-1]
+    lost = torch.arange(D, dtype=nu.dtype, device=nu.device)
+    return torch.digamma((nu.unsqueeze(-1) - lost) / 2).sum(-1) + D * math.log(2) - 2 * _log_diagonal(factor)
+
+
+_FRACTION = 0.25

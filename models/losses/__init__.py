@@ -1,0 +1,9 @@
+"""Margin losses, one file each; `base` states the interface that every backend reads."""
+
+from .base import Loss, PseudoObservation
+from .epsilon_insensitive import EpsilonInsensitive
+from .hinge import Hinge
+from .logistic import Logistic
+from .multiclass import CrammerSinger, OneVsRest
+
+__all__ = ["CrammerSinger", "EpsilonInsensitive", "Hinge", "Logistic", "Loss", "OneVsRest", "PseudoObservation"]

@@ -1,0 +1,83 @@
+"""The interface of a margin loss on linear scores: one factor phi(y | f), read by every backend.
+
+Each backend turns the factor into a Gaussian pseudo-observation exp(-precision f^2 / 2 + shift f) of the score f:
+Gibbs draws the scale-mixture variable (`augment`), SVI takes its expectation (`expect`), the small-variance limit sets
+it to its limit (`majorize`). All methods act elementwise on scores of shape [..., C] and targets that broadcast with
+them: C = 1 for a binary or real target, C = L for L classes (targets -1 / +1), C = 0 for no target.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..config import Config
+
+__all__ = ["Loss", "PseudoObservation"]
+
+
+class PseudoObservation(NamedTuple):
+    """The factor exp(-precision f^2 / 2 + shift f) of a score f."""
+
+    precision: Tensor  # >= 0, in units of 1 / score^2
+    shift: Tensor  # in units of 1 / score
+
+
+class Loss(Config, ABC):
+    """A margin loss; `testing.check_loss` checks every method below against `log_factor`."""
+
+    is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over y
+    target: ClassVar[str] = "sign"  # "sign": a binary loss, targets -1 / +1; "real": a regression loss, targets as they are
+
+    # -- the definition ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        """log phi(y | f). At most 0, except for additive constants that depend on neither f nor y."""
+
+    # -- one reading for each backend --------------------------------------------------------------------------
+
+    @abstractmethod
+    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        """Gibbs: the pseudo-observation at a draw of the augmentation variable given the score."""
+
+    @abstractmethod
+    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
+        """SVI: the pseudo-observation at the optimal q(omega) for a score of this mean and variance."""
+
+    @abstractmethod
+    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        """SVI: the lower bound of E log phi that the same q(omega) attains; quadratic in f around it."""
+
+    def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
+        """Small variance: the quadratic that touches `log_factor` at the score and lies below it elsewhere."""
+        return self.expect(score, torch.zeros_like(score), y)
+
+    @abstractmethod
+    def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
+        """log E phi(y | f) for f ~ N(0, scale^2): the weight of opening a component at a point."""
+
+    @abstractmethod
+    def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """A score from N(0, scale^2) phi(y | f) / (its integral): the first score of a component just opened."""
+
+    @abstractmethod
+    def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Small variance: (score, cost) that minimize -log phi(y | f) + f^2 / (2 variance) over f."""
+
+    @abstractmethod
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Class probabilities [..., L] of scores [..., C] (C = 1: L = 2), increasing in each class's own score."""
+
+    # -- classes whose scores meet in one factor (Crammer-Singer) override these two -----------------------------
+
+    def blocks(self, num_scores: int) -> list[slice]:
+        """Columns of the scores whose classifiers may be updated together."""
+        return [slice(0, num_scores)] if num_scores else []
+
+    def reference(self, scores: Tensor, y: Tensor, columns: slice) -> Tensor | float:
+        """Given the other columns, the factor in these columns is a binary factor of (score - reference)."""
+        return 0.0

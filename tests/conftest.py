@@ -1,0 +1,37 @@
+"""Shared fixtures: devices, clean Pyro state, and guards on what no test may change."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pyro
+import pytest
+import torch
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_globals():
+    """No test may change the global random streams, the default dtype or validation, or leave Pyro parameters."""
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002 (the legacy stream is what is guarded)
+    streams = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    yield
+    pyro.clear_param_store()
+    assert torch.get_default_dtype() == torch.float32
+    assert pyro.settings.get("validate_distributions_torch") if hasattr(pyro, "settings") else True
+    if "may_use_global_stream" not in os.environ.get("PYTEST_CURRENT_TEST", ""):
+        assert torch.equal(streams[0], torch.get_rng_state()), "the test moved torch's global stream"
+        assert (streams[1] == np.random.get_state()[1]).all(), "the test moved numpy's global stream"  # noqa: NPY002

@@ -1,0 +1,62 @@
+"""Configuration objects follow scikit-learn's parameter convention without importing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from sklearn.base import clone
+
+from regbayes.models.config import Config, from_plain, to_plain
+
+
+@dataclass(eq=False)
+class Inner(Config):
+    strength: float = 1.0
+
+
+@dataclass(eq=False)
+class Outer(Config):
+    inner: Inner = field(default_factory=Inner)
+    values: object = None
+
+
+def test_nested_names_reach_the_inner_configuration() -> None:
+    outer = Outer()
+    outer.set_params(inner__strength=3.0, values=2)
+    assert outer.inner.strength == 3.0
+    assert outer.get_params()["inner__strength"] == 3.0
+    assert "inner__strength" not in outer.get_params(deep=False)
+
+
+def test_an_inner_parameter_reaches_the_new_inner_configuration() -> None:
+    given = Inner()
+    outer = Outer().set_params(inner__strength=5.0, inner=given)
+    assert outer.inner is given
+    assert given.strength == 5.0
+
+
+def test_unknown_parameter_is_named() -> None:
+    with pytest.raises(ValueError, match="'power'; it has: inner, values"):
+        Outer().set_params(power=1)
+
+
+def test_sklearn_clone_copies_deeply() -> None:
+    outer = Outer(Inner(4.0))
+    copy = clone(outer)
+    assert copy.inner is not outer.inner
+    assert copy.inner.strength == 4.0
+
+
+def test_plain_round_trip_keeps_nested_classes_and_tensors() -> None:
+    outer = Outer(Inner(7.0), values=torch.tensor([1.0, 2.0]))
+    back = from_plain(to_plain(outer))
+    assert isinstance(back, Outer)
+    assert back.inner.strength == 7.0
+    assert torch.equal(back.values, outer.values)
+
+
+def test_unknown_class_names_the_mend() -> None:
+    with pytest.raises(ValueError, match="'Nowhere', which is not imported"):
+        from_plain({"class": "Nowhere", "params": {}})

@@ -1,0 +1,118 @@
+"""The one solver behind the classifier updates, against dense formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from regbayes.inference.ridge import Ridge, safe_cholesky, segments, soft_ridge, weighted_ridge
+
+N, K, P, C, NU = 30, 4, 3, 2, 0.7
+
+
+@pytest.fixture
+def problem(device, generator):
+    def randn(*shape):
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float64)
+
+    assignments = torch.randint(K - 1, (N,), generator=generator, device=device)  # the last component stays empty
+    return randn(N, P), randn(N, C).exp(), randn(N, C), assignments
+
+
+def dense(features, precision, shift, weight):
+    """(mean [P], covariance [P, P]) of one component and score."""
+    gram = (features * (weight * precision).unsqueeze(1)).T @ features
+    covariance = torch.linalg.inv(gram + torch.eye(P, dtype=gram.dtype, device=gram.device) / NU**2)
+    return covariance @ (features.T @ (weight * shift)), covariance
+
+
+def covariance(ridge: Ridge, k: int, c: int) -> torch.Tensor:
+    return torch.cholesky_inverse(ridge.precision_tril[k, c])
+
+
+def test_hard_assignments_are_the_dense_formula(problem) -> None:
+    features, precision, shift, assignments = problem
+    ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
+    for k in range(K):
+        for c in range(C):
+            mean, cov = dense(features, precision[:, c], shift[:, c], (assignments == k).double())
+            torch.testing.assert_close(ridge.mean[k, :, c], mean)
+            torch.testing.assert_close(covariance(ridge, k, c), cov)
+
+
+def test_empty_component_is_the_prior(problem) -> None:
+    features, precision, shift, assignments = problem
+    ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
+    assert (ridge.mean[-1] == 0).all()
+    torch.testing.assert_close(covariance(ridge, K - 1, 0).diagonal(), features.new_full((P,), NU**2))
+
+
+def test_soft_assignments_are_the_dense_formula(problem, device, generator) -> None:
+    features, _, _, _ = problem
+    shape = (N, K, C)
+    precision = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+    shift = torch.randn(shape, generator=generator, device=device, dtype=torch.float64)
+    weight = torch.rand((N, K), generator=generator, device=device, dtype=torch.float64)
+    ridge = soft_ridge(features, precision, shift, weight, weight_scale=NU)
+    for k in range(K):
+        for c in range(C):
+            mean, cov = dense(features, precision[:, k, c], shift[:, k, c], weight[:, k])
+            torch.testing.assert_close(ridge.mean[k, :, c], mean)
+            torch.testing.assert_close(covariance(ridge, k, c), cov)
+
+
+def test_draws_have_the_mean_and_covariance(problem, generator) -> None:
+    features, precision, shift, assignments = problem
+    ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
+    draws = torch.stack([ridge.draw(generator) for _ in range(4000)])
+    error = (draws.mean(0) - ridge.mean) / (draws.std(0) / 4000**0.5)
+    assert error.abs().max() < 5
+    sample = torch.cov(draws[:, 0, :, 0].T)
+    # five standard errors of a Gaussian sample covariance
+    exact = covariance(ridge, 0, 0)
+    bound = 5 * ((exact**2 + exact.diagonal().outer(exact.diagonal())) / 4000).sqrt()
+    assert ((sample - exact).abs() < bound).all()
+
+
+def test_score_variance_and_kl_are_the_gaussians(problem) -> None:
+    features, precision, shift, assignments = problem
+    ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
+    variance = ridge.score_variance(features)
+    prior = MultivariateNormal(features.new_zeros(P), NU**2 * torch.eye(P).to(features))
+    for k in range(K):
+        divergence = 0.0
+        for c in range(C):
+            cov = covariance(ridge, k, c)
+            torch.testing.assert_close(variance[:, k, c], torch.einsum("np,pq,nq->n", features, cov, features))
+            divergence += kl_divergence(MultivariateNormal(ridge.mean[k, :, c], cov), prior)
+        torch.testing.assert_close(ridge.kl(NU)[k], divergence)
+
+
+def test_segments_list_each_components_points() -> None:
+    order, bounds = segments(torch.tensor([2, 0, 2, 0]), 3)
+    assert order.tolist() == [1, 3, 0, 2]
+    assert bounds == [0, 2, 2, 4]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ill_conditioned_gram_matrices_do_not_crash(dtype) -> None:
+    column = torch.linspace(1, 2, 50, dtype=dtype).unsqueeze(1)
+    features = torch.cat([column, column, 1e6 * column], 1)
+    ones = torch.ones((50, 1), dtype=dtype)
+    ridge = weighted_ridge(
+        features, 1e8 * ones, ones, torch.zeros(50, dtype=torch.int64), num_components=1, weight_scale=1e3
+    )
+    assert torch.isfinite(ridge.mean).all()
+
+
+def test_not_a_number_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(FloatingPointError, match="Use float64"):
+        safe_cholesky(torch.full((1, 2, 2), torch.nan))
+
+
+def test_zero_width_features_cost_nothing() -> None:
+    empty = torch.zeros((5, 0))
+    ridge = weighted_ridge(empty, empty, empty, torch.zeros(5, dtype=torch.int64), num_components=2, weight_scale=1.0)
+    assert ridge.mean.shape == (2, 0, 0)
+    assert ridge.kl(1.0).tolist() == [0.0, 0.0]
