@@ -1,1 +1,133 @@
-""""""
+"""The `regbayes` command: compare backends on a table, fit, predict, and describe a saved posterior."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+from .errors import CommandError, one_line
+
+__all__ = ["main"]
+
+_MODELS = ("InfiniteSVM", "DPM")
+_BACKENDS = ("small_variance", "svi", "gibbs")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Exit code: 0, 2 for a mistake of the user (told in one line), 130 for Ctrl-C."""
+    try:
+        options = _parser().parse_args(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            options.run(options)
+    except CommandError as error:
+        print(f"regbayes: error: {one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("regbayes: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(f"{message} (see `{self.prog} --help`)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="regbayes", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"regbayes {version('regbayes')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+
+    compare = _command(commands, "compare", "cross-validate the infinite SVM under every backend beside SVMs", _compare)
+    _data_options(compare, "table with a header row; default: scikit-learn's breast cancer")
+    compare.add_argument("--model", choices=_MODELS[:1], default=_MODELS[0])
+    compare.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: all")
+    compare.add_argument("--folds", type=_integer(2), default=5, help="default: 5")
+    compare.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
+    compare.add_argument(
+        "--out", metavar="DIR", default="regbayes-out", help="for the picture; default: ./regbayes-out"
+    )
+    compare.add_argument("--json", action="store_true", help="machine-readable results on standard output")
+
+    fit = _command(commands, "fit", "fit a model to a CSV file and save the posterior", _fit)
+    _data_options(fit, "table with a header row", required=True)
+    fit.add_argument(
+        "--model", choices=_MODELS, default=_MODELS[0], help="default: InfiniteSVM; DPM clusters, without --target"
+    )
+    fit.add_argument("--inference", choices=_BACKENDS, default=_BACKENDS[0], help="default: small_variance")
+    fit.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
+    fit.add_argument("--output", metavar="FILE", required=True, help="the posterior")
+
+    predict = _command(commands, "predict", "label the rows of a CSV file with a saved posterior", _predict)
+    predict.add_argument("--posterior", metavar="FILE", required=True)
+    predict.add_argument(
+        "--data", metavar="FILE.csv", required=True, help="table with the columns of the fit, in any order"
+    )
+    predict.add_argument("--output", metavar="FILE.csv", help="default: standard output")
+
+    info = _command(commands, "info", "describe a saved posterior", _info)
+    info.add_argument("--posterior", metavar="FILE", required=True)
+    info.add_argument("--json", action="store_true", help="machine-readable")
+    return parser
+
+
+def _command(commands: Any, name: str, summary: str, run: Callable[..., None]) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + "."
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _data_options(parser: argparse.ArgumentParser, text: str, required: bool = False) -> None:
+    parser.add_argument("--data", metavar="FILE.csv", required=required, help=text)
+    parser.add_argument("--target", metavar="COLUMN", help="column of the labels; all others are numeric features")
+
+
+def _integer(least: int) -> Callable[[str], int]:
+    def integer(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
+        return value
+
+    return integer
+
+
+# Each command is imported when it runs, so that `--help` need not wait for torch.
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from .compare import compare
+
+    compare(options)
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from .commands import fit
+
+    fit(options)
+
+
+def _predict(options: argparse.Namespace) -> None:
+    from .commands import predict
+
+    predict(options)
+
+
+def _info(options: argparse.Namespace) -> None:
+    from .commands import info
+
+    info(options)
+
+
+def _show_warning(message: Warning | str, *context: Any, **more: Any) -> None:
+    print(f"regbayes: warning: {one_line(message)}", file=sys.stderr)

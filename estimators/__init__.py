@@ -1,1 +1,5 @@
-""""""
+"""scikit-learn estimators over a model and a backend, which are hyperparameters like any other."""
+
+from .partition import Classifier, Clusterer, Regressor
+
+__all__ = ["Classifier", "Clusterer", "Regressor"]

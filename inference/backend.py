@@ -68,8 +68,11 @@ class Backend(Config):
         X = as_features(X, min_rows=2)
         model = model.resolve(X, y)
         data = model.data(X, y)
+        return self.finish(model, data, self.schedule().with_files(checkpoint, resume))
+
+    def finish(self, model: Any, data: Any, schedule: Schedule) -> Posterior:
+        """Run the kernel of a resolved model on its data, and wrap the draws."""
         kernel = self.kernel(model)
-        schedule = self.schedule().with_files(checkpoint, resume)
         chains = run(kernel, model, data, schedule)
         trace = Trace.of(self.value_name, chains)
         return Posterior(model, self, stack(self.results(kernel, model, data, chains)), trace)

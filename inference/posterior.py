@@ -69,9 +69,18 @@ class Posterior:
         log weight -inf.
     num_draws : int list, draws of each chain
     trace : Trace
+    metadata : dict of plain data that travels with the posterior; empty unless its user fills it
     """
 
-    def __init__(self, model: Any, backend: Any, stacked: tuple[Draw, list[int]], trace: Trace) -> None:
+    def __init__(
+        self,
+        model: Any,
+        backend: Any,
+        stacked: tuple[Draw, list[int]],
+        trace: Trace,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        self.metadata = dict(metadata or {})
         self.model = model
         self.backend = backend
         self.samples, self.num_draws = stacked
@@ -169,6 +178,7 @@ class Posterior:
                 "samples": self.samples,
                 "num_draws": self.num_draws,
                 "trace": vars(self.trace),
+                "metadata": self.metadata,
             },
         )
 
@@ -183,7 +193,8 @@ class Posterior:
         """
         content = read_file(path, "posterior", _SCHEMA, device)
         stacked = content["samples"], content["num_draws"]
-        return cls(from_plain(content["model"]), from_plain(content["backend"]), stacked, Trace(**content["trace"]))
+        trace, metadata = Trace(**content["trace"]), content.get("metadata")
+        return cls(from_plain(content["model"]), from_plain(content["backend"]), stacked, trace, metadata)
 
     def to_arviz(self) -> Any:
         """Label-free summaries as arviz InferenceData (0.x) or DataTree (1.x): K, sizes in order, concentration."""

@@ -36,23 +36,26 @@ class Ridge(NamedTuple):
         """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2."""
         num_components, num_scores = self.precision_tril.shape[:2]
         variance = features.new_empty((len(features), num_components, num_scores))
+        inverse = self._inverse_tril()
         for k in range(num_components):
             for c in range(num_scores):
-                half = torch.linalg.solve_triangular(self.precision_tril[k, c], features.T, upper=False)
-                variance[:, k, c] = half.square().sum(0)
+                variance[:, k, c] = (features @ inverse[k, c].T).square().sum(1)
         return variance
 
     def kl(self, weight_scale: float) -> Tensor:
         """KL(N(mean, A^-1) || N(0, nu^2 I)) [K], summed over the scores."""
         num_features = self.mean.shape[1]
-        identity = torch.eye(num_features, dtype=self.mean.dtype, device=self.mean.device)
-        inverse = torch.linalg.solve_triangular(self.precision_tril, identity, upper=False)
-        trace = inverse.square().sum((-2, -1))  # tr A^-1 = |L^-1|_F^2
+        trace = self._inverse_tril().square().sum((-2, -1))  # tr A^-1 = |L^-1|_F^2
         log_det = 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # of A
         square = self.mean.square().sum(1)
         scale = torch.as_tensor(weight_scale, dtype=self.mean.dtype)
         per_score = (trace + square) / scale**2 - num_features + log_det + 2 * num_features * scale.log()
         return per_score.sum(-1) / 2
+
+    def _inverse_tril(self) -> Tensor:
+        """L^-1 [K, C, P, P]."""
+        identity = torch.eye(self.mean.shape[1], dtype=self.mean.dtype, device=self.mean.device)
+        return torch.linalg.solve_triangular(self.precision_tril, identity, upper=False)
 
 
 def weighted_ridge(

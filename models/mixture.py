@@ -109,10 +109,14 @@ class Mixture(Config):
 def check_hyperparameters(model: Mixture) -> None:
     """Raise ValueError that names a hyperparameter outside its domain."""
     positive = {"concentration": model.concentration, "weight_scale": getattr(model, "weight_scale", 1.0)}
-    positive |= {name: value for name, value in model.get_params().items() if name in {"loss__strength", "loss__margin"}}
+    losses = ("loss__strength", "loss__margin", "loss__loss__strength", "loss__loss__margin")
+    positive |= {name: value for name, value in model.get_params().items() if name in losses}
     for name, value in positive.items():
         if not (isinstance(value, int | float) and 0 < value < float("inf")):
             raise ValueError(f"{name} is {value!r}; it must be a positive number.")
+    intercept = getattr(model, "intercept", 0.0)
+    if not 0 <= intercept < float("inf"):
+        raise ValueError(f"intercept is {intercept!r}; it must be a number of at least 0 (0: no intercept).")
     if not (isinstance(model.truncation, int) and model.truncation >= 2):
         raise ValueError(f"truncation is {model.truncation!r}; it must be an integer of at least 2.")
     if model.concentration_prior is not None and not all(value > 0 for value in model.concentration_prior):

@@ -1,1 +1,111 @@
-""""""
+"""Gibbs sampling: exact in the limit of many sweeps."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..backend import Backend
+from ..engine import Chain, Draw, Kernel, Schedule, TruncationWarning
+from . import partition
+from .state import PartitionState
+
+__all__ = ["Gibbs"]
+
+
+@dataclass(eq=False)
+class Gibbs(Backend):
+    """Draws from the exact posterior by Gibbs sampling, with split-merge proposals.
+
+    Parameters
+    ----------
+    num_samples : draws kept of each chain
+    num_warmup : sweeps before the first draw is kept
+    num_chains : independent chains, one after another
+    thinning : sweeps for each draw that is kept
+    scan : how the assignments are drawn. "slice": all points at once, infinite model; "collapsed": each point in turn with
+        the family's parameters integrated out, infinite model, compiled on the CPU; "blocked": all points at once, model
+        truncated at `model.truncation` components
+    split_merge : split-merge proposals before each scan
+    init : "one" (all points in one component), "random" (in `model.truncation` components), or a Tensor [N] of labels
+    seed : of the random generator; the same seed, device and dtype give the same draws
+    progress : whether to show a bar; None: on a terminal only
+    """
+
+    num_samples: int = 500
+    num_warmup: int = 200
+    num_chains: int = 1
+    thinning: int = 1
+    scan: str = "slice"
+    split_merge: int = 5
+    init: str | Tensor = "one"
+    seed: int = 0
+    progress: bool | None = None
+
+    structures: ClassVar[tuple[str, ...]] = ("partition",)
+    value_name: ClassVar[str] = "log joint"
+
+    def check(self, model: Any) -> None:
+        least = {"num_samples": 1, "num_warmup": 0, "num_chains": 1, "thinning": 1, "split_merge": 0, "seed": 0}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
+        if self.scan not in ("slice", "collapsed", "blocked"):
+            raise ValueError(f"scan is {self.scan!r}; expected 'slice', 'collapsed' or 'blocked'.")
+        if not isinstance(self.init, Tensor) and self.init not in ("one", "random"):
+            raise ValueError(f"init is {self.init!r}; expected 'one', 'random' or a Tensor of labels.")
+
+    def kernel(self, model: Any) -> Kernel:
+        truncated = self.scan == "blocked"
+        return Kernel(
+            state=PartitionState,
+            init=partial(self._init, truncated=truncated),
+            sweep=partial(partition.sweep, scan=self.scan, num_split_merge=self.split_merge),
+            value=partial(partition.log_joint, truncated=truncated),
+            draw=partial(partition.draw, truncated=truncated),
+        )
+
+    def schedule(self) -> Schedule:
+        warmup, thinning = self.num_warmup, self.thinning
+        return Schedule(
+            num_steps=warmup + self.num_samples * thinning,
+            num_chains=self.num_chains,
+            keep=lambda step: step >= warmup and (step - warmup + 1) % thinning == 0,
+            value_name=self.value_name,
+            seed=self.seed,
+            progress=self.progress,
+        )
+
+    def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
+        if self.scan == "blocked":
+            full = [len(torch.unique(draw["assignments"])) == model.truncation for chain in chains for draw in chain.draws]
+            if any(full):
+                warnings.warn(
+                    f"All {model.truncation} components are occupied in {sum(full)} of {len(full)} draws, so the truncation "
+                    f"binds. Fit again with truncation={2 * model.truncation}, or with scan='slice'.",
+                    TruncationWarning,
+                    stacklevel=3,
+                )
+        return [chain.draws for chain in chains]
+
+    def _init(self, model: Any, data: Any, generator: torch.Generator, *, truncated: bool) -> PartitionState:
+        if isinstance(self.init, Tensor):
+            self._check_labels(model, data, truncated=truncated)
+        return partition.init(model, data, generator, start=self.init, truncated=truncated)
+
+    def _check_labels(self, model: Any, data: Any, *, truncated: bool) -> None:
+        """Labels given for a start: one for each row, and no more than there are components."""
+        if self.init.shape != (data.num_data,):
+            raise ValueError(f"init has shape {tuple(self.init.shape)}; expected [{data.num_data}], a label for each row.")
+        num_labels = len(torch.unique(self.init))
+        if truncated and num_labels > model.truncation:
+            raise ValueError(
+                f"init has {num_labels} labels, but the model is truncated at {model.truncation} components. "
+                f"Use truncation={num_labels} or more, or scan='slice'."
+            )

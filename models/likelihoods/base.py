@@ -24,6 +24,7 @@ from ..distributions.sampling import draw
 __all__ = [
     "Likelihood",
     "Parameters",
+    "Sample",
     "check_counts",
     "column_means",
     "column_variances",
@@ -33,6 +34,9 @@ __all__ = [
 
 Parameters = dict[str, Tensor]
 """The parameters of K components in common form, each [K, ...]; for instance {"loc": [K, D], "precision": [K, D]}."""
+
+Sample = Callable[[str, Any], Tensor]
+"""What gives a parameter its value: (name, distribution) -> value, such as `pyro.sample`."""
 
 
 class Likelihood(Config, ABC):
@@ -67,7 +71,7 @@ class Likelihood(Config, ABC):
         """A(chi) [...] of hyperparameters [..., S]: the log normalizer of the conjugate prior."""
 
     @abstractmethod
-    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+    def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         """The conjugate density of hyperparameters [..., S] as a program: `sample(name, distribution)` gives each
         parameter. With `pyro.sample` it is the prior in a model; `draw` below uses it for posterior draws."""
 
@@ -202,7 +206,7 @@ def hyperparameter(
     ValueError    unless every entry is finite and larger than `above`, and the shape is accepted.
     """
     value = default if value is None else value
-    tensor = torch.as_tensor(value).detach().to(X)
+    tensor = torch.as_tensor(value, dtype=X.dtype, device=X.device).detach()
     shape = () if size is None else (size,)
     if tensor.shape not in {(), shape}:
         accepted = "a number" if size is None else f"a number, or one for each of the {size} columns of X"
@@ -237,10 +241,7 @@ def check_counts(X: Tensor, family: str) -> None:
 
 
 def row_chunks(X: Tensor, width: int) -> Iterator[slice]:
-    """Slices of the rows of X, so that an array of `width` numbers for each row stays within a few MB."""
-    step = max(1, _CHUNK_NUMBERS // max(1, width))
+    """Slices of the rows of X, so that an array of `width` numbers for each row fits a cache, or a GPU."""
+    step = max(1, (2**25 if X.is_cuda else 2**18) // max(1, width))
     # one empty chunk for no rows, so that results have their shape
     yield from (slice(start, start + step) for start in range(0, max(1, len(X)), step))
-
-
-_CHUNK_NUMBERS = 2**20

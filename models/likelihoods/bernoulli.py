@@ -6,7 +6,6 @@ statistics (x, 1 - x),  chi = (a, b),  log h(x) = 0
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .base import Likelihood, Parameters, hyperparameter
+from .base import Likelihood, Parameters, Sample, hyperparameter
 
 __all__ = ["BernoulliBeta"]
 
@@ -66,7 +65,7 @@ class BernoulliBeta(Likelihood):
         a, b = chi.chunk(2, -1)
         return torch.digamma(chi) - torch.digamma(a + b).repeat(*[1] * (chi.ndim - 1), 2)
 
-    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+    def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         a, b = chi.chunk(2, -1)
         return {"probs": sample("probs", dist.Beta(a, b, validate_args=False).to_event(1))}
 

@@ -8,7 +8,6 @@ m = tau / kap,  b = (square - kap m^2) / 2,  chi0 = (0, 2 b0, k0, 2 a0 - 1)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .base import Likelihood, Parameters, column_means, column_variances, hyperparameter, row_chunks
+from .base import Likelihood, Parameters, Sample, column_means, column_variances, hyperparameter, row_chunks
 
 __all__ = ["DiagonalGaussian"]
 
@@ -31,7 +30,7 @@ class DiagonalGaussian(Likelihood):
     loc : prior mean, a number or [D]; None: the mean of the data
     mean_precision : k0 > 0, the weight of `loc` in rows; None: 0.05
     shape : a0 > 0; None: 2, so that the expected variance of a component is `rate`
-    rate : b0 > 0, a number or [D]; None: a fraction of the column variances
+    rate : b0 > 0, a number or [D]; None: a quarter of the column variances
     """
 
     loc: Any = None
@@ -72,7 +71,7 @@ class DiagonalGaussian(Likelihood):
         log_lam = (torch.digamma(a) - b.log()).sum(-1, keepdim=True)
         return torch.cat([lam * m, -lam / 2, -square / 2, log_lam / 2], -1)
 
-    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+    def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         m, kap, a, b = self._common(chi)
         precision = sample("precision", dist.Gamma(a, b, validate_args=False).to_event(1))
         loc = dist.Normal(self.loc + m, (kap * precision).rsqrt(), validate_args=False)
@@ -117,4 +116,6 @@ class DiagonalGaussian(Likelihood):
         return m, kap, (chi[..., -1:] + 1) / 2, b
 
 
+# of 0.05, 0.1, 0.25, 0.5 and 1 the value that never gave much less than the best evidence to the known
+# classes of iris, wine and breast cancer, and to blobs in 2, 10 and 50 columns of unequal scales
 _FRACTION = 0.25

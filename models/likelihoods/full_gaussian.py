@@ -8,7 +8,6 @@ m = tau / kap,  Psi = M - kap m m^T,  chi0 = (0, Psi0, k0, nu0 - D)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,8 +16,9 @@ import torch
 from pyro.distributions import constraints
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.types import _size
 
-from .base import Likelihood, Parameters, column_means, column_variances, hyperparameter, row_chunks
+from .base import Likelihood, Parameters, Sample, column_means, column_variances, hyperparameter, row_chunks
 
 __all__ = ["FullGaussian"]
 
@@ -32,8 +32,8 @@ class FullGaussian(Likelihood):
     loc : prior mean, a number or [D]; None: the mean of the data
     mean_precision : k0 > 0, the weight of `loc` in rows; None: 0.05
     degrees_of_freedom : nu0 > D - 1; None: D + 2, so that the expected covariance of a component is `scale`
-    scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite; None: a fraction of the column
-        variances. It is diagonal so that fewer rows than columns do no harm
+    scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite; None: half the column
+        variances, a diagonal, so that fewer rows than columns do no harm
     """
 
     loc: Any = None
@@ -100,7 +100,7 @@ class FullGaussian(Likelihood):
         counts = torch.stack([-square, _expected_log_det(nu, factor)], -1) / 2
         return torch.cat([direction, -precision.flatten(-2) / 2, counts], -1)
 
-    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+    def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         m, kap, nu, factor = self._common(chi)
         precision = sample("precision", PrecisionWishart(nu, factor))
         scale_tril = _scale_tril(kap[..., None, None] * precision)
@@ -154,7 +154,7 @@ class FullGaussian(Likelihood):
             variances = column_variances(X)
             # a constant column tells no components apart, whatever its scale
             return torch.diag(_FRACTION * torch.where(variances > 0, variances, 1.0))
-        scale = torch.as_tensor(self.scale).detach().to(X)
+        scale = torch.as_tensor(self.scale, dtype=X.dtype, device=X.device).detach()
         if scale.ndim < 2:
             return torch.diag(hyperparameter("scale", scale, None, X, D))
         if scale.shape != (D, D):
@@ -176,13 +176,14 @@ class FullGaussian(Likelihood):
     def _squares(self, X: Tensor, means: Tensor, factors: Tensor) -> Tensor:
         """|F_k^T (x_n - loc - mean_k)|^2 [N, K] of means [K, D] and factors F [K, D, D]: one product for each chunk."""
         K, D = means.shape
-        stacked = factors.transpose(0, 1).reshape(D, K * D)
-        shift = (means.unsqueeze(1) @ factors).flatten()
+        stacked = factors.mT.reshape(K * D, D)
+        shift = (means.unsqueeze(1) @ factors).flatten().unsqueeze(1)
+        # rows last: the sum over D then adds whole vectors, several times faster than short inner sums
         squares = [
-            torch.addmm(shift, X[rows] - self.loc, stacked, beta=-1).view(-1, K, D).square_().sum(-1)
+            torch.addmm(shift, stacked, (X[rows] - self.loc).T, beta=-1).view(K, D, -1).square_().sum(1)
             for rows in row_chunks(X, K * D)
         ]
-        return torch.cat(squares)
+        return torch.cat(squares, 1).T
 
 
 class PrecisionWishart(dist.TorchDistribution):
@@ -201,10 +202,10 @@ class PrecisionWishart(dist.TorchDistribution):
         self.df, self.factor = df.expand(batch_shape), factor.expand(*batch_shape, -1, -1)
         super().__init__(batch_shape, factor.shape[-2:], validate_args=False)
 
-    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> PrecisionWishart:
+    def expand(self, batch_shape: _size, _instance: Any = None) -> PrecisionWishart:
         return PrecisionWishart(self.df.expand(batch_shape), self.factor.expand(*batch_shape, -1, -1))
 
-    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
         D = self.event_shape[-1]
         shape = (*sample_shape, *self.batch_shape, D)
         lost = torch.arange(D, dtype=self.df.dtype, device=self.df.device)
@@ -262,4 +263,6 @@ def _expected_log_det(nu: Tensor, factor: Tensor) -> Tensor:
     return torch.digamma((nu.unsqueeze(-1) - lost) / 2).sum(-1) + D * math.log(2) - 2 * _log_diagonal(factor)
 
 
-_FRACTION = 0.25
+# of 0.05, 0.1, 0.25, 0.5 and 1 the value that never gave much less than the best evidence to the known
+# classes of iris, wine and breast cancer, and to blobs in 2, 10 and 50 columns of unequal scales
+_FRACTION = 0.5

@@ -6,7 +6,6 @@ statistics x,  chi = a,  chi0 = a0,  log h(x) = log Gamma(1 + sum x) - sum log G
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,8 +14,9 @@ import torch
 from pyro.distributions import constraints
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.types import _size
 
-from .base import Likelihood, Parameters, check_counts, hyperparameter
+from .base import Likelihood, Parameters, Sample, check_counts, hyperparameter
 
 __all__ = ["MultinomialDirichlet"]
 
@@ -29,13 +29,13 @@ class MultinomialDirichlet(Likelihood):
 
     Parameters
     ----------
-    concentration : a0 > 0, a number or [D]; None: 1, or 100 / D if that is less
+    concentration : a0 > 0, a number or [D]; None: 1/2, or 50 / D if that is less
     """
 
     concentration: Any = None
 
     def resolve(self, X: Tensor) -> Self:
-        default = min(1.0, _TOTAL / X.shape[1])
+        default = min(0.5, _TOTAL / X.shape[1])
         return self.replace(concentration=hyperparameter("concentration", self.concentration, default, X, X.shape[1]))
 
     def check(self, X: Tensor) -> None:
@@ -56,7 +56,7 @@ class MultinomialDirichlet(Likelihood):
     def mean_parameters(self, chi: Tensor) -> Tensor:
         return torch.digamma(chi) - torch.digamma(chi.sum(-1, keepdim=True))
 
-    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+    def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         return {"probs": sample("probs", _Dirichlet(chi, validate_args=False))}
 
     def distribution(self, parameters: Parameters) -> Distribution:
@@ -97,14 +97,14 @@ class Counts(dist.TorchDistribution):
         self.probs, self.total_count = probs, total_count
         super().__init__(probs.shape[:-1], probs.shape[-1:], validate_args=False)
 
-    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Counts:
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Counts:
         return Counts(self.probs.expand(*batch_shape, -1), self.total_count)
 
     def log_prob(self, value: Tensor) -> Tensor:
         log_ways = torch.lgamma(1 + value.sum(-1)) - torch.lgamma(1 + value).sum(-1)
         return log_ways + (value * _log(self.probs)).sum(-1)
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
         if self.total_count is None:
             raise NotImplementedError("Counts without a total_count cannot be sampled: their totals are not modelled.")
         return dist.Multinomial(self.total_count, self.probs, validate_args=False).sample(sample_shape)
@@ -113,7 +113,7 @@ class Counts(dist.TorchDistribution):
 class _Dirichlet(dist.Dirichlet):
     """Dirichlet whose draws stay positive: small concentrations underflow, and log 0 would spoil a trace."""
 
-    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
         draws = super().rsample(sample_shape)
         return draws.clamp(min=torch.finfo(draws.dtype).tiny)
 
@@ -123,4 +123,4 @@ def _log(probs: Tensor) -> Tensor:
     return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
-_TOTAL = 100.0
+_TOTAL = 50.0

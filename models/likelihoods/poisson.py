@@ -6,7 +6,6 @@ statistics (x, 1),  chi = (a, b),  log h(x) = -sum log Gamma(1 + x_d)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .base import Likelihood, Parameters, check_counts, hyperparameter
+from .base import Likelihood, Parameters, Sample, check_counts, hyperparameter
 
 __all__ = ["PoissonGamma"]
 
@@ -58,7 +57,7 @@ class PoissonGamma(Likelihood):
         a, b = chi[..., :-1], chi[..., -1:]
         return torch.cat([torch.digamma(a) - b.log(), -(a / b).sum(-1, keepdim=True)], -1)
 
-    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+    def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         return {"rate": sample("rate", dist.Gamma(chi[..., :-1], chi[..., -1:], validate_args=False).to_event(1))}
 
     def distribution(self, parameters: Parameters) -> Distribution:

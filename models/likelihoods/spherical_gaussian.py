@@ -7,7 +7,6 @@ statistics (x - loc, 1),  chi = (tau, kap),  mu | chi ~ N(loc + tau / kap, s2 / 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .base import Likelihood, Parameters, column_means, column_variances, hyperparameter
+from .base import Likelihood, Parameters, Sample, column_means, column_variances, hyperparameter
 
 __all__ = ["SphericalGaussian"]
 
@@ -65,7 +64,7 @@ class SphericalGaussian(Likelihood):
         square = mean.square().sum(-1, keepdim=True) / self.variance + mean.shape[-1] / kap
         return torch.cat([mean / self.variance, -square / 2], -1)
 
-    def parameters(self, chi: Tensor, sample: Callable[[str, Distribution], Tensor]) -> Parameters:
+    def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         tau, kap = chi[..., :-1], chi[..., -1:]
         loc = dist.Normal(self.loc + tau / kap, (self.variance / kap).sqrt(), validate_args=False)
         return {"loc": sample("loc", loc.to_event(1))}
@@ -95,4 +94,6 @@ class SphericalGaussian(Likelihood):
         return -square / variances - X.shape[1] * torch.log(2 * math.pi * variances) / 2
 
 
+# of 0.05, 0.1, 0.25, 0.5 and 1 the value that never gave much less than the best evidence to the known
+# classes of iris, wine and breast cancer, and to blobs in 2, 10 and 50 columns of unequal scales
 _FRACTION = 0.25

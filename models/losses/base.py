@@ -56,21 +56,50 @@ class Loss(Config, ABC):
         """Small variance: the quadratic that touches `log_factor` at the score and lies below it elsewhere."""
         return self.expect(score, torch.zeros_like(score), y)
 
-    @abstractmethod
-    def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        """log E phi(y | f) for f ~ N(0, scale^2): the weight of opening a component at a point."""
+    # -- one point alone: numerical, override where there is a closed form ---------------------------------------
 
-    @abstractmethod
+    def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
+        """log E phi(y | f) for f ~ N(0, scale^2): the weight of opening a component at a point.
+
+        The default is the trapezoid rule with step scale / 100: a kink of phi costs 1e-5 (slope * scale) relative.
+        """
+        return self._log_nodes(scale, y).logsumexp(-1)
+
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """A score from N(0, scale^2) phi(y | f) / (its integral): the first score of a component just opened."""
+        return scale * (draw_node(self._log_nodes(scale, y), _STEP, generator) - _REACH)
 
-    @abstractmethod
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Small variance: (score, cost) that minimize -log phi(y | f) + f^2 / (2 variance) over f."""
+        """Small variance: (score, cost) that minimize -log phi(y | f) + f^2 / (2 variance) over f.
 
-    @abstractmethod
+        The default zooms in on the best of 65 nodes. As log phi <= 0, f^2 <= 2 variance (-log phi(y | 0)) at the optimum.
+        """
+        variance, y = (tensor.unsqueeze(-1) for tensor in torch.broadcast_tensors(variance, y))
+        variance = variance.clamp(min=torch.finfo(variance.dtype).tiny)
+        center, radius = torch.zeros_like(variance), torch.sqrt(-2 * variance * self.log_factor(torch.zeros_like(y), y))
+        nodes = torch.linspace(-1, 1, 65, dtype=y.dtype, device=y.device)
+        for _ in range(_NUM_ZOOMS):
+            score = center + radius * nodes
+            cost, best = (score * (score / variance) / 2 - self.log_factor(score, y)).min(-1, keepdim=True)
+            center, radius = score.gather(-1, best), radius / 16
+        return center.squeeze(-1), cost.squeeze(-1)
+
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Class probabilities [..., L] of scores [..., C] (C = 1: L = 2), increasing in each class's own score."""
+        """Class probabilities [..., L] of scores [..., C] (C = 1: L = 2), increasing in each class's own score.
+
+        The factor normalized over the classes: a reading for prediction, not a part of the model.
+        """
+        if self.target == "real":
+            raise NotImplementedError(f"{type(self).__name__} has real targets, hence no class probabilities: use predict.")
+        num_scores = scores.shape[-1]
+        signs = scores.new_tensor([[-1.0], [1.0]]) if num_scores == 1 else 2 * torch.eye(num_scores).to(scores) - 1
+        return self.log_factor(scores.unsqueeze(-2), signs).sum(-1).softmax(-1)
+
+    def _log_nodes(self, scale: Tensor, y: Tensor) -> Tensor:
+        """log weights [..., G] of N(0, scale^2) phi(y | f) at the nodes of the trapezoid rule."""
+        scale, y = (tensor.unsqueeze(-1) for tensor in torch.broadcast_tensors(scale, y))
+        nodes = normal_nodes(scale)
+        return self.log_factor(scale * nodes, y) + log_normal_weight(nodes)
 
     # -- classes whose scores meet in one factor (Crammer-Singer) override these two -----------------------------
 
@@ -81,3 +110,4 @@ class Loss(Config, ABC):
     def reference(self, scores: Tensor, y: Tensor, columns: slice) -> Tensor | float:
         """Given the other columns, the factor in these columns is a binary factor of (score - reference)."""
         return 0.0
+

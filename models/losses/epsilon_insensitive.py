@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .base import Loss, PseudoObservation
 from .hinge import draw_inverse_omega, hinge_optimum
-from .tilted_normal import log_linear_tail, log_normal_tail, log_survival_ratio, log_uniform, normal_excess
+from .tilted_normal import log_linear_tail, log_normal_tail, log_survival_ratio, log_uniform, normal_excess, positive
 
 __all__ = ["EpsilonInsensitive"]
 
@@ -50,21 +50,21 @@ class EpsilonInsensitive(Loss):
         return -self.strength * ((upper + lower) / 2 - 2 * self.epsilon)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        return self._log_pieces(*torch.broadcast_tensors(scale, y.abs())).logsumexp(-1)
+        return self._log_pieces(*torch.broadcast_tensors(positive(scale), y.abs())).logsumexp(-1)
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        scale, y = torch.broadcast_tensors(scale, y)
-        distance = y.abs()
-        cumulative = self._log_pieces(scale, distance).softmax(-1).cumsum(-1)
+        """One of three pieces of f sign(y), each a truncated normal: below, inside and above the tube."""
+        scale, y = torch.broadcast_tensors(positive(scale), y)
+        cumulative = self._log_pieces(scale, y.abs()).softmax(-1).cumsum(-1)
         level = torch.rand(y.shape, generator=generator, dtype=scale.dtype, device=scale.device)
+        below, inside = level < cumulative[..., 0], level < cumulative[..., 1]
+        near, far = y.abs() - self.epsilon, y.abs() + self.epsilon
         log_level = log_uniform(scale, generator)
-        near, far = distance - self.epsilon, distance + self.epsilon
-        bound = near / scale
-        inside = normal_excess(bound, torch.log1p(log_level.expm1() * -self._log_inside(bound, far / scale).expm1()))
-        below = normal_excess(2 * self.strength * scale - bound, log_level)
-        above = normal_excess(2 * self.strength * scale + far / scale, log_level)
-        pieces = near - scale * below, near + scale * inside, far + scale * above
-        score = torch.where(level < cumulative[..., 0], pieces[0], torch.where(level < cumulative[..., 1], *pieces[1:]))
+        log_inside = torch.log1p(log_level.exp() * _log_ratio(near / scale, far / scale).expm1())
+        tilt = 2 * self.strength * scale
+        bound = torch.where(below, tilt - near / scale, torch.where(inside, near / scale, tilt + far / scale))
+        excess = scale * normal_excess(bound, torch.where(inside & ~below, log_inside, log_level))
+        score = torch.where(below, near - excess, torch.where(inside, near, far) + excess)
         return torch.where(y < 0, -score, score)
 
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,6 +80,19 @@ class EpsilonInsensitive(Loss):
         squares = [slack.square() + score_var for slack in self._slacks(score_mean, y)]
         return [(square, square.clamp(min=(1e-4 / self.strength) ** 2).sqrt()) for square in squares]
 
+    def _log_pieces(self, scale: Tensor, distance: Tensor) -> Tensor:
+        """log E[phi; piece] [..., 3] below, inside and above the tube around |y| = distance."""
+        near, far = distance - self.epsilon, distance + self.epsilon
+        inside = torch.log(-_log_ratio(near / scale, far / scale).expm1()) + log_normal_tail(near, scale)
+        below, above = (log_linear_tail(self.strength, margin, scale) for margin in (near, -far))
+        return torch.stack([below, inside, above], -1)
+
     def _observe(self, upper: Tensor, lower: Tensor, y: Tensor) -> PseudoObservation:
         shift = (y - self.epsilon) * upper + (y + self.epsilon) * lower
         return PseudoObservation(self.strength**2 * (upper + lower), self.strength**2 * shift)
+
+
+def _log_ratio(near: Tensor, far: Tensor) -> Tensor:
+    """log P(Z > far) / P(Z > near) of a standard normal Z; the difference of the two logs would cancel for near > 0."""
+    direct = torch.special.log_ndtr(-far) - torch.special.log_ndtr(-near)
+    return torch.where(near > 0, log_survival_ratio(near.clamp(min=0.0), far - near), direct)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ class Logistic(Loss):
     so that given omega the factor is a pseudo-observation with precision omega and shift y / 2. The bound of `expect` is
     that of Jaakkola & Jordan (2000).
     """
+
+    is_likelihood: ClassVar[bool] = True
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return logsigmoid(y * score)

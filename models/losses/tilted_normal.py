@@ -7,24 +7,36 @@ shifted normal, so its integral and its draws need only normal tails. All functi
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["draw_hinge", "draw_node", "log_hinge_integral", "log_linear_tail", "log_normal_tail", "normal_excess"]
+__all__ = [
+    "draw_hinge",
+    "draw_node",
+    "log_hinge_integral",
+    "log_linear_tail",
+    "log_normal_tail",
+    "log_survival_ratio",
+    "log_uniform",
+    "normal_excess",
+    "positive",
+]
 
 _SQRT2 = math.sqrt(2.0)
 _NEWTON_STEPS = 6  # from the right of a concave function: the error is below 1e-12 for every bound and level
 
 
 def log_normal_tail(margin: Tensor | float, scale: Tensor) -> Tensor:
-    """log P(f > margin) for f ~ N(0, scale^2); at scale 0 the limit from above."""
-    return torch.special.log_ndtr(-_standardize(margin, scale))
+    """log P(f > margin) for f ~ N(0, scale^2)."""
+    return torch.special.log_ndtr(-margin / positive(scale))
 
 
 def log_linear_tail(strength: float, margin: Tensor | float, scale: Tensor) -> Tensor:
     """log E[exp(-2 c (margin - f)); f < margin] for f ~ N(0, scale^2), without cancellation or overflow."""
-    bound, tilt = _standardize(margin, scale), 2 * strength * scale
+    scale = positive(scale)
+    bound, tilt = margin / scale, 2 * strength * scale
     inner = tilt.square() / 2 - 2 * strength * margin + torch.special.log_ndtr(bound - tilt)
     outer = torch.log(torch.special.erfcx((tilt - bound) / _SQRT2) / 2) - bound.square() / 2
     return torch.where(tilt <= bound, inner, outer)
@@ -37,13 +49,12 @@ def log_hinge_integral(strength: float, margin: Tensor | float, scale: Tensor) -
 
 def draw_hinge(strength: float, margin: Tensor | float, scale: Tensor, generator: torch.Generator) -> Tensor:
     """An exact draw of f from N(0, scale^2) exp(-2 c max(0, margin - f)) / (its integral)."""
+    scale = positive(scale)
     log_above = log_normal_tail(margin, scale)
     log_below = log_linear_tail(strength, margin, scale)
     above = torch.rand(log_above.shape, **_like(scale, generator)) < torch.sigmoid(log_above - log_below)
-    bound = _standardize(margin, scale)
-    excess = scale * normal_excess(
-        torch.where(above, bound, 2 * strength * scale - bound), log_uniform(log_above, generator)
-    )
+    bound = torch.where(above, margin / scale, 2 * strength * scale - margin / scale)
+    excess = scale * normal_excess(bound, log_uniform(bound, generator))
     return torch.where(above, margin + excess, margin - excess)
 
 
@@ -58,11 +69,11 @@ def normal_excess(bound: Tensor, log_level: Tensor) -> Tensor:
 
     Newton's method on the log survival function for bound > 0, where the difference would cancel; else by the quantile.
     """
-    positive = bound.clamp(min=0.0)
-    excess = -2 * log_level / (positive + torch.sqrt(positive.square() - 2 * log_level)).clamp(min=_tiny(bound))
+    start = bound.clamp(min=0.0)
+    excess = -2 * log_level / (start + torch.sqrt(start.square() - 2 * log_level)).clamp(min=torch.finfo(bound.dtype).tiny)
     for _ in range(_NEWTON_STEPS):
-        hazard = math.sqrt(2 / math.pi) / torch.special.erfcx((positive + excess) / _SQRT2)
-        excess = (excess + (log_survival_ratio(positive, excess) - log_level) / hazard).clamp(min=0.0)
+        hazard = math.sqrt(2 / math.pi) / torch.special.erfcx((start + excess) / _SQRT2)
+        excess = (excess + (log_survival_ratio(start, excess) - log_level) / hazard).clamp(min=0.0)
     direct = -torch.special.ndtri(log_level.exp() * torch.special.ndtr(-bound)) - bound
     return torch.where(bound > 0, excess, direct.clamp(min=0.0))
 
@@ -83,13 +94,10 @@ def draw_node(log_weight: Tensor, step: float, generator: torch.Generator) -> Te
     return (index + torch.rand(index.shape, **_like(log_weight, generator)) - 0.5) * step
 
 
-def _standardize(margin: Tensor | float, scale: Tensor) -> Tensor:
-    return margin / scale.clamp(min=_tiny(scale))
+def positive(scale: Tensor) -> Tensor:
+    """Scales kept away from 0, so far below any margin that a score drawn there is 0 within rounding."""
+    return scale.clamp(min=torch.finfo(scale.dtype).tiny ** 0.5)
 
 
-def _tiny(tensor: Tensor) -> float:
-    return torch.finfo(tensor.dtype).tiny
-
-
-def _like(tensor: Tensor, generator: torch.Generator) -> dict:
+def _like(tensor: Tensor, generator: torch.Generator) -> dict[str, Any]:
     return {"generator": generator, "dtype": tensor.dtype, "device": tensor.device}

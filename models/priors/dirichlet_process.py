@@ -27,11 +27,11 @@ def log_stick_weights(sticks: Tensor) -> Tensor:
     >>> log_stick_weights(torch.tensor([0.5, 0.5])).exp()
     tensor([0.5000, 0.2500, 0.2500])
     """
-    one = sticks.new_ones(*sticks.shape[:-1], 1)
-    # log of zero would turn a stick of exactly 0 or 1 into NaN gradients and NaN products
+    zero = sticks.new_zeros(*sticks.shape[:-1], 1)
+    # a stick that rounds to 0 or 1 keeps a finite log weight and a finite gradient (log1p(-v) has none at v = 1)
     tiny = torch.finfo(sticks.dtype).tiny
-    log_v = torch.cat([sticks.clamp(min=tiny).log(), 0 * one], -1)
-    log_rest = torch.cat([0 * one, torch.log1p(-sticks).clamp(min=-1e6).cumsum(-1)], -1)
+    log_v = torch.cat([sticks.clamp(min=tiny).log(), zero], -1)
+    log_rest = torch.cat([zero, (1 - sticks).clamp(min=tiny).log().cumsum(-1)], -1)
     return log_v + log_rest
 
 
@@ -53,13 +53,13 @@ def log_eppf(counts: Tensor, concentration: Tensor | float) -> Tensor:
 
 
 def log_labelled_prior(counts: Tensor, concentration: Tensor | float) -> Tensor:
-    """log p(z) under the truncated prior, sticks integrated out, from counts [T] (empty components included).
+    """log p(z) [...] under the truncated prior, sticks integrated out, from counts [..., T] (empty ones included).
 
     p(z) = prod_{k<T} B(1 + n_k, alpha + n_{>k}) / B(1, alpha).
     """
     alpha = torch.as_tensor(concentration, dtype=_float(counts), device=counts.device)
     a, b = posterior_sticks(counts.to(alpha.dtype), alpha)
-    return (torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b) + alpha.log()).sum()
+    return (torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b) + alpha.log()).sum(-1)
 
 
 def resample_concentration(
@@ -84,7 +84,8 @@ def resample_concentration_from_sticks(
 ) -> Tensor:
     """alpha | v ~ Gamma(shape + T - 1, rate - sum_{k<T} log(1 - v_k)) for the truncated model."""
     shape, rate = prior
-    rest = torch.log1p(-sticks.clamp(max=1 - torch.finfo(sticks.dtype).eps)).sum()
+    # a stick that rounded to 1 left less than half an eps: take that bound, since log(0) would give alpha = 0
+    rest = torch.log1p(-sticks.clamp(max=1 - torch.finfo(sticks.dtype).eps / 2)).sum()
     return torch._standard_gamma(sticks.new_tensor(shape + len(sticks)), generator=generator) / (rate - rest)
 
 
@@ -94,7 +95,7 @@ def farthest_first_penalty(
     """The small-variance penalty at which about `num_components` components pay for themselves.
 
     Farthest-first: start from the global centre, K times take the point with the largest cost, record it, and make it
-    a centre. The last recorded cost is returned (Kulis & Jordan 2012, section 3.2; math/dp-mixtures, section 8).
+    a centre. The last recorded cost is returned (Kulis & Jordan 2012; math/dp-mixtures, section 8).
 
     Parameters
     ----------

@@ -1,0 +1,177 @@
+"""How fast the collapsed scan is, in CPU seconds of one thread, beside what else is at hand.
+
+python benchmarks/collapsed.py scan         one scan / one EM iteration of scikit-learn's BayesianGaussianMixture
+python benchmarks/collapsed.py counts       one scan of multinomial rows / the same scan in plain numpy
+python benchmarks/collapsed.py blobs        a whole fit: Gibbs / BayesianGaussianMixture, NMI and number of components
+python benchmarks/collapsed.py cold         the first scan in a new process without any compiled code
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.special import gammaln
+
+FAMILIES = (
+    "SphericalGaussian",
+    "DiagonalGaussian",
+    "FullGaussian",
+    "MultinomialDirichlet",
+    "PoissonGamma",
+    "BernoulliBeta",
+)
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = time.process_time()
+    function()
+    return time.process_time() - start
+
+
+def medians(*functions: Callable[[], object], repeats: int = 7) -> list[float]:
+    """Median CPU seconds of each, measured in turn so that all see the same machine."""
+    return np.median([[seconds(function) for function in functions] for _ in range(repeats)], 0).tolist()
+
+
+def blobs(num_data: int, num_features: int, num_clusters: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    z = rng.integers(num_clusters, size=num_data)
+    return 6 * rng.normal(size=(num_clusters, num_features))[z] + rng.normal(size=(num_data, num_features)), z
+
+
+def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
+    """A scan that goes on from its last state, which has settled."""
+    from regbayes.inference.gibbs import collapsed
+    from regbayes.inference.gibbs.state import PartitionState
+    from regbayes.models import DPM, likelihoods
+
+    X, z = torch.from_numpy(X), torch.from_numpy(np.unique(z, return_inverse=True)[1])
+    model = DPM(likelihood=getattr(likelihoods, family)()).resolve(X)
+    data, generator = model.data(X), torch.Generator().manual_seed(0)
+    state = PartitionState(z, X.new_zeros(int(z.max()) + 1, 0, 0), X.new_tensor(1.0))
+
+    def scan() -> None:
+        nonlocal state
+        state = collapsed.scan(state, data, model, generator)
+
+    for _ in range(3):
+        scan()
+    return scan
+
+
+def scan() -> None:
+    from sklearn.mixture import BayesianGaussianMixture
+
+    for family, covariance_type in (
+        ("SphericalGaussian", "spherical"),
+        ("DiagonalGaussian", "diag"),
+        ("FullGaussian", "full"),
+    ):
+        for num_features in (8, 32):
+            X, z = blobs(10_000, num_features, 20)
+
+            def fit(max_iter: int, X: np.ndarray = X, covariance_type: str = covariance_type) -> None:
+                BayesianGaussianMixture(
+                    n_components=20,
+                    covariance_type=covariance_type,
+                    max_iter=max_iter,
+                    tol=0,
+                    init_params="random",
+                    random_state=0,
+                ).fit(X)
+
+            ours, short, long = medians(scanner(family, X, z), lambda: fit(2), lambda: fit(12))
+            theirs = (long - short) / 10
+            print(f"{family} D={num_features}: {1e3 * ours:.1f} ms / {1e3 * theirs:.1f} ms = {ours / theirs:.2f}")
+
+
+def counts() -> None:
+    rng = np.random.default_rng(0)
+    num_data, num_words, num_topics = 1000, 1000, 20
+    z = rng.integers(num_topics, size=num_data)
+    X = rng.poisson(100 * rng.dirichlet(np.full(num_words, 0.1), num_topics)[z]).astype(float)
+    ours, theirs = medians(scanner("MultinomialDirichlet", X, z), lambda: numpy_scan(X, z.copy()), repeats=3)
+    print(
+        f"{num_data} rows of {num_words} words: {1e3 * ours:.1f} ms, numpy {1e3 * theirs:.0f} ms, {theirs / ours:.0f} times"
+    )
+
+
+def numpy_scan(X: np.ndarray, z: np.ndarray, prior: float = 0.1, alpha: float = 1.0) -> None:
+    """The scan in plain numpy, vectorised over the components, only counts above zero visited."""
+    rng = np.random.default_rng(0)
+    num_components = z.max() + 1
+    a = np.full((num_components + 1, X.shape[1]), prior)
+    np.add.at(a, z, X)
+    totals, sizes = a.sum(1), np.bincount(z, minlength=num_components + 1).astype(float)
+    words = [np.flatnonzero(row) for row in X]
+    for n in rng.permutation(len(X)):
+        own, word = z[n], words[n]
+        x, total = X[n, word], X[n].sum()
+        a[own, word] -= x
+        totals[own] -= total
+        sizes[own] -= 1
+        rows = a[:, word]
+        logits = (gammaln(rows + x) - gammaln(rows)).sum(1) - gammaln(totals + total) + gammaln(totals)
+        logits += np.log(np.where(sizes > 0, sizes, alpha / max(1, (sizes == 0).sum())))
+        weights = np.exp(logits - logits.max()).cumsum()
+        own = z[n] = np.searchsorted(weights, rng.random() * weights[-1])
+        a[own, word] += x
+        totals[own] += total
+        sizes[own] += 1
+
+
+def fit_blobs() -> None:
+    from regbayes.inference import Gibbs
+    from regbayes.models import DPM, FullGaussian
+    from sklearn.metrics import normalized_mutual_info_score
+    from sklearn.mixture import BayesianGaussianMixture
+
+    for num_data in (10_000, 100_000):
+        X, z = blobs(num_data, 8, 20)
+        posterior, mixture = None, BayesianGaussianMixture(n_components=40, covariance_type="full", random_state=0)
+
+        def gibbs(X: np.ndarray = X) -> None:
+            nonlocal posterior
+            posterior = Gibbs(scan="collapsed", num_warmup=20, num_samples=10, seed=0).fit(
+                DPM(likelihood=FullGaussian()), X
+            )
+
+        ours, theirs = seconds(gibbs), seconds(lambda X=X, mixture=mixture: mixture.fit(X))
+        found = posterior.samples["assignments"][-1].numpy()
+        print(
+            f"{num_data} x 8: {ours:.1f} s / {theirs:.1f} s = {ours / theirs:.2f}; NMI "
+            f"{normalized_mutual_info_score(z, found):.4f} / {normalized_mutual_info_score(z, mixture.predict(X)):.4f}; "
+            f"{len(np.unique(found))} components"
+        )
+
+
+def cold() -> None:
+    for family in FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+            for name in ("cold", "warm"):
+                start = time.perf_counter()
+                subprocess.run([sys.executable, __file__, "first", family], env=environment, check=True)
+                print(f"{family}, {name}: {time.perf_counter() - start:.1f} s of wall clock, imports included")
+
+
+def first(family: str) -> None:
+    rng = np.random.default_rng(0)
+    scanner(family, rng.integers(0, 2, (30, 3)).astype(float), rng.integers(3, size=30))()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    {"scan": scan, "counts": counts, "blobs": fit_blobs, "cold": cold, "first": first}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,257 @@
+"""`regbayes compare`: one model under every backend beside its rivals: one table and one picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tqdm import tqdm
+
+from ..estimators import Classifier
+from ..inference import FitInterrupted, Posterior, SmallVariance
+from .errors import CommandError, reported
+from .rivals import rivals
+from .setups import backend_of, model_of
+from .tables import check_labels, features_and_labels, read_table
+
+__all__ = ["compare"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A classification problem, and what to call it."""
+
+    name: str
+    X: NDArray[np.float64]
+    y: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One method on one fold."""
+
+    accuracy: float
+    macro_f1: float
+    components: int | None
+    fit_seconds: float  # of the last fit, with the chosen arguments
+    tuning_seconds: float  # of the search for them
+    predict_seconds: float
+    value: float | None  # final objective, ELBO or log joint
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Cross-validate, print the table or JSON, and write the picture."""
+    problem = _problem(options)
+    folder = _folder(options.out)
+    names = list(dict.fromkeys(options.inference or ("small_variance", "svi", "gibbs")))
+    ours = {f"{options.model}, {name}": _classifier(options, name) for name in names}
+    started = time.perf_counter()
+    with _quiet_and_single_threaded():
+        scores = _cross_validate(ours | rivals(options.seed), problem, options)
+        # on all rows, for the picture
+        fitted = {name: method.fit(problem.X, problem.y) for name, method in _shown(ours, "fitting on all rows")}
+    picture = folder / "compare.png"
+    _draw(fitted, problem, picture)
+    value_names = {name: method[-1].posterior_.trace.name for name, method in fitted.items()}
+    if options.json:
+        print(json.dumps(_as_json(scores, value_names, problem, options, picture), indent=2))
+        return
+    (N, D), L = problem.X.shape, len(np.unique(problem.y))
+    print(f"{problem.name}: {N} rows, {D} features, {L} classes; {options.folds} stratified folds\n")
+    print(_as_text(scores, value_names))
+    print(f"\n{_NOTE}\n{time.perf_counter() - started:.0f} s in all; picture: {picture}")
+
+
+def _problem(options: argparse.Namespace) -> Problem:
+    if options.data is None:
+        if options.target is not None:
+            raise CommandError("--target needs --data FILE.csv.")
+        from sklearn.datasets import load_breast_cancer
+
+        bunch = load_breast_cancer()
+        return Problem("breast cancer", bunch.data, bunch.target_names[bunch.target])
+    table = read_table(options.data)
+    if options.target is None:
+        raise CommandError(f"--data needs --target COLUMN; the last column is {table.names[-1]!r}.")
+    _, X, y = features_and_labels(table, options.target)
+    check_labels(table.path, options.target, y, options.folds)
+    return Problem(Path(options.data).name, X, y)
+
+
+def _folder(path: str) -> Path:
+    """The output folder, made before the work so that a bad path fails early."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"--out {path!r} cannot be made a folder: {error.strerror}.") from None
+    return folder
+
+
+def _classifier(options: argparse.Namespace, name: str) -> Pipeline:
+    inference = backend_of(name, options.seed, progress=False)
+    return make_pipeline(StandardScaler(), Classifier(model_of(options.model), inference))
+
+
+def _cross_validate(
+    methods: dict[str, BaseEstimator], problem: Problem, options: argparse.Namespace
+) -> dict[str, list[Score]]:
+    """Scores of every method on every fold; the methods take turns, so that a slow spell hits all of them."""
+    scores: dict[str, list[Score]] = {name: [] for name in methods}
+    folds = StratifiedKFold(options.folds, shuffle=True, random_state=options.seed)
+    splits = list(folds.split(problem.X, problem.y))
+    with tqdm(total=len(splits) * len(methods), file=sys.stderr, leave=False, unit="fit", disable=None) as bar:
+        for index, (train, test) in enumerate(splits):
+            for name, method in methods.items():
+                bar.set_description(f"fold {index + 1}, {name}")
+                scores[name].append(_score(method, problem, train, test))
+                bar.update()
+    return scores
+
+
+def _score(method: BaseEstimator, problem: Problem, train: NDArray[Any], test: NDArray[Any]) -> Score:
+    started = time.perf_counter()
+    method.fit(problem.X[train], problem.y[train])
+    fitted = time.perf_counter()
+    predicted = method.predict(problem.X[test])
+    finished = time.perf_counter()
+    final = getattr(method, "best_estimator_", method)[-1]
+    posterior = getattr(final, "posterior_", None)
+    refit = getattr(method, "refit_time_", fitted - started)
+    return Score(
+        accuracy=accuracy_score(problem.y[test], predicted),
+        macro_f1=f1_score(problem.y[test], predicted, average="macro"),
+        components=getattr(final, "n_components_", None),
+        fit_seconds=refit,
+        tuning_seconds=fitted - started - refit,
+        predict_seconds=finished - fitted,
+        value=None if posterior is None else _final(posterior),
+    )
+
+
+def _final(posterior: Posterior) -> float:
+    """The final value of the chain that the posterior stands for: the best of a point estimate's, the mean of draws."""
+    final = posterior.trace.final
+    if len(posterior.num_draws) > 1:
+        return float(final.mean())
+    return float(final.min() if isinstance(posterior.backend, SmallVariance) else final.max())
+
+
+@contextmanager
+def _quiet_and_single_threaded() -> Iterator[None]:
+    """One thread, so that seconds compare; rivals' convergence warnings off; Ctrl-C ends the command, not one fit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings(), reported():
+            warnings.simplefilter("once")
+            warnings.filterwarnings("ignore", module="sklearn")
+            warnings.simplefilter("error", FitInterrupted)
+            yield
+    except FitInterrupted:
+        raise KeyboardInterrupt from None
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _shown(methods: dict[str, Pipeline], text: str) -> Any:
+    return tqdm(list(methods.items()), desc=text, file=sys.stderr, leave=False, unit="fit", disable=None)
+
+
+def _draw(fitted: dict[str, Pipeline], problem: Problem, path: Path) -> None:
+    """Components with their hyperplanes above, the trace of every backend below."""
+    from matplotlib.figure import Figure
+
+    from ..plots import plot_components, plot_trace
+
+    figure = Figure(figsize=(5.2 * len(fitted), 8), layout="constrained")
+    axes = figure.subplots(2, len(fitted), squeeze=False, height_ratios=[3, 2])
+    for (name, pipeline), (above, below) in zip(fitted.items(), axes.T, strict=True):
+        scaler, classifier = pipeline
+        posterior = classifier.posterior_
+        plot_components(posterior, scaler.transform(problem.X), problem.y, ax=above)
+        above.set_title(f"{name}: {posterior.num_components} components")
+        plot_trace({name: posterior}, ax=below)
+    figure.suptitle(problem.name)
+    figure.savefig(path, dpi=120)
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+_NOTE = (
+    "Means over the folds (± standard deviation); seconds of one thread. The SVMs choose C and gamma in each fold by\n"
+    "inner 3-fold cross-validation; the infinite SVM runs at its defaults. Final values do not compare across backends."
+)
+
+
+def _as_text(scores: dict[str, list[Score]], value_names: dict[str, str]) -> str:
+    header = ["", "accuracy", "macro-F1", "components", "fit s", "tuning s", "predict s", "final value"]
+    lines = [header]
+    for name, rows in scores.items():
+        mean = _means(rows)
+        spread = {field: np.std([getattr(row, field) for row in rows]) for field in ("accuracy", "macro_f1")}
+        lines.append(
+            [
+                name,
+                *(f"{mean[field]:.3f} ± {spread[field]:.3f}" for field in ("accuracy", "macro_f1")),
+                "-" if mean["components"] is None else f"{mean['components']:.1f}",
+                f"{mean['fit_seconds']:.3g}",
+                f"{mean['tuning_seconds']:.3g}" if mean["tuning_seconds"] > 0 else "-",
+                f"{mean['predict_seconds']:.2g}",
+                "-" if mean["value"] is None else f"{value_names[name]} {mean['value']:.6g}",
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        )
+        for line in lines
+    )
+
+
+def _means(rows: list[Score]) -> dict[str, float | None]:
+    columns = {field: [asdict(row)[field] for row in rows] for field in asdict(rows[0])}
+    return {field: None if None in values else float(np.mean(values)) for field, values in columns.items()}
+
+
+def _as_json(
+    scores: dict[str, list[Score]],
+    value_names: dict[str, str],
+    problem: Problem,
+    options: argparse.Namespace,
+    picture: Path,
+) -> dict[str, Any]:
+    return {
+        "data": problem.name,
+        "rows": len(problem.X),
+        "features": problem.X.shape[1],
+        "folds": options.folds,
+        "seed": options.seed,
+        "picture": str(picture),
+        "methods": [
+            {
+                "name": name,
+                "value_name": value_names.get(name),
+                "mean": _means(rows),
+                "folds": [asdict(row) for row in rows],
+            }
+            for name, rows in scores.items()
+        ],
+    }

@@ -1,0 +1,26 @@
+"""Mistakes of the user: one exception class, told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["CommandError", "one_line", "reported"]
+
+
+class CommandError(Exception):
+    """What the user gave cannot be used; the message says what, where, and what to do."""
+
+
+def one_line(message: object) -> str:
+    """The message without line breaks."""
+    return " ".join(str(message).split())
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """The library's refusals of data, files and values as mistakes of the user."""
+    try:
+        yield
+    except (ValueError, OSError, NotImplementedError, FloatingPointError) as error:
+        raise CommandError(one_line(error)) from error

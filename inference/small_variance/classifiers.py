@@ -1,0 +1,109 @@
+"""The classifiers of all components at fixed assignments: minimize |eta_k|^2 / (2 nu^2) - sum_{z_n = k} log phi.
+
+One step minimizes the quadratic that majorizes the loss at the present scores (math/dp-mixtures, section 7). Majorizers
+keep the slack of a hinge away from zero, so the step itself may rise by a little: it is halved until it does not.
+Classes whose scores meet in one factor stall under such steps; they have the joint dual of `joint_dual`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ...models.losses import CrammerSinger
+from ..ridge import segments, weighted_ridge
+from .assignment import component_sums, own_scores
+from .joint_dual import ascend
+from .problem import Problem
+
+__all__ = ["descend", "fit_classifiers", "summed_losses"]
+
+
+def fit_classifiers(
+    problem: Problem, assignments: Tensor, weights: Tensor, duals: Tensor, num_steps: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Classifiers [K, P, C] that cost no component more than `weights`; dual variables; summed losses [K]."""
+    scores = own_scores(problem, assignments, weights)
+    losses = summed_losses(problem, assignments, scores, len(weights))
+    for _ in range(num_steps if weights.numel() else 0):
+        before = losses
+        if isinstance(problem.model.loss, CrammerSinger):
+            candidate, duals = _dual_step(problem, assignments, duals, len(weights))
+            weights, scores, losses = descend(problem, assignments, weights, candidate, scores, losses)
+        else:
+            for columns in problem.model.loss.blocks(weights.shape[2]):
+                candidate = majorizer_step(problem, assignments, weights, scores, columns)
+                weights, scores, losses = descend(problem, assignments, weights, candidate, scores, losses)
+        if num_steps > 1 and (before - losses).sum() <= _NEGLIGIBLE * losses.sum():
+            break
+    return weights, duals, losses
+
+
+def majorizer_step(problem: Problem, assignments: Tensor, weights: Tensor, scores: Tensor, columns: slice) -> Tensor:
+    """Classifiers [K, P, C] with `columns` at the minimum of the quadratic majorizer at the scores."""
+    loss, targets = problem.model.loss, problem.data.targets
+    reference = loss.reference(scores, targets, columns)
+    observed = loss.majorize(scores[:, columns] - reference, targets[:, columns])
+    candidate = weights.clone()
+    candidate[:, :, columns] = weighted_ridge(
+        problem.data.features,
+        observed.precision,
+        observed.shift + observed.precision * reference,
+        assignments,
+        num_components=len(weights),
+        weight_scale=problem.model.weight_scale,
+    ).mean
+    return candidate
+
+
+def descend(
+    problem: Problem, assignments: Tensor, weights: Tensor, candidate: Tensor, scores: Tensor, losses: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Move each component's classifiers towards the candidate, by half as far as long as it would cost more."""
+    step = weights.new_ones(len(weights))
+    move = own_scores(problem, assignments, candidate) - scores
+    cost = losses + _ridge(problem, weights)
+    for _ in range(_HALVINGS):
+        moved = torch.lerp(weights, candidate, step[:, None, None])
+        moved_scores = scores + step[assignments].unsqueeze(1) * move
+        moved_losses = summed_losses(problem, assignments, moved_scores, len(weights))
+        worse = moved_losses + _ridge(problem, moved) > cost
+        if not worse.any():
+            return moved, moved_scores, moved_losses
+        step = torch.where(worse, step / 2, step)
+    stay = worse[assignments].unsqueeze(1)
+    return (
+        torch.where(worse[:, None, None], weights, moved),
+        torch.where(stay, scores, moved_scores),
+        torch.where(worse, losses, moved_losses),
+    )
+
+
+def summed_losses(problem: Problem, assignments: Tensor, scores: Tensor, num_components: int) -> Tensor:
+    """-log phi summed over the points of each component, [K], in double precision."""
+    if not scores.shape[1]:
+        return torch.zeros(num_components, dtype=torch.float64, device=scores.device)
+    loss = -problem.log_margin(scores, problem.data.targets)
+    return component_sums(loss.unsqueeze(1), assignments, num_components)[0].squeeze(1)
+
+
+def _dual_step(problem: Problem, assignments: Tensor, duals: Tensor, num_components: int) -> tuple[Tensor, Tensor]:
+    """Classifiers [K, P, C] after some steps of the joint dual, and the dual variables [N, C]."""
+    order, bounds = segments(assignments, num_components)
+    duals, columns = duals.clone(), []
+    for first, last in pairwise(bounds):
+        own = order[first:last]
+        features, targets = problem.data.features[own], problem.data.targets[own]
+        weights, duals[own] = ascend(features, targets, duals[own], problem.model.loss, problem.model.weight_scale)
+        columns.append(weights)
+    return torch.stack(columns), duals
+
+
+def _ridge(problem: Problem, weights: Tensor) -> Tensor:
+    return weights.double().square().sum((1, 2)) / (2 * problem.model.weight_scale**2)
+
+
+_HALVINGS = 10
+_NEGLIGIBLE = 1e-5

@@ -1,0 +1,131 @@
+"""Merges: two components become one wherever that, with a new centre and a new classifier, costs less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .assignment import all_costs, component_sums
+from .classifiers import fit_classifiers
+from .problem import Problem
+
+if TYPE_CHECKING:
+    from .partition import PartitionState
+
+__all__ = ["Parts", "merge_components", "merge_once"]
+
+
+class Parts(NamedTuple):
+    """What the objective needs of the points of each component."""
+
+    sums: Tensor  # [K, D] of the rows
+    counts: Tensor  # [K]
+    losses: Tensor  # [K] -log phi, summed
+
+    def rows(self, index: Tensor | list[int]) -> Parts:
+        """The parts of some components."""
+        return Parts(self.sums[index], self.counts[index], self.losses[index])
+
+
+def merge_components(state: PartitionState, parts: Parts, problem: Problem) -> tuple[PartitionState, Parts]:
+    """Merge the best disjoint pairs, again and again, until no merge lowers the objective."""
+    while len(state.centers) > 1:
+        state, parts, gains = merge_once(state, parts, problem)
+        if not gains:
+            break
+    return state, parts
+
+
+def merge_once(
+    state: PartitionState, parts: Parts, problem: Problem, most: int | None = None, least_gain: float = 0.0
+) -> tuple[PartitionState, Parts, list[float]]:
+    """Merge the best disjoint pairs, at most so many, that lower the objective by more than `least_gain`; the gains."""
+    pairs = _near_pairs(state.centers, problem)
+    gains, centers, weights, joint = _merged(pairs, state, parts, problem)
+    chosen, used = list[int](), set[int]()
+    for index in gains.argsort(descending=True).tolist():
+        if not gains[index] > least_gain or len(chosen) == most:
+            break
+        if used.isdisjoint(pair := pairs[index].tolist()):
+            used.update(pair)
+            chosen.append(index)
+    if chosen:
+        state, parts = _apply(pairs[chosen], state, parts, centers[chosen], weights[chosen], joint.rows(chosen))
+    return state, parts, gains[chosen].tolist()
+
+
+def _merged(
+    pairs: Tensor, state: PartitionState, parts: Parts, problem: Problem
+) -> tuple[Tensor, Tensor, Tensor, Parts]:
+    """By how much each pair [M, 2] would lower the objective, and the component that it would become.
+
+    Its divergence follows from the sums of rows. Its classifier is the better one of the two; the pairs for which that
+    looks best are fitted again, so that every gain can be had.
+    """
+    first, second = pairs.T
+    one, other = parts.rows(first), parts.rows(second)
+    sums, counts = one.sums + other.sums, one.counts + other.counts
+    centers = problem.centers(sums, counts)
+    weights, losses = _better_classifier(first, second, state, problem)
+    apart = problem.charges(state.centers, state.weights) + parts.losses
+    apart += problem.divergences(parts.sums, parts.counts, state.centers) + state.penalty
+    saved = apart[first] + apart[second] - problem.divergences(sums, counts, centers) - state.penalty
+    gains = saved - problem.charges(centers, weights) - losses
+    if weights.numel():
+        for index in gains.topk(min(_NUM_FITS, len(gains))).indices.tolist():
+            rows = torch.nonzero((state.assignments.unsqueeze(1) == pairs[index]).any(1)).squeeze(1)
+            together = torch.zeros_like(rows)
+            fitted, _, loss = fit_classifiers(
+                problem.rows(rows), together, weights[index : index + 1], state.duals[rows], _NUM_STEPS
+            )
+            weights[index], losses[index] = fitted[0], loss[0]
+            gains[index] = saved[index] - problem.charges(centers[index : index + 1], fitted)[0] - loss[0]
+    return gains, centers, weights, Parts(sums, counts, losses)
+
+
+def _better_classifier(first: Tensor, second: Tensor, state: PartitionState, problem: Problem) -> tuple[Tensor, Tensor]:
+    """For each pair of components the classifier [M, P, C] that costs less on both, and its summed losses [M]."""
+    weights = state.weights
+    if not weights.numel():
+        return weights[first], torch.zeros(len(first), dtype=torch.float64, device=weights.device)
+    losses = all_costs(problem.without_divergence(), state.centers, weights).T
+    cross, _ = component_sums(
+        losses, state.assignments, len(weights)
+    )  # [K, K]: points of the row, classifier of the column
+    ridge = weights.double().square().sum((1, 2)) / (2 * problem.model.weight_scale**2)
+    options = torch.stack([cross[first, k] + cross[second, k] for k in (first, second)])
+    best = (options + torch.stack([ridge[first], ridge[second]])).argmin(0)
+    return weights[torch.where(best == 0, first, second)], options.gather(0, best.unsqueeze(0)).squeeze(0)
+
+
+def _apply(
+    pairs: Tensor, state: PartitionState, parts: Parts, centers: Tensor, weights: Tensor, joint: Parts
+) -> tuple[PartitionState, Parts]:
+    """Each pair's first component becomes the merged one, its second disappears."""
+    keep, drop = pairs.T
+    K, device = len(state.centers), state.centers.device
+    target = torch.arange(K, device=device).index_put((drop,), keep)
+    rest = torch.ones(K, dtype=torch.bool, device=device).index_put((drop,), torch.tensor(False, device=device))
+    label = (rest.cumsum(0) - 1)[target]
+    values = [state.centers, state.weights, *parts]
+    merged = [old.index_put((keep,), new)[rest] for old, new in zip(values, [centers, weights, *joint], strict=True)]
+    state = replace(state, assignments=label[state.assignments], centers=merged[0], weights=merged[1])
+    return state, Parts(*merged[2:])
+
+
+def _near_pairs(centers: Tensor, problem: Problem) -> Tensor:
+    """Pairs [M, 2] of each component with its nearest others, each pair once."""
+    K = len(centers)
+    divergence = problem.likelihood.divergence(centers, centers)
+    divergence.fill_diagonal_(torch.inf)
+    near = divergence.topk(min(_NEAREST, K - 1), largest=False).indices
+    pairs = torch.stack([torch.arange(K, device=centers.device).repeat_interleave(near.shape[1]), near.flatten()], 1)
+    return pairs.sort(1).values.unique(dim=0)
+
+
+_NEAREST = 8
+_NUM_FITS = 8
+_NUM_STEPS = 5

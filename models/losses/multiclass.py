@@ -1,0 +1,152 @@
+"""Several classes: one binary loss for each (`OneVsRest`), or one factor in which all scores meet (`CrammerSinger`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .base import Loss, PseudoObservation
+from .hinge import Hinge
+from .tilted_normal import draw_hinge, draw_node, log_hinge_integral, log_uniform, normal_excess, positive
+
+__all__ = ["CrammerSinger", "OneVsRest"]
+
+
+@dataclass(eq=False)
+class OneVsRest(Loss):
+    """L independent binary losses, with target +1 at the class of the point and -1 elsewhere; factors multiply.
+
+    Parameters
+    ----------
+    loss : a binary loss
+    """
+
+    loss: Loss = field(default_factory=Hinge)
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return self.loss.log_factor(score, y)
+
+    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        return self.loss.augment(score, y, generator)
+
+    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
+        return self.loss.expect(score_mean, score_var, y)
+
+    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        return self.loss.expected_log_factor(score_mean, score_var, y)
+
+    def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
+        return self.loss.majorize(score, y)
+
+    def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
+        return self.loss.log_marginal(scale, y)
+
+    def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        return self.loss.draw_score(scale, y, generator)
+
+    def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self.loss.one_point(variance, y)
+
+
+@dataclass(eq=False)
+class CrammerSinger(Loss):
+    """phi(y | f) = exp(-2 c max_m (l 1[m != y] + f_m - f_y)), scores f of L classes (Crammer & Singer 2001).
+
+    As a function of one class score, the others fixed, it is a hinge of (f_m - reference_m) with the sign of class m, so
+    the classes take turns: see `blocks` and `reference`. Targets are sign matrices [..., L]; terms of the factor and
+    costs have one column, [..., 1]. There is no closed expectation of the maximum, hence no `expect`.
+
+    Parameters
+    ----------
+    strength : c > 0, half the slope of the loss
+    margin : l > 0, by how much the score of the class should beat the others
+    """
+
+    strength: float = 1.0
+    margin: float = 1.0
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        own = torch.where(y > 0, score, 0.0).sum(-1, keepdim=True)
+        return -2 * self.strength * (self._with_cost(score, y).amax(-1, keepdim=True) - own)
+
+    def blocks(self, num_scores: int) -> list[slice]:
+        return [slice(m, m + 1) for m in range(num_scores)]
+
+    def reference(self, scores: Tensor, y: Tensor, columns: slice) -> Tensor:
+        """b_m - sign * l, with b_m = max_{j != m} (l 1[j != y] + f_j) - l 1[m != y]."""
+        others = _largest_other(self._with_cost(scores, y))[..., columns]
+        sign = y[..., columns]
+        return others - self.margin * (1 - sign) / 2 - sign * self.margin
+
+    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        """For one class score less its reference."""
+        return self._hinge.augment(score, y, generator)
+
+    def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
+        """For one class score less its reference."""
+        return self._hinge.majorize(score, y)
+
+    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
+        raise NotImplementedError(_NO_EXPECTATION)
+
+    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        raise NotImplementedError(_NO_EXPECTATION)
+
+    def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
+        """The hinge's integral in f_y, averaged over the largest g of the other scores (math/dp-mixtures, section 3)."""
+        return torch.logsumexp(self._log_nodes_of_largest(scale, y), -1, keepdim=True) + math.log(_STEP)
+
+    def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """The largest of the other scores, then the score of the class given it, then the rest below it."""
+        scale = positive(scale)
+        num_others = y.shape[-1] - 1
+        nodes = self._log_nodes_of_largest(scale, y)
+        largest = (draw_node(nodes, _STEP, generator) - _REACH).unsqueeze(-1)
+        own = draw_hinge(self.strength, self.margin + scale * largest, scale, generator)
+        below = largest.expand(*largest.shape[:-1], num_others).contiguous()
+        rest = below - normal_excess(-below, log_uniform(below, generator))
+        chosen = torch.rand(rest.shape, generator=generator, dtype=y.dtype, device=y.device).argmax(-1, keepdim=True)
+        rest = scale * rest.scatter(-1, chosen, largest)
+        score = own.expand(y.shape).clone()
+        score[y < 0] = rest.reshape(-1)
+        return score
+
+    def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The class's score q a, the others' -q a / (L - 1), with a = min(2c, l (L - 1) / (L q)), q the variance."""
+        num_classes = y.shape[-1]
+        share = num_classes / (num_classes - 1)
+        q = positive(variance)
+        a = (self.margin / (share * q)).clamp(max=2 * self.strength)
+        slack = torch.relu(self.margin - q * a * share)
+        return torch.where(y > 0, q * a, -q * a / (num_classes - 1)), 2 * self.strength * slack + q * a.square() * share / 2
+
+    @property
+    def _hinge(self) -> Hinge:
+        return Hinge(self.strength, self.margin)
+
+    def _with_cost(self, score: Tensor, y: Tensor) -> Tensor:
+        """l 1[m != y] + f_m."""
+        return score + self.margin * (1 - y) / 2
+
+    def _log_nodes_of_largest(self, scale: Tensor, y: Tensor) -> Tensor:
+        """log density [..., G] of the largest g of L - 1 standard normal scores, tilted by the hinge in f_y."""
+        num_others = y.shape[-1] - 1
+        g = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=scale.dtype, device=scale.device)
+        log_law = math.log(num_others) - g.square() / 2 - math.log(2 * math.pi) / 2
+        log_law = log_law + (num_others - 1) * torch.special.log_ndtr(g)
+        return log_law + log_hinge_integral(self.strength, self.margin + scale * g, scale)
+
+
+_NO_EXPECTATION = "CrammerSinger has no closed expected maximum, so SVI needs OneVsRest(Hinge(...)) instead."
+_REACH = 9.0  # standard deviations
+_STEP = 0.05
+
+
+def _largest_other(values: Tensor) -> Tensor:
+    """max_{j != m} values_j for every m, [..., L]."""
+    top, index = values.topk(2, dim=-1)
+    is_top = torch.arange(values.shape[-1], device=values.device) == index[..., :1]
+    return torch.where(is_top, top[..., 1:], top[..., :1])

@@ -1,0 +1,25 @@
+"""What the plots share."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+
+__all__ = ["axes_or_new", "color_of"]
+
+
+def axes_or_new(ax: Axes | None) -> Axes:
+    """The Axes given, else those of a new figure."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt  # here, because it chooses a window system
+
+    return plt.subplots(layout="constrained")[1]
+
+
+def color_of(index: int) -> str:
+    """A colour for the index-th largest component; those beyond the ninth share grey."""
+    return _COLORS[index] if index < len(_COLORS) else "0.6"
+
+
+# Okabe & Ito's palette, told apart by colour-blind readers as well
+_COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7A4EAB", "#8C6D31"]

@@ -1,0 +1,148 @@
+"""Components and their separating hyperplanes in the first two principal axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Ellipse, Patch
+from numpy.typing import NDArray
+
+from ..inference import Posterior
+from .axes import axes_or_new, color_of
+
+__all__ = ["plot_components"]
+
+Array = NDArray[np.float64]
+
+
+def plot_components(posterior: Posterior, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
+    """Points in the first two principal axes of the standardized data, coloured by component, marked by class.
+
+    An ellipse holds two standard deviations of a component's points. The line inside it is where the component's
+    hyperplane meets the plane that is parallel to the picture and goes through the component's mean; a component whose
+    hyperplane misses its ellipse has no line. With more than two classes it parts the two most frequent there.
+
+    Parameters
+    ----------
+    X, y : points [N, D] and their labels [N] of any kind; y None: predicted classes
+    """
+    ax = axes_or_new(ax)
+    rows = np.asarray(torch.as_tensor(X).cpu(), dtype=float)
+    assignments = np.asarray(torch.as_tensor(posterior.assign(X)).cpu())
+    names, labels = _classes(posterior, X, y)
+    standard = _standardized(posterior, rows)
+    center = standard.mean(0)
+    axes = _principal_axes(standard - center)
+    points = (standard - center) @ axes
+    components, sizes = np.unique(assignments, return_counts=True)
+    handles = []
+    for index, position in enumerate(np.argsort(-sizes, kind="stable")):
+        component, color = components[position], color_of(index)
+        own = assignments == component
+        for label, marker in zip(range(len(names)), _markers(), strict=False):
+            ax.scatter(*points[own & (labels == label)].T, s=14, marker=marker, color=color, alpha=0.6, linewidths=0.5)
+        mean, root = points[own].mean(0), _root_covariance(points[own])
+        ax.add_patch(_ellipse(mean, root, color))
+        hyperplane = _hyperplane(posterior, component, standard[own].mean(0), axes, labels[own])
+        ends = None if hyperplane is None else chord(*hyperplane, root)
+        if ends is not None:
+            outline = [patheffects.withStroke(linewidth=4.5, foreground="white")]
+            ax.plot(*(mean + ends).T, color=color, linewidth=2.2, path_effects=outline, zorder=3)
+        handles.append(Patch(facecolor=color, alpha=0.7, label=f"{sizes[position]} rows"))
+    if len(names) > 1:
+        handles += [
+            Line2D([], [], linestyle="", marker=marker, color="0.2", markersize=5, label=str(name))
+            for name, marker in zip(names, _markers(), strict=False)
+        ]
+    ax.legend(handles=handles[:_LEGEND], frameon=False, fontsize="small", handlelength=1)
+    ax.set_xlabel("first principal axis")
+    ax.set_ylabel("second principal axis")
+    return ax
+
+
+def chord(offset: float, slope: Array, root: Array) -> Array | None:
+    """Ends [2, 2] of the line offset + slope . u = 0 inside the ellipse |root^-1 u| <= 2; None if they do not meet."""
+    direction = root.T @ slope  # in v = root^-1 u the line is offset + direction . v = 0
+    norm = np.linalg.norm(direction)
+    if norm == 0 or abs(offset) >= _RADIUS * norm:
+        return None
+    foot = -offset * direction / norm**2
+    along = np.array([-direction[1], direction[0]]) / norm
+    half = np.sqrt(_RADIUS**2 - (offset / norm) ** 2)
+    return np.stack([foot - half * along, foot + half * along]) @ root.T
+
+
+_RADIUS = 2.0
+_LEGEND = 14
+
+
+def _markers() -> Iterator[str]:
+    return cycle("oxs^Dv+P")
+
+
+def _classes(posterior: Posterior, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Names [L] of the classes and the index [N] of each point's; one class where the model has none."""
+    known = getattr(posterior.model, "classes", None)
+    if y is None:
+        y = np.zeros(len(X), dtype=int) if known is None else posterior.predict(X)
+    names, labels = np.unique(
+        np.asarray(torch.as_tensor(y).cpu() if isinstance(y, torch.Tensor) else y), return_inverse=True
+    )
+    if known is None or len(names) == len(known):
+        return names, labels
+    known = np.asarray(known.cpu())
+    if not np.isin(names, known).all():
+        raise ValueError(f"y has {len(names)} classes, but the posterior {len(known)}; pass the labels used in fit.")
+    return known, np.searchsorted(known, names)[labels]
+
+
+def _standardized(posterior: Posterior, rows: Array) -> Array:
+    """The rows as the classifiers see them; for a model without classifiers, in units of their standard deviations."""
+    model = posterior.model
+    if getattr(model, "feature_scale", None) is not None:
+        return (rows - np.asarray(model.feature_loc.cpu())) / np.asarray(model.feature_scale.cpu())
+    scale = rows.std(0)
+    return (rows - rows.mean(0)) / np.where(scale > 0, scale, 1)
+
+
+def _principal_axes(centered: Array) -> Array:
+    """The first two principal axes [D, 2]; the second is 0 for data of one column."""
+    axes = np.linalg.svd(centered, full_matrices=False)[2][:2].T
+    # the sign of an axis is arbitrary: its largest entry is positive
+    axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
+    return np.pad(axes, ((0, 0), (0, 2 - axes.shape[1])))
+
+
+def _hyperplane(
+    posterior: Posterior, component: int, mean: Array, axes: Array, labels: NDArray[np.int64]
+) -> tuple[float, Array] | None:
+    """(score at the mean, slope [2] along the axes) of a component's classifier; None without one."""
+    weights = np.asarray(posterior.samples["weights"][posterior.representative, component].cpu(), dtype=float)
+    if getattr(posterior.model, "classes", None) is None:
+        return None
+    if weights.shape[1] > 1:
+        first, second = np.argsort(-np.bincount(labels, minlength=weights.shape[1]), kind="stable")[:2]
+        weights = weights[:, [first]] - weights[:, [second]]
+    slope = weights[: len(mean), 0]
+    intercept = posterior.model.intercept * weights[len(mean) :, 0].sum()
+    return float(slope @ mean + intercept), axes.T @ slope
+
+
+def _root_covariance(points: Array) -> Array:
+    """A square root [2, 2] of the covariance, with a little spread for a component of one point."""
+    covariance = np.cov(points.T, bias=True) if len(points) > 1 else np.zeros((2, 2))
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(np.maximum(values, 1e-3))
+
+
+def _ellipse(mean: Array, root: Array, color: str) -> Ellipse:
+    across, along = (2 * _RADIUS * np.linalg.norm(column) for column in root.T)  # eigh sorts: the long axis is last
+    angle = np.degrees(np.arctan2(root[1, 1], root[0, 1]))
+    return Ellipse(tuple(mean), along, across, angle=angle, facecolor=color, edgecolor=color, alpha=0.12)

@@ -1,0 +1,36 @@
+"""How often two training points share a component."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.axes import Axes
+
+from ..inference import Posterior
+from .axes import axes_or_new
+
+__all__ = ["plot_similarity"]
+
+
+def plot_similarity(posterior: Posterior, ax: Axes | None = None) -> Axes:
+    """Posterior co-assignment probability [N, N] of the training points, ordered by the point partition.
+
+    Components stand in order of size; within one, points stand in order of their mean similarity to it.
+    """
+    ax = axes_or_new(ax)
+    similarity, partition = posterior.similarity().cpu(), posterior.partition().cpu()
+    sizes = torch.bincount(partition)
+    rank = torch.empty_like(sizes)
+    rank[sizes.argsort(descending=True, stable=True)] = torch.arange(len(sizes))
+    together = (partition.unsqueeze(0) == partition.unsqueeze(1)).to(similarity)
+    belonging = (similarity * together).sum(1) / together.sum(1)
+    order = belonging.argsort(descending=True, stable=True)
+    order = order[rank[partition[order]].argsort(stable=True)]
+    image = ax.imshow(similarity[order][:, order], cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    for edge in sizes.sort(descending=True).values.cumsum(0)[:-1].tolist():
+        if edge < len(partition):
+            ax.axhline(edge - 0.5, color="0.4", linewidth=0.5)
+            ax.axvline(edge - 0.5, color="0.4", linewidth=0.5)
+    ax.set_xlabel("training point, by component")
+    ax.set_ylabel("training point, by component")
+    ax.figure.colorbar(image, ax=ax, label="probability of one component", shrink=0.8)
+    return ax

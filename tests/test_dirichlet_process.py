@@ -1,0 +1,219 @@
+"""The Dirichlet process prior against enumeration, quadrature and simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from regbayes.models.priors.dirichlet_process import (
+    farthest_first_penalty,
+    log_eppf,
+    log_labelled_prior,
+    log_stick_weights,
+    posterior_sticks,
+    resample_concentration,
+    resample_concentration_from_sticks,
+)
+from scipy.integrate import quad
+from torch import Tensor
+
+ALPHAS = [0.3, 1.0, 4.5]
+
+
+def partitions(num_data: int) -> Iterator[list[int]]:
+    """All partitions of N points, as restricted growth strings."""
+
+    def grow(prefix: list[int]) -> Iterator[list[int]]:
+        if len(prefix) == num_data:
+            yield prefix
+        else:
+            for k in range(max(prefix) + 2):
+                yield from grow([*prefix, k])
+
+    return grow([0])
+
+
+def labelled_counts(num_data: int, truncation: int) -> Tensor:
+    """Counts [T^N, T] of all labellings."""
+    z = torch.tensor(list(itertools.product(range(truncation), repeat=num_data)))
+    return torch.nn.functional.one_hot(z, truncation).sum(1)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("num_data", [1, 2, 4, 6])
+def test_eppf_is_the_urn_and_sums_to_one(num_data: int, alpha: float) -> None:
+    total = 0.0
+    for z in partitions(num_data):
+        probability = math.exp(log_eppf(torch.tensor(z).bincount(), alpha))
+        urn = math.prod((alpha if z[n] not in z[:n] else z[:n].count(z[n])) / (n + alpha) for n in range(num_data))
+        assert probability == pytest.approx(urn, rel=1e-12)
+        total += probability
+    assert total == pytest.approx(1, rel=1e-12)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_labelled_prior_sums_to_one_and_is_the_expectation_over_sticks(alpha: float) -> None:
+    counts = labelled_counts(4, 3)
+    probability = log_labelled_prior(counts, alpha).exp()
+    assert probability.sum().item() == pytest.approx(1, rel=1e-12)
+    # E prod_n pi_{z_n} factorizes over the two sticks, each Beta(1, alpha)
+    for n, p in zip(counts.tolist(), probability.tolist(), strict=True):
+        expected = 1.0
+        for k in range(2):
+            after = sum(n[k + 1 :])
+            # substituting r = (1 - v)^alpha, which is uniform, leaves no singularity
+            expected *= quad(lambda r, a=n[k], b=after: (1 - r ** (1 / alpha)) ** a * r ** (b / alpha), 0, 1)[0]
+        assert p == pytest.approx(expected, rel=1e-8)
+
+
+def test_labelled_prior_agrees_with_simulated_sticks(device: torch.device, generator: torch.Generator) -> None:
+    alpha, draws = 1.5, 200_000
+    uniform = torch.rand(draws, 3, generator=generator, dtype=torch.float64, device=device)
+    mixture = log_stick_weights(1 - uniform ** (1 / alpha)).exp()
+    counts = labelled_counts(3, 4).to(device)
+    simulated = (mixture.log() @ counts.double().T).exp()  # [draws, T^N]
+    error = simulated.std(0) / draws**0.5
+    # five standard errors for each of 64 labellings, of which only 20 differ
+    assert ((simulated.mean(0) - log_labelled_prior(counts, alpha).exp()).abs() < 5 * error).all()
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_truncated_prior_of_a_partition_is_near_the_eppf(alpha: float) -> None:
+    truncation, sizes = 26, [2, 1, 1]
+    labels = torch.tensor(list(itertools.permutations(range(truncation), 3)))
+    counts = torch.zeros(len(labels), truncation, dtype=torch.float64)
+    counts.scatter_(1, labels, torch.tensor(sizes, dtype=torch.float64).expand(len(labels), -1))
+    truncated = log_labelled_prior(counts, alpha).exp().sum().item()
+    bound = sum(sizes) * (alpha / (1 + alpha)) ** truncation  # on the total variation between the two priors
+    assert abs(truncated - math.exp(log_eppf(torch.tensor(sizes), alpha))) < bound
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_posterior_sticks_give_the_predictive_of_the_labelled_prior(alpha: float) -> None:
+    for counts in labelled_counts(3, 3):
+        a, b = posterior_sticks(counts.double(), alpha)
+        mean = a / (a + b)
+        expected_mixture = log_stick_weights(mean).exp()  # sticks are independent: E of a product is one of E
+        joint = log_labelled_prior(counts + torch.eye(3, dtype=torch.long), alpha)
+        torch.testing.assert_close(expected_mixture, (joint - log_labelled_prior(counts, alpha)).exp())
+
+
+def test_posterior_sticks_are_batched() -> None:
+    counts = labelled_counts(4, 3)
+    a, b = posterior_sticks(counts, 0.7)
+    assert a.shape == b.shape == (81, 2)
+    assert a.tolist() == [[1 + n[0], 1 + n[1]] for n in counts.tolist()]
+    torch.testing.assert_close(b, torch.tensor([[0.7 + n[1] + n[2], 0.7 + n[2]] for n in counts.tolist()]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_stick_weights_sum_to_one_and_survive_the_ends(dtype: torch.dtype, device: torch.device) -> None:
+    sticks = torch.tensor([[0.2, 0.5, 0.9], [0.0, 1.0, 0.3], [1.0, 1.0, 0.0]], dtype=dtype, device=device)
+    sticks.requires_grad_()
+    log_weights = log_stick_weights(sticks)
+    weights = log_weights.exp()
+    expected = [[0.2, 0.4, 0.36, 0.04], [0, 1, 0, 0], [1, 0, 0, 0]]
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=dtype, device=device))
+    (gradient,) = torch.autograd.grad(log_weights.sum(), sticks)
+    assert torch.isfinite(log_weights).all()
+    assert torch.isfinite(gradient).all()
+
+
+def _moments(log_density, upper: float) -> tuple[float, float]:
+    """E log(alpha) and E alpha of an unnormalized density on (0, upper), by quadrature in log(alpha)."""
+    grid = np.linspace(-30, math.log(upper), 200_001)
+    log_mass = np.array(log_density(np.exp(grid))) + grid
+    mass = np.exp(log_mass - log_mass.max())
+    return float((mass * grid).sum() / mass.sum()), float((mass * np.exp(grid)).sum() / mass.sum())
+
+
+def _close(draws: Tensor, expected: float, batches: int) -> bool:
+    means = draws.reshape(batches, -1).mean(1)
+    return bool((means.mean() - expected).abs() < 5 * means.std() / batches**0.5)
+
+
+@pytest.mark.parametrize(
+    ("num_components", "num_data", "prior"), [(1, 1, (1.0, 1.0)), (4, 20, (0.5, 0.2)), (12, 50, (2.0, 1.0))]
+)
+def test_escobar_west_leaves_the_posterior_of_the_concentration(
+    num_components: int, num_data: int, prior: tuple[float, float], device: torch.device, generator: torch.Generator
+) -> None:
+    from scipy.special import gammaln
+
+    shape, rate = prior
+
+    def log_density(alpha: np.ndarray) -> np.ndarray:
+        urn = gammaln(alpha) - gammaln(alpha + num_data)
+        return (shape - 1 + num_components) * np.log(alpha) - rate * alpha + urn
+
+    # 2000 chains side by side, each of which is a batch
+    alpha = torch.ones(2000, dtype=torch.float64, device=device)
+    draws = []
+    for sweep in range(120):
+        alpha = resample_concentration(alpha, num_components, num_data, prior, generator)
+        if sweep >= 40:
+            draws.append(alpha)
+    chains = torch.stack(draws, 1)
+    mean_log, mean = _moments(log_density, 300.0)
+    assert _close(chains, mean, 2000)
+    assert _close(chains.log(), mean_log, 2000)
+
+
+def test_concentration_given_sticks(device: torch.device, generator: torch.Generator) -> None:
+    sticks = torch.tensor([0.1, 0.7, 0.4, 0.05], dtype=torch.float64, device=device)
+    prior = (1.5, 0.8)
+
+    def log_density(alpha: np.ndarray) -> np.ndarray:
+        log_beta = sum(np.log(alpha) + (alpha - 1) * math.log(1 - v) for v in sticks.tolist())
+        return (prior[0] - 1) * np.log(alpha) - prior[1] * alpha + log_beta
+
+    draws = torch.stack([resample_concentration_from_sticks(sticks, prior, generator) for _ in range(20_000)])
+    mean_log, mean = _moments(log_density, 300.0)
+    assert _close(draws, mean, 20_000)
+    assert _close(draws.log(), mean_log, 20_000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_concentration_stays_positive_when_a_stick_rounds_to_one(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    alpha = resample_concentration_from_sticks(torch.ones(3, dtype=dtype), (1.0, 1.0), generator)
+    assert alpha.dtype == dtype
+    assert 0 < alpha < float("inf")
+
+
+@pytest.mark.parametrize("num_components", [1, 3, 7])
+@pytest.mark.parametrize("with_refund", [False, True])
+def test_farthest_first_is_the_recursion_written_out(num_components: int, with_refund: bool) -> None:
+    generator = torch.Generator().manual_seed(num_components)
+    X = torch.randn(25, 3, generator=generator, dtype=torch.float64)
+    refund = torch.rand(25, generator=generator, dtype=torch.float64) if with_refund else torch.zeros(())
+
+    def cost_of(row: int | None) -> Tensor:
+        return (X - (X.mean(0) if row is None else X[row])).square().sum(-1) / 2
+
+    centres, recorded = [X.mean(0).tolist()], None
+    for _ in range(num_components):
+        gains = [
+            min(sum((a - b) ** 2 for a, b in zip(x, c, strict=True)) / 2 for c in centres) - r
+            for x, r in zip(X.tolist(), refund.expand(25).tolist(), strict=True)
+        ]
+        recorded = max(gains)
+        centres.append(X[gains.index(recorded)].tolist())
+    penalty = farthest_first_penalty(cost_of, num_components, refund if with_refund else 0.0)
+    assert penalty == pytest.approx(recorded, rel=1e-12)
+
+
+def test_farthest_first_penalty_separates_clear_clusters() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centres = 20 * torch.eye(4, dtype=torch.float64)
+    X = centres.repeat_interleave(10, 0) + 0.1 * torch.randn(40, 4, generator=generator, dtype=torch.float64)
+
+    def cost_of(row: int | None) -> Tensor:
+        return (X - (X.mean(0) if row is None else X[row])).square().sum(-1) / 2
+
+    between, within = farthest_first_penalty(cost_of, 4), farthest_first_penalty(cost_of, 5)
+    assert between > 100 > within

@@ -1,0 +1,419 @@
+"""Gibbs on mixtures: conditionals against the Pyro program, draws against exact enumeration, and fits on real data."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyro.poutine as poutine
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.metrics import normalized_mutual_info_score
+from torch import Tensor
+
+from regbayes.inference import FitInterrupted, Gibbs, TruncationWarning
+from regbayes.inference.gibbs import partition
+from regbayes.models import (
+    DPM,
+    BernoulliBeta,
+    CrammerSinger,
+    DiagonalGaussian,
+    EpsilonInsensitive,
+    FullGaussian,
+    Hinge,
+    InfiniteSVM,
+    Logistic,
+    MultinomialDirichlet,
+    PoissonGamma,
+    SphericalGaussian,
+)
+from regbayes.models.distributions import draw
+from regbayes.models.priors.dirichlet_process import log_eppf, log_labelled_prior, log_stick_weights, posterior_sticks
+from regbayes.testing.enumeration import log_evidence, partition_log_weights, partition_posterior
+
+GENERATOR = torch.Generator().manual_seed(3)
+X = torch.randn((7, 2), generator=GENERATOR, dtype=torch.float64)
+COUNTS = torch.poisson(torch.full((7, 3), 4.0, dtype=torch.float64), generator=GENERATOR)
+Y2, Y3 = torch.arange(7) % 2, torch.arange(7) % 3
+
+MODELS = {
+    "spherical": (DPM(SphericalGaussian(), truncation=3), X, None),
+    "full": (DPM(FullGaussian(), truncation=3, concentration_prior=(2.0, 1.0)), X, None),
+    "bernoulli": (DPM(BernoulliBeta(), truncation=4), (COUNTS > 4).double(), None),
+    "multinomial-hinge": (InfiniteSVM(MultinomialDirichlet(), Hinge(), truncation=3), COUNTS, Y2),
+    "diagonal-hinge": (InfiniteSVM(DiagonalGaussian(), Hinge(2.5), truncation=4), X, Y2),
+    "diagonal-logistic": (InfiniteSVM(DiagonalGaussian(), Logistic(), truncation=3, weight_scale=2.0), X, Y2),
+    "poisson-one-vs-rest": (InfiniteSVM(PoissonGamma(), Hinge(), truncation=3), COUNTS, Y3),
+    "spherical-crammer-singer": (InfiniteSVM(SphericalGaussian(), CrammerSinger(0.7, 2.0), truncation=3), X, Y3),
+    "full-epsilon": (InfiniteSVM(FullGaussian(), EpsilonInsensitive(), truncation=3), X, 2 * X[:, 0]),
+}
+
+
+def start(model, inputs, y, *, truncated: bool, labels: Tensor | str = "random", seed: int = 0):
+    """(state, data, resolved model, generator)."""
+    model = model.resolve(inputs, y)
+    data, generator = model.data(inputs, y), torch.Generator(inputs.device).manual_seed(seed)
+    return partition.init(model, data, generator, start=labels, truncated=truncated), data, model, generator
+
+
+# -- conditionals are the program's ------------------------------------------------------------------------------------
+
+
+def program_log_density(model, inputs, y, latents: dict[str, Tensor]) -> Tensor:
+    return poutine.trace(poutine.condition(model, data=latents)).get_trace(inputs, y).log_prob_sum()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_assignment_conditional_is_the_programs(name: str) -> None:
+    state, data, model, generator = start(*MODELS[name], truncated=True)
+    _, inputs, y = MODELS[name]
+    sticks = torch.rand(model.truncation - 1, generator=generator, dtype=torch.float64)
+    parameters = model.likelihood.draw(partition.hyperparameters(state, data, model), generator)
+    components = partition.Components(log_stick_weights(sticks), parameters, state.weights)
+    logits = components.log_mixture + partition.assignment_logits(data, components, model)
+    latents = {**parameters, "sticks": sticks, "weights": state.weights, "concentration": state.concentration}
+    for n in range(data.num_data):
+        moved = state.assignments.repeat(model.truncation, 1)
+        moved[:, n] = torch.arange(model.truncation)
+        row = torch.stack([program_log_density(model, inputs, y, latents | {"assignments": z}) for z in moved])
+        torch.testing.assert_close(logits[n].log_softmax(0), row.log_softmax(0))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_joint_is_the_program_over_the_conditionals_of_what_it_integrates_out(name: str) -> None:
+    state, data, model, generator = start(*MODELS[name], truncated=True)
+    _, inputs, y = MODELS[name]
+    counts = torch.bincount(state.assignments, minlength=model.truncation)
+    sticks = torch.rand(model.truncation - 1, generator=generator, dtype=torch.float64)
+    log_conditional = torch.distributions.Beta(*posterior_sticks(counts, state.concentration)).log_prob(sticks).sum()
+    parameters = {}
+
+    def sample(site: str, distribution) -> Tensor:
+        nonlocal log_conditional
+        parameters[site] = draw(distribution, generator)
+        log_conditional = log_conditional + distribution.log_prob(parameters[site]).sum()
+        return parameters[site]
+
+    model.likelihood.parameters(partition.hyperparameters(state, data, model), sample)
+    latents = {**parameters, "sticks": sticks, "weights": state.weights, "assignments": state.assignments}
+    latents["concentration"] = state.concentration
+    program = program_log_density(model, inputs, y, latents)
+    torch.testing.assert_close(partition.log_joint(state, data, model, truncated=True), program - log_conditional)
+
+
+@pytest.mark.parametrize("concentration_prior", [None, (2.0, 1.0)])
+def test_infinite_log_joint_is_the_enumerated_weight(concentration_prior) -> None:
+    model = DPM(DiagonalGaussian(), concentration=0.7).resolve(X[:4])
+    data = model.data(X[:4])
+    exact = partition_log_weights(model, X[:4])
+    prior = 0.0
+    if concentration_prior:
+        model = model.replace(concentration_prior=concentration_prior)
+        prior = torch.distributions.Gamma(*concentration_prior).log_prob(torch.tensor(0.7, dtype=torch.float64))
+    for labels, log_weight in exact.items():
+        state = partition.PartitionState(
+            torch.tensor(labels), X.new_zeros(max(labels) + 1, 0, 0), torch.tensor(0.7, dtype=torch.float64)
+        )
+        torch.testing.assert_close(partition.log_joint(state, data, model, truncated=False), prior + X.new_tensor(log_weight))
+
+
+def test_log_joint_ignores_the_names_of_components() -> None:
+    state, data, model, _ = start(*MODELS["diagonal-hinge"], truncated=False)
+    order = torch.randperm(len(state.weights), generator=torch.Generator().manual_seed(1))
+    renamed = replace(state, assignments=torch.argsort(order)[state.assignments], weights=state.weights[order])
+    both = [partition.log_joint(each, data, model, truncated=False) for each in (state, renamed)]
+    torch.testing.assert_close(*both)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_expected_mixture_is_the_urn(truncated: bool) -> None:
+    counts, alpha = torch.tensor([2.0, 0.0, 4.0] if truncated else [2.0, 3.0, 4.0], dtype=torch.float64), 0.7
+    assignments = torch.repeat_interleave(torch.arange(3), counts.long())
+    state = partition.PartitionState(assignments, torch.zeros(3, 0, 0), torch.tensor(alpha))
+    log_prior = log_labelled_prior if truncated else log_eppf
+    grown = [counts + torch.eye(3, dtype=torch.float64)[k] for k in range(3)]
+    grown += [] if truncated else [torch.cat([counts, counts.new_ones(1)])]
+    expected = torch.stack([log_prior(larger, alpha) - log_prior(counts, alpha) for larger in grown])
+    result = partition.mixture_posterior(state, truncated=truncated)
+    torch.testing.assert_close(result[: len(grown)], expected, atol=1e-6, rtol=1e-6)
+    assert result[-1] == -torch.inf or not truncated
+
+
+# -- draws against quadrature and enumeration --------------------------------------------------------------------------
+
+
+def batch_errors(series: Tensor, expected: Tensor, floor: Tensor | float = 0.0, num_batches: int = 40) -> Tensor:
+    """Deviations of the means of series [S, ...] from what is expected, in standard errors from batch means."""
+    batches = series[: len(series) // num_batches * num_batches].double().unflatten(0, (num_batches, -1)).mean(1)
+    error = (batches.std(0) / num_batches**0.5).clamp(min=floor)
+    return (batches.mean(0) - expected).abs() / error
+
+
+CLASSIFIERS = {
+    "hinge": (Hinge(1.5), torch.tensor([0, 1, 0, 1, 1])),
+    "logistic": (Logistic(), torch.tensor([0, 1, 0, 1, 1])),
+    "epsilon": (EpsilonInsensitive(2.0, 0.2), torch.tensor([0.3, -1.0, 2.0, 0.1, 1.0], dtype=torch.float64)),
+    "one-vs-rest": (Hinge(), torch.tensor([0, 1, 2, 1, 0])),
+    "crammer-singer": (CrammerSinger(0.7, 2.0), torch.tensor([0, 1, 2, 1, 0])),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_weights_given_assignments_are_those_of_quadrature(name: str) -> None:
+    """One feature: each component's classifiers from a grid; the chain redraws omega and eta with fixed assignments."""
+    loss, y = CLASSIFIERS[name]
+    inputs, labels = X[:5, :1], torch.tensor([0, 0, 1, 1, 1])
+    model = InfiniteSVM(SphericalGaussian(), loss, intercept=0.0, weight_scale=1.5)
+    state, data, model, generator = start(model, inputs, y, truncated=False, labels=labels)
+    draws = []
+    for _ in range(4000):
+        state = replace(state, weights=partition.draw_weights(state, data, model, generator))
+        draws.append(state.weights[:, 0])
+    draws = torch.stack(draws[100:])
+    num_scores = data.targets.shape[1]
+    axis = torch.linspace(-7, 7, 1401 if num_scores == 1 else 81, dtype=torch.float64) * 1.5
+    grid = torch.cartesian_prod(*[axis] * num_scores).view(-1, num_scores)
+    scores = data.features.unsqueeze(1) * grid
+    margin = model.log_margin(scores, data.targets.unsqueeze(1))
+    for k in range(2):
+        mass = (margin[labels == k].sum(0) - (grid / 1.5).square().sum(1) / 2).softmax(0)
+        assert (batch_errors(draws[:, k], mass @ grid) < 5).all()
+        assert (batch_errors(draws[:, k].square(), mass @ grid.square()) < 5).all()
+
+
+FAMILY = SphericalGaussian(variance=1.0, prior_variance=2.0)
+TINY, TINY_Y = 1.5 * X[:4, :1], torch.tensor([0, 1, 0, 1])
+ENUMERATED = {
+    "dpm": (DPM(FAMILY, truncation=3), None),
+    "dpm-concentration": (DPM(FAMILY, truncation=3, concentration_prior=(2.0, 1.0)), None),
+    "hinge": (InfiniteSVM(FAMILY, Hinge(1.5), intercept=0.0, weight_scale=2.0, truncation=3), TINY_Y),
+    "crammer-singer": (
+        InfiniteSVM(FAMILY, CrammerSinger(0.7, 2.0), intercept=0.0, truncation=3),
+        torch.tensor([0, 1, 2, 1]),
+    ),
+}
+
+
+def first_appearance(labels: list[int]) -> tuple[int, ...]:
+    names: dict[int, int] = {}
+    return tuple(names.setdefault(label, len(names)) for label in labels)
+
+
+def enumeration_errors(model, y, step, *, truncated: bool, num_steps: int) -> Tensor:
+    """Deviations, in standard errors, of the frequencies of all partitions (or labellings) under `step`."""
+    exact = partition_posterior(model, TINY, y, truncation=model.truncation if truncated else None)
+    place = {labels: index for index, labels in enumerate(exact)}
+    state, data, model, generator = start(model, TINY, y, truncated=truncated)
+    visits = torch.zeros(num_steps, len(exact))
+    for index in range(num_steps):
+        state = step(state, data, model, generator)
+        labels = state.assignments.tolist()
+        visits[index, place[tuple(labels) if truncated else first_appearance(labels)]] = 1
+    expected = torch.tensor(list(exact.values()), dtype=torch.float64)
+    # a rare partition may never be visited: no error is smaller than that of independent draws
+    return batch_errors(visits, expected, floor=(expected * (1 - expected) / num_steps).sqrt())
+
+
+@pytest.mark.parametrize("name", ENUMERATED)
+@pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
+def test_frequencies_are_those_of_enumeration(name: str, scan: str) -> None:
+    # scale of the test: new components from the prior's eta (TV 0.18), or omega kept from before the scan, fail by far
+    model, y = ENUMERATED[name]
+    step = partial(partition.sweep, scan=scan, num_split_merge=0)
+    assert (enumeration_errors(model, y, step, truncated=scan == "blocked", num_steps=2000) < 5).all()
+
+
+def test_relabelling_leaves_the_labelled_prior_invariant() -> None:
+    alpha, assignments = 0.6, torch.tensor([0, 0, 1, 1, 1, 3])
+    state = partition.PartitionState(assignments, torch.arange(4.0).view(4, 1, 1), torch.tensor(alpha))
+    sizes, orders = torch.tensor([2, 3, 0, 1]), []
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(6000):
+        state = partition.relabel(state, generator)
+        orders.append(tuple(state.weights.flatten().long().tolist()))
+        assert torch.equal(state.weights.flatten()[state.assignments], assignments.to(torch.float32))
+    known = sorted(set(orders))
+    assert len(known) == 24
+    expected = torch.stack([log_labelled_prior(sizes[list(order)].double(), alpha) for order in known]).softmax(0)
+    visits = torch.nn.functional.one_hot(torch.tensor([known.index(order) for order in orders]))
+    assert (batch_errors(visits, expected, floor=(expected / 6000).sqrt()) < 5).all()
+
+
+@pytest.mark.parametrize("scan", ["slice", "blocked"])
+def test_concentration_has_its_posterior_mean(scan: str) -> None:
+    """E[alpha | X] by quadrature: p(X | alpha) from enumeration, alpha on a grid."""
+    model, grid = DPM(FAMILY, truncation=3), torch.linspace(-8, 3, 60, dtype=torch.float64).exp()
+    truncation = 3 if scan == "blocked" else None
+    log_density = torch.tensor([log_evidence(model.replace(concentration=float(a)), TINY, truncation=truncation) for a in grid])
+    mass = (log_density + torch.distributions.Gamma(2.0, 1.0).log_prob(grid) + grid.log()).softmax(0)
+    prior = {"concentration_prior": (2.0, 1.0)}
+    state, data, model, generator = start(model.replace(**prior), TINY, None, truncated=scan == "blocked")
+    draws = []
+    for _ in range(2500):
+        state = partition.sweep(state, data, model, generator, scan=scan, num_split_merge=0)
+        draws.append(state.concentration)
+    assert batch_errors(torch.stack(draws), mass @ grid) < 5
+
+
+def test_a_loss_of_no_strength_is_the_plain_mixture() -> None:
+    silent = InfiniteSVM(FAMILY, Hinge(1e-9), intercept=0.0)
+    plain, with_loss = partition_posterior(DPM(FAMILY), TINY), partition_posterior(silent, TINY, TINY_Y)
+    assert max(abs(plain[labels] - with_loss[labels]) for labels in plain) < 1e-6
+    state, data, model, generator = start(silent, TINY, TINY_Y, truncated=True)
+    parameters = model.likelihood.draw(partition.hyperparameters(state, data, model), generator)
+    components = partition.Components(torch.zeros(model.truncation), parameters, state.weights)
+    bare = model.likelihood.log_density(data.X, parameters)
+    torch.testing.assert_close(partition.assignment_logits(data, components, model), bare, atol=1e-6, rtol=0)
+
+
+# -- parts of a scan ---------------------------------------------------------------------------------------------------
+
+
+def test_inverse_cdf_draws_have_the_conditional_frequencies(device: torch.device) -> None:
+    generator = torch.Generator(device).manual_seed(0)
+    inputs = X.to(device)[:1].repeat(40_000, 1)
+    model = DPM(DiagonalGaussian(), truncation=3).resolve(X.to(device))
+    data = model.data(inputs)
+    parameters = model.likelihood.draw(model.likelihood.prior().repeat(4, 1), generator)
+    log_mixture = torch.tensor([0.2, 0.3, 0.4, 0.0], dtype=torch.float64, device=device).log()
+    components = partition.Components(log_mixture, parameters, inputs.new_zeros(4, 0, 0))
+    uniforms = torch.rand(len(inputs), generator=generator, dtype=torch.float64, device=device)
+    uniforms[0] = 1.0  # never a component of weight zero, whatever rounding does
+    chosen = partition.draw_assignments(data, components, model, uniforms)
+    expected = (log_mixture + partition.assignment_logits(data.rows(slice(0, 1)), components, model)[0]).softmax(0)
+    error = (expected * (1 - expected) / len(inputs)).sqrt()
+    assert ((torch.bincount(chosen, minlength=4) / len(inputs) - expected).abs() <= 5 * error).all()
+
+
+@pytest.mark.parametrize("alpha", [0.01, 1.0, 30.0])
+def test_new_sticks_break_the_rest_until_every_slice_is_above(alpha: float) -> None:
+    generator, alpha = torch.Generator().manual_seed(0), torch.tensor(alpha, dtype=torch.float64)
+    log_rest, log_lowest = torch.tensor(-1.0, dtype=torch.float64), torch.tensor(-4.0, dtype=torch.float64)
+    weights = [partition._break_rest(log_rest, log_lowest, alpha, generator).exp() for _ in range(4000)]
+    assert all((w >= log_lowest.exp()).all() for w in weights)
+    # E sum_k f(w_k) = int alpha f(w) (1 - w)^(alpha - 1) / w dw, here f = w and w^2 above `lowest`
+    lowest = torch.exp(log_lowest - log_rest)
+    above = (1 - lowest) ** alpha
+    for power, expected in ((1, above), (2, above * (1 + alpha * lowest) / (1 + alpha))):
+        sums = torch.stack([(w / log_rest.exp()).pow(power).sum() for w in weights])
+        assert (sums.mean() - expected).abs() <= 5 * sums.std() / len(sums) ** 0.5
+
+
+def test_a_large_concentration_opens_many_components() -> None:
+    state, data, model, generator = start(DPM(SphericalGaussian(), concentration=300.0), X, None, truncated=False)
+    for _ in range(20):
+        state = partition.sweep(state, data, model, generator, scan="slice", num_split_merge=0)
+        assert sorted(set(state.assignments.tolist())) == list(range(len(state.weights)))
+    assert len(state.weights) >= 4
+
+
+# -- the backend -------------------------------------------------------------------------------------------------------
+
+
+def quick(**options) -> Gibbs:
+    return Gibbs(**({"num_samples": 6, "num_warmup": 4, "progress": False} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_samples": 0}, "num_samples is 0; it must be an integer of at least 1"),
+        ({"num_warmup": -1}, "num_warmup is -1"),
+        ({"num_chains": 1.5}, "num_chains is 1.5"),
+        ({"thinning": 0}, "thinning is 0"),
+        ({"split_merge": -2}, "split_merge is -2"),
+        ({"seed": "a"}, "seed is 'a'"),
+        ({"scan": "slices"}, "scan is 'slices'; expected 'slice', 'collapsed' or 'blocked'"),
+        ({"init": "two"}, "init is 'two'"),
+        ({"init": torch.zeros(3, dtype=torch.long)}, r"init has shape \(3,\); expected \[7\]"),
+        ({"init": torch.arange(7), "scan": "blocked"}, "init has 7 labels, but the model is truncated at 5"),
+    ],
+)
+def test_options_outside_their_domain_are_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quick(**options).fit(DPM(truncation=5), X)
+
+
+@pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_scan_fits_and_predicts(scan: str, dtype: torch.dtype, device: torch.device) -> None:
+    inputs, y = X.to(device, dtype), Y3.to(device)
+    options = {"scan": scan, "init": "random", "num_chains": 2, "thinning": 2, "split_merge": 2}
+    model = InfiniteSVM(truncation=6, concentration_prior=(1.0, 1.0))
+    posterior = quick(**options).fit(model, inputs, y)
+    kept = posterior.samples
+    assert posterior.num_draws == [6, 6]
+    assert posterior.trace.values.shape == (2, 16)
+    assert kept["weights"].dtype == kept["log_mixture"].dtype == kept["hyperparameters"].dtype == dtype
+    assert kept["weights"].device == inputs.device
+    assert kept["concentration"].unique().numel() > 6
+    torch.testing.assert_close(kept["log_mixture"].logsumexp(1), torch.zeros(12, dtype=dtype, device=device), atol=1e-5, rtol=0)
+    assert set(posterior.predict(inputs).tolist()) <= {0, 1, 2}
+    again = quick(**options).fit(model, inputs, y)
+    assert all(torch.equal(kept[name], again.samples[name]) for name in kept)
+    other = quick(**options, seed=1).fit(model, inputs, y)
+    assert not torch.equal(kept["concentration"], other.samples["concentration"])
+
+
+@pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
+def test_resumed_fit_is_the_long_fit_bit_for_bit(scan: str, tmp_path: Path) -> None:
+    model, file = InfiniteSVM(truncation=6), tmp_path / "chain.pt"
+    long = quick(scan=scan, num_samples=20).fit(model, X, Y2)
+    quick(scan=scan, num_samples=7).fit(model, X, Y2, checkpoint=file)
+    resumed = quick(scan=scan, num_samples=20).fit(model, X, Y2, resume=file)
+    assert all(torch.equal(long.samples[name], resumed.samples[name]) for name in long.samples)
+    assert torch.equal(long.trace.values, resumed.trace.values)
+
+
+def test_interrupt_returns_the_draws_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep, calls = partition.sweep, []
+
+    def interrupted(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+        return sweep(*arguments, **options)
+
+    monkeypatch.setattr(partition, "sweep", interrupted)
+    with pytest.warns(FitInterrupted, match="step 9 of 24"):
+        posterior = quick(num_samples=20).fit(DPM(), X)
+    assert posterior.num_draws == [5]
+
+
+def test_a_binding_truncation_warns() -> None:
+    inputs = torch.cat([X[:, :1] * 0.01 + 10 * k for k in range(4)])
+    with pytest.warns(TruncationWarning, match="All 2 components are occupied"):
+        quick(scan="blocked").fit(DPM(DiagonalGaussian(rate=0.01), truncation=2), inputs)
+
+
+# -- real data ---------------------------------------------------------------------------------------------------------
+
+
+def standardized(loader) -> tuple[Tensor, Tensor]:
+    inputs, y = loader(return_X_y=True)
+    return torch.as_tensor((inputs - inputs.mean(0)) / inputs.std(0)), torch.as_tensor(y)
+
+
+@pytest.mark.parametrize(("loader", "least"), [(load_iris, 0.7), (load_wine, 0.7)])
+@pytest.mark.parametrize("scan", ["slice", "collapsed"])
+def test_mixture_finds_species_and_cultivars(loader, least: float, scan: str) -> None:
+    inputs, y = standardized(loader)
+    model = DPM(FullGaussian() if loader is load_iris else DiagonalGaussian())
+    posterior = Gibbs(num_samples=30, num_warmup=60, scan=scan, progress=False).fit(model, inputs)
+    assert normalized_mutual_info_score(y, posterior.partition()) > least
+
+
+@pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
+def test_infinite_svm_predicts_held_out_tumours(scan: str) -> None:
+    inputs, y = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    train, test = order[:400], order[400:]
+    posterior = Gibbs(num_samples=20, num_warmup=20, scan=scan, split_merge=1, progress=False).fit(
+        InfiniteSVM(truncation=10), inputs[train], y[train]
+    )
+    assert (posterior.predict(inputs[test]) == y[test]).mean() > 0.93

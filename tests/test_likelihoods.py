@@ -1,0 +1,421 @@
+"""Observation families: one conformance suite for all, and independent references for each."""
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from regbayes.models.likelihoods import (
+    BernoulliBeta,
+    DiagonalGaussian,
+    FullGaussian,
+    MultinomialDirichlet,
+    PoissonGamma,
+    SphericalGaussian,
+)
+from regbayes.models.likelihoods.full_gaussian import PrecisionWishart
+from regbayes.models.likelihoods.multinomial import Counts
+from regbayes.testing import check_likelihood
+
+GAUSSIANS = (SphericalGaussian, DiagonalGaussian, FullGaussian)
+
+
+def reals(num_data=24, num_features=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(num_data, num_features, generator=generator, dtype=torch.float64)
+    X[::2] += 4
+    return X * torch.logspace(0, 1, num_features, dtype=torch.float64)
+
+
+def counts(num_data=20, num_features=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.poisson(5 * torch.rand(num_data, num_features, generator=generator, dtype=torch.float64), generator)
+    X[3] = 0
+    X[:, 1] = 0
+    return X
+
+
+def bits():
+    return (counts() > 2).double()
+
+
+# one row for each family and way of setting it up
+LIKELIHOODS = [
+    (SphericalGaussian(), reals),
+    (SphericalGaussian(loc=1.0, variance=2.0, prior_variance=5.0), reals),
+    (DiagonalGaussian(), reals),
+    (DiagonalGaussian(loc=[1.0, 2.0, 3.0], mean_precision=0.5, shape=3.0, rate=[0.5, 1.0, 20.0]), reals),
+    (FullGaussian(), reals),
+    (FullGaussian(loc=-1.0, mean_precision=2.0, degrees_of_freedom=4.5, scale=2 * np.eye(3) + 1), reals),
+    (MultinomialDirichlet(), counts),
+    (MultinomialDirichlet(concentration=[0.1, 1.0, 2.0, 3.0]), counts),
+    (BernoulliBeta(), bits),
+    (BernoulliBeta(a=[0.5, 1.0, 1.5, 2.0], b=[2.5, 2.0, 1.5, 1.0]), bits),
+    (PoissonGamma(), counts),
+    (PoissonGamma(shape=2.0, rate=0.3), counts),
+]
+rows = pytest.mark.parametrize(("likelihood", "make"), LIKELIHOODS, ids=lambda value: type(value).__name__)
+
+
+@rows
+def test_conformance(likelihood, make, device):
+    check_likelihood(likelihood, make().to(device))
+
+
+@pytest.mark.parametrize("family", GAUSSIANS)
+@pytest.mark.parametrize("scale", [1e8, 1e-8, [1e8, 1.0, 1e-8]])
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_conformance_far_from_unit_scale(family, scale, offset):
+    check_likelihood(family(), (reals() + offset) * torch.as_tensor(scale, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("family", GAUSSIANS)
+def test_conformance_with_constant_column_and_with_more_columns_than_rows(family):
+    X = reals()
+    check_likelihood(family(), torch.cat([X, torch.full((24, 1), 7.1, dtype=X.dtype)], 1))
+    check_likelihood(family(), reals(4, 7))
+    check_likelihood(family(), torch.full((4, 2), 1e8, dtype=X.dtype))
+
+
+# -- independent references -------------------------------------------------------------------------------------------
+
+
+def predictive(family, X, seen):
+    return family.log_predictive(X, (family.prior() + family.statistics(seen).sum(0)).unsqueeze(0))[:, 0].numpy()
+
+
+def test_spherical_predictive_is_scipys_normal():
+    X = reals()
+    family = SphericalGaussian(loc=[0.0, 1.0, 2.0], variance=2.0, prior_variance=5.0).resolve(X)
+    seen, loc = X[:7].numpy(), family.loc.numpy()
+    variance = 1 / (1 / 5 + 7 / 2)
+    mean = variance * (loc / 5 + seen.sum(0) / 2)
+    expected = scipy.stats.multivariate_normal.logpdf(X, mean, (2 + variance) * np.eye(3))
+    np.testing.assert_allclose(predictive(family, X, X[:7]), expected, rtol=1e-10)
+
+
+def normal_posterior(family, seen):
+    """Updated location, weight, and scatter about the prior location, by the textbook's formulas."""
+    n, k0, loc = len(seen), family.mean_precision.item(), family.loc.numpy()
+    mean = seen.mean(0)
+    scatter = (seen - mean).T @ (seen - mean) + k0 * n / (k0 + n) * np.outer(mean - loc, mean - loc)
+    return (k0 * loc + n * mean) / (k0 + n), k0 + n, scatter
+
+
+def test_diagonal_predictive_is_scipys_t():
+    X = reals()
+    family = DiagonalGaussian(mean_precision=0.5, shape=3.0, rate=[0.5, 1.0, 20.0]).resolve(X)
+    m, kap, scatter = normal_posterior(family, X[:7].numpy())
+    a, b = 3 + 3.5, family.rate.numpy() + np.diag(scatter) / 2
+    expected = scipy.stats.t.logpdf(X, 2 * a, m, np.sqrt(b * (kap + 1) / (a * kap))).sum(1)
+    np.testing.assert_allclose(predictive(family, X, X[:7]), expected, rtol=1e-10)
+
+
+def test_full_predictive_is_scipys_t():
+    X = reals()
+    family = FullGaussian(mean_precision=0.5, degrees_of_freedom=4.5, scale=2 * np.eye(3) + 1).resolve(X)
+    m, kap, scatter = normal_posterior(family, X[:7].numpy())
+    dof = 4.5 + 7 - 3 + 1
+    shape = (family.scale.numpy() + scatter) * (kap + 1) / (kap * dof)
+    expected = scipy.stats.multivariate_t.logpdf(X, m, shape, dof)
+    np.testing.assert_allclose(predictive(family, X, X[:7]), expected, rtol=1e-10)
+
+
+def test_multinomial_predictive_is_scipys_dirichlet_multinomial():
+    X = counts()
+    family = MultinomialDirichlet(concentration=[0.5, 1.0, 2.0, 3.0]).resolve(X)
+    alpha = family.concentration.numpy() + X[:7].sum(0).numpy()
+    expected = scipy.stats.dirichlet_multinomial.logpmf(X.long().numpy(), alpha, X.sum(1).long().numpy())
+    np.testing.assert_allclose(predictive(family, X, X[:7]), expected, rtol=1e-9, atol=1e-10)
+
+
+def test_bernoulli_predictive_is_scipys_beta_binomial():
+    X = bits()
+    family = BernoulliBeta(a=2.0, b=0.7).resolve(X)
+    ones = X[:7].sum(0).numpy()
+    expected = scipy.stats.betabinom.logpmf(X.numpy(), 1, 2 + ones, 0.7 + 7 - ones).sum(1)
+    np.testing.assert_allclose(predictive(family, X, X[:7]), expected, rtol=1e-10)
+
+
+def test_poisson_predictive_is_scipys_negative_binomial():
+    X = counts()
+    family = PoissonGamma(shape=[0.5, 1.0, 2.0, 3.0], rate=0.3).resolve(X)
+    size, rate = family.shape.numpy() + X[:7].sum(0).numpy(), 0.3 + 7
+    expected = scipy.stats.nbinom.logpmf(X.numpy(), size, rate / (rate + 1)).sum(1)
+    np.testing.assert_allclose(predictive(family, X, X[:7]), expected, rtol=1e-10)
+
+
+def test_precision_wishart_is_scipys():
+    psi = np.array([[2.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 3.0]])
+    value = np.array([[1.0, 0.3, 0.0], [0.3, 2.0, 0.4], [0.0, 0.4, 0.7]])
+    wishart = PrecisionWishart(torch.tensor(4.5).double(), torch.linalg.cholesky(torch.tensor(psi)))
+    expected = scipy.stats.wishart.logpdf(value, 4.5, np.linalg.inv(psi))
+    np.testing.assert_allclose(wishart.log_prob(torch.tensor(value)), expected, rtol=1e-10)
+
+
+def test_counts_are_the_multinomial_where_totals_agree(generator, device):
+    probs = torch.tensor([[0.2, 0.3, 0.5], [0.0, 0.4, 0.6]], dtype=torch.float64, device=device)
+    X = torch.tensor([[1.0, 2.0, 3.0], [0.0, 5.0, 1.0]], dtype=torch.float64, device=device)
+    torch.testing.assert_close(Counts(probs).log_prob(X), dist.Multinomial(6, probs).log_prob(X))
+    with torch.random.fork_rng():
+        assert (Counts(probs, total_count=6).sample((5,)).sum(-1) == 6).all()
+    with pytest.raises(NotImplementedError, match="total_count"):
+        Counts(probs).sample()
+
+
+@rows
+def test_chunks_of_rows_add_up(likelihood, make):
+    """Many copies of the rows, more than one chunk even of one component: as many sums, and the same densities."""
+    X, copies = make(), 15_000
+    family = likelihood.resolve(X)
+    assignments = torch.arange(len(X)) % 3
+    responsibilities = torch.nn.functional.one_hot(assignments, 3).to(X.dtype)
+    sums = family.summed_statistics(X, assignments, 3)
+    many = X.repeat(copies, 1)
+    torch.testing.assert_close(family.summed_statistics(many, assignments.repeat(copies), 3), copies * sums)
+    torch.testing.assert_close(family.weighted_statistics(many, responsibilities.repeat(copies, 1)), copies * sums)
+    chi = family.prior() + sums
+    torch.testing.assert_close(family.expected_log_density(many, chi)[-len(X) :], family.expected_log_density(X, chi))
+
+
+@pytest.mark.parametrize("family", GAUSSIANS)
+def test_no_rows_have_no_densities_and_no_sums(family):
+    X = reals()
+    family = family().resolve(X)
+    chi = family.prior().expand(2, -1)
+    parameters = family.draw(chi, torch.Generator().manual_seed(0))
+    for result in (family.log_density(X[:0], parameters), family.log_predictive(X[:0], chi)):
+        assert result.shape == (0, 2)
+    assert not family.summed_statistics(X[:0], torch.zeros(0, dtype=torch.int64), 2).any()
+    assert not family.weighted_statistics(X[:0], X[:0, :2]).any()
+
+
+# -- invariance -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    log_scale=st.lists(st.floats(-8, 8), min_size=3, max_size=3),
+    offset=st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3),
+    full=st.booleans(),
+)
+def test_default_evidence_moves_with_scale_and_offset(log_scale, offset, full):
+    """log m(s x + o) = log m(x) - N sum log s: defaults from the data leave nothing else to the units."""
+    X = reals()
+    scale = 10.0 ** torch.tensor(log_scale, dtype=X.dtype)
+    moved = (X + torch.tensor(offset, dtype=X.dtype)) * scale
+
+    def evidence(rows):
+        family = (FullGaussian if full else DiagonalGaussian)().resolve(rows)
+        chi = family.prior() + family.statistics(rows).sum(0)
+        return family.log_marginal(chi) + family.log_base_measure(rows).sum()
+
+    torch.testing.assert_close(evidence(moved), evidence(X) - len(X) * scale.log().sum(), rtol=1e-6, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(log_scale=st.floats(-8, 8), offset=st.floats(-1e6, 1e6))
+def test_spherical_coordinates_are_free_of_units(log_scale, offset):
+    X = reals()
+    moved = (X + offset) * 10.0**log_scale
+    expected = SphericalGaussian().resolve(X).coordinates(X)
+    torch.testing.assert_close(SphericalGaussian().resolve(moved).coordinates(moved), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", GAUSSIANS)
+def test_single_precision_far_from_zero_tells_components_apart(family, device):
+    """Two groups 100 apart, 1e6 from zero: float32 puts every row to its own group."""
+    X = reals(40).to(device)
+    X[20:] += 100
+    X = (X + 1e6).float()
+    resolved = family().resolve(X)
+    assignments = torch.arange(40, device=device) // 20
+    chi = resolved.prior() + resolved.summed_statistics(X, assignments, 2)
+    for log_density in (resolved.expected_log_density(X, chi), resolved.log_predictive(X, chi)):
+        assert torch.isfinite(log_density).all()
+        assert torch.equal(log_density.argmax(1), assignments)
+
+
+def test_full_gaussian_of_a_diagonal_density_is_the_diagonal_one():
+    X = reals()
+    loc, precision = X[:2], torch.tensor([[1.0, 2.0, 0.1], [3.0, 0.5, 0.2]], dtype=X.dtype)
+    diagonal = DiagonalGaussian().resolve(X).log_density(X, {"loc": loc, "precision": precision})
+    full = FullGaussian().resolve(X).log_density(X, {"loc": loc, "precision": torch.diag_embed(precision)})
+    torch.testing.assert_close(full, diagonal)
+
+
+def test_nearly_singular_scatter_is_factorized_in_single_precision():
+    """Equal columns and many rows: rounding makes the float32 scatter indefinite."""
+    x = reals(5000, 1).float() * 1e3
+    X = x.expand(-1, 6) + 0.0
+    family = FullGaussian(scale=1e-6).resolve(X)
+    chi = (family.prior() + family.statistics(X).sum(0)).unsqueeze(0)
+    assert torch.isfinite(family.log_predictive(X, chi)).all()
+    draws = family.draw(chi.expand(10, -1), torch.Generator().manual_seed(0))
+    assert all(torch.isfinite(value).all() for value in draws.values())
+
+
+# -- small variance ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "make", "name"),
+    [
+        (SphericalGaussian(), reals, "loc"),
+        (MultinomialDirichlet(), counts, "probs"),
+        (BernoulliBeta(), bits, "probs"),
+        (PoissonGamma(), counts, "rate"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_divergence_is_the_density_up_to_a_constant_of_the_row(likelihood, make, name):
+    X = make()
+    family = likelihood.resolve(X)
+    parameters = family.draw(family.prior().expand(3, -1), torch.Generator().manual_seed(0))
+    means = (parameters[name] - family.loc) / family.variance.sqrt() if name == "loc" else parameters[name]
+    rest = family.divergence(family.coordinates(X), means) + family.log_density(X, parameters)
+    torch.testing.assert_close(rest, rest[:, :1].expand_as(rest))
+    torch.testing.assert_close(family.from_coordinates(means), parameters[name])
+
+
+@pytest.mark.parametrize(
+    ("family", "metric"),
+    [
+        (DiagonalGaussian(shape=3.0, rate=[0.5, 1.0, 20.0]), np.diag(3 / np.array([0.5, 1.0, 20.0]))),
+        (FullGaussian(degrees_of_freedom=7.0, scale=2 * np.eye(3) + 1), 3 * np.linalg.inv(2 * np.eye(3) + 1)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_gaussian_divergence_has_the_priors_metric(family, metric):
+    X = reals()
+    family = family.resolve(X)
+    means = X[:2] + 1
+    difference = (X.unsqueeze(1) - means).numpy()
+    expected = np.einsum("nki,ij,nkj->nk", difference, metric, difference) / 2
+    actual = family.divergence(family.coordinates(X), family.coordinates(means))
+    np.testing.assert_allclose(actual, expected, rtol=1e-9)
+
+
+def test_smoothed_centers_are_the_posterior_means():
+    """Prior mean of the parameter after all rows, where the prior is taken as pseudo-observations."""
+    families = MultinomialDirichlet(concentration=2.0), BernoulliBeta(a=1.5, b=2.5), PoissonGamma(shape=2.0, rate=3.0)
+    for likelihood, X in zip(families, (counts(), bits(), counts()), strict=True):
+        family = likelihood.resolve(X)
+        row, weight = family.pseudo_observation()
+        center = family.centers((weight * row + X.sum(0))[None], X.new_tensor([weight + len(X)]))[0]
+        chi = (family.prior() + family.statistics(X).sum(0)).expand(4000, -1)
+        draws = next(iter(family.draw(chi, torch.Generator().manual_seed(0)).values()))
+        error = draws.std(0) / 4000**0.5
+        assert ((draws.mean(0) - center).abs() <= 5 * error).all()
+
+
+def test_unequal_bernoulli_priors_have_no_small_variance_form():
+    family = BernoulliBeta(a=[1.0, 2.0], b=1.0).resolve(torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="same in all columns"):
+        family.pseudo_observation()
+
+
+def test_full_gaussian_without_expected_covariance_has_no_small_variance_form():
+    X = reals()
+    with pytest.raises(ValueError, match="degrees_of_freedom > 4"):
+        FullGaussian(degrees_of_freedom=4.0).resolve(X).coordinates(X)
+
+
+# -- the door ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [MultinomialDirichlet, PoissonGamma])
+def test_counts_are_checked(family):
+    with pytest.raises(ValueError, match=r"negative: -1.0 in row 1, column 0"):
+        family().check(torch.tensor([[0.5, 1.0], [-1.0, 0.0]]))
+    with pytest.raises(ValueError, match=r"not a whole number: 0.5 in row 0, column 1"):
+        family().check(torch.tensor([[1.0, 0.5]]))
+    family().check(torch.zeros(2, 2))
+
+
+def test_bits_are_checked():
+    with pytest.raises(ValueError, match=r"neither 0 nor 1: 2.0 in row 0, column 1"):
+        BernoulliBeta().check(torch.tensor([[1.0, 2.0]]))
+    with pytest.raises(ValueError, match=r"negative value: -1.0"):
+        BernoulliBeta().check(torch.tensor([[1.0, -1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "message"),
+    [
+        (SphericalGaussian(variance=0.0), r"variance is 0.0; it must be positive"),
+        (SphericalGaussian(prior_variance=-1.0), r"prior_variance is -1.0"),
+        (SphericalGaussian(loc=float("nan")), r"loc is nan; it must be finite"),
+        (DiagonalGaussian(mean_precision=-0.1), r"mean_precision is -0.1"),
+        (DiagonalGaussian(shape=float("inf")), r"shape is inf"),
+        (DiagonalGaussian(rate=[1.0, 0.0, 1.0]), r"rate is \[1.0, 0.0, 1.0\]; it must be positive"),
+        (DiagonalGaussian(rate=[1.0, 1.0]), r"rate has shape \(2,\); expected a number, or one for each of the 3"),
+        (FullGaussian(degrees_of_freedom=2.0), r"degrees_of_freedom is 2.0; it must be larger than 2"),
+        (FullGaussian(scale=-1.0), r"scale is .*-1.*; it must be positive"),
+        (FullGaussian(scale=[[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), r"not a symmetric positive definite"),
+        (FullGaussian(scale=[[1.0]]), r"scale has shape \(1, 1\)"),
+        (MultinomialDirichlet(concentration=0.0), r"concentration is 0.0"),
+        (BernoulliBeta(a=-1.0), r"a is -1.0"),
+        (BernoulliBeta(b=0.0), r"b is 0.0"),
+        (PoissonGamma(shape=-2.0), r"shape is -2.0"),
+        (PoissonGamma(rate=0.0), r"rate is 0.0"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_hyperparameters_are_checked(likelihood, message):
+    with pytest.raises(ValueError, match=message):
+        likelihood.resolve(reals())
+
+
+@rows
+def test_constructor_only_stores(likelihood, make):
+    before = likelihood.get_params()
+    likelihood.resolve(make())
+    after = likelihood.get_params()
+    assert all(after[name] is value for name, value in before.items())
+
+
+# -- the suite itself -------------------------------------------------------------------------------------------------
+
+
+class WrongNormalizer(PoissonGamma):
+    def log_partition(self, chi):
+        return super().log_partition(chi) + chi[..., -1]
+
+
+class WrongDraw(PoissonGamma):
+    def draw(self, chi, generator):
+        return super().draw(torch.cat([chi[..., :-1], 1.05 * chi[..., -1:]], -1), generator)
+
+
+class WrongExpectation(DiagonalGaussian):
+    def mean_parameters(self, chi):
+        return 1.001 * super().mean_parameters(chi)
+
+
+class WrongCenters(MultinomialDirichlet):
+    def centers(self, sums, counts):
+        return (sums + 0.2) / (sums + 0.2).sum(-1, keepdim=True)
+
+
+class WrongSums(FullGaussian):
+    def summed_statistics(self, X, assignments, num_components):
+        return super().summed_statistics(X, assignments.clamp(max=2), num_components)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "make", "message"),
+    [
+        (WrongNormalizer(), counts, "Bayes"),
+        (WrongDraw(), counts, "standard errors"),
+        (WrongExpectation(), reals, "mean_parameters"),
+        (WrongCenters(), counts, "divergence|centers"),
+        (WrongSums(), reals, "summed_statistics"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_the_suite_finds_a_wrong_family(likelihood, make, message):
+    with pytest.raises(AssertionError, match=message):
+        check_likelihood(likelihood, make())

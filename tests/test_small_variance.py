@@ -1,0 +1,560 @@
+"""The small-variance backend of mixtures: descent at every block, exact optima by enumeration, naive references."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from regbayes.inference.small_variance import SmallVariance, partition
+from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components, own_scores
+from regbayes.inference.small_variance.joint_dual import ascend
+from regbayes.inference.small_variance.merge import Parts, merge_components, merge_once
+from regbayes.inference.small_variance.problem import Problem
+from regbayes.models import DPM, InfiniteSVM
+from regbayes.models.likelihoods import (
+    BernoulliBeta,
+    DiagonalGaussian,
+    FullGaussian,
+    MultinomialDirichlet,
+    PoissonGamma,
+    SphericalGaussian,
+)
+from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
+from regbayes.models.priors.dirichlet_process import log_eppf
+from scipy.optimize import minimize
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.model_selection import StratifiedKFold
+
+LIKELIHOODS = [
+    SphericalGaussian(),
+    DiagonalGaussian(),
+    FullGaussian(),
+    MultinomialDirichlet(),
+    PoissonGamma(),
+    BernoulliBeta(),
+]
+LOSSES = [
+    None,
+    Hinge(strength=2.0),
+    Logistic(),
+    EpsilonInsensitive(),
+    OneVsRest(Hinge()),
+    OneVsRest(Logistic()),
+    CrammerSinger(),
+]
+
+
+def name_of(part) -> str:
+    return "DPM" if part is None else type(part).__name__ + type(getattr(part, "loss", part)).__name__
+
+
+def rows_of(likelihood, generator, N: int, D: int = 3) -> torch.Tensor:
+    """Three groups of rows in the support of the family."""
+    like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+    group = torch.randint(3, (N,), generator=generator, device=generator.device)
+    locs = 3 * torch.randn(3, D, **like)
+    if isinstance(likelihood, MultinomialDirichlet | PoissonGamma):
+        return torch.poisson(2 * locs.abs()[group], generator=generator)
+    X = locs[group] + torch.randn(N, D, **like)
+    return (X > 0).double() if isinstance(likelihood, BernoulliBeta) else X
+
+
+def targets_of(loss, X: torch.Tensor, generator) -> torch.Tensor:
+    score = X @ torch.randn(X.shape[1], generator=generator, device=X.device, dtype=X.dtype)
+    score = score - score.mean() + torch.randn(len(X), generator=generator, device=X.device, dtype=X.dtype)
+    if isinstance(loss, EpsilonInsensitive):
+        return score
+    if isinstance(loss, OneVsRest | CrammerSinger):
+        return (score > -0.5).long() + (score > 0.5).long()
+    return (score > 0).long()
+
+
+def problem_of(likelihood, loss, generator, N: int = 60, scale: float = 0.7, **options) -> Problem:
+    X = rows_of(likelihood, generator, N)
+    if loss is None:
+        model = DPM(likelihood=likelihood).resolve(X)
+        return Problem.of(model, model.data(X), scale)
+    y = targets_of(loss, X, generator)
+    model = InfiniteSVM(likelihood=likelihood, loss=loss, **options).resolve(X, y)
+    return Problem.of(model, model.data(X, y), scale)
+
+
+def random_state(problem: Problem, penalty: float, generator, K: int = 4) -> partition.PartitionState:
+    """Random assignments, the centres that fit them, and random classifiers."""
+    state = partition.init(problem, penalty)
+    N = problem.num_data
+    z = torch.randint(K, (N,), generator=generator, device=problem.X.device)
+    z = torch.unique(z, return_inverse=True)[1]
+    K = int(z.max()) + 1
+    weights = torch.randn(
+        K, *state.weights.shape[1:], generator=generator, device=problem.X.device, dtype=problem.X.dtype
+    )
+    state = replace(state, assignments=z, weights=weights, centers=problem.centers(*component_sums(problem.X, z, K)))
+    return replace(state, objective=partition.objective(problem, state))
+
+
+def naive_objective(problem: Problem, state: partition.PartitionState) -> float:
+    """Equation (35), component by component, from the interfaces of the model alone."""
+    model, likelihood, scale = problem.model, problem.model.likelihood, problem.scale
+    row, weight = likelihood.pseudo_observation()
+    total = 0.0
+    for k in range(len(state.centers)):
+        center, own = state.centers[k : k + 1], state.assignments == k
+        total += float(state.penalty) + float(state.weights[k].square().sum()) / (2 * model.weight_scale**2)
+        total += scale * float(likelihood.divergence(problem.X[own], center).sum())
+        if row is not None:
+            total += scale * weight * float(likelihood.divergence(row.unsqueeze(0), center))
+        scores = problem.data.features[own] @ state.weights[k]
+        total -= float(model.log_margin(scores, problem.data.targets[own]).sum())
+    return total
+
+
+def assert_no_rise(before: float, after: float) -> None:
+    assert after <= before + 1e-11 * abs(before)
+
+
+# -- descent -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
+def test_no_block_raises_the_objective(likelihood, loss, device, generator) -> None:
+    problem = problem_of(likelihood, loss, generator)
+    state = random_state(problem, 5.0, generator)
+    value = first = naive_objective(problem, state)
+    for _ in range(3):
+        moved, cost = partition.assign(state, problem)
+        opened = partition.open_components(moved, cost, problem, generator)
+        fitted, parts = partition.fit_components(opened, problem, 2)
+        merged, parts = merge_components(fitted, parts, problem)
+        for state in (moved, opened, fitted, merged):
+            assert_no_rise(value, value := naive_objective(problem, state))
+            assert float(partition.objective(problem, state)) == pytest.approx(value, rel=1e-10)
+            assert torch.bincount(state.assignments).min() > 0
+            assert len(torch.bincount(state.assignments)) == len(state.centers) == len(state.weights)
+        fresh = component_sums(problem.X, state.assignments, len(state.centers))
+        torch.testing.assert_close((parts.sums, parts.counts), fresh)
+    assert value < 0.9 * first
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_fit_descends_and_reports_its_objective(loss, generator) -> None:
+    X = rows_of(None, generator, 80)
+    y = None if loss is None else targets_of(loss, X, generator)
+    model = DPM() if loss is None else InfiniteSVM(loss=loss)
+    posterior = SmallVariance(num_components=3, progress=False).fit(model, X, y)
+    values = posterior.trace.values[0]
+    assert (values[1:] <= values[:-1] * (1 + 1e-12)).all()
+    draw = {name: value[0] for name, value in posterior.samples.items()}
+    state = partition.PartitionState(
+        draw["assignments"], draw["centers"], draw["weights"], draw["weights"], draw["penalty"], values[-1]
+    )
+    problem = Problem.of(posterior.model, posterior.model.data(X, y), 1.0)
+    assert naive_objective(problem, state) == pytest.approx(float(values[-1]), rel=1e-10)
+    assert draw["log_mixture"].exp().sum() == pytest.approx(1.0)
+    assert draw["log_mixture"][-1] == -torch.inf
+    assert draw["penalty"].ndim == 0
+
+
+def test_centers_are_the_best_ones(generator) -> None:
+    for likelihood in LIKELIHOODS:
+        problem = problem_of(likelihood, None, generator)
+        state = random_state(problem, 5.0, generator)
+        best = naive_objective(problem, state)
+        for _ in range(5):
+            other = torch.rand(state.centers.shape, generator=generator, dtype=torch.float64)
+            shifted = state.centers.lerp(other / other.sum(1, keepdim=True), 0.05)
+            assert naive_objective(problem, replace(state, centers=shifted)) > best
+
+
+# -- accounting ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
+def test_costs_are_the_changes_of_the_objective(likelihood, loss, generator) -> None:
+    problem = problem_of(likelihood, loss, generator, N=20)
+    state = random_state(problem, 3.0, generator, K=3)
+    value = naive_objective(problem, state)
+    costs = all_costs(problem, state.centers, state.weights)
+    for n in range(5):
+        old = state.assignments[n]
+        for k in range(len(state.centers)):
+            z = state.assignments.clone()
+            z[n] = k
+            change = naive_objective(problem, replace(state, assignments=z)) - value
+            assert float(costs[k, n] - costs[old, n]) == pytest.approx(change, abs=1e-9)
+        center, weights = problem.founders(torch.tensor([n]))
+        z[n] = len(state.centers)
+        alone = replace(
+            state,
+            assignments=z,
+            centers=torch.cat([state.centers, center]),
+            weights=torch.cat([state.weights, weights]),
+        )
+        change = naive_objective(problem, alone) - value
+        assert float(state.penalty + problem.founding[n] - costs[old, n]) == pytest.approx(change, abs=1e-9)
+
+
+@pytest.mark.parametrize("loss", [None, Hinge(), CrammerSinger()], ids=name_of)
+def test_chunks_do_not_show(loss, generator, monkeypatch) -> None:
+    problem = problem_of(PoissonGamma(), loss, generator)
+    state = random_state(problem, 3.0, generator)
+    whole = (
+        nearest_components(problem, state.centers, state.weights),
+        own_scores(problem, state.assignments, state.weights),
+    )
+    costs = all_costs(problem, state.centers, state.weights)
+    torch.testing.assert_close(whole[0][1], costs.amin(0))
+    assert torch.equal(whole[0][0], costs.argmin(0))
+    monkeypatch.setattr("regbayes.inference.small_variance.assignment._CACHE_NUMBERS", 50)
+    monkeypatch.setattr("regbayes.inference.small_variance.assignment._SUM_ROWS", 7)
+    torch.testing.assert_close(nearest_components(problem, state.centers, state.weights), whole[0])
+    torch.testing.assert_close(own_scores(problem, state.assignments, state.weights), whole[1])
+    sums, counts = component_sums(problem.X, state.assignments, len(state.centers))
+    members = torch.nn.functional.one_hot(state.assignments).double()
+    torch.testing.assert_close(sums, members.T @ problem.X)
+    torch.testing.assert_close(counts, members.sum(0))
+
+
+# -- references ------------------------------------------------------------------------------------------------------
+
+
+def naive_dp_means_sweep(X, z, centers, penalty, candidates):
+    """DP-means with components opened by total savings, in plain loops."""
+
+    def cost(x, center):
+        return float(((x - center) ** 2).sum()) / 2
+
+    def own():
+        return [min(cost(x, center) for center in centers) for x in X]
+
+    z = [int(np.argmin([cost(x, center) for center in centers])) for x in X]
+    current, first = own(), {}
+    opened = list(centers)
+    while True:
+        best, gain = None, 0.0
+        for i in candidates:
+            saved = sum(max(0.0, current[n] - cost(X[n], X[i])) for n in range(len(X)))
+            first.setdefault(i, saved)
+            if saved >= first[i] / 2 and saved - penalty > gain:
+                best, gain = i, saved - penalty
+        if best is None:
+            break
+        for n in range(len(X)):
+            if cost(X[n], X[best]) < current[n]:
+                z[n], current[n] = len(opened), cost(X[n], X[best])
+        opened.append(X[best])
+    names = sorted(set(z))
+    z = np.array([names.index(k) for k in z])
+    return z, [X[z == k].mean(0) for k in range(len(names))]
+
+
+def test_dp_means_is_the_naive_one(generator) -> None:
+    problem = problem_of(SphericalGaussian(variance=1.0), None, generator, N=50, scale=1.0)
+    state = partition.init(problem, 6.0)
+    X, z, centers = problem.X.numpy(), None, list(state.centers.numpy())
+    for step in range(6):
+        cost = np.min([((X - center) ** 2).sum(1) / 2 for center in centers], axis=0)
+        same = torch.Generator()
+        same.set_state(generator.get_state())
+        number = len(np.unique(np.argmin([((X - center) ** 2).sum(1) for center in centers], axis=0)))
+        candidates = partition._candidates(torch.from_numpy(cost), number, same).tolist()
+        state = partition.sweep(replace(state, grows=True), problem, generator, merge=False)
+        z, centers = naive_dp_means_sweep(X, z, centers, 6.0, candidates)
+        assert (state.assignments.numpy() == z).all(), step
+        np.testing.assert_allclose(state.centers.numpy(), centers, rtol=1e-12, atol=1e-12)
+    assert len(centers) > 2
+
+
+def all_partitions(N: int):
+    """Restricted growth strings of N points."""
+
+    def extend(prefix):
+        if len(prefix) == N:
+            yield tuple(prefix)
+            return
+        for k in range(max(prefix, default=-1) + 2):
+            yield from extend([*prefix, k])
+
+    return extend([])
+
+
+def best_classifier_cost(problem: Problem, index: list[int]) -> float:
+    """min |eta|^2 / (2 nu^2) - sum log phi over the points, by its dual (hinge) or directly (logistic)."""
+    loss, nu = problem.model.loss, problem.model.weight_scale
+    A = problem.data.features[index].numpy()
+    y = problem.data.targets[index, 0].numpy()
+    signed = A * y[:, None]
+    if isinstance(loss, Hinge):
+
+        def negative_dual(a):
+            eta = nu**2 * signed.T @ a
+            return eta @ eta / (2 * nu**2) - loss.margin * a.sum(), signed @ eta - loss.margin
+
+        start, bounds = np.full(len(y), loss.strength), [(0, 2 * loss.strength)] * len(y)
+        options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 5000}
+        return -minimize(negative_dual, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).fun
+
+    def primal(eta):
+        f = signed @ eta
+        return np.logaddexp(0, -f).sum() + eta @ eta / (2 * nu**2), -signed.T @ (1 / (1 + np.exp(f))) + eta / nu**2
+
+    return minimize(primal, np.zeros(A.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-9}).fun
+
+
+def exact_minimum(problem: Problem, penalty: float) -> float:
+    """The least objective over all partitions of the points."""
+    N = problem.num_data
+    block_cost = {}
+    for size in range(1, N + 1):
+        for index in itertools.combinations(range(N), size):
+            rows = problem.X[list(index)]
+            center = problem.centers(rows.sum(0, keepdim=True), torch.tensor([float(size)], dtype=torch.float64))
+            total = problem.scale * float(problem.likelihood.divergence(rows, center).sum()) + penalty
+            total += float(problem.charges(center, problem.X.new_zeros(1, 0, 0)))
+            if problem.data.targets.shape[1]:
+                total += best_classifier_cost(problem, list(index))
+            block_cost[index] = total
+    return min(
+        sum(block_cost[tuple(n for n in range(N) if z[n] == k)] for k in range(max(z) + 1)) for z in all_partitions(N)
+    )
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "loss", "precision"),
+    [
+        (SphericalGaussian(), None, 1e-9),
+        (PoissonGamma(), None, 1e-9),
+        (SphericalGaussian(), Hinge(), 5e-3),
+        (SphericalGaussian(), Logistic(), 1e-3),
+    ],
+    ids=lambda part: name_of(part) if not isinstance(part, float) else "",
+)
+def test_restarts_and_merges_reach_the_minimum_over_all_partitions(likelihood, loss, precision) -> None:
+    reached = 0
+    for seed in range(8):
+        problem = problem_of(likelihood, loss, torch.Generator().manual_seed(seed), N=7, scale=0.5)
+        penalty = 2.0
+        exact = exact_minimum(problem, penalty)
+        values = []
+        for restart in range(4):
+            state = partition.init(problem, penalty)
+            generator = torch.Generator().manual_seed(restart)
+            for _ in range(50):
+                state = partition.sweep(state, problem, generator, tolerance=1e-6)
+                if state.converged:
+                    break
+            values.append(float(state.objective))
+        assert min(values) >= exact * (1 - 1e-6)
+        reached += min(values) <= exact * (1 + precision)
+    assert reached >= 6
+
+
+def test_crammer_singer_dual_closes_the_gap(generator) -> None:
+    problem = problem_of(SphericalGaussian(), CrammerSinger(strength=0.8, margin=1.3), generator, weight_scale=0.5)
+    loss, nu = problem.model.loss, problem.model.weight_scale
+    features, targets = problem.data.features, problem.data.targets
+    weights, dual = ascend(features, targets, torch.zeros_like(targets), loss, nu, num_steps=20_000, tolerance=1e-7)
+    assert (dual >= 0).all()
+    assert (dual[targets > 0] == 0).all()
+    assert (dual.sum(1) <= 2 * loss.strength * (1 + 1e-9)).all()
+    ridge = float(weights.square().sum()) / (2 * nu**2)
+    primal = ridge - float(problem.model.log_margin(features @ weights, targets).sum())
+    assert primal - (loss.margin * float(dual.sum()) - ridge) <= 2e-7 * primal
+    # any other classifier costs more than the dual value
+    other = weights + 0.01 * torch.randn(weights.shape, generator=generator, dtype=torch.float64)
+    ridge = float(other.square().sum()) / (2 * nu**2)
+    assert ridge - float(problem.model.log_margin(features @ other, targets).sum()) > primal
+
+
+def test_objective_is_the_limit_of_the_posterior(generator) -> None:
+    """-log p(z, mu, eta, X, y) / beta -> L: variances / beta, loss * beta, nu^2 / beta, alpha = exp(-beta penalty)."""
+    problem = problem_of(SphericalGaussian(), Hinge(), generator, N=12)
+    penalty, beta, scale, nu = 1.7, 1e6, problem.scale, problem.model.weight_scale
+
+    def log_posterior(state):
+        normal = torch.distributions.Normal
+        own = normal(state.centers[state.assignments], 1 / math.sqrt(beta * scale))
+        scores = own_scores(problem, state.assignments, state.weights)
+        # log alpha = -beta penalty underflows as alpha: its power is split off
+        prior = log_eppf(torch.bincount(state.assignments), 1.0) - beta * penalty * len(state.centers)
+        return (
+            prior
+            + own.log_prob(problem.X).sum()
+            + beta * problem.model.log_margin(scores, problem.data.targets).sum()
+            + normal(0.0, nu / math.sqrt(beta)).log_prob(state.weights).sum()
+        )
+
+    states = [random_state(problem, penalty, generator, K) for K in (2, 4)]
+    limit = [float(-log_posterior(state) / beta) for state in states]
+    for value, state in zip(limit, states, strict=True):
+        assert value == pytest.approx(naive_objective(problem, state), rel=1e-3)
+
+
+# -- what users rely on ------------------------------------------------------------------------------------------------
+
+
+def blobs(K: int, generator, N: int = 400, D: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    like = {"generator": generator, "dtype": torch.float64, "device": generator.device}
+    z = torch.arange(N, device=generator.device) % K
+    return 8 * torch.randn(K, D, **like)[z] + torch.randn(N, D, **like), z
+
+
+@pytest.mark.parametrize("K", [1, 3, 6])
+def test_the_default_penalty_finds_the_wanted_number(K, device, generator) -> None:
+    X, z = blobs(K, generator)
+    posterior = SmallVariance(num_components=K, progress=False).fit(DPM(SphericalGaussian(variance=1.0)), X)
+    assert posterior.num_components == K
+    assert normalized_mutual_info_score(z.cpu(), posterior.partition().cpu()) > 0.98 or K == 1
+    # K are best: one more saves less than the penalty, one less costs more (by the sums of squares that KMeans finds)
+    inertia = [KMeans(k, n_init=10, random_state=0).fit(X.cpu()).inertia_ / 2 for k in range(max(1, K - 1), K + 2)]
+    penalty = float(posterior.samples["penalty"][0])
+    assert inertia[-2] - inertia[-1] < penalty
+    assert K == 1 or penalty < inertia[0] - inertia[1]
+
+
+def test_penalty_grows_with_the_rows_beyond_its_sample(generator, monkeypatch) -> None:
+    X, _ = blobs(3, generator)
+    full = SmallVariance(num_components=3, progress=False).fit(DPM(), X).samples["penalty"][0]
+    monkeypatch.setattr("regbayes.inference.small_variance.penalty._MOST_ROWS", 200)
+    part = SmallVariance(num_components=3, progress=False).fit(DPM(), X).samples["penalty"][0]
+    assert part != full
+    assert float(part) == pytest.approx(float(full), rel=0.3)
+
+
+def test_settled_state_keeps_its_promises(generator) -> None:
+    X, _ = blobs(5, generator)
+    penalty = 40.0
+    posterior = SmallVariance(penalty=penalty, progress=False).fit(DPM(SphericalGaussian(variance=1.0)), X)
+    draw = {name: value[0] for name, value in posterior.samples.items()}
+    rows = posterior.model.likelihood.coordinates(X)
+    divergence = posterior.model.likelihood.divergence(rows, draw["centers"])
+    assert torch.equal(divergence.argmin(1), draw["assignments"])
+    assert divergence.amin(1).max() <= penalty
+    for k in range(len(draw["centers"])):
+        torch.testing.assert_close(draw["centers"][k], rows[draw["assignments"] == k].mean(0))
+    for j, k in itertools.combinations(range(len(draw["centers"])), 2):
+        pair = rows[(draw["assignments"] == j) | (draw["assignments"] == k)]
+        split = divergence.amin(1)[(draw["assignments"] == j) | (draw["assignments"] == k)].sum()
+        assert (pair - pair.mean(0)).square().sum() / 2 - split >= penalty
+    assert torch.equal(posterior.assign(X), draw["assignments"])
+
+
+def test_restarts_keep_the_lowest_and_seeds_repeat(generator) -> None:
+    X, _ = blobs(12, generator, N=150, D=2)
+    backend = SmallVariance(penalty=3.0, num_restarts=5, merge=False, progress=False)
+    posterior = backend.fit(DPM(), X)
+    finals = posterior.trace.final
+    assert finals.min() < finals.max()
+    best = SmallVariance(penalty=3.0, merge=False, progress=False, seed=1_000_003 * int(finals.argmin())).fit(DPM(), X)
+    assert torch.equal(best.samples["assignments"], posterior.samples["assignments"])
+    assert torch.equal(backend.fit(DPM(), X).samples["centers"], posterior.samples["centers"])
+
+
+@pytest.mark.parametrize("loss", [None, Hinge(), Logistic(), CrammerSinger()], ids=name_of)
+def test_needless_splits_are_merged(loss, generator) -> None:
+    problem = problem_of(SphericalGaussian(), loss, generator)
+    state = random_state(problem, 40.0, generator, K=5)
+    state, parts = partition.fit_components(state, problem, 20)
+    before = naive_objective(problem, state)
+    merged, parts, gains = merge_once(state, parts, problem)
+    assert len(merged.centers) == 5 - len(gains) < 5
+    assert before - naive_objective(problem, merged) == pytest.approx(sum(gains), rel=1e-9)
+    best = min(naive_objective(problem, pair) for pair in merged_pairs(state, problem))
+    assert before - max(gains) <= best + 1e-9 * abs(best)
+    if loss is None:
+        assert before - max(gains) == pytest.approx(best, rel=1e-12)
+    assert len(merge_components(state, partition.fit_components(state, problem, 0)[1], problem)[0].centers) < 4
+
+
+def merged_pairs(state: partition.PartitionState, problem: Problem):
+    """Each pair as one component, with the classifier of its first."""
+    for j, k in itertools.combinations(range(len(state.centers)), 2):
+        z = torch.where(state.assignments == k, j, state.assignments)
+        z = torch.where(z > k, z - 1, z)
+        keep = [i for i in range(len(state.centers)) if i != k]
+        centers = problem.centers(*component_sums(problem.X, z, len(keep)))
+        yield replace(state, assignments=z, centers=centers, weights=state.weights[keep])
+
+
+def test_resume_goes_on_bit_for_bit(generator, tmp_path) -> None:
+    X, _ = blobs(5, generator)
+    y = targets_of(Hinge(), X, generator)
+    path = tmp_path / "chain.pt"
+    SmallVariance(penalty=50.0, max_steps=2, progress=False).fit(InfiniteSVM(), X, y, checkpoint=path)
+    resumed = SmallVariance(penalty=50.0, progress=False).fit(InfiniteSVM(), X, y, resume=path)
+    whole = SmallVariance(penalty=50.0, progress=False).fit(InfiniteSVM(), X, y)
+    for name, value in whole.samples.items():
+        assert torch.equal(resumed.samples[name], value), name
+
+
+def test_single_precision_agrees(generator) -> None:
+    X, _ = blobs(4, generator)
+    y = targets_of(Hinge(), X, generator)
+    double, single = (
+        SmallVariance(penalty=60.0, progress=False).fit(InfiniteSVM(SphericalGaussian()), X.to(dtype), y)
+        for dtype in (torch.float64, torch.float32)
+    )
+    assert single.samples["centers"].dtype == single.samples["weights"].dtype == torch.float32
+    values = single.trace.values[0]
+    assert (values[1:] <= values[:-1] * (1 + 1e-5)).all()
+    assert normalized_mutual_info_score(double.partition(), single.partition()) > 0.99
+    assert float(single.trace.final) == pytest.approx(float(double.trace.final), rel=1e-3)
+
+
+def test_shifted_rows_give_the_same_partition(generator) -> None:
+    X, _ = blobs(4, generator)
+    fits = [SmallVariance(penalty=60.0, progress=False).fit(DPM(), X + shift) for shift in (0.0, 1e5)]
+    assert torch.equal(fits[0].partition(), fits[1].partition())
+
+
+def test_breast_cancer_is_classified_as_by_a_linear_machine() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    right = 0
+    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(X, y):
+        posterior = SmallVariance(num_components=4, progress=False).fit(InfiniteSVM(), X[train], y[train])
+        right += (posterior.predict(X[test]) == y[test]).sum()
+    assert right / len(y) >= 0.95
+
+
+def test_iris_species_are_learned_by_every_multiclass_loss() -> None:
+    X, y = load_iris(return_X_y=True)
+    for loss in (OneVsRest(Hinge()), OneVsRest(Logistic()), CrammerSinger()):
+        posterior = SmallVariance(num_components=2, progress=False).fit(InfiniteSVM(loss=loss), X, y)
+        assert (posterior.predict(X) == y).mean() >= 0.95
+
+
+def test_iris_rows_are_clustered_as_by_kmeans() -> None:
+    X, _ = load_iris(return_X_y=True)
+    posterior = SmallVariance(num_components=3, num_restarts=3, progress=False).fit(DPM(SphericalGaussian()), X)
+    reference = KMeans(3, n_init=10, random_state=0).fit_predict(X)
+    assert posterior.num_components == 3
+    assert normalized_mutual_info_score(reference, posterior.partition()) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"penalty": -1.0}, "penalty is -1.0"),
+        ({"scale": 0.0}, "scale is 0.0"),
+        ({"tolerance": -0.1}, "tolerance is -0.1"),
+        ({"num_components": 0}, "num_components is 0"),
+        ({"max_steps": 2.5}, "max_steps is 2.5"),
+        ({"num_restarts": 0}, "num_restarts is 0"),
+    ],
+)
+def test_options_outside_their_domain_are_named(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        SmallVariance(**options).fit(DPM(), torch.rand(10, 2))
+
+
+def test_parts_of_some_components() -> None:
+    parts = Parts(torch.arange(6.0).view(3, 2), torch.arange(3.0), torch.zeros(3))
+    assert parts.rows([2]).counts.tolist() == [2.0]
