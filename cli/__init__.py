@@ -14,6 +14,7 @@ from .errors import CommandError, one_line
 __all__ = ["main"]
 
 _MODELS = ("InfiniteSVM", "DPM")
+_LIKELIHOODS = ("full", "diagonal", "spherical")
 _BACKENDS = ("small_variance", "svi", "gibbs")
 
 
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         with warnings.catch_warnings():
+            warnings.simplefilter("default")
             warnings.showwarning = _show_warning
             options.run(options)
     except CommandError as error:
@@ -46,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     compare = _command(commands, "compare", "cross-validate the infinite SVM under every backend beside SVMs", _compare)
     _data_options(compare, "table with a header row; default: scikit-learn's breast cancer")
     compare.add_argument("--model", choices=_MODELS[:1], default=_MODELS[0])
+    _likelihood_option(compare)
     compare.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: all")
     compare.add_argument("--folds", type=_integer(2), default=5, help="default: 5")
     compare.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
@@ -59,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument(
         "--model", choices=_MODELS, default=_MODELS[0], help="default: InfiniteSVM; DPM clusters, without --target"
     )
+    _likelihood_option(fit)
     fit.add_argument("--inference", choices=_BACKENDS, default=_BACKENDS[0], help="default: small_variance")
     fit.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
     fit.add_argument("--output", metavar="FILE", required=True, help="the posterior")
@@ -87,6 +91,11 @@ def _command(commands: Any, name: str, summary: str, run: Callable[..., None]) -
 def _data_options(parser: argparse.ArgumentParser, text: str, required: bool = False) -> None:
     parser.add_argument("--data", metavar="FILE.csv", required=required, help=text)
     parser.add_argument("--target", metavar="COLUMN", help="column of the labels; all others are numeric features")
+
+
+def _likelihood_option(parser: argparse.ArgumentParser) -> None:
+    text = "covariance of the Gaussian components; default: full for up to 50 features, else diagonal"
+    parser.add_argument("--likelihood", choices=_LIKELIHOODS, help=text)
 
 
 def _integer(least: int) -> Callable[[str], int]:

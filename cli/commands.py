@@ -36,7 +36,8 @@ def fit(options: argparse.Namespace) -> None:
             check_labels(table.path, options.target, labels)
             classes, index = np.unique(labels, return_inverse=True)
     with reported():
-        posterior = backend_of(options.inference, options.seed).fit(model_of(options.model), X, index)
+        model = model_of(options.model, options.likelihood, len(names))
+        posterior = backend_of(options.inference, options.seed).fit(model, X, index)
         posterior.metadata = {
             "features": names,
             "target": options.target,

@@ -18,20 +18,19 @@ from ..inference import SmallVariance
 __all__ = ["ClusterThenSVM", "rivals"]
 
 
-def rivals(seed: int) -> dict[str, BaseEstimator]:
-    """Rivals by name; each standardizes its data and chooses its arguments by inner cross-validation."""
+def rivals(seed: int, folds: StratifiedKFold) -> dict[str, BaseEstimator]:
+    """Rivals by name; each standardizes its data and chooses its arguments by cross-validation on inner folds."""
     linear = LinearSVC(dual="auto", random_state=seed)
     return {
-        "LinearSVC": _tuned(linear, seed, C=_STRENGTHS),
-        "RBF-SVC": _tuned(SVC(), seed, C=_STRENGTHS, gamma=["scale", 0.01, 0.1]),
-        "DP-means + LinearSVC": _tuned(ClusterThenSVM(seed=seed), seed, C=_STRENGTHS),
+        "LinearSVC": _tuned(linear, folds, C=_STRENGTHS),
+        "RBF-SVC": _tuned(SVC(random_state=seed), folds, C=_STRENGTHS, gamma=["scale", 0.01, 0.1]),
+        "DP-means + LinearSVC": _tuned(ClusterThenSVM(seed=seed), folds, C=_STRENGTHS),
     }
 
 
-def _tuned(method: BaseEstimator, seed: int, **grid: Any) -> GridSearchCV:
+def _tuned(method: BaseEstimator, folds: StratifiedKFold, **grid: Any) -> GridSearchCV:
     pipeline = make_pipeline(StandardScaler(), method)
     name = pipeline.steps[-1][0]
-    folds = StratifiedKFold(3, shuffle=True, random_state=seed)
     return GridSearchCV(pipeline, {f"{name}__{key}": values for key, values in grid.items()}, cv=folds)
 
 

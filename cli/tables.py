@@ -103,16 +103,18 @@ def features_and_labels(table: Table, target: str) -> tuple[list[str], NDArray[n
 
 
 def check_labels(path: str, target: str, labels: NDArray[Any], folds: int = 1) -> None:
-    """Raise CommandError unless there are two classes or more, each with a row for every fold."""
-    counts = Counter(labels.tolist())
+    """Raise CommandError unless there are two classes or more, each with enough rows to be in all folds."""
+    names = labels.tolist()
+    counts = Counter(names)
     if len(counts) < 2:
-        raise CommandError(f"{path}, column {target!r} has only one class, {labels[0]!r}; expected two or more.")
+        raise CommandError(f"{path}, column {target!r} has only one class, {names[0]!r}; expected two or more.")
+    least = 4 if folds == 2 else folds  # so that two of each class are left to train on
     rarest = min(counts, key=lambda label: counts[label])
-    if counts[rarest] < folds:
-        few = sum(count < folds for count in counts.values())
+    if counts[rarest] < least:
+        few = sum(count < least for count in counts.values())
         raise CommandError(
-            f"{path}, column {target!r}: {few} of {len(counts)} classes have fewer rows than the {folds} folds "
-            f"({rarest!r} has {counts[rarest]}). Take fewer --folds, or drop such rows; is the target a class at all?"
+            f"{path}, column {target!r}: {few} of {len(counts)} classes have fewer than the {least} rows that "
+            f"{folds} folds need: {rarest!r} has {counts[rarest]}. Take fewer --folds, or drop such rows."
         )
 
 

@@ -110,4 +110,4 @@ def _as_vector(y: Any, X: Tensor) -> Tensor:
         raise ValueError(f"y is on {y.device}, X on {X.device}. Move y there with y.to({str(X.device)!r}).")
     if y.is_floating_point() and not torch.isfinite(y).all():
         raise ValueError("Input y contains NaN or inf. Drop those rows.")
-    return y.to(X.device)
+    return y.to(X.device).contiguous()

@@ -74,8 +74,8 @@ class InfiniteSVM(Mixture):
         if y is None:
             raise ValueError("InfiniteSVM needs targets: requires y to be passed, but the target y is None.")
         check_hyperparameters(self)
-        loc = X.mean(0) if self.feature_loc is None else torch.as_tensor(self.feature_loc).to(X)
-        scale = _scales(X) if self.feature_scale is None else torch.as_tensor(self.feature_scale).to(X)
+        loc = X.mean(0) if self.feature_loc is None else torch.as_tensor(self.feature_loc, dtype=X.dtype, device=X.device)
+        scale = _scales(X) if self.feature_scale is None else torch.as_tensor(self.feature_scale, dtype=X.dtype, device=X.device)
         loss, classes = self.loss, None
         if loss.target == "sign":
             _, classes = as_labels(y, X, self.classes)

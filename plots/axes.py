@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-__all__ = ["axes_or_new", "color_of"]
+__all__ = ["COLORS", "axes_or_new", "color_of"]
+
+# Okabe & Ito's palette without its yellow, told apart by colour-blind readers as well
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A4EAB", "#8C6D31")
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
@@ -17,9 +20,5 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def color_of(index: int) -> str:
-    """A colour for the index-th largest component; those beyond the ninth share grey."""
-    return _COLORS[index] if index < len(_COLORS) else "0.6"
-
-
-# Okabe & Ito's palette, told apart by colour-blind readers as well
-_COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7A4EAB", "#8C6D31"]
+    """A colour for the index-th largest component; those beyond the eighth share grey."""
+    return COLORS[index] if index < len(COLORS) else "0.6"

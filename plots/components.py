@@ -15,7 +15,7 @@ from matplotlib.patches import Ellipse, Patch
 from numpy.typing import NDArray
 
 from ..inference import Posterior
-from .axes import axes_or_new, color_of
+from .axes import COLORS, axes_or_new, color_of
 
 __all__ = ["plot_components"]
 
@@ -42,7 +42,6 @@ def plot_components(posterior: Posterior, X: Any, y: Any = None, ax: Axes | None
     axes = _principal_axes(standard - center)
     points = (standard - center) @ axes
     components, sizes = np.unique(assignments, return_counts=True)
-    handles = []
     for index, position in enumerate(np.argsort(-sizes, kind="stable")):
         component, color = components[position], color_of(index)
         own = assignments == component
@@ -55,13 +54,8 @@ def plot_components(posterior: Posterior, X: Any, y: Any = None, ax: Axes | None
         if ends is not None:
             outline = [patheffects.withStroke(linewidth=4.5, foreground="white")]
             ax.plot(*(mean + ends).T, color=color, linewidth=2.2, path_effects=outline, zorder=3)
-        handles.append(Patch(facecolor=color, alpha=0.7, label=f"{sizes[position]} rows"))
-    if len(names) > 1:
-        handles += [
-            Line2D([], [], linestyle="", marker=marker, color="0.2", markersize=5, label=str(name))
-            for name, marker in zip(names, _markers(), strict=False)
-        ]
-    ax.legend(handles=handles[:_LEGEND], frameon=False, fontsize="small", handlelength=1)
+    handles = [*_class_handles(names), *_component_handles(np.sort(sizes)[::-1])]
+    ax.legend(handles=handles, frameon=False, fontsize="small", handlelength=1)
     ax.set_xlabel("first principal axis")
     ax.set_ylabel("second principal axis")
     return ax
@@ -80,7 +74,6 @@ def chord(offset: float, slope: Array, root: Array) -> Array | None:
 
 
 _RADIUS = 2.0
-_LEGEND = 14
 
 
 def _markers() -> Iterator[str]:
@@ -146,3 +139,22 @@ def _ellipse(mean: Array, root: Array, color: str) -> Ellipse:
     across, along = (2 * _RADIUS * np.linalg.norm(column) for column in root.T)  # eigh sorts: the long axis is last
     angle = np.degrees(np.arctan2(root[1, 1], root[0, 1]))
     return Ellipse(tuple(mean), along, across, angle=angle, facecolor=color, edgecolor=color, alpha=0.12)
+
+
+def _class_handles(names: NDArray[Any]) -> list[Line2D]:
+    if len(names) < 2:
+        return []
+    return [
+        Line2D([], [], linestyle="", marker=marker, color="0.2", markersize=5, label=str(name))
+        for name, marker in zip(names, _markers(), strict=False)
+    ]
+
+
+def _component_handles(sizes: NDArray[np.int64]) -> list[Patch]:
+    """One patch for each component with a colour of its own, and one for all others."""
+    handles = [
+        Patch(facecolor=color, alpha=0.7, label=f"{size} rows") for size, color in zip(sizes, COLORS, strict=False)
+    ]
+    if rest := sizes[len(COLORS) :].tolist():
+        handles.append(Patch(facecolor=color_of(len(COLORS)), label=f"{sum(rest)} rows in {len(rest)} others"))
+    return handles

@@ -25,7 +25,7 @@ def plot_similarity(posterior: Posterior, ax: Axes | None = None) -> Axes:
     belonging = (similarity * together).sum(1) / together.sum(1)
     order = belonging.argsort(descending=True, stable=True)
     order = order[rank[partition[order]].argsort(stable=True)]
-    image = ax.imshow(similarity[order][:, order], cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    image = ax.imshow(similarity[order][:, order].numpy(), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     for edge in sizes.sort(descending=True).values.cumsum(0)[:-1].tolist():
         if edge < len(partition):
             ax.axhline(edge - 0.5, color="0.4", linewidth=0.5)

@@ -25,7 +25,7 @@ def plot_trace(posteriors: Mapping[str, Posterior], ax: Axes | None = None) -> A
         trace = posterior.trace
         for chain, (values, seconds) in enumerate(zip(trace.values.cpu(), trace.seconds.cpu(), strict=True)):
             done = ~values.isnan()
-            values, seconds = values[done], seconds[done]
+            values, seconds = values[done].numpy(), seconds[done].numpy()
             if not alone:
                 way = values[-1] - values[0]
                 values = (values - values[0]) / way if way != 0 else values * 0 + 1

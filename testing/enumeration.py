@@ -25,13 +25,13 @@ Labels = tuple[int, ...]
 
 
 def partition_posterior(model: Mixture, X: Any, y: Any = None, *, truncation: int | None = None) -> dict[Labels, float]:
-    """Exact posterior probability of every partition of N <= 10 points; with `truncation`, of every labelling in 0..T-1.
+    """Exact posterior probability of every partition of N <= 10 points; with `truncation`, of every labelling 0..T-1.
 
     Partitions are written with labels in order of first appearance: (0, 0, 1, 0).
 
     Raises
     ------
-    ValueError    if there are too many points, or if classifiers that meet in one factor have more than 3 weights together.
+    ValueError    if there are too many points, or if classifiers that meet in one factor have more than 3 weights.
     """
     log_weights = partition_log_weights(model, X, y, truncation=truncation)
     probabilities = torch.tensor(list(log_weights.values()), dtype=torch.float64).softmax(0).tolist()
@@ -82,8 +82,8 @@ def partitions(num_data: int) -> Iterator[Labels]:
 def log_classifier_integrals(data: Data, model: Mixture, members: Tensor) -> Tensor:
     """log I [B] of the classifiers of B blocks, given as rows of 0 and 1 [B, N]: a sum over a grid of eta.
 
-    The grid covers 9 prior standard deviations. With 1, 2 or 3 weights it has a step of 0.001, 0.02 or 0.12 of them, and
-    a kink of slope s costs about (s * step)^2 / 12 relative at the points next to it.
+    The grid covers 9 prior standard deviations. With 1, 2 or 3 weights it has a step of 0.001, 0.02 or 0.12 of them,
+    and a kink of slope s costs about (s * step)^2 / 12 relative at the points next to it.
     """
     num_features, num_scores = data.features.shape[1], data.targets.shape[1]
     total = data.X.new_zeros(len(members))

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 BACKENDS = {
     "small_variance": SmallVariance(progress=False),
     "svi": SVI(num_steps=50, progress=False),
-    "gibbs": Gibbs(num_samples=20, num_warmup=20, progress=False),
+    "gibbs": Gibbs(num_samples=20, num_warmup=20, split_merge=0, progress=False),
 }
 ESTIMATORS = [Classifier(), Regressor(), Clusterer()] + [  # by SmallVariance
     estimator(inference=BACKENDS[name]) for estimator in (Classifier, Regressor, Clusterer) for name in ("svi", "gibbs")
@@ -43,7 +43,9 @@ def rings():
     return X, np.where(side > 0, "right", "left")
 
 
-@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+@pytest.mark.parametrize(
+    "backend", [SmallVariance(), SVI(), Gibbs(num_samples=50, num_warmup=50)], ids=["small_variance", "svi", "gibbs"]
+)
 def test_local_classifiers_are_found_where_no_single_one_exists(rings, backend):
     X, y = rings
     model = InfiniteSVM(loss=Hinge(strength=5.0), weight_scale=10.0)
@@ -102,7 +104,7 @@ def test_single_precision_is_kept(rings):
 def test_search_swaps_backends_and_reaches_into_the_model():
     X, y = load_iris(return_X_y=True)
     grid = {
-        "inference": [SVI(num_steps=20), SmallVariance(), Gibbs(num_samples=5, num_warmup=5)],
+        "inference": [SVI(num_steps=20), SmallVariance(), Gibbs(num_samples=5, num_warmup=5, split_merge=0)],
         "model__loss__strength": [1e-6, 1.0],
     }
     search = GridSearchCV(Classifier(InfiniteSVM()), grid, cv=3, error_score="raise").fit(X, y)

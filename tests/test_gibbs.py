@@ -119,7 +119,9 @@ def test_infinite_log_joint_is_the_enumerated_weight(concentration_prior) -> Non
         state = partition.PartitionState(
             torch.tensor(labels), X.new_zeros(max(labels) + 1, 0, 0), torch.tensor(0.7, dtype=torch.float64)
         )
-        torch.testing.assert_close(partition.log_joint(state, data, model, truncated=False), prior + X.new_tensor(log_weight))
+        torch.testing.assert_close(
+            partition.log_joint(state, data, model, truncated=False), prior + X.new_tensor(log_weight)
+        )
 
 
 def test_log_joint_ignores_the_names_of_components() -> None:
@@ -171,7 +173,7 @@ def test_weights_given_assignments_are_those_of_quadrature(name: str) -> None:
     model = InfiniteSVM(SphericalGaussian(), loss, intercept=0.0, weight_scale=1.5)
     state, data, model, generator = start(model, inputs, y, truncated=False, labels=labels)
     draws = []
-    for _ in range(4000):
+    for _ in range(2500):
         state = replace(state, weights=partition.draw_weights(state, data, model, generator))
         draws.append(state.weights[:, 0])
     draws = torch.stack(draws[100:])
@@ -215,8 +217,10 @@ def enumeration_errors(model, y, step, *, truncated: bool, num_steps: int) -> Te
         labels = state.assignments.tolist()
         visits[index, place[tuple(labels) if truncated else first_appearance(labels)]] = 1
     expected = torch.tensor(list(exact.values()), dtype=torch.float64)
-    # a rare partition may never be visited: no error is smaller than that of independent draws
-    return batch_errors(visits, expected, floor=(expected * (1 - expected) / num_steps).sqrt())
+    rare = expected * num_steps < 20  # too few visits each for a normal error: counted together
+    visits = torch.cat([visits[:, ~rare], visits[:, rare].sum(1, keepdim=True)], 1)
+    expected = torch.cat([expected[~rare], expected[rare].sum(0, keepdim=True)])
+    return batch_errors(visits, expected, floor=(expected * (1 - expected) / num_steps).sqrt().clamp(min=1e-9))
 
 
 @pytest.mark.parametrize("name", ENUMERATED)
@@ -225,7 +229,8 @@ def test_frequencies_are_those_of_enumeration(name: str, scan: str) -> None:
     # scale of the test: new components from the prior's eta (TV 0.18), or omega kept from before the scan, fail by far
     model, y = ENUMERATED[name]
     step = partial(partition.sweep, scan=scan, num_split_merge=0)
-    assert (enumeration_errors(model, y, step, truncated=scan == "blocked", num_steps=2000) < 5).all()
+    num_steps = 800 if name == "crammer-singer" else 2000
+    assert (enumeration_errors(model, y, step, truncated=scan == "blocked", num_steps=num_steps) < 5).all()
 
 
 def test_relabelling_leaves_the_labelled_prior_invariant() -> None:
@@ -249,7 +254,9 @@ def test_concentration_has_its_posterior_mean(scan: str) -> None:
     """E[alpha | X] by quadrature: p(X | alpha) from enumeration, alpha on a grid."""
     model, grid = DPM(FAMILY, truncation=3), torch.linspace(-8, 3, 60, dtype=torch.float64).exp()
     truncation = 3 if scan == "blocked" else None
-    log_density = torch.tensor([log_evidence(model.replace(concentration=float(a)), TINY, truncation=truncation) for a in grid])
+    log_density = torch.tensor(
+        [log_evidence(model.replace(concentration=float(a)), TINY, truncation=truncation) for a in grid]
+    )
     mass = (log_density + torch.distributions.Gamma(2.0, 1.0).log_prob(grid) + grid.log()).softmax(0)
     prior = {"concentration_prior": (2.0, 1.0)}
     state, data, model, generator = start(model.replace(**prior), TINY, None, truncated=scan == "blocked")
@@ -328,7 +335,7 @@ def quick(**options) -> Gibbs:
         ({"thinning": 0}, "thinning is 0"),
         ({"split_merge": -2}, "split_merge is -2"),
         ({"seed": "a"}, "seed is 'a'"),
-        ({"scan": "slices"}, "scan is 'slices'; expected 'slice', 'collapsed' or 'blocked'"),
+        ({"scan": "slices"}, "scan is 'slices'; expected 'auto', 'collapsed', 'slice' or 'blocked'"),
         ({"init": "two"}, "init is 'two'"),
         ({"init": torch.zeros(3, dtype=torch.long)}, r"init has shape \(3,\); expected \[7\]"),
         ({"init": torch.arange(7), "scan": "blocked"}, "init has 7 labels, but the model is truncated at 5"),
@@ -343,8 +350,8 @@ def test_options_outside_their_domain_are_named(options: dict, message: str) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_scan_fits_and_predicts(scan: str, dtype: torch.dtype, device: torch.device) -> None:
     inputs, y = X.to(device, dtype), Y3.to(device)
-    options = {"scan": scan, "init": "random", "num_chains": 2, "thinning": 2, "split_merge": 2}
-    model = InfiniteSVM(truncation=6, concentration_prior=(1.0, 1.0))
+    options = {"scan": scan, "init": "random", "num_chains": 2, "thinning": 2, "split_merge": 1}
+    model = InfiniteSVM(truncation=20, concentration_prior=(1.0, 1.0))
     posterior = quick(**options).fit(model, inputs, y)
     kept = posterior.samples
     assert posterior.num_draws == [6, 6]
@@ -352,7 +359,9 @@ def test_every_scan_fits_and_predicts(scan: str, dtype: torch.dtype, device: tor
     assert kept["weights"].dtype == kept["log_mixture"].dtype == kept["hyperparameters"].dtype == dtype
     assert kept["weights"].device == inputs.device
     assert kept["concentration"].unique().numel() > 6
-    torch.testing.assert_close(kept["log_mixture"].logsumexp(1), torch.zeros(12, dtype=dtype, device=device), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        kept["log_mixture"].logsumexp(1), torch.zeros(12, dtype=dtype, device=device), atol=1e-5, rtol=0
+    )
     assert set(posterior.predict(inputs).tolist()) <= {0, 1, 2}
     again = quick(**options).fit(model, inputs, y)
     assert all(torch.equal(kept[name], again.samples[name]) for name in kept)
@@ -362,10 +371,10 @@ def test_every_scan_fits_and_predicts(scan: str, dtype: torch.dtype, device: tor
 
 @pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
 def test_resumed_fit_is_the_long_fit_bit_for_bit(scan: str, tmp_path: Path) -> None:
-    model, file = InfiniteSVM(truncation=6), tmp_path / "chain.pt"
-    long = quick(scan=scan, num_samples=20).fit(model, X, Y2)
-    quick(scan=scan, num_samples=7).fit(model, X, Y2, checkpoint=file)
-    resumed = quick(scan=scan, num_samples=20).fit(model, X, Y2, resume=file)
+    model, file = InfiniteSVM(), tmp_path / "chain.pt"
+    long = quick(scan=scan, num_samples=9, split_merge=2).fit(model, X, Y2)
+    quick(scan=scan, num_samples=3, split_merge=2).fit(model, X, Y2, checkpoint=file)
+    resumed = quick(scan=scan, num_samples=9, split_merge=2).fit(model, X, Y2, resume=file)
     assert all(torch.equal(long.samples[name], resumed.samples[name]) for name in long.samples)
     assert torch.equal(long.trace.values, resumed.trace.values)
 
@@ -399,12 +408,18 @@ def standardized(loader) -> tuple[Tensor, Tensor]:
     return torch.as_tensor((inputs - inputs.mean(0)) / inputs.std(0)), torch.as_tensor(y)
 
 
-@pytest.mark.parametrize(("loader", "least"), [(load_iris, 0.7), (load_wine, 0.7)])
+REAL = {
+    "iris": (load_iris, DPM(FullGaussian()), 0.7),  # with two overlapping species in one component 0.73
+    "wine": (load_wine, DPM(SphericalGaussian(variance=0.6)), 0.6),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("scan", ["slice", "collapsed"])
-def test_mixture_finds_species_and_cultivars(loader, least: float, scan: str) -> None:
+def test_mixture_finds_species_and_cultivars(name: str, scan: str) -> None:
+    loader, model, least = REAL[name]
     inputs, y = standardized(loader)
-    model = DPM(FullGaussian() if loader is load_iris else DiagonalGaussian())
-    posterior = Gibbs(num_samples=30, num_warmup=60, scan=scan, progress=False).fit(model, inputs)
+    posterior = Gibbs(num_samples=20, num_warmup=40, scan=scan, split_merge=3, progress=False).fit(model, inputs)
     assert normalized_mutual_info_score(y, posterior.partition()) > least
 
 

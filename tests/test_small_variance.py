@@ -340,7 +340,7 @@ def exact_minimum(problem: Problem, penalty: float) -> float:
 def test_restarts_and_merges_reach_the_minimum_over_all_partitions(likelihood, loss, precision) -> None:
     reached = 0
     for seed in range(8):
-        problem = problem_of(likelihood, loss, torch.Generator().manual_seed(seed), N=7, scale=0.5)
+        problem = problem_of(likelihood, loss, torch.Generator().manual_seed(seed), N=6 if loss else 7, scale=0.5)
         penalty = 2.0
         exact = exact_minimum(problem, penalty)
         values = []
@@ -552,7 +552,7 @@ def test_iris_rows_are_clustered_as_by_kmeans() -> None:
 )
 def test_options_outside_their_domain_are_named(options, message) -> None:
     with pytest.raises(ValueError, match=message):
-        SmallVariance(**options).fit(DPM(), torch.rand(10, 2))
+        SmallVariance(**options).fit(DPM(), torch.zeros(10, 2))
 
 
 def test_parts_of_some_components() -> None:

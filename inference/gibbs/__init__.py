@@ -28,9 +28,11 @@ class Gibbs(Backend):
     num_warmup : sweeps before the first draw is kept
     num_chains : independent chains, one after another
     thinning : sweeps for each draw that is kept
-    scan : how the assignments are drawn. "slice": all points at once, infinite model; "collapsed": each point in turn with
-        the family's parameters integrated out, infinite model, compiled on the CPU; "blocked": all points at once, model
-        truncated at `model.truncation` components
+    scan : how the assignments are drawn.
+        "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best
+        "slice": all points at once; infinite model
+        "blocked": all points at once; model truncated at `model.truncation` components
+        "auto": "collapsed" where it is compiled (built-in families on a CPU), else "slice"
     split_merge : split-merge proposals before each scan
     init : "one" (all points in one component), "random" (in `model.truncation` components), or a Tensor [N] of labels
     seed : of the random generator; the same seed, device and dtype give the same draws
@@ -41,7 +43,7 @@ class Gibbs(Backend):
     num_warmup: int = 200
     num_chains: int = 1
     thinning: int = 1
-    scan: str = "slice"
+    scan: str = "auto"
     split_merge: int = 5
     init: str | Tensor = "one"
     seed: int = 0
@@ -56,8 +58,8 @@ class Gibbs(Backend):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
-        if self.scan not in ("slice", "collapsed", "blocked"):
-            raise ValueError(f"scan is {self.scan!r}; expected 'slice', 'collapsed' or 'blocked'.")
+        if self.scan not in ("auto", "collapsed", "slice", "blocked"):
+            raise ValueError(f"scan is {self.scan!r}; expected 'auto', 'collapsed', 'slice' or 'blocked'.")
         if not isinstance(self.init, Tensor) and self.init not in ("one", "random"):
             raise ValueError(f"init is {self.init!r}; expected 'one', 'random' or a Tensor of labels.")
 
@@ -84,11 +86,11 @@ class Gibbs(Backend):
 
     def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
         if self.scan == "blocked":
-            full = [len(torch.unique(draw["assignments"])) == model.truncation for chain in chains for draw in chain.draws]
-            if any(full):
+            kept = [draw["assignments"] for chain in chains for draw in chain.draws]
+            if num_full := sum(len(torch.unique(assignments)) == model.truncation for assignments in kept):
                 warnings.warn(
-                    f"All {model.truncation} components are occupied in {sum(full)} of {len(full)} draws, so the truncation "
-                    f"binds. Fit again with truncation={2 * model.truncation}, or with scan='slice'.",
+                    f"All {model.truncation} components are occupied in {num_full} of {len(kept)} draws, so the "
+                    f"truncation binds. Fit again with truncation={2 * model.truncation}, or with scan='slice'.",
                     TruncationWarning,
                     stacklevel=3,
                 )
@@ -102,7 +104,9 @@ class Gibbs(Backend):
     def _check_labels(self, model: Any, data: Any, *, truncated: bool) -> None:
         """Labels given for a start: one for each row, and no more than there are components."""
         if self.init.shape != (data.num_data,):
-            raise ValueError(f"init has shape {tuple(self.init.shape)}; expected [{data.num_data}], a label for each row.")
+            raise ValueError(
+                f"init has shape {tuple(self.init.shape)}; expected [{data.num_data}], a label for each row."
+            )
         num_labels = len(torch.unique(self.init))
         if truncated and num_labels > model.truncation:
             raise ValueError(

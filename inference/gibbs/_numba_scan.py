@@ -222,7 +222,7 @@ def _take_logs(product, out):
 
 @_implements(log_predictives, Full)
 def _log_predictives_full(state, n, own, out):
-    """The square (x - mean)^T Psi^-1 (x - mean) costs D^2 / 2; the determinants follow from it."""
+    """|L^-1 (x - mean)|^2 costs D^2 / 2; the determinants follow from it."""
     X, rows = state.X, state.components
     size = X.shape[1]
     gap, inner = np.empty((size, len(out))), np.empty(len(out))
@@ -233,13 +233,12 @@ def _log_predictives_full(state, n, own, out):
         for k in range(len(out)):
             gap[i, k] = X[n, i] - rows[3 + i, k]
             inner[k] = 0.0
-        for j in range(i):
+        for j in range(i + 1):
             for k in range(len(out)):
                 inner[k] += rows[entry + j, k] * gap[j, k]
-        entry += i
+        entry += i + 1
         for k in range(len(out)):
-            out[k] += (2.0 * inner[k] + rows[entry, k] * gap[i, k]) * gap[i, k]
-        entry += 1
+            out[k] += inner[k] ** 2
     for k in range(len(out)):
         sign = -1.0 if k == own else 1.0
         factor = max(1.0 + sign * _gain(rows[0, k], k == own) * out[k], _ROUNDING)
@@ -248,34 +247,31 @@ def _log_predictives_full(state, n, own, out):
 
 @_implements(shift, Full)
 def _shift_full(state, n, k, sign):
-    """Psi + sign gain d d^T, d = x - mean: its inverse by Sherman and Morrison."""
+    """Psi + gain d d^T = L M M^T L^T with d = x - mean, p = L^-1 d and M M^T = I + gain p p^T.
+
+    Row i of M^-1 L^-1 takes only the rows above it, through their sum weighted by p / sqrt(s_i s_{i-1}), where
+    s_i = 1 + gain (p_1^2 + .. + p_i^2).
+    """
     X, rows = state.X, state.components
     size = X.shape[1]
     gain = sign * _gain(rows[0, k], sign < 0.0)
-    gap, direction = np.empty(size), np.zeros(size)
-    entry = 3 + size
+    above = np.zeros(size)
+    before, entry = 1.0, 3 + size
     for i in range(size):
-        gap[i] = X[n, i] - rows[3 + i, k]
-        for j in range(i):
-            direction[i] += rows[entry, k] * gap[j]
-            direction[j] += rows[entry, k] * gap[i]
-            entry += 1
-        direction[i] += rows[entry, k] * gap[i]
-        entry += 1
-    square = 0.0
-    for i in range(size):
-        square += direction[i] * gap[i]
-    factor = max(1.0 + gain * square, _ROUNDING)
-    entry = 3 + size
-    for i in range(size):
-        step = gain / factor * direction[i]
+        p = 0.0
         for j in range(i + 1):
-            rows[entry, k] -= step * direction[j]
-            entry += 1
+            p += rows[entry + j, k] * (X[n, j] - rows[3 + j, k])
+        after = max(before + gain * p * p, _ROUNDING)
+        shrink, weight = math.sqrt(before / after), p / math.sqrt(before * after)
+        for j in range(i + 1):
+            rows[entry + j, k] = (rows[entry + j, k] - gain * p * above[j]) * shrink
+            above[j] += weight * rows[entry + j, k]
+        before = after
+        entry += i + 1
     rows[1, k] += sign
-    rows[2, k] += 0.5 * math.log(factor)
+    rows[2, k] += 0.5 * math.log(before)
     _shift_mean(X, n, rows, k, 3, sign)
-    return factor < _CANCELLED
+    return before < _CANCELLED
 
 
 # -- counts: only those above zero are visited -------------------------------------------------------------------------

@@ -10,7 +10,7 @@ A state is (z, eta, alpha); mixture weights, parameters theta of the family and 
 where a step needs them and then dropped. Every scan has omega integrated out, so omega is drawn anew before eta is: the
 order z, omega, eta of `sweep` is part of its correctness (math/dp-mixtures, section 4).
 
-Sources: Wang & Zhu (2014), with new components drawn as in Neal (2000); Walker (2007) and Kalli, Griffin & Walker (2011)
+Sources: Wang & Zhu (2014), with new components drawn as in Neal (2000); Walker (2007), Kalli, Griffin & Walker (2011)
 for the slice, in the Dirichlet form of section 4 (iii); Ishwaran & James (2001) for the truncated scan.
 """
 
@@ -38,6 +38,7 @@ from ...models.priors.dirichlet_process import (
 from ..engine import Draw
 from ..ridge import Ridge, weighted_ridge
 from . import collapsed
+from ._component_states import is_compiled
 from .split_merge import split_merge
 from .state import PartitionState
 
@@ -85,7 +86,10 @@ def init(
 def sweep(
     state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, scan: str, num_split_merge: int
 ) -> PartitionState:
-    """One sweep; each line leaves the target invariant."""
+    """One sweep; each line leaves the target invariant. "auto" is "collapsed" where that is compiled, else "slice"."""
+    if scan == "auto":
+        compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
+        scan = "collapsed" if compiled else "slice"
     for _ in range(num_split_merge):
         state = split_merge(state, data, model, generator, truncated=scan == "blocked")
     state = _SCANS[scan](state, data, model, generator)
@@ -144,8 +148,8 @@ def draw_assignments(
 def slice_scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
     """All assignments of the infinite model at once, given slices u_n below the weight of their component.
 
-    (w_1..w_K, w_0) ~ Dirichlet(n_1..n_K, alpha),  u_n ~ U(0, w_{z_n}); w_0 is broken into new components, with theta and
-    eta from their priors, until what is left is below every u_n; then z_n among the components with w_k >= u_n.
+    (w_1..w_K, w_0) ~ Dirichlet(n_1..n_K, alpha),  u_n ~ U(0, w_{z_n}); w_0 is broken into new components, with theta
+    and eta from their priors, until what is left is below every u_n; then z_n among the components with w_k >= u_n.
     """
     uniforms, slices = _uniforms((2, data.num_data), generator)
     alpha, counts = state.concentration.double(), _counts(state)
@@ -188,8 +192,8 @@ _SCANS: dict[str, Scan] = {"collapsed": collapsed.scan, "slice": slice_scan, "bl
 def relabel(state: PartitionState, generator: torch.Generator) -> PartitionState:
     """Metropolis swaps of neighbouring labels k, k + 1 of the truncated model, sticks integrated out.
 
-    With r = n_{>k+1} the labelled prior changes by (alpha + n_{k+1} + r) / (alpha + n_k + r), and at the last pair, where
-    the last stick is 1, by B(1 + n_{k+1}, alpha + n_k) / B(1 + n_k, alpha + n_{k+1}).
+    With r = n_{>k+1} the labelled prior changes by (alpha + n_{k+1} + r) / (alpha + n_k + r), and at the last pair,
+    where the last stick is 1, by B(1 + n_{k+1}, alpha + n_k) / B(1 + n_k, alpha + n_{k+1}).
     """
     counts, alpha = _counts(state).tolist(), float(state.concentration)
     log_uniforms = torch.log1p(-_uniforms((len(counts) - 1,), generator)).tolist()
@@ -232,9 +236,7 @@ def observe(
     return PseudoObservation(precision, shift + precision * reference)
 
 
-def weights_posterior(
-    state: PartitionState, data: Data, model: Mixture, observed: PseudoObservation
-) -> Ridge:
+def weights_posterior(state: PartitionState, data: Data, model: Mixture, observed: PseudoObservation) -> Ridge:
     """N(A_k^-1 B_k, A_k^-1) of the observed scores' classifiers; the prior for an empty component."""
     return weighted_ridge(
         data.features,

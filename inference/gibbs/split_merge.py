@@ -1,6 +1,6 @@
 """Split-merge proposals: one Metropolis step that divides a component, or joins two, whatever the family and the loss.
 
-A pair of points i, j is chosen uniformly, and B is the union of their components. The *launch* is a function of (B, i, j)
+A pair of points i, j is chosen uniformly, and B is the union of their components. The *launch* is a function of B, i, j
 and the data, not of how B is divided now: two sides start from x_i alone and from x_j alone, and a few rounds of soft
 reassignment, parallel over B, end in expected log densities and Gaussians q_1, q_2 of the two sides' classifiers.
 
@@ -14,8 +14,8 @@ reassignment, parallel over B, end in expected log densities and Gaussians q_1, 
 with m the block marginals, g_k(eta) = N(eta; 0, nu^2 I) prod_{n in B_k} phi(y_n | eta^T a_n), and g that of all of B. A
 merge has the inverse odds. Exact for any launch that keeps to the rule; a good one is accepted more often.
 
-Acceptance is delayed (Christen & Fox 2005): the square root of r = p(z') m(B_1) m(B_2) / (p(z) m(B)) is tested first, then
-the odds over that root, so that most merges, which are hopeless, are turned down before their launch is computed.
+Acceptance is delayed (Christen & Fox 2005): the square root of r = p(z') m(B_1) m(B_2) / (p(z) m(B)) is tested first,
+then the odds over that root, so that most merges, which are hopeless, are turned down before their launch is computed.
 
 Sources: Dahl (2003) and Jain & Neal (2004); their sequential restricted scans are here deterministic soft ones, which
 leaves a product of odds that all points of B draw from at once.
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -93,21 +94,22 @@ def launch(block: Data, pair: Tensor, model: Mixture) -> Launch:
     responsibilities = block.X.new_zeros(block.num_data, 2)
     responsibilities[pair, [0, 1]] = 1
     for step in range(_NUM_ROUNDS + 1):
+        last = step == _NUM_ROUNDS
         chi = likelihood.prior() + likelihood.weighted_statistics(block.X, responsibilities)
         expected = likelihood.expected_log_density(block.X, chi) + responsibilities.sum(0).log()
         log_density = expected[:, 1] - expected[:, 0]
         log_density[pair] = log_density.new_tensor([-torch.inf, torch.inf])
-        sides = fit_classifiers(block, responsibilities, model, sides)
-        if step < _NUM_ROUNDS:
+        sides = fit_classifiers(block, responsibilities, model, sides, num_steps=_NUM_STEPS // 2 if last else 1)
+        if not last:
             margin = _log_margin(block, sides.weights.mean, model)
             odds = log_density + margin[:, 1] - margin[:, 0]
             responsibilities = torch.sigmoid(torch.stack([-odds, odds], 1))
-    whole = fit_classifiers(block, torch.ones_like(responsibilities[:, :1]), model, num_steps=2 * _NUM_ROUNDS)
+    whole = fit_classifiers(block, torch.ones_like(responsibilities[:, :1]), model, num_steps=_NUM_STEPS)
     return Launch(log_density, sides.weights, whole.weights)
 
 
 class Fit(NamedTuple):
-    """A Gaussian for the classifiers of K soft components, and the pseudo-observations it came from."""
+    """Gaussians for the classifiers of K soft components, and the pseudo-observations they came from."""
 
     precision: Tensor  # [B, K, C]
     shift: Tensor  # [B, K, C]
@@ -115,51 +117,76 @@ class Fit(NamedTuple):
 
 
 def fit_classifiers(
-    block: Data, responsibilities: Tensor, model: Mixture, start: Fit | None = None, *, num_steps: int = 2
+    block: Data, responsibilities: Tensor, model: Mixture, start: Fit | None = None, *, num_steps: int = 1
 ) -> Fit:
-    """Gaussians N(mean_k, A_k^-1) near g_k(eta), from soft assignments [B, K]: half steps on from `start`, or the prior.
+    """Gaussians N(mean_k, A_k^-1) near g_k(eta), from soft assignments [B, K]: steps from `start`, or from the prior.
 
-    precision = -E phi'', shift = E phi' + precision E f of log phi under the last step's Gaussian of the score f: at the
-    fixed point the Gaussian has the least KL to g_k (Opper & Archambeau 2009). By quadrature, so for any loss.
+    A step goes halfway to precision = -E phi'', shift = E phi' + precision E f of log phi under the present Gaussian of
+    the score f; at a fixed point the Gaussian has the least KL to g_k (Opper & Archambeau 2009). Expectations are by
+    quadrature, so for any loss. A step that lowers the bound E log phi - KL(N || prior) is tried again at a quarter.
     """
+    none = block.X.new_zeros(block.num_data, responsibilities.shape[1], block.targets.shape[1])
+    fit = _fit(block, responsibilities, model, *(start[:2] if start else (none, none)))
+    if not none.shape[2]:
+        return fit
+    bound, goal = _improve(block, responsibilities, model, fit)
+    step = 0.5
+    for _ in range(num_steps):
+        halfway = (torch.lerp(own, to, step) for own, to in zip(fit[:2], goal, strict=True))
+        trial = _fit(block, responsibilities, model, *halfway)
+        trial_bound, trial_goal = _improve(block, responsibilities, model, trial)
+        if trial_bound > bound:
+            fit, bound, goal, step = trial, trial_bound, trial_goal, 0.5
+        else:
+            step /= 4
+    return fit
 
-    def ridge(precision: Tensor, shift: Tensor) -> Ridge:
-        return soft_ridge(block.features, precision, shift, responsibilities, weight_scale=model.weight_scale)
 
-    shape = (block.num_data, responsibilities.shape[1], block.targets.shape[1])
-    none = block.X.new_zeros(shape)
-    precision, shift, weights = start or Fit(none, none, ridge(none, none))
-    for _ in range(num_steps if shape[2] else 0):
-        mean = torch.einsum("np,kpc->nkc", block.features, weights.mean)
-        scale = weights.score_variance(block.features).sqrt().clamp(min=_LEAST_SCALE)
-        pieces = [
-            _quadratic(mean[rows], scale[rows], block.targets[rows], model)
-            for rows in row_chunks(block.X, _NUM_NODES * mean[0].numel())
-        ]
-        slope, curvature = (torch.cat(piece) for piece in zip(*pieces, strict=True))
-        observed = (-curvature).clamp(min=0)
-        # whole steps may cycle for ever: the curvature of a hinge moves with its kink
-        precision = (precision + observed) / 2
-        shift = (shift + slope + observed * mean) / 2
-        weights = ridge(precision, shift)
+def _fit(block: Data, responsibilities: Tensor, model: Mixture, precision: Tensor, shift: Tensor) -> Fit:
+    weights = soft_ridge(block.features, precision, shift, responsibilities, weight_scale=model.weight_scale)
     return Fit(precision, shift, weights)
 
 
-def _quadratic(mean: Tensor, scale: Tensor, targets: Tensor, model: Mixture) -> tuple[Tensor, Tensor]:
-    """(E phi', E phi'') [B, K, C] of log phi for scores N(mean, scale^2), through E[e log phi] and E[(e^2 - 1) log phi]."""
-    nodes, masses = (mean.new_tensor(rule) for rule in np.polynomial.hermite_e.hermegauss(_NUM_NODES))
-    masses = masses / masses.sum()
-    slope, curvature = torch.empty_like(mean), torch.empty_like(mean)
-    for columns in model.loss.blocks(mean.shape[2]):
+def _improve(block: Data, responsibilities: Tensor, model: Mixture, fit: Fit) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The bound, summed over the components, and the precision and shift [B, K, C] to go towards."""
+    mean = torch.einsum("np,kpc->nkc", block.features, fit.weights.mean)
+    scale = fit.weights.score_variance(block.features).sqrt().clamp(min=_LEAST_SCALE)
+    pieces = [
+        _quadratic(mean[rows], scale[rows], block.targets[rows], model)
+        for rows in row_chunks(block.X, _NUM_NODES * mean[0].numel())
+    ]
+    value, slope, curvature = (torch.cat(piece) for piece in zip(*pieces, strict=True))
+    precision = (-curvature).clamp(min=0)
+    bound = (responsibilities * value).sum() - fit.weights.kl(model.weight_scale).sum()
+    return bound, (precision, slope + precision * mean)
+
+
+def _quadratic(mean: Tensor, scale: Tensor, targets: Tensor, model: Mixture) -> tuple[Tensor, Tensor, Tensor]:
+    """E log phi [B, K], E phi' and E phi'' [B, K, C] of log phi for scores N(mean, scale^2).
+
+    phi' = E[e log phi] / scale, phi'' = E[(e^2 - 1) log phi] / scale^2 with e the standardized score. Scores that
+    meet in one factor move one at a time, the others at their means.
+    """
+    nodes, masses = mean.new_tensor(_normal_quadrature())
+    moments = torch.stack([masses, masses * nodes, masses * (nodes.square() - 1)])
+    value, slope, curvature = mean.new_zeros(mean.shape[:2]), torch.empty_like(mean), torch.empty_like(mean)
+    blocks = model.loss.blocks(mean.shape[2])
+    for columns in blocks:
         scores = mean.expand(_NUM_NODES, *mean.shape).clone()
         scores[..., columns] += nodes.view(-1, 1, 1, 1) * scale[..., columns]
         log_factor = model.loss.log_factor(scores, targets.unsqueeze(1))
-        # scores that meet in one factor move one at a time; others each have a factor of their own
-        log_factor = log_factor[..., columns] if columns == slice(0, mean.shape[2]) else log_factor.sum(-1, keepdim=True)
-        slope[..., columns] = torch.einsum("g,gnkc->nkc", masses * nodes, log_factor) / scale[..., columns]
-        second = torch.einsum("g,gnkc->nkc", masses * (nodes.square() - 1), log_factor)
+        expected, first, second = torch.einsum("mg,gnkc->mnkc", moments, log_factor)
+        value += expected.sum(-1) / len(blocks)
+        slope[..., columns] = first / scale[..., columns]
         curvature[..., columns] = second / scale[..., columns].square()
-    return slope, curvature
+    return value, slope, curvature
+
+
+@cache
+def _normal_quadrature() -> list[list[float]]:
+    """Nodes and masses of a standard normal."""
+    nodes, masses = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
+    return [nodes.tolist(), (masses / masses.sum()).tolist()]
 
 
 # -- the odds ----------------------------------------------------------------------------------------------------------
@@ -239,7 +266,7 @@ def _merge(
     *,
     truncated: bool,
 ) -> PartitionState:
-    """All in `own`; the label `other` is free again: it goes, or in the truncated model takes a classifier of the prior."""
+    """All in `own`; the label `other` is free: it goes, or in the truncated model takes a classifier of the prior."""
     assignments = torch.where(state.assignments == other, own, state.assignments)
     kept = state.weights.clone()
     kept[own] = weights[2]
@@ -270,6 +297,7 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dt
     return torch.rand(shape, generator=generator, dtype=dtype, device=generator.device)
 
 
-_NUM_ROUNDS = 5
+_NUM_ROUNDS = 4
+_NUM_STEPS = 10
 _NUM_NODES = 16
 _LEAST_SCALE = 1e-2  # below it differences of log phi are rounding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
 from . import partition
 from .partition import PartitionState
-from .penalty import penalty_for
+from .penalty import joint_penalty, single_penalty
 from .problem import Problem
 
 __all__ = ["SmallVariance"]
@@ -30,8 +31,7 @@ class SmallVariance(Backend):
 
     Parameters
     ----------
-    penalty : cost of one more component, weighed against what it saves on all points together; the classical rule of
-        DP-means opens one at squared distance 2 penalty / scale of a single point. None: from `num_components`
+    penalty : cost of one more component; None: from `num_components`
     scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components
     num_components : number of components for which the penalty is chosen if it is None; the fit may find another
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
@@ -39,6 +39,10 @@ class SmallVariance(Backend):
     max_steps : most sweeps of a restart
     num_restarts : descents from different seeds; the lowest is kept
     merge : try to merge components whenever the descent has settled
+    creation : "joint": a component opens where that pays for all points that would join it, so that L gets low; a
+        sensible penalty then grows with the number of points. "single": only where it pays for one point alone, as in
+        DP-means as published, where the penalty is a squared distance times scale / 2; L stays higher, but it
+        finds small components beside large ones
     seed : of all randomness
     progress : a progress bar; None: on a terminal only
 
@@ -65,10 +69,13 @@ class SmallVariance(Backend):
     max_steps: int = 100
     num_restarts: int = 1
     merge: bool = True
+    creation: str = "joint"
     seed: int = 0
     progress: bool | None = None
 
     def check(self, model: Any) -> None:
+        if self.creation not in ("joint", "single"):
+            raise ValueError(f"creation is {self.creation!r}; it must be 'joint' or 'single'.")
         positive = {"scale": self.scale} | ({} if self.penalty is None else {"penalty": self.penalty})
         for name, value in positive.items():
             if not 0 < value < float("inf"):
@@ -81,23 +88,29 @@ class SmallVariance(Backend):
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1.")
 
     def kernel(self, model: Any) -> Kernel:
-        problems: dict[int, Problem] = {}
+        single = self.creation == "single"
 
+        @cache
         def problem(data: Any) -> Problem:
-            """The coordinates of the data are computed once in a fit."""
-            if id(data) not in problems:
-                problems[id(data)] = Problem.of(model, data, self.scale)
-            return problems[id(data)]
+            """The coordinates of the data, computed once in a fit."""
+            return Problem.of(model, data, self.scale)
+
+        @cache
+        def penalty(data: Any) -> float:
+            """The same one for all restarts, whose objectives are compared."""
+            if self.penalty is not None:
+                return self.penalty
+            if single:
+                return single_penalty(problem(data), self.num_components)
+            generator = torch.Generator(data.X.device).manual_seed(self.seed)
+            return joint_penalty(problem(data), self.num_components, generator)
 
         def init(model: Any, data: Any, generator: torch.Generator) -> PartitionState:
-            penalty = self.penalty
-            if penalty is None:  # the same one for all restarts, whose objectives are compared
-                seeded = torch.Generator(data.X.device).manual_seed(self.seed)
-                penalty = penalty_for(problem(data), self.num_components, seeded)
-            return partition.init(problem(data), penalty)
+            return partition.init(problem(data), penalty(data))
 
         def sweep(state: PartitionState, data: Any, model: Any, generator: torch.Generator) -> PartitionState:
-            return partition.sweep(state, problem(data), generator, tolerance=self.tolerance, merge=self.merge)
+            options = {"tolerance": self.tolerance, "merge": self.merge, "single": single}
+            return partition.sweep(state, problem(data), generator, **options)
 
         return Kernel(PartitionState, init, sweep, value=lambda state, data, model: state.objective, draw=_draw)
 

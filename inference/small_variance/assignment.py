@@ -41,11 +41,12 @@ def own_scores(problem: Problem, assignments: Tensor, weights: Tensor) -> Tensor
     """Scores [N, C] of every point under the classifiers of its own component."""
     features = problem.data.features
     scores = features.new_empty(len(features), weights.shape[2])
+    rows_of_weights = weights.mT.contiguous()
     step = _chunk_rows(features, weights.shape[1] * weights.shape[2])
     for start in range(0, len(features), step):
         rows = slice(start, start + step)
-        own = weights[assignments[rows]]
-        torch.sum(own.mul_(features[rows].unsqueeze(2)), 1, out=scores[rows])
+        own = rows_of_weights.index_select(0, assignments[rows])
+        torch.sum(own.mul_(features[rows].unsqueeze(1)), 2, out=scores[rows])
     return scores
 
 
@@ -76,7 +77,7 @@ def _cost_chunks(problem: Problem, centers: Tensor, weights: Tensor) -> Iterator
     slope, offset = problem.likelihood.divergence_terms(centers)
     slope, offset = (problem.scale * slope).T.contiguous(), problem.scale * offset
     stacked = weights.transpose(0, 1).reshape(P, K * C)
-    step = _chunk_rows(X, K * max(1, C))
+    step = _chunk_rows(X, K * (1 + C))
     buffer, scores = X.new_empty(step, K), X.new_empty(step, K * C)
     for start in range(0, N, step):
         rows = slice(start, min(N, start + step))
@@ -98,6 +99,6 @@ def _chunk_rows(X: Tensor, width: int) -> int:
     return max(1, min(len(X), (_GPU_NUMBERS if X.is_cuda else _CACHE_NUMBERS) // max(1, width)))
 
 
-_CACHE_NUMBERS = 2**15
+_CACHE_NUMBERS = 2**17
 _GPU_NUMBERS = 2**25
 _SUM_ROWS = 2**14

@@ -54,13 +54,14 @@ def sweep(
     *,
     tolerance: float = 1e-3,
     merge: bool = True,
+    single: bool = False,
     most_components: int | None = None,
 ) -> PartitionState:
     """One pass over the points. A settled state is also searched for splits and merges before it is final."""
     before = state
     state, cost = assign(state, problem)
     if state.grows or state.settled or bool((cost - problem.founding > state.penalty).any()):
-        state = open_components(state, cost, problem, generator, most_components)
+        state = open_components(state, cost, problem, generator, single=single, most_components=most_components)
     state, parts = fit_components(state, problem, _POLISH if state.settled else 1)
     if merge and state.settled:
         state, parts = merge_components(state, parts, problem)
@@ -74,18 +75,30 @@ def assign(state: PartitionState, problem: Problem) -> tuple[PartitionState, Ten
 
 
 def open_components(
-    state: PartitionState, cost: Tensor, problem: Problem, generator: torch.Generator, most: int | None = None
+    state: PartitionState,
+    cost: Tensor,
+    problem: Problem,
+    generator: torch.Generator,
+    *,
+    single: bool = False,
+    most_components: int | None = None,
 ) -> PartitionState:
     """Open components at some points, best first, as long as that saves more than it costs:
 
     gain(i) = sum_n [Q_n(z_n) - Q_n(component of i alone)]_+ - penalty - |eta_i|^2 / (2 nu^2) - smoothing
 
     Savings are those left over by the components opened before. A candidate that lost over half of its own to them is
-    put off: once the centres have moved to their means it would often not be worth it.
+    put off: once the centres have moved to their means it would often not be worth it. With `single` only points for
+    which a component of their own would pay are candidates.
     """
     K = len(state.centers)
-    limit = len(cost) if most is None else most - K
-    candidates = _candidates(cost - problem.founding, K, generator)
+    limit = len(cost) if most_components is None else most_components - K
+    excess = cost - problem.founding
+    candidates = _candidates(excess, K, generator)
+    if single:
+        candidates = candidates[excess[candidates] > state.penalty]
+        if not len(candidates):
+            return replace(state, grows=False)
     centers, weights = problem.founders(candidates)
     charges = problem.charges(centers, weights) + state.penalty
     costs = all_costs(problem, centers, weights)

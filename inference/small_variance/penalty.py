@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
+from ...models.priors.dirichlet_process import farthest_first_penalty
+from .assignment import all_costs
 from .merge import merge_once
 from .partition import fit_components, init, sweep
 from .problem import Problem
 
-__all__ = ["penalty_for"]
+__all__ = ["joint_penalty", "single_penalty"]
 
 
-def penalty_for(problem: Problem, num_components: int, generator: torch.Generator) -> float:
+def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator) -> float:
     """Between what the last of `num_components` components saves and what one more would save (geometric mean).
 
     With L_K the objective of K components without their penalty, K of them are best where
@@ -39,6 +42,23 @@ def penalty_for(problem: Problem, num_components: int, generator: torch.Generato
     least = _LEAST * float(state.objective)
     above, below = max(above, least), max(below, least) if below else 4 * above
     return (above * below) ** 0.5 * problem.num_data / sample.num_data
+
+
+def single_penalty(problem: Problem, num_components: int) -> float:
+    """Between what the last of `num_components` components saves its founder and what one more would (geometric mean).
+
+    Founders are taken farthest first, each with its own classifier (math/dp-mixtures, section 8).
+    """
+    start = init(problem, 0.0)
+
+    def cost_of(index: int | None) -> Tensor:
+        if index is None:
+            return all_costs(problem, start.centers, start.weights)[0]
+        return all_costs(problem, *problem.founders(torch.tensor([index], device=problem.X.device)))[0]
+
+    last, further = (farthest_first_penalty(cost_of, num_components + more, problem.founding) for more in (0, 1))
+    least = _LEAST * float(start.objective)
+    return (max(last, least) * max(further, least)) ** 0.5
 
 
 _MOST_ROWS = 20_000

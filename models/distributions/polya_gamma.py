@@ -1,8 +1,8 @@
 """The Polya-Gamma law PG(1, z): the scale mixture behind the logistic factor.
 
 X = 4 omega has density prop. to cosh(u) exp(-u^2 X / 2) J*(X), u = |z| / 2, whose alternating series has one form that
-falls fast to the left of t = 0.64 and one to the right. Proposals come from the first term of either side; four terms of
-the series decide exactly, the next one being below 1e-26. Sources: Devroye (2009); Polson, Scott & Windle (2013),
+falls fast to the left of t = 0.64 and one to the right. Proposals come from the first term of either side; four terms
+of the series decide exactly, the next one being below 1e-26. Sources: Devroye (2009); Polson, Scott & Windle (2013),
 written as one flat rejection loop over all elements that still wait (math/discriminative-clustering, section 14).
 """
 
@@ -26,51 +26,42 @@ _CHUNK = 1 << 14  # elements whose working set stays in a core's cache
 
 def polya_gamma(tilt: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draws of PG(1, z) in the shape of `tilt` z [...]; without a generator, from the global random stream."""
-    half = (tilt.abs() / 2).reshape(-1)
-    chunk = _CHUNK if tilt.device.type == "cpu" else max(half.numel(), 1)
-    pieces = [_draw(part, generator) for part in half.split(chunk)]
-    return (torch.cat(pieces) / 4 if pieces else half).view(tilt.shape)
+    u = (tilt.abs() / 2).reshape(-1)
+    X = torch.empty_like(u)
+    chunk = _CHUNK if u.device.type == "cpu" else max(len(u), 1)
+    for steep in (False, True):
+        waiting = torch.nonzero((u >= 1 / _SPLIT) == steep).squeeze(1)
+        while len(waiting):
+            rejected = []
+            for index in waiting.split(chunk):
+                proposal, accepted = _propose(u[index], steep, generator)
+                X[index] = proposal  # a rejected one is overwritten later
+                rejected.append(index[~accepted])
+            waiting = torch.cat(rejected)
+    return (X / 4).view(tilt.shape)
 
 
-def _draw(u: Tensor, generator: torch.Generator | None) -> Tensor:
-    """X [n] for u [n] >= 0."""
-    out = torch.empty_like(u)
-    waiting = torch.arange(len(u), device=u.device)
-    while len(waiting):
-        X, accepted = _propose(u, generator)
-        out[waiting[accepted]] = X[accepted]
-        waiting, u = waiting[~accepted], u[~accepted]
-    return out
-
-
-def _propose(u: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """A proposal [n] for each element, and whether it is accepted."""
+def _propose(u: Tensor, steep: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """A proposal X [n] for each element u, all of them at least 1 / t or all below, and whether it is accepted."""
     like: dict[str, Any] = {"generator": generator, "dtype": u.dtype, "device": u.device}
-    rate = math.pi**2 / 8 + u.square() / 2  # K
-    log_right = math.log(math.pi / 2) - rate.log() - rate * _SPLIT
-    log_left = torch.where(u < 1 / _SPLIT, math.log(4 * _TAIL), math.log(2) - u)
-    right = torch.rand(u.shape, **like) < torch.sigmoid(log_right - log_left)
-    X = _SPLIT - torch.log1p(-torch.rand(u.shape, **like)) / rate
-    left = torch.nonzero(~right).squeeze(1)
-    X[left], kept = _left(u[left], generator)
-    # e_n of both sides share n (n + 1); beyond the exponent's range the term is 0
-    decay = torch.where(right, X * (math.pi**2 / 2), 2 / X)
-    series = 1 - 3 * (-2 * decay).exp() + 5 * (-6 * decay).exp() - 7 * (-12 * decay).exp()
-    accepted = torch.rand(u.shape, **like) < series
-    accepted[left] &= kept
-    return X, accepted
-
-
-def _left(u: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """Proposals below t: a truncated Levy law thinned by exp(-u^2 X / 2), or for large u an inverse Gaussian."""
-    like: dict[str, Any] = {"generator": generator, "dtype": u.dtype, "device": u.device}
-    levy = torch.special.ndtri(_TAIL * (1 - torch.rand(u.shape, **like))).square().reciprocal()
-    kept = torch.rand(u.shape, **like) < torch.exp(-u.square() * levy / 2)
-    steep = torch.nonzero(u >= 1 / _SPLIT).squeeze(1)
-    if len(steep):
-        levy[steep] = inverse_gaussian(u[steep].reciprocal(), generator)
-        kept[steep] = levy[steep] <= _SPLIT
-    return levy, kept
+    rate = torch.addcmul(u.new_full((), math.pi**2 / 8), u, u, value=0.5)  # K
+    odds = rate * torch.exp(rate * _SPLIT - u if steep else rate * _SPLIT).mul_((4 if steep else 8 * _TAIL) / math.pi)
+    level = (1 - torch.rand(u.shape, **like)).mul_(1 + odds)  # uniform on (0, 1 + odds]: up to 1 for the right piece
+    X = _SPLIT - level.log() / rate
+    left = torch.nonzero(level > 1).squeeze(1)
+    test = torch.rand(u.shape, **like)
+    if steep:
+        X[left] = inverse_gaussian(u[left].reciprocal(), generator)
+        test.add_((X > _SPLIT) & (level > 1))
+    else:
+        # the Levy law below t, thinned by exp(-u^2 X / 2); the rest of the level is uniform again
+        quantile = torch.erfinv(1 - 2 * _TAIL * ((level[left] - 1) / odds[left]))
+        levy = 0.5 / quantile.square_().clamp_(max=50.0)  # infinite where the argument rounds to 1
+        X[left] = levy
+        test[left] *= torch.exp(u[left].square_().mul_(levy).mul_(0.5))
+    # e_n = n (n + 1) / 2 e_1, so that the terms are powers of exp(-e_1)
+    r = torch.where(level > 1, -4 / X, X * -9.0).exp_()
+    return X, ~(test >= 1 - r * (3 - r.square() * (5 - 7 * r**3)))  # a NaN passes, so that the loop ends
 
 
 class PolyaGamma(Distribution):

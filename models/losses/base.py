@@ -8,6 +8,7 @@ them: C = 1 for a binary or real target, C = L for L classes (targets -1 / +1), 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..config import Config
+from .tilted_normal import draw_interpolated, log_normal_density, normal_nodes
 
 __all__ = ["Loss", "PseudoObservation"]
 
@@ -30,13 +32,15 @@ class Loss(Config, ABC):
     """A margin loss; `testing.check_loss` checks every method below against `log_factor`."""
 
     is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over y
-    target: ClassVar[str] = "sign"  # "sign": a binary loss, targets -1 / +1; "real": a regression loss, targets as they are
+    target: ClassVar[str] = (
+        "sign"  # "sign": a binary loss, targets -1 / +1; "real": a regression loss, targets as they are
+    )
 
     # -- the definition ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
-        """log phi(y | f). At most 0, except for additive constants that depend on neither f nor y."""
+        """log phi(y | f), at most 0."""
 
     # -- one reading for each backend --------------------------------------------------------------------------
 
@@ -61,22 +65,32 @@ class Loss(Config, ABC):
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
         """log E phi(y | f) for f ~ N(0, scale^2): the weight of opening a component at a point.
 
-        The default is the trapezoid rule with step scale / 100: a kink of phi costs 1e-5 (slope * scale) relative.
+        The default is the trapezoid rule in f with step scale / 100: phi should not change much within a step.
         """
-        return self._log_nodes(scale, y).logsumexp(-1)
+        scale, y = torch.broadcast_tensors(scale, y)
+        rows = zip(scale.reshape(-1, 1).split(_CHUNK), y.reshape(-1, 1).split(_CHUNK), strict=True)
+        log_integrals = [self._log_tilted(*row)[1].logsumexp(-1) for row in rows]
+        return (torch.cat(log_integrals) + math.log(_STEP)).view(y.shape) if log_integrals else y
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """A score from N(0, scale^2) phi(y | f) / (its integral): the first score of a component just opened."""
-        return scale * (draw_node(self._log_nodes(scale, y), _STEP, generator) - _REACH)
+        """A score from N(0, scale^2) phi(y | f) / (its integral): the first score of a component just opened.
+
+        The default interpolates the log density between nodes scale / 100 apart.
+        """
+        scale, y = torch.broadcast_tensors(scale, y)
+        rows = zip(scale.reshape(-1, 1).split(_CHUNK), y.reshape(-1, 1).split(_CHUNK), strict=True)
+        draws = [draw_interpolated(*self._log_tilted(*row), generator) for row in rows]
+        return scale * torch.cat(draws).view(y.shape)
 
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Small variance: (score, cost) that minimize -log phi(y | f) + f^2 / (2 variance) over f.
 
-        The default zooms in on the best of 65 nodes. As log phi <= 0, f^2 <= 2 variance (-log phi(y | 0)) at the optimum.
+        The default zooms in on the best of 65 nodes. As log phi <= 0, f^2 <= -2 variance log phi(y | 0) at the optimum.
         """
         variance, y = (tensor.unsqueeze(-1) for tensor in torch.broadcast_tensors(variance, y))
         variance = variance.clamp(min=torch.finfo(variance.dtype).tiny)
-        center, radius = torch.zeros_like(variance), torch.sqrt(-2 * variance * self.log_factor(torch.zeros_like(y), y))
+        center = torch.zeros_like(variance)
+        radius = torch.sqrt(-2 * variance * self.log_factor(center, y))
         nodes = torch.linspace(-1, 1, 65, dtype=y.dtype, device=y.device)
         for _ in range(_NUM_ZOOMS):
             score = center + radius * nodes
@@ -87,19 +101,21 @@ class Loss(Config, ABC):
     def probabilities(self, scores: Tensor) -> Tensor:
         """Class probabilities [..., L] of scores [..., C] (C = 1: L = 2), increasing in each class's own score.
 
-        The factor normalized over the classes: a reading for prediction, not a part of the model.
+        The default is the factor normalized over the classes: a reading for prediction, not a part of the model.
         """
         if self.target == "real":
-            raise NotImplementedError(f"{type(self).__name__} has real targets, hence no class probabilities: use predict.")
+            raise NotImplementedError(f"{type(self).__name__} has real targets, no classes: use predict(X).")
         num_scores = scores.shape[-1]
-        signs = scores.new_tensor([[-1.0], [1.0]]) if num_scores == 1 else 2 * torch.eye(num_scores).to(scores) - 1
+        if num_scores == 1:
+            signs = scores.new_tensor([[-1.0], [1.0]])
+        else:
+            signs = 2 * torch.eye(num_scores, dtype=scores.dtype, device=scores.device) - 1
         return self.log_factor(scores.unsqueeze(-2), signs).sum(-1).softmax(-1)
 
-    def _log_nodes(self, scale: Tensor, y: Tensor) -> Tensor:
-        """log weights [..., G] of N(0, scale^2) phi(y | f) at the nodes of the trapezoid rule."""
-        scale, y = (tensor.unsqueeze(-1) for tensor in torch.broadcast_tensors(scale, y))
-        nodes = normal_nodes(scale)
-        return self.log_factor(scale * nodes, y) + log_normal_weight(nodes)
+    def _log_tilted(self, scale: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Nodes g [G], and the log density [..., G] of N(g; 0, 1) phi(y | scale g); scale, y [..., 1]."""
+        nodes = normal_nodes(scale, _STEP)
+        return nodes, self.log_factor(scale * nodes, y) + log_normal_density(nodes)
 
     # -- classes whose scores meet in one factor (Crammer-Singer) override these two -----------------------------
 
@@ -111,3 +127,7 @@ class Loss(Config, ABC):
         """Given the other columns, the factor in these columns is a binary factor of (score - reference)."""
         return 0.0
 
+
+_STEP = 0.01  # of the trapezoid rule, in standard deviations
+_CHUNK = 1024  # rows of nodes in memory at a time
+_NUM_ZOOMS = 14  # to 16^-14 of the first radius

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -60,7 +61,7 @@ class EpsilonInsensitive(Loss):
         below, inside = level < cumulative[..., 0], level < cumulative[..., 1]
         near, far = y.abs() - self.epsilon, y.abs() + self.epsilon
         log_level = log_uniform(scale, generator)
-        log_inside = torch.log1p(log_level.exp() * _log_ratio(near / scale, far / scale).expm1())
+        log_inside = torch.log1p(-torch.exp(log_level + _log_share(near / scale, 2 * self.epsilon / scale)))
         tilt = 2 * self.strength * scale
         bound = torch.where(below, tilt - near / scale, torch.where(inside, near / scale, tilt + far / scale))
         excess = scale * normal_excess(bound, torch.where(inside & ~below, log_inside, log_level))
@@ -83,7 +84,7 @@ class EpsilonInsensitive(Loss):
     def _log_pieces(self, scale: Tensor, distance: Tensor) -> Tensor:
         """log E[phi; piece] [..., 3] below, inside and above the tube around |y| = distance."""
         near, far = distance - self.epsilon, distance + self.epsilon
-        inside = torch.log(-_log_ratio(near / scale, far / scale).expm1()) + log_normal_tail(near, scale)
+        inside = _log_share(near / scale, 2 * self.epsilon / scale) + log_normal_tail(near, scale)
         below, above = (log_linear_tail(self.strength, margin, scale) for margin in (near, -far))
         return torch.stack([below, inside, above], -1)
 
@@ -92,7 +93,17 @@ class EpsilonInsensitive(Loss):
         return PseudoObservation(self.strength**2 * (upper + lower), self.strength**2 * shift)
 
 
-def _log_ratio(near: Tensor, far: Tensor) -> Tensor:
-    """log P(Z > far) / P(Z > near) of a standard normal Z; the difference of the two logs would cancel for near > 0."""
-    direct = torch.special.log_ndtr(-far) - torch.special.log_ndtr(-near)
-    return torch.where(near > 0, log_survival_ratio(near.clamp(min=0.0), far - near), direct)
+def _log_share(near: Tensor, width: Tensor) -> Tensor:
+    """log P(Z < near + width | Z > near) of a standard normal Z, for near >= -width / 2.
+
+    A narrow interval, whose ends' tails would cancel, by the midpoint rule with its next term.
+    """
+    far, middle = near + width, near + width / 2
+    log_ratio = torch.where(
+        near > 0,
+        log_survival_ratio(near.clamp(min=0.0), width),
+        torch.special.log_ndtr(-far) - torch.special.log_ndtr(-near),
+    )
+    log_hazard = -torch.log(torch.special.erfcx(near / math.sqrt(2)) * math.sqrt(math.pi / 2))
+    narrow = width.log() + log_hazard - width * (near + width / 4) / 2 + width.square() * (middle.square() - 1) / 24
+    return torch.where(width * (1 + middle) < 0.01, narrow, torch.log(-log_ratio.expm1()))

@@ -48,7 +48,9 @@ class Hinge(Loss):
         return -self.strength * (self.margin - y * score_mean + (square / width + width) / 2)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        return log_hinge_integral(self.strength, self.margin, scale).expand(torch.broadcast_shapes(scale.shape, y.shape))
+        return log_hinge_integral(self.strength, self.margin, scale).expand(
+            torch.broadcast_shapes(scale.shape, y.shape)
+        )
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         scale, y = torch.broadcast_tensors(scale, y)
@@ -81,7 +83,5 @@ def draw_inverse_omega(violation: Tensor, generator: torch.Generator) -> Tensor:
 def hinge_optimum(strength: float, margin: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """(f, cost) that minimize 2 c max(0, margin - f) + f^2 / (2 variance); margin >= 0, variance >= 0."""
     reach = 2 * strength * variance
-    cost = torch.where(
-        reach <= margin, 2 * strength * (margin - strength * variance), margin.square() / (2 * variance)
-    )
+    cost = torch.where(reach <= margin, 2 * strength * (margin - strength * variance), margin.square() / (2 * variance))
     return torch.minimum(reach, margin), cost

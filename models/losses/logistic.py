@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from ..distributions.polya_gamma import polya_gamma
 from .base import Loss, PseudoObservation
@@ -22,8 +22,8 @@ class Logistic(Loss):
 
     phi = (1/2) exp(y f / 2) E exp(-omega f^2 / 2),   omega ~ PG(1, 0)
 
-    so that given omega the factor is a pseudo-observation with precision omega and shift y / 2. The bound of `expect` is
-    that of Jaakkola & Jordan (2000).
+    so that given omega the factor is a pseudo-observation with precision omega and shift y / 2. The bound of `expect`
+    is that of Jaakkola & Jordan (2000).
     """
 
     is_likelihood: ClassVar[bool] = True
@@ -60,10 +60,10 @@ class Logistic(Loss):
         log_score = torch.minimum(variance / 2, torch.log1p(variance)).log()
         for _ in range(_NEWTON_STEPS):
             score = log_score.exp()
-            excess = log_score + softplus(score) - variance.log()
+            excess = log_score - logsigmoid(-score) - variance.log()  # softplus would round early
             log_score = log_score - excess / (1 + score * torch.sigmoid(score))
         score = log_score.exp()
-        return y * score, softplus(-score) + score * (score / variance) / 2
+        return y * score, score * (score / variance) / 2 - logsigmoid(score)
 
 
 _NEWTON_STEPS = 8  # from the right of a convex function: exact to rounding for variances in 1e-30..1e30

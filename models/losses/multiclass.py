@@ -10,7 +10,16 @@ from torch import Tensor
 
 from .base import Loss, PseudoObservation
 from .hinge import Hinge
-from .tilted_normal import draw_hinge, draw_node, log_hinge_integral, log_uniform, normal_excess, positive
+from .tilted_normal import (
+    draw_hinge,
+    draw_interpolated,
+    log_hinge_integral,
+    log_normal_density,
+    log_uniform,
+    normal_excess,
+    normal_nodes,
+    positive,
+)
 
 __all__ = ["CrammerSinger", "OneVsRest"]
 
@@ -50,13 +59,21 @@ class OneVsRest(Loss):
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self.loss.one_point(variance, y)
 
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The factors normalized over the classes: the softmax of each class's log odds."""
+        if scores.shape[-1] == 1:
+            return self.loss.probabilities(scores)
+        positive_class = torch.ones_like(scores)
+        log_odds = self.loss.log_factor(scores, positive_class) - self.loss.log_factor(scores, -positive_class)
+        return log_odds.softmax(-1)
+
 
 @dataclass(eq=False)
 class CrammerSinger(Loss):
     """phi(y | f) = exp(-2 c max_m (l 1[m != y] + f_m - f_y)), scores f of L classes (Crammer & Singer 2001).
 
-    As a function of one class score, the others fixed, it is a hinge of (f_m - reference_m) with the sign of class m, so
-    the classes take turns: see `blocks` and `reference`. Targets are sign matrices [..., L]; terms of the factor and
+    As a function of one class score, the others fixed, it is a hinge of (f_m - reference_m) with the sign of class m,
+    so the classes take turns: see `blocks` and `reference`. Targets are sign matrices [..., L]; terms of the factor and
     costs have one column, [..., 1]. There is no closed expectation of the maximum, hence no `expect`.
 
     Parameters
@@ -96,15 +113,16 @@ class CrammerSinger(Loss):
         raise NotImplementedError(_NO_EXPECTATION)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        """The hinge's integral in f_y, averaged over the largest g of the other scores (math/dp-mixtures, section 3)."""
-        return torch.logsumexp(self._log_nodes_of_largest(scale, y), -1, keepdim=True) + math.log(_STEP)
+        """The hinge's integral in f_y, averaged over the largest of the other scores (math/dp-mixtures, section 3)."""
+        rows = scale.split(_CHUNK)
+        log_integrals = [self._log_largest(row, y.shape[-1] - 1)[1].logsumexp(-1, keepdim=True) for row in rows]
+        return torch.cat(log_integrals) + math.log(_STEP)
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """The largest of the other scores, then the score of the class given it, then the rest below it."""
         scale = positive(scale)
         num_others = y.shape[-1] - 1
-        nodes = self._log_nodes_of_largest(scale, y)
-        largest = (draw_node(nodes, _STEP, generator) - _REACH).unsqueeze(-1)
+        largest = draw_interpolated(*self._log_largest(scale, num_others), generator).unsqueeze(-1)
         own = draw_hinge(self.strength, self.margin + scale * largest, scale, generator)
         below = largest.expand(*largest.shape[:-1], num_others).contiguous()
         rest = below - normal_excess(-below, log_uniform(below, generator))
@@ -121,7 +139,9 @@ class CrammerSinger(Loss):
         q = positive(variance)
         a = (self.margin / (share * q)).clamp(max=2 * self.strength)
         slack = torch.relu(self.margin - q * a * share)
-        return torch.where(y > 0, q * a, -q * a / (num_classes - 1)), 2 * self.strength * slack + q * a.square() * share / 2
+        return torch.where(
+            y > 0, q * a, -q * a / (num_classes - 1)
+        ), 2 * self.strength * slack + q * a.square() * share / 2
 
     @property
     def _hinge(self) -> Hinge:
@@ -131,18 +151,16 @@ class CrammerSinger(Loss):
         """l 1[m != y] + f_m."""
         return score + self.margin * (1 - y) / 2
 
-    def _log_nodes_of_largest(self, scale: Tensor, y: Tensor) -> Tensor:
-        """log density [..., G] of the largest g of L - 1 standard normal scores, tilted by the hinge in f_y."""
-        num_others = y.shape[-1] - 1
-        g = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=scale.dtype, device=scale.device)
-        log_law = math.log(num_others) - g.square() / 2 - math.log(2 * math.pi) / 2
-        log_law = log_law + (num_others - 1) * torch.special.log_ndtr(g)
-        return log_law + log_hinge_integral(self.strength, self.margin + scale * g, scale)
+    def _log_largest(self, scale: Tensor, num_others: int) -> tuple[Tensor, Tensor]:
+        """Nodes g [G], and the log density [N, G] of the largest of the others' scores / scale, times the factor."""
+        g = normal_nodes(scale, _STEP)
+        log_law = math.log(num_others) + log_normal_density(g) + (num_others - 1) * torch.special.log_ndtr(g)
+        return g, log_law + log_hinge_integral(self.strength, self.margin + scale * g, scale)
 
 
 _NO_EXPECTATION = "CrammerSinger has no closed expected maximum, so SVI needs OneVsRest(Hinge(...)) instead."
-_REACH = 9.0  # standard deviations
-_STEP = 0.05
+_STEP = 0.05  # in standard deviations; the integrand is smooth, so that the trapezoid rule is exact to rounding
+_CHUNK = 1024  # rows of nodes in memory at a time
 
 
 def _largest_other(values: Tensor) -> Tensor:

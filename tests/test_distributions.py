@@ -1,0 +1,171 @@
+"""The inverse Gaussian and the Polya-Gamma law: draws against exact distribution functions, moments and transforms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from regbayes.models.distributions import InverseGaussian, PolyaGamma, draw, inverse_gaussian, polya_gamma
+from scipy.special import log_ndtr, ndtr
+from scipy.stats import kstest, norm
+
+NUM_DRAWS = 100_000
+KS_LEVEL = 1e-6
+MEANS = [1e-8, 1e-3, 0.1, 0.9, 1.0, 5.0, 300.0, math.inf]
+TILTS = [0.0, 1e-6, 0.5, -1.0, 2.0, 3.12, 3.13, -6.0, 20.0, 100.0]
+
+
+def omega_cdf(omega: np.ndarray, a: float) -> np.ndarray:
+    """Distribution function of 1 / x for x inverse Gaussian with mean 1 / a."""
+    root = np.sqrt(omega)
+    return ndtr((omega - a) / root) - np.exp(2 * a + log_ndtr(-(omega + a) / root))
+
+
+def assert_centered(values: torch.Tensor, expected: float) -> None:
+    values = values.double()
+    assert (values.mean() - expected).abs() < 5 * values.std() / math.sqrt(len(values)), (values.mean(), expected)
+
+
+def tilts(value: float, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.full((NUM_DRAWS,), value, dtype=dtype, device=generator.device)
+
+
+# -- inverse Gaussian ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("mean", MEANS)
+def test_inverse_gaussian_has_its_distribution_function(mean, dtype, generator):
+    x = inverse_gaussian(tilts(mean, generator, dtype), generator)
+    assert x.dtype == dtype
+    assert x.device == generator.device
+    assert torch.isfinite(x).all()
+    assert (x > 0).all()
+    x, a = x.double().cpu().numpy(), 1 / mean
+    if a <= 1e4:
+        assert kstest(1 / x, lambda omega: omega_cdf(omega, a)).pvalue > KS_LEVEL
+    elif dtype == torch.float64:  # omega is normal with mean a + 1, variance a + 2 up to its skewness 3 / sqrt a
+        assert kstest((1 / x - a - 1) / math.sqrt(a + 2), norm.cdf).pvalue > KS_LEVEL
+
+
+@pytest.mark.parametrize("mean", [1e-8, 1e-3, 0.1, 1.0, 5.0])
+def test_inverse_gaussian_moments(mean, generator):
+    x = inverse_gaussian(tilts(mean, generator), generator)
+    law = InverseGaussian(torch.tensor(mean, dtype=torch.float64))
+    assert_centered(x, law.mean.item())
+    assert_centered((x - mean).square(), law.variance.item())
+    assert_centered(1 / x, 1 / mean + 1)
+
+
+def test_inverse_gaussian_log_prob_is_normalized():
+    for mean in (0.2, 1.0, 30.0, math.inf):
+        law = InverseGaussian(torch.tensor(mean, dtype=torch.float64))
+        t = torch.linspace(-12, 80, 20_001, dtype=torch.float64)  # log x
+        assert torch.trapezoid((law.log_prob(t.exp()) + t).exp(), t).item() == pytest.approx(1, abs=1e-10)
+
+
+def test_inverse_gaussian_of_the_smallest_single_precision_means_is_positive(generator):
+    x = inverse_gaussian(tilts(1e-30, generator, torch.float32), generator)
+    torch.testing.assert_close(x, torch.full_like(x, 1e-30), rtol=1e-5, atol=0)
+
+
+# -- Polya-Gamma ---------------------------------------------------------------------------------------------------
+
+
+def grid_cdf(law: PolyaGamma) -> tuple[np.ndarray, np.ndarray]:
+    """omega and its distribution function, by the trapezoid rule in log omega."""
+    t = torch.linspace(math.log(1e-4), math.log(20.0), 200_001, dtype=torch.float64)
+    log_density = law.log_prob(t.exp()) + t
+    cdf = np.cumsum(log_density.exp().numpy()) * float(t[1] - t[0])
+    return t.exp().numpy(), cdf
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("tilt", TILTS)
+def test_polya_gamma_has_the_density_of_log_prob(tilt, dtype, generator):
+    omega = polya_gamma(tilts(tilt, generator, dtype), generator)
+    assert omega.dtype == dtype
+    assert omega.device == generator.device
+    nodes, cdf = grid_cdf(PolyaGamma(torch.tensor(tilt, dtype=torch.float64)))
+    assert cdf[-1] == pytest.approx(1, abs=1e-10)
+    assert kstest(omega.double().cpu().numpy(), lambda x: np.interp(x, nodes, cdf)).pvalue > KS_LEVEL
+
+
+@pytest.mark.parametrize("tilt", [*TILTS, 1e4, 1e8])
+def test_polya_gamma_moments(tilt, generator):
+    omega = polya_gamma(tilts(tilt, generator), generator)
+    law = PolyaGamma(torch.tensor(tilt, dtype=torch.float64))
+    assert_centered(omega, law.mean.item())
+    assert_centered((omega - law.mean.item()).square(), law.variance.item())
+
+
+@pytest.mark.parametrize("tilt", TILTS)
+@pytest.mark.parametrize("s", [0.3, 3.0, 40.0])
+def test_polya_gamma_laplace_transform(tilt, s, generator):
+    """E exp(-s omega) = cosh(z / 2) / cosh(sqrt(z^2 / 4 + s / 2)): the identity that makes the logistic a mixture."""
+    omega = polya_gamma(tilts(tilt, generator), generator)
+    v, w = abs(tilt) / 2, math.sqrt(tilt**2 / 4 + s / 2)
+    expected = math.exp(v - w) * (1 + math.exp(-2 * v)) / (1 + math.exp(-2 * w))
+    assert_centered(torch.exp(-s * omega), expected)
+
+
+@pytest.mark.parametrize("tilt", TILTS)
+def test_polya_gamma_moments_are_those_of_log_prob(tilt):
+    law = PolyaGamma(torch.tensor(tilt, dtype=torch.float64))
+    nodes, cdf = grid_cdf(law)
+    mass = np.diff(cdf, prepend=0.0)
+    assert mass @ nodes == pytest.approx(law.mean.item(), rel=1e-8)
+    assert mass @ (nodes - law.mean.item()) ** 2 == pytest.approx(law.variance.item(), rel=1e-7)
+
+
+def test_polya_gamma_of_mixed_tilts_keeps_each_in_its_place(generator):
+    tilt = torch.tensor([0.0, 1e-3, 3.0, 3.2, 50.0, 1e30], device=generator.device).repeat(20_000, 1)
+    omega = polya_gamma(tilt, generator)
+    law = PolyaGamma(tilt[0].double())
+    error = 5 * law.variance.sqrt() / math.sqrt(len(tilt)) + 1e-6 * law.mean
+    assert ((omega.double().mean(0) - law.mean).abs() <= error).all()
+
+
+def test_polya_gamma_passes_a_nan_on(generator):
+    omega = polya_gamma(torch.tensor([0.0, math.nan, 2.0, math.inf], device=generator.device), generator)
+    assert omega.isnan().tolist() == [False, True, False, True]
+
+
+# -- both ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", [inverse_gaussian, polya_gamma])
+def test_draws_are_a_function_of_the_generator(sampler, device):
+    argument = torch.linspace(0.1, 9, 40_000, device=device)
+    first, again, other = (sampler(argument, torch.Generator(device).manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("sampler", [inverse_gaussian, polya_gamma])
+def test_shapes_and_strides_are_kept(sampler, generator):
+    argument = torch.linspace(0.1, 9, 12, device=generator.device).reshape(3, 4)
+    for view in (argument.T, argument[:, ::2], argument[:0], argument[0, 0], argument[:, :1].expand(3, 5)):
+        before = view.clone()
+        assert sampler(view, generator).shape == view.shape
+        assert torch.equal(view, before)
+
+
+@pytest.mark.parametrize(("law", "argument"), [(InverseGaussian, "mean"), (PolyaGamma, "tilt")])
+def test_distribution_objects(law, argument, generator):
+    value = torch.tensor([[0.5], [2.0]], dtype=torch.float64, device=generator.device)
+    one = law(**{argument: value}).expand(torch.Size([2, 3]))
+    assert one.batch_shape == (2, 3)
+    x = draw(one, generator)
+    assert x.shape == (2, 3)
+    assert one.support.check(x).all()
+    assert one.log_prob(x).shape == (2, 3)
+    with pytest.raises(ValueError, match="support"):
+        law(value, validate_args=True).log_prob(-value)
+
+
+def test_a_mean_that_is_not_positive_is_refused():
+    with pytest.raises(ValueError, match="mean"):
+        InverseGaussian(torch.tensor([1.0, -1.0]), validate_args=True)

@@ -1,0 +1,403 @@
+"""Margin losses: every loss in the table keeps the interface's identities; the closed forms against quadrature."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import pytest
+import torch
+from regbayes.models.losses import (
+    CrammerSinger,
+    EpsilonInsensitive,
+    Hinge,
+    Logistic,
+    Loss,
+    OneVsRest,
+    PseudoObservation,
+)
+from regbayes.models.losses.tilted_normal import log_survival_ratio, normal_excess
+from regbayes.testing import check_loss
+from scipy.integrate import quad
+from scipy.stats import kstest, norm
+from torch import Tensor
+
+
+@dataclass
+class SquaredError(Loss):
+    """phi(y | f) = exp(-c (y - f)^2): already Gaussian, and with nothing but the methods that a loss must have."""
+
+    strength: float = 0.7
+
+    target: ClassVar[str] = "real"
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -self.strength * (y - score).square()
+
+    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        return self.expect(score, torch.zeros_like(score), y)
+
+    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
+        precision = torch.full_like(score_mean, 2 * self.strength)
+        return PseudoObservation(precision, precision * y)
+
+    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        return self.log_factor(score_mean, y) - self.strength * score_var
+
+
+class PlainHinge(Hinge):
+    """The hinge with the numerical defaults of `Loss` in place of its closed forms."""
+
+    log_marginal = Loss.log_marginal
+    draw_score = Loss.draw_score
+    one_point = Loss.one_point
+
+
+# a new loss is one row
+LOSSES = [
+    Hinge(),
+    Hinge(strength=4.0, margin=2.0),
+    Hinge(strength=0.1, margin=0.5),
+    Logistic(),
+    EpsilonInsensitive(),
+    EpsilonInsensitive(strength=3.0, epsilon=0.6),
+    EpsilonInsensitive(strength=0.5, epsilon=0.0),
+    OneVsRest(Hinge(strength=0.8)),
+    OneVsRest(Logistic()),
+    CrammerSinger(),
+    CrammerSinger(strength=0.4, margin=2.0),
+    SquaredError(),
+    PlainHinge(),
+]
+ELEMENTWISE = [loss for loss in LOSSES if not isinstance(loss, CrammerSinger)]
+
+
+def repr_(value: object) -> str:
+    return repr(value) if isinstance(value, Loss) else str(value)
+
+
+def f64(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr_)
+def test_loss_keeps_the_interface(loss, generator):
+    check_loss(loss, generator=generator)
+
+
+# -- check_loss finds what is wrong --------------------------------------------------------------------------------
+
+
+class WrongShift(Hinge):
+    def expect(self, score_mean, score_var, y):
+        precision, shift = super().expect(score_mean, score_var, y)
+        return PseudoObservation(precision, shift * 1.001)
+
+
+class WrongAugmentation(Logistic):
+    def augment(self, score, y, generator):
+        precision, shift = super().augment(score, y, generator)
+        return PseudoObservation(precision * 1.1, shift)
+
+
+class WrongBound(Logistic):
+    def expected_log_factor(self, score_mean, score_var, y):
+        return super().expected_log_factor(score_mean, score_var, y) + 0.01
+
+
+class WrongMarginal(Hinge):
+    def log_marginal(self, scale, y):
+        return super().log_marginal(scale, y) + 1e-3
+
+
+class WrongDraw(EpsilonInsensitive):
+    def draw_score(self, scale, y, generator):
+        return 1.1 * super().draw_score(scale, y, generator)
+
+
+class WrongOptimum(Logistic):
+    def one_point(self, variance, y):
+        score = 0.9 * super().one_point(variance, y)[0]
+        return score, score.square() / (2 * variance) - self.log_factor(score, y)
+
+
+class WrongProbabilities(Hinge):
+    def probabilities(self, scores):
+        return super().probabilities(-scores)
+
+
+class WrongReference(CrammerSinger):
+    def reference(self, scores, y, columns):
+        return super().reference(scores, y, columns) + 0.1
+
+
+class WrongJointMarginal(CrammerSinger):
+    def log_marginal(self, scale, y):
+        return super().log_marginal(scale, y) + 0.2
+
+
+class WrongJointDraw(CrammerSinger):
+    def draw_score(self, scale, y, generator):
+        return super().draw_score(scale, y, generator) + 0.2 * scale
+
+
+@pytest.mark.parametrize(
+    ("loss", "method"),
+    [
+        (WrongShift(), "expect shift"),
+        (WrongAugmentation(), "augment"),
+        (WrongBound(), "expected_log_factor exceeds"),
+        (WrongMarginal(), "log_marginal"),
+        (WrongDraw(), "draw_score"),
+        (WrongOptimum(), "one_point"),
+        (WrongProbabilities(), "probabilities"),
+        (WrongReference(), "reference"),
+        (WrongJointMarginal(), "log_marginal"),
+        (WrongJointDraw(), "draw_score"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Loss) else "",
+)
+def test_check_loss_names_the_method_that_is_wrong(loss, method):
+    with pytest.raises(AssertionError, match=method):
+        check_loss(loss)
+
+
+# -- closed forms against quadrature -------------------------------------------------------------------------------
+
+
+def hinge_integral(strength: float, margin: float, scale: float) -> float:
+    """E exp(-2 c max(0, l - f)), f ~ N(0, s^2), by adaptive quadrature in f / s around the bumps of the integrand."""
+
+    def integrand(g: float) -> float:
+        return math.exp(-g * g / 2 - 2 * strength * max(0.0, margin - scale * g)) / math.sqrt(2 * math.pi)
+
+    kink, tilted = margin / scale, min(margin / scale, 2 * strength * scale)
+    decay = 1 / (2 * strength * scale)
+    points = {kink, tilted, kink - decay, kink - 5 * decay, kink - 40 * decay, kink + 1, tilted - 1, -4.0, 0.0, 4.0}
+    edges = sorted({-38.0, 38.0} | {point for point in points if -38 < point < 38})
+    pieces = pairwise(edges)
+    return sum(quad(integrand, low, high, epsabs=0, epsrel=1e-11, limit=200)[0] for low, high in pieces)
+
+
+@pytest.mark.filterwarnings("ignore::scipy.integrate.IntegrationWarning")
+@pytest.mark.parametrize("margin", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("strength", [0.05, 0.3, 1.0, 7.0, 50.0])
+def test_hinge_marginal_is_the_integral(strength, margin):
+    scales = [0.02, 0.1, 0.5, 1.0, 3.0, 20.0, 300.0]
+    actual = Hinge(strength, margin).log_marginal(f64(*scales), f64(1.0)).exp()
+    expected = f64(*(hinge_integral(strength, margin, scale) for scale in scales))
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 2.0])
+@pytest.mark.parametrize("strength", [0.05, 1.0, 20.0])
+def test_epsilon_insensitive_marginal_is_the_integral(strength, epsilon):
+    loss = EpsilonInsensitive(strength, epsilon)
+    for scale in (0.1, 1.0, 30.0):
+        for y in (-3.0, 0.0, 0.05, 1.5):
+
+            def integrand(g, y=y, scale=scale):
+                excess = max(0.0, abs(y - scale * g) - epsilon)
+                return math.exp(-g * g / 2 - 2 * strength * excess) / math.sqrt(2 * math.pi)
+
+            edges = sorted({-38.0, 38.0, 0.0, *((y + e) / scale for e in (-epsilon, epsilon)), y / scale})
+            edges = [edge for edge in edges if abs(edge) <= 38]
+            pieces = pairwise(edges)
+            exact = sum(quad(integrand, low, high, epsabs=0, epsrel=1e-11, limit=200)[0] for low, high in pieces)
+            assert loss.log_marginal(f64(scale), f64(y)).exp().item() == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Logistic(), EpsilonInsensitive()], ids=repr_)
+def test_numerical_defaults_agree_with_the_closed_forms(loss):
+    scale, y = f64(0.3, 1.0, 4.0), f64(-1.0, 1.0, 1.0)
+    torch.testing.assert_close(Loss.log_marginal(loss, scale, y), loss.log_marginal(scale, y), rtol=1e-4, atol=1e-4)
+    for default, closed in zip(Loss.one_point(loss, scale**2, y), loss.one_point(scale**2, y), strict=True):
+        torch.testing.assert_close(default, closed, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("strength", [0.3, 4.0])
+def test_crammer_singer_marginal_is_the_integral(strength, scale):
+    """Two classes: a hinge of the difference of two scores. Three classes: a two-dimensional trapezoid rule."""
+    loss, width = CrammerSinger(strength, 1.5), f64(scale).view(1, 1)
+    two = Hinge(strength, 1.5).log_marginal(width * math.sqrt(2), f64(1.0))
+    torch.testing.assert_close(loss.log_marginal(width, f64(-1.0, 1.0).view(1, 2)), two, rtol=1e-11, atol=1e-11)
+
+    g = torch.linspace(-8, 8, 801, dtype=torch.float64)  # the other classes' scores / scale; the own one in closed form
+    values, where = torch.maximum(g[:, None], g).unique(return_inverse=True)
+    own = f64(*(Hinge(strength, 1.5 + scale * value).log_marginal(f64(scale), f64(1.0)).item() for value in values))
+    log_density = 2 * math.log(0.02 / math.sqrt(2 * math.pi)) - (g[:, None].square() + g.square()) / 2
+    exact = (own[where] + log_density).flatten().logsumexp(0).item()
+    assert loss.log_marginal(width, f64(-1.0, 1.0, -1.0).view(1, 3)).item() == pytest.approx(exact, abs=2e-4)
+
+
+def test_logistic_optimum_solves_its_equation():
+    variance = torch.logspace(-30, 30, 121, dtype=torch.float64)
+    score, _ = Logistic().one_point(variance, f64(-1.0))
+    torch.testing.assert_close(-score, variance * torch.sigmoid(score), rtol=1e-12, atol=0)
+    single, _ = Logistic().one_point(variance.float(), torch.tensor(-1.0))
+    torch.testing.assert_close(single.double(), score, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_hinge_draws_fifty_deviations_away(dtype, generator):
+    """Halfway between the prior and the shifted normal both tails at the margin are exponential to order 1 / 50^2."""
+    scale = torch.full((20_000,), 10.0, dtype=dtype, device=generator.device)
+    draws = Hinge(strength=5.0, margin=500.0).draw_score(scale, -torch.ones_like(scale), generator)
+    assert kstest(draws.double().cpu().numpy(), "laplace", args=(-500.0, 0.2)).pvalue > 1e-6
+
+
+def test_epsilon_insensitive_draws_forty_deviations_away(generator):
+    """With a steep loss the score lies in the tube, above its near end by an exponential of rate 40 / scale."""
+    scale = torch.full((20_000,), 0.1, dtype=torch.float64, device=generator.device)
+    draws = EpsilonInsensitive(strength=1e4, epsilon=0.5).draw_score(scale, torch.full_like(scale, -4.5), generator)
+    inside = -4.0 - draws[draws < -4.0].cpu().numpy()
+    assert len(inside) > 19_000
+    assert kstest(inside, "expon", args=(0, 1 / 400)).pvalue > 1e-6
+
+
+def test_normal_excess_inverts_the_survival_function():
+    bound = f64(1e-6, 1e-2, 0.3, 2.0, 30.0, 1e4, 1e8)[:, None]
+    level = torch.linspace(-35, -1e-3, 200, dtype=torch.float64)
+    ratio = log_survival_ratio(bound, normal_excess(bound, level))
+    torch.testing.assert_close(ratio, level.expand(7, -1), atol=1e-11, rtol=1e-11)
+    z = (normal_excess(f64(-3.0), level) - 3).numpy()
+    torch.testing.assert_close(torch.from_numpy(norm.logsf(z) - norm.logsf(-3)), level, atol=1e-9, rtol=1e-9)
+
+
+# -- numbers -------------------------------------------------------------------------------------------------------
+
+
+def targets(loss: Loss, like: Tensor) -> Tensor:
+    if loss.target == "sign":
+        return torch.ones_like(like)
+    return torch.full_like(like, 0.7)
+
+
+@pytest.mark.parametrize("loss", ELEMENTWISE, ids=repr_)
+def test_single_precision_agrees_with_double(loss):
+    mean = torch.linspace(-5, 5, 101)[:, None]
+    variance, y = torch.full_like(mean, 0.3), targets(loss, mean)
+    scale = torch.logspace(-1, 1, 101)[:, None]
+    readings = {
+        "log_factor": (mean, y),
+        "expect": (mean, variance, y),
+        "expected_log_factor": (mean, variance, y),
+        "log_marginal": (scale, y),
+        "one_point": (scale, y),
+        "majorize": (mean + 0.013, y),
+    }
+    for name, arguments in readings.items():
+        single = getattr(loss, name)(*arguments)
+        double = getattr(loss, name)(*(argument.double() for argument in arguments))
+        pairs = zip(single, double, strict=True) if isinstance(single, tuple) else [(single, double)]
+        for actual, expected in pairs:
+            assert actual.dtype == torch.float32, name
+            # a zoom finds the flat top of the cost only to the root of its rounding
+            tolerance = 5e-3 if name == "one_point" and type(loss).one_point is Loss.one_point else 2e-4
+            torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", LOSSES, ids=repr_)
+def test_extreme_arguments_stay_finite(loss, dtype, generator):
+    like = {"dtype": dtype, "device": generator.device}
+    num_columns = 3 if isinstance(loss, CrammerSinger) else 1
+    size = torch.tensor([0.0, 1e-12, 1e-3, 1.0, 1e3, 1e6], **like)
+    scores = torch.cat([-size, size])[:, None].repeat(1, num_columns)
+    y = targets(loss, scores)
+    y[:, 1:] = -1.0
+    readings = [loss.log_factor(scores, y)]
+    for columns in loss.blocks(num_columns):
+        for score in (scores, torch.ones_like(scores)):  # 1: on the hinge's kink
+            readings += [*loss.augment(score[:, columns], y[:, columns], generator)]
+            readings += [*loss.majorize(score[:, columns], y[:, columns])]
+    if num_columns == 1:
+        readings += [*loss.expect(scores, scores.abs(), y), loss.expected_log_factor(scores, scores.abs(), y)]
+    scale = scores[6:, :1].clamp(max=1e4)
+    readings += [
+        loss.log_marginal(scale, y[6:]),
+        loss.draw_score(scale, y[6:], generator),
+        *loss.one_point(scale**2, y[6:]),
+    ]
+    for number, reading in enumerate(readings):
+        assert torch.isfinite(reading).all(), number
+
+
+def test_single_precision_marginals_hold_over_seven_decades_of_scale():
+    scale = torch.logspace(-3, 4, 29, dtype=torch.float64)[:, None]
+    y = f64(1.0, -1.0, -1.0).expand(29, 3)
+    for loss in (Hinge, CrammerSinger, EpsilonInsensitive):  # with its narrow tube under a wide prior
+        for strength in (1e-3, 0.1, 3.0, 1e2, 1e4):
+            exact = loss(strength).log_marginal(scale, y)
+            single = loss(strength).log_marginal(scale.float(), y.float())
+            torch.testing.assert_close(single.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [Hinge(3.0, 2.0), Logistic(), EpsilonInsensitive(), CrammerSinger(50.0)], ids=repr_)
+def test_a_prior_without_width_leaves_the_factor_at_score_zero(loss, device):
+    generator, y = torch.Generator(device).manual_seed(0), torch.tensor([[1.0, -1.0]], device=device).expand(3, 2)
+    scale = torch.tensor([[0.0], [1e-18], [1e-12]], device=device)
+    expected = loss.log_factor(torch.zeros_like(y), y)
+    torch.testing.assert_close(loss.log_marginal(scale, y), expected)
+    torch.testing.assert_close(loss.one_point(scale**2, y)[1], -expected)
+    assert (loss.draw_score(scale, y, generator).abs() < 1e-6).all()
+    assert (loss.one_point(scale**2, y)[0].abs() < 1e-6).all()
+
+
+@pytest.mark.parametrize("loss", ELEMENTWISE, ids=repr_)
+def test_no_points_and_no_columns(loss, generator):
+    for shape in ((0, 1), (5, 0)):
+        empty = torch.zeros(shape, dtype=torch.float64, device=generator.device)
+        assert loss.log_factor(empty, empty).shape == shape
+        assert loss.augment(empty, empty, generator).precision.shape == shape
+        assert loss.expect(empty, empty, empty).shift.shape == shape
+        assert loss.log_marginal(empty, empty).shape == shape
+        assert loss.draw_score(empty, empty, generator).shape == shape
+        assert loss.one_point(empty, empty)[1].shape == shape
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr_)
+def test_draws_are_a_function_of_the_generator(loss, device):
+    num_columns = 3 if isinstance(loss, CrammerSinger) else 1
+    y = targets(loss, torch.ones(50, num_columns, device=device))
+    y[:, 1:] = -1.0
+    first, again = (loss.draw_score(y[:, :1], y, torch.Generator(device).manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, again)
+
+
+# -- several classes -----------------------------------------------------------------------------------------------
+
+
+def test_crammer_singer_of_two_classes_is_the_hinge_of_their_difference(generator):
+    scores = torch.randn(50, 2, generator=generator, dtype=torch.float64, device=generator.device)
+    y = torch.ones_like(scores)
+    y[:, 0] = -1.0
+    expected = Hinge(0.7, 1.5).log_factor(scores[:, 1:] - scores[:, :1], y[:, 1:])
+    torch.testing.assert_close(CrammerSinger(0.7, 1.5).log_factor(scores, y), expected)
+
+
+def test_crammer_singer_changes_with_a_column_as_a_hinge_does(generator):
+    loss, hinge = CrammerSinger(0.7, 1.5), Hinge(0.7, 1.5)
+    scores = 2 * torch.randn(60, 4, generator=generator, dtype=torch.float64, device=generator.device)
+    y = 2 * torch.eye(4, dtype=torch.float64, device=generator.device).repeat(15, 1) - 1
+    for columns in loss.blocks(4):
+        moved = scores.clone()
+        moved[:, columns] += torch.linspace(-5, 5, 60, dtype=torch.float64, device=generator.device)[:, None]
+        reference, sign = loss.reference(scores, y, columns), y[:, columns]
+        rise = hinge.log_factor(moved[:, columns] - reference, sign) - hinge.log_factor(
+            scores[:, columns] - reference, sign
+        )
+        torch.testing.assert_close(loss.log_factor(moved, y) - loss.log_factor(scores, y), rise)
+
+
+def test_losses_say_what_they_cannot_do():
+    score = torch.zeros(2, 3)
+    with pytest.raises(NotImplementedError, match="OneVsRest"):
+        CrammerSinger().expect(score, score, score)
+    with pytest.raises(NotImplementedError, match="OneVsRest"):
+        CrammerSinger().expected_log_factor(score, score, score)
+    with pytest.raises(NotImplementedError, match="predict"):
+        EpsilonInsensitive().probabilities(score)

@@ -1,0 +1,133 @@
+"""Pictures: what is drawn where, on Axes given or new."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
+from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
+from regbayes.models import DPM, Hinge, InfiniteSVM, SphericalGaussian
+from regbayes.plots import plot_components, plot_similarity, plot_trace
+from regbayes.plots.components import chord
+from sklearn.datasets import load_iris, make_blobs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_window():
+    with mpl.rc_context():
+        mpl.use("agg")
+        yield
+
+
+@pytest.fixture
+def ax():
+    return Figure().add_subplot()
+
+
+@pytest.fixture(scope="module")
+def crossed():
+    """Two groups in the plane, parted by x_1 = 0 in one and by x_0 = 10 in the other; X, y, posterior."""
+    X, group = make_blobs(200, centers=[[-10, 0], [10, 0]], random_state=0)
+    y = np.where(group == 0, X[:, 1] > 0, X[:, 0] > 10).astype(int)
+    model = InfiniteSVM(SphericalGaussian(), Hinge(strength=1.0), weight_scale=10.0)
+    return X, y, SmallVariance(num_components=2).fit(model, X, y)
+
+
+def test_chord_is_on_the_line_and_on_the_ellipse():
+    root = np.array([[2.0, 0.3], [0.1, 0.7]])
+    slope = np.array([0.4, -1.0])
+    ends = chord(0.5, slope, root)
+    np.testing.assert_allclose(0.5 + ends @ slope, 0, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(np.linalg.solve(root, ends.T), axis=0), 2)
+    assert chord(50.0, slope, root) is None
+    assert chord(0.0, np.zeros(2), root) is None
+
+
+def test_lines_are_the_hyperplanes(crossed, ax):
+    X, y, posterior = crossed
+    assert posterior.num_components == 2
+    assert plot_components(posterior, X, y, ax=ax) is ax
+    assert sum(isinstance(patch, Ellipse) for patch in ax.patches) == 2
+    for points in unprojected(ax, X, posterior):
+        np.testing.assert_allclose(posterior.decision_function(points), 0, atol=1e-6)
+
+
+def test_lines_of_many_classes_part_the_most_frequent_two(crossed, ax):
+    X, y, _ = crossed
+    y = np.where(X[:, 0] > 0, y + 1, y)
+    model = InfiniteSVM(SphericalGaussian(), Hinge(strength=1.0), weight_scale=10.0)
+    posterior = SmallVariance(num_components=2).fit(model, X, y)
+    plot_components(posterior, X, y, ax=ax)
+    for points in unprojected(ax, X, posterior):
+        scores = posterior.decision_function(points)
+        left, right = (0, 1) if points[0, 0] < 0 else (1, 2)
+        np.testing.assert_allclose(scores[:, left], scores[:, right], atol=1e-6)
+
+
+def unprojected(ax, X, posterior):
+    """Points in the middle of both lines: data of two features are only turned by the picture."""
+    scale, loc = posterior.model.feature_scale.numpy(), posterior.model.feature_loc.numpy()
+    standard = (X - loc) / scale
+    axes = np.linalg.svd(standard - standard.mean(0))[2]
+    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(1)])[:, None]
+    assert len(ax.lines) == 2
+    for line in ax.lines:
+        ends = (np.stack(line.get_data(), 1) @ axes + standard.mean(0)) * scale + loc
+        yield ends.mean(0) + np.linspace(-0.2, 0.2, 5)[:, None] * (ends[1] - ends[0])
+
+
+@pytest.mark.parametrize("labels", ["index", "text", "none", "tensor"])
+def test_every_point_is_drawn_once(crossed, ax, labels):
+    X, y, posterior = crossed
+    given = {"index": y, "text": np.array(["no", "yes"])[y], "none": None, "tensor": torch.as_tensor(y)}[labels]
+    plot_components(posterior, X, given, ax=ax)
+    drawn = np.concatenate([points.get_offsets() for points in ax.collections])
+    assert drawn.shape == (200, 2)
+    named = {text.get_text() for text in ax.get_legend().get_texts()}
+    assert ({"no", "yes"} if labels == "text" else {"0", "1"}) <= named
+
+
+def test_components_of_any_model(ax):
+    X, y = load_iris(return_X_y=True)
+    multi_class = SmallVariance().fit(InfiniteSVM(), X, y)
+    plot_components(multi_class, X, y)
+    plot_components(multi_class, X[:100], y[:100])  # rows without one of the classes
+    with pytest.raises(ValueError, match="labels used in fit"):
+        plot_components(multi_class, X[:100], y[:100] + 5)
+    clusters = SmallVariance().fit(DPM(), X)
+    assert not plot_components(clusters, X, y, ax=ax).lines
+    narrow = SmallVariance().fit(InfiniteSVM(), X[:, 2:3], y)
+    plot_components(narrow, X[:, 2:3], y).figure.canvas.draw()
+
+
+def test_one_trace_is_in_its_own_units(crossed, ax):
+    posterior = crossed[2]
+    plot_trace({"one": posterior}, ax=ax)
+    assert ax.get_ylabel() == "objective"
+    assert ax.get_xscale() == "log"
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), posterior.trace.values[0])
+
+
+def test_traces_of_several_backends_share_a_scale(crossed, ax):
+    X, y, posterior = crossed
+    chains = Gibbs(num_samples=4, num_warmup=2, num_chains=2, split_merge=0).fit(InfiniteSVM(), X, y)
+    plot_trace({"small_variance": posterior, "gibbs": chains, "svi": SVI(num_steps=5).fit(InfiniteSVM(), X, y)}, ax=ax)
+    assert len(ax.lines) == 4
+    for line in ax.lines:
+        assert line.get_ydata()[0] == 0
+        assert line.get_ydata()[-1] == 1
+    assert [text.get_text().split()[0] for text in ax.get_legend().get_texts()] == ["small_variance", "gibbs", "svi"]
+
+
+def test_similarity_is_in_blocks(ax):
+    X, _ = make_blobs(60, centers=[[0, 0], [20, 0], [0, 20]], random_state=0)
+    posterior: Posterior = Gibbs(num_samples=10, num_warmup=20).fit(DPM(SphericalGaussian()), X)
+    plot_similarity(posterior, ax=ax)
+    shown = ax.images[0].get_array()
+    assert shown.shape == (60, 60)
+    np.testing.assert_allclose(shown.sum(), posterior.similarity().sum().item(), rtol=1e-6)
+    # neighbours in the picture are more alike than neighbours in the data
+    assert np.diag(shown, 1).mean() > 0.9 > posterior.similarity().diagonal(1).mean()

@@ -1,0 +1,182 @@
+"""Split-merge proposals: their acceptance ratio against the log joint, their invariance, and what they are for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from sklearn.datasets import make_blobs
+from sklearn.metrics import normalized_mutual_info_score
+from torch import Tensor
+from torch.distributions import Bernoulli, MultivariateNormal
+
+from regbayes.inference import Gibbs
+from regbayes.inference.gibbs import partition, split_merge
+from regbayes.models import (
+    DPM,
+    CrammerSinger,
+    DiagonalGaussian,
+    EpsilonInsensitive,
+    FullGaussian,
+    Hinge,
+    InfiniteSVM,
+    Logistic,
+    MultinomialDirichlet,
+    SphericalGaussian,
+)
+from test_gibbs import ENUMERATED, enumeration_errors
+
+GENERATOR = torch.Generator().manual_seed(5)
+X = torch.randn((12, 2), generator=GENERATOR, dtype=torch.float64)
+COUNTS = torch.poisson(torch.full((12, 3), 4.0, dtype=torch.float64), generator=GENERATOR)
+Y2, Y3 = torch.arange(12) % 2, torch.arange(12) % 3
+MODELS = {
+    "dpm": (DPM(FullGaussian(), truncation=5), X, None),
+    "counts": (DPM(MultinomialDirichlet(), concentration=0.3, truncation=5), COUNTS, None),
+    "hinge": (InfiniteSVM(DiagonalGaussian(), Hinge(2.5), truncation=5), X, Y2),
+    "logistic": (InfiniteSVM(SphericalGaussian(), Logistic(), truncation=5), X, Y2),
+    "one-vs-rest": (InfiniteSVM(DiagonalGaussian(), Hinge(), truncation=5), X, Y3),
+    "crammer-singer": (InfiniteSVM(DiagonalGaussian(), CrammerSinger(0.7, 2.0), truncation=5), X, Y3),
+    "epsilon": (InfiniteSVM(DiagonalGaussian(), EpsilonInsensitive(), truncation=5), X, X[:, 0] * 2),
+}
+
+
+def log_normal(ridge, weights: Tensor) -> Tensor:
+    """log density of classifiers [K, P, C] under a Ridge, by torch's own normal."""
+    precision = ridge.precision_tril @ ridge.precision_tril.mT
+    return MultivariateNormal(ridge.mean.mT, precision_matrix=precision).log_prob(weights.mT).sum()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("truncated", [False, True])
+def test_odds_of_a_split_are_those_of_the_log_joint(name: str, truncated: bool) -> None:
+    model, inputs, y = MODELS[name]
+    model = model.resolve(inputs, y)
+    data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
+    labels = torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1])
+    merged = partition.init(model, data, generator, start=labels, truncated=truncated)
+    rows, own, other = torch.nonzero(labels == 1).squeeze(1), 1, 3 if truncated else 2
+    block = data.rows(rows)
+    start = split_merge.launch(block, torch.tensor([4, 1]), model)
+    weights = torch.cat([start.sides.draw(generator), merged.weights[own : own + 1]])
+    odds = start.log_odds(block, weights, model)
+    side = torch.rand(odds.shape, generator=generator, dtype=odds.dtype) < torch.sigmoid(odds)
+    assert side[1]
+    assert not side[4]
+    split = split_merge._split(merged, rows[side], own, other, weights)
+    parts = split_merge.log_evidence_ratio(merged, block, side, own, other, model, truncated=truncated)
+    again = split_merge.log_evidence_ratio(split, block, side, own, other, model, truncated=truncated)
+    assert parts == pytest.approx(again)
+    log_odds = parts + split_merge.log_proposal_ratio(block, side, weights, start, model)
+
+    both = [partition.log_joint(state, data, model, truncated=truncated) for state in (split, merged)]
+    expected = both[0] - both[1]
+    if truncated:
+        # three labels to choose from; a merge draws the classifier of the label it frees from the prior
+        scale = model.weight_scale * torch.ones(merged.weights.shape[1:], dtype=torch.float64)
+        prior = torch.distributions.Normal(0.0, scale) if scale.numel() else None
+        expected = expected + torch.tensor(3.0).log() + (prior.log_prob(merged.weights[other]).sum() if prior else 0)
+    if weights.numel():
+        expected = expected + log_normal(start.whole, weights[2:]) - log_normal(start.sides, weights[:2])
+    free = torch.ones_like(side)
+    free[[4, 1]] = False
+    expected = expected - Bernoulli(logits=odds[free]).log_prob(side[free].double()).sum()
+    assert log_odds == pytest.approx(float(expected), abs=1e-8)
+
+
+def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A split and the merge that undoes it see the same launch: all it is given is the union's rows and the pair."""
+    model, inputs, y = MODELS["hinge"]
+    model = model.resolve(inputs, y)
+    data, generator, seen = model.data(inputs, y), torch.Generator().manual_seed(0), []
+    original = split_merge.launch
+
+    def record(block, pair, given):
+        seen.append((block.X, pair))
+        return original(block, pair, given)
+
+    monkeypatch.setattr(split_merge, "launch", record)
+    monkeypatch.setattr(split_merge, "_pair", lambda num_data, generator: (3, 8))
+    monkeypatch.setattr(split_merge, "log_evidence_ratio", lambda *a, **o: 0.0)
+    for labels in (torch.zeros(12, dtype=torch.long), (torch.arange(12) > 5).long()):
+        state = partition.init(model, data, generator, start=labels, truncated=False)
+        split_merge.split_merge(state, data, model, generator, truncated=False)
+    assert all(torch.equal(one, other) for one, other in zip(*seen, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "truncated"),
+    [
+        ("dpm", False),
+        ("dpm", True),
+        ("dpm-concentration", False),
+        ("hinge", False),
+        ("hinge", True),
+        ("crammer-singer", False),
+    ],
+)
+def test_frequencies_of_split_merge_are_those_of_enumeration(name: str, truncated: bool, monkeypatch) -> None:
+    """Split-merge, classifiers, labels and concentration, with no scan: it must reach all partitions on its own."""
+    model, y = ENUMERATED[name]
+    monkeypatch.setattr(split_merge, "_NUM_ROUNDS", 1)  # a poor launch is as exact as a good one
+    monkeypatch.setattr(split_merge, "_NUM_STEPS", 3)
+
+    def step(state, data, model, generator):
+        state = split_merge.split_merge(state, data, model, generator, truncated=truncated)
+        state = replace(state, weights=partition.draw_weights(state, data, model, generator))
+        if truncated:
+            return partition.relabel(state, generator)
+        return replace(state, concentration=partition.draw_concentration(state, model, generator))
+
+    num_steps = 600 if name == "crammer-singer" else 1500
+    assert (enumeration_errors(model, y, step, truncated=truncated, num_steps=num_steps) < 5).all()
+
+
+@pytest.mark.parametrize("name", ["hinge", "logistic", "one-vs-rest", "crammer-singer", "epsilon"])
+def test_fitted_gaussian_is_near_the_classifiers_posterior(name: str) -> None:
+    """Importance weights of its draws keep a good part of their size; those of the prior would keep next to none.
+
+    Classes that meet in one factor are fitted as independent, which is worse: their scores may all shift together.
+    """
+    model, _, y = MODELS[name]
+    inputs = torch.randn((60, 2), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = inputs[:, 0] * 2 if name == "epsilon" else ((inputs[:, 0] > 0).long() + (inputs[:, 1] > 0.5) * (y.max() == 2))
+    model = model.resolve(inputs, y)
+    data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
+    fit = split_merge.fit_classifiers(data, inputs.new_ones(60, 1), model, num_steps=10).weights
+    draws = torch.cat([fit.draw(generator) for _ in range(500)])
+    log_target = split_merge._log_margin(data, draws, model).sum(0) + split_merge._log_prior(draws, model)
+    log_weights = log_target - torch.stack([log_normal(fit, one.unsqueeze(0)) for one in draws])
+    share = log_weights.softmax(0)
+    assert 1 / share.square().sum() > (0.02 if name == "crammer-singer" else 0.25) * len(draws)
+
+
+def test_launch_tells_two_groups_apart() -> None:
+    inputs = torch.cat([X - 6, X + 6])
+    model = DPM().resolve(inputs)
+    start = split_merge.launch(model.data(inputs), torch.tensor([20, 3]), model)
+    log_odds = start.log_density
+    assert log_odds[20] == -torch.inf
+    assert log_odds[3] == torch.inf
+    assert (log_odds[:12] > 5).all()
+    assert (log_odds[12:] < -5).all()
+
+
+def test_a_full_truncated_model_does_not_split() -> None:
+    model = DPM(truncation=2).resolve(X)
+    data, generator = model.data(X), torch.Generator().manual_seed(0)
+    state = partition.init(model, data, generator, start=(X[:, 0] > 0).long(), truncated=True)
+    for _ in range(30):
+        state = split_merge.split_merge(state, data, model, generator, truncated=True)
+        assert state.weights.shape[0] == 2
+        assert 0 <= int(state.assignments.min()) <= int(state.assignments.max()) <= 1
+
+
+@pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
+def test_from_one_component_all_clusters_are_found(scan: str, device: torch.device) -> None:
+    inputs, labels = make_blobs(1500, 32, centers=12, random_state=0)
+    posterior = Gibbs(num_samples=5, num_warmup=60, scan=scan, progress=False).fit(
+        DPM(truncation=30), torch.as_tensor(inputs, device=device)
+    )
+    assert normalized_mutual_info_score(labels, posterior.samples["assignments"][0].cpu()) > 0.95
