@@ -13,6 +13,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import itertools
 import json
 import subprocess
 import sys
@@ -107,16 +108,18 @@ def growth() -> None:
     from regbayes.inference import SmallVariance
     from regbayes.models import DPM, InfiniteSVM, SphericalGaussian
 
-    for name, model in (("DP-means", DPM(SphericalGaussian())), ("M2DPM", InfiniteSVM(SphericalGaussian()))):
-        times, sizes = [], [100, 1000, 10_000, 100_000, 1_000_000]
+    models = {"DP-means": DPM(SphericalGaussian()), "M2DPM": InfiniteSVM(SphericalGaussian())}
+    sizes = [100, 1000, 10_000, 100_000, 1_000_000]
+    for (name, model), creation in itertools.product(models.items(), ("single", "joint")):
+        times = []
         for N in sizes:
-            data = make_dp_mixture(N)
+            data, found = make_dp_mixture(N), []
             K = len(data.assignments.unique())
-            backend, found = SmallVariance(num_components=K, progress=False), []
+            backend = SmallVariance(num_components=K, creation=creation, progress=False)
             times.append(seconds(lambda: found.append(backend.fit(model, data.X, data.y))))  # noqa: B023
-            print(f"{name:9s} N {N:8d}  K {K:3d} found {found[0].num_components:3d}  {times[-1]:8.2f} s", flush=True)
+            print(f"{name:8s} {creation:6s} N {N:7d}  K {K:2d} found {found[0].num_components:2d}  {times[-1]:7.2f} s")
         slope = np.polyfit(np.log(sizes[2:]), np.log(times[2:]), 1)[0]
-        print(f"{name:9s} exponent of the time in N, from {sizes[2]} rows: {slope:.2f}")
+        print(f"{name:8s} {creation:6s} exponent of the time in N, from {sizes[2]} rows: {slope:.2f}", flush=True)
 
 
 _PDC = """

@@ -27,7 +27,7 @@ def backend_of(name: str, seed: int, progress: bool | None = None) -> Backend:
     backends: dict[str, Backend] = {
         "small_variance": SmallVariance(seed=seed, progress=progress),
         "svi": SVI(seed=seed, progress=progress),
-        "gibbs": Gibbs(num_samples=100, num_warmup=50, scan="slice", split_merge=2, seed=seed, progress=progress),
+        "gibbs": Gibbs(num_samples=60, num_warmup=40, split_merge=1, seed=seed, progress=progress),
     }
     return backends[name]
 

@@ -131,7 +131,7 @@ class Regressor(RegressorMixin, _PosteriorEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and targets y [N]."""
         X, y = self._fit_data(X, y=y, y_numeric=True)
-        self._fit_posterior(X, y)
+        self._fit_posterior(X, y.astype(X.dtype))  # a copy, which is writable
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from regbayes.models.distributions import InverseGaussian, PolyaGamma, draw, inverse_gaussian, polya_gamma
+from regbayes.models.distributions.polya_gamma import _left_odds, _series
+from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import kstest, norm
 
@@ -118,6 +120,31 @@ def test_polya_gamma_moments_are_those_of_log_prob(tilt):
     mass = np.diff(cdf, prepend=0.0)
     assert mass @ nodes == pytest.approx(law.mean.item(), rel=1e-8)
     assert mass @ (nodes - law.mean.item()) ** 2 == pytest.approx(law.variance.item(), rel=1e-7)
+
+
+def test_polya_gamma_acceptance_is_the_density_over_the_proposal():
+    """Its corrections are below 1%, so no number of draws would show a wrong one."""
+    X = torch.linspace(0.05, 4, 200, dtype=torch.float64)
+    is_left = X <= 0.64
+    left = -0.5 / X - 1.5 * (math.pi * X / 2).log()
+    first = torch.where(is_left, left, -(math.pi**2) * X / 8) + math.log(math.pi / 2)
+    density = PolyaGamma(torch.zeros((), dtype=torch.float64)).log_prob(X / 4) - math.log(4)
+    torch.testing.assert_close(_series(X, is_left), (density - first).exp(), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("u", [0.0, 0.7, 1.56, 1.57, 3.0])
+def test_polya_gamma_chooses_a_side_by_its_mass(u):
+    """The left piece is thinned by exp(-u^2 X / 2) afterwards, or drawn with it and thrown away beyond the split."""
+    tilt, steep = u**2 / 2, u >= 1 / 0.64
+    right = quad(lambda X: math.pi / 2 * math.exp(-(math.pi**2 / 8 + tilt) * X), 0.64, math.inf, epsabs=0)[0]
+
+    def left(X):
+        return math.pi / 2 * (2 / (math.pi * X)) ** 1.5 * math.exp(-0.5 / X - tilt * X * steep)
+
+    exact = quad(left, 0, math.inf if steep else 0.64, epsabs=0)[0] / right
+    argument = torch.tensor(u, dtype=torch.float64)
+    odds = _left_odds(argument, math.pi**2 / 8 + argument.square() / 2, steep)
+    assert odds.item() == pytest.approx(exact, rel=1e-8)
 
 
 def test_polya_gamma_of_mixed_tilts_keeps_each_in_its_place(generator):

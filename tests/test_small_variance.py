@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from regbayes.datasets import make_dp_mixture
 from regbayes.inference.small_variance import SmallVariance, partition
 from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components, own_scores
+from regbayes.inference.small_variance.classifiers import majorizer_step
 from regbayes.inference.small_variance.joint_dual import ascend
 from regbayes.inference.small_variance.merge import Parts, merge_components, merge_once
 from regbayes.inference.small_variance.problem import Problem
@@ -75,7 +77,7 @@ def targets_of(loss, X: torch.Tensor, generator) -> torch.Tensor:
     return (score > 0).long()
 
 
-def problem_of(likelihood, loss, generator, N: int = 60, scale: float = 0.7, **options) -> Problem:
+def problem_of(likelihood, loss, generator, N: int = 40, scale: float = 0.7, **options) -> Problem:
     X = rows_of(likelihood, generator, N)
     if loss is None:
         model = DPM(likelihood=likelihood).resolve(X)
@@ -160,6 +162,21 @@ def test_fit_descends_and_reports_its_objective(loss, generator) -> None:
     assert draw["log_mixture"].exp().sum() == pytest.approx(1.0)
     assert draw["log_mixture"][-1] == -torch.inf
     assert draw["penalty"].ndim == 0
+
+
+@pytest.mark.parametrize("loss", LOSSES[1:], ids=name_of)
+def test_majorizer_steps_descend_without_being_halved(loss, generator) -> None:
+    problem = problem_of(SphericalGaussian(), loss, generator)
+    state = random_state(problem, 5.0, generator)
+    first = value = naive_objective(problem, state)
+    for _ in range(5):
+        for columns in problem.model.loss.blocks(state.weights.shape[2]):
+            scores = own_scores(problem, state.assignments, state.weights)
+            step = majorizer_step(problem, state.assignments, state.weights, scores, columns)
+            state = replace(state, weights=step)
+            before, value = value, naive_objective(problem, state)
+            assert value <= before + problem.num_data * 1e-4  # what keeping slacks away from zero may cost
+    assert value < 0.9 * first
 
 
 def test_centers_are_the_best_ones(generator) -> None:
@@ -429,6 +446,27 @@ def test_penalty_grows_with_the_rows_beyond_its_sample(generator, monkeypatch) -
     assert float(part) == pytest.approx(float(full), rel=0.3)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_single_creation_finds_small_components_beside_large_ones(seed) -> None:
+    data = make_dp_mixture(2000, seed=seed)
+    K = len(data.assignments.unique())
+    posterior = SmallVariance(num_components=K, creation="single", progress=False).fit(DPM(SphericalGaussian()), data.X)
+    assert abs(posterior.num_components - K) <= 1
+    assert normalized_mutual_info_score(data.assignments, posterior.partition()) > 0.99
+
+
+def test_single_creation_opens_no_component_that_one_point_would_not_pay_for(generator) -> None:
+    problem = problem_of(SphericalGaussian(), None, generator)
+    state = partition.init(problem, 1.0)
+    state, cost = partition.assign(state, problem)
+    for penalty, opens in ((float(cost.max()) * 1.01, False), (float(cost.max()) * 0.99, True)):
+        state = replace(state, penalty=torch.tensor(penalty, dtype=torch.float64))
+        opened = partition.open_components(state, cost, problem, generator, single=True)
+        assert (len(opened.centers) > 1) is opens
+    # what all points save together would pay for more
+    assert len(partition.open_components(state, cost, problem, generator).centers) > 1
+
+
 def test_settled_state_keeps_its_promises(generator) -> None:
     X, _ = blobs(5, generator)
     penalty = 40.0
@@ -547,6 +585,7 @@ def test_iris_rows_are_clustered_as_by_kmeans() -> None:
         ({"tolerance": -0.1}, "tolerance is -0.1"),
         ({"num_components": 0}, "num_components is 0"),
         ({"max_steps": 2.5}, "max_steps is 2.5"),
+        ({"creation": "both"}, "creation is 'both'"),
         ({"num_restarts": 0}, "num_restarts is 0"),
     ],
 )

@@ -108,7 +108,7 @@ def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("name", "truncated"),
     [
-        ("dpm", False),
+        ("sparse", False),
         ("dpm", True),
         ("dpm-concentration", False),
         ("hinge", False),
@@ -118,7 +118,12 @@ def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch
 )
 def test_frequencies_of_split_merge_are_those_of_enumeration(name: str, truncated: bool, monkeypatch) -> None:
     """Split-merge, classifiers, labels and concentration, with no scan: it must reach all partitions on its own."""
-    model, y = ENUMERATED[name]
+    # few components expected, so that splits are often turned down and the rule of acceptance matters
+    model, y = (
+        ENUMERATED[name]
+        if name in ENUMERATED
+        else (DPM(SphericalGaussian(variance=1.0, prior_variance=2.0), concentration=0.2), None)
+    )
     monkeypatch.setattr(split_merge, "_NUM_ROUNDS", 1)  # a poor launch is as exact as a good one
     monkeypatch.setattr(split_merge, "_NUM_STEPS", 3)
 
@@ -180,3 +185,16 @@ def test_from_one_component_all_clusters_are_found(scan: str, device: torch.devi
         DPM(truncation=30), torch.as_tensor(inputs, device=device)
     )
     assert normalized_mutual_info_score(labels, posterior.samples["assignments"][0].cpu()) > 0.95
+
+
+def test_a_merge_leaves_a_classifier_of_the_prior_at_the_free_label() -> None:
+    model, inputs, y = MODELS["one-vs-rest"]
+    model = model.replace(weight_scale=3.0).resolve(inputs, y)
+    data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
+    state = partition.init(model, data, generator, start=(torch.arange(12) > 5).long(), truncated=True)
+    merged = [split_merge._merge(state, 0, 1, state.weights, model, generator, truncated=True) for _ in range(400)]
+    assert not any(each.assignments.any() for each in merged)
+    assert torch.equal(merged[0].weights[0], state.weights[2])
+    free = torch.stack([each.weights[1] for each in merged]).flatten() / 3.0
+    assert free.mean().abs() < 5 / len(free) ** 0.5
+    assert (free.square().mean() - 1).abs() < 5 * (2 / len(free)) ** 0.5

@@ -58,7 +58,7 @@ def split_merge(
             return state
         start = launch(block, pair, model)
         weights = torch.cat([state.weights[[own, other]], start.whole.draw(generator)])
-        if test < evidence / 2 - evidence - log_proposal_ratio(block, side, weights, start, model):
+        if test < -evidence / 2 - log_proposal_ratio(block, side, weights, start, model):
             return _merge(state, own, other, weights, model, generator, truncated=truncated)
     elif (other := _free_label(state, generator, truncated=truncated)) >= 0:
         start = launch(block, pair, model)

@@ -104,7 +104,8 @@ def open_components(
     costs = all_costs(problem, centers, weights)
     savings = (cost - costs).relu_()
     total = savings.sum(1, dtype=torch.float64)
-    first_total, opened = total.clone(), []
+    first_total = total.clone()
+    opened: list[Tensor] = []
     assignments = state.assignments.clone()
     while len(opened) < limit:
         gain, best = torch.where(total >= first_total / 2, total - charges, -torch.inf).max(0)

@@ -57,10 +57,12 @@ class InverseGaussian(Distribution):
     def variance(self) -> Tensor:
         return self._mean**3
 
-    def expand(self, batch_shape: torch.Size, _instance: Distribution | None = None) -> InverseGaussian:
-        return InverseGaussian(self._mean.expand(batch_shape), validate_args=False)
+    def expand(
+        self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: Distribution | None = None
+    ) -> InverseGaussian:
+        return InverseGaussian(self._mean.expand(torch.Size(batch_shape)), validate_args=False)
 
-    def sample(self, sample_shape: torch.Size | tuple[int, ...] = ()) -> Tensor:
+    def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Tensor:
         with torch.no_grad():
             return inverse_gaussian(self._mean.expand(self._extended_shape(torch.Size(sample_shape))))
 

@@ -1,8 +1,8 @@
 """The Polya-Gamma law PG(1, z): the scale mixture behind the logistic factor.
 
 X = 4 omega has density prop. to cosh(u) exp(-u^2 X / 2) J*(X), u = |z| / 2, whose alternating series has one form that
-falls fast to the left of t = 0.64 and one to the right. Proposals come from the first term of either side; four terms
-of the series decide exactly, the next one being below 1e-26. Sources: Devroye (2009); Polson, Scott & Windle (2013),
+falls fast to the left of t = 0.64 and one to the right. Proposals come from the first term of either side; three
+terms of the series decide, the next one being below 4e-16. Sources: Devroye (2009); Polson, Scott & Windle (2013),
 written as one flat rejection loop over all elements that still wait (math/discriminative-clustering, section 14).
 """
 
@@ -45,7 +45,7 @@ def _propose(u: Tensor, steep: bool, generator: torch.Generator | None) -> tuple
     """A proposal X [n] for each element u, all of them at least 1 / t or all below, and whether it is accepted."""
     like: dict[str, Any] = {"generator": generator, "dtype": u.dtype, "device": u.device}
     rate = torch.addcmul(u.new_full((), math.pi**2 / 8), u, u, value=0.5)  # K
-    odds = rate * torch.exp(rate * _SPLIT - u if steep else rate * _SPLIT).mul_((4 if steep else 8 * _TAIL) / math.pi)
+    odds = _left_odds(u, rate, steep)
     level = (1 - torch.rand(u.shape, **like)).mul_(1 + odds)  # uniform on (0, 1 + odds]: up to 1 for the right piece
     X = _SPLIT - level.log() / rate
     left = torch.nonzero(level > 1).squeeze(1)
@@ -59,9 +59,18 @@ def _propose(u: Tensor, steep: bool, generator: torch.Generator | None) -> tuple
         levy = 0.5 / quantile.square_().clamp_(max=50.0)  # infinite where the argument rounds to 1
         X[left] = levy
         test[left] *= torch.exp(u[left].square_().mul_(levy).mul_(0.5))
-    # e_n = n (n + 1) / 2 e_1, so that the terms are powers of exp(-e_1)
-    r = torch.where(level > 1, -4 / X, X * -9.0).exp_()
-    return X, ~(test >= 1 - r * (3 - r.square() * (5 - 7 * r**3)))  # a NaN passes, so that the loop ends
+    return X, ~(test >= _series(X, level > 1))  # a NaN passes, so that the loop ends
+
+
+def _left_odds(u: Tensor, rate: Tensor, steep: bool) -> Tensor:
+    """Mass of the proposals' left piece over that of the right one; may be infinite."""
+    return rate * torch.exp(rate * _SPLIT - u if steep else rate * _SPLIT).mul_((4 if steep else 8 * _TAIL) / math.pi)
+
+
+def _series(X: Tensor, is_left: Tensor) -> Tensor:
+    """J*(X) over its first term; the exponents are n (n + 1) / 2 times the first, so the terms are powers of r."""
+    r = torch.where(is_left, -4 / X, X * -(math.pi**2)).exp_()
+    return 1 - r * (3 - 5 * r.square())
 
 
 class PolyaGamma(Distribution):
@@ -90,10 +99,12 @@ class PolyaGamma(Distribution):
         near = (2 / 3 - 8 * v.square() / 15 + 34 * v**4 / 105) / 16
         return torch.where(v < 0.05, near, (torch.tanh(far) - far * sech.square()) / (16 * far**3))
 
-    def expand(self, batch_shape: torch.Size, _instance: Distribution | None = None) -> PolyaGamma:
-        return PolyaGamma(self.tilt.expand(batch_shape), validate_args=False)
+    def expand(
+        self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: Distribution | None = None
+    ) -> PolyaGamma:
+        return PolyaGamma(self.tilt.expand(torch.Size(batch_shape)), validate_args=False)
 
-    def sample(self, sample_shape: torch.Size | tuple[int, ...] = ()) -> Tensor:
+    def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Tensor:
         with torch.no_grad():
             return polya_gamma(self.tilt.expand(self._extended_shape(torch.Size(sample_shape))))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ class Logistic(Loss):
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         scale, y = torch.broadcast_tensors(scale, y)
-        like = {"generator": generator, "dtype": scale.dtype, "device": scale.device}
+        like: dict[str, Any] = {"generator": generator, "dtype": scale.dtype, "device": scale.device}
         score = scale * torch.randn(scale.shape, **like)
         return torch.where(torch.rand(scale.shape, **like) < torch.sigmoid(y * score), score, -score)
 
