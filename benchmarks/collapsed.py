@@ -132,10 +132,11 @@ def numpy_scan(X: np.ndarray, z: np.ndarray, prior: float = 0.1, alpha: float = 
 
 
 def fit_blobs() -> None:
-    from regbayes.inference import Gibbs
-    from regbayes.models import DPM, FullGaussian
     from sklearn.metrics import normalized_mutual_info_score
     from sklearn.mixture import BayesianGaussianMixture
+
+    from regbayes.inference import Gibbs
+    from regbayes.models import DPM, FullGaussian
 
     for num_data in (10_000, 100_000):
         X, z = blobs(num_data, 8, 20)

@@ -26,7 +26,7 @@ from pyro.infer.autoguide import AutoNormal
 from sklearn.datasets import load_breast_cancer, load_wine
 
 from regbayes.inference.svi import partition
-from regbayes.models import DPM, DiagonalGaussian, FullGaussian, Hinge, InfiniteSVM, Logistic
+from regbayes.models import DPM, InfiniteSVM, Logistic
 
 
 def seconds(step: Callable[[], object]) -> float:
@@ -68,15 +68,14 @@ def main(num_rounds: int) -> None:
     warnings.filterwarnings("ignore")
     X, y = load_wine(return_X_y=True)
     compare("DPM diagonal, wine 178 x 13, T = 20", DPM(truncation=20), X, None, num_rounds)
-    compare("DPM full, wine 178 x 13, T = 20", DPM(FullGaussian(), truncation=20), X, None, num_rounds)
     compare("hinge 3 classes, wine 178 x 13, T = 20", InfiniteSVM(truncation=20), X, y, num_rounds)
     X, y = load_breast_cancer(return_X_y=True)
     compare("hinge, breast cancer 569 x 30, T = 20", InfiniteSVM(truncation=20), X, y, num_rounds)
-    compare("logistic full, breast cancer 569 x 30", InfiniteSVM(FullGaussian(), Logistic()), X, y, num_rounds)
+    compare("logistic, breast cancer 569 x 30, T = 20", InfiniteSVM(loss=Logistic()), X, y, num_rounds)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20_000, 10)) + 4 * rng.integers(3, size=(20_000, 1))
     y = (X[:, 0] > X.mean(0)[0]).astype(int)
-    compare("hinge, 20000 x 10, T = 20", InfiniteSVM(DiagonalGaussian(), Hinge(), truncation=20), X, y, num_rounds)
+    compare("hinge, 20000 x 10, T = 20", InfiniteSVM(truncation=20), X, y, num_rounds)
 
 
 if __name__ == "__main__":

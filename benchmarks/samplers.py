@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+
 from regbayes.models.distributions import inverse_gaussian, polya_gamma
 
 

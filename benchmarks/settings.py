@@ -22,10 +22,11 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
+from tqdm import tqdm
 
 from regbayes.datasets import make_setting_one, make_setting_two
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.models import DiagonalGaussian, Hinge, InfiniteSVM, Likelihood, SphericalGaussian
+from regbayes.models import DPM, DiagonalGaussian, Hinge, InfiniteSVM, Likelihood, SphericalGaussian
 
 TUNING_ROWS = 2000  # cross-validation uses at most so many training rows, for every contestant
 
@@ -54,8 +55,8 @@ class ClusteredSVC:
         return result
 
 
-def model(likelihood: Likelihood, strength: float, weight_scale: float) -> InfiniteSVM:
-    return InfiniteSVM(likelihood, Hinge(strength), weight_scale=weight_scale, intercept=10.0)
+def model(likelihood: Likelihood, strength: float) -> InfiniteSVM:
+    return InfiniteSVM(likelihood, Hinge(strength), weight_scale=3.0, intercept=10.0)
 
 
 def choose(candidates: list[Any], fit: Callable[..., Any], X: np.ndarray, y: np.ndarray, folds: int) -> Any:
@@ -69,21 +70,27 @@ def choose(candidates: list[Any], fit: Callable[..., Any], X: np.ndarray, y: np.
 
 
 def fit_m2dpm(candidate: tuple[float, float, int], X: np.ndarray, y: np.ndarray) -> Any:
-    strength, weight_scale, num_components = candidate
-    backend = SmallVariance(num_components=num_components)
-    return backend.fit(model(SphericalGaussian(), strength, weight_scale), X, y)
+    strength, scale, num_components = candidate
+    return SmallVariance(num_components=num_components, scale=scale).fit(model(SphericalGaussian(), strength), X, y)
+
+
+def fit_gibbs(strength: float, num_components: int, X: np.ndarray, y: np.ndarray) -> Any:
+    """Gibbs from the clusters of DP-means, which take the place of a long warm-up."""
+    start = SmallVariance(num_components=num_components).fit(DPM(SphericalGaussian()), X)
+    backend = Gibbs(num_samples=50, num_warmup=50, split_merge=1, init=start.samples["assignments"][0])
+    return backend.fit(model(DiagonalGaussian(), strength), X, y)
 
 
 def contestants(X: np.ndarray, y: np.ndarray, true_k: int, folds: int) -> dict[str, Callable[..., Any]]:
-    """Functions (X, y) -> fitted, at hyperparameters chosen on X, y; SVI and Gibbs take the loss and prior of M2DPM's."""
-    grid = list(itertools.product([0.1, 0.5], [1.0, 3.0], [5, 10, 15]))
+    """Functions (X, y) -> fitted, at hyperparameters chosen on X, y; SVI and Gibbs take M2DPM's strength."""
+    grid = list(itertools.product([0.03, 0.1], [1.0, 10.0], [5, 10, 15]))
     best = choose(grid, fit_m2dpm, X, y, folds)
-    own = model(DiagonalGaussian(), *best[:2])
+    own = model(DiagonalGaussian(), best[0])
     C = choose([0.01, 0.1, 1.0], lambda C, X, y: ClusteredSVC(true_k, C).fit(X, y), X, y, folds)
     return {
         "M2DPM": lambda X, y: fit_m2dpm(best, X, y),
         "SVI": lambda X, y: SVI(num_steps=100).fit(own, X, y),
-        "Gibbs": lambda X, y: Gibbs(num_samples=50, num_warmup=100, split_merge=3).fit(own, X, y),
+        "Gibbs": lambda X, y: fit_gibbs(best[0], best[2], X, y),
         "KMeans + LinearSVC": lambda X, y: ClusteredSVC(true_k, C).fit(X, y),
         "RBF-SVC": rbf(X, y),
     }
@@ -117,13 +124,13 @@ def one_set(make: Callable[..., Any], seed: int, folds: int) -> dict[str, tuple[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=20)
-    parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--folds", type=int, default=2)
     parser.add_argument("--settings", nargs="+", default=["I", "II"])
     options = parser.parse_args()
     for name, make in {"I": make_setting_one, "II": make_setting_two}.items():
         if name not in options.settings:
             continue
-        rows = [one_set(make, seed, options.folds) for seed in range(options.sets)]
+        rows = [one_set(make, seed, options.folds) for seed in tqdm(range(options.sets), desc=f"Setting {name}")]
         print(f"Setting {name}, {options.sets} data sets: mean (standard error)")
         for contestant in rows[0]:
             values = np.array([row[contestant] for row in rows])

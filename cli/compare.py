@@ -248,7 +248,7 @@ def _as_text(scores: dict[str, list[Score]], value_names: dict[str, str]) -> str
                 *(f"{mean[field]:.3f} ± {spread[field]:.3f}" for field in ("accuracy", "macro_f1")),
                 "-" if mean["components"] is None else f"{mean['components']:.1f}",
                 f"{mean['fit_seconds']:.3g}",
-                f"{mean['tuning_seconds']:.3g}" if mean["tuning_seconds"] > 0 else "-",
+                f"{mean['tuning_seconds']:.3g}" if mean["tuning_seconds"] else "-",
                 f"{mean['predict_seconds']:.2g}",
                 "-" if mean["value"] is None else f"{value_names[name]} {mean['value']:.6g}",
             ]

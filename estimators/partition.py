@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, ClusterMixin, Regressor
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..inference import Posterior, SmallVariance
+from ..inference import SVI, Posterior, SmallVariance
 from ..inference.backend import Backend
 from ..models import DPM, EpsilonInsensitive, InfiniteSVM, Mixture
 
@@ -30,12 +30,14 @@ class _PosteriorEstimator(BaseEstimator):
         self.model = model
         self.inference = inference
 
-    def _default_model(self) -> Mixture:
+    def _defaults(self) -> tuple[Mixture, Backend]:
+        """What None stands for."""
         raise NotImplementedError
 
     def _fit_posterior(self, X: NDArray[Any], y: NDArray[Any] | None = None) -> None:
-        model = self._default_model() if self.model is None else clone(self.model)
-        inference = SmallVariance() if self.inference is None else clone(self.inference)
+        default_model, default_inference = self._defaults()
+        model = default_model if self.model is None else clone(self.model)
+        inference = default_inference if self.inference is None else clone(self.inference)
         self.posterior_ = inference.fit(model, X, y)
 
     def _fit_data(self, X: ArrayLike, **checks: Any) -> Any:
@@ -78,17 +80,17 @@ class Classifier(ClassifierMixin, _PosteriorEstimator):
 
     classes_: NDArray[Any]
 
-    def _default_model(self) -> Mixture:
-        return InfiniteSVM()
+    def _defaults(self) -> tuple[Mixture, Backend]:
+        return InfiniteSVM(), SmallVariance()
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and labels y [N]."""
-        X, y = self._fit_data(X, y=y)
-        check_classification_targets(y)
-        self.classes_, index = np.unique(y, return_inverse=True)
+        rows, labels = self._fit_data(X, y=y)
+        check_classification_targets(labels)
+        self.classes_, index = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y has only one class ({self.classes_[0]!r}); a classifier needs at least two.")
-        self._fit_posterior(X, index)
+        self._fit_posterior(rows, index)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -125,13 +127,13 @@ class Regressor(RegressorMixin, _PosteriorEstimator):
     n_features_in_ : width of X
     """
 
-    def _default_model(self) -> Mixture:
-        return InfiniteSVM(loss=EpsilonInsensitive())
+    def _defaults(self) -> tuple[Mixture, Backend]:
+        return InfiniteSVM(loss=EpsilonInsensitive()), SmallVariance()
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and targets y [N]."""
-        X, y = self._fit_data(X, y=y, y_numeric=True)
-        self._fit_posterior(X, y.astype(X.dtype))  # a copy, which is writable
+        rows, targets = self._fit_data(X, y=y, y_numeric=True)
+        self._fit_posterior(rows, targets.astype(rows.dtype))  # a copy, which is writable
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -146,7 +148,8 @@ class Clusterer(ClusterMixin, _PosteriorEstimator):
     Parameters
     ----------
     model : a model without classes; None: `DPM()`
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`, which needs no
+        penalty or number of clusters
 
     Attributes
     ----------
@@ -165,13 +168,12 @@ class Clusterer(ClusterMixin, _PosteriorEstimator):
 
     labels_: NDArray[np.int64]
 
-    def _default_model(self) -> Mixture:
-        return DPM()
+    def _defaults(self) -> tuple[Mixture, Backend]:
+        return DPM(), SVI()
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Fit copies of the model and the backend to X [N, D]; y is ignored."""
-        X = self._fit_data(X)
-        self._fit_posterior(X)
+        self._fit_posterior(self._fit_data(X))
         partition = self.posterior_.partition().cpu().numpy()
         counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
         # a backend may leave components empty, but labels count from 0 without gaps

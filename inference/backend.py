@@ -60,7 +60,9 @@ class Backend(Config):
         ValueError             on bad data or options, before any work.
         """
         if getattr(model, "structure", None) not in self.structures:
-            able = [cls.__name__ for cls in Backend.__subclasses__() if getattr(model, "structure", None) in cls.structures]
+            able = [
+                cls.__name__ for cls in Backend.__subclasses__() if getattr(model, "structure", None) in cls.structures
+            ]
             raise NotImplementedError(
                 f"{type(model).__name__} has no {type(self).__name__} backend; it has: {', '.join(able) or 'none'}."
             )

@@ -80,9 +80,7 @@ class Schedule:
     checkpoint_every: int = 50
     resume: str | os.PathLike[str] | None = None
 
-    def with_files(
-        self, checkpoint: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | None
-    ) -> Schedule:
+    def with_files(self, checkpoint: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | None) -> Schedule:
         """A copy that writes to and goes on from these files."""
         return dataclasses.replace(self, checkpoint=checkpoint, resume=resume)
 
@@ -225,9 +223,7 @@ def _write_chains(path: str | os.PathLike[str], chains: list[Chain], fingerprint
     write_file(path, content | {"fingerprint": fingerprint})
 
 
-def _read_chains(
-    path: str | os.PathLike[str], kernel: Kernel, data: Any, fingerprint: dict[str, Any]
-) -> list[Chain]:
+def _read_chains(path: str | os.PathLike[str], kernel: Kernel, data: Any, fingerprint: dict[str, Any]) -> list[Chain]:
     content = read_file(path, "checkpoint", _CHECKPOINT_SCHEMA, data.X.device)
     for name, value in fingerprint.items():
         if not _same(content["fingerprint"][name], value):

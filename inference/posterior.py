@@ -11,6 +11,7 @@ a ratio of averages over the draws g, in which a component not yet seen has scor
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from ..models.arrays import as_features, like
 from ..models.config import from_plain, to_plain
 from .engine import Chain, Draw, read_file, write_file
 from .partitions import expected_loss
+from .ridge import Ridge
 
 __all__ = ["Posterior", "Trace", "stack"]
 
@@ -201,7 +203,9 @@ class Posterior:
         import arviz
 
         assignments = self.samples["assignments"]
-        sizes = torch.stack([torch.bincount(draw, minlength=1).sort(descending=True).values[:1] for draw in assignments])
+        sizes = torch.stack(
+            [torch.bincount(draw, minlength=1).sort(descending=True).values[:1] for draw in assignments]
+        )
         kept = {
             "num_components": torch.tensor([len(torch.unique(draw)) for draw in assignments]),
             "largest_component": sizes[:, 0],
@@ -254,6 +258,10 @@ class Posterior:
         for index in range(len(self.samples["weights"])):
             log_weights = self._log_weights(X, index)
             scores = torch.einsum("np,kpc->nkc", features, self.samples["weights"][index])
+            if self._is_probabilistic and "precision_tril" in self.samples:
+                # E sigmoid(f) is about sigmoid(E f / sqrt(1 + pi var f / 8)) (MacKay 1992)
+                classifiers = Ridge(self.samples["weights"][index], self.samples["precision_tril"][index])
+                scores = scores / (1 + math.pi / 8 * classifiers.score_variance(features)).sqrt()
             unseen = scores.new_zeros((len(X), 1, scores.shape[2]))
             values = averaged(torch.cat([scores, unseen], 1))
             log_evidence.append(log_weights.logsumexp(1))

@@ -7,7 +7,9 @@ Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance li
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +17,8 @@ from torch import Tensor
 __all__ = ["Ridge", "segments", "soft_ridge", "weighted_ridge"]
 
 
-class Ridge(NamedTuple):
+@dataclass(frozen=True)
+class Ridge:
     """Gaussians N(mean_kc, A_kc^-1) of K components and C scores."""
 
     mean: Tensor  # [K, P, C]
@@ -34,24 +37,27 @@ class Ridge(NamedTuple):
 
     def score_variance(self, features: Tensor) -> Tensor:
         """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2."""
-        num_components, num_scores = self.precision_tril.shape[:2]
-        variance = features.new_empty((len(features), num_components, num_scores))
-        inverse = self._inverse_tril()
-        for k in range(num_components):
-            for c in range(num_scores):
-                variance[:, k, c] = (features @ inverse[k, c].T).square().sum(1)
-        return variance
+        num_components, num_scores, num_features = self.precision_tril.shape[:3]
+        num_ridges = num_components * num_scores
+        inverse = self._inverse_tril.reshape(num_ridges * num_features, num_features)
+        # rows last: the sum over P then adds whole vectors, several times faster than short inner sums
+        variances = [
+            (inverse @ features[rows].T).unflatten(0, (num_ridges, num_features)).square_().sum(1)
+            for rows in _chunks(features, len(inverse))
+        ]
+        return torch.cat(variances, 1).T.reshape(len(features), num_components, num_scores)
 
     def kl(self, weight_scale: float) -> Tensor:
         """KL(N(mean, A^-1) || N(0, nu^2 I)) [K], summed over the scores."""
         num_features = self.mean.shape[1]
-        trace = self._inverse_tril().square().sum((-2, -1))  # tr A^-1 = |L^-1|_F^2
+        trace = self._inverse_tril.square().sum((-2, -1))  # tr A^-1 = |L^-1|_F^2
         log_det = 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # of A
         square = self.mean.square().sum(1)
         scale = torch.as_tensor(weight_scale, dtype=self.mean.dtype)
         per_score = (trace + square) / scale**2 - num_features + log_det + 2 * num_features * scale.log()
         return per_score.sum(-1) / 2
 
+    @cached_property
     def _inverse_tril(self) -> Tensor:
         """L^-1 [K, C, P, P]."""
         identity = torch.eye(self.mean.shape[1], dtype=self.mean.dtype, device=self.mean.device)
@@ -105,12 +111,13 @@ def soft_ridge(
     responsibilities : Tensor [N, K]
     """
     num_components, num_scores = precision.shape[1:]
-    num_features = features.shape[1]
-    gram = features.new_empty((num_components, num_scores, num_features, num_features))
-    weight = responsibilities.unsqueeze(-1) * precision
-    for k in range(num_components):
-        for c in range(num_scores):
-            gram[k, c] = features.T @ (features * weight[:, k, c, None])
+    num_features, num_ridges = features.shape[1], num_components * num_scores
+    weight = (responsibilities.unsqueeze(-1) * precision).view(len(features), num_ridges, 1)
+    gram = features.new_zeros((num_features, num_ridges * num_features))
+    for rows in _chunks(features, gram.shape[1]):
+        own = features[rows]
+        gram.addmm_(own.T, (weight[rows] * own.unsqueeze(1)).flatten(1))  # all components in one product
+    gram = gram.view(num_features, num_components, num_scores, num_features).permute(1, 2, 0, 3)
     linear = torch.einsum("np,nkc->kpc", features, responsibilities.unsqueeze(-1) * shift)
     return _solve(gram, linear, weight_scale)
 
@@ -121,6 +128,12 @@ def segments(assignments: Tensor, num_components: int) -> tuple[Tensor, list[int
     order = torch.argsort(narrow, stable=True)
     counts = torch.bincount(assignments, minlength=num_components)
     return order, [0, *counts.cumsum(0).tolist()]
+
+
+def _chunks(features: Tensor, width: int) -> Iterator[slice]:
+    """Slices of the rows for which an array of `width` numbers for each row about fits a cache, or a GPU."""
+    step = max(256, (2**25 if features.is_cuda else 2**18) // max(1, width))
+    yield from (slice(start, start + step) for start in range(0, max(1, len(features)), step))
 
 
 def _solve(gram: Tensor, linear: Tensor, weight_scale: float) -> Ridge:

@@ -40,16 +40,22 @@ def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, l
         X = X.to(torch.get_default_dtype() if given_tensor else torch.float64)
     if like is not None:
         if given_tensor and X.device != like.device:
-            raise ValueError(f"X is on {X.device}, the model on {like.device}. Move X there with X.to({str(like.device)!r}).")
+            raise ValueError(
+                f"X is on {X.device}, the model on {like.device}. Move X there with X.to({str(like.device)!r})."
+            )
         if given_tensor and X.dtype != like.dtype:
             raise ValueError(f"X has dtype {X.dtype}, the model {like.dtype}. Convert X with X.to({like.dtype}).")
         X = X.to(like)
     if X.shape[0] < min_rows:
-        raise ValueError(f"X has n_samples={X.shape[0]}; expected at least {min_rows} (a minimum of {min_rows} is required).")
+        raise ValueError(
+            f"X has n_samples={X.shape[0]}; expected at least {min_rows} (a minimum of {min_rows} is required)."
+        )
     if X.shape[1] == 0:
         raise ValueError(f"Found array with 0 feature(s) (shape={tuple(X.shape)}) while a minimum of 1 is required.")
     if num_features is not None and X.shape[1] != num_features:
-        raise ValueError(f"X has {X.shape[1]} features, but the model was fitted with {num_features} features as input.")
+        raise ValueError(
+            f"X has {X.shape[1]} features, but the model was fitted with {num_features} features as input."
+        )
     if not torch.isfinite(X).all():
         row, column = torch.nonzero(~torch.isfinite(X))[0].tolist()
         raise ValueError(

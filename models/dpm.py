@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from .arrays import as_features
-from .mixture import Mixture, check_hyperparameters, resolve_likelihood
 from .likelihoods import DiagonalGaussian, Likelihood
 from .losses import Hinge, Loss
+from .mixture import Mixture, check_hyperparameters, resolve_likelihood
 
 __all__ = ["DPM"]
 

@@ -74,8 +74,14 @@ class InfiniteSVM(Mixture):
         if y is None:
             raise ValueError("InfiniteSVM needs targets: requires y to be passed, but the target y is None.")
         check_hyperparameters(self)
-        loc = X.mean(0) if self.feature_loc is None else torch.as_tensor(self.feature_loc, dtype=X.dtype, device=X.device)
-        scale = _scales(X) if self.feature_scale is None else torch.as_tensor(self.feature_scale, dtype=X.dtype, device=X.device)
+        loc = (
+            X.mean(0) if self.feature_loc is None else torch.as_tensor(self.feature_loc, dtype=X.dtype, device=X.device)
+        )
+        scale = (
+            _scales(X)
+            if self.feature_scale is None
+            else torch.as_tensor(self.feature_scale, dtype=X.dtype, device=X.device)
+        )
         loss, classes = self.loss, None
         if loss.target == "sign":
             _, classes = as_labels(y, X, self.classes)
@@ -111,5 +117,7 @@ def _scales(X: Tensor) -> Tensor:
     constant = scale <= 8 * torch.finfo(X.dtype).eps * X.abs().amax(0)
     if constant.any():
         columns = torch.nonzero(constant).flatten().tolist()
-        warnings.warn(f"Columns {columns} of X are constant and tell nothing. Drop them.", ConstantColumnWarning, stacklevel=4)
+        warnings.warn(
+            f"Columns {columns} of X are constant and tell nothing. Drop them.", ConstantColumnWarning, stacklevel=4
+        )
     return torch.where(constant, torch.ones_like(scale), scale)

@@ -46,7 +46,8 @@ def plot_components(posterior: Posterior, X: Any, y: Any = None, ax: Axes | None
         component, color = components[position], color_of(index)
         own = assignments == component
         for label, marker in zip(range(len(names)), _markers(), strict=False):
-            ax.scatter(*points[own & (labels == label)].T, s=14, marker=marker, color=color, alpha=0.6, linewidths=0.5)
+            across, up = points[own & (labels == label)].T
+            ax.scatter(across, up, s=14, marker=marker, color=color, alpha=0.6, linewidths=0.5)
         mean, root = points[own].mean(0), _root_covariance(points[own])
         ax.add_patch(_ellipse(mean, root, color))
         hyperplane = _hyperplane(posterior, component, standard[own].mean(0), axes, labels[own])
@@ -136,7 +137,9 @@ def _root_covariance(points: Array) -> Array:
 
 
 def _ellipse(mean: Array, root: Array, color: str) -> Ellipse:
-    across, along = (2 * _RADIUS * np.linalg.norm(column) for column in root.T)  # eigh sorts: the long axis is last
+    across, along = (
+        2 * _RADIUS * float(np.linalg.norm(column)) for column in root.T
+    )  # eigh sorts: the long axis is last
     angle = np.degrees(np.arctan2(root[1, 1], root[0, 1]))
     return Ellipse(tuple(mean), along, across, angle=angle, facecolor=color, edgecolor=color, alpha=0.12)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from regbayes.cli import main
 from regbayes.cli.tables import read_table
 from regbayes.inference import Posterior

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from regbayes.inference.gibbs import collapsed
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.models import DPM, InfiniteSVM

@@ -11,9 +11,10 @@ import pytest
 import scipy.sparse
 import sklearn.datasets
 import torch
+from sklearn.utils import Bunch
+
 from regbayes.datasets import Synthetic, available, load, make_dp_mixture, make_setting_one, make_setting_two
 from regbayes.datasets.synthetic import _urn
-from sklearn.utils import Bunch
 
 FOLDER = Path(os.environ.get("REGBAYES_DATA", ""))
 GENERATORS = [make_setting_one, make_setting_two, make_dp_mixture]

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import quad
+from torch import Tensor
+
 from regbayes.models.priors.dirichlet_process import (
     farthest_first_penalty,
     log_eppf,
@@ -18,8 +21,6 @@ from regbayes.models.priors.dirichlet_process import (
     resample_concentration,
     resample_concentration_from_sticks,
 )
-from scipy.integrate import quad
-from torch import Tensor
 
 ALPHAS = [0.3, 1.0, 4.5]
 

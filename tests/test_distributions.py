@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from regbayes.models.distributions import InverseGaussian, PolyaGamma, draw, inverse_gaussian, polya_gamma
-from regbayes.models.distributions.polya_gamma import _left_odds, _series
 from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import kstest, norm
+
+from regbayes.models.distributions import InverseGaussian, PolyaGamma, draw, inverse_gaussian, polya_gamma
+from regbayes.models.distributions.polya_gamma import _left_odds, _series
 
 NUM_DRAWS = 100_000
 KS_LEVEL = 1e-6

@@ -7,6 +7,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,

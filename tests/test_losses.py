@@ -9,6 +9,10 @@ from typing import ClassVar
 
 import pytest
 import torch
+from scipy.integrate import quad
+from scipy.stats import kstest, norm
+from torch import Tensor
+
 from regbayes.models.losses import (
     CrammerSinger,
     EpsilonInsensitive,
@@ -20,9 +24,6 @@ from regbayes.models.losses import (
 )
 from regbayes.models.losses.tilted_normal import log_survival_ratio, normal_excess
 from regbayes.testing import check_loss
-from scipy.integrate import quad
-from scipy.stats import kstest, norm
-from torch import Tensor
 
 
 @dataclass

@@ -8,11 +8,12 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
+from sklearn.datasets import load_iris, make_blobs
+
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
 from regbayes.models import DPM, Hinge, InfiniteSVM, SphericalGaussian
 from regbayes.plots import plot_components, plot_similarity, plot_trace
 from regbayes.plots.components import chord
-from sklearn.datasets import load_iris, make_blobs
 
 
 @pytest.fixture(scope="module", autouse=True)

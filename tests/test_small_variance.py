@@ -9,6 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.model_selection import StratifiedKFold
+
 from regbayes.datasets import make_dp_mixture
 from regbayes.inference.small_variance import SmallVariance, partition
 from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components, own_scores
@@ -27,11 +33,6 @@ from regbayes.models.likelihoods import (
 )
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
 from regbayes.models.priors.dirichlet_process import log_eppf
-from scipy.optimize import minimize
-from sklearn.cluster import KMeans
-from sklearn.datasets import load_breast_cancer, load_iris
-from sklearn.metrics import normalized_mutual_info_score
-from sklearn.model_selection import StratifiedKFold
 
 LIKELIHOODS = [
     SphericalGaussian(),
@@ -361,11 +362,11 @@ def test_restarts_and_merges_reach_the_minimum_over_all_partitions(likelihood, l
         penalty = 2.0
         exact = exact_minimum(problem, penalty)
         values = []
-        for restart in range(4):
+        for restart in range(3):
             state = partition.init(problem, penalty)
             generator = torch.Generator().manual_seed(restart)
             for _ in range(50):
-                state = partition.sweep(state, problem, generator, tolerance=1e-6)
+                state = partition.sweep(state, problem, generator, tolerance=1e-4)
                 if state.converged:
                     break
             values.append(float(state.objective))
@@ -497,19 +498,21 @@ def test_restarts_keep_the_lowest_and_seeds_repeat(generator) -> None:
 
 
 @pytest.mark.parametrize("loss", [None, Hinge(), Logistic(), CrammerSinger()], ids=name_of)
-def test_needless_splits_are_merged(loss, generator) -> None:
-    problem = problem_of(SphericalGaussian(), loss, generator)
-    state = random_state(problem, 40.0, generator, K=5)
-    state, parts = partition.fit_components(state, problem, 20)
+@pytest.mark.parametrize("likelihood", [SphericalGaussian(), PoissonGamma()], ids=name_of)
+def test_needless_splits_are_merged(likelihood, loss, generator) -> None:
+    problem = problem_of(likelihood, loss, generator)
+    state = random_state(problem, 40.0, generator, K=8)  # more pairs than are refitted
+    K = len(state.centers)
+    state, parts = partition.fit_components(state, problem, 5)
     before = naive_objective(problem, state)
-    merged, parts, gains = merge_once(state, parts, problem)
-    assert len(merged.centers) == 5 - len(gains) < 5
+    merged, _, gains = merge_once(state, parts, problem)
+    assert len(merged.centers) == K - len(gains) < K
     assert before - naive_objective(problem, merged) == pytest.approx(sum(gains), rel=1e-9)
     best = min(naive_objective(problem, pair) for pair in merged_pairs(state, problem))
     assert before - max(gains) <= best + 1e-9 * abs(best)
     if loss is None:
         assert before - max(gains) == pytest.approx(best, rel=1e-12)
-    assert len(merge_components(state, partition.fit_components(state, problem, 0)[1], problem)[0].centers) < 4
+    assert len(merge_components(state, parts, problem)[0].centers) <= 3
 
 
 def merged_pairs(state: partition.PartitionState, problem: Problem):

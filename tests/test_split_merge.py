@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 from sklearn.metrics import normalized_mutual_info_score
+from test_gibbs import ENUMERATED, enumeration_errors
 from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
@@ -25,7 +26,6 @@ from regbayes.models import (
     MultinomialDirichlet,
     SphericalGaussian,
 )
-from test_gibbs import ENUMERATED, enumeration_errors
 
 GENERATOR = torch.Generator().manual_seed(5)
 X = torch.randn((12, 2), generator=GENERATOR, dtype=torch.float64)

@@ -44,7 +44,7 @@ class Gibbs(Backend):
     num_chains: int = 1
     thinning: int = 1
     scan: str = "auto"
-    split_merge: int = 5
+    split_merge: int = 2
     init: str | Tensor = "one"
     seed: int = 0
     progress: bool | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...models.priors.dirichlet_process import farthest_first_penalty
 from .assignment import all_costs
 from .merge import merge_once
-from .partition import fit_components, init, sweep
+from .partition import assign, fit_components, init, sweep
 from .problem import Problem
 
 __all__ = ["joint_penalty", "single_penalty"]
@@ -45,22 +45,44 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
 
 
 def single_penalty(problem: Problem, num_components: int) -> float:
-    """Between what the last of `num_components` components saves its founder and what one more would (geometric mean).
+    """Between the most that any point would save alone, and the most for a point whose component is missing, if that is
+    the component for which it is least (geometric mean).
 
-    Founders are taken farthest first, each with its own classifier (math/dp-mixtures, section 8).
+    The components are founded farthest first (math/dp-mixtures, section 8) and then fitted: founders are extreme
+    points, whose distances would say more about the spread of the components than about their separation.
     """
-    start = init(problem, 0.0)
+    state, founders = init(problem, 0.0), list[Tensor]()
 
     def cost_of(index: int | None) -> Tensor:
         if index is None:
-            return all_costs(problem, start.centers, start.weights)[0]
-        return all_costs(problem, *problem.founders(torch.tensor([index], device=problem.X.device)))[0]
+            return all_costs(problem, state.centers, state.weights)[0]
+        founders.append(torch.tensor(index, device=problem.X.device))
+        return all_costs(problem, *problem.founders(founders[-1].unsqueeze(0)))[0]
 
-    last, further = (farthest_first_penalty(cost_of, num_components + more, problem.founding) for more in (0, 1))
-    least = _LEAST * float(start.objective)
-    return (max(last, least) * max(further, least)) ** 0.5
+    farthest_first_penalty(cost_of, num_components, problem.founding)
+    centers, weights = problem.founders(torch.stack(founders))
+    state = replace(state, centers=centers, weights=weights)
+    for _ in range(_NUM_FITS):
+        state, _ = fit_components(assign(state, problem)[0], problem, 1)
+    present, missing = _largest_savings(problem, state.centers, state.weights)
+    least = _LEAST * float(init(problem, 0.0).objective) / problem.num_data
+    return (max(present, least) * max(missing, least)) ** 0.5
+
+
+def _largest_savings(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[float, float]:
+    """What a component of its own saves a point at most: as it is; and without the point's present component, at the
+    component for which that is least."""
+    present, missing = -torch.inf, torch.full_like(centers[:, 0], -torch.inf)
+    for rows in torch.arange(problem.num_data, device=centers.device).split(_MOST_ROWS):
+        part = problem.rows(rows)
+        cost, best = all_costs(part, centers, weights).topk(min(2, len(centers)), dim=0, largest=False)
+        saved = cost - part.founding
+        present = max(present, float(saved[0].max()))
+        missing = missing.scatter_reduce(0, best[0], saved[-1], "amax")
+    return present, float(missing[missing > -torch.inf].min())
 
 
 _MOST_ROWS = 20_000
 _NUM_SWEEPS = 8
+_NUM_FITS = 3
 _LEAST = 1e-6

@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import DataLoader
 
-from ...models.losses import CrammerSinger
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule, TruncationWarning
 from ..posterior import Posterior
 from . import partition
-from .stream import Stream
+from .stream import NUM_FIRST, Stream
 
 __all__ = ["SVI"]
 
@@ -31,9 +30,10 @@ class SVI(Backend):
     num_steps : sweeps over all points, or minibatch steps
     batch_size : None for coordinate ascent on all points, whose ELBO never falls; else points drawn for each stochastic
         step, whose recorded ELBO is a noisy estimate from the batch
-    tolerance : coordinate ascent stops when the ELBO rises by less than this share of its size
+    tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point
     num_restarts : seeds to start from; the highest final ELBO is kept
-    delay, forgetting : step t has size (t + delay)^-forgetting, delay >= 0, forgetting in (0.5, 1]
+    delay, forgetting : stochastic steps start from coordinate ascent on at most 5,000 rows; step t then has size
+        (t + delay + rows / batch_size)^-forgetting, delay >= 0, forgetting in (0.5, 1]
     num_full_steps : sweeps over all points that finish a stochastic fit of a tensor (a DataLoader gets none)
     seed, progress : of the random stream; whether to show a bar (None: on a terminal)
 
@@ -44,7 +44,7 @@ class SVI(Backend):
 
     num_steps: int = 200
     batch_size: int | None = None
-    tolerance: float = 1e-6
+    tolerance: float = 1e-5
     num_restarts: int = 1
     delay: float = 1.0
     forgetting: float = 0.7
@@ -67,7 +67,7 @@ class SVI(Backend):
         """As `Backend.fit`; X may also be a torch DataLoader of (X, y) or (X,) batches.
 
         A loader is read once for the labels and for the defaults that come from the data (from its first 100,000 rows),
-        then one batch a step, and once at the end, without shuffling by us, for the assignments of its points.
+        then one batch a step, and once at the end for the assignments, which are in the order of that last pass.
         """
         if not isinstance(X, DataLoader):
             return super().fit(model, X, y, checkpoint=checkpoint, resume=resume)
@@ -79,22 +79,25 @@ class SVI(Backend):
         return self.finish(stream.model, stream, endless)
 
     def check(self, model: Any) -> None:
-        if isinstance(getattr(model, "loss", None), CrammerSinger):
-            model.loss.expected_log_factor(torch.zeros(()), torch.zeros(()), torch.zeros(()))
-        for name in ("num_steps", "num_restarts"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 1.")
-        if self.batch_size is not None and not self.batch_size >= 1:
-            raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1, or None for all points.")
+        one = torch.ones(1, 2)
+        model.loss.expected_log_factor(one, one, one)  # a loss without expectation raises NotImplementedError
+        least = {"num_steps": 1, "num_restarts": 1, "num_full_steps": 0, "seed": 0}
+        if self.batch_size is not None:
+            least["batch_size"] = 1
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
         if not (self.delay >= 0 and 0.5 < self.forgetting <= 1):
             raise ValueError(
-                f"delay is {self.delay!r} and forgetting {self.forgetting!r}; expected delay >= 0, 0.5 < forgetting <= 1."
+                f"delay is {self.delay!r} and forgetting {self.forgetting!r}; "
+                "expected delay >= 0 and 0.5 < forgetting <= 1."
             )
 
     def kernel(self, model: Any) -> Kernel:
         return Kernel(
             state=partition.PartitionState,
-            init=partition.init,
+            init=partial(_init, backend=self),
             sweep=partial(_step, backend=self),
             value=lambda state, data, model: state.bound,
             draw=partition.summary,
@@ -112,11 +115,13 @@ class SVI(Backend):
         )
 
     def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
-        best = max(chains, key=lambda chain: chain.values[-1] if chain.values else -torch.inf)
+        state = max(chains, key=lambda chain: chain.values[-1] if chain.values else -torch.inf).state
         if isinstance(data, Stream):
-            data = data.all()
-            best.state = partition.update_responsibilities(best.state, data, model)
-        draw = kernel.draw(best.state, data, model)
+            parts = [partition.update_responsibilities(state, batch, model) for batch in data.once()]
+            state = dataclasses.replace(state, responsibilities=torch.cat([part.responsibilities for part in parts]))
+        elif len(state.responsibilities) != data.num_data:  # stopped among the stochastic steps
+            state = partition.update_responsibilities(state, data, model)
+        draw = kernel.draw(state, data, model)
         if len(torch.unique(draw["assignments"])) == model.truncation:
             warnings.warn(
                 f"All {model.truncation} components are occupied, so the truncation binds. "
@@ -129,7 +134,22 @@ class SVI(Backend):
     def _stop(self, chain: Chain) -> bool:
         if self.batch_size or len(chain.values) < 2:
             return False
-        return chain.values[-1] - chain.values[-2] <= self.tolerance * abs(chain.values[-1])
+        return chain.values[-1] - chain.values[-2] <= self.tolerance * len(chain.state.responsibilities)
+
+
+def _init(model: Any, data: Any, generator: torch.Generator, *, backend: SVI) -> partition.PartitionState:
+    """Stochastic steps start from coordinate ascent on some rows, which also settles how many components there are."""
+    if isinstance(data, Stream):
+        rows = data.first
+    elif backend.batch_size:
+        order = torch.randperm(data.num_data, generator=generator, device=data.X.device)
+        rows = data.rows(order[:NUM_FIRST])
+    else:
+        return partition.init(model, data, generator)
+    state = partition.init(model, rows, generator)
+    for _ in range(_FIRST_SWEEPS):
+        state = partition.sweep(state, rows, model, generator)
+    return partition.extrapolate(state, rows, model, data.num_data)
 
 
 def _step(
@@ -138,10 +158,14 @@ def _step(
     if isinstance(data, Stream):
         batch = data.next()
     elif backend.batch_size and state.step < backend.num_steps:
-        index = torch.randint(data.num_data, (backend.batch_size,), generator=generator, device=data.X.device)
-        batch = data.rows(index)
+        like = {"generator": generator, "device": data.X.device}
+        batch = data.rows(torch.randint(data.num_data, (backend.batch_size,), **like))
     else:
         return partition.sweep(state, data, model, generator)
-    return partition.stochastic_sweep(
-        state, batch, model, num_data=data.num_data, delay=backend.delay, forgetting=backend.forgetting
-    )
+    # the first rows count as the batches that they would make
+    delay = backend.delay + min(NUM_FIRST, data.num_data) / batch.num_data
+    options = {"num_data": data.num_data, "delay": delay, "forgetting": backend.forgetting}
+    return partition.stochastic_sweep(state, batch, model, **options)
+
+
+_FIRST_SWEEPS = 50

@@ -2,27 +2,37 @@
 
     q = prod_k q(v_k) q(theta_k; chi_k) N(eta_k; m_k, V_k) prod_n q(z_n) q(omega_n | z_n)       [q(alpha) with a prior]
 
-maximizes a bound of log Z of the truncated model (math/dp-mixtures, section 6). Each omega is given its optimal factor for
-every pair (n, k), so that a margin factor enters through `Loss.expect` and `Loss.expected_log_factor` alone. A sweep sets
-the global factors to their optimum given the responsibilities, then the responsibilities to theirs: the bound never
-falls. A stochastic step moves the natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
+maximizes a bound of log Z of the truncated model (math/dp-mixtures, section 6). Each omega is given its optimal factor
+for every pair (n, k), so that a margin factor enters through `Loss.expect` and `Loss.expected_log_factor` alone. A
+sweep sets the global factors to their optimum given the responsibilities, then the responsibilities to theirs: the
+bound never falls. A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.distributions import Beta, Gamma, kl_divergence
+from torch.distributions import Gamma, kl_divergence
 
-from ...models.likelihoods import Likelihood
+from ...models.likelihoods.base import Likelihood, row_chunks
 from ...models.mixture import Data, Mixture
 from ...models.priors.dirichlet_process import log_labelled_prior, log_stick_weights, posterior_sticks
 from ..engine import Draw
 from ..ridge import Ridge, safe_cholesky, soft_ridge
 
-__all__ = ["PartitionState", "assignment_logits", "elbo", "init", "stochastic_sweep", "summary", "sweep"]
+__all__ = [
+    "PartitionState",
+    "assignment_logits",
+    "elbo",
+    "extrapolate",
+    "init",
+    "stochastic_sweep",
+    "summary",
+    "sweep",
+]
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class PartitionState:
     step: int = 0
     may_merge: bool = True  # until all promising unions have been tried in vain
 
-    @property
+    @cached_property
     def classifiers(self) -> Ridge:
         """q(eta_k)."""
         return Ridge(self.mean, self.precision_tril)
@@ -57,25 +67,26 @@ def init(model: Mixture, data: Data, generator: torch.Generator) -> PartitionSta
     T, (N, C), P = model.truncation, data.targets.shape, data.features.shape[1]
     seeds = data.X[_seeds(model, data, generator)]
     chi = model.likelihood.prior() + model.likelihood.statistics(seeds)
-    tril = torch.eye(P, dtype=data.X.dtype, device=data.X.device).expand(T, C, P, P) / model.weight_scale
     responsibilities = model.likelihood.log_predictive(data.X, chi).softmax(1)
     order = responsibilities.sum(0).argsort(descending=True)
+    identity = torch.eye(P, dtype=data.X.dtype, device=data.X.device)
     state = PartitionState(
         hyperparameters=chi,
         sticks=data.X.new_ones(2, T - 1),
         mean=data.X.new_zeros(T, P, C),
-        precision_tril=tril.clone(),
-        concentration=_fixed(model, data.X),
+        precision_tril=identity.repeat(T, C, 1, 1) / model.weight_scale,
+        concentration=data.X.new_tensor(model.concentration_prior or (model.concentration, 1.0)),
         responsibilities=responsibilities[:, order],
         precision=data.X.new_zeros(N, T, C),
         shift=data.X.new_zeros(N, T, C),
         bound=data.X.new_tensor(-torch.inf, dtype=torch.float64),
     )
+    state = update_components(update_sticks(state, model), data, model)
     precision, shift, _ = expected_margins(state, data, model)
     return replace(state, precision=precision, shift=shift)
 
 
-# -- full batch: coordinate ascent --------------------------------------------------------------------------------------
+# -- full batch: coordinate ascent -------------------------------------------------------------------------------------
 
 
 def sweep(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
@@ -84,18 +95,22 @@ def sweep(state: PartitionState, data: Data, model: Mixture, generator: torch.Ge
         state = update_responsibilities(state, data, model)
     before = state.bound
     state = ascend(reorder(state), data, model)
-    if state.may_merge and state.bound - before <= _SETTLED * state.bound.abs():
+    if state.may_merge and state.bound - before <= _SETTLED * data.num_data:
         state = merge(state, data, model)
     return state
 
 
 def ascend(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
     """One round of the block updates."""
+    return update_responsibilities(update_factors(state, data, model), data, model)
+
+
+def update_factors(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
+    """All factors but the responsibilities."""
     state = update_sticks(state, model)
     state = update_concentration(state, model)
     state = update_components(state, data, model)
-    state = update_classifiers(state, data, model)
-    return update_responsibilities(state, data, model)
+    return update_classifiers(state, data, model)
 
 
 def merge(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
@@ -128,7 +143,7 @@ def _pairs(state: PartitionState, model: Mixture) -> list[list[int]]:
 
 
 def reorder(state: PartitionState) -> PartitionState:
-    """Components by decreasing size, if the stick-breaking prior prefers it: its best bound is log p(expected counts)."""
+    """Components by decreasing size, if that raises the bound: at the best q(v) it is log p(z) of expected counts."""
     counts = state.responsibilities.sum(0)
     order = counts.argsort(descending=True)
     alpha = state.expected_concentration
@@ -168,7 +183,7 @@ def update_components(state: PartitionState, data: Data, model: Mixture) -> Part
 
 
 def update_classifiers(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
-    """V_k^-1 = I / nu^2 + sum_n r_nk precision_nk a_n a_n^T,  m_k = V_k sum_n r_nk shift_nk a_n; new pseudo-observations."""
+    """V_k^-1 = I / nu^2 + sum_n r_nk precision_nk a_n a_n^T,  m_k = V_k sum_n r_nk shift_nk a_n."""
     ridge = soft_ridge(
         data.features, state.precision, state.shift, state.responsibilities, weight_scale=model.weight_scale
     )
@@ -203,9 +218,8 @@ def expected_margins(state: PartitionState, data: Data, model: Mixture) -> tuple
     variance = state.classifiers.score_variance(data.features)
     targets = data.targets.unsqueeze(1)
     precision, shift = model.loss.expect(scores, variance, targets)
-    return precision.expand_as(scores), shift.expand_as(scores), model.loss.expected_log_factor(
-        scores, variance, targets
-    ).sum(-1)
+    margin = model.loss.expected_log_factor(scores, variance, targets).sum(-1)
+    return precision.expand_as(scores), shift.expand_as(scores), margin
 
 
 def elbo(state: PartitionState, data: Data, model: Mixture) -> Tensor:
@@ -216,37 +230,46 @@ def elbo(state: PartitionState, data: Data, model: Mixture) -> Tensor:
 
 
 def kl(state: PartitionState, model: Mixture) -> Tensor:
-    """KL of the global factors from their priors, [] float64."""
-    a, b = state.sticks
-    log_v, log_rest = _expected_log_sticks(state.sticks)
-    q_sticks = Beta(a, b)
-    if model.concentration_prior is None:
-        alpha = state.expected_concentration
-        sticks = kl_divergence(q_sticks, Beta(torch.ones_like(a), alpha.expand_as(a))).sum()
-    else:
-        q_alpha = Gamma(*state.concentration)
-        log_alpha = torch.digamma(state.concentration[0]) - state.concentration[1].log()
-        log_prior = (log_alpha + (state.expected_concentration - 1) * log_rest).sum()
-        shape, rate = state.concentration.new_tensor(model.concentration_prior)
-        sticks = kl_divergence(q_alpha, Gamma(shape, rate)) - q_sticks.entropy().sum() - log_prior
-    components = model.likelihood.kl(state.hyperparameters).sum()
-    return sticks.double() + components.double() + state.classifiers.kl(model.weight_scale).sum().double()
+    """KL of the global factors from their priors, [] float64.
+
+    KL(Beta(a, b) || Beta(1, alpha)) = (a - 1) E log v + (b - alpha) E log(1 - v) - log B(a, b) - log alpha, with
+    alpha and log alpha expected under q(alpha) where it has a prior.
+    """
+    a, b = sticks = state.sticks.double()
+    log_v, log_rest = _expected_log_sticks(sticks)
+    alpha = state.expected_concentration.double()
+    log_beta = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+    log_alpha, total = alpha.log(), model.likelihood.kl(state.hyperparameters).sum(dtype=torch.float64)
+    if model.concentration_prior is not None:
+        shape, rate = state.concentration.double()
+        log_alpha = torch.digamma(shape) - rate.log()
+        prior_shape, prior_rate = shape.new_tensor(model.concentration_prior)
+        total = total + kl_divergence(Gamma(shape, rate), Gamma(prior_shape, prior_rate))
+    total = total + ((a - 1) * log_v + (b - alpha) * log_rest - log_beta - log_alpha).sum()
+    return total + state.classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
 
 
-# -- minibatches: stochastic natural gradients ----------------------------------------------------------------------------
+# -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
+
+
+def extrapolate(state: PartitionState, rows: Data, model: Mixture, num_data: int) -> PartitionState:
+    """Factors as if the rows were `num_data` points like them: where stochastic steps start."""
+    scaled = replace(state, responsibilities=state.responsibilities * (num_data / rows.num_data))
+    return replace(update_factors(scaled, rows, model), responsibilities=state.responsibilities[:0], step=0)
 
 
 def stochastic_sweep(
     state: PartitionState, batch: Data, model: Mixture, *, num_data: int, delay: float, forgetting: float
 ) -> PartitionState:
-    """Natural parameters move by rho = (step + delay)^-forgetting towards the optimum of a batch that stands for all."""
+    """Natural parameters move by rho = (t + delay)^-forgetting towards the optimum of a batch that stands for all.
+
+    The recorded bound is the batch's estimate at the factors from before the step.
+    """
     scale = num_data / batch.num_data
     rho = (state.step + 1 + delay) ** -forgetting
     local = update_responsibilities(state, batch, model)
     scaled = replace(local, responsibilities=scale * local.responsibilities)
-    target = update_sticks(scaled, model)
-    target = update_components(target, batch, model)
-    target = update_classifiers(target, batch, model)
+    target = update_factors(scaled, batch, model)
     gram, linear = (torch.lerp(*pair, rho) for pair in zip(_natural(local), _natural(target), strict=True))
     tril = safe_cholesky(gram)
     state = replace(
@@ -267,7 +290,7 @@ def _natural(state: PartitionState) -> tuple[Tensor, Tensor]:
     return gram, (gram @ state.mean.mT.unsqueeze(-1)).squeeze(-1).mT
 
 
-# -- what the engine asks ------------------------------------------------------------------------------------------------
+# -- what the engine asks ----------------------------------------------------------------------------------------------
 
 
 def summary(state: PartitionState, data: Data, model: Mixture) -> Draw:
@@ -291,7 +314,8 @@ def _seeds(model: Mixture, data: Data, generator: torch.Generator) -> Tensor:
     With a spherical Gaussian this is the seeding of k-means++.
     """
     likelihood, like = model.likelihood, {"generator": generator, "device": data.X.device}
-    own = torch.cat([_self_predictive(likelihood, rows) for rows in data.X.split(_CHUNK)])
+    width = len(likelihood.prior())
+    own = torch.cat([_self_predictive(likelihood, data.X[rows]) for rows in row_chunks(data.X, width)])
     chosen = torch.randint(data.num_data, (1,), **like)
     best = torch.full_like(own, -torch.inf)
     while True:
@@ -308,7 +332,8 @@ def _self_predictive(likelihood: Likelihood, rows: Tensor) -> Tensor:
     """log p(x_n | a component that holds x_n alone) [n]."""
     statistics = likelihood.statistics(rows)
     one = likelihood.prior() + statistics
-    return likelihood.log_partition(one + statistics) - likelihood.log_partition(one) + likelihood.log_base_measure(rows)
+    gain = likelihood.log_partition(one + statistics) - likelihood.log_partition(one)
+    return gain + likelihood.log_base_measure(rows)
 
 
 def _expected_log_sticks(sticks: Tensor) -> tuple[Tensor, Tensor]:
@@ -318,12 +343,6 @@ def _expected_log_sticks(sticks: Tensor) -> tuple[Tensor, Tensor]:
     return torch.digamma(a) - total, torch.digamma(b) - total
 
 
-def _fixed(model: Mixture, X: Tensor) -> Tensor:
-    """q(alpha) to start from: its prior, or the point alpha."""
-    return X.new_tensor(model.concentration_prior or (model.concentration, 1.0))
-
-
-_CHUNK = 4096
-_SETTLED = 1e-4  # relative rise of the bound below which merges are tried
-_MERGE_TRIES = 5
-_MERGE_ROUNDS = 2
+_SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried
+_MERGE_TRIES = 10
+_MERGE_ROUNDS = 3

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ...models.arrays import as_features
+from ...models.arrays import as_features, as_labels
 from ...models.mixture import Data, Mixture
 
-__all__ = ["Stream"]
+__all__ = ["NUM_FIRST", "Stream"]
 
-_DEFAULTS_ROWS = 100_000  # enough for means and variances
-_SEEDING_ROWS = 10_000
+NUM_FIRST = 5_000  # rows from which a stochastic fit starts
+_NUM_DEFAULTS = 100_000  # rows that the defaults come from: enough for means and variances
 
 
 @dataclass
@@ -39,54 +39,41 @@ class Stream:
         for batch in loader:
             X, y = _split(batch)
             total += len(X)
-            if kept < _DEFAULTS_ROWS:
+            if kept < _NUM_DEFAULTS:
                 inputs.append(X)
                 kept += len(X)
             if y is not None:
                 targets.append(y)
-        if not total:
-            raise ValueError("The DataLoader is empty; it must give at least two rows.")
+        if total < 2:
+            raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
         X, y = torch.cat(inputs), torch.cat(targets) if targets else None
         if y is not None and getattr(model, "classes", None) is None and model.loss.target == "sign":
-            model = model.replace(classes=torch.unique(y))
+            model = model.replace(classes=as_labels(y, y, None)[1])
         resolved = model.resolve(X, None if y is None else y[: len(X)])
-        first = slice(0, _SEEDING_ROWS)
+        first = slice(0, NUM_FIRST)
         return cls(loader, resolved, resolved.data(X[first], None if y is None else y[first]), total)
 
     @property
     def X(self) -> Tensor:
         return self.first.X
 
-    @property
-    def features(self) -> Tensor:
-        return self.first.features
-
-    @property
-    def targets(self) -> Tensor:
-        return self.first.targets
-
     def next(self) -> Data:
         """The next batch, from the start again after the last."""
         return next(self.batches)
 
-    def all(self) -> Data:
-        """All points of one more pass, in the loader's order."""
-        parts = [_as_data(batch, self.model) for batch in self.loader]
-        return Data(*(torch.cat(list(columns)) for columns in zip(*map(_columns, parts), strict=True)))
+    def once(self) -> Iterator[Data]:
+        """The batches of one pass."""
+        for batch in self.loader:
+            yield _as_data(batch, self.model)
 
     def _endless(self) -> Iterator[Data]:
         while True:
-            for batch in self.loader:
-                yield _as_data(batch, self.model)
+            yield from self.once()
 
 
 def _as_data(batch: Any, model: Mixture) -> Data:
     X, y = _split(batch)
     return model.data(as_features(X, num_features=model.num_features), y)
-
-
-def _columns(data: Data) -> tuple[Tensor, Tensor, Tensor]:
-    return data.X, data.features, data.targets
 
 
 def _split(batch: Any) -> tuple[Tensor, Tensor | None]:

@@ -1,0 +1,561 @@
+"""The variational backend: blocks that climb, the exact evidence and Pyro's own ELBO as references, minibatches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.model_selection import StratifiedKFold
+from torch.distributions.transforms import ReshapeTransform
+from torch.utils.data import DataLoader, TensorDataset
+
+from regbayes.inference import SVI, TruncationWarning
+from regbayes.inference.svi import partition
+from regbayes.models import DPM, InfiniteSVM
+from regbayes.models.likelihoods import (
+    BernoulliBeta,
+    DiagonalGaussian,
+    FullGaussian,
+    MultinomialDirichlet,
+    PoissonGamma,
+    SphericalGaussian,
+)
+from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
+from regbayes.testing.enumeration import log_classifier_integrals, partition_log_weights
+
+LIKELIHOODS = [
+    SphericalGaussian(),
+    DiagonalGaussian(),
+    FullGaussian(),
+    MultinomialDirichlet(),
+    PoissonGamma(),
+    BernoulliBeta(),
+]
+LOSSES = [None, Hinge(2.0, 1.5), Logistic(), EpsilonInsensitive(1.5, 0.2), OneVsRest(Hinge()), OneVsRest(Logistic())]
+NUM_STEPS = 8
+
+
+def name_of(part) -> str:
+    return "DPM" if part is None else type(part).__name__ + type(getattr(part, "loss", part)).__name__
+
+
+def rows_of(likelihood, generator, N: int, D: int = 2) -> torch.Tensor:
+    """Three groups of rows in the support of the family."""
+    like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+    group = torch.randint(3, (N,), generator=generator, device=generator.device)
+    locs = 3 * torch.randn(3, D, **like)
+    if isinstance(likelihood, MultinomialDirichlet | PoissonGamma):
+        return torch.poisson(2 * locs.abs()[group], generator=generator)
+    X = locs[group] + torch.randn(N, D, **like)
+    return (X.median(0).values < X).double() if isinstance(likelihood, BernoulliBeta) else X
+
+
+def targets_of(loss, X: torch.Tensor, generator) -> torch.Tensor:
+    like = {"generator": generator, "device": X.device, "dtype": X.dtype}
+    score = X @ torch.randn(X.shape[1], **like)
+    score = (score - score.mean()) / score.std() + 0.5 * torch.randn(len(X), **like)
+    if isinstance(loss, EpsilonInsensitive):
+        return score
+    if isinstance(loss, OneVsRest):
+        return (score > -0.4).long() + (score > 0.4).long()
+    return (score > 0).long()
+
+
+def problem_of(likelihood, loss, generator, N: int = 40, D: int = 2, **options):
+    """(model, data, X, y), resolved."""
+    X = rows_of(likelihood, generator, N, D)
+    options = {"truncation": 5} | options
+    if loss is None:
+        model, y = DPM(likelihood, **options), None
+    else:
+        model, y = InfiniteSVM(likelihood, loss, **options), targets_of(loss, X, generator)
+    model = model.resolve(X, y)
+    return model, model.data(X, y), X, y
+
+
+def climbed(model, data, generator, num_steps: int = 3) -> partition.PartitionState:
+    state = partition.init(model, data, generator)
+    for _ in range(num_steps):
+        state = partition.ascend(state, data, model)
+    return state
+
+
+def hard(state, labels: torch.Tensor, model, data) -> partition.PartitionState:
+    """Responsibilities of 0 and 1, and the best sticks and components for them."""
+    one_hot = torch.nn.functional.one_hot(labels, model.truncation).to(data.X)
+    state = partition.update_sticks(replace(state, responsibilities=one_hot), model)
+    return partition.update_components(state, data, model)
+
+
+# -- the bound climbs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [None, (2.0, 1.0)], ids=["fixed", "learned"])
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
+def test_no_block_lowers_the_bound(likelihood, loss, prior, device, generator) -> None:
+    model, data, _, _ = problem_of(likelihood, loss, generator, concentration_prior=prior)
+    state = partition.update_responsibilities(partition.init(model, data, generator), data, model)
+    blocks = {
+        "sticks": lambda state: partition.update_sticks(state, model),
+        "concentration": lambda state: partition.update_concentration(state, model),
+        "components": lambda state: partition.update_components(state, data, model),
+        "classifiers": lambda state: partition.update_classifiers(state, data, model),
+        "responsibilities": lambda state: partition.update_responsibilities(state, data, model),
+    }
+    bound = partition.elbo(state, data, model)
+    torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-9)
+    for step in range(NUM_STEPS):
+        for name, block in blocks.items():
+            state = block(state)
+            new = partition.elbo(state, data, model)
+            assert new >= bound - 1e-9 * bound.abs(), f"{name} lowered the bound by {bound - new} in step {step}"
+            bound = new
+        torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-9)
+
+
+@pytest.mark.parametrize("prior", [None, (2.0, 1.0)], ids=["fixed", "learned"])
+def test_components_are_reordered_only_if_the_bound_rises(prior, generator) -> None:
+    model, data, _, _ = problem_of(DiagonalGaussian(), Hinge(), generator, concentration_prior=prior)
+    state = climbed(model, data, generator)
+    for _ in range(5):
+        order = torch.randperm(model.truncation, generator=generator)
+        shuffled = replace(
+            state, **{name: getattr(state, name)[order] for name in ("hyperparameters", "mean", "precision_tril")}
+        )
+        shuffled = replace(
+            shuffled, **{name: getattr(state, name)[:, order] for name in ("responsibilities", "precision", "shift")}
+        )
+        kept = partition.update_sticks(shuffled, model)
+        sorted_ = partition.update_sticks(partition.reorder(shuffled), model)
+        gain = partition.elbo(sorted_, data, model) - partition.elbo(kept, data, model)
+        assert gain >= -1e-9
+        counts = shuffled.responsibilities.sum(0)
+        assert gain > 1e-3 or (counts.diff() <= 0).all() or (sorted_.responsibilities.sum(0) == counts).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_sweeps_with_merges_climb_to_a_stationary_point(loss, generator) -> None:
+    model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator, concentration_prior=(1.0, 1.0))
+    state, bounds = partition.init(model, data, generator), []
+    for _ in range(300):
+        state = partition.sweep(state, data, model, generator)
+        bounds.append(state.bound)
+    steps = torch.stack(bounds).diff()
+    assert (steps >= -1e-9 * bounds[-1].abs()).all()
+    assert steps[-1].abs() < 1e-8 * bounds[-1].abs()
+    names = ["sticks", "concentration", "hyperparameters", "mean", "precision_tril"]
+    factors = {name: getattr(state, name).clone().requires_grad_() for name in names}
+    partition.elbo(replace(state, **factors), data, model).backward()
+    for name in names:
+        gradient = factors[name].grad
+        gradient = gradient.tril() if name == "precision_tril" else gradient
+        torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-3, msg=f"{name}: {gradient}")
+
+
+# -- the bound is that of the program ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
+def test_given_a_partition_the_bound_is_the_log_joint(likelihood, generator) -> None:
+    """With z certain, q(v) and q(theta) are the exact conditionals, so that the bound is log p(z, X)."""
+    model, data, X, _ = problem_of(likelihood, None, generator, N=5, truncation=3)
+    exact = partition_log_weights(model, X, truncation=3)
+    state = partition.init(model, data, generator)
+    for labels in [(0, 0, 0, 0, 0), (0, 1, 0, 2, 1), (2, 2, 1, 1, 1)]:
+        given = hard(state, torch.tensor(labels), model, data)
+        assert float(partition.elbo(given, data, model)) == pytest.approx(exact[labels], abs=1e-8)
+
+
+@pytest.mark.parametrize(("loss", "gap"), [(Logistic(), 0.1), (Hinge(), 0.8), (EpsilonInsensitive(), 0.8)])
+def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, generator) -> None:
+    model, data, _, _ = problem_of(SphericalGaussian(), loss, generator, N=6, D=1, intercept=0.0, truncation=2)
+    labels = torch.tensor([0, 1, 0, 0, 1, 1])
+    state = hard(partition.init(model, data, generator), labels, model, data)
+    plain, plain_data = (
+        DPM(model.likelihood, truncation=2),
+        replace(data, features=data.X[:, :0], targets=data.X[:, :0]),
+    )
+    without = hard(partition.init(plain, plain_data, generator), labels, plain, plain_data)
+    for _ in range(200):
+        precision, shift, _ = partition.expected_margins(state, data, model)
+        state = partition.update_classifiers(replace(state, precision=precision, shift=shift), data, model)
+    found = partition.elbo(state, data, model) - partition.elbo(without, plain_data, plain)
+    exact = log_classifier_integrals(data, model, state.responsibilities.T).sum()
+    assert 0 < exact - found < gap
+
+
+@pytest.mark.parametrize("loss", [None, Hinge(), Logistic(), EpsilonInsensitive()], ids=name_of)
+def test_the_bound_is_pyros(loss, generator) -> None:
+    """TraceEnum_ELBO at a guide with the same factors; the margin's own bound is replaced by its expectation."""
+    model, data, X, y = problem_of(
+        DiagonalGaussian(), loss, generator, N=20, truncation=3, concentration_prior=(2.0, 1.0)
+    )
+    state = climbed(model, data, generator)
+    with torch.random.fork_rng():
+        pyro.set_rng_seed(0)
+        particles = torch.tensor(
+            [-TraceEnum_ELBO(max_plate_nesting=1).loss(model, guide_of(state, model), X, y) for _ in range(300)]
+        )
+    scores = torch.einsum("np,kpc->nkc", data.features, state.mean)
+    scale = state.classifiers.score_variance(data.features).sqrt()
+    nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(200))
+    values = model.loss.log_factor(scores + scale * nodes.view(-1, 1, 1, 1), data.targets.unsqueeze(1)).sum(-1)
+    expected = (values * masses.view(-1, 1, 1) / masses.sum()).sum(0)
+    *_, bounded = partition.expected_margins(state, data, model)
+    slack = (state.responsibilities * (expected - bounded)).sum()
+    assert slack >= 0
+    error = particles.std() / len(particles) ** 0.5
+    assert (particles.mean() - partition.elbo(state, data, model) - slack).abs() < 5 * error
+
+
+def guide_of(state, model):
+    """The mean-field posterior as a Pyro guide for one score."""
+    T, P, C = state.mean.shape
+
+    def guide(X, y=None) -> None:
+        pyro.sample("concentration", dist.Gamma(*state.concentration))
+        with pyro.plate("sticks_plate", T - 1):
+            pyro.sample("sticks", dist.Beta(*state.sticks))
+        with pyro.plate("components", T):
+            model.likelihood.parameters(state.hyperparameters, pyro.sample)
+            if C:
+                gram = (state.precision_tril @ state.precision_tril.mT)[:, 0]
+                vector = dist.MultivariateNormal(state.mean[..., 0], precision_matrix=gram)
+                pyro.sample("weights", dist.TransformedDistribution(vector, ReshapeTransform((P,), (P, 1))))
+            else:
+                pyro.sample("weights", dist.Normal(state.mean, 1.0).to_event(2))
+        with pyro.plate("data", len(X)):
+            pyro.sample("assignments", dist.Categorical(state.responsibilities), infer={"enumerate": "parallel"})
+
+    return guide
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_responsibilities_at_sharp_factors_are_the_programs_conditional(loss, generator) -> None:
+    model, data, X, y = problem_of(DiagonalGaussian(), loss, generator, N=6, truncation=3)
+    state = climbed(model, data, generator, 1)
+    sharp = 1e10
+    sticks = torch.rand(2, generator=generator, dtype=X.dtype)
+    statistics = state.hyperparameters - model.likelihood.prior()
+    state = replace(
+        state,
+        sticks=sharp * torch.stack([sticks, 1 - sticks]),
+        hyperparameters=model.likelihood.prior() + sharp * statistics,
+        mean=torch.randn(state.mean.shape, generator=generator, dtype=X.dtype),
+        precision_tril=sharp * state.precision_tril,
+    )
+    logits = partition.assignment_logits(state, data, model)
+    latents = {"sticks": sticks, "weights": state.mean, **model.likelihood.draw(state.hyperparameters, generator)}
+    for n in range(6):
+        rows = []
+        for k in range(3):
+            labels = torch.zeros(6, dtype=torch.int64)
+            labels[n] = k
+            rows.append(log_joint(model, X, y, latents | {"assignments": labels}))
+        torch.testing.assert_close(logits[n].log_softmax(0), torch.stack(rows).log_softmax(0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
+def test_global_factors_at_a_partition_are_the_programs_conditionals(likelihood, generator) -> None:
+    model, data, X, _ = problem_of(likelihood, None, generator, N=8, truncation=3, concentration_prior=(2.0, 1.0))
+    labels = torch.randint(3, (8,), generator=generator)
+    alpha = torch.tensor(1.7, dtype=X.dtype)
+    state = replace(partition.init(model, data, generator), concentration=torch.stack([alpha, torch.ones_like(alpha)]))
+    state = hard(state, labels, model, data)
+    q_sticks = dist.Beta(*state.sticks)
+    first, second = (
+        {
+            "sticks": torch.rand(2, generator=generator, dtype=X.dtype),
+            **model.likelihood.draw(state.hyperparameters, generator),
+        }
+        for _ in range(2)
+    )
+
+    def log_q(latents) -> torch.Tensor:
+        names = {name: value for name, value in latents.items() if name != "sticks"}
+        program = poutine.condition(lambda: model.likelihood.parameters(state.hyperparameters, pyro.sample), data=names)
+        return q_sticks.log_prob(latents["sticks"]).sum() + poutine.trace(program).get_trace().log_prob_sum()
+
+    fixed = {"assignments": labels, "concentration": alpha, "weights": X.new_zeros(3, 0, 0)}
+    change = log_joint(model, X, None, first | fixed) - log_joint(model, X, None, second | fixed)
+    torch.testing.assert_close(log_q(first) - log_q(second), change)
+
+    sharp = replace(state, sticks=1e12 * torch.stack([first["sticks"], 1 - first["sticks"]]))
+    q_alpha = dist.Gamma(*partition.update_concentration(sharp, model).concentration)
+    other = torch.tensor(0.6, dtype=X.dtype)
+    change = log_joint(model, X, None, first | fixed) - log_joint(
+        model, X, None, first | fixed | {"concentration": other}
+    )
+    torch.testing.assert_close(q_alpha.log_prob(alpha) - q_alpha.log_prob(other), change)
+
+
+def log_joint(model, X, y, latents) -> torch.Tensor:
+    return poutine.trace(poutine.condition(model, data=latents)).get_trace(X, y).log_prob_sum()
+
+
+# -- natural gradients -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", [SphericalGaussian(), DiagonalGaussian(), PoissonGamma()], ids=name_of)
+def test_the_step_of_chi_is_the_natural_gradient(likelihood, generator) -> None:
+    """The gradient of the bound in chi_k is Hess A(chi_k) (target - chi_k)."""
+    model, data, _, _ = problem_of(likelihood, None, generator)
+    state = climbed(model, data, generator)
+    state = replace(state, hyperparameters=state.hyperparameters + 0.3 * model.likelihood.prior())
+    chi = state.hyperparameters.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(partition.elbo(replace(state, hyperparameters=chi), data, model), chi)
+    target = partition.update_components(state, data, model).hyperparameters
+    for k in range(model.truncation):
+        fisher = torch.autograd.functional.hessian(model.likelihood.log_partition, state.hyperparameters[k])
+        torch.testing.assert_close(gradient[k], fisher @ (target - state.hyperparameters)[k], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_minibatch_steps_average_to_the_step_of_all_points(loss, generator) -> None:
+    model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator)
+    state = climbed(model, data, generator)
+    options = {"num_data": 40, "delay": 1.0, "forgetting": 0.7}
+    whole = partition.stochastic_sweep(state, data, model, **options)
+    parts = [
+        partition.stochastic_sweep(state, data.rows(rows), model, **options)
+        for rows in torch.randperm(40, generator=generator).split(8)
+    ]
+    for read in (
+        lambda state: state.hyperparameters,
+        lambda state: state.sticks,
+        lambda state: partition._natural(state)[0],
+        lambda state: partition._natural(state)[1],
+        lambda state: state.bound,
+    ):
+        torch.testing.assert_close(torch.stack([read(part) for part in parts]).mean(0), read(whole))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_a_full_stochastic_step_is_coordinate_ascent(loss, generator) -> None:
+    model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator, concentration_prior=(2.0, 1.0))
+    state = replace(climbed(model, data, generator), step=0)
+    torch.testing.assert_close(
+        partition.stochastic_sweep(state, data, model, num_data=40, delay=0.0, forgetting=0.7).bound, state.bound
+    )
+    stepped = partition.stochastic_sweep(state, data, model, num_data=40, delay=0.0, forgetting=0.7)
+    ascended = partition.ascend(state, data, model)
+    for name in ("hyperparameters", "sticks", "mean", "precision_tril", "concentration"):
+        torch.testing.assert_close(getattr(stepped, name), getattr(ascended, name))
+
+
+def blobs(N: int, generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Three groups, each with its own linear rule for the class."""
+    group = torch.randint(3, (N,), generator=generator)
+    X = 5 * torch.eye(3, 2, dtype=torch.float64)[group] + torch.randn(N, 2, generator=generator, dtype=torch.float64)
+    side = (X - 5 * torch.eye(3, 2, dtype=torch.float64)[group])[:, 0] * (1 - 2 * (group == 1).double())
+    return X, (side > 0).long()
+
+
+@pytest.mark.parametrize("model", [DPM(truncation=6), InfiniteSVM(loss=Logistic(), truncation=6)], ids=name_of)
+def test_minibatches_from_scratch_end_near_a_batch_optimum(model, generator) -> None:
+    X, y = blobs(400, generator)
+    model = model.resolve(X, y)
+    data = model.data(X, y)
+    start = partition.init(model, data, generator)
+    batch, state = start, partition.extrapolate(start, data, model, 400)
+    for _ in range(200):
+        batch = partition.sweep(batch, data, model, generator)
+        rows = data.rows(torch.randint(400, (50,), generator=generator))
+        state = partition.stochastic_sweep(state, rows, model, num_data=400, delay=1.0, forgetting=0.7)
+    after = [partition.update_responsibilities(state, data, model).bound]
+    for _ in range(50):
+        state = partition.sweep(state, data, model, generator)
+        after.append(state.bound)
+    assert after[0] > batch.bound - 60
+    assert (torch.stack(after).diff() >= -1e-9 * batch.bound.abs()).all()
+    assert abs(float(after[-1] - batch.bound)) < 5
+
+
+@pytest.mark.parametrize("model", [DPM(truncation=10), InfiniteSVM(truncation=10)], ids=name_of)
+def test_a_stochastic_fit_is_as_good_as_a_full_one(model, generator, monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.NUM_FIRST", 200)
+    X, y = blobs(2000, generator)
+    full = SVI().fit(model, X, y)
+    fit = SVI(num_steps=100, batch_size=100).fit(model, X, y)
+    values = fit.trace.values[0]
+    assert values[-1] > full.trace.final - 0.002 * full.trace.final.abs()
+    # the estimates from batches are about the bound
+    assert float(values[50:100].mean()) == pytest.approx(float(values[-1]), rel=0.02)
+
+
+def test_minibatches_started_at_the_optimum_stay(generator) -> None:
+    X, y = blobs(400, generator)
+    model = InfiniteSVM(loss=Logistic(), truncation=6).resolve(X, y)
+    data = model.data(X, y)
+    state = partition.init(model, data, generator)
+    for _ in range(200):
+        state = partition.sweep(state, data, model, generator)
+    optimum = state.bound
+    for step in range(100):
+        batch = data.rows(torch.randint(400, (50,), generator=generator))
+        state = replace(state, step=1000 + step)
+        state = partition.stochastic_sweep(state, batch, model, num_data=400, delay=1.0, forgetting=0.7)
+    after = partition.update_responsibilities(state, data, model).bound
+    assert optimum - 3 < after <= optimum + 1e-6
+
+
+# -- real data ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("load", "likelihood"), [(load_iris, FullGaussian()), (load_wine, FullGaussian()), (load_wine, DiagonalGaussian())]
+)
+def test_clusters_agree_with_known_classes(load, likelihood) -> None:
+    """Better than k-means with the true number of clusters on wine; iris in two, the best that two can do."""
+    X, y = load(return_X_y=True)
+    posterior = SVI(num_restarts=3).fit(DPM(likelihood), X)
+    rival = KMeans(3, n_init=5, random_state=0).fit_predict(X)
+    two = normalized_mutual_info_score(y, y > 0)
+    least = min(two - 0.001, normalized_mutual_info_score(y, rival) + 0.1)
+    assert normalized_mutual_info_score(y, posterior.partition()) >= least
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=name_of)
+def test_breast_cancer_is_classified(loss) -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    correct = 0
+    for train, test in StratifiedKFold(3, shuffle=True, random_state=0).split(X, y):
+        posterior = SVI(num_steps=60).fit(InfiniteSVM(FullGaussian(), loss, truncation=10), X[train], y[train])
+        correct += (posterior.predict(X[test]) == y[test]).sum()
+    assert correct / len(y) >= 0.95
+
+
+@pytest.mark.filterwarnings("ignore:All 2 components")
+def test_probabilities_average_over_the_classifiers(generator) -> None:
+    X, y = blobs(60, generator)
+    posterior = SVI().fit(InfiniteSVM(SphericalGaussian(), Logistic(), truncation=2, weight_scale=3.0), X, y)
+    posterior.samples["log_mixture"][0, 1] = -math.inf  # one component
+    found = posterior.predict_proba(X)[:, 1]
+    state = posterior.samples
+    ridge = partition.Ridge(state["weights"][0], state["precision_tril"][0])
+    features = posterior.model.features(X)
+    scores, variance = features @ state["weights"][0, 0, :, 0], ridge.score_variance(features)[:, 0, 0]
+    nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(60))
+    exact = torch.sigmoid(scores + variance.sqrt() * nodes.unsqueeze(1)).T @ (masses / masses.sum())
+    plain = torch.sigmoid(scores)
+    assert (found - exact).abs().max() < 0.02 < (plain - exact).abs().max()
+
+
+# -- the backend -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:All 5 components")
+def test_the_draw_has_what_a_posterior_keeps(device, generator) -> None:
+    model, _, X, y = problem_of(DiagonalGaussian(), OneVsRest(Hinge()), generator, N=30)
+    posterior = SVI(num_steps=5).fit(model, X, y)
+    shapes = {name: tuple(value.shape[1:]) for name, value in posterior.samples.items()}
+    S = len(model.likelihood.prior())
+    assert shapes == {
+        "assignments": (30,),
+        "responsibilities": (30, 5),
+        "hyperparameters": (5, S),
+        "log_mixture": (6,),
+        "weights": (5, 3, 3),
+        "precision_tril": (5, 3, 3, 3),
+        "concentration": (),
+    }
+    mixture = posterior.samples["log_mixture"][0]
+    assert float(mixture[:-1].exp().sum()) == pytest.approx(1.0)
+    assert mixture[-1] == -torch.inf
+    assert all(value.device.type == device.type for value in posterior.samples.values())
+
+
+def test_single_precision_fits(generator) -> None:
+    X, y = blobs(200, generator)
+    single = SVI(num_steps=100).fit(InfiniteSVM(truncation=6), X.float(), y)
+    double = SVI(num_steps=100).fit(InfiniteSVM(truncation=6), X, y)
+    assert single.samples["weights"].dtype == torch.float32
+    assert (single.predict(X.float()) == y).float().mean() > 0.9
+    assert (double.predict(X) == y).float().mean() > 0.9
+
+
+def test_the_best_restart_is_kept(generator) -> None:
+    X, _ = blobs(100, generator)
+    posterior = SVI(num_steps=30, num_restarts=3, tolerance=0.0).fit(DPM(truncation=4), X)
+    model = posterior.model
+    data = model.data(X)
+    state = partition.init(model, data, generator)
+    kept = {name: posterior.samples[name][0] for name in ("hyperparameters", "responsibilities")}
+    state = partition.update_sticks(replace(state, **kept), model)
+    assert len(posterior.samples["assignments"]) == 1
+    assert float(partition.elbo(state, data, model)) == pytest.approx(float(posterior.trace.final.max()), rel=1e-3)
+
+
+def test_it_stops_when_the_bound_has_settled(generator) -> None:
+    X, _ = blobs(100, generator)
+    lengths = [
+        SVI(num_steps=150, tolerance=tolerance).fit(DPM(truncation=4), X).trace.values.shape[1]
+        for tolerance in (1e-2, 1e-6, -1.0)
+    ]
+    assert lengths[0] < lengths[1] < lengths[2] == 150
+
+
+def test_a_binding_truncation_warns_with_a_remedy(generator) -> None:
+    X, _ = blobs(100, generator)
+    with pytest.warns(TruncationWarning, match="truncation=4"):
+        SVI().fit(DPM(truncation=2), X)
+
+
+@pytest.mark.parametrize("batch_size", [None, 10])
+def test_a_resumed_fit_is_that_of_one_run(batch_size, generator, tmp_path) -> None:
+    X, y = blobs(60, generator)
+    model = InfiniteSVM(truncation=20)
+    options = {"batch_size": batch_size, "num_full_steps": 0, "tolerance": -1.0}
+    whole = SVI(num_steps=12, **options).fit(model, X, y)
+    SVI(num_steps=5, **options).fit(model, X, y, checkpoint=tmp_path / "chain")
+    resumed = SVI(num_steps=12, **options).fit(model, X, y, resume=tmp_path / "chain")
+    for name, value in whole.samples.items():
+        assert torch.equal(value, resumed.samples[name]), name
+
+
+def test_a_loader_serves_batches(generator, monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.stream.NUM_FIRST", 200)
+    monkeypatch.setattr("regbayes.inference.svi.NUM_FIRST", 200)
+    X, y = blobs(600, generator)
+    labels = torch.tensor([3, 8])[y]
+    own_stream = {"batch_size": 60, "generator": torch.Generator()}
+    model = InfiniteSVM(loss=Logistic(), truncation=10)
+    posterior = SVI(num_steps=100).fit(model, DataLoader(TensorDataset(X, labels), **own_stream))
+    assert (posterior.predict(X) == labels).double().mean() > 0.9
+    same = posterior.samples["assignments"][0] == posterior.assign(X)
+    assert same.double().mean() > 0.9
+    full = SVI().fit(model, X, labels)
+    assert float(posterior.trace.values[0, -20:].mean()) == pytest.approx(float(full.trace.final), rel=0.02)
+    unlabelled = SVI(num_steps=40).fit(DPM(truncation=10), DataLoader(TensorDataset(X), **own_stream))
+    assert unlabelled.num_components == 3
+
+
+def test_bad_arguments_are_refused(generator) -> None:
+    X, y = blobs(20, generator)
+    with pytest.raises(NotImplementedError, match="OneVsRest"):
+        SVI().fit(InfiniteSVM(loss=CrammerSinger()), X, y)
+    for options, message in [
+        ({"num_steps": 0}, "num_steps is 0"),
+        ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"num_full_steps": -1}, "num_full_steps is -1"),
+        ({"forgetting": 0.5}, "forgetting 0.5"),
+        ({"delay": -1.0}, "delay is -1.0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            SVI(**options).fit(DPM(), X)
+    own_stream = {"generator": torch.Generator()}
+    with pytest.raises(ValueError, match="cannot be resumed"):
+        SVI().fit(DPM(), DataLoader(TensorDataset(X), **own_stream), checkpoint="chain")
+    with pytest.raises(ValueError, match="gives 1 rows"):
+        SVI().fit(DPM(), DataLoader(TensorDataset(X[:1]), **own_stream))
