@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python benchmarks/settings.py [--sets 20]
 
-Each data set: 80% to train, hyperparameters by cross-validation on the training rows, 20% to test. Rivals: RBF-SVC tuned on
-the same rows, and KMeans with the true K and a LinearSVC on each centred cluster. Times are CPU seconds of fit and
-predict at the chosen hyperparameters, contestants in turn.
+Each data set: 80% to train, hyperparameters by cross-validation on the training rows, 20% to test. Rivals: RBF-SVC
+tuned on the same rows, and KMeans with the true K and a LinearSVC on each centred cluster. Times are CPU seconds of
+fit and predict at the chosen hyperparameters, contestants in turn.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def main() -> None:
             error = values[:, 0].std() / len(values) ** 0.5
             components = f"{values[:, 3].min():.0f}..{values[:, 3].max():.0f}" if values[:, 3].any() else "-"
             print(
-                f"  {contestant:20} accuracy {values[:, 0].mean():.4f} ({error:.4f})   / Bayes {values[:, 1].mean():.4f}   "
+                f"  {contestant:20} accuracy {values[:, 0].mean():.4f} ({error:.4f})   "
+                f"/ Bayes {values[:, 1].mean():.4f}   "
                 f"CPU {np.median(values[:, 2]):8.3f} s   components {components}",
                 flush=True,
             )

@@ -59,6 +59,14 @@ class Backend(Config):
         NotImplementedError    if this backend has no kernel for the model (names those that have).
         ValueError             on bad data or options, before any work.
         """
+        self.admit(model)
+        X = as_features(X, min_rows=2)
+        model = model.resolve(X, y)
+        data = model.data(X, y)
+        return self.finish(model, data, self.schedule().with_files(checkpoint, resume))
+
+    def admit(self, model: Any) -> None:
+        """Raise unless this backend serves the model and its options are valid."""
         if getattr(model, "structure", None) not in self.structures:
             able = [
                 cls.__name__ for cls in Backend.__subclasses__() if getattr(model, "structure", None) in cls.structures
@@ -67,10 +75,6 @@ class Backend(Config):
                 f"{type(model).__name__} has no {type(self).__name__} backend; it has: {', '.join(able) or 'none'}."
             )
         self.check(model)
-        X = as_features(X, min_rows=2)
-        model = model.resolve(X, y)
-        data = model.data(X, y)
-        return self.finish(model, data, self.schedule().with_files(checkpoint, resume))
 
     def finish(self, model: Any, data: Any, schedule: Schedule) -> Posterior:
         """Run the kernel of a resolved model on its data, and wrap the draws."""

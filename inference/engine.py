@@ -199,8 +199,8 @@ def read_file(path: str | os.PathLike[str], kind: str, schema: int, device: Any 
         raise ValueError(f"{os.fspath(path)!r} is not a {kind} of regbayes.")
     if content["schema"] > schema:
         raise ValueError(
-            f"{os.fspath(path)!r} has schema {content['schema']}, written by regbayes {content['version']}; this release "
-            f"reads up to {schema}. Upgrade regbayes to that version."
+            f"{os.fspath(path)!r} has schema {content['schema']}, written by regbayes {content['version']}; this "
+            f"release reads up to {schema}. Upgrade regbayes to that version."
         )
     return content
 
@@ -228,7 +228,8 @@ def _read_chains(path: str | os.PathLike[str], kernel: Kernel, data: Any, finger
     for name, value in fingerprint.items():
         if not _same(content["fingerprint"][name], value):
             raise ValueError(
-                f"{os.fspath(path)!r} was written by a fit with another {name}. Resume with the same model, data and seed."
+                f"{os.fspath(path)!r} was written by a fit with another {name}. "
+                "Resume with the same model, data and seed."
             )
     chains = []
     for plain in content["chains"]:

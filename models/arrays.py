@@ -18,7 +18,7 @@ def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, l
     ----------
     num_features : the width that a fitted model expects, if any
     min_rows : the fewest rows accepted
-    like : a tensor of the fitted model; a *tensor* X must match its device, other input is moved to its device and dtype
+    like : a tensor of the fitted model; a *tensor* X must match its device and dtype, other input is converted
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Conformance checks for what users add: a likelihood, a loss, a kernel, a model; and exact references for tiny data."""
+"""Conformance checks for what users add (a likelihood, loss, kernel or model), and exact references for tiny data."""
 
 from .enumeration import partition_posterior
 from .kernels import check_kernel

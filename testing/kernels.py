@@ -17,8 +17,8 @@ _ROUNDING = 1e-9
 def check_kernel(backend: Any, model: Any, X: Any, y: Any = None, *, num_batches: int = 20) -> None:
     """Check a fit of a mixture model to tiny data (5 points or fewer; 2 classifier features or fewer).
 
-    An objective never rises. An ELBO never falls and stays below the log evidence of the truncated model. Draws have the
-    exact co-assignment probabilities, within five standard errors from batch means.
+    An objective never rises. An ELBO never falls and stays below the log evidence of the truncated model. Draws have
+    the exact co-assignment probabilities, within five standard errors from batch means.
 
     Parameters
     ----------
@@ -51,8 +51,9 @@ def _check_draws(posterior: Any, exact: dict[tuple[int, ...], float], num_batche
     expected = sum(probability * _together(torch.tensor(partition)) for partition, probability in exact.items())
     off = (found - torch.as_tensor(expected)).abs()
     # a pair that never changed has no error estimate: allow one draw's worth
+    ratio = float((off / (error + 1 / len(pairs))).max())
     assert (off <= 5 * error + 1 / len(pairs)).all(), (
-        f"co-assignment probabilities are off by up to {float((off / (error + 1 / len(pairs))).max()):.1f} standard errors"
+        f"co-assignment probabilities are off by up to {ratio:.1f} standard errors"
     )
 
 

@@ -53,7 +53,7 @@ def test_a_fitted_model_takes_numpy_and_refuses_other_tensors() -> None:
     assert as_features(np.zeros((3, 2)), like=fitted).dtype == torch.float32
     with pytest.raises(ValueError, match=r"X\.to\(torch\.float32\)"):
         as_features(torch.zeros((3, 2), dtype=torch.float64), like=fitted)
-    with pytest.raises(ValueError, match="X has 3 features.*fitted with 2"):
+    with pytest.raises(ValueError, match=r"X has 3 features.*fitted with 2"):
         as_features(np.zeros((3, 3)), num_features=2)
 
 

@@ -43,7 +43,7 @@ def fit_classifiers(
 
 
 def majorizer_step(
-    problem: Problem, assignments: Tensor, weights: Tensor, scores: Tensor, columns: slice, width: float
+    problem: Problem, assignments: Tensor, weights: Tensor, scores: Tensor, columns: slice, width: float = 0.0
 ) -> Tensor:
     """Classifiers [K, P, C] with `columns` at the minimum of the quadratic majorizer around the scores.
 

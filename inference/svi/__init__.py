@@ -73,7 +73,7 @@ class SVI(Backend):
             return super().fit(model, X, y, checkpoint=checkpoint, resume=resume)
         if checkpoint or resume:
             raise ValueError("A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead.")
-        self.check(model)
+        self.admit(model)
         stream = Stream.of(X, model)
         endless = dataclasses.replace(self.schedule(), num_steps=self.num_steps, stop=lambda chain: False)
         return self.finish(stream.model, stream, endless)

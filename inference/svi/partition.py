@@ -144,9 +144,9 @@ def _pairs(state: PartitionState, model: Mixture) -> list[list[int]]:
 
 def reorder(state: PartitionState) -> PartitionState:
     """Components by decreasing size, if that raises the bound: at the best q(v) it is log p(z) of expected counts."""
-    counts = state.responsibilities.sum(0)
+    counts = state.responsibilities.sum(0, dtype=torch.float64)
     order = counts.argsort(descending=True)
-    alpha = state.expected_concentration
+    alpha = state.expected_concentration.double()
     if not log_labelled_prior(counts[order], alpha) > log_labelled_prior(counts, alpha):
         return state
     return replace(
