@@ -52,8 +52,9 @@ def majorizer_step(
     """
     loss, targets = problem.model.loss, problem.data.targets
     reference = loss.reference(scores, targets, columns)
-    blur = torch.full_like(scores[:, columns], float((width * targets.abs().mean()) ** 2))
-    observed = loss.expect(scores[:, columns] - reference, blur, targets[:, columns])
+    shifted, target = scores[:, columns] - reference, targets[:, columns]
+    blur = (width * targets.abs().mean()) ** 2
+    observed = loss.expect(shifted, blur.expand_as(shifted), target) if width else loss.majorize(shifted, target)
     candidate = weights.clone()
     candidate[:, :, columns] = weighted_ridge(
         problem.data.features,
