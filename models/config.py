@@ -78,4 +78,5 @@ def from_plain(value: Any) -> Any:
 
 
 def _subclasses(cls: type) -> list[type]:
-    return [inner for direct in cls.__subclasses__() for inner in (direct, *_subclasses(direct))]
+    direct: list[type] = cls.__subclasses__()
+    return direct + [inner for child in direct for inner in _subclasses(child)]

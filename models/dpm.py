@@ -8,13 +8,13 @@ Sources: Antoniak (1974); Blei & Jordan (2006) for the truncation.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from torch import Tensor
 
 from .arrays import as_features
 from .likelihoods import DiagonalGaussian, Likelihood
-from .losses import Hinge, Loss
+from .losses import Hinge
 from .mixture import Mixture, check_hyperparameters, resolve_likelihood
 
 __all__ = ["DPM"]
@@ -39,9 +39,10 @@ class DPM(Mixture):
     truncation: int = 20
     num_features: int | None = None
 
-    loss: ClassVar[Loss] = Hinge()  # acts on no score: the targets have no column
-    weight_scale: ClassVar[float] = 1.0
-    classes: ClassVar[None] = None
+    # not annotated, hence no arguments: there is no score for a loss to act on
+    loss = Hinge()
+    weight_scale = 1.0
+    classes = None
 
     def resolve(self, X: Any, y: Any = None) -> Self:
         X = as_features(X, num_features=self.num_features)

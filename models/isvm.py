@@ -97,6 +97,8 @@ class InfiniteSVM(Mixture):
         )
 
     def features(self, X: Tensor) -> Tensor:
+        if self.feature_loc is None or self.feature_scale is None:
+            raise ValueError("The model is not resolved. Call model.resolve(X, y) first.")
         standard = (X - self.feature_loc) / self.feature_scale
         if not self.intercept:
             return standard

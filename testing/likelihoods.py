@@ -161,7 +161,7 @@ def _check_program(family: Likelihood, generator: torch.Generator) -> None:
 
     with torch.random.fork_rng(devices=[prior.device] if prior.is_cuda else []):
         free = poutine.trace(program).get_trace()
-    returned: Parameters = free.nodes["_RETURN"]["value"]  # type: ignore[assignment]
+    returned: Parameters = free.nodes["_RETURN"]["value"]
     for name, value in returned.items():
         _require(name in free.nodes, f"parameters: {name} is not the name of a site.")
         _require(value.shape == parameters[name].shape, f"parameters: {name} has not the shape [K, ...] under a plate.")

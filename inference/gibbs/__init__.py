@@ -98,16 +98,14 @@ class Gibbs(Backend):
 
     def _init(self, model: Any, data: Any, generator: torch.Generator, *, truncated: bool) -> PartitionState:
         if isinstance(self.init, Tensor):
-            self._check_labels(model, data, truncated=truncated)
+            self._check_labels(self.init, model, data, truncated=truncated)
         return partition.init(model, data, generator, start=self.init, truncated=truncated)
 
-    def _check_labels(self, model: Any, data: Any, *, truncated: bool) -> None:
+    def _check_labels(self, labels: Tensor, model: Any, data: Any, *, truncated: bool) -> None:
         """Labels given for a start: one for each row, and no more than there are components."""
-        if self.init.shape != (data.num_data,):
-            raise ValueError(
-                f"init has shape {tuple(self.init.shape)}; expected [{data.num_data}], a label for each row."
-            )
-        num_labels = len(torch.unique(self.init))
+        if labels.shape != (data.num_data,):
+            raise ValueError(f"init has shape {tuple(labels.shape)}; expected [{data.num_data}], a label for each row.")
+        num_labels = len(torch.unique(labels))
         if truncated and num_labels > model.truncation:
             raise ValueError(
                 f"init has {num_labels} labels, but the model is truncated at {model.truncation} components. "

@@ -12,6 +12,7 @@ math/dp-mixtures, section 4 (ii)).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ def scan(
     Compiled on the CPU for the families of `regbayes.models`, tensor code for any other family or device. Returns the
     assignments with labels 0..K-1, all occupied, and their weights [K, P, C], those of new components included.
     """
-    like = {"generator": generator, "device": data.X.device}
+    like: dict[str, Any] = {"generator": generator, "device": data.X.device}
     order = torch.randperm(data.num_data, **like) if shuffle else torch.arange(data.num_data, device=data.X.device)
     uniforms = torch.rand(data.num_data, dtype=torch.float64, **like)
     exact, likelihood = _double(data, model)
@@ -78,7 +79,7 @@ def draw_new_weights(n: int, data: Data, model: Mixture, generator: torch.Genera
     square = feature.square().sum()
     score = model.loss.draw_score((model.weight_scale * square.sqrt()).expand(1, 1), target, generator)
     shape = data.features.shape[1], data.targets.shape[1]
-    like = {"generator": generator, "dtype": feature.dtype, "device": feature.device}
+    like: dict[str, Any] = {"generator": generator, "dtype": feature.dtype, "device": feature.device}
     weights = model.weight_scale * torch.randn(shape, **like)
     gap = score.squeeze(0) - feature @ weights
     return weights + torch.outer(feature / square.clamp(min=torch.finfo(feature.dtype).tiny), gap)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ def init(
     if isinstance(start, Tensor):
         assignments = torch.unique(start.to(data.X.device), return_inverse=True)[1]
     elif start == "random":
-        like = {"generator": generator, "device": data.X.device}
+        like: dict[str, Any] = {"generator": generator, "device": data.X.device}
         chosen = torch.randint(model.truncation, (data.num_data,), **like)
         assignments = chosen if truncated else torch.unique(chosen, return_inverse=True)[1]
     else:
@@ -112,8 +112,8 @@ class Components(NamedTuple):
     def join(self, other: Components) -> Components:
         """These components, then the others."""
         parameters = {name: torch.cat([value, other.parameters[name]]) for name, value in self.parameters.items()}
-        log_mixture, weights = (torch.cat([self[place], other[place]]) for place in (0, 2))
-        return Components(log_mixture, parameters, weights)
+        log_mixture = torch.cat([self.log_mixture, other.log_mixture])
+        return Components(log_mixture, parameters, torch.cat([self.weights, other.weights]))
 
 
 def assignment_logits(data: Data, components: Components, model: Mixture) -> Tensor:

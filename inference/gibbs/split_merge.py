@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,6 +104,7 @@ def launch(block: Data, pair: Tensor, model: Mixture) -> Launch:
             margin = _log_margin(block, sides.weights.mean, model)
             odds = log_density + margin[:, 1] - margin[:, 0]
             responsibilities = torch.sigmoid(torch.stack([-odds, odds], 1))
+    assert sides is not None  # there is at least one round
     whole = fit_classifiers(block, torch.ones_like(responsibilities[:, :1]), model, num_steps=_NUM_STEPS)
     return Launch(log_density, sides.weights, whole.weights)
 
@@ -271,7 +272,7 @@ def _merge(
     kept = state.weights.clone()
     kept[own] = weights[2]
     if truncated:
-        like = {"generator": generator, "dtype": kept.dtype, "device": kept.device}
+        like: dict[str, Any] = {"generator": generator, "dtype": kept.dtype, "device": kept.device}
         kept[other] = model.weight_scale * torch.randn(kept[other].shape, **like)
         return replace(state, assignments=assignments, weights=kept)
     others = torch.arange(len(kept), device=kept.device) != other

@@ -109,7 +109,7 @@ class SmallVariance(Backend):
             return partition.init(problem(data), penalty(data))
 
         def sweep(state: PartitionState, data: Any, model: Any, generator: torch.Generator) -> PartitionState:
-            options = {"tolerance": self.tolerance, "merge": self.merge, "single": single}
+            options: dict[str, Any] = {"tolerance": self.tolerance, "merge": self.merge, "single": single}
             return partition.sweep(state, problem(data), generator, **options)
 
         return Kernel(PartitionState, init, sweep, value=lambda state, data, model: state.objective, draw=_draw)

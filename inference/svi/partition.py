@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -313,7 +314,8 @@ def _seeds(model: Mixture, data: Data, generator: torch.Generator) -> Tensor:
 
     With a spherical Gaussian this is the seeding of k-means++.
     """
-    likelihood, like = model.likelihood, {"generator": generator, "device": data.X.device}
+    likelihood = model.likelihood
+    like: dict[str, Any] = {"generator": generator, "device": data.X.device}
     width = len(likelihood.prior())
     own = torch.cat([_self_predictive(likelihood, data.X[rows]) for rows in row_chunks(data.X, width)])
     chosen = torch.randint(data.num_data, (1,), **like)
