@@ -82,11 +82,11 @@ def interrupting(after: int) -> Kernel:
 
 
 def test_interrupt_keeps_what_was_drawn_and_can_be_resumed(tmp_path: Path) -> None:
-    file = tmp_path / "chain.pt"
+    file, handler = tmp_path / "chain.pt", signal.getsignal(signal.SIGINT)
     with pytest.warns(FitInterrupted, match="step 6 of 20"):
         short = path_of(Schedule(num_steps=20, checkpoint=file), interrupting(after=6))
     assert len(short[0]) == 6
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     assert path_of(Schedule(num_steps=20, resume=file)) == path_of(Schedule(num_steps=20))
 
 
