@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
-from ..models.arrays import as_features
 from ..models.config import Config
 from .engine import Chain, Draw, Kernel, Schedule, run
 from .posterior import Posterior, Trace, stack
@@ -42,6 +41,7 @@ class Backend(Config):
         X: Any,
         y: Any = None,
         *,
+        lengths: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None,
     ) -> Posterior:
@@ -51,6 +51,7 @@ class Backend(Config):
         ----------
         model : a model of `regbayes.models`; it is not changed
         X, y : torch tensors (device and dtype are kept) or anything numpy-like
+        lengths : rows of each sequence, one after another in X, for the models of sequences; None: one sequence
         checkpoint : file that the chains are written to, atomically, every 50 steps and at the end
         resume : a checkpoint to go on from; the result is the same, bit for bit, as that of one long run
 
@@ -60,9 +61,7 @@ class Backend(Config):
         ValueError             on bad data or options, before any work.
         """
         self.admit(model)
-        X = as_features(X, min_rows=2)
-        model = model.resolve(X, y)
-        data = model.data(X, y)
+        model, data = model.prepare(X, y, lengths)
         return self.finish(model, data, self.schedule().with_files(checkpoint, resume))
 
     def admit(self, model: Any) -> None:

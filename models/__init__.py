@@ -1,5 +1,6 @@
 """What is believed: models, priors, likelihoods and losses. Nothing here knows how inference is done."""
 
+from .ddpm import DDPM
 from .dpm import DPM
 from .isvm import ConstantColumnWarning, InfiniteSVM
 from .likelihoods import (
@@ -15,6 +16,7 @@ from .losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, Loss, On
 from .mixture import Mixture
 
 __all__ = [
+    "DDPM",
     "DPM",
     "BernoulliBeta",
     "ConstantColumnWarning",

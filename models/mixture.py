@@ -43,6 +43,7 @@ class Mixture(Config):
     """
 
     structure = "partition"
+    repels = False  # classifiers see the points of their own component only; True: see `Hyperplanes`
 
     likelihood: Likelihood
     concentration: float
@@ -72,15 +73,28 @@ class Mixture(Config):
         """The kernels' view of X and y."""
         return Data(X, self.features(X), self.targets(X, y))
 
+    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Data]:
+        """The resolved model and the kernels' view of what a user passes to `fit`."""
+        if lengths is not None:
+            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
+        X = as_features(X, min_rows=2)
+        model = self.resolve(X, y)
+        return model, model.data(X, y)
+
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
         """log phi(y | f) [...] of scores [..., C]: the terms of all classes together."""
         return self.loss.log_factor(scores, targets).sum(-1)
+
+    def log_rejection(self, scores: Tensor) -> Tensor:
+        """What the hyperplanes of a model that `repels` say of a point apart from its own component, [N]."""
+        return scores.new_zeros(len(scores))
 
     def __call__(self, X: Any, y: Any = None) -> None:
         """The Pyro program on the truncated model.
 
         Sites: `concentration` (with a prior only), `sticks` [T-1], the family's own parameters [T, ...],
-        `weights` [T, P, C], `assignments` [N] (enumerable in parallel), `X` (observed), and the factor `margin`.
+        `weights` [T, P, C], `assignments` [N] (enumerable in parallel), `X` (observed), and the factors `margin` and,
+        in a model whose components repel, `rejection`.
         """
         X = as_features(X)
         model = self.resolve(X, y)
@@ -104,6 +118,8 @@ class Mixture(Config):
             pyro.sample("X", model.likelihood.distribution(own), obs=X)
             scores = (data.features.unsqueeze(-1) * weights[assignments]).sum(-2)
             pyro.factor("margin", model.log_margin(scores, data.targets))
+            if model.repels:
+                pyro.factor("rejection", model.log_rejection(data.features @ weights.squeeze(-1).T))
 
 
 def check_hyperparameters(model: Mixture) -> None:

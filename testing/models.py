@@ -36,9 +36,9 @@ def check_model(model: Mixture, X: Any, y: Any = None, *, seed: int = 0) -> None
     sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
     table = log_density_table(again, X, y, {name: site["value"] for name, site in sites.items()})
     own = table.gather(1, sites["assignments"]["value"].unsqueeze(1)).sum()
-    points = sum(sites[name]["log_prob_sum"] for name in ("assignments", "X", "margin"))
+    points = sum(sites[name]["log_prob_sum"] for name in _POINTS if name in sites)
     torch.testing.assert_close(points, own, msg=lambda text: f"the points' part of the program differs: {text}")
-    globals_ = {name: site["value"] for name, site in sites.items() if name not in ("assignments", "X", "margin")}
+    globals_ = {name: site["value"] for name, site in sites.items() if name not in _POINTS}
     summed = -TraceEnum_ELBO(max_plate_nesting=1).loss(
         poutine.enum(poutine.condition(resolved, data=globals_), first_available_dim=-2), _empty_guide, X, y
     )
@@ -56,11 +56,16 @@ def log_density_table(model: Mixture, X: Any, y: Any, latents: dict[str, Tensor]
     """
     X = torch.as_tensor(X)
     data = model.data(X, y)
-    not_family = {"sticks", "weights", "assignments", "X", "margin", "concentration"}
+    not_family = {"sticks", "weights", "concentration", *_POINTS}
     parameters = {name: value for name, value in latents.items() if name not in not_family and torch.is_tensor(value)}
     scores = torch.einsum("np,kpc->nkc", data.features, latents["weights"])
     margin = model.log_margin(scores, data.targets.unsqueeze(1))
+    if model.repels:
+        margin = margin + model.log_rejection(scores.squeeze(-1)).unsqueeze(1)
     return log_stick_weights(latents["sticks"]) + model.likelihood.log_density(X, parameters) + margin
+
+
+_POINTS = ("assignments", "X", "margin", "rejection")
 
 
 def _empty_guide(*args: Any) -> None:

@@ -125,7 +125,7 @@ def test_compiled_scan_is_the_tensor_scan(family):
         slots = collapsed._Slots.of(known, data, model)
         slots.extend(40)
         tensors.build(slots)
-        assert tensors.visit(slots, 0, order, uniforms) == (40, -1, False)
+        assert tensors.visit(slots, 0, order, uniforms) == (40, -1, -1, False)
         assert torch.equal(torch.unique(slots.assignments, return_inverse=True)[1], state.assignments)
         known = state
 
@@ -161,7 +161,7 @@ def test_an_outlier_leaves_no_trace(likelihood):
     components.build(slots)
     order, uniforms = torch.arange(30), torch.full((30,), 0.5, dtype=X.dtype)
     uniforms[0] = 1 - 1e-12
-    assert components.visit(slots, 0, order, uniforms) == (1, 1, True)
+    assert components.visit(slots, 0, order, uniforms) == (1, 1, -1, True)
     components.build(slots)
     assert components.visit(slots, 1, order, uniforms)[0] == 30
     moved = torch.stack([components.logits(slots, n) for n in range(1, 30)])

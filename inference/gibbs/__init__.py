@@ -33,7 +33,11 @@ class Gibbs(Backend):
         "slice": all points at once; infinite model
         "blocked": all points at once; model truncated at `model.truncation` components
         "auto": "collapsed" where it is compiled (built-in families on a CPU), else "slice"
-    split_merge : split-merge proposals before each scan
+    split_merge : split-merge proposals before each scan; none where components repel
+    num_generative : sweeps without hyperplanes that a chain starts with, where components repel
+    births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
+        good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
+        leave no distribution invariant and open far too many components
     init : "one" (all points in one component), "random" (in `model.truncation` components), or a Tensor [N] of labels
     seed : of the random generator; the same seed, device and dtype give the same draws
     progress : whether to show a bar; None: on a terminal only
@@ -45,6 +49,8 @@ class Gibbs(Backend):
     thinning: int = 1
     scan: str = "auto"
     split_merge: int = 2
+    num_generative: int = 10
+    births: str = "exact"
     init: str | Tensor = "one"
     seed: int = 0
     progress: bool | None = None
@@ -54,12 +60,15 @@ class Gibbs(Backend):
 
     def check(self, model: Any) -> None:
         least = {"num_samples": 1, "num_warmup": 0, "num_chains": 1, "thinning": 1, "split_merge": 0, "seed": 0}
+        least["num_generative"] = 0
         for name, bound in least.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
         if self.scan not in ("auto", "collapsed", "slice", "blocked"):
             raise ValueError(f"scan is {self.scan!r}; expected 'auto', 'collapsed', 'slice' or 'blocked'.")
+        if self.births not in ("exact", "prior"):
+            raise ValueError(f"births is {self.births!r}; expected 'exact' or 'prior'.")
         if not isinstance(self.init, Tensor) and self.init not in ("one", "random"):
             raise ValueError(f"init is {self.init!r}; expected 'one', 'random' or a Tensor of labels.")
 
@@ -68,7 +77,9 @@ class Gibbs(Backend):
         return Kernel(
             state=PartitionState,
             init=partial(self._init, truncated=truncated),
-            sweep=partial(partition.sweep, scan=self.scan, num_split_merge=self.split_merge),
+            sweep=partial(
+                partition.sweep, scan=self.scan, num_split_merge=self.split_merge, births=self.births
+            ),
             value=partial(partition.log_joint, truncated=truncated),
             draw=partial(partition.draw, truncated=truncated),
         )
@@ -99,6 +110,9 @@ class Gibbs(Backend):
     def _init(self, model: Any, data: Any, generator: torch.Generator, *, truncated: bool) -> PartitionState:
         if isinstance(self.init, Tensor):
             self._check_labels(self.init, model, data, truncated=truncated)
+        if model.repels:
+            options = {"start": self.init, "scan": self.scan, "num_sweeps": self.num_generative}
+            return partition.init_generatively(model, data, generator, **options)
         return partition.init(model, data, generator, start=self.init, truncated=truncated)
 
     def _check_labels(self, labels: Tensor, model: Any, data: Any, *, truncated: bool) -> None:

@@ -29,8 +29,11 @@ _OPTIONS = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "
 
 
 @njit(cache=True, **_OPTIONS)
-def fill_logits(state, n, own, counts, urn, log_margin, log_new, logits):
-    """Log weights [capacity] of the slots for point n; returns the free slot that stands for a new component."""
+def fill_logits(state, n, own, counts, urn, log_margin, log_new, log_alone, logits):
+    """Log weights [capacity] of the slots for point n; returns the free slot that stands for a new component.
+
+    `log_alone` is (log prior weight of the component that n is alone in, correction of log_new if it is alone).
+    """
     log_predictives(state, n, own, logits)
     free = -1
     for k in range(len(counts)):
@@ -42,18 +45,24 @@ def fill_logits(state, n, own, counts, urn, log_margin, log_new, logits):
         elif counts[k] == 0 and free < 0:
             free = k
             logits[k] += urn[0] + log_new[n]
+            if counts[own] == 1:
+                logits[k] += log_alone[1]
+        elif k == own:
+            logits[k] += urn[0] + log_alone[0]
+            if log_margin.shape[1] > 0:
+                logits[k] += log_margin[n, k]
         else:
             logits[k] = -np.inf
     return free
 
 
 @njit(cache=True, **_OPTIONS)
-def scan(state, position, order, uniforms, assignments, counts, urn, log_margin, log_new):
+def scan(state, position, order, uniforms, assignments, counts, urn, log_margin, log_new, log_alone):
     """Visit order[position:] one by one.
 
-    Returns (position to go on from, slot opened or -1, stale). It stops after a point that opened a component if that
-    needs a classifier (log_margin [N, capacity] is not empty), and where the components must be computed anew (stale)
-    because no slot is free or too much cancelled.
+    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). With classifiers (log_margin
+    [N, capacity] is not empty) it stops after a point that opened or closed a component; and where the components must
+    be computed anew (stale) because no slot is free or too much cancelled.
     """
     logits = np.empty(len(counts))
     occupied = 0
@@ -63,12 +72,14 @@ def scan(state, position, order, uniforms, assignments, counts, urn, log_margin,
         n = order[position]
         position += 1
         own = assignments[n]
-        free = fill_logits(state, n, own, counts, urn, log_margin, log_new, logits)
+        free = fill_logits(state, n, own, counts, urn, log_margin, log_new, log_alone, logits)
         chosen = _draw(logits, uniforms[n])
-        opened, stale = -1, False
+        opened, closed, stale = -1, -1, False
+        if counts[own] == 1 and chosen != own:
+            closed = own
         if chosen == free:
             opened = free
-            if counts[own] == 1:  # it leaves a component of its own for a new one: the same slot serves
+            if closed >= 0:  # it leaves a component of its own for a new one: the same slot serves
                 opened = chosen = own
         if chosen != own:
             counts[own] -= 1
@@ -82,9 +93,9 @@ def scan(state, position, order, uniforms, assignments, counts, urn, log_margin,
             counts[chosen] += 1
             assignments[n] = chosen
             stale = stale or occupied == len(counts)
-        if stale or (opened >= 0 and log_margin.shape[1] > 0):
-            return position, opened, stale
-    return position, -1, False
+        if stale or (opened + closed > -2 and log_margin.shape[1] > 0):
+            return position, opened, closed, stale
+    return position, -1, -1, False
 
 
 @njit(**_OPTIONS)

@@ -7,10 +7,15 @@ n_k counts the others. A component that n was alone in is deleted with its class
 from N(eta; 0, nu^2 I) phi(y_n | eta) / I, because I integrated it out. The augmentation variables are integrated out
 too, so they must be drawn anew before the classifiers are. Exact for the infinite model (Neal 2000, algorithm 3;
 math/dp-mixtures, section 4 (ii)).
+
+Where components repel, the factor is exp(h(f)) and I is an average over the hyperplanes of a reservoir, from which a new
+component takes its own; a component that n is alone in is then one of those to choose from (Neal 2000, algorithm 8;
+math/discriminative-clustering, section 5).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +26,7 @@ from torch.nn.functional import pad
 from ...models.likelihoods.base import Likelihood
 from ...models.mixture import Data, Mixture
 from ._component_states import component_state, is_compiled, log_normalizers
+from .hyperplanes import Reservoir
 from .state import PartitionState
 
 __all__ = ["assignment_logits", "draw_new_weights", "scan"]
@@ -43,17 +49,16 @@ def scan(
     components.build(slots)
     position = 0
     while position < data.num_data:
-        position, opened, stale = components.visit(slots, position, order, uniforms)
-        if opened >= 0 and slots.has_classifiers:
-            slots.weights[opened] = draw_new_weights(int(order[position - 1]), exact, model, generator)
-            slots.log_margin[:, opened] = _log_margin(slots.weights[opened : opened + 1], exact, model).squeeze(1)
+        position, opened, closed, stale = components.visit(slots, position, order, uniforms)
+        if slots.has_classifiers:
+            slots.founding.replace(slots, int(order[position - 1]), opened, closed, generator)
         if stale:
             slots.extend(len(slots.counts) if slots.counts.all() else 0)
             components.build(slots)
     occupied = slots.counts > 0
     labels = occupied.cumsum(0) - 1
     weights = slots.weights[occupied].to(state.weights.dtype)
-    return replace(state, assignments=labels[slots.assignments], weights=weights)
+    return slots.founding.keep(replace(state, assignments=labels[slots.assignments], weights=weights))
 
 
 def assignment_logits(
@@ -61,7 +66,8 @@ def assignment_logits(
 ) -> Tensor:
     """Log weights [K + 1] of point n for the K components and a new one, up to a constant.
 
-    A component that n is alone in has weight 0. `compiled` chooses the code, by default that of `scan`.
+    A component that n is alone in has weight 0, unless components repel: it is then one of those that n could open.
+    `compiled` chooses the code, by default that of `scan`.
     """
     exact, likelihood = _double(data, model)
     slots = _Slots.of(state, exact, model)
@@ -108,19 +114,21 @@ class _Slots:
     weights: Tensor  # [capacity, P, C]
     log_margin: Tensor  # [N, capacity], or [N, 0] without classifiers
     log_new: Tensor  # [N] log of alpha I(x_n, y_n)
+    log_alone: Tensor  # [2] log weight of staying alone, correction of log_new for a point that is
+    founding: _Marginal | _Reserved
 
     @classmethod
     def of(cls, state: PartitionState, data: Data, model: Mixture) -> _Slots:
         """Component k in slot k, and some free slots."""
         num_components, weights = len(state.weights), state.weights.double()
         counts = torch.bincount(state.assignments, minlength=num_components)
-        log_new = state.concentration.double().log().expand(data.num_data)
-        log_margin = data.X.new_zeros(data.num_data, 0)
+        log_new, log_margin = data.X.new_zeros(data.num_data), data.X.new_zeros(data.num_data, 0)
         if data.targets.shape[1]:
-            scale = model.weight_scale * data.features.norm(dim=1, keepdim=True)
-            log_new = log_new + model.loss.log_marginal(scale, data.targets).sum(-1)
             log_margin = _log_margin(weights, data, model)
-        slots = cls(state.assignments.clone(), counts, weights, log_margin, log_new.contiguous())
+        log_alone = data.X.new_tensor([-torch.inf, 0.0])
+        founding = (_Reserved if model.repels else _Marginal)(state, data, model)
+        slots = cls(state.assignments.clone(), counts, weights, log_margin, log_new, log_alone, founding)
+        founding.price(slots)
         slots.extend(4 + num_components // 4)
         return slots
 
@@ -128,12 +136,73 @@ class _Slots:
     def has_classifiers(self) -> bool:
         return self.log_margin.shape[1] > 0
 
+    def set_weights(self, k: int, weights: Tensor, data: Data, model: Mixture) -> None:
+        """Classifiers [P, C] for slot k."""
+        self.weights[k] = weights
+        self.log_margin[:, k] = _log_margin(self.weights[k : k + 1], data, model).squeeze(1)
+
     def extend(self, more: int) -> None:
         """Add free slots."""
         self.counts = pad(self.counts, (0, more))
         self.weights = pad(self.weights, (0, 0, 0, 0, 0, more))
         if self.has_classifiers:
             self.log_margin = pad(self.log_margin, (0, more))
+
+
+class _Marginal:
+    """New components of a model whose classifiers see their own points only: their classifiers are integrated out."""
+
+    def __init__(self, state: PartitionState, data: Data, model: Mixture) -> None:
+        self.data, self.model = data, model
+        self.log_concentration = state.concentration.double().log()
+
+    def price(self, slots: _Slots) -> None:
+        """Set what a new component weighs."""
+        slots.log_new = self.log_concentration.expand(self.data.num_data).contiguous()
+        if slots.has_classifiers:
+            scale = self.model.weight_scale * self.data.features.norm(dim=1, keepdim=True)
+            slots.log_new = slots.log_new + self.model.loss.log_marginal(scale, self.data.targets).sum(-1)
+
+    def replace(self, slots: _Slots, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
+        """Give the component that n opened its classifiers."""
+        if opened >= 0:
+            slots.set_weights(opened, draw_new_weights(n, self.data, self.model, generator), self.data, self.model)
+
+    def keep(self, state: PartitionState) -> PartitionState:
+        """The state after the scan."""
+        return state
+
+
+class _Reserved:
+    """New components of a model whose components repel: their hyperplanes come from the reservoir, and go back there."""
+
+    def __init__(self, state: PartitionState, data: Data, model: Mixture) -> None:
+        assert state.reservoir is not None  # `partition.init` fills it
+        self.data, self.model = data, model
+        self.reservoir = Reservoir(state.reservoir.double(), data, model)
+        self.log_concentration = state.concentration.double().log()
+
+    def price(self, slots: _Slots) -> None:
+        """alpha / A for each of the A hyperplanes; n's own is one of A + 1 if n is alone in its component."""
+        size = len(self.reservoir)
+        slots.log_new = self.log_concentration + self.reservoir.log_mean_gain()
+        slots.log_alone[0] = self.log_concentration - math.log(size + 1)
+        slots.log_alone[1] = math.log(size / (size + 1)) if size else 0.0
+
+    def replace(self, slots: _Slots, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
+        """Exchange hyperplanes with the reservoir."""
+        left = slots.weights[closed : closed + 1].clone() if closed >= 0 else None
+        if opened >= 0:
+            uniform = torch.rand((), generator=generator, dtype=torch.float64, device=self.data.X.device)
+            slots.set_weights(opened, self.reservoir.take(n, uniform), self.data, self.model)
+        if left is not None:
+            self.reservoir.give(left)
+        if opened >= 0 or closed >= 0:
+            self.price(slots)
+
+    def keep(self, state: PartitionState) -> PartitionState:
+        """The state after the scan."""
+        return replace(state, reservoir=self.reservoir.weights.to(state.weights.dtype))
 
 
 def _components(data: Data, likelihood: Likelihood, compiled: bool | None = None) -> _Compiled | _Tensors:
@@ -159,18 +228,18 @@ class _Compiled:
     def logits(self, slots: _Slots, n: int) -> Tensor:
         """Log weights [capacity] of point n; the first free slot stands for a new component."""
         logits = torch.empty(len(slots.counts), dtype=torch.float64)
-        counts, log_margin, log_new = slots.counts.numpy(), slots.log_margin.numpy(), slots.log_new.numpy()
+        tables = slots.log_margin.numpy(), slots.log_new.numpy(), slots.log_alone.numpy()
         own = int(slots.assignments[n])
-        self.kernels.fill_logits(self.state, n, own, counts, self.urn, log_margin, log_new, logits.numpy())
+        self.kernels.fill_logits(self.state, n, own, slots.counts.numpy(), self.urn, *tables, logits.numpy())
         return logits
 
-    def visit(self, slots: _Slots, position: int, order: Tensor, uniforms: Tensor) -> tuple[int, int, bool]:
-        """Visit order[position:] until a component was opened that needs a classifier, or `build` must be called again.
+    def visit(self, slots: _Slots, position: int, order: Tensor, uniforms: Tensor) -> tuple[int, int, int, bool]:
+        """Visit order[position:] until a component with classifiers opened or closed, or `build` must be called again.
 
-        Returns (position to go on from, slot opened or -1, whether to build).
+        Returns (position to go on from, slot opened or -1, slot closed or -1, whether to build).
         """
         arrays = order, uniforms, slots.assignments, slots.counts
-        tables = slots.log_margin.numpy(), slots.log_new.numpy()
+        tables = slots.log_margin.numpy(), slots.log_new.numpy(), slots.log_alone.numpy()
         return self.kernels.scan(self.state, position, *(array.numpy() for array in arrays), self.urn, *tables)
 
 
@@ -190,27 +259,32 @@ class _Tensors:
         chi = self.chi.clone()
         chi[own] -= self.likelihood.statistics(row).squeeze(0)
         chi[counts == 0] = self.likelihood.prior()
-        logits = counts.to(chi.dtype).log() + self.likelihood.log_predictive(row, chi).squeeze(0)
+        log_counts = counts.to(chi.dtype).log()
+        alone = slots.counts[own] == 1
+        if alone:
+            log_counts[own] = slots.log_alone[0]
+        logits = log_counts + self.likelihood.log_predictive(row, chi).squeeze(0)
         if slots.has_classifiers:
             logits = logits + slots.log_margin[n]
         free = (slots.counts == 0).to(torch.uint8).argmax()
-        logits[free] = (
-            slots.log_new[n] + self.likelihood.log_predictive(row, self.likelihood.prior().unsqueeze(0)).squeeze()
-        )
+        log_new = slots.log_new[n] + slots.log_alone[1] * alone
+        logits[free] = log_new + self.likelihood.log_predictive(row, self.likelihood.prior().unsqueeze(0)).squeeze()
         return logits
 
-    def visit(self, slots: _Slots, position: int, order: Tensor, uniforms: Tensor) -> tuple[int, int, bool]:
+    def visit(self, slots: _Slots, position: int, order: Tensor, uniforms: Tensor) -> tuple[int, int, int, bool]:
         for index in range(position, len(order)):
             n = int(order[index])
             own, chosen = int(slots.assignments[n]), _draw(self.logits(slots, n), uniforms[n])
             opened = chosen if slots.counts[chosen] == 0 else -1
-            if opened >= 0 and slots.counts[own] == 1:  # from a component of its own to a new one: the same slot serves
+            closed = own if slots.counts[own] == 1 and chosen != own else -1
+            if opened >= 0 and closed >= 0:  # from a component of its own to a new one: the same slot serves
                 opened = chosen = own
             if chosen != own:
                 self._move(slots, n, own, chosen)
-            if opened >= 0 and (slots.has_classifiers or slots.counts.all()):
-                return index + 1, opened, bool(slots.counts.all())
-        return len(order), -1, False
+            full = bool(slots.counts.all())
+            if opened + closed > -2 and (slots.has_classifiers or full):
+                return index + 1, opened, closed, full
+        return len(order), -1, -1, False
 
     def _move(self, slots: _Slots, n: int, own: int, chosen: int) -> None:
         statistics = self.likelihood.statistics(self.data.X[n : n + 1]).squeeze(0)

@@ -10,6 +10,9 @@ A state is (z, eta, alpha); mixture weights, parameters theta of the family and 
 where a step needs them and then dropped. Every scan has omega integrated out, so omega is drawn anew before eta is: the
 order z, omega, eta of `sweep` is part of its correctness (math/dp-mixtures, section 4).
 
+Where components repel (`Hyperplanes`), phi(y_n | eta_{z_n}) is exp(h(eta_{z_n}^T a_n)), every eta_k is drawn given all
+points, and new components take theirs from a reservoir instead of the prior (`hyperplanes`).
+
 Sources: Wang & Zhu (2014), with new components drawn as in Neal (2000); Walker (2007), Kalli, Griffin & Walker (2011)
 for the slice, in the Dirichlet form of section 4 (iii); Ishwaran & James (2001) for the truncated scan.
 """
@@ -39,6 +42,7 @@ from ..engine import Draw
 from ..ridge import Ridge, weighted_ridge
 from . import collapsed
 from ._component_states import is_compiled
+from .hyperplanes import draw_from_prior, draw_hyperplanes, fill_reservoir, refresh_reservoir
 from .split_merge import split_merge
 from .state import PartitionState
 
@@ -52,6 +56,7 @@ __all__ = [
     "draw_weights",
     "hyperparameters",
     "init",
+    "init_generatively",
     "log_joint",
     "mixture_posterior",
     "observe",
@@ -80,22 +85,54 @@ def init(
     num_components = model.truncation if truncated else int(assignments.max()) + 1
     weights = data.X.new_zeros(num_components, data.features.shape[1], data.targets.shape[1])
     state = PartitionState(assignments, weights, data.X.new_tensor(model.concentration))
+    if model.repels and not truncated:
+        state = replace(state, reservoir=fill_reservoir(data.features, model, generator))
     return replace(state, weights=draw_weights(state, data, model, generator))
 
 
-def sweep(
-    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, scan: str, num_split_merge: int
+def init_generatively(
+    model: Any, data: Data, generator: torch.Generator, *, start: str | Tensor, scan: str, num_sweeps: int
 ) -> PartitionState:
-    """One sweep; each line leaves the target invariant. "auto" is "collapsed" where that is compiled, else "slice"."""
+    """A state of a model whose components repel after sweeps of the mixture without hyperplanes (Nguyen et al.)."""
+    plain = model.without_hyperplanes()
+    truncated, plain_data = scan == "blocked", plain.data(data.X)
+    state = init(plain, plain_data, generator, start=start, truncated=truncated)
+    for _ in range(num_sweeps):
+        state = sweep(state, plain_data, plain, generator, scan=scan, num_split_merge=2)
+    full = init(model, data, generator, start="one", truncated=truncated)
+    weights = full.weights.new_zeros(len(state.weights), *full.weights.shape[1:])
+    full = replace(full, assignments=state.assignments, concentration=state.concentration, weights=weights)
+    for _ in range(_NUM_SETTLING):
+        full = replace(full, weights=draw_weights(full, data, model, generator))
+    return full
+
+
+def sweep(
+    state: PartitionState,
+    data: Data,
+    model: Mixture,
+    generator: torch.Generator,
+    *,
+    scan: str,
+    num_split_merge: int,
+    births: str = "exact",
+) -> PartitionState:
+    """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan).
+
+    "auto" is "collapsed" where that is compiled, else "slice".
+    """
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "collapsed" if compiled else "slice"
-    for _ in range(num_split_merge):
+    for _ in range(0 if model.repels else num_split_merge):
         state = split_merge(state, data, model, generator, truncated=scan == "blocked")
     state = _SCANS[scan](state, data, model, generator)
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if scan == "blocked":
         return relabel(state, generator)  # its concentration was drawn along with the sticks
+    if state.reservoir is not None:
+        refill = refresh_reservoir if births == "exact" else draw_from_prior
+        state = replace(state, reservoir=refill(state.reservoir, data.features, model, generator))
     return replace(state, concentration=draw_concentration(state, model, generator))
 
 
@@ -158,13 +195,17 @@ def slice_scan(state: PartitionState, data: Data, model: Mixture, generator: tor
     log_slices = log_weights[state.assignments] + torch.log1p(-slices)
     log_sticks = _break_rest(log_weights[-1], log_slices.min(), alpha, generator)
     chosen = draw_assignments(data, occupied, model, uniforms, log_slices)
+    reserved = state.reservoir
     if len(log_sticks):
-        fresh = _fresh(log_sticks, state, model, generator)
+        fresh, reserved = _fresh(log_sticks, state, data, model, generator)
         near = torch.nonzero(log_slices <= log_sticks.max()).squeeze(1)  # few: about alpha K of the N points
         occupied = occupied.join(fresh)
         chosen[near] = draw_assignments(data.rows(near), occupied, model, uniforms[near], log_slices[near])
     labels, assignments = torch.unique(chosen, return_inverse=True)
-    return replace(state, assignments=assignments, weights=occupied.weights[labels])
+    if reserved is not None:
+        closed = torch.ones(len(occupied.weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
+        reserved = torch.cat([reserved, occupied.weights[closed]])
+    return replace(state, assignments=assignments, weights=occupied.weights[labels], reservoir=reserved)
 
 
 def blocked_scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
@@ -219,6 +260,8 @@ def relabel(state: PartitionState, generator: torch.Generator) -> PartitionState
 
 def draw_weights(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Tensor:
     """Classifiers [K, P, C] given the assignments: for each block of scores a fresh omega, then eta | omega."""
+    if model.repels:
+        return draw_hyperplanes(data.features, state.assignments, state.weights, model, generator)
     weights = state.weights.clone()
     for columns in model.loss.blocks(data.targets.shape[1]):
         observed = observe(replace(state, weights=weights), data, model, columns, generator)
@@ -272,7 +315,11 @@ def draw_concentration(state: PartitionState, model: Mixture, generator: torch.G
 
 
 def log_joint(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Tensor:
-    """log density of (z, eta, alpha) and the data: theta and the mixture weights integrated out, omega too."""
+    """log density of (z, eta, alpha) and the data: theta and the mixture weights integrated out, omega too.
+
+    In an infinite model whose components repel it is relative to the law of a hyperplane without points, whose
+    normalizer nobody knows: the hyperplanes then count through exp(h) alone.
+    """
     counts, alpha = _counts(state), state.concentration.double()
     log_prior = log_labelled_prior(counts, alpha) if truncated else log_eppf(counts, alpha)
     if model.concentration_prior is not None:
@@ -280,9 +327,13 @@ def log_joint(state: PartitionState, data: Data, model: Mixture, *, truncated: b
         log_prior = log_prior + torch.distributions.Gamma(shape, rate).log_prob(alpha.cpu()).to(alpha)
     log_marginal = model.likelihood.log_marginal(hyperparameters(state, data, model)).double().sum()
     log_base = model.likelihood.log_base_measure(data.X).double().sum()
+    log_margin = model.log_margin(own_scores(state, data), data.targets).double().sum()
+    if model.repels and not truncated:
+        return log_prior + log_marginal + log_base + log_margin
+    if model.repels:
+        log_margin = log_margin + model.log_rejection(data.features @ state.weights.squeeze(-1).T).double().sum()
     square = (state.weights.double() / model.weight_scale).square().sum()
     log_weights = -(square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
-    log_margin = model.log_margin(own_scores(state, data), data.targets).double().sum()
     return log_prior + log_marginal + log_base + log_weights + log_margin
 
 
@@ -324,13 +375,23 @@ def _draw_parameters(state: PartitionState, data: Data, model: Mixture, generato
     return model.likelihood.draw(hyperparameters(state, data, model), generator)
 
 
-def _fresh(log_mixture: Tensor, state: PartitionState, model: Mixture, generator: torch.Generator) -> Components:
-    """Components drawn from the prior."""
+def _fresh(
+    log_mixture: Tensor, state: PartitionState, data: Data, model: Mixture, generator: torch.Generator
+) -> tuple[Components, Tensor | None]:
+    """Components drawn from the prior, with hyperplanes from the reservoir if there is one; and what is left of it."""
     prior = model.likelihood.prior()
     parameters = model.likelihood.draw(prior.expand(len(log_mixture), -1).contiguous(), generator)
-    shape = (len(log_mixture), *state.weights.shape[1:])
+    num_fresh, reserved = len(log_mixture), state.reservoir
+    if reserved is not None:
+        if num_fresh > len(reserved):
+            more = fill_reservoir(data.features, model, generator, size=num_fresh - len(reserved))
+            reserved = torch.cat([reserved, more])
+        order = torch.randperm(len(reserved), generator=generator, device=reserved.device)
+        components = Components(log_mixture, parameters, reserved[order[:num_fresh]])
+        return components, reserved[order[num_fresh:]]
+    shape = (num_fresh, *state.weights.shape[1:])
     noise = torch.randn(shape, generator=generator, dtype=state.weights.dtype, device=state.weights.device)
-    return Components(log_mixture, parameters, model.weight_scale * noise)
+    return Components(log_mixture, parameters, model.weight_scale * noise), None
 
 
 def _break_rest(log_rest: Tensor, log_lowest: Tensor, alpha: Tensor, generator: torch.Generator) -> Tensor:
@@ -359,3 +420,6 @@ def _log_gamma_draw(shape: Tensor, generator: torch.Generator) -> Tensor:
 
 def _uniforms(shape: torch.Size | tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
+
+
+_NUM_SETTLING = 20  # draws of the hyperplanes before the first sweep

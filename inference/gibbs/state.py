@@ -19,3 +19,4 @@ class PartitionState:
     assignments: Tensor  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
     weights: Tensor  # [K, P, C]; blocked: [T, P, C]
     concentration: Tensor  # [] alpha
+    reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where components repel; see `hyperplanes`

@@ -61,6 +61,7 @@ class SVI(Backend):
         X: Any,
         y: Any = None,
         *,
+        lengths: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None,
     ) -> Posterior:
@@ -70,7 +71,9 @@ class SVI(Backend):
         then one batch a step, and once at the end for the assignments, which are in the order of that last pass.
         """
         if not isinstance(X, DataLoader):
-            return super().fit(model, X, y, checkpoint=checkpoint, resume=resume)
+            return super().fit(model, X, y, lengths=lengths, checkpoint=checkpoint, resume=resume)
+        if lengths is not None:
+            raise ValueError("A DataLoader has no sequences: pass a tensor X with its lengths.")
         if checkpoint or resume:
             raise ValueError("A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead.")
         self.admit(model)

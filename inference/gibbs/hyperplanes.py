@@ -1,0 +1,121 @@
+"""Hyperplanes that see every point: their draw given the assignments, and the reservoir of those without points.
+
+An infinite model whose components repel is a mixture with point weights exp(h(f)) in which the hyperplane of a new
+component comes from
+
+    G(eta) = N(eta; 0, nu^2 I) prod_n phi(-1 | eta^T a_n) / its integral,     the law of one that rejects all points
+
+instead of the prior (math/discriminative-clustering, section 2). G has no direct sampler. The state of a chain
+therefore carries A hyperplanes without points, which are as good as draws from it: a component that opens takes one of
+them, each with weight alpha / A exp(h), and one that closes gives its own back. Since the A hyperplanes that a point
+could open a component with are the same before and after, each move is a draw from its conditional, for every A >= 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ridge import soft_ridge
+
+__all__ = ["NUM_RESERVED", "Reservoir", "draw_from_prior", "draw_hyperplanes", "fill_reservoir", "refresh_reservoir"]
+
+NUM_RESERVED = 100
+
+
+def draw_hyperplanes(
+    features: Tensor, assignments: Tensor, weights: Tensor, model: Any, generator: torch.Generator
+) -> Tensor:
+    """Hyperplanes [K, P, 1] given the component [N] of every point; any label below 0 is of none of them.
+
+    For every pair (n, k) an omega_nk given y_nk and f_nk = eta_k^T a_n, then
+    eta_k ~ N(A_k^-1 B_k, A_k^-1),   A_k = I / nu^2 + sum_n precision_nk a_n a_n^T,   B_k = sum_n shift_nk a_n.
+    """
+    if not weights.numel():
+        return weights
+    labels = torch.arange(len(weights), device=weights.device)
+    parts = []
+    for k in labels.split(max(1, _PAIRS // len(features))):
+        scores = features @ weights[k].squeeze(-1).T
+        sides = torch.where(assignments.unsqueeze(1) == k, 1.0, -1.0).to(scores)
+        precision, shift = model.loss.augment(scores, sides, generator)
+        pairs = precision.unsqueeze(-1), shift.unsqueeze(-1)
+        ridge = soft_ridge(features, *pairs, torch.ones_like(scores), weight_scale=model.weight_scale)
+        parts.append(ridge.draw(generator))
+    return torch.cat(parts)
+
+
+def fill_reservoir(
+    features: Tensor, model: Any, generator: torch.Generator, *, size: int = NUM_RESERVED, num_steps: int = 50
+) -> Tensor:
+    """Hyperplanes [A, P, 1] near draws from G, by `num_steps` Gibbs steps each."""
+    P = features.shape[1]
+    weights = features.new_zeros(size, P, 1 if P else 0)
+    nobody = torch.full((len(features),), -1, device=features.device)
+    for _ in range(num_steps):
+        weights = draw_hyperplanes(features, nobody, weights, model, generator)
+    return weights
+
+
+def refresh_reservoir(reservoir: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
+    """One Gibbs step for some of the reserved hyperplanes, taken at random; new ones where components took many."""
+    if len(reservoir) < NUM_RESERVED // 2:
+        new = fill_reservoir(features, model, generator, size=NUM_RESERVED - len(reservoir))
+        reservoir = torch.cat([reservoir, new])
+    order = torch.randperm(len(reservoir), generator=generator, device=reservoir.device)
+    chosen = order[:_NUM_REFRESHED]
+    nobody = torch.full((len(features),), -1, device=features.device)
+    refreshed = reservoir.clone()
+    refreshed[chosen] = draw_hyperplanes(features, nobody, reservoir[chosen], model, generator)
+    return refreshed
+
+
+def draw_from_prior(reservoir: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
+    """Hyperplanes from N(0, nu^2 I) in place of those reserved: the paper's births, under which no law is invariant."""
+    shape = NUM_RESERVED, *reservoir.shape[1:]
+    like: dict[str, Any] = {"generator": generator, "dtype": features.dtype, "device": features.device}
+    return model.weight_scale * torch.randn(shape, **like)
+
+
+class Reservoir:
+    """The A reserved hyperplanes in the middle of a scan; changed in place."""
+
+    def __init__(self, reserved: Tensor, data: Any, model: Any) -> None:
+        self.data, self.model = data, model
+        self.weights = reserved  # [A, P, 1]
+        self.gains = self._gains(reserved)  # h(f) [A, N]
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def log_mean_gain(self) -> Tensor:
+        """log of the mean of exp(h(f_n)) over the reserved hyperplanes, [N]: what replaces the marginal of a factor."""
+        return self.gains.logsumexp(0) - math.log(max(1, len(self)))
+
+    def take(self, n: int, uniform: Tensor) -> Tensor:
+        """The hyperplane [P, 1] with which point n opens a component, with probability prop. to exp(h(f_n))."""
+        cumulative = self.gains[:, n].softmax(0).cumsum(0)
+        chosen = int(torch.searchsorted(cumulative, uniform * cumulative[-1]).clamp(max=len(self) - 1))
+        taken = self.weights[chosen]
+        kept = torch.arange(len(self), device=taken.device) != chosen
+        self.weights, self.gains = self.weights[kept], self.gains[kept]
+        return taken
+
+    def give(self, weights: Tensor) -> None:
+        """Put back the hyperplanes [M, P, 1] of components that closed."""
+        self.weights = torch.cat([self.weights, weights])
+        self.gains = torch.cat([self.gains, self._gains(weights)])
+
+    def _gains(self, weights: Tensor) -> Tensor:
+        features = self.data.features
+        if not features.shape[1]:
+            return features.new_zeros(len(weights), len(features))
+        scores = features @ weights.squeeze(-1).to(features).T
+        return self.model.log_margin(scores.T.unsqueeze(-1), features.new_ones(1)).contiguous()
+
+
+_PAIRS = 2**22  # of a point and a hyperplane, in memory at a time
+_NUM_REFRESHED = 20
