@@ -1,7 +1,9 @@
 """What is believed: models, priors, likelihoods and losses. Nothing here knows how inference is done."""
 
 from .ddpm import DDPM
+from .dih import DIH
 from .dpm import DPM
+from .ihmm import IHMM
 from .isvm import ConstantColumnWarning, InfiniteSVM
 from .likelihoods import (
     BernoulliBeta,
@@ -14,10 +16,13 @@ from .likelihoods import (
 )
 from .losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, Loss, OneVsRest, PseudoObservation
 from .mixture import Mixture
+from .sequence import StateSpace
 
 __all__ = [
     "DDPM",
+    "DIH",
     "DPM",
+    "IHMM",
     "BernoulliBeta",
     "ConstantColumnWarning",
     "CrammerSinger",
@@ -35,4 +40,5 @@ __all__ = [
     "PoissonGamma",
     "PseudoObservation",
     "SphericalGaussian",
+    "StateSpace",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["as_features", "as_labels", "as_targets", "like"]
+__all__ = ["as_features", "as_labels", "as_sequences", "as_targets", "like"]
 
 
 def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, like: Tensor | None = None) -> Tensor:
@@ -63,6 +63,50 @@ def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, l
             "Drop or impute such rows."
         )
     return X
+
+
+def as_sequences(
+    X: Any, lengths: Any = None, *, num_features: int | None = None, min_rows: int = 1, like: Tensor | None = None
+) -> tuple[Tensor, list[int], Tensor]:
+    """(rows [N, D] with 0 where missing, lengths of the sequences, observed [N]) of sequences stacked in X.
+
+    A row that is all NaN is a missing observation.
+
+    Parameters
+    ----------
+    lengths : rows of each sequence, one after another, as in hmmlearn; None: one sequence
+    num_features, like : as in `as_features`
+    min_rows : the fewest observed rows accepted
+
+    Raises
+    ------
+    ValueError    naming what was found and what is accepted.
+    """
+    given = X if isinstance(X, Tensor) else np.asarray(X)
+    observed = torch.ones(len(given) if given.ndim else 0, dtype=torch.bool)
+    if given.ndim == 2 and (given.is_floating_point() if isinstance(given, Tensor) else given.dtype.kind == "f"):
+        missing = given.isnan() if isinstance(given, Tensor) else torch.from_numpy(np.isnan(given))
+        observed = ~missing.all(1)
+        if partly := torch.nonzero(missing.any(1) & observed).flatten().tolist():
+            raise ValueError(
+                f"X has rows with some values missing: {partly[:5]}. A missing step is a row of NaN alone; "
+                "impute the others, or set the whole row to NaN."
+            )
+        if not observed.all():
+            given = given.clone() if isinstance(given, Tensor) else given.copy()
+            given[missing if isinstance(given, Tensor) else missing.numpy()] = 0.0
+    rows = as_features(given, num_features=num_features, like=like)
+    observed = observed.to(rows.device)
+    if int(observed.sum()) < min_rows:
+        raise ValueError(f"X has {int(observed.sum())} observed rows; expected at least {min_rows}.")
+    if lengths is None:
+        return rows, [len(rows)], observed
+    sizes = torch.as_tensor(np.asarray(lengths) if not isinstance(lengths, Tensor) else lengths)
+    if sizes.ndim != 1 or sizes.is_floating_point() or not len(sizes) or bool((sizes < 1).any()):
+        raise ValueError(f"lengths is {lengths!r}; expected whole numbers of at least 1, one for each sequence.")
+    if int(sizes.sum()) != len(rows):
+        raise ValueError(f"lengths add up to {int(sizes.sum())}, but X has {len(rows)} rows.")
+    return rows, sizes.tolist(), observed
 
 
 def as_labels(y: Any, X: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:

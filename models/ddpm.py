@@ -3,7 +3,7 @@
     v_k ~ Beta(1, alpha),  theta_k ~ prior of the family,  eta_k ~ N(0, nu^2 I)                k = 1..T
     z_n ~ Categorical(pi(v)),  x_n ~ p(. | theta_{z_n}),  factors phi(y_nk | eta_k^T a_n)      n = 1..N, all k
 
-with y_nk = +1 if z_n = k and -1 otherwise: unlike the classifiers of the infinite SVM, every hyperplane sees every point.
+with y_nk = +1 if z_n = k and -1 otherwise: unlike a classifier of the infinite SVM, a hyperplane sees every point.
 Source: Nguyen, Phung, Le & Bui, DDPM-S (hinge) and DDPM-L (logistic); math/discriminative-clustering, sections 1 to 3.
 """
 

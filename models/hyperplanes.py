@@ -1,6 +1,6 @@
 """What the models share whose components repel each other: every component's hyperplane sees every point.
 
-    factor  prod_n prod_k phi(y_nk | f_nk),    y_nk = +1 if z_n = k, else -1,    f_nk = eta_k^T a_n,    eta_k ~ N(0, nu^2 I)
+    factor  prod_n prod_k phi(y_nk | f_nk),    y_nk = +1 if z_n = k, else -1,    f_nk = eta_k^T a_n
           = prod_n exp(h(f_{n z_n})) prod_k phi(-1 | f_nk),    h(f) = log phi(+1 | f) - log phi(-1 | f)
 
 The product over k does not depend on z, so a point weighs a component by exp(h) alone. In the infinite model it joins

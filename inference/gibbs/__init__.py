@@ -77,9 +77,7 @@ class Gibbs(Backend):
         return Kernel(
             state=PartitionState,
             init=partial(self._init, truncated=truncated),
-            sweep=partial(
-                partition.sweep, scan=self.scan, num_split_merge=self.split_merge, births=self.births
-            ),
+            sweep=partial(partition.sweep, scan=self.scan, num_split_merge=self.split_merge, births=self.births),
             value=partial(partition.log_joint, truncated=truncated),
             draw=partial(partition.draw, truncated=truncated),
         )

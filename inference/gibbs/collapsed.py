@@ -8,8 +8,8 @@ from N(eta; 0, nu^2 I) phi(y_n | eta) / I, because I integrated it out. The augm
 too, so they must be drawn anew before the classifiers are. Exact for the infinite model (Neal 2000, algorithm 3;
 math/dp-mixtures, section 4 (ii)).
 
-Where components repel, the factor is exp(h(f)) and I is an average over the hyperplanes of a reservoir, from which a new
-component takes its own; a component that n is alone in is then one of those to choose from (Neal 2000, algorithm 8;
+Where components repel, the factor is exp(h(f)) and I is an average over the hyperplanes of a reservoir, from which a
+new component takes its own; a component that n is alone in is then one of those to choose from (Neal 2000, algorithm 8;
 math/discriminative-clustering, section 5).
 """
 
@@ -174,7 +174,7 @@ class _Marginal:
 
 
 class _Reserved:
-    """New components of a model whose components repel: their hyperplanes come from the reservoir, and go back there."""
+    """New components of a model whose components repel: their hyperplanes come from the reservoir and go back."""
 
     def __init__(self, state: PartitionState, data: Data, model: Mixture) -> None:
         assert state.reservoir is not None  # `partition.init` fills it

@@ -1,0 +1,27 @@
+"""The normalizer of a Markov chain's paths, differentiable: what is left of the state sequences in a Pyro program."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["log_normalizers", "pad_sequences"]
+
+
+def pad_sequences(rows: Tensor, lengths: list[int], value: float = 0.0) -> Tensor:
+    """[B, longest, ...] from rows [N, ...] of B sequences, one after another."""
+    return torch.nn.utils.rnn.pad_sequence(list(rows.split(lengths)), batch_first=True, padding_value=value)
+
+
+def log_normalizers(log_start: Tensor, log_transition: Tensor, log_emission: Tensor, lengths: list[int]) -> Tensor:
+    """log of the sum over all paths [B] of start [K], transition [K, K] and emission weights [N, K], by filtering.
+
+    alpha_1 = start + e_1,   alpha_t(k) = e_t(k) + logsumexp_j [alpha_{t-1}(j) + transition(j, k)]
+    """
+    emission = pad_sequences(log_emission, lengths)
+    message = log_start + emission[:, 0]
+    last = torch.tensor(lengths, device=log_emission.device) - 1
+    for t in range(1, emission.shape[1]):
+        step = torch.logsumexp(message.unsqueeze(2) + log_transition, 1) + emission[:, t]
+        message = torch.where((t <= last).unsqueeze(1), step, message)
+    return message.logsumexp(1)
