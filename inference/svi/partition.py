@@ -5,7 +5,7 @@
 maximizes a bound of log Z of the truncated model (math/dp-mixtures, section 6). Each omega is given its optimal factor
 for every pair (n, k), so that a margin factor enters through `Loss.expect` and `Loss.expected_log_factor` alone. A
 sweep sets the global factors to their optimum given the responsibilities, then the responsibilities to theirs: the
-bound never falls. A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
+bound never falls. Where components repel (`Hyperplanes`) every pair counts on both sides (`hyperplanes`). A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ...models.mixture import Data, Mixture
 from ...models.priors.dirichlet_process import log_labelled_prior, log_stick_weights, posterior_sticks
 from ..engine import Draw
 from ..ridge import Ridge, safe_cholesky, soft_ridge
+from .hyperplanes import blend, expect_sides
 
 __all__ = [
     "PartitionState",
@@ -83,8 +84,7 @@ def init(model: Mixture, data: Data, generator: torch.Generator) -> PartitionSta
         bound=data.X.new_tensor(-torch.inf, dtype=torch.float64),
     )
     state = update_components(update_sticks(state, model), data, model)
-    precision, shift, _ = expected_margins(state, data, model)
-    return replace(state, precision=precision, shift=shift)
+    return observe(state, data, model)
 
 
 # -- full batch: coordinate ascent -------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def merge(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
         r = state.responsibilities.clone()
         r[:, kept] += r[:, absorbed]
         r[:, absorbed] = 0
-        merged = replace(state, responsibilities=r)
+        merged = observe(replace(state, responsibilities=r), data, model)
         for _ in range(_MERGE_ROUNDS):
             merged = ascend(merged, data, model)
         if merged.bound > state.bound:
@@ -185,31 +185,50 @@ def update_components(state: PartitionState, data: Data, model: Mixture) -> Part
 
 def update_classifiers(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
     """V_k^-1 = I / nu^2 + sum_n r_nk precision_nk a_n a_n^T,  m_k = V_k sum_n r_nk shift_nk a_n."""
-    ridge = soft_ridge(
-        data.features, state.precision, state.shift, state.responsibilities, weight_scale=model.weight_scale
-    )
+    r = state.responsibilities
+    if model.repels:  # every point counts for every hyperplane, and its sides are blended already
+        r = r.sum(1, keepdim=True).expand_as(r)
+    ridge = soft_ridge(data.features, state.precision, state.shift, r, weight_scale=model.weight_scale)
     return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
 
 
 def update_responsibilities(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
     """log r_nk = E log pi_k + E log p(x_n | theta_k) + bound of E log phi(y_n | f_nk) + const; and the ELBO, which at
     these responsibilities is the sum of the log normalizers less the KL terms."""
-    precision, shift, margin = expected_margins(state, data, model)
-    logits = assignment_logits(state, data, model, margin)
-    bound = logits.logsumexp(1).sum(dtype=torch.float64) - kl(state, model)
-    return replace(
-        state, responsibilities=logits.softmax(1), precision=precision, shift=shift, bound=bound, step=state.step + 1
-    )
+    if model.repels:
+        sides = expect_sides(data.features, state.classifiers, model.loss)
+        logits = assignment_logits(state, data, model, sides.gain)
+        precision, shift = blend(sides, logits.softmax(1))
+        bound = sides.rejection.sum(dtype=torch.float64) - kl(state, model)
+    else:
+        precision, shift, margin = expected_margins(state, data, model)
+        logits = assignment_logits(state, data, model, margin)
+        bound = -kl(state, model)
+    bound = bound + logits.logsumexp(1).sum(dtype=torch.float64)
+    r = logits.softmax(1)
+    return replace(state, responsibilities=r, precision=precision, shift=shift, bound=bound, step=state.step + 1)
 
 
 def assignment_logits(state: PartitionState, data: Data, model: Mixture, margin: Tensor | None = None) -> Tensor:
     """log r_nk [N, T] up to a constant for each point."""
     if margin is None:
-        *_, margin = expected_margins(state, data, model)
+        if model.repels:
+            margin = expect_sides(data.features, state.classifiers, model.loss).gain
+        else:
+            *_, margin = expected_margins(state, data, model)
     log_v, log_rest = _expected_log_sticks(state.sticks)
     zero = log_v.new_zeros(1)
     log_mixture = torch.cat([log_v, zero]) + torch.cat([zero, log_rest.cumsum(0)])
     return log_mixture + model.likelihood.expected_log_density(data.X, state.hyperparameters) + margin
+
+
+def observe(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
+    """The pseudo-observations at these classifiers and responsibilities."""
+    if model.repels:
+        precision, shift = blend(expect_sides(data.features, state.classifiers, model.loss), state.responsibilities)
+    else:
+        precision, shift, _ = expected_margins(state, data, model)
+    return replace(state, precision=precision, shift=shift)
 
 
 def expected_margins(state: PartitionState, data: Data, model: Mixture) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,7 +246,10 @@ def elbo(state: PartitionState, data: Data, model: Mixture) -> Tensor:
     """The bound of any state, [] float64; the responsibilities need not be optimal."""
     logits = assignment_logits(state, data, model)
     r = state.responsibilities
-    return (r * logits + torch.special.entr(r)).sum(dtype=torch.float64) - kl(state, model)
+    bound = (r * logits + torch.special.entr(r)).sum(dtype=torch.float64) - kl(state, model)
+    if model.repels:
+        bound = bound + expect_sides(data.features, state.classifiers, model.loss).rejection.sum(dtype=torch.float64)
+    return bound
 
 
 def kl(state: PartitionState, model: Mixture) -> Tensor:
