@@ -1,6 +1,23 @@
 """Data: generators of synthetic experiments (`make_*`) and the public sets that examples and tests use (`load`)."""
 
 from .real import Dataset, available, load
-from .synthetic import Synthetic, make_dp_mixture, make_setting_one, make_setting_two
+from .synthetic import (
+    Clusters,
+    Synthetic,
+    make_chained_gaussians,
+    make_dp_mixture,
+    make_setting_one,
+    make_setting_two,
+)
 
-__all__ = ["Dataset", "Synthetic", "available", "load", "make_dp_mixture", "make_setting_one", "make_setting_two"]
+__all__ = [
+    "Clusters",
+    "Dataset",
+    "Synthetic",
+    "available",
+    "load",
+    "make_chained_gaussians",
+    "make_dp_mixture",
+    "make_setting_one",
+    "make_setting_two",
+]

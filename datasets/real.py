@@ -48,6 +48,14 @@ class Dataset:
     licence: str = ""
     extra: Arrays = field(default_factory=dict)  # the other arrays of the file, under their names there
 
+    @property
+    def lengths(self) -> list[int]:
+        """Rows of each run of equal `groups`: the sequences of a set that is sorted by sequence and time."""
+        if self.groups is None:
+            return [self.X.shape[0]]
+        changes = np.flatnonzero(np.diff(self.groups)) + 1
+        return np.diff([0, *changes, len(self.groups)]).tolist()
+
 
 class _About(NamedTuple):
     description: str

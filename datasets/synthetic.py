@@ -15,11 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Synthetic", "make_dp_mixture", "make_setting_one", "make_setting_two"]
+__all__ = [
+    "Clusters",
+    "Synthetic",
+    "make_chained_gaussians",
+    "make_dp_mixture",
+    "make_setting_one",
+    "make_setting_two",
+]
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,33 @@ def make_dp_mixture(
     assignments = _urn(num_data, concentration, generator)
     locs = 4 * _normal(int(assignments.max()) + 1, num_features, generator)
     return _gaussian(assignments, locs, 0.5, generator)
+
+
+class Clusters(NamedTuple):
+    """Points and the cluster that each came from."""
+
+    X: Tensor  # [N, D] float64
+    y: Tensor  # [N] int64
+
+
+def make_chained_gaussians(
+    num_data: int = 200, num_links: int = 4, spacing: float = 2.0, gap: float = 6.0, seed: int = 0
+) -> Clusters:
+    """Two clusters in the plane, each a horizontal chain of unit Gaussians, one chain above the other (DDPM, Fig. 2).
+
+    A mixture of Gaussians has use for a component in every link; a line parts the two chains.
+
+    Parameters
+    ----------
+    num_links : Gaussians in each chain
+    spacing : distance between the means of neighbouring links, in their standard deviations
+    gap : distance between the chains
+    """
+    generator = _generator(num_data, seed)
+    y = torch.randint(2, (num_data,), generator=generator)
+    link = torch.randint(num_links, (num_data,), generator=generator)
+    locs = torch.stack([spacing * link, gap * y], 1)
+    return Clusters(locs + _normal(num_data, 2, generator), y)
 
 
 def _gaussian(assignments: Tensor, locs: Tensor, scale: float, generator: torch.Generator) -> Synthetic:
