@@ -1,4 +1,4 @@
-"""The `regbayes` command: compare backends on a table, fit, predict, and describe a saved posterior."""
+"""The `regbayes` command: compare backends on a table, fit, predict, cluster, and describe a saved posterior."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .errors import CommandError, one_line
 __all__ = ["main"]
 
 _MODELS = ("InfiniteSVM", "DPM")
+_CLUSTERINGS = ("DPM", "DDPM-S", "DDPM-L", "IHMM", "DIH-S", "DIH-L")
 _LIKELIHOODS = ("full", "diagonal", "spherical")
 _BACKENDS = ("small_variance", "svi", "gibbs")
 
@@ -74,6 +75,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("--output", metavar="FILE.csv", help="default: standard output")
 
+    cluster = _command(commands, "cluster", "find clusters of rows, or states over time, and label the table", _cluster)
+    cluster.add_argument("--data", metavar="FILE.csv", required=True, help="table with a header row")
+    cluster.add_argument(
+        "--time", metavar="COLUMN", help="the rows are one sequence in the order of this column: find states"
+    )
+    cluster.add_argument(
+        "--lengths", metavar="N,N,...", help="the rows are sequences of these lengths, one after another: find states"
+    )
+    cluster.add_argument("--truth", metavar="COLUMN", help="known labels, to compare with; not a feature")
+    cluster.add_argument(
+        "--model",
+        choices=_CLUSTERINGS,
+        action="append",
+        help="repeatable; default: DPM and DDPM-S, or IHMM and DIH-S with --time or --lengths",
+    )
+    cluster.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: gibbs")
+    text = "of a cluster's rows; default: full for up to 50 features, else diagonal"
+    cluster.add_argument("--likelihood", choices=(*_LIKELIHOODS, "multinomial"), help=text)
+    cluster.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
+    cluster.add_argument(
+        "--out", metavar="DIR", default="regbayes-out", help="for labels and picture; default: ./regbayes-out"
+    )
+    cluster.add_argument("--json", action="store_true", help="machine-readable results on standard output")
+
     info = _command(commands, "info", "describe a saved posterior", _info)
     info.add_argument("--posterior", metavar="FILE", required=True)
     info.add_argument("--json", action="store_true", help="machine-readable")
@@ -130,6 +155,12 @@ def _predict(options: argparse.Namespace) -> None:
     from .commands import predict
 
     predict(options)
+
+
+def _cluster(options: argparse.Namespace) -> None:
+    from .cluster import cluster
+
+    cluster(options)
 
 
 def _info(options: argparse.Namespace) -> None:

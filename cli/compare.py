@@ -28,9 +28,9 @@ from ..inference import FitInterrupted, Posterior, SmallVariance
 from .errors import CommandError, reported
 from .rivals import rivals
 from .setups import BACKENDS, backend_of, model_of
-from .tables import check_labels, features_and_labels, read_table
+from .tables import aligned, check_labels, features_and_labels, read_table
 
-__all__ = ["compare"]
+__all__ = ["compare", "final_value", "output_folder", "quiet_and_single_threaded"]
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def compare(options: argparse.Namespace) -> None:
     """Cross-validate, print the table or JSON, and write the picture."""
     started = time.perf_counter()
     problem = _problem(options)
-    folder = _folder(options.out)
+    folder = output_folder(options.out)
     names = list(dict.fromkeys(options.inference or BACKENDS))
-    with _quiet_and_single_threaded():
+    with quiet_and_single_threaded():
         scores, fitted = _run(names, problem, options)
     picture = folder / "compare.png"
     _draw(fitted, problem, picture)
@@ -92,7 +92,7 @@ def _problem(options: argparse.Namespace) -> Problem:
     return Problem(Path(options.data).name, X, y)
 
 
-def _folder(path: str) -> Path:
+def output_folder(path: str) -> Path:
     """The output folder, made before the work so that a bad path fails early."""
     folder = Path(path)
     try:
@@ -181,11 +181,11 @@ def _score(
         tuning_seconds=tuning_seconds + fitted - started - refit,
         predict_seconds=finished - fitted,
         weight_scale=weight_scale,
-        value=None if posterior is None else _final(posterior),
+        value=None if posterior is None else final_value(posterior),
     )
 
 
-def _final(posterior: Posterior) -> float:
+def final_value(posterior: Posterior) -> float:
     """The final value of the chain that the posterior stands for: the best of a point estimate's, the mean of draws."""
     final = posterior.trace.final
     if len(posterior.num_draws) > 1:
@@ -194,7 +194,7 @@ def _final(posterior: Posterior) -> float:
 
 
 @contextmanager
-def _quiet_and_single_threaded() -> Iterator[None]:
+def quiet_and_single_threaded() -> Iterator[None]:
     """One thread, so that seconds compare; rivals' convergence warnings off; Ctrl-C ends the command, not one fit."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -253,13 +253,7 @@ def _as_text(scores: dict[str, list[Score]], value_names: dict[str, str]) -> str
                 "-" if mean["value"] is None else f"{value_names[name]} {mean['value']:.6g}",
             ]
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in lines
-    )
+    return aligned(lines)
 
 
 def _means(rows: list[Score]) -> dict[str, float | None]:

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from ..inference import SVI, Gibbs, SmallVariance
 from ..inference.backend import Backend
-from ..models import DPM, DiagonalGaussian, FullGaussian, InfiniteSVM, Mixture, SphericalGaussian
+from ..models import (
+    DDPM,
+    DIH,
+    DPM,
+    IHMM,
+    DiagonalGaussian,
+    FullGaussian,
+    Hinge,
+    InfiniteSVM,
+    Logistic,
+    Mixture,
+    MultinomialDirichlet,
+    SphericalGaussian,
+    StateSpace,
+)
 
-__all__ = ["BACKENDS", "LIKELIHOODS", "backend_of", "model_of"]
+__all__ = ["BACKENDS", "LIKELIHOODS", "STATE_MODELS", "TABLE_MODELS", "backend_of", "clustering_model", "model_of"]
 
 BACKENDS = ("small_variance", "svi", "gibbs")
 LIKELIHOODS = {"full": FullGaussian, "diagonal": DiagonalGaussian, "spherical": SphericalGaussian}
+TABLE_MODELS = ("DPM", "DDPM-S", "DDPM-L")
+STATE_MODELS = ("IHMM", "DIH-S", "DIH-L")
 
 
 def model_of(name: str, likelihood: str | None, num_features: int) -> Mixture:
@@ -20,6 +36,22 @@ def model_of(name: str, likelihood: str | None, num_features: int) -> Mixture:
     models: dict[str, type[Mixture]] = {"InfiniteSVM": InfiniteSVM, "DPM": DPM}
     default = "full" if num_features <= _MOST_FOR_FULL else "diagonal"
     return models[name]().set_params(likelihood=LIKELIHOODS[likelihood or default]())
+
+
+def clustering_model(name: str, likelihood: str | None, num_features: int) -> Mixture | StateSpace:
+    """One of `TABLE_MODELS` or `STATE_MODELS`; S has the hinge, L the logistic loss.
+
+    Likelihoods are those of `model_of` and "multinomial", for counts. A concentration has the prior Gamma(1, 1).
+    """
+    default = "full" if num_features <= _MOST_FOR_FULL else "diagonal"
+    counts = likelihood == "multinomial"
+    family = MultinomialDirichlet() if counts else LIKELIHOODS[likelihood or default]()
+    kind, _, variant = name.partition("-")
+    plain: dict[str, type[Mixture | StateSpace]] = {"DPM": DPM, "DDPM": DDPM, "IHMM": IHMM, "DIH": DIH}
+    model = plain[kind]().set_params(likelihood=family, concentration_prior=(1.0, 1.0))
+    if variant:
+        model.set_params(loss=Hinge() if variant == "S" else Logistic(), proportions=counts)
+    return model
 
 
 def backend_of(name: str, seed: int, progress: bool | None = None) -> Backend:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .errors import CommandError
 
-__all__ = ["Table", "check_labels", "features_and_labels", "read_table"]
+__all__ = ["Table", "aligned", "check_labels", "features_and_labels", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Table:
     rows: list[list[str]]
     lines: list[int]  # of the file, at which each row ends
 
-    def column(self, name: str) -> list[str]:
-        """The cells of one column.
+    def column(self, name: str, rows: list[int] | None = None) -> list[str]:
+        """The cells of one column, in all rows or in some.
 
         Raises
         ------
@@ -36,18 +36,25 @@ class Table:
         if name not in self.names:
             raise CommandError(f"{self.path} has no column {name!r}; its columns are {listed(self.names)}.")
         index = self.names.index(name)
-        for row, line in zip(self.rows, self.lines, strict=True):
-            if not row[index]:
+        chosen = range(len(self.rows)) if rows is None else rows
+        for row in chosen:
+            if not self.rows[row][index]:
                 raise CommandError(
-                    f"{self.path}, line {line}, column {name!r} is empty. Fill the cell or drop the row."
+                    f"{self.path}, line {self.lines[row]}, column {name!r} is empty. Fill the cell or drop the row."
                 )
-        return [row[index] for row in self.rows]
+        return [self.rows[row][index] for row in chosen]
 
-    def numbers(self, names: list[str]) -> NDArray[np.float64]:
-        """The cells [N, D] of some columns, which must be finite numbers."""
-        values = np.empty((len(self.rows), len(names)))
+    def numbers(self, names: list[str], *, missing_rows: bool = False) -> NDArray[np.float64]:
+        """The cells [N, D] of some columns, which must be finite numbers.
+
+        With `missing_rows` a row may have all of them empty or "nan", and is NaN then.
+        """
+        values = np.full((len(self.rows), len(names)), np.nan)
+        positions = [self.names.index(name) for name in names if name in self.names]
+        missing = [missing_rows and all(_is_missing(row[index]) for index in positions) for row in self.rows]
+        rows = [index for index, is_missing in enumerate(missing) if not is_missing]
         for position, name in enumerate(names):
-            for index, cell in enumerate(self.column(name)):
+            for index, cell in zip(rows, self.column(name, rows), strict=True):
                 value = _number(cell)
                 if not math.isfinite(value):
                     found = "not finite" if _is_number(cell) else "not a number"
@@ -118,6 +125,17 @@ def check_labels(path: str, target: str, labels: NDArray[Any], folds: int = 1) -
         )
 
 
+def aligned(lines: list[list[str]]) -> str:
+    """Rows of cells as text: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        )
+        for line in lines
+    )
+
+
 def listed(names: list[str], most: int = 8) -> str:
     """Names for a message, cut after the first few."""
     return ", ".join(map(repr, names[:most])) + (f", ... ({len(names)} in all)" if len(names) > most else "")
@@ -130,6 +148,10 @@ def _check_header(path: str, names: list[str]) -> None:
         raise CommandError(f"{path!r}: the header has {repeated[0]!r} more than once. Rename one of these columns.")
     if all(map(_is_number, names)):
         raise CommandError(f"{path!r} has no header: its first row is all numbers. Add a row with the column names.")
+
+
+def _is_missing(cell: str) -> bool:
+    return cell.lower() in ("", "nan", "na")
 
 
 def _number(cell: str) -> float:

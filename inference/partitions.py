@@ -5,13 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["contingency", "expected_loss"]
+__all__ = ["contingency", "expected_loss", "pair_f1"]
 
 
 def contingency(one: Tensor, other: Tensor) -> Tensor:
     """Numbers of points [K1, K2] in each pair of blocks of two partitions [N]."""
     rows, columns = int(one.max()) + 1, int(other.max()) + 1
     return torch.bincount(one * columns + other, minlength=rows * columns).view(rows, columns).double()
+
+
+def pair_f1(found: Tensor, truth: Tensor) -> float:
+    """F1 of the pairs of points that `found` [N] puts together against those that `truth` [N] does.
+
+    >>> pair_f1(torch.tensor([0, 0, 1]), torch.tensor([1, 1, 0]))
+    1.0
+    """
+    table = contingency(found, truth)
+
+    def pairs(counts: Tensor) -> float:
+        return float((counts * (counts - 1)).sum() / 2)
+
+    both, all_pairs = pairs(table), pairs(table.sum(1)) + pairs(table.sum(0))
+    return 2 * both / all_pairs if all_pairs else 1.0
 
 
 def expected_loss(assignments: Tensor, loss: str, most: int = 50) -> Tensor:

@@ -3,6 +3,12 @@
     p(z, X, y) = p(z) prod_k m(X_k) I(X_k, y_k),     I = integral of N(eta; 0, nu^2 I) prod_n phi(y_n | eta^T a_n) d eta
 
 m in closed form from the family, I by quadrature on a grid of eta, a concentration with a prior by quadrature too.
+Where components repel, every hyperplane sees all points and I depends on who is in its component:
+
+    g(S) = integral of N(eta; 0, nu^2 I) prod_{n in S} phi(+1 | eta^T a_n) prod_{n not in S} phi(-1 | eta^T a_n) d eta
+
+once for each of the T components of a truncated model, relative to a component without points, g(S_k) / g(empty), in
+the infinite one (math/discriminative-clustering, section 2).
 """
 
 from __future__ import annotations
@@ -39,7 +45,10 @@ def partition_posterior(model: Mixture, X: Any, y: Any = None, *, truncation: in
 
 
 def log_evidence(model: Mixture, X: Any, y: Any = None, *, truncation: int | None = None) -> float:
-    """log p(X, y) = log sum_z p(z, X, y): what an ELBO bounds (the margin factors are not normalized over y)."""
+    """log p(X, y) = log sum_z p(z, X, y): what an ELBO bounds (the margin factors are not normalized over y).
+
+    Of an infinite model whose components repel: relative to the components without points.
+    """
     log_weights = partition_log_weights(model, X, y, truncation=truncation)
     return float(torch.tensor(list(log_weights.values()), dtype=torch.float64).logsumexp(0))
 
@@ -58,11 +67,12 @@ def partition_log_weights(
     if truncation:
         labellings: Iterator[Labels] = itertools.product(range(truncation), repeat=data.num_data)
     else:
+        log_block = [value - log_block[0] for value in log_block]
         labellings = partitions(data.num_data)
     log_weights, log_priors = {}, dict[Labels, float]()
     for labels in labellings:
         sizes = tuple(labels.count(k) for k in range(truncation or max(labels) + 1))
-        blocks = [sum(1 << n for n, label in enumerate(labels) if label == k) for k in set(labels)]
+        blocks = [sum(1 << n for n, label in enumerate(labels) if label == k) for k in range(len(sizes))]
         if sizes not in log_priors:
             log_priors[sizes] = _log_prior(sizes, resolved, truncated=truncation is not None)
         log_weights[labels] = log_priors[sizes] + sum(log_block[block] for block in blocks)
@@ -80,7 +90,7 @@ def partitions(num_data: int) -> Iterator[Labels]:
 
 
 def log_classifier_integrals(data: Data, model: Mixture, members: Tensor) -> Tensor:
-    """log I [B] of the classifiers of B blocks, given as rows of 0 and 1 [B, N]: a sum over a grid of eta.
+    """log I, or log g, [B] of the classifiers of B blocks, given as rows of 0 and 1 [B, N]: a sum over a grid of eta.
 
     The grid covers 9 prior standard deviations. With 1, 2 or 3 weights it has a step of 0.001, 0.02 or 0.12 of them,
     and a kink of slope s costs about (s * step)^2 / 12 relative at the points next to it.
@@ -107,10 +117,13 @@ def _log_factors(data: Data, model: Mixture, group: list[int], eta: Tensor, memb
     """log of the sum over nodes eta [G, P C'] of prior mass times the factors, for each block."""
     weights = model.weight_scale * eta.view(len(eta), data.features.shape[1], len(group))
     scores = torch.einsum("np,gpc->ngc", data.features, weights)
-    log_factor = model.loss.log_factor(scores, data.targets[:, None, group]).sum(-1)
+    targets = data.targets[:, None, group]
+    log_factor = members @ model.loss.log_factor(scores, targets).sum(-1)
+    if model.repels:
+        log_factor = log_factor + (1 - members) @ model.loss.log_factor(scores, -targets).sum(-1)
     step = _STEPS[eta.shape[1]]
     log_mass = (math.log(step) - math.log(2 * math.pi) / 2) * eta.shape[1] - eta.square().sum(1) / 2
-    return (members @ log_factor + log_mass).logsumexp(1)
+    return (log_factor + log_mass).logsumexp(1)
 
 
 def _grid(num_weights: int, like: Tensor) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""The state of the Gibbs samplers of a mixture: what survives between sweeps."""
+"""The states of the Gibbs samplers: what survives between sweeps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["PartitionState"]
+__all__ = ["PartitionState", "SequenceState"]
 
 
 @dataclass(frozen=True)
@@ -20,3 +20,18 @@ class PartitionState:
     weights: Tensor  # [K, P, C]; blocked: [T, P, C]
     concentration: Tensor  # [] alpha
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where components repel; see `hyperplanes`
+
+
+@dataclass(frozen=True)
+class SequenceState:
+    """One draw of an infinite hidden Markov model: N steps, missing ones included, K states, P features, C scores.
+
+    Rows of the transition matrix, the family's parameters and the augmentation variables are scratch.
+    """
+
+    states: Tensor  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
+    weights: Tensor  # [K, P, C]; blocked: [T, P, C]
+    base: Tensor  # [K + 1] float64, beta_1..beta_K and the weight of all other states
+    concentration: Tensor  # [] float64, alpha
+    top_concentration: Tensor  # [] float64, gamma
+    reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where states repel; see `hyperplanes`

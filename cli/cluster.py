@@ -1,0 +1,197 @@
+"""`regbayes cluster`: clusters of the rows of a table, or states over time, under several models and backends."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import normalized_mutual_info_score
+
+from ..inference import Posterior
+from ..inference.partitions import pair_f1
+from .compare import final_value, output_folder, quiet_and_single_threaded
+from .errors import CommandError
+from .setups import STATE_MODELS, TABLE_MODELS, backend_of, clustering_model
+from .tables import Table, aligned, listed, read_table
+
+__all__ = ["cluster"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows to cluster, in the order of time; `order` [N] gives their rows in the table."""
+
+    table: Table
+    X: NDArray[np.float64]  # [N, D], NaN rows are missing steps
+    order: NDArray[np.int64]
+    lengths: list[int] | None  # None: rows are exchangeable
+    truth: NDArray[Any] | None  # [N]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one model found under one backend."""
+
+    model: str
+    inference: str
+    components: int
+    sizes: list[int]
+    value_name: str
+    value: float
+    seconds: float
+    nmi: float | None
+    f1: float | None
+
+
+def cluster(options: argparse.Namespace) -> None:
+    """Fit every model under every backend, print the table or JSON, write labels and picture."""
+    problem = _problem(options)
+    models = _models(options, problem)
+    backends = list(dict.fromkeys(options.inference or ["gibbs"]))
+    folder = output_folder(options.out)
+    results, labels, posteriors = [], {}, {}
+    with quiet_and_single_threaded():
+        for name in models:
+            for backend in backends:
+                started = time.perf_counter()
+                posterior = _fit(name, backend, problem, options)
+                seconds = time.perf_counter() - started
+                found = _labels(posterior)
+                results.append(_result(name, backend, posterior, found, seconds, problem))
+                labels[f"{name}, {backend}"], posteriors[f"{name}, {backend}"] = found, posterior
+    picture, labelled = folder / "cluster.png", folder / "cluster.csv"
+    _write(labelled, labels, problem)
+    _draw(labels, problem, picture)
+    if options.json:
+        files = {"labels": str(labelled), "picture": str(picture)}
+        print(json.dumps(files | {"results": [asdict(result) for result in results]}, indent=2))
+        return
+    (N, D), kind = problem.X.shape, "rows" if problem.lengths is None else "steps"
+    several = "" if problem.lengths is None else f", {len(problem.lengths)} sequences"
+    print(f"{Path(problem.table.path).name}: {N} {kind}, {D} features{several}\n")
+    print(_as_text(results))
+    print(f"\nlabels: {labelled}; picture: {picture}")
+
+
+def _problem(options: argparse.Namespace) -> Problem:
+    table = read_table(options.data)
+    kept_out = [name for name in (options.truth, options.time) if name is not None]
+    for name in kept_out:
+        table.column(name)  # says which columns there are
+    names = [name for name in table.names if name not in kept_out]
+    if not names:
+        raise CommandError(f"{table.path} has no column of features beside {listed(kept_out)}.")
+    sequential = options.time is not None or options.lengths is not None
+    if options.time is not None and options.lengths is not None:
+        raise CommandError("--time and --lengths exclude each other: --time is for one sequence.")
+    X = table.numbers(names, missing_rows=sequential)
+    order = np.arange(len(X))
+    if options.time is not None:
+        order = np.argsort(table.numbers([options.time])[:, 0], kind="stable")
+    X = X[order]
+    if len(X) < 2:
+        raise CommandError(f"{table.path} has {len(X)} row; there is nothing to cluster.")
+    if options.likelihood != "multinomial":
+        spread = np.nanstd(X, axis=0)
+        X = (X - np.nanmean(X, axis=0)) / np.where(spread > 0, spread, 1.0)
+    truth = None if options.truth is None else np.array(table.column(options.truth))[order]
+    return Problem(table, X, order, _lengths(options, len(X)) if sequential else None, truth)
+
+
+def _lengths(options: argparse.Namespace, num_rows: int) -> list[int]:
+    if options.lengths is None:
+        return [num_rows]
+    try:
+        lengths = [int(text) for text in options.lengths.split(",")]
+    except ValueError:
+        raise CommandError(f"--lengths {options.lengths!r} is not a list of whole numbers such as 100,80.") from None
+    if min(lengths) < 1 or sum(lengths) != num_rows:
+        raise CommandError(f"--lengths add up to {sum(lengths)}, but {options.data} has {num_rows} rows.")
+    return lengths
+
+
+def _models(options: argparse.Namespace, problem: Problem) -> list[str]:
+    known = TABLE_MODELS if problem.lengths is None else STATE_MODELS
+    chosen = list(dict.fromkeys(options.model or known[:2]))
+    if wrong := [name for name in chosen if name in STATE_MODELS and problem.lengths is None]:
+        raise CommandError(f"{wrong[0]} finds states over time: give --time COLUMN or --lengths N,N,...")
+    if problem.lengths is not None and np.isnan(problem.X).any() and set(chosen) & set(TABLE_MODELS):
+        raise CommandError(f"{chosen[0]} has no place for missing rows; only {listed(list(STATE_MODELS))} have.")
+    return chosen
+
+
+def _fit(name: str, backend: str, problem: Problem, options: argparse.Namespace) -> Posterior:
+    model = clustering_model(name, options.likelihood, problem.X.shape[1])
+    lengths = problem.lengths if name in STATE_MODELS else None
+    return backend_of(backend, options.seed).fit(model, problem.X, lengths=lengths)
+
+
+def _labels(posterior: Posterior) -> NDArray[np.int64]:
+    """Clusters [N] of the point partition, numbered by size from 0."""
+    _, index, counts = np.unique(posterior.partition().cpu().numpy(), return_inverse=True, return_counts=True)
+    return np.argsort(np.argsort(-counts, kind="stable"))[index]
+
+
+def _result(
+    name: str, backend: str, posterior: Posterior, found: NDArray[np.int64], seconds: float, problem: Problem
+) -> Result:
+    nmi = f1 = None
+    if problem.truth is not None:
+        index = np.unique(problem.truth, return_inverse=True)[1]
+        nmi = float(normalized_mutual_info_score(index, found))
+        f1 = pair_f1(torch.from_numpy(found), torch.from_numpy(index))
+    sizes = np.bincount(found).tolist()
+    return Result(name, backend, len(sizes), sizes, posterior.trace.name, final_value(posterior), seconds, nmi, f1)
+
+
+def _write(path: Path, labels: dict[str, NDArray[np.int64]], problem: Problem) -> None:
+    """The table with one more column for each fit, in its own order of rows."""
+    columns = []
+    for found in labels.values():
+        column = np.empty(len(found), dtype=np.int64)
+        column[problem.order] = found
+        columns.append(column.tolist())
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*problem.table.names, *labels])
+        writer.writerows([*row, *cells] for row, *cells in zip(problem.table.rows, *columns, strict=True))
+
+
+def _draw(labels: dict[str, NDArray[np.int64]], problem: Problem, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    if problem.lengths is not None:
+        from ..plots import plot_states
+
+        figure = Figure(figsize=(10, 1 + 1.3 * len(labels)), layout="constrained")
+        for ax, (name, found) in zip(figure.subplots(len(labels), squeeze=False)[:, 0], labels.items(), strict=True):
+            plot_states(found, problem.truth, problem.lengths, ax=ax)
+            ax.set_title(name)
+    else:
+        from ..plots import plot_partition
+
+        figure = Figure(figsize=(4.5 * len(labels), 4.2), layout="constrained")
+        for ax, (name, found) in zip(figure.subplots(1, len(labels), squeeze=False)[0], labels.items(), strict=True):
+            plot_partition(problem.X, found, ax=ax)
+            ax.set_title(f"{name}: {found.max() + 1} clusters")
+    figure.savefig(path, dpi=120)
+
+
+def _as_text(results: list[Result]) -> str:
+    compared = results[0].nmi is not None
+    header = ["model", "inference", "K", "sizes", "final value", "seconds", *(["NMI", "F1"] if compared else [])]
+    lines = [header]
+    for result in results:
+        sizes = " ".join(map(str, result.sizes[:10])) + (" ..." if len(result.sizes) > 10 else "")
+        value, seconds = f"{result.value_name} {result.value:.6g}", f"{result.seconds:.3g}"
+        scores = [f"{result.nmi:.3f}", f"{result.f1:.3f}"] if compared else []
+        lines.append([result.model, result.inference, str(result.components), sizes, value, seconds, *scores])
+    return aligned(lines)
