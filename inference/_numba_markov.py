@@ -15,8 +15,10 @@ _OPTIONS = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "
 
 @njit(cache=True, **_OPTIONS)
 def forward(start, transition, emission, bounds, slices, filtered, log_weights):
-    """filtered [N, K] = p(z_t | up to t), log_weights [B]. With slices [N] a step is allowed where its weight is larger,
-    and then weighs 1."""
+    """filtered [N, K] = p(z_t | up to t) and log_weights [B].
+
+    With slices [N] a step is allowed where its weight is larger, and then weighs 1.
+    """
     K = len(start)
     message, sliced = np.empty(K), len(slices) > 0
     for b in range(len(bounds) - 1):
