@@ -288,7 +288,7 @@ _CHUNK = 4096
 def stack(chains: list[list[Draw]]) -> tuple[Draw, list[int]]:
     """One Tensor [S, ...] for each name, components padded to the most that any draw has; and draws of each chain.
 
-    Padding of `hyperparameters` and `centers` repeats the first component, so that densities stay finite.
+    Padding of `hyperparameters`, `centers` and rows repeats the first component, so that densities stay finite.
     """
     draws = [draw for chain in chains for draw in chain]
     if not draws:
@@ -303,11 +303,12 @@ def _pad(draw: Draw, most: int) -> Draw:
     if not missing:
         return draw
     padded = dict(draw)
-    log_mixture = draw["log_mixture"]
-    none = log_mixture.new_full((missing,), -torch.inf)
-    padded["log_mixture"] = torch.cat([log_mixture[:-1], none, log_mixture[-1:]])
-    for name in ("hyperparameters", "centers", "weights"):
+    for name in ("log_mixture", "log_start", "log_transitions"):
         if name in draw:
-            first = draw[name][:1] * (0 if name == "weights" else 1)
-            padded[name] = torch.cat([draw[name], first.expand(missing, *first.shape[1:])])
+            none = draw[name].new_full((*draw[name].shape[:-1], missing), -torch.inf)
+            padded[name] = torch.cat([draw[name][..., :-1], none, draw[name][..., -1:]], -1)
+    for name in ("hyperparameters", "centers", "weights", "log_transitions"):
+        if name in draw:
+            first = padded[name][:1] * (0 if name == "weights" else 1)
+            padded[name] = torch.cat([padded[name], first.expand(missing, *first.shape[1:])])
     return padded

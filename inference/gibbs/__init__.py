@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule, TruncationWarning
-from . import partition
-from .state import PartitionState
+from . import partition, sequence
+from .state import PartitionState, SequenceState
 
 __all__ = ["Gibbs"]
 
@@ -33,8 +33,11 @@ class Gibbs(Backend):
         "slice": all points at once; infinite model
         "blocked": all points at once; model truncated at `model.truncation` components
         "auto": "collapsed" where it is compiled (built-in families on a CPU), else "slice"
-    split_merge : split-merge proposals before each scan; none where components repel
-    num_generative : sweeps without hyperplanes that a chain starts with, where components repel
+        and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all steps
+        at once, truncated model) and "auto" ("direct" where it is compiled, else "beam")
+    split_merge : split-merge proposals before each scan; none where components repel, nor for sequences
+    num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and as a mixture
+        without time for sequences
     births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
         good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
         leave no distribution invariant and open far too many components
@@ -55,7 +58,7 @@ class Gibbs(Backend):
     seed: int = 0
     progress: bool | None = None
 
-    structures: ClassVar[tuple[str, ...]] = ("partition",)
+    structures: ClassVar[tuple[str, ...]] = ("partition", "sequence")
     value_name: ClassVar[str] = "log joint"
 
     def check(self, model: Any) -> None:
@@ -65,8 +68,9 @@ class Gibbs(Backend):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
-        if self.scan not in ("auto", "collapsed", "slice", "blocked"):
-            raise ValueError(f"scan is {self.scan!r}; expected 'auto', 'collapsed', 'slice' or 'blocked'.")
+        if self.scan not in _SCANS[model.structure]:
+            known = ", ".join(map(repr, _SCANS[model.structure]))
+            raise ValueError(f"scan is {self.scan!r}; for {type(model).__name__} expected one of {known}.")
         if self.births not in ("exact", "prior"):
             raise ValueError(f"births is {self.births!r}; expected 'exact' or 'prior'.")
         if not isinstance(self.init, Tensor) and self.init not in ("one", "random"):
@@ -74,6 +78,14 @@ class Gibbs(Backend):
 
     def kernel(self, model: Any) -> Kernel:
         truncated = self.scan == "blocked"
+        if model.structure == "sequence":
+            return Kernel(
+                state=SequenceState,
+                init=self._init_sequence,
+                sweep=partial(sequence.sweep, scan=self.scan, births=self.births),
+                value=partial(sequence.log_joint, truncated=truncated),
+                draw=partial(sequence.draw, truncated=truncated),
+            )
         return Kernel(
             state=PartitionState,
             init=partial(self._init, truncated=truncated),
@@ -113,6 +125,12 @@ class Gibbs(Backend):
             return partition.init_generatively(model, data, generator, **options)
         return partition.init(model, data, generator, start=self.init, truncated=truncated)
 
+    def _init_sequence(self, model: Any, data: Any, generator: torch.Generator) -> SequenceState:
+        if isinstance(self.init, Tensor):
+            self._check_labels(self.init, model, data, truncated=self.scan == "blocked")
+        options: dict[str, Any] = {"start": self.init, "scan": self.scan, "num_sweeps": self.num_generative}
+        return sequence.init(model, data, generator, **options)
+
     def _check_labels(self, labels: Tensor, model: Any, data: Any, *, truncated: bool) -> None:
         """Labels given for a start: one for each row, and no more than there are components."""
         if labels.shape != (data.num_data,):
@@ -123,3 +141,9 @@ class Gibbs(Backend):
                 f"init has {num_labels} labels, but the model is truncated at {model.truncation} components. "
                 f"Use truncation={num_labels} or more, or scan='slice'."
             )
+
+
+_SCANS = {
+    "partition": ("auto", "collapsed", "slice", "blocked"),
+    "sequence": ("auto", "direct", "beam", "blocked"),
+}

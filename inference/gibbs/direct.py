@@ -18,7 +18,7 @@ Sources: Teh, Jordan, Beal & Blei (2006), section 5.3; Fox, Sudderth, Jordan & W
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,18 +49,18 @@ def scan(
     order = torch.randperm(data.num_data, **like) if shuffle else torch.arange(data.num_data, device=data.steps.device)
     uniforms = torch.rand(data.num_data, dtype=torch.float64, **like)
     exact, likelihood = _double(data, model)
-    slots = _Slots.of(state, exact, model)
+    slots = _Slots(state, exact, model)
     components = _components(exact, likelihood)
     components.build(slots)
     position = 0
     while position < data.num_data:
         position, opened, closed, stale = components.visit(slots, position, order, uniforms)
+        capacity = len(slots.sizes)
         if opened + closed > -2:
             slots.exchange(int(order[position - 1]), opened, closed, generator)
-        if stale or slots.full:
-            slots.extend(len(slots.sizes) if slots.full else 0)
+        if stale or len(slots.sizes) > capacity:
             components.build(slots)
-    return slots.state(state)
+    return slots.after(state)
 
 
 def state_logits(
@@ -72,7 +72,7 @@ def state_logits(
     `compiled` chooses the code, by default that of `scan`.
     """
     exact, likelihood = _double(data, model)
-    slots = _Slots.of(state, exact, model)
+    slots = _Slots(state, exact, model)
     components = _components(exact, likelihood, compiled)
     components.build(slots)
     return components.logits(slots, t)[: len(state.weights) + 1]
@@ -87,106 +87,247 @@ def _double(data: Sequences, model: StateSpace) -> tuple[Sequences, Likelihood]:
     return replace(data, points=exact), model.likelihood.resolve(exact.X)
 
 
-@dataclass
 class _Slots:
-    """Scratch of one scan: states in slots 0..capacity-1, of which at least one is free. Changed in place."""
+    """Scratch of one scan: states in slots 0..capacity-1, of which at least one is free. Changed in place.
 
-    data: Sequences
-    points: Data  # of all N steps; what is missing is on no side of any hyperplane
-    model: StateSpace
-    rows: Tensor  # [N] position among the observed steps, -1: missing
-    first: Tensor  # [N + 1] whether a sequence starts; true at the end
-    states: Tensor  # [N]
-    base: Tensor  # [capacity] beta; the slot `free` has the weight of all states without steps
-    weights: Tensor  # [capacity, P, C]
-    log_margin: Tensor  # [N, capacity], or [N, 0] without hyperplanes
-    alpha: float
-    gamma: float
-    reservoir: Reservoir | None
+    Attributes
+    ----------
+    data : the sequences;  points : the same with a row for all N steps, on no side of any hyperplane where missing
+    rows [N] : position among the observed steps, -1: missing;  first [N + 1] : whether a sequence starts, true at the end
+    states [N];  sizes, counts [capacity] : steps and observed steps;  weights [capacity, P, C]
+    leaving [capacity + 1, capacity] : n_jk, and alpha rho where j = k;  entering [capacity, capacity] : the same by k
+    exits [capacity] : n_k.;  base [capacity] : beta, in the slot `free` that of all states without steps
+    log_margin [N, capacity] : h(f), [N, 0] without hyperplanes;  log_new [N] : log of its mean over the reservoir
+    log_alone [2] : corrections of these two for a step that is alone in its state
+    """
 
-    @classmethod
-    def of(cls, state: SequenceState, data: Sequences, model: StateSpace) -> _Slots:
+    def __init__(self, state: SequenceState, data: Sequences, model: StateSpace) -> None:
         """State k in slot k, and some free slots."""
-        points = data.points
-        points = Data(points.X, data.spread(points.features), data.spread(points.targets))
-        like: dict[str, Any] = {"device": data.steps.device}
-        rows = torch.full((data.num_data,), -1, **like).index_copy(0, data.steps, torch.arange(len(points.X), **like))
-        first = torch.cat([data.starts, data.starts.new_ones(1)])
-        reservoir = None if state.reservoir is None else Reservoir(state.reservoir.double(), points, model)
-        weights, log_margin = state.weights.double(), points.X.new_zeros(data.num_data, 0)
-        if reservoir is not None:
-            log_margin = _log_margin(weights, points, model)
-        alpha, gamma = float(state.concentration), float(state.top_concentration)
-        fixed = data, points, model, rows, first
-        slots = cls(*fixed, state.states.clone(), state.base.clone(), weights, log_margin, alpha, gamma, reservoir)
-        slots.free = len(weights)
-        slots._widen(1)
-        slots.extend(4 + len(weights) // 4)
-        slots.price()
-        return slots
+        points, num_states, device = data.points, len(state.weights), data.steps.device
+        self.data, self.model = data, model
+        self.points = Data(points.X, data.spread(points.features), data.spread(points.targets))
+        self.rows = torch.full((data.num_data,), -1, device=device)
+        self.rows[data.steps] = torch.arange(len(data.steps), device=device)
+        self.first = torch.cat([data.starts, data.starts.new_ones(1)])
+        self.states, self.base, self.weights = state.states.clone(), state.base.clone(), state.weights.double()
+        self.alpha, self.gamma = float(state.concentration), float(state.top_concentration)
+        self.log_margin = points.X.new_zeros(data.num_data, 0)
+        self.reservoir = None
+        if state.reservoir is not None:
+            self.reservoir = Reservoir(state.reservoir.double(), self.points, model)
+            self.log_margin = _log_margin(self.weights, self.points, model)
+        self.free = num_states  # where `state.base` has the rest
+        self.weights = pad(self.weights, (0, 0, 0, 0, 0, 1))
+        self.log_margin = pad(self.log_margin, (0, self.has_hyperplanes))
+        self.extend(4 + num_states // 4)
+        self.price()
 
     @property
-    def full(self) -> bool:
-        """Whether a state would have no room after the next."""
-        return self.free < 0
+    def has_hyperplanes(self) -> bool:
+        return self.reservoir is not None
 
     def extend(self, more: int) -> None:
-        """Add free slots and count everything anew."""
-        self._widen(more)
-        capacity, rho = len(self.weights), self.model.stickiness
+        """Add free slots, and count all moves anew."""
+        self.base = pad(self.base, (0, more))
+        self.weights = pad(self.weights, (0, 0, 0, 0, 0, more))
+        self.log_margin = pad(self.log_margin, (0, more * self.has_hyperplanes))
+        capacity = len(self.base)
         self.sizes = torch.bincount(self.states, minlength=capacity)
         self.counts = torch.bincount(self.states[self.data.steps], minlength=capacity)
-        moves = count_transitions(self.states, self.first[:-1], capacity).to(self.base)
-        self.exits = moves[:-1].sum(1)
-        self.leaving = moves + self.alpha * rho * torch.eye(capacity + 1, capacity, dtype=moves.dtype).to(moves)
+        self.leaving = count_transitions(self.states, self.first[:-1], capacity).to(self.base)
+        self.exits = self.leaving[:-1].sum(1)
+        self.leaving.diagonal().add_(self.alpha * self.model.stickiness)
         self.entering = self.leaving[:-1].T.contiguous()
 
     def price(self) -> None:
-        """What a state founds with: A hyperplanes, each with weight exp(h) / A; one's own is one of A + 1."""
+        """Set what a new state weighs: 1 / A for each hyperplane; t's own is one of A + 1 if t is alone in its state.
+
+        Without hyperplanes the state that t is alone in is the new one.
+        """
         self.log_new, self.log_alone = self.base.new_zeros(len(self.states)), self.base.new_tensor([0.0, -math.inf])
         if self.reservoir is not None:
             size = len(self.reservoir)
             self.log_new = self.reservoir.log_mean_gain()
-            others = math.log(size / (size + 1)) if size else 0.0
-            self.log_alone = self.base.new_tensor([-math.log(size + 1), others])
+            self.log_alone = self.base.new_tensor([1 / (size + 1), size / (size + 1)]).log()
+
+    def move(self, before: int, k: int, after: int, sign: int) -> None:
+        """Add or take away a step in state k with the moves into and out of it."""
+        self.sizes[k] += sign
+        self.leaving[before, k] += sign
+        if before < len(self.sizes):
+            self.entering[k, before] += sign
+        if after >= 0:
+            self.leaving[k, after] += sign
+            self.entering[after, k] += sign
+            self.exits[k] += sign
 
     def exchange(self, t: int, opened: int, closed: int, generator: torch.Generator) -> None:
-        """Settle hyperplanes and beta of the states that step t opened and closed."""
+        """Settle hyperplanes and beta after step t opened or closed a state."""
         uniforms = torch.rand(2, generator=generator, dtype=torch.float64, device=self.base.device)
         if self.reservoir is not None:
-            left = self.weights[closed : closed + 1].clone() if closed >= 0 else None
+            left = self.weights[closed].unsqueeze(0).clone() if closed >= 0 else None
             if opened >= 0:
                 self.weights[opened] = self.reservoir.take(t, uniforms[0])
-                self.log_margin[:, opened] = _log_margin(self.weights[opened, None], self.points, self.model)[:, 0]
+                own = self.weights[opened].unsqueeze(0)
+                self.log_margin[:, opened] = _log_margin(own, self.points, self.model).squeeze(1)
+            else:
+                self.log_margin[:, closed] = 0.0
             if left is not None:
                 self.reservoir.give(left)
             self.price()
-        if opened == closed:  # another hyperplane, the same share of the rest
-            return
-        if closed >= 0:
+        if closed < 0:
+            self._split(opened, uniforms[1])
+        elif opened < 0:  # else a new hyperplane in the same slot, which keeps its share
             self.base[self.free] += self.base[closed]
             self.base[closed] = 0.0
-            if self.reservoir is not None:
-                self.log_margin[:, closed] = 0.0
-        else:
-            self._split(opened, float(uniforms[1]))
 
-    def state(self, state: SequenceState) -> SequenceState:
+    def _split(self, opened: int, uniform: Tensor) -> None:
+        """beta_opened = s beta_u with s ~ Beta(1, gamma); what is left goes to another free slot."""
+        if self.sizes.all():
+            self.extend(len(self.sizes))
+        log_left = torch.log1p(-uniform) / self.gamma
+        self.free = int((self.sizes == 0).to(torch.uint8).argmax())
+        self.base[self.free] = self.base[opened] * log_left.exp()
+        self.base[opened] *= -torch.expm1(log_left)
+
+    def after(self, state: SequenceState) -> SequenceState:
         """The state after the scan."""
         occupied = self.sizes > 0
-        labels = occupied.cumsum(0) - 1
-        state = replace(state, states=labels[self.states], weights=self.weights[occupied].to(state.weights.dtype))
+        labels, dtype = occupied.cumsum(0) - 1, state.weights.dtype
+        base = torch.cat([self.base[occupied], self.base[self.free].reshape(1)])
+        state = replace(state, states=labels[self.states], weights=self.weights[occupied].to(dtype), base=base)
         if self.reservoir is not None:
-            state = replace(state, reservoir=self.reservoir.weights.to(state.weights.dtype))
-        return replace(state, base=torch.cat([self.base[occupied], self.base[self.free, None]]))
+            state = replace(state, reservoir=self.reservoir.weights.to(dtype))
+        return state
 
-    def _split(self, opened: int, uniform: float) -> None:
-        """beta_opened = s beta_u, s ~ Beta(1, gamma); the rest goes to the next free slot."""
-        log_kept = math.log1p(-uniform) / self.gamma
-        rest = self.base[opened].clone()
-        self.base[opened] = -rest * math.expm1(log_kept)
-        empty = torch.nonzero(self.sizes == 0)
-        if not len(empty):
-            self._widen(1)
-        self.free = int(empty[0]) if len(empty) else -1
-        self.base[self.free] = rest * math.exp(log_kept)
+
+def _log_margin(weights: Tensor, points: Data, model: StateSpace) -> Tensor:
+    """h(f_tk) [N, K]."""
+    scores = torch.einsum("np,kpc->nkc", points.features, weights)
+    return model.log_margin(scores, points.targets.unsqueeze(1))
+
+
+def _components(data: Sequences, likelihood: Likelihood, compiled: bool | None = None) -> _Compiled | _Tensors:
+    if compiled is None:
+        compiled = data.X.device.type == "cpu" and is_compiled(likelihood)
+    return (_Compiled if compiled else _Tensors)(data, likelihood)
+
+
+class _Compiled:
+    """The components of a family that the compiled scan knows."""
+
+    def __init__(self, data: Sequences, likelihood: Likelihood) -> None:
+        from . import _numba_direct  # compiles or loads machine code: only where a scan needs it
+
+        self.kernels, self.data, self.likelihood = _numba_direct, data, likelihood
+        self.urn = log_normalizers(likelihood, len(data.steps) + 1).numpy()
+
+    def build(self, slots: _Slots) -> None:
+        """Compute what the family keeps of each slot from the states."""
+        self.state = component_state(self.likelihood, self.data.X, slots.states[self.data.steps], len(slots.sizes))
+        moves = slots.leaving, slots.entering, slots.exits
+        arrays = slots.rows, slots.first, slots.states, slots.sizes, slots.counts, *moves, slots.base
+        self.chains = self.kernels.Chains(*(array.numpy() for array in arrays))
+        self.prior = slots.alpha, float(slots.model.stickiness)
+
+    def logits(self, slots: _Slots, t: int) -> Tensor:
+        """Log weights [capacity] of step t; the slot `free` stands for a new state."""
+        logits = torch.empty(len(slots.sizes), dtype=torch.float64)
+        weights = torch.empty_like(logits).numpy()
+        self.kernels.fill_weights(self.state, self.chains, t, *self._tables(slots), logits.numpy(), weights)
+        return logits
+
+    def visit(self, slots: _Slots, position: int, order: Tensor, uniforms: Tensor) -> tuple[int, int, int, bool]:
+        """Visit order[position:] until a state opened or closed, or `build` must be called again.
+
+        Returns (position to go on from, slot opened or -1, slot closed or -1, whether to build).
+        """
+        arrays = order.numpy(), uniforms.numpy()
+        return self.kernels.scan(self.state, self.chains, position, *arrays, *self._tables(slots))
+
+    def _tables(self, slots: _Slots) -> tuple[Any, ...]:
+        tables = slots.log_margin.numpy(), slots.log_new.numpy(), slots.log_alone.numpy()
+        return slots.free, self.prior, self.urn, tables
+
+
+class _Tensors:
+    """The components of any family on any device, as natural hyperparameters: what `_Compiled` does, slowly."""
+
+    def __init__(self, data: Sequences, likelihood: Likelihood) -> None:
+        self.data, self.likelihood = data, likelihood
+
+    def build(self, slots: _Slots) -> None:
+        states = slots.states[self.data.steps]
+        sums = self.likelihood.summed_statistics(self.data.X, states, len(slots.sizes))
+        self.chi = self.likelihood.prior() + sums
+
+    def logits(self, slots: _Slots, t: int) -> Tensor:
+        before, own, after = self._neighbours(slots, t)
+        slots.move(before, own, after, -1)
+        logits = self._prior_weights(slots, before, after).log() + self._log_predictive(slots, t, own)
+        if slots.has_hyperplanes:
+            logits = logits + slots.log_margin[t]
+        logits[slots.free] += slots.log_new[t]
+        if slots.sizes[own] == 0:  # its weight goes back to the rest
+            returned = (slots.base[own] + slots.base[slots.free]).log()
+            logits[own] += returned - slots.base[own].log() + slots.log_alone[0]
+            logits[slots.free] += returned - slots.base[slots.free].log() + slots.log_alone[1]
+        slots.move(before, own, after, 1)
+        return logits
+
+    def visit(self, slots: _Slots, position: int, order: Tensor, uniforms: Tensor) -> tuple[int, int, int, bool]:
+        for index in range(position, len(order)):
+            t = int(order[index])
+            before, own, after = self._neighbours(slots, t)
+            chosen = _draw(self.logits(slots, t), uniforms[t])
+            opened = chosen if chosen == slots.free else -1
+            closed = own if slots.sizes[own] == 1 and chosen != own else -1
+            if opened >= 0 and closed >= 0:  # from a state of its own to a new one: the same slot serves
+                opened = chosen = own
+            if chosen != own:
+                slots.move(before, own, after, -1)
+                slots.move(before, chosen, after, 1)
+                self._move(slots, t, own, chosen)
+            if opened + closed > -2:
+                return index + 1, opened, closed, False
+        return len(order), -1, -1, False
+
+    def _neighbours(self, slots: _Slots, t: int) -> tuple[int, int, int]:
+        """State before t, or the start row; state of t; state after t, or -1."""
+        before = len(slots.sizes) if slots.first[t] else int(slots.states[t - 1])
+        return before, int(slots.states[t]), -1 if slots.first[t + 1] else int(slots.states[t + 1])
+
+    def _prior_weights(self, slots: _Slots, before: int, after: int) -> Tensor:
+        """Weights [capacity] of the moves into and out of a step."""
+        alpha, shared = slots.alpha, 1 - slots.model.stickiness
+        starts = before == len(slots.sizes)
+        into = slots.leaving[before] + alpha * (1.0 if starts else shared) * slots.base
+        if after < 0:
+            return into
+        again = torch.zeros_like(into)
+        if not starts:
+            again[before] = 1.0
+        onward = slots.entering[after] + alpha * shared * slots.base[after] + again * (before == after)
+        return into * onward / (slots.exits + again + alpha)
+
+    def _log_predictive(self, slots: _Slots, t: int, own: int) -> Tensor:
+        """log p(x_t | the other steps of each slot) [capacity]; 0 if t is missing."""
+        if slots.rows[t] < 0:
+            return torch.zeros_like(slots.base)
+        row, chi = self.data.X[slots.rows[t]].unsqueeze(0), self.chi.clone()
+        chi[own] -= self.likelihood.statistics(row).squeeze(0)
+        if slots.counts[own] == 1:
+            chi[own] = self.likelihood.prior()
+        return self.likelihood.log_predictive(row, chi).squeeze(0)
+
+    def _move(self, slots: _Slots, t: int, own: int, chosen: int) -> None:
+        slots.states[t] = chosen
+        if slots.rows[t] < 0:
+            return
+        statistics = self.likelihood.statistics(self.data.X[slots.rows[t]].unsqueeze(0)).squeeze(0)
+        self.chi[own] -= statistics
+        slots.counts[own] -= 1
+        if slots.counts[own] == 0:
+            self.chi[own] = self.likelihood.prior()
+        self.chi[chosen] += statistics
+        slots.counts[chosen] += 1

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule, TruncationWarning
 from ..posterior import Posterior
-from . import partition
+from . import partition, sequence
 from .stream import NUM_FIRST, Stream
 
 __all__ = ["SVI"]
@@ -29,17 +29,19 @@ class SVI(Backend):
     ----------
     num_steps : sweeps over all points, or minibatch steps
     batch_size : None for coordinate ascent on all points, whose ELBO never falls; else points drawn for each stochastic
-        step, whose recorded ELBO is a noisy estimate from the batch
+        step, whose recorded ELBO is a noisy estimate from the batch. Of several sequences: sequences drawn for each
+        step; of a single one: steps in the block that is drawn
     tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point
     num_restarts : seeds to start from; the highest final ELBO is kept
-    delay, forgetting : stochastic steps start from coordinate ascent on at most 5,000 rows; step t then has size
-        (t + delay + rows / batch_size)^-forgetting, delay >= 0, forgetting in (0.5, 1]
+    delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
+        (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]
     num_full_steps : sweeps over all points that finish a stochastic fit of a tensor (a DataLoader gets none)
     seed, progress : of the random stream; whether to show a bar (None: on a terminal)
 
     References
     ----------
-    Blei & Jordan (2006); Hoffman et al. (2013); math/dp-mixtures, section 6.
+    Blei & Jordan (2006); Hoffman et al. (2013); math/dp-mixtures, section 6; math/discriminative-clustering,
+    sections 6 and 12.
     """
 
     num_steps: int = 200
@@ -52,7 +54,7 @@ class SVI(Backend):
     seed: int = 0
     progress: bool | None = None
 
-    structures: ClassVar[tuple[str, ...]] = ("partition",)
+    structures: ClassVar[tuple[str, ...]] = ("partition", "sequence")
     value_name: ClassVar[str] = "ELBO"
 
     def fit(
@@ -72,7 +74,7 @@ class SVI(Backend):
         """
         if not isinstance(X, DataLoader):
             return super().fit(model, X, y, lengths=lengths, checkpoint=checkpoint, resume=resume)
-        if lengths is not None:
+        if lengths is not None or getattr(model, "structure", None) == "sequence":
             raise ValueError("A DataLoader has no sequences: pass a tensor X with its lengths.")
         if checkpoint or resume:
             raise ValueError("A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead.")
@@ -98,12 +100,13 @@ class SVI(Backend):
             )
 
     def kernel(self, model: Any) -> Kernel:
+        is_sequence = model.structure == "sequence"
         return Kernel(
-            state=partition.PartitionState,
-            init=partial(_init, backend=self),
-            sweep=partial(_step, backend=self),
+            state=sequence.SequenceState if is_sequence else partition.PartitionState,
+            init=partial(_init_sequence if is_sequence else _init, backend=self),
+            sweep=partial(_step_sequence if is_sequence else _step, backend=self),
             value=lambda state, data, model: state.bound,
-            draw=partition.summary,
+            draw=sequence.summary if is_sequence else partition.summary,
         )
 
     def schedule(self) -> Schedule:
@@ -123,7 +126,9 @@ class SVI(Backend):
             parts = [partition.update_responsibilities(state, batch, model) for batch in data.once()]
             state = dataclasses.replace(state, responsibilities=torch.cat([part.responsibilities for part in parts]))
         elif len(state.responsibilities) != data.num_data:  # stopped among the stochastic steps
-            state = partition.update_responsibilities(state, data, model)
+            is_sequence = model.structure == "sequence"
+            update = sequence.update_paths if is_sequence else partition.update_responsibilities
+            state = update(state, data, model)
         draw = kernel.draw(state, data, model)
         if len(torch.unique(draw["assignments"])) == model.truncation:
             warnings.warn(
@@ -169,6 +174,26 @@ def _step(
     delay = backend.delay + min(NUM_FIRST, data.num_data) / batch.num_data
     options = {"num_data": data.num_data, "delay": delay, "forgetting": backend.forgetting}
     return partition.stochastic_sweep(state, batch, model, **options)
+
+
+def _init_sequence(model: Any, data: Any, generator: torch.Generator, *, backend: SVI) -> sequence.SequenceState:
+    if not backend.batch_size:
+        return sequence.init(model, data, generator)
+    first = sequence.first_steps(data, NUM_FIRST, generator)
+    state = sequence.init(model, first, generator)
+    for _ in range(_FIRST_SWEEPS):
+        state = sequence.sweep(state, first, model, generator)
+    return sequence.extrapolate(state, first, model, data)
+
+
+def _step_sequence(
+    state: sequence.SequenceState, data: Any, model: Any, generator: torch.Generator, *, backend: SVI
+) -> sequence.SequenceState:
+    if not backend.batch_size or state.step >= backend.num_steps:
+        return sequence.sweep(state, data, model, generator)
+    batch = sequence.minibatch(data, backend.batch_size, generator)
+    delay = backend.delay + batch.scale * min(1.0, NUM_FIRST / data.num_data)
+    return sequence.stochastic_sweep(state, batch, model, delay=delay, forgetting=backend.forgetting)
 
 
 _FIRST_SWEEPS = 50

@@ -5,24 +5,25 @@
 maximizes a bound of log Z of the truncated model (math/dp-mixtures, section 6). Each omega is given its optimal factor
 for every pair (n, k), so that a margin factor enters through `Loss.expect` and `Loss.expected_log_factor` alone. A
 sweep sets the global factors to their optimum given the responsibilities, then the responsibilities to theirs: the
-bound never falls. Where components repel (`Hyperplanes`) every pair counts on both sides (`hyperplanes`). A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
+bound never falls. Where components repel (`Hyperplanes`) every pair counts on both sides (`hyperplanes`).
+
+A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Gamma, kl_divergence
 
-from ...models.likelihoods.base import Likelihood, row_chunks
 from ...models.mixture import Data, Mixture
 from ...models.priors.dirichlet_process import log_labelled_prior, log_stick_weights, posterior_sticks
 from ..engine import Draw
 from ..ridge import Ridge, safe_cholesky, soft_ridge
+from ..seeding import far_apart
 from .hyperplanes import blend, expect_sides
 
 __all__ = [
@@ -67,7 +68,7 @@ class PartitionState:
 def init(model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
     """Responsibilities from seeds that are far apart, largest component first; classifiers at their prior."""
     T, (N, C), P = model.truncation, data.targets.shape, data.features.shape[1]
-    seeds = data.X[_seeds(model, data, generator)]
+    seeds = data.X[far_apart(model.likelihood, data.X, T, generator)]
     chi = model.likelihood.prior() + model.likelihood.statistics(seeds)
     responsibilities = model.likelihood.log_predictive(data.X, chi).softmax(1)
     order = responsibilities.sum(0).argsort(descending=True)
@@ -329,35 +330,6 @@ def summary(state: PartitionState, data: Data, model: Mixture) -> Draw:
         "precision_tril": state.precision_tril,
         "concentration": state.expected_concentration,
     }
-
-
-def _seeds(model: Mixture, data: Data, generator: torch.Generator) -> Tensor:
-    """Rows [T], each drawn with probability proportional to what the seeds before it explain worse than itself would.
-
-    With a spherical Gaussian this is the seeding of k-means++.
-    """
-    likelihood = model.likelihood
-    like: dict[str, Any] = {"generator": generator, "device": data.X.device}
-    width = len(likelihood.prior())
-    own = torch.cat([_self_predictive(likelihood, data.X[rows]) for rows in row_chunks(data.X, width)])
-    chosen = torch.randint(data.num_data, (1,), **like)
-    best = torch.full_like(own, -torch.inf)
-    while True:
-        chi = likelihood.prior() + likelihood.statistics(data.X[chosen[-1:]])
-        best = torch.maximum(best, likelihood.log_predictive(data.X, chi).squeeze(1))
-        if len(chosen) == model.truncation:
-            return chosen
-        deficit = (own - best).clamp(min=0).double().cumsum(0)
-        level = torch.rand(1, dtype=torch.float64, **like) * deficit[-1]
-        chosen = torch.cat([chosen, torch.searchsorted(deficit, level).clamp(max=data.num_data - 1)])
-
-
-def _self_predictive(likelihood: Likelihood, rows: Tensor) -> Tensor:
-    """log p(x_n | a component that holds x_n alone) [n]."""
-    statistics = likelihood.statistics(rows)
-    one = likelihood.prior() + statistics
-    gain = likelihood.log_partition(one + statistics) - likelihood.log_partition(one)
-    return gain + likelihood.log_base_measure(rows)
 
 
 def _expected_log_sticks(sticks: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Gamma, kl_divergence
 
 from ...models.priors.dirichlet_process import posterior_sticks
 from ...models.priors.hierarchical_dirichlet_process import row_means
@@ -30,8 +29,9 @@ from ...models.sequence import Sequences, StateSpace
 from ..engine import Draw
 from ..markov import filter_states, smooth
 from ..ridge import Ridge, safe_cholesky, soft_ridge
+from ..seeding import far_apart
 from .hyperplanes import blend, expect_sides
-from .partition import _expected_log_sticks, _natural, _seeds
+from .partition import _expected_log_sticks, _natural, _pairs
 
 __all__ = [
     "SequenceState",
@@ -93,7 +93,7 @@ class SequenceState:
 def init(model: StateSpace, data: Sequences, generator: torch.Generator) -> SequenceState:
     """Steps on their own, from seeds that are far apart, largest state first; hyperplanes at their prior."""
     points, T = data.points, model.truncation
-    seeds = data.X[_seeds(model, points, generator)]
+    seeds = data.X[far_apart(model.likelihood, data.X, model.truncation, generator)]
     chi = model.likelihood.prior() + model.likelihood.statistics(seeds)
     predictive = model.likelihood.log_predictive(data.X, chi).softmax(1)
     predictive = predictive[:, predictive.sum(0).argsort(descending=True)]
@@ -220,9 +220,7 @@ def update_components(state: SequenceState, data: Sequences, model: StateSpace) 
 def update_classifiers(state: SequenceState, data: Sequences, model: StateSpace) -> SequenceState:
     """q(eta_k) from both sides of every hyperplane at every observed step (`hyperplanes`)."""
     ones = data.X.new_ones(()).expand(state.precision.shape[:2])
-    ridge = soft_ridge(
-        data.points.features, state.precision, state.shift, ones, weight_scale=model.weight_scale
-    )
+    ridge = soft_ridge(data.points.features, state.precision, state.shift, ones, weight_scale=model.weight_scale)
     return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
 
 
@@ -505,8 +503,9 @@ def _gamma_terms(parameters: Tensor, prior: tuple[float, float] | None) -> tuple
     shape, rate = parameters
     if prior is None:
         return shape.log() - rate.log(), torch.zeros_like(shape)
-    own, before = Gamma(shape, rate), Gamma(shape.new_tensor(prior[0]), shape.new_tensor(prior[1]))
-    return torch.digamma(shape) - rate.log(), kl_divergence(own, before)
+    expected_log, (least, slowest) = torch.digamma(shape) - rate.log(), prior
+    kl = (shape - least) * expected_log + shape * (slowest / rate - 1) + shape * rate.log() - torch.lgamma(shape)
+    return expected_log, kl + math.lgamma(least) - least * math.log(slowest)
 
 
 def _start(value: float, prior: tuple[float, float] | None, num_factors: int, like: Tensor) -> Tensor:
@@ -553,22 +552,10 @@ def _windows(data: Sequences, begins: list[int], size: int) -> Sequences:
     return Sequences(data.points.rows(kept), steps, [size] * len(begins))
 
 
-def _pairs(state: SequenceState, model: StateSpace) -> list[list[int]]:
-    """Pairs of states in use, those whose union has the best block marginal first."""
-    likelihood, chi = model.likelihood, state.hyperparameters
-    used = torch.nonzero(state.responsibilities.sum(0) > 0.5).squeeze(1)
-    first, second = torch.combinations(used).unbind(1) if len(used) > 1 else (used[:0], used[:0])
-    own = likelihood.log_marginal(chi)
-    gain = likelihood.log_marginal(chi[first] + chi[second] - likelihood.prior()) - own[first] - own[second]
-    best = gain.topk(min(_MERGE_TRIES, len(gain))).indices
-    return torch.stack([first[best], second[best]], 1).tolist()
-
-
 _BUFFER = 20  # steps before and after a block: messages that start there are exact to about 6e-10
 _NUM_WINDOWS = 10
 _NUM_CLIMBS = 30  # L-BFGS iterations for the sticks and alpha in each sweep
 _SETTLED = 1e-2  # rise of the bound, in nats per step, below which merges are tried
-_MERGE_TRIES = 10
 _MERGE_ROUNDS = 3
 _TINY = 1e-100  # least Dirichlet parameter: its trigamma is still finite
 _LEAST = -1e30  # least log weight: finite in single precision

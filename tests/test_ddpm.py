@@ -1,0 +1,620 @@
+"""The discriminative DP mixture: model and features, its Gibbs kernels against joints, quadrature and enumeration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyro.poutine as poutine
+import pytest
+import torch
+from torch import Tensor
+
+from regbayes.estimators import Clusterer
+from regbayes.inference import SVI, Gibbs, Posterior
+from regbayes.inference.gibbs import collapsed, hyperplanes, partition
+from regbayes.inference.gibbs.state import PartitionState
+from regbayes.models import (
+    DDPM,
+    DPM,
+    DiagonalGaussian,
+    EpsilonInsensitive,
+    Hinge,
+    Logistic,
+    MultinomialDirichlet,
+    SphericalGaussian,
+)
+from regbayes.models.priors.dirichlet_process import log_eppf, log_stick_weights
+from regbayes.testing import check_kernel, check_model, partition_posterior
+from regbayes.testing.enumeration import log_evidence, partition_log_weights, partitions
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn((12, 3), generator=GENERATOR, dtype=torch.float64)
+COUNTS = torch.poisson(torch.full((12, 3), 4.0, dtype=torch.float64), generator=GENERATOR)
+
+TINY = torch.tensor([[-1.2], [-0.9], [0.7], [1.4]], dtype=torch.float64)
+FAMILY = SphericalGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
+LOSSES = {"hinge": Hinge(0.5), "logistic": Logistic()}
+
+
+class AnotherGaussian(SphericalGaussian):
+    """A family of a user: the compiled scan does not know it."""
+
+
+def tiny(loss: str = "hinge", **options) -> DDPM:
+    return DDPM(**({"likelihood": FAMILY, "loss": LOSSES[loss], "weight_scale": 2.0, "truncation": 3} | options))
+
+
+def start(model: DDPM, inputs: Tensor, labels: Tensor | str = "one", *, truncated: bool = False):
+    """A state and what else the kernels take."""
+    generator = torch.Generator().manual_seed(1)
+    model = model.resolve(inputs)
+    data = model.data(inputs)
+    return partition.init(model, data, generator, start=labels, truncated=truncated), data, model, generator
+
+
+def deviations(draws: Tensor, expected: Tensor, floor: Tensor | float = 1e-9, num_batches: int = 25) -> Tensor:
+    """|mean of the draws [S, ...] - expected| in standard errors, from batch means."""
+    draws = draws.double()[: len(draws) // num_batches * num_batches]
+    batches = draws.unflatten(0, (num_batches, -1)).mean(1)
+    error = (batches.std(0) / num_batches**0.5).clamp(min=floor)
+    return (batches.mean(0) - expected).abs() / error
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+MODELS = {
+    "hinge": (DDPM(SphericalGaussian(), Hinge(0.8, 1.3), truncation=3), X),
+    "hinge without intercept": (DDPM(DiagonalGaussian(), Hinge(), truncation=3, intercept=0.0), X),
+    "logistic": (DDPM(DiagonalGaussian(), Logistic(), truncation=4, intercept=2.0, weight_scale=3.0), X),
+    "few directions": (DDPM(SphericalGaussian(), Logistic(), truncation=3, num_directions=2, intercept=0.0), X),
+    "concentration": (DDPM(DiagonalGaussian(), truncation=3, concentration_prior=(2.0, 1.0)), X),
+    "counts": (DDPM(MultinomialDirichlet(), truncation=3, proportions=True), COUNTS),
+    "counts without intercept": (
+        DDPM(MultinomialDirichlet(), Logistic(), truncation=3, proportions=True, intercept=0.0),
+        COUNTS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_program_is_the_kernels_density(name: str) -> None:
+    check_model(*MODELS[name])
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_every_hyperplane_has_a_factor_for_every_point(loss, device: torch.device) -> None:
+    """log_margin of the own component + log_rejection is the sum over all pairs, with y = -1 but for the own one."""
+    scores = 3 * torch.randn(7, 4, generator=torch.Generator().manual_seed(0)).to(device)
+    own = torch.tensor([0, 3, 1, 1, 2, 0, 3], device=device)
+    sides = 2.0 * torch.nn.functional.one_hot(own, 4) - 1
+    model = DDPM(loss=loss)
+    margin = model.log_margin(scores.gather(1, own.unsqueeze(1)), scores.new_ones(7, 1))
+    found = margin + model.log_rejection(scores)
+    torch.testing.assert_close(found, loss.log_factor(scores, sides).sum(1))
+
+
+def test_check_model_notices_a_program_without_the_other_points() -> None:
+    class Forgetful(DDPM):
+        def log_rejection(self, scores):
+            return super().log_rejection(scores) * (scores.dtype == torch.float32)
+
+    class Program(Forgetful):
+        def __call__(self, X, y=None):
+            super(Forgetful, self).replace().__class__  # noqa: B018
+            return DDPM.__call__(DDPM(**self.get_params(deep=False)), X, y)
+
+    with pytest.raises(AssertionError, match="the points' part of the program differs"):
+        check_model(Program(truncation=3), X)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])
+@pytest.mark.parametrize("most", [50, 2])
+def test_hyperplanes_see_rows_of_mean_square_length_one(scale: float, most: int) -> None:
+    inputs = scale * (X * torch.tensor([1.0, 5.0, 2.0]) + 4)
+    model = DDPM(num_directions=most, intercept=1.5).resolve(inputs)
+    features = model.features(inputs)
+    assert features.shape == (12, min(3, most) + 1)
+    assert (features[:, -1] == 1.5).all()
+    projected = features[:, :-1]
+    torch.testing.assert_close(projected.mean(0), torch.zeros_like(projected[0]), atol=1e-7, rtol=0)
+    torch.testing.assert_close(projected.square().sum(1).mean(), projected.new_ones(()))
+    if most == 2:  # the leading principal axes, in order
+        covariance = projected.T @ projected
+        spectrum = torch.linalg.eigvalsh(torch.cov(inputs.T)).flip(0)
+        torch.testing.assert_close(covariance.diagonal() / covariance.trace(), spectrum[:2] / spectrum[:2].sum())
+        assert covariance[0, 1].abs() < 1e-7 * covariance.trace()
+    else:  # no rotation
+        torch.testing.assert_close(projected, (inputs - inputs.mean(0)) * (projected[0, 0] / (inputs - inputs.mean(0))[0, 0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_constant_columns_do_no_harm(dtype: torch.dtype) -> None:
+    inputs = torch.cat([X, torch.full((12, 1), 1e3, dtype=X.dtype)], 1).to(dtype)
+    with_constant = DDPM(intercept=0.0).resolve(inputs).features(inputs)
+    torch.testing.assert_close(with_constant[:, :3], DDPM(intercept=0.0).resolve(X).features(X).to(dtype))
+    assert (with_constant[:, 3] == 0).all()
+    nothing = torch.full((12, 2), 0.1, dtype=dtype)
+    likelihood = SphericalGaussian(loc=0.0, variance=1.0, prior_variance=1.0)
+    features = DDPM(likelihood).resolve(nothing).features(nothing)
+    assert features.abs()[:, :2].max() <= torch.finfo(dtype).eps
+    assert (features[:, 2] == 1).all()
+
+
+def test_hyperplanes_see_proportions_of_counts() -> None:
+    model = DDPM(MultinomialDirichlet(), proportions=True).resolve(COUNTS)
+    more = torch.cat([3 * COUNTS[:1], torch.zeros(1, 3, dtype=COUNTS.dtype)])
+    torch.testing.assert_close(model.features(more)[0], model.features(COUNTS)[0])
+    assert torch.isfinite(model.features(more)).all()
+
+
+def test_features_as_given_are_kept() -> None:
+    loc, axes = torch.tensor([1.0, 2.0, 3.0], dtype=X.dtype), torch.tensor([[1.0], [0.0], [2.0]], dtype=X.dtype)
+    model = DDPM(feature_loc=loc, feature_axes=axes, intercept=0.0).resolve(X)
+    torch.testing.assert_close(model.features(X), (X - loc) @ axes)
+    with pytest.raises(ValueError, match="not resolved"):
+        DDPM().features(X)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"concentration": 0.0}, "concentration is 0.0"),
+        ({"weight_scale": float("nan")}, "weight_scale is nan"),
+        ({"loss": Hinge(strength=0.0)}, "strength"),
+        ({"truncation": 1}, "truncation is 1"),
+        ({"concentration_prior": (1.0, 0.0)}, "concentration_prior"),
+        ({"intercept": -1.0}, "intercept is -1.0"),
+        ({"num_features": 2}, "3"),
+    ],
+)
+def test_arguments_outside_their_domain_are_named(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DDPM(**changes).resolve(X)
+
+
+def test_sequences_are_not_for_a_mixture() -> None:
+    with pytest.raises(ValueError, match="DDPM has no sequences"):
+        DDPM().prepare(X, lengths=[6, 6])
+
+
+# -- enumeration -------------------------------------------------------------------------------------------------------
+
+
+def test_enumeration_of_two_opposite_points_is_closed_form() -> None:
+    """Points a and -a: phi(+1 | f) phi(-1 | -f) is one hinge twice as strong, phi(+1 | f) phi(+1 | -f) is
+    exp(-4 c l) times an epsilon-insensitive factor of the target 0."""
+    inputs, strength, margin, alpha = torch.tensor([[-1.0], [1.0]], dtype=torch.float64), 0.7, 1.2, 0.6
+    model = tiny(loss="hinge", intercept=0.0, concentration=alpha).replace(loss=Hinge(strength, margin))
+    scale, one = inputs.new_full((1,), 2.0), inputs.new_ones(1)
+    apart = float(Hinge(2 * strength, margin).log_marginal(scale, one))
+    nobody = float(EpsilonInsensitive(strength, margin).log_marginal(scale, 0 * one)) - 4 * strength * margin
+    plain = partition_log_weights(DPM(FAMILY, concentration=alpha), inputs)
+    found = partition_log_weights(model, inputs)
+    assert found[0, 0] == pytest.approx(plain[0, 0], abs=1e-6)  # g of both is g of none, by symmetry
+    assert found[0, 1] == pytest.approx(plain[0, 1] + 2 * (apart - nobody), abs=1e-6)
+    labelled = partition_log_weights(model, inputs, truncation=3)
+    bare = partition_log_weights(DPM(FAMILY, concentration=alpha), inputs, truncation=3)
+    assert labelled[1, 1] == pytest.approx(bare[1, 1] + 3 * nobody, abs=1e-6)
+    assert labelled[2, 0] == pytest.approx(bare[2, 0] + 2 * apart + nobody, abs=1e-6)
+    assert log_evidence(model, inputs, truncation=3) == pytest.approx(
+        float(torch.tensor(list(labelled.values())).double().logsumexp(0)), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_truncated_model_tends_to_the_infinite_one(loss: str) -> None:
+    model = tiny(loss)
+    infinite, distances = partition_posterior(model, TINY), []
+    for truncation in (3, 8):
+        merged = dict.fromkeys(infinite, 0.0)
+        for labels, probability in partition_posterior(model, TINY, truncation=truncation).items():
+            merged[first_appearance(labels)] += probability
+        distances.append(total_variation(merged, infinite))
+    assert distances[0] > 0.01
+    assert distances[1] < 0.005
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_without_weights_it_is_the_plain_mixture(loss: str) -> None:
+    plain = partition_posterior(DPM(FAMILY), TINY)
+    assert total_variation(partition_posterior(tiny(loss, weight_scale=1e-4), TINY), plain) < 1e-4
+    assert total_variation(partition_posterior(tiny(loss), TINY), plain) > 0.1
+    assert isinstance(tiny(loss).without_hyperplanes(), DPM)
+    assert tiny(loss).without_hyperplanes().likelihood is FAMILY
+
+
+def first_appearance(labels) -> tuple[int, ...]:
+    names: dict[int, int] = {}
+    return tuple(names.setdefault(label, len(names)) for label in labels)
+
+
+def total_variation(one: dict, other: dict) -> float:
+    return sum(abs(one[labels] - other[labels]) for labels in other) / 2
+
+
+@pytest.mark.parametrize("truncated", [True, False])
+def test_log_joint_integrates_to_the_enumeration(truncated: bool) -> None:
+    """Gauss-Hermite in the weights of two components; infinite: relative to the law of one without points."""
+    inputs = TINY[:3]
+    model = tiny("logistic", intercept=0.0, truncation=2).resolve(inputs)
+    data = model.data(inputs)
+    nodes, mass = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(40))
+    nodes, log_mass = 2.0 * nodes, (mass / mass.sum()).log()
+    log_rejection = model.loss.log_factor(data.features * nodes, -data.targets).sum(0)  # [G]
+    log_prior = -(nodes / 2).square() / 2 - math.log(2 * math.sqrt(2 * math.pi))
+    log_base = -log_prior if truncated else log_rejection - (log_rejection + log_mass).logsumexp(0)
+    labels = torch.tensor([0, 1, 0])
+    values = [
+        partition.log_joint(
+            PartitionState(labels, torch.stack([nodes[i], nodes[j]]).view(2, 1, 1), data.X.new_tensor(1.0)),
+            data,
+            model,
+            truncated=truncated,
+        )
+        + log_mass[i]
+        + log_mass[j]
+        + log_base[i]
+        + log_base[j]
+        for i in range(40)
+        for j in range(40)
+    ]
+    exact = partition_log_weights(model, inputs, truncation=2 if truncated else None)[0, 1, 0]
+    assert float(torch.stack(values).logsumexp(0)) == pytest.approx(exact, abs=1e-5)
+
+
+# -- conditionals against joints ---------------------------------------------------------------------------------------
+
+
+def log_joint(labels: Tensor, weights: Tensor, reserved: Tensor, data, model, alpha: float) -> Tensor:
+    """log density of (z, hyperplanes with points, the set of those without), relative to G for each hyperplane.
+
+    A set of A draws from G has density A! prod G.
+    """
+    counts = torch.bincount(labels, minlength=len(weights))
+    sums = model.likelihood.summed_statistics(data.X, labels, len(weights))
+    scores = (data.features * weights.squeeze(-1)[labels]).sum(1, keepdim=True)
+    log_odds = model.loss.log_factor(scores, data.targets) - model.loss.log_factor(scores, -data.targets)
+    log_marginal = model.likelihood.log_marginal(model.likelihood.prior() + sums).sum()
+    return log_eppf(counts, alpha) + log_marginal + log_odds.sum() + math.lgamma(len(reserved) + 1)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("num_reserved", [1, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("family", [SphericalGaussian, DiagonalGaussian, MultinomialDirichlet])
+def test_collapsed_conditional_is_the_joints_given_the_reservoir(family, loss, num_reserved, compiled) -> None:
+    inputs = COUNTS if family is MultinomialDirichlet else X
+    model = DDPM(family(), LOSSES[loss], weight_scale=1.7, proportions=inputs is COUNTS).resolve(inputs)
+    data, generator, alpha = model.data(inputs), torch.Generator().manual_seed(2), 0.7
+    labels = torch.tensor([0, 1, 0, 2, 1, 1, 0, 0, 1, 0, 1, 0])  # point 3 is alone
+    weights, reserved = (torch.randn(size, 4, 1, generator=generator, dtype=X.dtype) for size in (3, num_reserved))
+    state = PartitionState(labels, weights, X.new_tensor(alpha), reserved)
+    for n in (0, 1, 3):
+        found = collapsed.assignment_logits(n, state, data, model, compiled=compiled)
+        moved, expected, pool = labels.clone(), [], reserved
+        if n == 3:
+            pool = torch.cat([reserved, weights[2:]])
+        for k in range(2 if n == 3 else 3):
+            moved[n] = k
+            rest = weights[:2] if n == 3 else weights
+            expected.append(log_joint(moved, rest, pool, data, model, alpha))
+        opened = []
+        for a in range(len(pool)):
+            moved[n] = 2 if n == 3 else 3
+            joined = torch.cat([weights[:2] if n == 3 else weights, pool[a : a + 1]])
+            left = torch.cat([pool[:a], pool[a + 1 :]])
+            opened.append(log_joint(moved, joined, left, data, model, alpha))
+        if n == 3:  # staying with the hyperplane it has is one of the ways to open a component
+            expected.append(opened.pop())
+        expected.append(torch.stack(opened).logsumexp(0))
+        torch.testing.assert_close(found.log_softmax(0), torch.stack(expected).log_softmax(0), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_without_a_reservoir_no_component_opens(compiled: bool) -> None:
+    state, data, model, _ = start(tiny(), TINY, torch.tensor([0, 0, 1, 1]))
+    state = replace(state, reservoir=state.reservoir[:0])
+    logits = collapsed.assignment_logits(0, state, data, model, compiled=compiled)
+    assert torch.isfinite(logits[:2]).all()
+    assert logits[2] == -torch.inf
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_blocked_conditional_is_the_programs(loss: str) -> None:
+    """The program's log density when z_n alone varies."""
+    model = DDPM(DiagonalGaussian(), LOSSES[loss], truncation=4, weight_scale=2.0).resolve(X)
+    data = model.data(X)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        trace = poutine.trace(model).get_trace(X)
+    latents = {name: trace.nodes[name]["value"] for name in ("sticks", "weights", "assignments")}
+    parameters = {name: trace.nodes[name]["value"] for name in model.likelihood.parameters_names} if hasattr(
+        model.likelihood, "parameters_names"
+    ) else {
+        name: node["value"]
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample"
+        and not node.get("is_observed")
+        and name not in {*latents, "components", "data", "sticks_plate"}
+    }
+    components = partition.Components(log_stick_weights(latents["sticks"]), parameters, latents["weights"])
+    logits = components.log_mixture + partition.assignment_logits(data, components, model)
+    for n in (0, 5):
+        expected = []
+        for k in range(4):
+            assignments = latents["assignments"].clone()
+            assignments[n] = k
+            conditioned = poutine.condition(model, data={**latents, **parameters, "assignments": assignments})
+            with torch.random.fork_rng():
+                expected.append(poutine.trace(conditioned).get_trace(X).log_prob_sum())
+        torch.testing.assert_close(logits[n].log_softmax(0), torch.stack(expected).log_softmax(0))
+
+
+# -- hyperplanes -------------------------------------------------------------------------------------------------------
+
+
+def grid(features: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Nodes [G, 2] and log prior mass [G]."""
+    axis = scale * torch.linspace(-7, 7, 281, dtype=features.dtype)
+    nodes = torch.cartesian_prod(axis, axis)
+    return nodes, -(nodes / scale).square().sum(1) / 2
+
+
+@pytest.mark.parametrize("loss", [Hinge(1.0), Hinge(0.3, 2.0), Logistic()], ids=["hinge", "wide hinge", "logistic"])
+def test_hyperplanes_given_assignments_are_those_of_quadrature(loss) -> None:
+    """Each sees all four points, one without points included."""
+    labels = torch.tensor([0, 0, 1, 0])
+    state, data, model, generator = start(tiny(loss="hinge").replace(loss=loss), TINY, labels, truncated=True)
+    draws = []
+    for _ in range(2000):
+        state = replace(state, weights=partition.draw_weights(state, data, model, generator))
+        draws.append(state.weights[..., 0])
+    draws = torch.stack(draws[50:])
+    nodes, log_prior = grid(data.features, 2.0)
+    for k in range(3):
+        sides = torch.where(labels == k, 1.0, -1.0).double().unsqueeze(1)
+        mass = (log_prior + loss.log_factor(data.features @ nodes.T, sides).sum(0)).softmax(0)
+        assert (deviations(draws[:, k], mass @ nodes) < 5).all()
+        assert (deviations(draws[:, k].square(), mass @ nodes.square()) < 5).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_reserved_hyperplanes_reject_all_points(loss: str) -> None:
+    """Mean and second moments of the law of a component without points; a refresh keeps it, and most of them."""
+    _, data, model, generator = start(tiny(loss), TINY)
+    nodes, log_prior = grid(data.features, 2.0)
+    mass = (log_prior + model.loss.log_factor(data.features @ nodes.T, -data.targets).sum(0)).softmax(0)
+    reserved = hyperplanes.fill_reservoir(data.features, model, generator, size=4000)
+    refreshed = hyperplanes.refresh_reservoir(reserved, data.features, model, generator)
+    assert (refreshed != reserved).any(1).sum() == 20
+    for draws in (reserved, hyperplanes.draw_hyperplanes(data.features, torch.full((4,), -1), reserved, model, generator)):
+        draws = draws.squeeze(-1)
+        assert (deviations(draws, mass @ nodes) < 5).all()
+        assert (deviations(draws.square(), mass @ nodes.square()) < 5).all()
+        assert deviations(draws.prod(1), mass @ nodes.prod(1)) < 5
+
+
+def test_a_reservoir_that_components_emptied_is_filled_again() -> None:
+    state, data, model, generator = start(tiny(), TINY)
+    refreshed = hyperplanes.refresh_reservoir(state.reservoir[:3], data.features, model, generator)
+    assert refreshed.shape == state.reservoir.shape
+    assert len(hyperplanes.refresh_reservoir(state.reservoir[:60], data.features, model, generator)) == 60
+
+
+def test_draws_from_the_prior_have_its_scale() -> None:
+    state, data, model, generator = start(tiny(), TINY)
+    draws = torch.cat(
+        [hyperplanes.draw_from_prior(state.reservoir, data.features, model, generator) for _ in range(100)]
+    ).flatten()
+    assert abs(draws.mean()) < 5 * 2 / len(draws) ** 0.5
+    assert abs(draws.square().mean() / 4 - 1) < 5 * (2 / len(draws)) ** 0.5
+
+
+def test_a_point_takes_a_hyperplane_by_the_odds_of_its_score() -> None:
+    state, data, model, _ = start(tiny(), TINY)
+    reserved = state.reservoir[:3]
+    scores = data.features[2] @ reserved.squeeze(-1).T
+    log_odds = model.loss.log_factor(scores, 1.0) - model.loss.log_factor(scores, -1.0)
+    visits = torch.zeros(3)
+    uniforms = (torch.arange(3000, dtype=torch.float64) + 0.5) / 3000
+    for uniform in uniforms:
+        reservoir = hyperplanes.Reservoir(reserved, data, model)
+        taken = reservoir.take(2, uniform)
+        place = int((reserved == taken).flatten(1).all(1).nonzero())
+        visits[place] += 1
+        assert torch.equal(reservoir.weights, torch.cat([reserved[:place], reserved[place + 1 :]]))
+    torch.testing.assert_close(visits.double() / 3000, log_odds.softmax(0), atol=2e-3, rtol=0)
+    reservoir.give(taken.unsqueeze(0))
+    fresh = hyperplanes.Reservoir(reservoir.weights, data, model)
+    torch.testing.assert_close(reservoir.gains, fresh.gains)
+    torch.testing.assert_close(fresh.log_mean_gain()[2], log_odds.logsumexp(0) - math.log(3))
+
+
+# -- scans -------------------------------------------------------------------------------------------------------------
+
+
+def distinct(state: PartitionState) -> Tensor:
+    """All hyperplanes of a state, sorted."""
+    return torch.cat([state.weights, state.reservoir]).flatten(1).unique(dim=0)
+
+
+@pytest.mark.parametrize("family", [FAMILY, AnotherGaussian(loc=0.0, variance=0.7, prior_variance=1.0)])
+@pytest.mark.parametrize("scan", [collapsed.scan, partition.slice_scan])
+def test_scans_lose_no_hyperplane_and_give_each_component_one(scan, family) -> None:
+    state, data, model, generator = start(tiny(likelihood=family, concentration=2.0), TINY)
+    known, sizes = distinct(state), set()
+    assert len(known) == 101
+    for _ in range(60):
+        before = state
+        state = scan(state, data, model, generator)
+        assert torch.equal(distinct(state), known)
+        assert sorted(set(state.assignments.tolist())) == list(range(len(state.weights)))
+        for k, weights in enumerate(before.weights):  # a component that kept a point kept its hyperplane
+            if (state.weights == weights).flatten(1).all(1).any():
+                continue
+            assert not ((state.assignments == before.assignments) & (before.assignments == k)).all()
+        sizes.add(len(state.weights))
+    assert len(sizes) > 1
+
+
+def errors(step, model: DDPM, num_steps: int, *, truncated: bool = False, num_reserved: int | None = None) -> Tensor:
+    """Deviations, in standard errors, of the frequencies of all partitions (or labellings) under `step`."""
+    exact = partition_posterior(model, TINY, truncation=model.truncation if truncated else None)
+    place = {labels: index for index, labels in enumerate(exact)}
+    state, data, model, generator = start(model, TINY, torch.tensor([0, 0, 1, 1]), truncated=truncated)
+    if num_reserved:
+        state = replace(state, reservoir=state.reservoir[:num_reserved])
+    visits = torch.zeros(num_steps, len(exact))
+    for index in range(num_steps):
+        state = step(state, data, model, generator)
+        labels = state.assignments.tolist()
+        visits[index, place[tuple(labels) if truncated else first_appearance(labels)]] = 1
+    expected = torch.tensor(list(exact.values()), dtype=torch.float64)
+    rare = expected * num_steps < 20  # too few visits each for a normal error: counted together
+    visits = torch.cat([visits[:, ~rare], visits[:, rare].sum(1, keepdim=True)], 1)
+    expected = torch.cat([expected[~rare], expected[rare].sum(0, keepdim=True)])
+    return deviations(visits, expected, floor=(expected * (1 - expected) / num_steps).sqrt().clamp(min=1e-9))
+
+
+@pytest.fixture
+def few_reserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A reservoir of 6, which four points never exhaust: the scans are exact for every size."""
+    monkeypatch.setattr(hyperplanes, "NUM_RESERVED", 2)
+    return 6
+
+
+COUNT_OF_SWEEPS = {"hinge": 2000, "logistic": 1000}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_collapsed_frequencies_are_those_of_enumeration(loss: str, compiled: bool, few_reserved: int) -> None:
+    family = FAMILY if compiled else AnotherGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
+    step = partial(partition.sweep, scan="collapsed", num_split_merge=0)
+    num_steps = COUNT_OF_SWEEPS[loss] // (1 if compiled else 2)
+    found = errors(step, tiny(loss, likelihood=family), num_steps, num_reserved=few_reserved)
+    assert (found < 5).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_slice_frequencies_are_those_of_enumeration(loss: str) -> None:
+    step = partial(partition.sweep, scan="slice", num_split_merge=0)
+    assert (errors(step, tiny(loss), COUNT_OF_SWEEPS[loss]) < 5).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_blocked_frequencies_are_those_of_enumeration(loss: str) -> None:
+    step = partial(partition.sweep, scan="blocked", num_split_merge=0)
+    assert (errors(step, tiny(loss), COUNT_OF_SWEEPS[loss], truncated=True) < 5).all()
+
+
+@pytest.mark.parametrize("scan", ["collapsed", "slice"])
+def test_births_from_the_prior_are_noticed_and_too_many(scan: str) -> None:
+    model = tiny(loss="hinge").replace(loss=Hinge(0.8))
+    step = partial(partition.sweep, scan=scan, num_split_merge=0, births="prior")
+    assert (errors(step, model, 600) > 5).any()
+    exact = sum((1 + max(labels)) * probability for labels, probability in partition_posterior(model, TINY).items())
+    state, data, model, generator = start(model, TINY)
+    sizes = []
+    for _ in range(600):
+        state = step(state, data, model, generator)
+        sizes.append(len(state.weights))
+    assert np.mean(sizes) > exact + 0.1
+
+
+# -- the backend -------------------------------------------------------------------------------------------------------
+
+
+def quick(**options) -> Gibbs:
+    return Gibbs(**({"num_samples": 6, "num_warmup": 4, "num_generative": 3, "progress": False} | options))
+
+
+@pytest.mark.filterwarnings("ignore:All 3 components are occupied")
+@pytest.mark.parametrize("backend", [quick(scan="blocked", num_samples=600, num_warmup=20), SVI(num_steps=60)], ids=str)
+def test_backend_passes_the_public_check(backend) -> None:
+    check_kernel(backend, tiny(loss="logistic"), TINY)
+
+
+@pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_scan_fits_and_assigns(scan: str, dtype: torch.dtype, device: torch.device, tmp_path: Path) -> None:
+    inputs = X.to(device, dtype)
+    model = DDPM(loss=Logistic(), concentration_prior=(1.0, 1.0))
+    options = {"scan": scan, "init": "random", "num_chains": 2, "thinning": 2}
+    posterior = quick(**options).fit(model, inputs)
+    kept = posterior.samples
+    assert posterior.num_draws == [6, 6]
+    assert kept["weights"].shape[2:] == (4, 1)
+    assert kept["weights"].dtype == kept["log_mixture"].dtype == dtype
+    assert kept["weights"].device == inputs.device
+    assert torch.isfinite(posterior.trace.values).all()
+    assert not torch.equal(kept["assignments"][:6], kept["assignments"][6:])
+    similarity = posterior.similarity()
+    assert (similarity.diagonal() == 1).all()
+    assert torch.equal(similarity, similarity.T)
+    assert len(posterior.partition().unique()) == posterior.num_components
+    posterior.save(tmp_path / "posterior.pt")
+    loaded = Posterior.load(tmp_path / "posterior.pt")
+    assert torch.equal(loaded.assign(inputs), posterior.assign(inputs))
+    assert torch.equal(loaded.model.feature_axes, posterior.model.feature_axes)
+    again = quick(**options).fit(model, inputs)
+    assert all(torch.equal(kept[name], again.samples[name]) for name in kept)
+
+
+@pytest.mark.parametrize("births", ["exact", "prior"])
+@pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
+def test_resumed_fit_is_the_long_fit_bit_for_bit(scan: str, births: str, tmp_path: Path) -> None:
+    model, file = DDPM(), tmp_path / "chain.pt"
+    long = quick(scan=scan, births=births, num_samples=9).fit(model, X)
+    quick(scan=scan, births=births, num_samples=3).fit(model, X, checkpoint=file)
+    resumed = quick(scan=scan, births=births, num_samples=9).fit(model, X, resume=file)
+    assert all(torch.equal(long.samples[name], resumed.samples[name]) for name in long.samples)
+    assert torch.equal(long.trace.values, resumed.trace.values)
+
+
+def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:
+    inputs = torch.cat([0.1 * X[:, :1], 0.1 * X[:, 1:2] + 9])
+    state, data, model, generator = start(DDPM(DiagonalGaussian(rate=0.01)), inputs)
+    found = partition.init_generatively(model, data, generator, start="one", scan="collapsed", num_sweeps=10)
+    assert set(zip(found.assignments.tolist(), [0] * 12 + [1] * 12, strict=True)) in ({(0, 0), (1, 1)}, {(1, 0), (0, 1)})
+    assert found.weights.shape == (2, 2, 1)
+    own = (data.features @ found.weights.squeeze(-1).T).gather(1, found.assignments.unsqueeze(1))
+    assert (own > 0).double().mean() > 0.9
+    assert found.reservoir.shape == state.reservoir.shape
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"births": "cheap"}, "births is 'cheap'; expected 'exact' or 'prior'"),
+        ({"num_generative": -1}, "num_generative is -1"),
+        ({"init": torch.arange(12), "scan": "blocked"}, "init has 12 labels, but the model is truncated at 5"),
+    ],
+)
+def test_options_outside_their_domain_are_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quick(**options).fit(DDPM(truncation=5), X)
+
+
+def test_a_clustering_has_no_scores_to_predict() -> None:
+    posterior = quick().fit(DDPM(), X)
+    for method in (posterior.decision_function, posterior.predict):
+        with pytest.raises(ValueError, match=r"DDPM has no labels to predict; use assign\(X\)"):
+            method(X)
+    with pytest.raises(ValueError, match="DDPM was fitted without classes"):
+        posterior.predict_proba(X)
+
+
+def test_clusterer_finds_separate_clusters() -> None:
+    inputs = torch.cat([0.1 * X[:, :2], 0.1 * X[:, 1:] + 9]).numpy()
+    model = DDPM(DiagonalGaussian(rate=0.01))
+    clusterer = Clusterer(model, quick(num_samples=20)).fit(inputs)
+    assert clusterer.n_components_ == 2
+    assert (clusterer.labels_[:12] != clusterer.labels_[12:]).all()
+    assert (clusterer.predict(inputs) == clusterer.labels_).all()
+    assert model.feature_axes is None
