@@ -63,7 +63,7 @@ def partition_log_weights(
     num_labellings = truncation**data.num_data if truncation else 0
     if data.num_data > 10 or num_labellings > 10**6:
         raise ValueError(f"{data.num_data} points have too many partitions. Use at most 10, and 10^6 labellings.")
-    log_block = _log_blocks(data, resolved)
+    log_block = log_blocks(data, resolved)
     if truncation:
         labellings: Iterator[Labels] = itertools.product(range(truncation), repeat=data.num_data)
     else:
@@ -138,7 +138,7 @@ def _grid(num_weights: int, like: Tensor) -> Iterator[Tensor]:
         yield torch.cat([first.repeat_interleave(len(rest)).unsqueeze(1), rest.repeat(len(first), 1)], 1)
 
 
-def _log_blocks(data: Data, model: Mixture) -> list[float]:
+def log_blocks(data: Data, model: Mixture) -> list[float]:
     """log m I of every set of points; entry b is the set of the bits of b."""
     codes = torch.arange(1 << data.num_data, device=data.X.device)
     members = (codes.unsqueeze(1) >> torch.arange(data.num_data, device=data.X.device) & 1).to(data.X.dtype)

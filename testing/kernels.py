@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 
 from .enumeration import log_evidence, partition_posterior
+from .sequences import log_state_evidence, state_posterior
 
 __all__ = ["check_kernel"]
 
 _ROUNDING = 1e-9
 
 
-def check_kernel(backend: Any, model: Any, X: Any, y: Any = None, *, num_batches: int = 20) -> None:
-    """Check a fit of a mixture model to tiny data (5 points or fewer; 2 classifier features or fewer).
+def check_kernel(
+    backend: Any, model: Any, X: Any, y: Any = None, *, lengths: Any = None, num_batches: int = 20
+) -> None:
+    """Check a fit to tiny data (5 points or steps, or fewer; 2 classifier features or fewer).
 
     An objective never rises. An ELBO never falls and stays below the log evidence of the truncated model. Draws have
     the exact co-assignment probabilities, within five standard errors from batch means.
@@ -23,25 +26,33 @@ def check_kernel(backend: Any, model: Any, X: Any, y: Any = None, *, num_batches
     Parameters
     ----------
     backend : `Gibbs`, `SVI` (without minibatches), `SmallVariance`, or another with the same interface
+    lengths : of the sequences, for a model of states; its concentrations must be fixed
     num_batches : batches of consecutive draws from which the standard errors of a sampler come
 
     Raises
     ------
     AssertionError    saying what was found and what is exact.
     """
-    posterior = backend.fit(model, X, y)
+    posterior = backend.fit(model, X, y, lengths=lengths)
     values = posterior.trace.values
     steps = (values[:, 1:] - values[:, :-1]).nan_to_num(0.0) / values[:, 1:].abs().nan_to_num(1.0).clamp(min=1.0)
     if posterior.trace.name == "objective":
         assert steps.max() <= _ROUNDING, f"the objective rose by {steps.max():.3g} of its size"
     elif posterior.trace.name == "ELBO":
         assert steps.min() >= -_ROUNDING, f"the ELBO fell by {-steps.min():.3g} of its size"
-        exact = log_evidence(posterior.model, X, y, truncation=model.truncation)
+        if model.structure == "sequence":
+            exact = log_state_evidence(posterior.model, X, lengths, truncation=model.truncation)
+        else:
+            exact = log_evidence(posterior.model, X, y, truncation=model.truncation)
         bound = float(posterior.trace.final.max())
         assert bound <= exact + 1e-6, f"the ELBO {bound:.6f} is above the log evidence {exact:.6f}"
     else:
         truncation = model.truncation if getattr(backend, "scan", None) == "blocked" else None
-        _check_draws(posterior, partition_posterior(posterior.model, X, y, truncation=truncation), num_batches)
+        if model.structure == "sequence":
+            probabilities = state_posterior(posterior.model, X, lengths, truncation=truncation)
+        else:
+            probabilities = partition_posterior(posterior.model, X, y, truncation=truncation)
+        _check_draws(posterior, probabilities, num_batches)
 
 
 def _check_draws(posterior: Any, exact: dict[tuple[int, ...], float], num_batches: int) -> None:

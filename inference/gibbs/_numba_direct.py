@@ -1,4 +1,4 @@
-"""The direct assignment scan compiled: one loop over the steps, specialised by the type of the family's component state.
+"""The direct assignment scan compiled: one loop over the steps, specialised by the type of the family's state.
 
 What a family says of its components is that of the collapsed scan (`_numba_scan`). Inner loops run over the slots.
 """
@@ -15,7 +15,7 @@ __all__ = ["Chains", "fill_weights", "scan"]
 
 
 class Chains(NamedTuple):
-    """The state sequences of `direct._Slots`, as arrays."""
+    """What `direct._Slots` has of the state sequences, as arrays."""
 
     rows: np.ndarray  # [N] position among the observed steps, -1: missing
     first: np.ndarray  # [N + 1] whether a sequence starts; true at the end
@@ -42,6 +42,7 @@ def _move(chains, before, k, after, sign):
     chains.leaving[before, k] += sign
     if before < len(chains.sizes):
         chains.entering[k, before] += sign
+        chains.exits[before] += sign
     if after >= 0:
         chains.leaving[k, after] += sign
         chains.entering[after, k] += sign
@@ -99,7 +100,7 @@ def fill_weights(state, chains, t, free, prior, urn, tables, logits, weights):
 
 @njit(cache=True, **_OPTIONS)
 def scan(state, chains, position, order, uniforms, free, prior, urn, tables):
-    """Visit order[position:] one by one, until a state opened or closed or the components must be computed anew (stale).
+    """Visit order[position:] until a state opened or closed, or the components must be computed anew (stale).
 
     Returns (position to go on from, slot opened or -1, slot closed or -1, stale).
     """

@@ -93,7 +93,7 @@ class _Slots:
     Attributes
     ----------
     data : the sequences;  points : the same with a row for all N steps, on no side of any hyperplane where missing
-    rows [N] : position among the observed steps, -1: missing;  first [N + 1] : whether a sequence starts, true at the end
+    rows [N] : place among the observed, -1: missing;  first [N + 1] : whether a sequence starts; true at the end
     states [N];  sizes, counts [capacity] : steps and observed steps;  weights [capacity, P, C]
     leaving [capacity + 1, capacity] : n_jk, and alpha rho where j = k;  entering [capacity, capacity] : the same by k
     exits [capacity] : n_k.;  base [capacity] : beta, in the slot `free` that of all states without steps
@@ -156,6 +156,7 @@ class _Slots:
         self.leaving[before, k] += sign
         if before < len(self.sizes):
             self.entering[k, before] += sign
+            self.exits[before] += sign
         if after >= 0:
             self.leaving[k, after] += sign
             self.entering[after, k] += sign
@@ -264,16 +265,16 @@ class _Tensors:
     def logits(self, slots: _Slots, t: int) -> Tensor:
         before, own, after = self._neighbours(slots, t)
         slots.move(before, own, after, -1)
-        logits = self._prior_weights(slots, before, after).log() + self._log_predictive(slots, t, own)
+        weights, logits = self._prior_weights(slots, before, after), self._log_predictive(slots, t, own)
         if slots.has_hyperplanes:
             logits = logits + slots.log_margin[t]
         logits[slots.free] += slots.log_new[t]
-        if slots.sizes[own] == 0:  # its weight goes back to the rest
-            returned = (slots.base[own] + slots.base[slots.free]).log()
-            logits[own] += returned - slots.base[own].log() + slots.log_alone[0]
-            logits[slots.free] += returned - slots.base[slots.free].log() + slots.log_alone[1]
+        if slots.sizes[own] == 0:  # it was alone: its weight goes back to the rest
+            weights[own] = weights[slots.free] = weights[own] + weights[slots.free]
+            logits[own] += slots.log_alone[0]
+            logits[slots.free] += slots.log_alone[1]
         slots.move(before, own, after, 1)
-        return logits
+        return logits + weights.log()
 
     def visit(self, slots: _Slots, position: int, order: Tensor, uniforms: Tensor) -> tuple[int, int, int, bool]:
         for index in range(position, len(order)):

@@ -1,6 +1,6 @@
 """Variational inference for the truncated infinite hidden Markov models, plain and discriminative.
 
-    q = prod_k q(u_k) q(theta_k; chi_k) N(eta_k; m_k, V_k) prod_j Dir(pi_j; rows_j) q(z) prod q(omega | z) q(alpha) q(gamma)
+    q = prod_k q(u_k) q(theta_k; chi_k) N(eta_k; m_k, V_k) prod_j Dir(pi_j; rows_j) q(z) q(omega | z) q(alpha) q(gamma)
 
 maximizes a bound of log Z of the truncated model; q(z) is a whole Markov chain. The top-level weights beta enter the
 rows' normalizers, whose expectation has no closed form. As log Gamma(1 + x) is superadditive, for every alpha
@@ -92,8 +92,8 @@ class SequenceState:
 
 def init(model: StateSpace, data: Sequences, generator: torch.Generator) -> SequenceState:
     """Steps on their own, from seeds that are far apart, largest state first; hyperplanes at their prior."""
-    points, T = data.points, model.truncation
-    seeds = data.X[far_apart(model.likelihood, data.X, model.truncation, generator)]
+    T = model.truncation
+    seeds = data.X[far_apart(model.likelihood, data.X, T, generator)]
     chi = model.likelihood.prior() + model.likelihood.statistics(seeds)
     predictive = model.likelihood.log_predictive(data.X, chi).softmax(1)
     predictive = predictive[:, predictive.sum(0).argsort(descending=True)]
@@ -228,17 +228,18 @@ def update_paths(state: SequenceState, data: Sequences, model: StateSpace) -> Se
     """q(z) by forward-backward with weights exp E log pi_jk and E log p(x_t | theta_k) + gain_tk; and the ELBO, which
     at these paths is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms."""
     sides, emission = _emissions(state, data, model)
-    start, transition = _log_weights(state, emission)
-    smoothed = smooth(start, transition, emission, data.lengths)
-    counts = torch.cat([smoothed.transitions, smoothed.starts.unsqueeze(0)]).double()
-    r, log_normalizer = smoothed.marginals, smoothed.log_normalizers.sum(dtype=torch.float64)
-    spent = (r * emission).sum(dtype=torch.float64) + _inner(counts, state.expected_log_rows)
+    log_rows = state.expected_log_rows
+    smoothed = smooth(log_rows[-1], log_rows[:-1], emission, data.lengths)
+    counts = torch.cat([smoothed.transitions, smoothed.starts.unsqueeze(0)])
+    log_normalizer = smoothed.log_normalizers.sum()
+    entropy = log_normalizer - _inner(smoothed.marginals, emission) - _inner(counts, log_rows)
+    r = smoothed.marginals.to(data.X)
     precision, shift = blend(sides, r[data.steps])
     return replace(
         state,
         responsibilities=r,
         counts=counts,
-        entropy=log_normalizer - spent,
+        entropy=entropy,
         precision=precision,
         shift=shift,
         bound=log_normalizer + sides.rejection.sum(dtype=torch.float64) - kl(state, model),
@@ -259,8 +260,8 @@ def observe(state: SequenceState, data: Sequences, model: StateSpace) -> Sequenc
 def elbo(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:
     """The bound of any state, [] float64; its paths need not be optimal."""
     sides, emission = _emissions(state, data, model)
-    paths = (state.responsibilities * emission).sum(dtype=torch.float64) + _inner(state.counts, state.expected_log_rows)
-    return paths + state.entropy + sides.rejection.sum(dtype=torch.float64) - kl(state, model)
+    paths = _inner(state.responsibilities, emission) + _inner(state.counts, state.expected_log_rows) + state.entropy
+    return paths + sides.rejection.sum(dtype=torch.float64) - kl(state, model)
 
 
 def kl(state: SequenceState, model: StateSpace) -> Tensor:
@@ -333,24 +334,25 @@ def update_owned_paths(state: SequenceState, batch: Minibatch, model: StateSpace
     if own == slice(0, data.num_data) and batch.at_start:
         return update_paths(state, data, model)
     sides, emission = _emissions(state, data, model)
-    start, transition = _log_weights(state, emission)
+    log_rows = state.expected_log_rows
+    start, transition = log_rows[-1], log_rows[:-1]
     if not batch.at_start:
-        start = torch.zeros_like(start)
+        start = torch.zeros_like(start)  # every state may enter
     r = smooth(start, transition, emission, data.lengths).marginals
-    filtered = filter_states(start, transition, emission, data.lengths)
+    filtered, _ = filter_states(start, transition, emission, data.lengths)
     first = max(own.start, 1)
     before, weights = filtered[first - 1 : own.stop - 1], transition.exp()
     predicted = (before @ weights).clamp(min=torch.finfo(r.dtype).tiny)
     moves = weights * (before.T @ (r[first : own.stop] / predicted))
     starts = r[0] if own.start == 0 else torch.zeros_like(r[0])
-    counts = torch.cat([moves, starts.unsqueeze(0)]).double()
+    counts = torch.cat([moves, starts.unsqueeze(0)])
     # increments of the log normalizer
-    log_normalizer = (predicted.log() + emission[first : own.stop]).logsumexp(1).sum(dtype=torch.float64)
+    log_normalizer = (predicted.log() + emission[first : own.stop]).logsumexp(1).sum()
     if own.start == 0:
         log_normalizer = log_normalizer + (start + emission[0]).logsumexp(0)
     kept = (data.steps >= own.start) & (data.steps < own.stop)
+    r = torch.zeros_like(r).index_copy(0, torch.arange(own.start, own.stop, device=r.device), r[own]).to(data.X)
     precision, shift = blend(sides, r[data.steps])
-    r = torch.zeros_like(r).index_copy(0, torch.arange(own.start, own.stop, device=r.device), r[own])
     bound = log_normalizer + sides.rejection[kept].sum(dtype=torch.float64) - kl(state, model)
     kept = kept.to(precision).view(-1, 1, 1)
     return replace(
@@ -441,16 +443,10 @@ def summary(state: SequenceState, data: Sequences, model: StateSpace) -> Draw:
 
 
 def _emissions(state: SequenceState, data: Sequences, model: StateSpace) -> tuple[Any, Tensor]:
-    """Both sides of the hyperplanes at the observed steps, and E log p(x_t | theta_k) + gain_tk [N, T]."""
+    """Both sides of the hyperplanes at the observed steps, and E log p(x_t | theta_k) + gain_tk [N, T] float64."""
     sides = expect_sides(data.points.features, state.classifiers, model.loss)
     density = model.likelihood.expected_log_density(data.X, state.hyperparameters)
-    return sides, data.spread(density + sides.gain)
-
-
-def _log_weights(state: SequenceState, like: Tensor) -> tuple[Tensor, Tensor]:
-    """exp E log pi in logarithms: of the start row [T] and of the states' [T, T]."""
-    log_rows = state.expected_log_rows.clamp(min=_LEAST).to(like)
-    return log_rows[-1], log_rows[:-1]
+    return sides, data.spread(density + sides.gain).double()
 
 
 def _expected_log_rows(rows: Tensor) -> Tensor:
@@ -558,4 +554,3 @@ _NUM_CLIMBS = 30  # L-BFGS iterations for the sticks and alpha in each sweep
 _SETTLED = 1e-2  # rise of the bound, in nats per step, below which merges are tried
 _MERGE_ROUNDS = 3
 _TINY = 1e-100  # least Dirichlet parameter: its trigamma is still finite
-_LEAST = -1e30  # least log weight: finite in single precision

@@ -1,0 +1,121 @@
+"""Exact posteriors of tiny sequences: every partition of the steps into states, or every labelling, with its weight.
+
+    p(z, X) = p(z) prod_k m(X_k) g(S_k)
+
+m in closed form from the family, g (where states repel) by quadrature, both from `enumeration`; p(z) by a sum over the
+tables of the Chinese restaurant franchise, so that neither rows nor base weights are left:
+
+    p(z) = prod_j Gamma(alpha) / Gamma(alpha + n_j.)
+           sum_m prod_jk s(n_jk, m_jk) alpha^m_jk p(states chosen for the tables)
+
+with s the unsigned Stirling numbers of the first kind. A table of row j serves j by stickiness with probability rho,
+else a state chosen from beta, whose integral is the EPPF of these choices (or their labelled prior, truncated).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..models.priors.dirichlet_process import log_eppf, log_labelled_prior
+from ..models.sequence import StateSpace
+from .enumeration import Labels, log_blocks, partitions
+
+__all__ = ["log_path_prior", "log_state_evidence", "state_log_weights", "state_posterior"]
+
+
+def state_posterior(
+    model: StateSpace, X: Any, lengths: Any = None, *, truncation: int | None = None
+) -> dict[Labels, float]:
+    """Exact probability of every partition of N <= 6 steps; with `truncation`, of every labelling 0..T-1.
+
+    The concentrations must be fixed. Partitions are written with labels in order of first appearance.
+    """
+    log_weights = state_log_weights(model, X, lengths, truncation=truncation)
+    probabilities = torch.tensor(list(log_weights.values()), dtype=torch.float64).softmax(0).tolist()
+    return dict(zip(log_weights, probabilities, strict=True))
+
+
+def log_state_evidence(model: StateSpace, X: Any, lengths: Any = None, *, truncation: int) -> float:
+    """log p(X) of the truncated model, states summed out: what an ELBO bounds."""
+    log_weights = state_log_weights(model, X, lengths, truncation=truncation)
+    return float(torch.tensor(list(log_weights.values()), dtype=torch.float64).logsumexp(0))
+
+
+def state_log_weights(
+    model: StateSpace, X: Any, lengths: Any = None, *, truncation: int | None = None
+) -> dict[Labels, float]:
+    """log p(z, X) of every partition of the steps, or of every labelling of the truncated model."""
+    if model.concentration_prior is not None or model.top_concentration_prior is not None:
+        raise ValueError("Exact sums need fixed concentrations: set both priors to None.")
+    resolved, data = model.prepare(X, None, lengths)
+    if data.num_data > 6:
+        raise ValueError(f"{data.num_data} steps have too many states. Use at most 6.")
+    log_block = log_blocks(data.points, resolved)
+    labellings: Iterator[Labels] = partitions(data.num_data)
+    if truncation:
+        labellings = itertools.product(range(truncation), repeat=data.num_data)
+    else:
+        log_block = [value - log_block[0] for value in log_block]
+    observed, starts = data.steps.tolist(), data.starts.tolist()
+    log_weights = {}
+    for labels in labellings:
+        num_states = truncation or max(labels) + 1
+        blocks = [sum(1 << m for m, t in enumerate(observed) if labels[t] == k) for k in range(num_states)]
+        counts = _count(labels, starts, num_states)
+        log_prior = log_path_prior(counts, resolved, truncated=truncation is not None)
+        log_weights[labels] = log_prior + sum(log_block[block] for block in blocks)
+    return log_weights
+
+
+def log_path_prior(counts: tuple[Labels, ...], model: StateSpace, *, truncated: bool) -> float:
+    """log p(z) from the moves n [K + 1][K] out of every state and of the start (last)."""
+    alpha, gamma, rho = model.concentration, model.top_concentration, model.stickiness
+    num_states = len(counts[0])
+    cells = [(j, k) for j in range(num_states + 1) for k in range(num_states) if counts[j][k]]
+    log_terms = []
+    for tables in itertools.product(*(range(1, counts[j][k] + 1) for j, k in cells)):
+        log_weight = sum(
+            math.log(_stirling(counts[j][k], m)) + m * math.log(alpha) for (j, k), m in zip(cells, tables, strict=True)
+        )
+        own = [m for (j, k), m in zip(cells, tables, strict=True) if j == k]
+        chosen = [0] * num_states
+        for (j, k), m in zip(cells, tables, strict=True):
+            if j != k:
+                chosen[k] += m
+                log_weight += m * math.log1p(-rho) * (j < num_states)
+        itself = [k for j, k in cells if j == k]
+        for sticky in itertools.product(*(range(m + 1 if rho else 1) for m in own)):
+            more, log_split = list(chosen), 0.0
+            for k, m, w in zip(itself, own, sticky, strict=True):
+                more[k] += m - w
+                log_split += math.log(math.comb(m, w)) + (m - w) * math.log1p(-rho) + (w * math.log(rho) if w else 0.0)
+            if not truncated and 0 in more:
+                continue  # a state must have been chosen before it can stick
+            sizes = torch.tensor(more, dtype=torch.float64)
+            log_chosen = (log_labelled_prior if truncated else log_eppf)(sizes, gamma)
+            log_terms.append(log_weight + log_split + float(log_chosen))
+    rows = sum(math.lgamma(alpha) - math.lgamma(alpha + sum(row)) for row in counts)
+    return rows + float(torch.tensor(log_terms, dtype=torch.float64).logsumexp(0))
+
+
+def _count(labels: Labels, starts: list[bool], num_states: int) -> tuple[Labels, ...]:
+    counts = [[0] * num_states for _ in range(num_states + 1)]
+    for t, label in enumerate(labels):
+        counts[num_states if starts[t] else labels[t - 1]][label] += 1
+    return tuple(map(tuple, counts))
+
+
+@cache
+def _stirling(n: int, m: int) -> int:
+    """Unsigned Stirling number of the first kind."""
+    if n == m:
+        return 1
+    if m == 0 or m > n:
+        return 0
+    return _stirling(n - 1, m - 1) + (n - 1) * _stirling(n - 1, m)

@@ -1,0 +1,467 @@
+"""Variational inference of state sequences: bounds, enumerated paths, blocks of one long sequence, minibatches."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.distributions import Beta, Dirichlet, Gamma
+from torch.utils.data import DataLoader
+
+from regbayes.inference import SVI, TruncationWarning
+from regbayes.inference.svi import sequence
+from regbayes.inference.svi.hyperplanes import expect_sides
+from regbayes.models import DIH, IHMM
+from regbayes.models.likelihoods import DiagonalGaussian, PoissonGamma
+from regbayes.models.losses import Hinge, Logistic
+
+MODELS = [IHMM(), DIH(loss=Hinge()), DIH(loss=Logistic())]
+FIXED = {"concentration_prior": None, "top_concentration_prior": None, "concentration": 1.5, "top_concentration": 2.0}
+LEARNED = {"concentration_prior": (2.0, 1.0), "top_concentration_prior": (3.0, 2.0)}
+BLOCKS = {
+    "rows": lambda state, data, model: sequence.update_rows(state, model),
+    "components": sequence.update_components,
+    "classifiers": sequence.update_classifiers,
+    "paths": sequence.update_paths,
+}
+
+
+def name_of(model) -> str:
+    return "IHMM" if isinstance(model, IHMM) else "DIH" + type(model.loss).__name__
+
+
+def states_of(generator, N: int, K: int = 3, stay: float = 0.9) -> torch.Tensor:
+    like = {"generator": generator, "device": generator.device}
+    moves = torch.rand(N, **like) > stay
+    drawn = torch.randint(K, (N,), **like)
+    last = torch.where(moves, torch.arange(N, device=generator.device), 0).cummax(0).values
+    return drawn[last]
+
+
+def rows_of(generator, N: int = 60, D: int = 2, spread: float = 3.0) -> torch.Tensor:
+    """Three states that last; some rows are missing."""
+    like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+    X = spread * torch.randn(3, D, **like)[states_of(generator, N)] + torch.randn(N, D, **like)
+    X[N // 3 : N // 3 + 3] = torch.nan
+    X[N - 1] = torch.nan
+    return X
+
+
+def problem_of(model, generator, lengths=(25, 30, 5), spread: float = 3.0, **options):
+    """(model, data), resolved."""
+    X = rows_of(generator, sum(lengths), spread=spread)
+    return model.replace(**{"truncation": 5} | options).prepare(X, None, list(lengths))
+
+
+def row_means_of(beta: torch.Tensor, stickiness: float) -> torch.Tensor:
+    """b [S, T + 1, T] of beta [S, T]."""
+    T = beta.shape[1]
+    own = torch.eye(T, dtype=beta.dtype)
+    return torch.cat([(1 - stickiness) * beta.unsqueeze(1) + stickiness * own, beta.unsqueeze(1)], 1)
+
+
+def climbed(model, data, generator, num_steps: int = 3) -> sequence.SequenceState:
+    state = sequence.init(model, data, generator)
+    for _ in range(num_steps):
+        state = sequence.ascend(state, data, model)
+    return state
+
+
+# -- the bound climbs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stickiness", [0.0, 0.4])
+@pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
+@pytest.mark.parametrize("model", MODELS, ids=name_of)
+def test_no_block_lowers_the_bound(model, prior, stickiness, device, generator) -> None:
+    model, data = problem_of(model, generator, **prior, stickiness=stickiness)
+    state = sequence.update_paths(sequence.init(model, data, generator), data, model)
+    bound = sequence.elbo(state, data, model)
+    torch.testing.assert_close(state.bound, bound, rtol=1e-11, atol=1e-9)
+    for step in range(8):
+        for name, update in BLOCKS.items():
+            state = update(state, data, model)
+            new = sequence.elbo(state, data, model)
+            assert new >= bound - 1e-9 * bound.abs(), f"{name} lowered the bound by {bound - new} in step {step}"
+            bound = new
+        torch.testing.assert_close(state.bound, bound, rtol=1e-11, atol=1e-9)
+
+
+@pytest.mark.parametrize("stickiness", [0.0, 0.4])
+@pytest.mark.parametrize("model", MODELS, ids=name_of)
+def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, generator) -> None:
+    """Random steps away from what each block has just set lower the bound."""
+    model, data = problem_of(model, generator, **LEARNED, stickiness=stickiness)
+    state = climbed(model, data, generator)
+    fields = {
+        "rows": ("rows", "sticks", "concentration", "top_concentration"),
+        "components": ("hyperparameters",),
+        "classifiers": ("mean", "precision_tril"),
+    }
+    for name, updated in fields.items():
+        for _ in range(300 if name == "classifiers" else 1):  # these and their omega take turns
+            state = BLOCKS[name](sequence.observe(state, data, model), data, model)
+        best = sequence.elbo(state, data, model)
+        for field in updated:
+            value = getattr(state, field)
+            for _ in range(5 * bool(value.numel())):
+                noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+                # L-BFGS stops near the optimum: a step of 0.03 shows in the bound, what is left of the gradient less so
+                moved = sequence.elbo(replace(state, **{field: value * (0.03 * noise).exp()}), data, model)
+                assert moved <= best + 1e-7 * best.abs(), f"{field} was not at its best: {moved - best}"
+
+
+@pytest.mark.parametrize("model", MODELS, ids=name_of)
+def test_sweeps_with_merges_and_reordering_climb(model, generator) -> None:
+    model, data = problem_of(model, generator, lengths=(60, 90), truncation=7)
+    state, bounds = sequence.init(model, data, generator), []
+    for _ in range(60):
+        state = sequence.sweep(state, data, model, generator)
+        bounds.append(state.bound)
+        torch.testing.assert_close(state.responsibilities.sum(1), torch.ones_like(state.responsibilities[:, 0]))
+    bounds = torch.stack(bounds)
+    assert (bounds.diff() >= -1e-9 * bounds.abs().max()).all()
+    assert not state.may_merge
+    assert (state.responsibilities.sum(0) > 0.5).sum() <= 4
+
+
+def test_states_are_reordered_only_if_the_bound_rises(generator) -> None:
+    model, data = problem_of(MODELS[1], generator, lengths=(60, 40), stickiness=0.3)
+    state = climbed(model, data, generator, 5)
+    order = torch.tensor([4, 1, 3, 2, 0])
+    rows = torch.tensor([4, 1, 3, 2, 0, 5])
+    names = ("hyperparameters", "mean", "precision_tril")
+    shuffled = replace(state, **{name: getattr(state, name)[order] for name in names})
+    names = ("responsibilities", "precision", "shift")
+    shuffled = replace(shuffled, **{name: getattr(state, name)[:, order] for name in names})
+    shuffled = replace(shuffled, **{name: getattr(state, name)[rows][:, order] for name in ("rows", "counts")})
+    kept, sorted_ = sequence.update_rows(shuffled, model), sequence.reorder(shuffled, model)
+    gain = sequence.elbo(sorted_, data, model) - sequence.elbo(kept, data, model)
+    assert gain > 0.1
+    # the same posterior under other names
+    counts, order = state.counts.sum(0).sort(descending=True)
+    torch.testing.assert_close(sorted_.counts.sum(0), counts)
+    torch.testing.assert_close(sorted_.counts[:-1], state.counts[:-1][order][:, order])
+    torch.testing.assert_close(sorted_.mean, state.mean[order])
+    for name in ("precision", "shift", "responsibilities"):
+        torch.testing.assert_close(getattr(sorted_, name), getattr(state, name)[:, order])
+
+
+# -- enumerated paths --------------------------------------------------------------------------------------------------
+
+
+def paths_of(lengths: list[int], T: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """All paths z [G, N], and their transitions [G, T + 1, T]."""
+    z = torch.tensor(list(itertools.product(range(T), repeat=sum(lengths))))
+    one_hot = torch.nn.functional.one_hot(z, T).double()
+    counts = torch.zeros(len(z), T + 1, T, dtype=torch.float64)
+    begin = 0
+    for length in lengths:
+        own = one_hot[:, begin : begin + length]
+        counts[:, T] += own[:, 0]
+        counts[:, :T] += torch.einsum("gtj,gtk->gjk", own[:, :-1], own[:, 1:])
+        begin += length
+    return z, counts
+
+
+@pytest.mark.parametrize("model", MODELS, ids=name_of)
+def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> None:
+    T, lengths = 3, [4, 1, 2]
+    X = rows_of(generator, 7)
+    X[3] = 1.0  # leaves two missing rows
+    model, data = model.replace(truncation=T, stickiness=0.2).prepare(X, None, lengths)
+    state = climbed(model, data, generator, 2)
+    state = sequence.update_paths(sequence.update_factors(state, data, model), data, model)
+    z, counts = (table.to(device) for table in paths_of(lengths, T))
+    sides = expect_sides(data.points.features, state.classifiers, model.loss)
+    emission = data.spread(model.likelihood.expected_log_density(data.X, state.hyperparameters) + sides.gain)
+    log_rows = torch.digamma(state.rows) - torch.digamma(state.rows.sum(1, keepdim=True))
+    steps = torch.arange(7, device=device)
+    log_weights = emission[steps, z].sum(1) + (counts * log_rows).sum((1, 2))
+    q = log_weights.softmax(0)
+    torch.testing.assert_close(state.counts, torch.einsum("g,gjk->jk", q, counts))
+    one_hot = torch.nn.functional.one_hot(z, T).double()
+    torch.testing.assert_close(state.responsibilities, torch.einsum("g,gtk->tk", q, one_hot))
+    torch.testing.assert_close(state.entropy, torch.special.entr(q).sum())
+    bound = log_weights.logsumexp(0) + sides.rejection.sum() - sequence.kl(state, model)
+    torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-10)
+    torch.testing.assert_close(sequence.elbo(state, data, model), bound, rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.parametrize("stickiness", [0.0, 0.4])
+@pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
+def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, generator) -> None:
+    """Its terms are an expectation under q: draws of (beta, alpha, gamma, pi), with the surrogate normalizer."""
+    T, S = 3, 200_000
+    model, data = problem_of(IHMM(), generator, **prior, stickiness=stickiness, truncation=T)
+    state = climbed(model, data, generator, 2)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        factors = {
+            "u": Beta(*state.sticks),
+            "alpha": Gamma(*state.concentration),
+            "gamma": Gamma(*state.top_concentration),
+            "pi": Dirichlet(state.rows),
+        }
+        drawn = {name: q.sample((S,)) for name, q in factors.items()}
+    terms = factors["u"].log_prob(drawn["u"]).sum(1) + factors["pi"].log_prob(drawn["pi"]).sum(1)
+    for name in ("alpha", "gamma"):
+        key = "concentration" if name == "alpha" else "top_concentration"
+        if getattr(model, f"{key}_prior") is None:
+            drawn[name] = torch.full((S,), getattr(model, key), dtype=torch.float64)
+        else:
+            before = Gamma(*torch.tensor(getattr(model, f"{key}_prior"), dtype=torch.float64))
+            terms = terms + factors[name].log_prob(drawn[name]) - before.log_prob(drawn[name])
+    u, alpha = drawn["u"], drawn["alpha"].view(-1, 1, 1)
+    rest = torch.cat([torch.ones(S, 1, dtype=torch.float64), (1 - u).cumprod(1)], 1)
+    beta = torch.cat([u, torch.ones(S, 1, dtype=torch.float64)], 1) * rest
+    means = row_means_of(beta, stickiness)
+    terms = Beta(torch.ones_like(u), drawn["gamma"].unsqueeze(1)).log_prob(u).sum(1) - terms
+    log_pi = drawn["pi"].log()
+    terms = terms + (state.counts * log_pi).sum((1, 2))
+    exact = terms + Dirichlet(alpha * means).log_prob(drawn["pi"]).sum(1)
+    log_surrogate = (T - 1) * alpha.log() + (means.log() + (alpha * means - 1) * log_pi).sum(2, keepdim=True)
+    surrogate = terms + log_surrogate.sum((1, 2))
+    assert (surrogate <= exact + 1e-9).all()
+    bound, error = sequence.hierarchy_bound(state, model), 5 * surrogate.std() / S**0.5
+    assert bound <= surrogate.mean() + error
+    if stickiness:  # Jensen's inequality costs a little more
+        assert bound >= surrogate.mean() - error - 1.0
+    else:
+        assert bound >= surrogate.mean() - error
+
+
+def log_evidence(model, data, num_nodes: int = 40) -> float:
+    """log Z of T = 2 states: all paths; beta, alpha and gamma by quadrature, hyperplanes of one weight on a grid."""
+    T = 2
+    z, counts = paths_of(data.lengths, T)
+
+    def gamma_nodes(value, prior):
+        if prior is None:
+            return torch.tensor([value], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        log_nodes = torch.linspace(-8.0, 3.5, 4 * num_nodes, dtype=torch.float64)
+        mass = Gamma(*torch.tensor(prior, dtype=torch.float64)).log_prob(log_nodes.exp()) + log_nodes
+        return log_nodes.exp(), mass + (log_nodes[1] - log_nodes[0]).log()
+
+    levels = (torch.arange(num_nodes, dtype=torch.float64) + 0.5) / num_nodes
+    gammas, gamma_mass = gamma_nodes(model.top_concentration, model.top_concentration_prior)
+    alphas, alpha_mass = gamma_nodes(model.concentration, model.concentration_prior)
+    # u = 1 - s^(1 / gamma) with s uniform
+    u = 1 - levels ** (1 / gammas.view(-1, 1))
+    u_mass = gamma_mass.view(-1, 1).expand_as(u).flatten() - torch.tensor(num_nodes, dtype=torch.float64).log()
+    u = u.flatten().clamp(1e-12, 1 - 1e-12)
+    means = row_means_of(torch.stack([u, 1 - u], 1), model.stickiness)
+    tables, which = torch.unique(counts.flatten(1), dim=0, return_inverse=True)
+    tables = tables.view(-1, T + 1, T)
+    log_prior = []
+    for table in tables:
+        shape = alphas.view(-1, 1, 1, 1) * means
+        cells = (torch.lgamma(shape + table) - torch.lgamma(shape)).sum((2, 3))
+        row = (torch.lgamma(alphas.view(-1, 1)) - torch.lgamma(alphas.view(-1, 1) + table.sum(1))).sum(1)
+        log_prior.append((cells + row.view(-1, 1) + alpha_mass.view(-1, 1) + u_mass).flatten().logsumexp(0))
+    log_prior = torch.stack(log_prior)[which]
+    members = torch.nn.functional.one_hot(z[:, data.steps], T).double()  # [G, M, T]
+    chi = model.likelihood.prior() + torch.einsum("gmt,ms->gts", members, model.likelihood.statistics(data.X))
+    log_weights = log_prior + model.likelihood.log_marginal(chi).sum(1)
+    log_weights = log_weights + model.likelihood.log_base_measure(data.X).sum()
+    if model.repels:
+        eta = torch.linspace(-9, 9, 4001, dtype=torch.float64)
+        scores = model.weight_scale * eta * data.points.features  # [M, E]
+        one = torch.ones_like(scores)
+        positive, negative = (model.loss.log_factor(scores, y).T for y in (one, -one))  # [E, M]
+        log_mass = torch.distributions.Normal(0.0, 1.0).log_prob(eta) + (eta[1] - eta[0]).log()
+        factors = torch.einsum("em,gmt->get", positive - negative, members) + negative.sum(1).view(-1, 1)
+        log_weights = log_weights + (factors + log_mass.view(-1, 1)).logsumexp(1).sum(1)
+    return float(log_weights.logsumexp(0))
+
+
+@pytest.mark.parametrize("stickiness", [0.0, 0.5])
+@pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
+@pytest.mark.parametrize("model", MODELS, ids=name_of)
+def test_bound_is_below_the_log_evidence(model, prior, stickiness, generator) -> None:
+    X = torch.tensor([[-1.5], [-1.2], [1.4], [torch.nan], [1.0], [-0.9]], dtype=torch.float64)
+    options = {"truncation": 2, "stickiness": stickiness, **prior}
+    if model.repels:
+        options["intercept"] = 0.0
+    model, data = model.replace(**options).prepare(X, None, [4, 2])
+    evidence = log_evidence(model, data)
+    best = -torch.inf
+    for _ in range(3):
+        state = climbed(model, data, generator, 60)
+        assert state.bound < evidence
+        best = max(best, float(state.bound))
+    assert evidence - best < (8.0 if model.repels else 5.0)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [Hinge(2.0, 1.5), Logistic()], ids=["Hinge", "Logistic"])
+def test_small_weights_leave_the_infinite_hmm(loss, generator) -> None:
+    model, data = problem_of(DIH(loss=loss, weight_scale=1e-7), generator)
+    plain = model.without_hyperplanes()
+    bare = plain.data(rows_of(torch.Generator().manual_seed(0)), data.lengths)
+    start = generator.get_state()
+    state = climbed(model, data, generator)
+    generator.set_state(start)
+    other = climbed(plain, bare, generator)
+    zero = torch.zeros(len(data.steps), model.truncation, dtype=torch.float64)
+    torch.testing.assert_close(state.responsibilities, other.responsibilities, rtol=0, atol=1e-6)
+    torch.testing.assert_close(state.bound - model.log_rejection(zero).sum(), other.bound, rtol=1e-7, atol=0)
+
+
+def test_no_moves_without_the_past_is_a_mixture_of_sequences_of_one_step(generator) -> None:
+    """Sequences of length 1 use the start row alone; the others keep their prior."""
+    model, data = problem_of(IHMM(**FIXED), generator, lengths=[1] * 30)
+    state = climbed(model, data, generator)
+    state = sequence.update_rows(state, model)
+    assert not state.counts[:-1].any()
+    expected = 1.5 * sequence._expected_row_means(state, model)
+    torch.testing.assert_close(state.rows[:-1], expected[:-1])
+    torch.testing.assert_close(state.rows[-1], expected[-1] + state.responsibilities.sum(0))
+
+
+# -- minibatches -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS, ids=name_of)
+def test_blocks_together_are_the_whole_sequence(model, device, generator) -> None:
+    model, data = problem_of(model, generator, lengths=[95], spread=0.8)
+    state = sequence.update_factors(climbed(model, data, generator), data, model)
+    whole = sequence.update_paths(state, data, model)
+    target = sequence.update_classifiers(sequence.update_components(whole, data, model), data, model)
+    errors = {}
+    for buffer in (95, 20, 1):
+        blocks = [sequence.block(data, index, 10, buffer) for index in range(10)]
+        parts = [sequence.update_owned_paths(state, block, model) for block in blocks]
+        pairs = list(zip(parts, blocks, strict=True))
+        own = torch.cat([part.responsibilities[block.owned] for part, block in pairs])
+        errors[buffer] = float((own - whole.responsibilities).abs().max())
+        if buffer < 95:
+            continue
+        torch.testing.assert_close(own, whole.responsibilities, rtol=0, atol=1e-11)
+        counts = torch.stack([part.counts for part in parts])
+        torch.testing.assert_close(counts.sum(0), whole.counts, rtol=1e-9, atol=1e-11)
+        penalty = sequence.kl(state, model)
+        bound = sum(part.bound + penalty for part in parts) - penalty
+        torch.testing.assert_close(bound, whole.bound, rtol=1e-11, atol=1e-9)
+        chi = sum(
+            sequence.update_components(part, block.data, model).hyperparameters - model.likelihood.prior()
+            for part, block in pairs
+        )
+        torch.testing.assert_close(chi + model.likelihood.prior(), target.hyperparameters)
+        ridges = [sequence.update_classifiers(part, block.data, model) for part, block in pairs]
+        for index in (0, 1):
+            natural = [sequence._natural(ridge)[index] for ridge in ridges]
+            empty = sequence._natural(sequence.init(model, data, generator))[index]
+            mean = sum(value - empty for value in natural) + empty
+            torch.testing.assert_close(mean, sequence._natural(target)[index], rtol=1e-8, atol=1e-9)
+    assert errors[20] < 1e-4
+    assert errors[1] > 10 * errors[20]
+
+
+def test_every_block_is_drawn_and_scaled(generator) -> None:
+    _, data = problem_of(IHMM(), generator, lengths=[95])
+    drawn = [sequence.minibatch(data, 30, generator) for _ in range(40)]
+    assert {(batch.data.num_data, batch.owned.start, batch.owned.stop) for batch in drawn} == {
+        (50, 0, 30),
+        (70, 20, 50),
+        (55, 20, 50),
+        (25, 20, 25),
+    }
+    assert all(batch.scale == 4 for batch in drawn)
+    assert all(batch.at_start == (batch.owned.start == 0) for batch in drawn if batch.data.num_data != 70)
+    points = {len(batch.data.steps) for batch in drawn}
+    assert max(points) < 70  # missing rows stay missing
+    several = sequence.minibatch(problem_of(IHMM(), generator, lengths=[20, 30, 40])[1], 2, generator)
+    assert several.scale == 1.5
+    assert len(several.data.lengths) == 2
+
+
+@pytest.mark.parametrize("model", MODELS, ids=name_of)
+@pytest.mark.parametrize("lengths", [[60], [20, 30, 10]], ids=["one", "several"])
+def test_a_step_on_all_data_is_a_full_sweep(model, lengths, generator) -> None:
+    model, data = problem_of(model, generator, lengths=lengths)
+    state = replace(climbed(model, data, generator), step=0)
+    batch = sequence.minibatch(data, 100, generator)
+    chosen = batch.data
+    if len(lengths) == 1:
+        torch.testing.assert_close(chosen.X, data.X)
+    full = sequence.update_factors(sequence.update_paths(state, chosen, model), chosen, model)
+    step = sequence.stochastic_sweep(state, batch, model, delay=0.0, forgetting=0.7)
+    for name in ("hyperparameters", "rows", "sticks", "mean", "precision_tril", "concentration", "top_concentration"):
+        torch.testing.assert_close(getattr(step, name), getattr(full, name), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(step.bound, sequence.update_paths(state, chosen, model).bound, rtol=1e-12, atol=1e-9)
+    assert step.responsibilities.shape == (0, 5)
+    small = sequence.stochastic_sweep(state, batch, model, delay=9.0, forgetting=1.0)
+    expected = torch.lerp(state.hyperparameters, full.hyperparameters, 0.1)
+    torch.testing.assert_close(small.hyperparameters, expected)
+    torch.testing.assert_close(small.counts, torch.lerp(state.counts, full.counts, 0.1))
+
+
+# -- through the backend -----------------------------------------------------------------------------------------------
+
+
+def recovered(posterior, states: torch.Tensor) -> float:
+    """Share of the steps in the commonest true state of their own state."""
+    z = posterior.samples["assignments"][0]
+    table = torch.zeros(50, 50).index_put_((z, states), torch.ones(len(z)), accumulate=True)
+    return float(table.max(1).values.sum() / len(z))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch_size"), [(None, None), ([300, 500], None), (None, 100), ([100] * 8, 3)], ids=str
+)
+@pytest.mark.parametrize("model", [MODELS[0], MODELS[2]], ids=name_of)
+def test_fits_find_the_states(model, lengths, batch_size, generator) -> None:
+    states = states_of(generator, 800)
+    centers = torch.tensor([[0.0, 6.0], [5.0, -3.0], [-5.0, -3.0]], dtype=torch.float64)
+    X = centers[states] + torch.randn(800, 2, generator=generator, dtype=torch.float64)
+    X[100:104] = torch.nan
+    model = model.replace(truncation=8)
+    backend = SVI(num_steps=60, batch_size=batch_size, progress=False)
+    posterior = backend.fit(model, X, lengths=lengths)
+    assert recovered(posterior, states) > 0.97
+    samples = posterior.samples
+    assert samples["assignments"].shape == (1, 800)
+    assert samples["responsibilities"].shape == (1, 800, 8)
+    assert samples["log_transitions"].shape == (1, 8, 9)
+    for name in ("log_start", "log_transitions", "log_mixture"):
+        assert (samples[name][..., -1] == -torch.inf).all()
+        torch.testing.assert_close(samples[name].exp().sum(-1), torch.ones_like(samples[name][..., 0]))
+    used = torch.unique(samples["assignments"])
+    stays = samples["log_transitions"][0].exp().diagonal()[used]
+    assert ((stays > 0.85) & (stays < 0.98)).all()  # 0.933 in truth
+    assert posterior.trace.final > -2.2 * 2 * 800
+    if batch_size is None:
+        assert (posterior.trace.values[0].diff() >= -1e-6)[: len(posterior.trace.values[0]) - 1].all()
+
+
+def test_stochastic_steps_come_close_to_the_full_fit(generator) -> None:
+    X = rows_of(generator, 400)
+    full = SVI(progress=False).fit(IHMM(truncation=6), X)
+    steps = SVI(num_steps=40, batch_size=50, num_full_steps=3, progress=False).fit(IHMM(truncation=6), X)
+    assert abs(float(full.trace.final - steps.trace.final)) < 0.02 * 400
+
+
+def test_counts_and_single_precision(generator) -> None:
+    states = states_of(generator, 200)
+    X = torch.poisson(torch.tensor([[1.0, 12.0], [12.0, 1.0], [9.0, 9.0]])[states], generator=generator)
+    posterior = SVI(progress=False).fit(DIH(PoissonGamma(), truncation=6, proportions=True), X, lengths=[50, 150])
+    assert posterior.samples["weights"].dtype == posterior.samples["log_transitions"].dtype == torch.float32
+    values = posterior.trace.values[0]
+    assert (values.diff() >= -1e-3).all()
+    assert recovered(posterior, states) > 0.9
+
+
+def test_binding_truncation_warns(generator) -> None:
+    X = rows_of(generator, 200, spread=20.0)
+    with pytest.warns(TruncationWarning, match="truncation=4"):
+        SVI(progress=False).fit(IHMM(truncation=2), X)
+
+
+def test_a_loader_has_no_sequences() -> None:
+    with pytest.raises(ValueError, match="no sequences"):
+        SVI().fit(IHMM(DiagonalGaussian()), DataLoader(torch.zeros(10, 2)))
