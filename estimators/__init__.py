@@ -1,5 +1,6 @@
 """scikit-learn estimators over a model and a backend, which are hyperparameters like any other."""
 
 from .partition import Classifier, Clusterer, Regressor
+from .sequence import SequenceClusterer
 
-__all__ = ["Classifier", "Clusterer", "Regressor"]
+__all__ = ["Classifier", "Clusterer", "Regressor", "SequenceClusterer"]

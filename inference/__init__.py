@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from .engine import FitInterrupted, TruncationWarning
 from .gibbs import Gibbs
 from .posterior import Posterior, Trace
+from .sequence_posterior import SequencePosterior
 from .small_variance import SmallVariance
 from .svi import SVI
 
@@ -13,4 +14,13 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["SVI", "FitInterrupted", "Gibbs", "Posterior", "SmallVariance", "Trace", "TruncationWarning"]
+__all__ = [
+    "SVI",
+    "FitInterrupted",
+    "Gibbs",
+    "Posterior",
+    "SequencePosterior",
+    "SmallVariance",
+    "Trace",
+    "TruncationWarning",
+]

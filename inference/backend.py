@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ..models.config import Config
 from .engine import Chain, Draw, Kernel, Schedule, run
-from .posterior import Posterior, Trace, stack
+from .posterior import Posterior, Trace, result_class, stack
 
 __all__ = ["Backend"]
 
@@ -80,4 +80,7 @@ class Backend(Config):
         kernel = self.kernel(model)
         chains = run(kernel, model, data, schedule)
         trace = Trace.of(self.value_name, chains)
-        return Posterior(model, self, stack(self.results(kernel, model, data, chains)), trace)
+        drawn = self.results(kernel, model, data, chains)
+        if not any(drawn):  # interrupted in the warm-up: what it had reached is better than nothing
+            drawn = [[kernel.draw(chains[-1].state, data, model)]]
+        return result_class(model)(model, self, stack(drawn), trace)

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-__all__ = ["contingency", "expected_loss", "pair_f1"]
+__all__ = ["align", "contingency", "expected_loss", "pair_f1"]
 
 
 def contingency(one: Tensor, other: Tensor) -> Tensor:
     """Numbers of points [K1, K2] in each pair of blocks of two partitions [N]."""
     rows, columns = int(one.max()) + 1, int(other.max()) + 1
     return torch.bincount(one * columns + other, minlength=rows * columns).view(rows, columns).double()
+
+
+def align(partition: Tensor, reference: Tensor) -> Tensor:
+    """The partition [N] with labels that agree with the reference [N] at as many points as possible.
+
+    Blocks without a partner in the reference take labels beyond its own.
+
+    >>> align(torch.tensor([1, 1, 0]), torch.tensor([0, 0, 1]))
+    tensor([0, 0, 1])
+    """
+    table = contingency(partition, reference)
+    rows, columns = linear_sum_assignment(table.cpu().numpy(), maximize=True)
+    label = torch.full((len(table),), -1, device=partition.device)
+    label[torch.as_tensor(rows, device=label.device)] = torch.as_tensor(columns, device=label.device)
+    spare = label < 0
+    label[spare] = table.shape[1] + torch.arange(int(spare.sum()), device=label.device)
+    return label[partition]
 
 
 def pair_f1(found: Tensor, truth: Tensor) -> float:

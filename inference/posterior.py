@@ -25,10 +25,10 @@ from torch import Tensor
 from ..models.arrays import as_features, like
 from ..models.config import from_plain, to_plain
 from .engine import Chain, Draw, read_file, write_file
-from .partitions import expected_loss
+from .partitions import align, expected_loss
 from .ridge import Ridge
 
-__all__ = ["Posterior", "Trace", "stack"]
+__all__ = ["Posterior", "Trace", "result_class", "stack"]
 
 _SCHEMA = 1
 
@@ -120,11 +120,34 @@ class Posterior:
         probabilities = mean if self._is_probabilistic else self.model.loss.probabilities(mean)
         return like(probabilities, X)
 
-    def assign(self, X: Any) -> Any:
-        """Component [N] of each row in the representative draw (see `partition`), 0..K-1."""
+    def assign(self, X: Any, *, discriminative: bool = False) -> Any:
+        """Component [N] of each row in the representative draw (see `partition`), 0..K-1.
+
+        With `discriminative` the hyperplanes of a model whose components repel count as well as its likelihood.
+        """
         rows = self._check(X)
-        log_weights = [self._log_weights(part, self.representative)[:, :-1] for part in rows.split(_CHUNK)]
-        return like(torch.cat(log_weights).argmax(1), X)
+        if discriminative and not self.model.repels:
+            raise ValueError(f"The components of {type(self.model).__name__} have no hyperplanes that part them.")
+        chosen = []
+        for part in rows.split(_CHUNK):
+            log_weights = self._log_weights(part, self.representative, nearest=not discriminative)[:, :-1]
+            if discriminative:
+                scores = torch.einsum("np,kpc->nkc", self.model.features(part), self._weights)
+                log_weights = log_weights + self.model.log_margin(scores, scores.new_ones(1))
+            chosen.append(log_weights.argmax(1))
+        return like(torch.cat(chosen), X)
+
+    def log_predictive_density(self, X: Any) -> Any:
+        """log of the mean over the draws of p(x_n) [N], components summed out; margin factors do not count."""
+        rows = self._check(X)
+        if "centers" in self.samples:
+            raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
+        num_draws = len(self.samples["weights"])
+        parts = [
+            torch.stack([self._log_weights(part, index).logsumexp(1) for index in range(num_draws)]).logsumexp(0)
+            for part in rows.split(_CHUNK)
+        ]
+        return like(torch.cat(parts) - math.log(num_draws), X)
 
     # -- the training points ------------------------------------------------------------------------------------
 
@@ -151,6 +174,11 @@ class Posterior:
         loss : "vi" (variation of information) or "binder" (pairs put together or apart wrongly)
         """
         return self.samples["assignments"][self._best_draw(loss)]
+
+    def aligned(self) -> Tensor:
+        """Assignments [S, N] with the labels of every draw changed to agree best with the representative draw."""
+        assignments = self.samples["assignments"]
+        return torch.stack([align(draw, assignments[self.representative]) for draw in assignments])
 
     @cached_property
     def representative(self) -> int:
@@ -196,7 +224,8 @@ class Posterior:
         content = read_file(path, "posterior", _SCHEMA, device)
         stacked = content["samples"], content["num_draws"]
         trace, metadata = Trace(**content["trace"]), content.get("metadata")
-        return cls(from_plain(content["model"]), from_plain(content["backend"]), stacked, trace, metadata)
+        model = from_plain(content["model"])
+        return result_class(model)(model, from_plain(content["backend"]), stacked, trace, metadata)
 
     def to_arviz(self) -> Any:
         """Label-free summaries as arviz InferenceData (0.x) or DataTree (1.x): K, sizes in order, concentration."""
@@ -269,14 +298,25 @@ class Posterior:
         share = torch.stack(log_evidence).softmax(0)
         return torch.einsum("sn,snc->nc", share, torch.stack(means))
 
-    def _log_weights(self, X: Tensor, index: int) -> Tensor:
-        """log W [N, K + 1] of draw `index`, the last column a component not yet seen."""
+    @property
+    def _weights(self) -> Tensor:
+        """Classifiers [K, P, C] of the representative draw."""
+        return self.samples["weights"][self.representative]
+
+    def _log_weights(self, X: Tensor, index: int, *, nearest: bool = True) -> Tensor:
+        """log W [N, K + 1] of draw `index`, the last column a component not yet seen.
+
+        For centres it is 0 at the nearest one, and -inf elsewhere; with `nearest` false -scale times the divergence.
+        """
         likelihood, log_mixture = self.model.likelihood, self.samples["log_mixture"][index]
         if "centers" in self.samples:
             cost = likelihood.divergence(likelihood.coordinates(X), self.samples["centers"][index])
-            nearest = torch.where(log_mixture[:-1] > -torch.inf, cost, torch.inf).argmin(1)
+            cost = torch.where(log_mixture[:-1] > -torch.inf, cost, torch.inf)
             log_weights = X.new_full((len(X), len(log_mixture)), -torch.inf)
-            return log_weights.scatter_(1, nearest.unsqueeze(1), 0.0)
+            if not nearest:
+                log_weights[:, :-1] = -self.samples["scale"][index] * cost
+                return log_weights
+            return log_weights.scatter_(1, cost.argmin(1, keepdim=True), 0.0)
         seen = likelihood.log_predictive(X, self.samples["hyperparameters"][index])
         unseen = likelihood.log_predictive(X, likelihood.prior().unsqueeze(0))
         return torch.cat([seen, unseen], 1) + log_mixture
@@ -285,14 +325,19 @@ class Posterior:
 _CHUNK = 4096
 
 
+def result_class(model: Any) -> type[Posterior]:
+    """The class of the posteriors of a model."""
+    from .sequence_posterior import SequencePosterior  # which is a Posterior
+
+    return SequencePosterior if model.structure == "sequence" else Posterior
+
+
 def stack(chains: list[list[Draw]]) -> tuple[Draw, list[int]]:
     """One Tensor [S, ...] for each name, components padded to the most that any draw has; and draws of each chain.
 
     Padding of `hyperparameters`, `centers` and rows repeats the first component, so that densities stay finite.
     """
     draws = [draw for chain in chains for draw in chain]
-    if not draws:
-        raise RuntimeError("The fit was interrupted before its first draw was kept; nothing to return.")
     most = max(draw["log_mixture"].shape[0] for draw in draws) - 1
     padded = [_pad(draw, most) for draw in draws]
     return {name: torch.stack([draw[name] for draw in padded]) for name in padded[0]}, [len(chain) for chain in chains]

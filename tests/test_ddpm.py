@@ -100,16 +100,12 @@ def test_every_hyperplane_has_a_factor_for_every_point(loss, device: torch.devic
 
 def test_check_model_notices_a_program_without_the_other_points() -> None:
     class Forgetful(DDPM):
-        def log_rejection(self, scores):
-            return super().log_rejection(scores) * (scores.dtype == torch.float32)
-
-    class Program(Forgetful):
-        def __call__(self, X, y=None):
-            super(Forgetful, self).replace().__class__  # noqa: B018
-            return DDPM.__call__(DDPM(**self.get_params(deep=False)), X, y)
+        def __call__(self, X, y=None):  # rejections are dropped in the program alone
+            with poutine.block(hide=["rejection"]):
+                super().__call__(X, y)
 
     with pytest.raises(AssertionError, match="the points' part of the program differs"):
-        check_model(Program(truncation=3), X)
+        check_model(Forgetful(truncation=3), X)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])
@@ -129,7 +125,8 @@ def test_hyperplanes_see_rows_of_mean_square_length_one(scale: float, most: int)
         torch.testing.assert_close(covariance.diagonal() / covariance.trace(), spectrum[:2] / spectrum[:2].sum())
         assert covariance[0, 1].abs() < 1e-7 * covariance.trace()
     else:  # no rotation
-        torch.testing.assert_close(projected, (inputs - inputs.mean(0)) * (projected[0, 0] / (inputs - inputs.mean(0))[0, 0]))
+        centred = inputs - inputs.mean(0)
+        torch.testing.assert_close(projected, centred * (projected[0, 0] / centred[0, 0]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -195,12 +192,12 @@ def test_enumeration_of_two_opposite_points_is_closed_form() -> None:
     nobody = float(EpsilonInsensitive(strength, margin).log_marginal(scale, 0 * one)) - 4 * strength * margin
     plain = partition_log_weights(DPM(FAMILY, concentration=alpha), inputs)
     found = partition_log_weights(model, inputs)
-    assert found[0, 0] == pytest.approx(plain[0, 0], abs=1e-6)  # g of both is g of none, by symmetry
-    assert found[0, 1] == pytest.approx(plain[0, 1] + 2 * (apart - nobody), abs=1e-6)
+    assert found[0, 0] == pytest.approx(plain[0, 0], abs=1e-5)  # g of both is g of none, by symmetry
+    assert found[0, 1] == pytest.approx(plain[0, 1] + 2 * (apart - nobody), abs=1e-5)
     labelled = partition_log_weights(model, inputs, truncation=3)
     bare = partition_log_weights(DPM(FAMILY, concentration=alpha), inputs, truncation=3)
-    assert labelled[1, 1] == pytest.approx(bare[1, 1] + 3 * nobody, abs=1e-6)
-    assert labelled[2, 0] == pytest.approx(bare[2, 0] + 2 * apart + nobody, abs=1e-6)
+    assert labelled[1, 1] == pytest.approx(bare[1, 1] + 3 * nobody, abs=1e-5)
+    assert labelled[2, 0] == pytest.approx(bare[2, 0] + 2 * apart + nobody, abs=1e-5)
     assert log_evidence(model, inputs, truncation=3) == pytest.approx(
         float(torch.tensor(list(labelled.values())).double().logsumexp(0)), abs=1e-5
     )
@@ -239,32 +236,20 @@ def total_variation(one: dict, other: dict) -> float:
 
 @pytest.mark.parametrize("truncated", [True, False])
 def test_log_joint_integrates_to_the_enumeration(truncated: bool) -> None:
-    """Gauss-Hermite in the weights of two components; infinite: relative to the law of one without points."""
-    inputs = TINY[:3]
+    """The trapezoid rule in the weights of two components; infinite: relative to the law of one without points."""
+    inputs, labels = TINY[:3], torch.tensor([0, 1, 0])
     model = tiny("logistic", intercept=0.0, truncation=2).resolve(inputs)
     data = model.data(inputs)
-    nodes, mass = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(40))
-    nodes, log_mass = 2.0 * nodes, (mass / mass.sum()).log()
-    log_rejection = model.loss.log_factor(data.features * nodes, -data.targets).sum(0)  # [G]
-    log_prior = -(nodes / 2).square() / 2 - math.log(2 * math.sqrt(2 * math.pi))
-    log_base = -log_prior if truncated else log_rejection - (log_rejection + log_mass).logsumexp(0)
-    labels = torch.tensor([0, 1, 0])
-    values = [
-        partition.log_joint(
-            PartitionState(labels, torch.stack([nodes[i], nodes[j]]).view(2, 1, 1), data.X.new_tensor(1.0)),
-            data,
-            model,
-            truncated=truncated,
-        )
-        + log_mass[i]
-        + log_mass[j]
-        + log_base[i]
-        + log_base[j]
-        for i in range(40)
-        for j in range(40)
-    ]
+    nodes = 2.0 * torch.linspace(-7, 7, 41, dtype=torch.float64)
+    log_mass = (-(nodes / 2).square() / 2).log_softmax(0) + model.loss.log_factor(data.features * nodes, -1.0).sum(0)
+    log_base = nodes.new_full((41,), math.log(nodes[1] - nodes[0])) if truncated else log_mass.log_softmax(0)
+    values = []
+    for i, one in enumerate(nodes):
+        for j, other in enumerate(nodes):
+            state = PartitionState(labels, torch.stack([one, other]).view(2, 1, 1), inputs.new_tensor(1.0))
+            values.append(partition.log_joint(state, data, model, truncated=truncated) + log_base[i] + log_base[j])
     exact = partition_log_weights(model, inputs, truncation=2 if truncated else None)[0, 1, 0]
-    assert float(torch.stack(values).logsumexp(0)) == pytest.approx(exact, abs=1e-5)
+    assert float(torch.stack(values).logsumexp(0)) == pytest.approx(exact, abs=1e-6)
 
 
 # -- conditionals against joints ---------------------------------------------------------------------------------------
@@ -333,15 +318,9 @@ def test_blocked_conditional_is_the_programs(loss: str) -> None:
         torch.manual_seed(3)
         trace = poutine.trace(model).get_trace(X)
     latents = {name: trace.nodes[name]["value"] for name in ("sticks", "weights", "assignments")}
-    parameters = {name: trace.nodes[name]["value"] for name in model.likelihood.parameters_names} if hasattr(
-        model.likelihood, "parameters_names"
-    ) else {
-        name: node["value"]
-        for name, node in trace.nodes.items()
-        if node["type"] == "sample"
-        and not node.get("is_observed")
-        and name not in {*latents, "components", "data", "sticks_plate"}
-    }
+    prior = model.likelihood.prior().unsqueeze(0)
+    names = model.likelihood.draw(prior, torch.Generator()).keys()
+    parameters = {name: trace.nodes[name]["value"] for name in names}
     components = partition.Components(log_stick_weights(latents["sticks"]), parameters, latents["weights"])
     logits = components.log_mixture + partition.assignment_logits(data, components, model)
     for n in (0, 5):
@@ -392,8 +371,8 @@ def test_reserved_hyperplanes_reject_all_points(loss: str) -> None:
     reserved = hyperplanes.fill_reservoir(data.features, model, generator, size=4000)
     refreshed = hyperplanes.refresh_reservoir(reserved, data.features, model, generator)
     assert (refreshed != reserved).any(1).sum() == 20
-    for draws in (reserved, hyperplanes.draw_hyperplanes(data.features, torch.full((4,), -1), reserved, model, generator)):
-        draws = draws.squeeze(-1)
+    again = hyperplanes.draw_hyperplanes(data.features, torch.full((4,), -1), reserved, model, generator)
+    for draws in (reserved.squeeze(-1), again.squeeze(-1)):
         assert (deviations(draws, mass @ nodes) < 5).all()
         assert (deviations(draws.square(), mass @ nodes.square()) < 5).all()
         assert deviations(draws.prod(1), mass @ nodes.prod(1)) < 5
@@ -488,7 +467,7 @@ def few_reserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     return 6
 
 
-COUNT_OF_SWEEPS = {"hinge": 2000, "logistic": 1000}
+NUM_SWEEPS = {"hinge": 1500, "logistic": 750}
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -496,7 +475,7 @@ COUNT_OF_SWEEPS = {"hinge": 2000, "logistic": 1000}
 def test_collapsed_frequencies_are_those_of_enumeration(loss: str, compiled: bool, few_reserved: int) -> None:
     family = FAMILY if compiled else AnotherGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
     step = partial(partition.sweep, scan="collapsed", num_split_merge=0)
-    num_steps = COUNT_OF_SWEEPS[loss] // (1 if compiled else 2)
+    num_steps = NUM_SWEEPS[loss] // (1 if compiled else 2)
     found = errors(step, tiny(loss, likelihood=family), num_steps, num_reserved=few_reserved)
     assert (found < 5).all()
 
@@ -504,26 +483,28 @@ def test_collapsed_frequencies_are_those_of_enumeration(loss: str, compiled: boo
 @pytest.mark.parametrize("loss", LOSSES)
 def test_slice_frequencies_are_those_of_enumeration(loss: str) -> None:
     step = partial(partition.sweep, scan="slice", num_split_merge=0)
-    assert (errors(step, tiny(loss), COUNT_OF_SWEEPS[loss]) < 5).all()
+    assert (errors(step, tiny(loss), NUM_SWEEPS[loss]) < 5).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_blocked_frequencies_are_those_of_enumeration(loss: str) -> None:
     step = partial(partition.sweep, scan="blocked", num_split_merge=0)
-    assert (errors(step, tiny(loss), COUNT_OF_SWEEPS[loss], truncated=True) < 5).all()
+    assert (errors(step, tiny(loss), NUM_SWEEPS[loss], truncated=True) < 5).all()
 
 
 @pytest.mark.parametrize("scan", ["collapsed", "slice"])
 def test_births_from_the_prior_are_noticed_and_too_many(scan: str) -> None:
-    model = tiny(loss="hinge").replace(loss=Hinge(0.8))
-    step = partial(partition.sweep, scan=scan, num_split_merge=0, births="prior")
-    assert (errors(step, model, 600) > 5).any()
-    exact = sum((1 + max(labels)) * probability for labels, probability in partition_posterior(model, TINY).items())
-    state, data, model, generator = start(model, TINY)
-    sizes = []
-    for _ in range(600):
-        state = step(state, data, model, generator)
+    """This shows that the tests above can fail."""
+    model = tiny("hinge").replace(loss=Hinge(0.8))
+    step, sizes = partial(partition.sweep, scan=scan, num_split_merge=0, births="prior"), []
+
+    def recorded(*arguments) -> PartitionState:
+        state = step(*arguments)
         sizes.append(len(state.weights))
+        return state
+
+    assert (errors(recorded, model, 600) > 5).any()
+    exact = sum((1 + max(labels)) * probability for labels, probability in partition_posterior(model, TINY).items())
     assert np.mean(sizes) > exact + 0.1
 
 
@@ -581,7 +562,7 @@ def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:
     inputs = torch.cat([0.1 * X[:, :1], 0.1 * X[:, 1:2] + 9])
     state, data, model, generator = start(DDPM(DiagonalGaussian(rate=0.01)), inputs)
     found = partition.init_generatively(model, data, generator, start="one", scan="collapsed", num_sweeps=10)
-    assert set(zip(found.assignments.tolist(), [0] * 12 + [1] * 12, strict=True)) in ({(0, 0), (1, 1)}, {(1, 0), (0, 1)})
+    assert first_appearance(found.assignments.tolist()) == (0,) * 12 + (1,) * 12
     assert found.weights.shape == (2, 2, 1)
     own = (data.features @ found.weights.squeeze(-1).T).gather(1, found.assignments.unsqueeze(1))
     assert (own > 0).double().mean() > 0.9

@@ -170,7 +170,8 @@ def test_tiny_weights_of_the_rest_keep_their_order():
     for rest in (1e-250, 1e-300, 0.0):
         state = replace(state, base=torch.tensor([1 - rest, rest], dtype=torch.float64))
         logits = direct.state_logits(7, state, data, model)
-        torch.testing.assert_close(logits, direct.state_logits(7, state, data, model, compiled=False))
+        tensors = direct.state_logits(7, state, data, model, compiled=False)
+        torch.testing.assert_close(logits.log_softmax(0), tensors.log_softmax(0))
         opened = 0
         for seed in range(20):
             generator = torch.Generator().manual_seed(seed)
@@ -255,10 +256,36 @@ def test_an_outlier_leaves_no_trace():
     X = rows(FullGaussian, 30)
     X[0] = 1e6
     model, data = IHMM(DiagonalGaussian(loc=0.0, rate=1.0)).prepare(X)
-    state = start(torch.zeros(30, dtype=torch.long), data, model, alpha=1e9)
-    state = direct.scan(state, data, model, torch.Generator().manual_seed(0), shuffle=False)
-    assert (state.states[1:] != state.states[0]).all()
-    assert_conditionals_are_the_joints(state, data, model, True)
+    slots = direct._Slots(start(torch.zeros(30, dtype=torch.long), data, model), data, model)
+    components = direct._Compiled(data, model.likelihood)
+    components.build(slots)
+    uniforms = torch.full((30,), 1 - 1e-12, dtype=X.dtype)
+    assert components.visit(slots, 0, torch.arange(30), uniforms) == (1, 1, -1, True)
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 0.6, 5.0])
+def test_new_states_share_the_rest(gamma):
+    """s = beta_new / beta_u has the distribution function 1 - (1 - s)^gamma of Beta(1, gamma)."""
+    model, data = IHMM().prepare(rows(DiagonalGaussian, 6))
+    for uniform in torch.linspace(0.01, 0.99, 9, dtype=torch.float64):
+        slots = direct._Slots(start(torch.arange(6) % 2, data, model, gamma=gamma), data, model)
+        rest, opened = float(slots.base[2]), slots.free
+        slots.move(0, opened, 1, 1)
+        slots._split(opened, uniform)
+        assert slots.sizes[slots.free] == 0
+        assert abs(float(slots.base[slots.free] / rest) ** gamma - (1 - float(uniform))) < 1e-9 or gamma < 0.01
+        assert abs(float(slots.base[opened] + slots.base[slots.free]) - rest) < 1e-15
+
+
+def test_an_emptied_state_returns_its_weight():
+    """Weights beta of the states that stay are as they were; those of the others are in the rest."""
+    X = rows(DiagonalGaussian, 30)
+    model, data = IHMM().prepare(X)
+    known = start(torch.arange(30), data, model, alpha=0.01, gamma=1e-9)
+    state = direct.scan(known, data, model, torch.Generator().manual_seed(0))
+    assert 1 < len(state.weights) < 30
+    assert torch.isin(state.base[:-1], known.base).all()
+    assert abs(float(state.base[-1]) - (1 - float(state.base[:-1].sum()))) < 1e-12
 
 
 def test_same_seed_same_draw():
@@ -363,7 +390,7 @@ def assert_frequencies(draws, probabilities, num_batches=40):
     for labels, probability in probabilities.items():
         batches = np.array([draw == labels for draw in draws]).reshape(num_batches, -1).mean(1)
         error = batches.std(ddof=1) / math.sqrt(num_batches)
-        if probability * len(draws) > 40:
+        if probability * len(draws) > 40:  # else the batches have no error to speak of
             checked += 1
             assert abs(batches.mean() - probability) < 5 * error, (labels, batches.mean(), probability, error)
     assert checked > 5
@@ -412,7 +439,7 @@ def test_partitions_have_their_exact_probabilities(lengths, missing, stickiness,
     family = SphericalGaussian(loc=0.0, variance=1.0, prior_variance=1.0)
     model, data = IHMM(family, stickiness=stickiness).prepare(X, lengths=lengths)
     state = start(torch.zeros(4, dtype=torch.long), data, model, alpha=1.5, gamma=1.2)
-    draws = chain(state, data, model, 8000, shuffle)
+    draws = chain(state, data, model, 4000, shuffle)
     assert_frequencies(draws, exact_probabilities(data, model, 1.5, 1.2))
 
 
@@ -423,5 +450,5 @@ def test_partitions_with_hyperplanes_have_their_exact_probabilities(loss):
     model = DIH(family, loss=loss, stickiness=0.2, weight_scale=1.5, intercept=0.0)
     model, data = model.prepare(X, lengths=[1, 3])
     state = start(torch.zeros(4, dtype=torch.long), data, model, alpha=1.5, gamma=1.2, num_reserved=4)
-    draws = chain(state, data, model, 6000, True)
+    draws = chain(state, data, model, 2000, True)
     assert_frequencies(draws, exact_probabilities(data, model, 1.5, 1.2))

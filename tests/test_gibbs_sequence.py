@@ -78,7 +78,7 @@ def test_prior_updates_preserve_the_prior(rho, truncated) -> None:
     model = model.resolve(torch.zeros(2, 1, dtype=torch.float64) + torch.arange(2.0).view(2, 1))
     data = model.data(torch.zeros(12, 1, dtype=torch.float64), [7, 5])
     before, after = [], []
-    for _ in range(3000):
+    for _ in range(1500):
         alpha, gamma = (
             torch._standard_gamma(torch.tensor(a, dtype=torch.float64), generator=generator) for a in (2.0, 3.0)
         )
@@ -146,15 +146,14 @@ def test_a_sampler_of_another_concentration_is_noticed() -> None:
         check_kernel(Wrong(num_samples=1000, num_warmup=50, scan="direct"), MODELS["IHMM"], X, lengths=LENGTHS)
 
 
-@pytest.mark.parametrize("scan", ["direct", "beam"])
-def test_births_from_the_prior_are_not_exact(scan) -> None:
+def test_births_from_the_prior_are_not_exact() -> None:
     """The paper's births: this is what the exact ones correct."""
     model = DIH(**FIXED, loss=Hinge(0.4), weight_scale=2.0)
     exact = state_posterior(model, X, LENGTHS)
     expected = sum(probability * (max(labels) + 1) for labels, probability in exact.items())
 
     def mean_number(births: str) -> tuple[float, float]:
-        samples = sampler(scan, births=births).fit(model, X, lengths=LENGTHS).samples["assignments"]
+        samples = sampler("direct", births=births).fit(model, X, lengths=LENGTHS).samples["assignments"]
         numbers = torch.tensor([len(torch.unique(draw)) for draw in samples], dtype=torch.float64)
         batches = numbers.view(25, -1).mean(1)
         return float(batches.mean()), float(batches.std()) / 5

@@ -14,7 +14,7 @@ from regbayes.inference import SVI, TruncationWarning
 from regbayes.inference.svi import sequence
 from regbayes.inference.svi.hyperplanes import expect_sides
 from regbayes.models import DIH, IHMM
-from regbayes.models.likelihoods import DiagonalGaussian, PoissonGamma
+from regbayes.models.likelihoods import PoissonGamma
 from regbayes.models.losses import Hinge, Logistic
 
 MODELS = [IHMM(), DIH(loss=Hinge()), DIH(loss=Logistic())]
@@ -26,6 +26,12 @@ BLOCKS = {
     "classifiers": sequence.update_classifiers,
     "paths": sequence.update_paths,
 }
+
+
+@pytest.fixture
+def stream() -> torch.Generator:
+    """For what need not run on every device."""
+    return torch.Generator().manual_seed(0)
 
 
 def name_of(model) -> str:
@@ -91,10 +97,10 @@ def test_no_block_lowers_the_bound(model, prior, stickiness, device, generator) 
 
 @pytest.mark.parametrize("stickiness", [0.0, 0.4])
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
-def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, generator) -> None:
+def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, stream) -> None:
     """Random steps away from what each block has just set lower the bound."""
-    model, data = problem_of(model, generator, **LEARNED, stickiness=stickiness)
-    state = climbed(model, data, generator)
+    model, data = problem_of(model, stream, **LEARNED, stickiness=stickiness)
+    state = climbed(model, data, stream)
     fields = {
         "rows": ("rows", "sticks", "concentration", "top_concentration"),
         "components": ("hyperparameters",),
@@ -107,18 +113,18 @@ def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, generato
         for field in updated:
             value = getattr(state, field)
             for _ in range(5 * bool(value.numel())):
-                noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+                noise = torch.randn(value.shape, generator=stream, dtype=torch.float64)
                 # L-BFGS stops near the optimum: a step of 0.03 shows in the bound, what is left of the gradient less so
                 moved = sequence.elbo(replace(state, **{field: value * (0.03 * noise).exp()}), data, model)
                 assert moved <= best + 1e-7 * best.abs(), f"{field} was not at its best: {moved - best}"
 
 
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
-def test_sweeps_with_merges_and_reordering_climb(model, generator) -> None:
-    model, data = problem_of(model, generator, lengths=(60, 90), truncation=7)
-    state, bounds = sequence.init(model, data, generator), []
+def test_sweeps_with_merges_and_reordering_climb(model, stream) -> None:
+    model, data = problem_of(model, stream, lengths=(60, 90), truncation=7)
+    state, bounds = sequence.init(model, data, stream), []
     for _ in range(60):
-        state = sequence.sweep(state, data, model, generator)
+        state = sequence.sweep(state, data, model, stream)
         bounds.append(state.bound)
         torch.testing.assert_close(state.responsibilities.sum(1), torch.ones_like(state.responsibilities[:, 0]))
     bounds = torch.stack(bounds)
@@ -127,9 +133,9 @@ def test_sweeps_with_merges_and_reordering_climb(model, generator) -> None:
     assert (state.responsibilities.sum(0) > 0.5).sum() <= 4
 
 
-def test_states_are_reordered_only_if_the_bound_rises(generator) -> None:
-    model, data = problem_of(MODELS[1], generator, lengths=(60, 40), stickiness=0.3)
-    state = climbed(model, data, generator, 5)
+def test_states_are_reordered_only_if_the_bound_rises(stream) -> None:
+    model, data = problem_of(MODELS[1], stream, lengths=(60, 40), stickiness=0.3)
+    state = climbed(model, data, stream, 5)
     order = torch.tensor([4, 1, 3, 2, 0])
     rows = torch.tensor([4, 1, 3, 2, 0, 5])
     names = ("hyperparameters", "mean", "precision_tril")
@@ -192,11 +198,11 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
 
 @pytest.mark.parametrize("stickiness", [0.0, 0.4])
 @pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
-def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, generator) -> None:
+def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, stream) -> None:
     """Its terms are an expectation under q: draws of (beta, alpha, gamma, pi), with the surrogate normalizer."""
     T, S = 3, 200_000
-    model, data = problem_of(IHMM(), generator, **prior, stickiness=stickiness, truncation=T)
-    state = climbed(model, data, generator, 2)
+    model, data = problem_of(IHMM(), stream, **prior, stickiness=stickiness, truncation=T)
+    state = climbed(model, data, stream, 2)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         factors = {
@@ -233,7 +239,7 @@ def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, generato
         assert bound >= surrogate.mean() - error
 
 
-def log_evidence(model, data, num_nodes: int = 40) -> float:
+def log_evidence(model, data, num_nodes: int = 20) -> float:
     """log Z of T = 2 states: all paths; beta, alpha and gamma by quadrature, hyperplanes of one weight on a grid."""
     T = 2
     z, counts = paths_of(data.lengths, T)
@@ -241,7 +247,7 @@ def log_evidence(model, data, num_nodes: int = 40) -> float:
     def gamma_nodes(value, prior):
         if prior is None:
             return torch.tensor([value], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-        log_nodes = torch.linspace(-8.0, 3.5, 4 * num_nodes, dtype=torch.float64)
+        log_nodes = torch.linspace(-8.0, 3.5, 2 * num_nodes, dtype=torch.float64)
         mass = Gamma(*torch.tensor(prior, dtype=torch.float64)).log_prob(log_nodes.exp()) + log_nodes
         return log_nodes.exp(), mass + (log_nodes[1] - log_nodes[0]).log()
 
@@ -280,7 +286,7 @@ def log_evidence(model, data, num_nodes: int = 40) -> float:
 @pytest.mark.parametrize("stickiness", [0.0, 0.5])
 @pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
-def test_bound_is_below_the_log_evidence(model, prior, stickiness, generator) -> None:
+def test_bound_is_below_the_log_evidence(model, prior, stickiness, stream) -> None:
     X = torch.tensor([[-1.5], [-1.2], [1.4], [torch.nan], [1.0], [-0.9]], dtype=torch.float64)
     options = {"truncation": 2, "stickiness": stickiness, **prior}
     if model.repels:
@@ -289,33 +295,33 @@ def test_bound_is_below_the_log_evidence(model, prior, stickiness, generator) ->
     evidence = log_evidence(model, data)
     best = -torch.inf
     for _ in range(3):
-        state = climbed(model, data, generator, 60)
+        state = climbed(model, data, stream, 40)
         assert state.bound < evidence
         best = max(best, float(state.bound))
-    assert evidence - best < (8.0 if model.repels else 5.0)
+    assert evidence - best < (4.5 if model.repels else 3.5)
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", [Hinge(2.0, 1.5), Logistic()], ids=["Hinge", "Logistic"])
-def test_small_weights_leave_the_infinite_hmm(loss, generator) -> None:
-    model, data = problem_of(DIH(loss=loss, weight_scale=1e-7), generator)
+def test_small_weights_leave_the_infinite_hmm(loss, stream) -> None:
+    model, data = problem_of(DIH(loss=loss, weight_scale=1e-7), stream)
     plain = model.without_hyperplanes()
     bare = plain.data(rows_of(torch.Generator().manual_seed(0)), data.lengths)
-    start = generator.get_state()
-    state = climbed(model, data, generator)
-    generator.set_state(start)
-    other = climbed(plain, bare, generator)
+    start = stream.get_state()
+    state = climbed(model, data, stream)
+    stream.set_state(start)
+    other = climbed(plain, bare, stream)
     zero = torch.zeros(len(data.steps), model.truncation, dtype=torch.float64)
     torch.testing.assert_close(state.responsibilities, other.responsibilities, rtol=0, atol=1e-6)
     torch.testing.assert_close(state.bound - model.log_rejection(zero).sum(), other.bound, rtol=1e-7, atol=0)
 
 
-def test_no_moves_without_the_past_is_a_mixture_of_sequences_of_one_step(generator) -> None:
+def test_no_moves_without_the_past_is_a_mixture_of_sequences_of_one_step(stream) -> None:
     """Sequences of length 1 use the start row alone; the others keep their prior."""
-    model, data = problem_of(IHMM(**FIXED), generator, lengths=[1] * 30)
-    state = climbed(model, data, generator)
+    model, data = problem_of(IHMM(**FIXED), stream, lengths=[1] * 30)
+    state = climbed(model, data, stream)
     state = sequence.update_rows(state, model)
     assert not state.counts[:-1].any()
     expected = 1.5 * sequence._expected_row_means(state, model)
@@ -362,9 +368,9 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
     assert errors[1] > 10 * errors[20]
 
 
-def test_every_block_is_drawn_and_scaled(generator) -> None:
-    _, data = problem_of(IHMM(), generator, lengths=[95])
-    drawn = [sequence.minibatch(data, 30, generator) for _ in range(40)]
+def test_every_block_is_drawn_and_scaled(stream) -> None:
+    _, data = problem_of(IHMM(), stream, lengths=[95])
+    drawn = [sequence.minibatch(data, 30, stream) for _ in range(40)]
     assert {(batch.data.num_data, batch.owned.start, batch.owned.stop) for batch in drawn} == {
         (50, 0, 30),
         (70, 20, 50),
@@ -375,17 +381,17 @@ def test_every_block_is_drawn_and_scaled(generator) -> None:
     assert all(batch.at_start == (batch.owned.start == 0) for batch in drawn if batch.data.num_data != 70)
     points = {len(batch.data.steps) for batch in drawn}
     assert max(points) < 70  # missing rows stay missing
-    several = sequence.minibatch(problem_of(IHMM(), generator, lengths=[20, 30, 40])[1], 2, generator)
+    several = sequence.minibatch(problem_of(IHMM(), stream, lengths=[20, 30, 40])[1], 2, stream)
     assert several.scale == 1.5
     assert len(several.data.lengths) == 2
 
 
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 @pytest.mark.parametrize("lengths", [[60], [20, 30, 10]], ids=["one", "several"])
-def test_a_step_on_all_data_is_a_full_sweep(model, lengths, generator) -> None:
-    model, data = problem_of(model, generator, lengths=lengths)
-    state = replace(climbed(model, data, generator), step=0)
-    batch = sequence.minibatch(data, 100, generator)
+def test_a_step_on_all_data_is_a_full_sweep(model, lengths, stream) -> None:
+    model, data = problem_of(model, stream, lengths=lengths)
+    state = replace(climbed(model, data, stream), step=0)
+    batch = sequence.minibatch(data, 100, stream)
     chosen = batch.data
     if len(lengths) == 1:
         torch.testing.assert_close(chosen.X, data.X)
@@ -415,10 +421,10 @@ def recovered(posterior, states: torch.Tensor) -> float:
     ("lengths", "batch_size"), [(None, None), ([300, 500], None), (None, 100), ([100] * 8, 3)], ids=str
 )
 @pytest.mark.parametrize("model", [MODELS[0], MODELS[2]], ids=name_of)
-def test_fits_find_the_states(model, lengths, batch_size, generator) -> None:
-    states = states_of(generator, 800)
+def test_fits_find_the_states(model, lengths, batch_size, stream) -> None:
+    states = states_of(stream, 800)
     centers = torch.tensor([[0.0, 6.0], [5.0, -3.0], [-5.0, -3.0]], dtype=torch.float64)
-    X = centers[states] + torch.randn(800, 2, generator=generator, dtype=torch.float64)
+    X = centers[states] + torch.randn(800, 2, generator=stream, dtype=torch.float64)
     X[100:104] = torch.nan
     model = model.replace(truncation=8)
     backend = SVI(num_steps=60, batch_size=batch_size, progress=False)
@@ -439,16 +445,16 @@ def test_fits_find_the_states(model, lengths, batch_size, generator) -> None:
         assert (posterior.trace.values[0].diff() >= -1e-6)[: len(posterior.trace.values[0]) - 1].all()
 
 
-def test_stochastic_steps_come_close_to_the_full_fit(generator) -> None:
-    X = rows_of(generator, 400)
+def test_stochastic_steps_come_close_to_the_full_fit(stream) -> None:
+    X = rows_of(stream, 400)
     full = SVI(progress=False).fit(IHMM(truncation=6), X)
     steps = SVI(num_steps=40, batch_size=50, num_full_steps=3, progress=False).fit(IHMM(truncation=6), X)
     assert abs(float(full.trace.final - steps.trace.final)) < 0.02 * 400
 
 
-def test_counts_and_single_precision(generator) -> None:
-    states = states_of(generator, 200)
-    X = torch.poisson(torch.tensor([[1.0, 12.0], [12.0, 1.0], [9.0, 9.0]])[states], generator=generator)
+def test_counts_and_single_precision(stream) -> None:
+    states = states_of(stream, 200)
+    X = torch.poisson(torch.tensor([[1.0, 12.0], [12.0, 1.0], [9.0, 9.0]])[states], generator=stream)
     posterior = SVI(progress=False).fit(DIH(PoissonGamma(), truncation=6, proportions=True), X, lengths=[50, 150])
     assert posterior.samples["weights"].dtype == posterior.samples["log_transitions"].dtype == torch.float32
     values = posterior.trace.values[0]
@@ -456,12 +462,12 @@ def test_counts_and_single_precision(generator) -> None:
     assert recovered(posterior, states) > 0.9
 
 
-def test_binding_truncation_warns(generator) -> None:
-    X = rows_of(generator, 200, spread=20.0)
+def test_binding_truncation_warns(stream) -> None:
+    X = rows_of(stream, 200, spread=20.0)
     with pytest.warns(TruncationWarning, match="truncation=4"):
         SVI(progress=False).fit(IHMM(truncation=2), X)
 
 
 def test_a_loader_has_no_sequences() -> None:
     with pytest.raises(ValueError, match="no sequences"):
-        SVI().fit(IHMM(DiagonalGaussian()), DataLoader(torch.zeros(10, 2)))
+        SVI().fit(IHMM(), DataLoader(torch.zeros(10, 2)))

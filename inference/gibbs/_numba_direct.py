@@ -50,34 +50,45 @@ def _move(chains, before, k, after, sign):
 
 
 @njit(**_OPTIONS)
-def _fill(state, chains, before, t, after, own, free, prior, urn, tables, logits, weights):
+def _offsets(chains, urn, used):
+    """What the log predictive of a slot owes to the number of its observed steps."""
+    offsets = np.empty(used)
+    for k in range(used):
+        offsets[k] = urn[chains.counts[k]]
+    return offsets
+
+
+@njit(**_OPTIONS)
+def _fill(state, chains, before, t, after, own, free, prior, urn, offsets, tables, logits, weights):
     """Step t, whose moves are not counted, goes to slot k with weight weights[k] exp(logits[k])."""
     log_margin, log_new, log_alone = tables
     alpha, rho = prior
-    capacity, row = len(logits), chains.rows[t]
+    used, row = len(logits), chains.rows[t]
     base, exits, into = chains.base, chains.exits, chains.leaving[before]
-    scale = alpha if before == capacity else alpha * (1.0 - rho)
+    starts = before == len(chains.sizes)
+    scale = alpha if starts else alpha * (1.0 - rho)
     if after < 0:
-        for k in range(capacity):
+        for k in range(used):
             weights[k] = into[k] + scale * base[k]
     else:
         onward, toward = chains.entering[after], alpha * (1.0 - rho) * base[after]
-        for k in range(capacity):
+        for k in range(used):
             weights[k] = (into[k] + scale * base[k]) * (onward[k] + toward) / (exits[k] + alpha)
-        if before < capacity:
+        if not starts:
             again = onward[before] + toward + (1.0 if before == after else 0.0)
             weights[before] = (into[before] + scale * base[before]) * again / (exits[before] + 1.0 + alpha)
     if row >= 0:
         log_predictives(state, row, own, logits)
-        for k in range(capacity):
-            logits[k] += urn[chains.counts[k] - 1 if k == own else chains.counts[k]]
+        for k in range(used):
+            logits[k] += offsets[k]
+        logits[own] += urn[chains.counts[own] - 1] - offsets[own]
         if chains.counts[own] == 1:
             logits[own] = logits[free]
     else:
-        for k in range(capacity):
+        for k in range(used):
             logits[k] = 0.0
     if log_margin.shape[1] > 0:
-        for k in range(capacity):
+        for k in range(used):
             logits[k] += log_margin[t, k]
     logits[free] += log_new[t]
     if chains.sizes[own] == 0:  # it was alone: its weight goes back to the rest
@@ -89,10 +100,10 @@ def _fill(state, chains, before, t, after, own, free, prior, urn, tables, logits
 @njit(cache=True, **_OPTIONS)
 def fill_weights(state, chains, t, free, prior, urn, tables, logits, weights):
     """Log weights [capacity] of the slots for step t; the slot `free` stands for a new state."""
-    own = chains.states[t]
+    own, offsets = chains.states[t], _offsets(chains, urn, len(logits))
     before, after = _neighbours(chains, t)
     _move(chains, before, own, after, -1)
-    _fill(state, chains, before, t, after, own, free, prior, urn, tables, logits, weights)
+    _fill(state, chains, before, t, after, own, free, prior, urn, offsets, tables, logits, weights)
     _move(chains, before, own, after, 1)
     for k in range(len(logits)):
         logits[k] += math.log(weights[k])
@@ -104,14 +115,18 @@ def scan(state, chains, position, order, uniforms, free, prior, urn, tables):
 
     Returns (position to go on from, slot opened or -1, slot closed or -1, stale).
     """
-    logits, weights = np.empty(len(chains.sizes)), np.empty(len(chains.sizes))
+    used = free + 1
+    for k in range(used, len(chains.sizes)):
+        if chains.sizes[k] > 0:
+            used = k + 1
+    logits, weights, offsets = np.empty(used), np.empty(used), _offsets(chains, urn, used)
     while position < len(order):
         t = order[position]
         position += 1
         own, row = chains.states[t], chains.rows[t]
         before, after = _neighbours(chains, t)
         _move(chains, before, own, after, -1)
-        _fill(state, chains, before, t, after, own, free, prior, urn, tables, logits, weights)
+        _fill(state, chains, before, t, after, own, free, prior, urn, offsets, tables, logits, weights)
         chosen = _draw(logits, weights, uniforms[t])
         opened, closed, stale = -1, -1, False
         if chains.sizes[own] == 0 and chosen != own:
@@ -131,6 +146,7 @@ def scan(state, chains, position, order, uniforms, free, prior, urn, tables):
                     stale = shift(state, row, own, -1.0)
                 shift(state, row, chosen, 1.0)
                 chains.counts[chosen] += 1
+                offsets[own], offsets[chosen] = urn[chains.counts[own]], urn[chains.counts[chosen]]
         if stale or opened + closed > -2:
             return position, opened, closed, stale
     return position, -1, -1, False

@@ -182,7 +182,10 @@ def _init_sequence(model: Any, data: Any, generator: torch.Generator, *, backend
     first = sequence.first_steps(data, NUM_FIRST, generator)
     state = sequence.init(model, first, generator)
     for _ in range(_FIRST_SWEEPS):
+        before = state.bound
         state = sequence.sweep(state, first, model, generator)
+        if state.bound - before <= backend.tolerance * first.num_data:
+            break
     return sequence.extrapolate(state, first, model, data)
 
 

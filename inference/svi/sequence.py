@@ -198,7 +198,9 @@ def update_rows(state: SequenceState, model: StateSpace) -> SequenceState:
     start = at(free)
     with torch.enable_grad():
         free = free.clone().requires_grad_()
-        optimizer = torch.optim.LBFGS([free], max_iter=_NUM_CLIMBS, line_search_fn="strong_wolfe")
+        optimizer = torch.optim.LBFGS(
+            [free], max_iter=_NUM_CLIMBS, tolerance_change=1e-6, line_search_fn="strong_wolfe"
+        )
 
         def loss() -> Tensor:
             optimizer.zero_grad()

@@ -1,0 +1,142 @@
+"""The posterior of a model of state sequences: decoding, smoothing, filtering, prediction and simulation.
+
+A draw g leaves rows of expected transition probabilities, the last column for all states not yet seen, and what a
+state's rows look like. That lumped state emits from the prior predictive; it is left like a sequence starts. New
+sequences take part in prediction only: they do not change a draw (math/discriminative-clustering, section 13).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..models.arrays import as_sequences, like
+from . import markov
+from .posterior import Posterior
+
+__all__ = ["SequencePosterior"]
+
+
+class SequencePosterior(Posterior):
+    """A fitted model of state sequences.
+
+    `samples` holds what `Posterior` names (`assignments` [S, N] are the states) and `log_start` [S, K + 1],
+    `log_transitions` [S, K, K + 1], `top_concentration` [S]. Methods take sequences as `fit` does: rows X [N, D] one
+    sequence after another with their `lengths`, NaN rows missing. Those that tell of states read the representative
+    draw (see `partition`); with `discriminative` its hyperplanes count as well as its likelihood.
+    """
+
+    def assign(self, X: Any, lengths: Any = None, *, discriminative: bool = False) -> Any:
+        """The most probable path [N] of states 0..K-1 (Viterbi)."""
+        chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
+        return like(markov.viterbi(*chain, sizes)[0], X)
+
+    def smooth(self, X: Any, lengths: Any = None, *, discriminative: bool = False) -> Any:
+        """p(z_t = k | the whole sequence) [N, K]."""
+        chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
+        return like(markov.smooth(*chain, sizes).marginals, X)
+
+    def filter(self, X: Any, lengths: Any = None, *, discriminative: bool = False) -> Any:
+        """p(z_t = k | the sequence up to t) [N, K]."""
+        chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
+        return like(markov.filter_states(*chain, sizes)[0], X)
+
+    def predict_state(self, X: Any, lengths: Any = None, *, discriminative: bool = False) -> Any:
+        """p(the state after the last step) [B, K + 1] of every sequence, a state not yet seen last."""
+        chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
+        last = torch.tensor(sizes, device=chain[0].device).cumsum(0) - 1
+        filtered = markov.filter_states(*chain, sizes)[0][last]
+        return like(filtered @ self.samples["log_transitions"][self.representative].exp(), X)
+
+    def log_predictive_density(self, X: Any, lengths: Any = None) -> Any:
+        """log of the mean over the draws of p(x_1, ..., x_T) [B] of new sequences, states summed out."""
+        if "centers" in self.samples:
+            raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
+        log_densities = []
+        for index in range(len(self.samples["weights"])):
+            chain, sizes = self._chain(X, lengths, index, unseen=True)
+            log_densities.append(markov.filter_states(*chain, sizes)[1])
+        stacked = torch.stack(log_densities)
+        return like(stacked.logsumexp(0) - np.log(len(stacked)), X)
+
+    def simulate(self, num_steps: int, *, num_sequences: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """(X [N, D], states [N]) of new sequences of `num_steps` each, from the representative draw.
+
+        Rows, then parameters of its family for every state, are drawn once for each call. States not yet seen are not
+        visited, and hyperplanes do not simulate.
+        """
+        if "centers" in self.samples:
+            raise NotImplementedError("Small-variance centres do not simulate. Fit with Gibbs or SVI.")
+        draw, likelihood = self.representative, self.model.likelihood
+        log_start, log_rows, chi = (
+            self.samples[name][draw] for name in ("log_start", "log_transitions", "hyperparameters")
+        )
+        generator = torch.Generator(chi.device).manual_seed(seed)
+        parameters = likelihood.draw(chi.contiguous(), generator)
+        start, rows = (table[..., :-1].softmax(-1) for table in (log_start, log_rows))
+        now = torch.multinomial(start.expand(num_sequences, -1), 1, generator=generator).squeeze(1)
+        path = [now]
+        for _ in range(num_steps - 1):
+            now = torch.multinomial(rows[now], 1, generator=generator).squeeze(1)
+            path.append(now)
+        states = torch.stack(path, 1).flatten()
+        own = {name: value[states] for name, value in parameters.items()}
+        return _draw_rows(likelihood, own, generator), states
+
+    def _chain(
+        self, X: Any, lengths: Any, index: int, *, discriminative: bool = False, unseen: bool = False
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], list[int]]:
+        """(log start [K], log transitions [K, K], log emissions [N, K]) of one draw, and the lengths.
+
+        States that the draw pads with, or that nobody is ever in, cannot be entered. With `unseen` the states not yet
+        seen are one more.
+        """
+        samples = self.samples
+        rows, sizes, observed = as_sequences(
+            X, lengths, num_features=self.model.num_features, like=samples["log_mixture"]
+        )
+        log_start, log_rows = samples["log_start"][index], samples["log_transitions"][index]
+        emission = self._log_emission(rows, index, unseen=unseen)
+        if discriminative:
+            scores = torch.einsum("np,kpc->nkc", self.model.features(rows), samples["weights"][index])
+            gain = self.model.log_margin(scores, self.model.targets(rows).unsqueeze(1))
+            emission = emission + torch.nn.functional.pad(gain, (0, unseen))
+        emission = torch.where(observed.unsqueeze(1), emission, 0.0)
+        if unseen:
+            return (log_start, torch.cat([log_rows, log_start.unsqueeze(0)]), emission), sizes
+        return (log_start[:-1], log_rows[:, :-1], emission), sizes
+
+    def _log_emission(self, rows: Tensor, index: int, *, unseen: bool) -> Tensor:
+        """log p(x_t | state k) [N, K], or -scale times the divergence from its centre."""
+        likelihood = self.model.likelihood
+        if "centers" in self.samples:
+            cost = likelihood.divergence(likelihood.coordinates(rows), self.samples["centers"][index])
+            return -self.samples["scale"][index] * cost
+        chi = self.samples["hyperparameters"][index]
+        if unseen:
+            chi = torch.cat([chi, likelihood.prior().unsqueeze(0)])
+        return likelihood.log_predictive(rows, chi)
+
+    def _no_labels(self) -> ValueError:
+        return ValueError(f"{type(self.model).__name__} finds states without labels: use assign(X) or smooth(X).")
+
+    def decision_function(self, X: Any) -> Any:
+        """A model of states has no labels: raises ValueError."""
+        raise self._no_labels()
+
+    def predict(self, X: Any) -> Any:
+        """A model of states has no labels: raises ValueError."""
+        raise self._no_labels()
+
+    def predict_proba(self, X: Any) -> Any:
+        """A model of states has no labels: raises ValueError."""
+        raise self._no_labels()
+
+
+def _draw_rows(likelihood: Any, parameters: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+    from ..models.distributions.sampling import draw
+
+    return draw(likelihood.distribution(parameters), generator)
