@@ -7,7 +7,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin, clone
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..inference import SVI, SequencePosterior
 from ..inference.backend import Backend
@@ -43,7 +44,6 @@ class SequenceClusterer(ClusterMixin, BaseEstimator):
 
     posterior_: SequencePosterior
     labels_: NDArray[np.int64]
-    n_features_in_: int
 
     def __init__(self, model: StateSpace | None = None, inference: Backend | None = None) -> None:
         self.model = model
@@ -53,10 +53,10 @@ class SequenceClusterer(ClusterMixin, BaseEstimator):
         """Fit copies of the model and the backend to the steps X [N, D] of sequences; y is ignored."""
         model = IHMM() if self.model is None else clone(self.model)
         inference = SVI() if self.inference is None else clone(self.inference)
-        rows = np.array(X, dtype=np.float64)  # a copy, which torch may share
-        posterior = inference.fit(model, rows, lengths=lengths)
-        assert isinstance(posterior, SequencePosterior)  # a model of states has no other
-        self.posterior_, self.n_features_in_ = posterior, rows.shape[1]
+        if not isinstance(model, StateSpace):
+            raise ValueError(f"model is {type(model).__name__}; expected IHMM or DIH. Other models have Clusterer.")
+        posterior = inference.fit(model, self._rows(X, ensure_min_samples=2), lengths=lengths)
+        self.posterior_ = posterior  # type: ignore[assignment]  # that of a model of states
         partition = posterior.partition().cpu().numpy()
         counts = np.bincount(partition, minlength=posterior.samples["log_mixture"].shape[1] - 1)
         # a backend may leave states empty, but labels count from 0 without gaps
@@ -67,10 +67,20 @@ class SequenceClusterer(ClusterMixin, BaseEstimator):
     def predict(self, X: ArrayLike, lengths: ArrayLike | None = None) -> NDArray[np.int64]:
         """The most probable path [N] of new sequences, in the numbering of `labels_`."""
         check_is_fitted(self)
-        return self._label_of_state[self.posterior_.assign(np.array(X, dtype=np.float64), lengths)]
+        return self._label_of_state[self.posterior_.assign(self._rows(X, reset=False), lengths)]
 
     @property
     def n_components_(self) -> int:
         """Number of occupied states."""
         check_is_fitted(self)
         return self.posterior_.num_components
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _rows(self, X: ArrayLike, **checks: Any) -> Any:
+        # torch shares memory with the array, which it needs to be writable
+        options: dict[str, Any] = {"dtype": [np.float64, np.float32], "force_writeable": True}
+        return validate_data(self, X, ensure_all_finite="allow-nan", **options, **checks)

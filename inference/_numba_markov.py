@@ -1,9 +1,8 @@
 """Forward-backward recursions compiled: scaled probabilities, one loop over the steps of each sequence.
 
 What underflows may be all that is left later, where steps are forbidden or nearly so. Filtered probabilities below
-_KEPT therefore become 0, but an upper bound of their logs goes on (`_careful_row`); so does that of a state into which
-no more than _CERTAIN flows. As long as every bound stays below _KEPT, what is left out is below e^-50 of what is kept,
-wherever the two meet. Otherwise the sequence has log weight -inf on return; `markov` then takes it in logs.
+e^-500 are therefore stored as their logarithms, which are negative, and a state into which less than e^-450 flows is
+taken in logs from all states before it. What is left out anywhere else is below e^-50 of what it would be added to.
 """
 
 import math
@@ -15,23 +14,23 @@ __all__ = ["LEAST_STEP", "backward_sample", "forward", "smooth", "viterbi"]
 
 # -inf keeps its meaning; a division does not look for zero
 _OPTIONS = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
-LEAST_STEP = -200.0  # log weight; with _KEPT still a normal number
+LEAST_STEP = -200.0  # log weight; times _KEPT it is still a normal number
 _LOG_KEPT = -500.0
 _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
 
 
 @njit(cache=True, **_OPTIONS)
 def forward(log_steps, steps, emission, tops, bounds, log_slices, rough, filtered, predicted, log_weights):
-    """Fills filtered [N, K] = p(z_t | up to t) and log_weights [B]; predicted [N, K] = p(z_t | before t) unless empty.
+    """Fills filtered [N, K] = p(z_t | up to t), or its log if negative, and log_weights [B].
 
     steps [K + 1, K] are transitions and, last, starts; rough says that some are below LEAST_STEP. On entry, filtered is
     exp(emission - tops) with tops [N] the largest of each row. With slices [N] a step is allowed where its log weight
-    is larger, and then weighs 1.
+    is larger, and then weighs 1. Unless empty, predicted [N, K] becomes p(z_t | before t), 0 where taken in logs.
     """
     K, sliced = emission.shape[1], len(log_slices) > 0
-    message, hidden, before = np.empty(K), np.empty(K), np.empty(K + 1)
+    message, log_message = np.empty(K), np.empty(K)
     for b in range(len(bounds) - 1):
-        log_weight, lost = 0.0, False
+        log_weight, hidden = 0.0, False
         for t in range(bounds[b], bounds[b + 1]):
             for k in range(K):
                 message[k] = 0.0
@@ -53,99 +52,102 @@ def forward(log_steps, steps, emission, tops, bounds, log_slices, rough, filtere
             for k in range(K):
                 filtered[t, k] /= total
                 small = filtered[t, k] < _KEPT or message[k] < _CERTAIN
-                doubtful += 1.0 if small and (message[k] > 0.0 or lost or rough) else 0.0
-            log_total = math.log(total) + tops[t]
-            if doubtful > 0.0 or not total > 1e-100:
-                for j in range(K + 1):
-                    before[j] = -np.inf
-                    if first:
-                        before[j] = 0.0 if j == K else -np.inf
-                    elif j < K and filtered[t - 1, j] > 0.0:
-                        before[j] = math.log(filtered[t - 1, j])
-                    elif j < K and lost:
-                        before[j] = hidden[j]
-                log_total = _careful_row(log_steps, before, emission, t, log_slices, message, filtered, hidden)
-                if log_total == -np.inf:
-                    log_weight = -np.inf
-                    break
-                lost = False
+                doubtful += 1.0 if small and (message[k] > 0.0 or hidden or rough) else 0.0
+            if doubtful == 0.0 and total > 1e-100:
+                log_weight += math.log(total) + tops[t]
+                hidden = False
+            else:
                 for k in range(K):
-                    lost = lost or hidden[k] > -np.inf
-            log_weight += log_total
+                    log_message[k] = -np.inf
+                    if message[k] >= _CERTAIN:
+                        log_message[k] = math.log(message[k])
+                    elif message[k] > 0.0 or hidden or rough:
+                        message[k] = 0.0
+                        log_message[k] = _log_inflow(log_steps, filtered, t, k, first, log_slices)
+                log_weight += _normalize_logs(log_message, emission, t, filtered)
+                hidden = False
+                for k in range(K):
+                    hidden = hidden or filtered[t, k] < 0.0
             if len(predicted) > 0:
                 for k in range(K):
                     predicted[t, k] = message[k]
         log_weights[b] = log_weight
 
 
-@njit(cache=True, **_OPTIONS)
-def _careful_row(log_steps, before, emission, t, log_slices, message, filtered, hidden):
-    """One row of `forward` relative to the states that are reached; returns the log of its total, -inf if in doubt.
+@njit(**_OPTIONS)
+def _log(filtered):
+    """Of a stored probability."""
+    if filtered > 0.0:
+        return math.log(filtered)
+    return filtered if filtered < 0.0 else -np.inf
 
-    before [K + 1] are logs of the row before, or their bounds; hidden [K] become the bounds of what is left out.
-    """
-    K, sliced = len(message), len(log_slices) > 0
-    top = -np.inf
+
+@njit(cache=True, **_OPTIONS)
+def _log_inflow(log_steps, filtered, t, k, first, log_slices):
+    """log p(z_t = k | before t) in logs throughout."""
+    K, sliced = len(log_steps) - 1, len(log_slices) > 0
+    top, total = -np.inf, 0.0
+    for j in range(K, K + 1) if first else range(K):
+        step = log_steps[j, k]
+        if sliced:
+            step = 0.0 if step > log_slices[t] else -np.inf
+        value = step if first or step == -np.inf else step + _log(filtered[t - 1, j])
+        if value > top:
+            total = total * math.exp(top - value) + 1.0
+            top = value
+        elif value > top - 40.0:  # smaller ones vanish in the rounding
+            total += math.exp(value - top)
+    return top + math.log(total) if total > 0.0 else -np.inf
+
+
+@njit(cache=True, **_OPTIONS)
+def _normalize_logs(log_message, emission, t, filtered):
+    """Filtered row t from what flows into it, all in logs; returns the log of its total."""
+    K, top, total = len(log_message), -np.inf, 0.0
     for k in range(K):
-        hidden[k] = -np.inf
-        if message[k] < _CERTAIN:
-            message[k] = 0.0
-            own, others = -np.inf, -np.inf
-            for j in range(K + 1):
-                step = log_steps[j, k]
-                if sliced:
-                    step = 0.0 if step > log_slices[t] else -np.inf
-                if j == k:  # apart, so that a state that only stays is bounded by its own weight, however long
-                    own = before[j] + step
-                else:
-                    others = max(others, before[j] + step)
-            others += math.log(K)
-            larger = max(own, others)
-            if larger > -np.inf:
-                hidden[k] = larger + math.log1p(math.exp(min(own, others) - larger))
-        elif emission[t, k] > top:
-            top = emission[t, k]
-    total = 0.0
+        if log_message[k] > -np.inf:  # a state that cannot be reached counts for nothing, whatever it emits
+            log_message[k] += emission[t, k]
+        top = max(top, log_message[k])
     for k in range(K):
-        # a state that cannot be reached must not overflow
-        filtered[t, k] = message[k] * math.exp(emission[t, k] - top) if message[k] > 0.0 else 0.0
-        total += filtered[t, k]
-    if not total > 0.0:
-        return -np.inf
-    log_total = math.log(total)
+        total += math.exp(log_message[k] - top)
+    top += math.log(total)
     for k in range(K):
-        filtered[t, k] /= total
-        if message[k] > 0.0 and filtered[t, k] < _KEPT:
+        value = log_message[k] - top
+        filtered[t, k] = value if value < _LOG_KEPT else math.exp(value)
+        if value == -np.inf:
             filtered[t, k] = 0.0
-            hidden[k] = math.log(message[k]) + emission[t, k] - top - log_total
-        elif message[k] == 0.0:
-            hidden[k] += emission[t, k] - top - log_total
-            if hidden[k] > _LOG_KEPT:
-                return -np.inf
-    return log_total + top
+    return top
 
 
 @njit(cache=True, **_OPTIONS)
-def backward_sample(columns, filtered, bounds, log_slices, uniforms, failed, states):
-    """States [N] given filtered probabilities, last step first, by inverse CDF; passes over sequences that failed.
-
-    columns [K, K] is the transposed transition matrix, in logs if there are slices.
-    """
+def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms, states):
+    """States [N] given filtered probabilities, last step first, by inverse CDF; columns are transposed transitions."""
     K, sliced = len(columns), len(log_slices) > 0
     weights = np.empty(K)
     for b in range(len(bounds) - 1):
-        if failed[b]:
-            continue
         for t in range(bounds[b + 1] - 1, bounds[b] - 1, -1):
-            total = 0.0
+            last, following, total = t == bounds[b + 1] - 1, 0, 0.0
+            if not last:
+                following = states[t + 1]
             for j in range(K):
-                weights[j] = filtered[t, j]
-                if t + 1 < bounds[b + 1]:
-                    step = columns[states[t + 1], j]
+                weights[j] = max(filtered[t, j], 0.0)
+                if not last:
+                    step = columns[following, j]
                     if sliced:
-                        step = 1.0 if step > log_slices[t + 1] else 0.0
+                        step = 1.0 if log_columns[following, j] > log_slices[t + 1] else 0.0
                     weights[j] *= step
                 total += weights[j]
+            if total < _CERTAIN:
+                top, total = -np.inf, 0.0
+                for j in range(K):
+                    step = log_columns[following, j]
+                    if sliced:
+                        step = 0.0 if step > log_slices[t + 1] else -np.inf
+                    weights[j] = _log(filtered[t, j]) + step
+                    top = max(top, weights[j])
+                for j in range(K):
+                    weights[j] = math.exp(weights[j] - top)
+                    total += weights[j]
             level, chosen = uniforms[t] * total, 0
             for j in range(K):
                 if weights[j] > 0.0:
@@ -157,39 +159,54 @@ def backward_sample(columns, filtered, bounds, log_slices, uniforms, failed, sta
 
 
 @njit(cache=True, **_OPTIONS)
-def smooth(transition, filtered, bounds, failed, marginals, products):
-    """Turns marginals [N, K], p(z_t | before t) on entry, into p(z_t | all); passes over sequences that failed.
+def smooth(log_columns, transition, filtered, bounds, marginals, products, moves):
+    """Turns marginals [N, K], p(z_t | before t) on entry, into p(z_t | all).
 
-    p(j at t | all) = p(j | up to t) sum_k transition_jk p(k at t + 1 | all) / p(k at t + 1 | up to t)
+    p(j at t, k at t + 1 | all) = p(j | up to t) transition_jk p(k at t + 1 | all) / p(k at t + 1 | up to t)
 
-    Adds to products [K, K] what, times the transition matrix, are expected counts.
+    Adds to products [K, K] what, times the transition matrix, are expected counts; to moves those taken in logs.
     """
     K = len(transition)
-    ratio, inner = np.empty(K), np.empty(K)
+    ratio, inner, later = np.empty(K), np.empty(K), np.empty(K)
     for b in range(len(bounds) - 1):
-        if failed[b]:
-            continue
         last = bounds[b + 1] - 1
         for t in range(last, bounds[b] - 1, -1):
             total = 0.0
             for j in range(K):
-                inner[j] = 1.0
+                inner[j] = max(filtered[t, j], 0.0)
                 if t < last:
                     value = 0.0
                     for k in range(K):
                         value += transition[j, k] * ratio[k]
-                    inner[j] = value
-                inner[j] *= filtered[t, j]
-                total += inner[j]
+                    inner[j] *= value
             if t < last:
                 for j in range(K):
-                    weight = filtered[t, j] / total
-                    if weight > 0.0:
+                    if filtered[t, j] > 0.0:
                         for k in range(K):
-                            products[j, k] += weight * ratio[k]
+                            products[j, k] += filtered[t, j] * ratio[k]
+                for k in range(K):
+                    if later[k] > 0.0 and ratio[k] == 0.0:
+                        _add_moves(log_columns, filtered, t, k, later[k], inner, moves)
             for j in range(K):
-                ratio[j] = inner[j] / (total * marginals[t, j]) if inner[j] > 0.0 else 0.0
-                marginals[t, j] = inner[j] / total
+                total += inner[j]
+            for j in range(K):
+                later[j] = inner[j] / total
+                ratio[j] = later[j] / marginals[t, j] if marginals[t, j] > 0.0 else 0.0
+                marginals[t, j] = later[j]
+
+
+@njit(cache=True, **_OPTIONS)
+def _add_moves(log_columns, filtered, t, k, probability, inner, moves):
+    """The steps from t into state k, in logs."""
+    top, total = -np.inf, 0.0
+    for j in range(len(inner)):
+        top = max(top, _log(filtered[t, j]) + log_columns[k, j])
+    for j in range(len(inner)):
+        total += math.exp(_log(filtered[t, j]) + log_columns[k, j] - top)
+    for j in range(len(inner)):
+        weight = probability * math.exp(_log(filtered[t, j]) + log_columns[k, j] - top) / total
+        inner[j] += weight
+        moves[j, k] += weight
 
 
 @njit(cache=True, **_OPTIONS)

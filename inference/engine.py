@@ -116,7 +116,7 @@ def run(kernel: Kernel, model: Config, data: Any, schedule: Schedule) -> list[Ch
             if interrupted():
                 warnings.warn(
                     f"Interrupted in step {chain.step} of {schedule.num_steps}, chain {index + 1} of "
-                    f"{schedule.num_chains}; returning what was drawn so far.",
+                    f"{schedule.num_chains}; returning {_what_there_is(chains, schedule)}.",
                     FitInterrupted,
                     stacklevel=3,
                 )
@@ -124,6 +124,13 @@ def run(kernel: Kernel, model: Config, data: Any, schedule: Schedule) -> list[Ch
     if schedule.checkpoint:
         _write_chains(schedule.checkpoint, chains, fingerprint)
     return chains
+
+
+def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
+    keeps_draws = schedule.keep(schedule.num_steps - 1)
+    if keeps_draws and not any(chain.draws for chain in chains):
+        return "the state that the warm-up had reached, which is no draw from the posterior"
+    return "what was drawn so far"
 
 
 def _advance(chain: Chain, kernel: Kernel, model: Config, data: Any, schedule: Schedule) -> None:

@@ -3,8 +3,8 @@
     w(z) = start(z_1) e_1(z_1) prod_{t > 1} transition(z_{t-1}, z_t) e_t(z_t)
 
 for each sequence; weights need not be normalized. The rows of all sequences are stacked, and nothing is N x K x K.
-Compiled on a CPU with scaled probabilities; elsewhere, and for sequences whose scaled weights vanish, batched over the
-sequences in logs.
+Compiled on a CPU with scaled probabilities (in logs where they underflow); elsewhere batched over the sequences in
+logs.
 
 Sources: Rabiner (1989); Scott (2002) for the sampler; Van Gael et al. (2008) for its slices
 (math/discriminative-clustering, sections 11 to 13).
@@ -39,24 +39,25 @@ class Chain(NamedTuple):
     transition: Tensor  # [K, K], from row to column
     emission: Tensor  # [N, K]
     lengths: list[int]
-    slices: Tensor | None = None  # [N] a step is allowed if its log weight is larger, and then weighs 1
+    slices: Tensor | None  # [N] a step is allowed if its log weight is larger, and then weighs 1
 
     @classmethod
     def of(
         cls, start: Tensor, transition: Tensor, emission: Tensor, lengths: list[int], slices: Tensor | None = None
     ) -> Chain:
-        """The chain in double precision."""
+        """The chain in double precision, shapes checked."""
         if sum(lengths) != len(emission):
             raise ValueError(f"lengths add up to {sum(lengths)}, but there are {len(emission)} rows of emissions.")
-        return cls(start.double(), transition.double(), emission.double(), lengths, slices)
-
-    def rows(self, chosen: list[int]) -> tuple[Chain, Tensor]:
-        """Some of the sequences, and their rows [N']."""
-        parts = torch.arange(len(self.emission), device=self.emission.device).split(self.lengths)
-        rows = torch.cat([parts[index] for index in chosen])
-        slices = None if self.slices is None else self.slices[rows]
-        lengths = [self.lengths[index] for index in chosen]
-        return self._replace(emission=self.emission[rows], lengths=lengths, slices=slices), rows
+        if min(lengths, default=0) < 1:
+            raise ValueError(f"lengths has {min(lengths, default=0)}; every sequence needs at least one row.")
+        K = emission.shape[1]
+        _require_shape("log_start", start, (K,))
+        _require_shape("log_transition", transition, (K, K))
+        if slices is not None:
+            _require_shape("log_slices", slices, (len(emission),))
+            slices = slices.detach().double()
+        start, transition, emission = (tensor.detach().double() for tensor in (start, transition, emission))
+        return cls(start, transition, emission, lengths, slices)
 
 
 def filter_states(
@@ -89,26 +90,23 @@ def sample_paths(
     *,
     compiled: bool | None = None,
 ) -> Tensor:
-    """States [N] drawn from p(z) prop. to w(z) by inverse CDF from uniforms [N].
+    """States [N] drawn from p(z) prop. to w(z): filtered forwards, drawn backwards by inverse CDF from uniforms [N].
 
-    With log_slices [N] only steps whose log weight is larger are allowed, and they weigh 1 (beam sampling).
+    With log_slices [N] only steps whose log weight is larger are allowed, and they weigh 1 (beam sampling). At the
+    first row of a sequence the step is log_start. Other arguments as in `filter_states`.
     """
     chain = Chain.of(log_start, log_transition, log_emission, lengths, log_slices)
+    _require_shape("uniforms", uniforms, (len(log_emission),))
     if not _use_compiled(chain, compiled):
         return _sample_in_logs(chain, uniforms.double())
     from . import _numba_markov
 
-    filtered, log_weights = _forward(chain)
+    filtered, _, _ = _forward(chain)
     states = np.empty(len(log_emission), np.int64)
-    failed = log_weights == -np.inf
-    columns = np.ascontiguousarray(chain.transition.exp().numpy().T)
-    values = uniforms.double().numpy()
-    _numba_markov.backward_sample(columns, filtered, _bounds(lengths), _slices(chain), values, states, failed)
-    result = torch.from_numpy(states)
-    if chosen := np.flatnonzero(failed).tolist():
-        part, rows = chain.rows(chosen)
-        result[rows] = _sample_in_logs(part, uniforms[rows].double())
-    return result
+    columns, log_columns = _transposed(chain.transition.exp()), _transposed(chain.transition)
+    values = np.ascontiguousarray(uniforms.double().numpy())
+    _numba_markov.backward_sample(log_columns, columns, filtered, _bounds(lengths), _slices(chain), values, states)
+    return torch.from_numpy(states)
 
 
 def smooth(
@@ -121,22 +119,13 @@ def smooth(
     else:
         from . import _numba_markov
 
-        filtered, log_weights = _forward(chain)
-        marginals, products = np.empty_like(filtered), np.zeros((len(log_start), len(log_start)))
-        failed = log_weights == -np.inf
-        transition = np.ascontiguousarray(chain.transition.exp().numpy())
-        emission = np.ascontiguousarray(chain.emission.numpy())
-        bounds = _bounds(lengths)
-        _numba_markov.smooth(transition, emission, filtered, bounds, marginals, products, failed)
-        moves, whole = torch.from_numpy(products * transition), torch.from_numpy(marginals)
-        weights = torch.from_numpy(log_weights)
-        if chosen := np.flatnonzero(failed).tolist():
-            part, rows = chain.rows(chosen)
-            rest = _smooth_in_logs(part)
-            whole[rows], weights[chosen] = rest.marginals, rest.log_normalizers
-            moves = moves + rest.transitions
-        first = torch.from_numpy(bounds[:-1])
-        result = Smoothed(whole, whole[first].sum(0), moves, weights)
+        filtered, marginals, log_weights = _forward(chain, smooth=True)
+        transition, bounds = (chain.transition - _largest_step(chain)).exp().contiguous().numpy(), _bounds(lengths)
+        products, moves = np.zeros_like(transition), np.zeros_like(transition)
+        _numba_markov.smooth(_transposed(chain.transition), transition, filtered, bounds, marginals, products, moves)
+        moves += products * transition
+        table, starts = torch.from_numpy(marginals), marginals[bounds[:-1]].sum(0)
+        result = Smoothed(table, torch.from_numpy(starts), torch.from_numpy(moves), torch.from_numpy(log_weights))
     return Smoothed(*(tensor.to(log_emission) for tensor in result))
 
 
@@ -171,49 +160,78 @@ def _bounds(lengths: list[int]) -> np.ndarray:
 
 
 def _slices(chain: Chain) -> np.ndarray:
-    return np.empty(0) if chain.slices is None else chain.slices.double().exp().numpy()
+    return np.empty(0) if chain.slices is None else np.ascontiguousarray(chain.slices.numpy())
 
 
-def _forward(chain: Chain) -> tuple[np.ndarray, np.ndarray]:
-    """Filtered probabilities [N, K], and log normalizers [B]: -inf where the scaled weights vanish."""
+def _transposed(table: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(table.numpy().T)
+
+
+def _largest_step(chain: Chain) -> float:
+    largest = float(chain.transition.max())
+    return largest if np.isfinite(largest) else 0.0
+
+
+def _forward(chain: Chain, smooth: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p(z_t | up to t) [N, K], p(z_t | before t) [N, K] if smooth, log normalizers [B]; see _numba_markov."""
     from . import _numba_markov
 
-    filtered, log_weights = np.empty(chain.emission.shape), np.empty(len(chain.lengths))
-    tables = chain.start.exp().numpy(), np.ascontiguousarray(chain.transition.exp().numpy())
-    emission = np.ascontiguousarray(chain.emission.numpy())
-    _numba_markov.forward(*tables, emission, _bounds(chain.lengths), _slices(chain), filtered, log_weights)
-    return filtered, log_weights
+    log_weights = np.empty(len(chain.lengths))
+    log_steps = torch.cat([chain.transition, chain.start.unsqueeze(0)])
+    if chain.slices is None:  # the same for all steps of all paths; added to the normalizers again
+        log_steps = log_steps - _largest_step(chain)
+    rough = chain.slices is None and bool(((log_steps < _numba_markov.LEAST_STEP) & (log_steps > -torch.inf)).any())
+    tops = chain.emission.amax(1)
+    filtered = (chain.emission - tops.unsqueeze(1)).exp_().contiguous().numpy()
+    predicted = np.empty(filtered.shape if smooth else (0, 0))
+    _numba_markov.forward(
+        log_steps.numpy(),
+        log_steps.exp().numpy(),
+        np.ascontiguousarray(chain.emission.numpy()),
+        tops.numpy(),
+        _bounds(chain.lengths),
+        _slices(chain),
+        rough,
+        filtered,
+        predicted,
+        log_weights,
+    )
+    if chain.slices is None:
+        log_weights += _largest_step(chain) * np.asarray(chain.lengths)
+    _require_paths(torch.from_numpy(log_weights))
+    return filtered, predicted, log_weights
 
 
 def _filtered(chain: Chain, compiled: bool | None) -> tuple[Tensor, Tensor]:
     if not _use_compiled(chain, compiled):
         messages, log_weights = _messages(chain)
-        return _unpad(messages.softmax(-1), chain.lengths), log_weights
-    table, weights = _forward(chain)
-    filtered, log_weights = torch.from_numpy(table), torch.from_numpy(weights)
-    if chosen := np.flatnonzero(weights == -np.inf).tolist():
-        part, rows = chain.rows(chosen)
-        filtered[rows], log_weights[chosen] = _filtered(part, False)
-    return filtered, log_weights
+        return _unpad(messages.exp(), chain.lengths), log_weights
+    table, _, weights = _forward(chain)
+    filtered = torch.from_numpy(table)
+    return torch.where(filtered < 0.0, filtered.exp(), filtered), torch.from_numpy(weights)
 
 
 # -- in logs, on any device; [B, longest, ...] -------------------------------------------------------------------------
 
 
 def _messages(chain: Chain) -> tuple[Tensor, Tensor]:
-    """Forward messages [B, L, K] (the last one of a sequence is repeated after its end) and log normalizers [B]."""
+    """log p(z_t | up to t) [B, L, K] (the last one of a sequence is repeated after its end) and log normalizers [B]."""
     emission = pad_sequences(chain.emission, chain.lengths)
     last = _last(chain)
     start, slices = chain.start.expand(len(last), -1), None
     if chain.slices is not None:
         slices = pad_sequences(chain.slices, chain.lengths)
         start = _allowed(start, slices[:, :1])
-    messages = [start + emission[:, 0]]
+    message = start + emission[:, 0]
+    total = message.logsumexp(1, keepdim=True)
+    # small numbers keep their digits: totals apart from the messages
+    messages, log_weights = [message - total], total.squeeze(1)
     for t in range(1, emission.shape[1]):
-        table = _step(chain, slices, t)
-        message = torch.logsumexp(messages[-1].unsqueeze(2) + table, 1) + emission[:, t]
-        messages.append(torch.where((t <= last).unsqueeze(1), message, messages[-1]))
-    log_weights = messages[-1].logsumexp(1)
+        inside = (t <= last).unsqueeze(1)
+        message = torch.logsumexp(messages[-1].unsqueeze(2) + _step(chain, slices, t), 1) + emission[:, t]
+        total = message.logsumexp(1, keepdim=True)
+        messages.append(torch.where(inside, message - total, messages[-1]))
+        log_weights = log_weights + torch.where(inside, total, 0.0).squeeze(1)
     _require_paths(log_weights)
     return torch.stack(messages, 1), log_weights
 
@@ -247,9 +265,10 @@ def _smooth_in_logs(chain: Chain) -> Smoothed:
     for t in range(emission.shape[1] - 2, -1, -1):
         inside = (t < last).view(-1, 1)
         ahead = (emission[:, t + 1] + behind).unsqueeze(1) + chain.transition
-        joint = messages[:, t].unsqueeze(2) + ahead - log_weights.view(-1, 1, 1)
-        moves += torch.where(inside.unsqueeze(2), joint.exp(), 0.0).sum(0)
-        behind = torch.where(inside, ahead.logsumexp(2), behind)
+        joint = (messages[:, t].unsqueeze(2) + ahead).flatten(1).softmax(1).view_as(ahead)
+        moves += torch.where(inside.unsqueeze(2), joint, 0.0).sum(0)
+        message = ahead.logsumexp(2)
+        behind = torch.where(inside, message - message.amax(1, keepdim=True), behind)
         marginals.append((messages[:, t] + behind).softmax(1))
     table = torch.stack(marginals[::-1], 1)
     return Smoothed(_unpad(table, chain.lengths), table[:, 0].sum(0), moves, log_weights)
@@ -290,7 +309,13 @@ def _unpad(table: Tensor, lengths: list[int]) -> Tensor:
 
 
 def _require_paths(log_weights: Tensor) -> None:
-    if impossible := torch.nonzero(~(log_weights > -torch.inf)).flatten().tolist():
+    if impossible := torch.nonzero(~log_weights.isfinite()).flatten().tolist():
         raise FloatingPointError(
-            f"No path of sequence {impossible[0]} has a positive weight. Standardize X, or check for forbidden steps."
+            f"No path of sequence {impossible[0]} has a positive finite weight. "
+            "Standardize X, or check for forbidden steps."
         )
+
+
+def _require_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {list(shape)}.")

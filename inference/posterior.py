@@ -53,9 +53,10 @@ class Trace:
 
     @property
     def final(self) -> Tensor:
-        """The last value [chains] of every chain."""
+        """The last value [chains] of every chain; NaN for one that was stopped before its first step."""
+        values = torch.cat([self.values, self.values.new_full((len(self.values), 1), torch.nan)], 1)
         last = (~self.values.isnan()).sum(1) - 1
-        return self.values.gather(1, last.unsqueeze(1)).squeeze(1)
+        return values.gather(1, (last % values.shape[1]).unsqueeze(1)).squeeze(1)
 
 
 class Posterior:
@@ -132,8 +133,7 @@ class Posterior:
         for part in rows.split(_CHUNK):
             log_weights = self._log_weights(part, self.representative, nearest=not discriminative)[:, :-1]
             if discriminative:
-                scores = torch.einsum("np,kpc->nkc", self.model.features(part), self._weights)
-                log_weights = log_weights + self.model.log_margin(scores, scores.new_ones(1))
+                log_weights = log_weights + self._gain(part, self.representative)
             chosen.append(log_weights.argmax(1))
         return like(torch.cat(chosen), X)
 
@@ -240,8 +240,7 @@ class Posterior:
             "largest_component": sizes[:, 0],
             "concentration": self.samples["concentration"],
         }
-        if "log_joint" in self.samples:
-            kept["log_joint"] = self.samples["log_joint"]
+        kept |= {name: self.samples[name] for name in ("top_concentration", "log_joint") if name in self.samples}
         if len(set(self.num_draws)) != 1:
             raise ValueError(f"The chains have {self.num_draws} draws, but arviz needs equal numbers. Resume the fit.")
         shape = (len(self.num_draws), self.num_draws[0])
@@ -265,7 +264,7 @@ class Posterior:
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use assign(X) or predict(X).")
 
     def _decision(self, X: Tensor) -> Tensor:
-        if self.samples["weights"].shape[-1] == 0:
+        if self.model.classes is None and self.model.loss.target == "sign":
             raise ValueError(f"{type(self.model).__name__} has no labels to predict; use assign(X).")
         mean = self._mean(X, averaged=self._average)
         if not self._is_probabilistic:
@@ -298,10 +297,18 @@ class Posterior:
         share = torch.stack(log_evidence).softmax(0)
         return torch.einsum("sn,snc->nc", share, torch.stack(means))
 
-    @property
-    def _weights(self) -> Tensor:
-        """Classifiers [K, P, C] of the representative draw."""
-        return self.samples["weights"][self.representative]
+    def _gain(self, X: Tensor, index: int) -> Tensor:
+        """h(f) [N, K]: what the hyperplanes of draw `index` add to the log weight of a component.
+
+        Of variational hyperplanes it is the difference of the bounds of E log phi, as in the fit.
+        """
+        features, weights = self.model.features(X), self.samples["weights"][index]
+        scores = torch.einsum("np,kpc->nkc", features, weights)
+        if "precision_tril" not in self.samples or not scores.numel():
+            return self.model.log_margin(scores, self.model.targets(X).unsqueeze(1))
+        variance = Ridge(weights, self.samples["precision_tril"][index]).score_variance(features)
+        bound, one = self.model.loss.expected_log_factor, torch.ones_like(scores)
+        return (bound(scores, variance, one) - bound(scores, variance, -one)).sum(-1)
 
     def _log_weights(self, X: Tensor, index: int, *, nearest: bool = True) -> Tensor:
         """log W [N, K + 1] of draw `index`, the last column a component not yet seen.
@@ -352,8 +359,10 @@ def _pad(draw: Draw, most: int) -> Draw:
         if name in draw:
             none = draw[name].new_full((*draw[name].shape[:-1], missing), -torch.inf)
             padded[name] = torch.cat([draw[name][..., :-1], none, draw[name][..., -1:]], -1)
-    for name in ("hyperparameters", "centers", "weights", "log_transitions"):
+    for name in ("hyperparameters", "centers", "weights", "precision_tril", "log_transitions"):
         if name in draw:
             first = padded[name][:1] * (0 if name == "weights" else 1)
             padded[name] = torch.cat([padded[name], first.expand(missing, *first.shape[1:])])
+    if "responsibilities" in draw:
+        padded["responsibilities"] = torch.nn.functional.pad(draw["responsibilities"], (0, missing))
     return padded

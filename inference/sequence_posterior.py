@@ -7,13 +7,14 @@ sequences take part in prediction only: they do not change a draw (math/discrimi
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..models.arrays import as_sequences, like
+from ..models.distributions.sampling import draw as draw_from
 from . import markov
 from .posterior import Posterior
 
@@ -60,23 +61,32 @@ class SequencePosterior(Posterior):
             chain, sizes = self._chain(X, lengths, index, unseen=True)
             log_densities.append(markov.filter_states(*chain, sizes)[1])
         stacked = torch.stack(log_densities)
-        return like(stacked.logsumexp(0) - np.log(len(stacked)), X)
+        return like(stacked.logsumexp(0) - math.log(len(stacked)), X)
 
-    def simulate(self, num_steps: int, *, num_sequences: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
+    def simulate(self, num_steps: int, *, num_sequences: int = 1, seed: int = 0, given: Any = None) -> tuple[Any, Any]:
         """(X [N, D], states [N]) of new sequences of `num_steps` each, from the representative draw.
 
-        Rows, then parameters of its family for every state, are drawn once for each call. States not yet seen are not
-        visited, and hyperplanes do not simulate.
+        Parameters of its family are drawn for every state, once for all sequences; transitions have their expected
+        probabilities. States not yet seen are not visited, and hyperplanes do not simulate.
+
+        Parameters
+        ----------
+        given : rows [M, D] of a sequence that the new ones go on from; None: they start as sequences do
         """
+        for name, value in {"num_steps": num_steps, "num_sequences": num_sequences}.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1.")
         if "centers" in self.samples:
             raise NotImplementedError("Small-variance centres do not simulate. Fit with Gibbs or SVI.")
         draw, likelihood = self.representative, self.model.likelihood
-        log_start, log_rows, chi = (
+        start, log_rows, chi = (
             self.samples[name][draw] for name in ("log_start", "log_transitions", "hyperparameters")
         )
+        if given is not None:
+            start = torch.as_tensor(self.predict_state(given)).to(chi)[0].log()
         generator = torch.Generator(chi.device).manual_seed(seed)
         parameters = likelihood.draw(chi.contiguous(), generator)
-        start, rows = (table[..., :-1].softmax(-1) for table in (log_start, log_rows))
+        start, rows = (table[..., :-1].softmax(-1) for table in (start, log_rows))
         now = torch.multinomial(start.expand(num_sequences, -1), 1, generator=generator).squeeze(1)
         path = [now]
         for _ in range(num_steps - 1):
@@ -84,7 +94,8 @@ class SequencePosterior(Posterior):
             path.append(now)
         states = torch.stack(path, 1).flatten()
         own = {name: value[states] for name, value in parameters.items()}
-        return _draw_rows(likelihood, own, generator), states
+        X = draw_from(likelihood.distribution(own), generator)
+        return (X, states) if given is None else (like(X, given), like(states, given))
 
     def _chain(
         self, X: Any, lengths: Any, index: int, *, discriminative: bool = False, unseen: bool = False
@@ -101,9 +112,7 @@ class SequencePosterior(Posterior):
         log_start, log_rows = samples["log_start"][index], samples["log_transitions"][index]
         emission = self._log_emission(rows, index, unseen=unseen)
         if discriminative:
-            scores = torch.einsum("np,kpc->nkc", self.model.features(rows), samples["weights"][index])
-            gain = self.model.log_margin(scores, self.model.targets(rows).unsqueeze(1))
-            emission = emission + torch.nn.functional.pad(gain, (0, unseen))
+            emission = emission + self._gain(rows, index)
         emission = torch.where(observed.unsqueeze(1), emission, 0.0)
         if unseen:
             return (log_start, torch.cat([log_rows, log_start.unsqueeze(0)]), emission), sizes
@@ -134,9 +143,3 @@ class SequencePosterior(Posterior):
     def predict_proba(self, X: Any) -> Any:
         """A model of states has no labels: raises ValueError."""
         raise self._no_labels()
-
-
-def _draw_rows(likelihood: Any, parameters: dict[str, Tensor], generator: torch.Generator) -> Tensor:
-    from ..models.distributions.sampling import draw
-
-    return draw(likelihood.distribution(parameters), generator)

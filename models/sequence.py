@@ -22,7 +22,7 @@ from .priors.hierarchical_dirichlet_process import row_means
 __all__ = ["Sequences", "StateSpace", "check_state_space"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sequences:
     """What the kernels see of B sequences with N steps in all, M of them observed."""
 

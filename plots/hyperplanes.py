@@ -30,6 +30,8 @@ def plot_hyperplanes(posterior: Posterior, X: Any, ax: Axes | None = None) -> Ax
     if not posterior.model.repels:
         raise ValueError(f"The components of {type(posterior.model).__name__} have no hyperplanes that part them.")
     labels = posterior.samples["assignments"][posterior.representative].cpu()
+    if len(labels) != len(rows):
+        raise ValueError(f"X has {len(rows)} rows; expected the {len(labels)} training points.")
     ax = plot_partition(rows, labels, ax=axes_or_new(ax))
     weights = posterior.samples["weights"][posterior.representative]
     low, high = (torch.as_tensor(limits) for limits in zip(ax.get_xlim(), ax.get_ylim(), strict=True))
@@ -39,5 +41,6 @@ def plot_hyperplanes(posterior: Posterior, X: Any, ax: Axes | None = None) -> Ax
     components, sizes = torch.unique(labels, return_counts=True)
     for index, position in enumerate(np.argsort(-sizes.numpy(), kind="stable")):
         field = scores[:, components[position]].view(across.shape)
-        ax.contour(across, up, field, levels=[0.0], colors=[color_of(index)], linewidths=1.8)
+        if field.min() < 0 < field.max():  # else its hyperplane is outside the picture
+            ax.contour(across, up, field, levels=[0.0], colors=[color_of(index)], linewidths=1.8)
     return ax

@@ -28,10 +28,14 @@ def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | 
     """
     ax = axes_or_new(ax)
     found, names = _numbered(states)
+    if lengths is not None and int(np.sum(lengths)) != len(found):
+        raise ValueError(f"lengths add up to {int(np.sum(lengths))}, but there are {len(found)} states.")
     rows, ticks = [found], ["found"]
     num_colors = len(names)
     if truth is not None:
         true, kinds = _numbered(truth)
+        if len(true) != len(found):
+            raise ValueError(f"There are {len(found)} states, but {len(true)} true ones.")
         table = np.zeros((len(names), len(kinds)))
         np.add.at(table, (found, true), 1)
         color = np.full(len(names), -1)
@@ -58,7 +62,7 @@ def plot_num_components(posterior: Posterior, ax: Axes | None = None) -> Axes:
     ax = axes_or_new(ax)
     numbers = torch.tensor([len(torch.unique(draw)) for draw in posterior.samples["assignments"]])
     for index, chain in enumerate(numbers.split(posterior.num_draws)):
-        ax.step(range(len(chain)), chain, where="mid", color=color_of(index), label=f"chain {index + 1}")
+        ax.step(range(len(chain)), chain, where="mid", marker=".", color=color_of(index), label=f"chain {index + 1}")
     if len(posterior.num_draws) > 1:
         ax.legend(frameon=False, fontsize="small")
     ax.set_xlabel("draw")

@@ -30,7 +30,7 @@ from regbayes.models import (
 )
 from regbayes.models.priors.dirichlet_process import log_eppf, log_stick_weights
 from regbayes.testing import check_kernel, check_model, partition_posterior
-from regbayes.testing.enumeration import log_evidence, partition_log_weights, partitions
+from regbayes.testing.enumeration import log_evidence, partition_log_weights
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn((12, 3), generator=GENERATOR, dtype=torch.float64)

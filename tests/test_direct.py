@@ -130,14 +130,14 @@ def assert_conditionals_are_the_joints(state, data, model, compiled):
 @pytest.mark.parametrize("stickiness", [0.0, 0.4])
 @pytest.mark.parametrize("family", [None, Hinge(0.8), Logistic()], ids=["IHMM", "DIH-S", "DIH-L"])
 def test_conditional_is_the_joints(family, stickiness, compiled):
-    """Sequences of 1 to 5 steps, some of them missing, states of one step; eight random paths."""
+    """Sequences of 1 to 5 steps, some of them missing, states of one step; five random paths."""
     X = rows(DiagonalGaussian, sum(LENGTHS))
     X[[2, 5, 11, 14]] = NAN
     model = IHMM(stickiness=stickiness) if family is None else DIH(loss=family, stickiness=stickiness)
     model, data = model.prepare(X, lengths=LENGTHS)
-    for seed in range(8):
+    for seed in range(5):
         generator = torch.Generator().manual_seed(seed)
-        states = torch.randint(2 + seed % 8, (len(X),), generator=generator)
+        states = torch.randint(2 + 2 * seed, (len(X),), generator=generator)
         states = torch.unique(states, return_inverse=True)[1]
         assert_conditionals_are_the_joints(start(states, data, model, seed=seed), data, model, compiled)
 
@@ -278,14 +278,12 @@ def test_new_states_share_the_rest(gamma):
 
 
 def test_an_emptied_state_returns_its_weight():
-    """Weights beta of the states that stay are as they were; those of the others are in the rest."""
-    X = rows(DiagonalGaussian, 30)
-    model, data = IHMM().prepare(X)
-    known = start(torch.arange(30), data, model, alpha=0.01, gamma=1e-9)
-    state = direct.scan(known, data, model, torch.Generator().manual_seed(0))
-    assert 1 < len(state.weights) < 30
-    assert torch.isin(state.base[:-1], known.base).all()
-    assert abs(float(state.base[-1]) - (1 - float(state.base[:-1].sum()))) < 1e-12
+    model, data = IHMM().prepare(rows(DiagonalGaussian, 6))
+    slots = direct._Slots(start(torch.arange(6) % 3, data, model), data, model)
+    before = slots.base.clone()
+    slots.exchange(0, -1, 1, torch.Generator().manual_seed(0))
+    assert slots.base[1] == 0
+    assert slots.base[slots.free] == before[1] + before[3]
 
 
 def test_same_seed_same_draw():
@@ -384,7 +382,7 @@ def growth_string(states):
     return tuple(np.argsort(np.argsort(first))[inverse].tolist())
 
 
-def assert_frequencies(draws, probabilities, num_batches=40):
+def assert_frequencies(draws, probabilities, num_batches=20):
     """Batch means within five standard errors, for every partition that is expected often enough."""
     checked = 0
     for labels, probability in probabilities.items():
@@ -406,13 +404,15 @@ def draw_base(state, data, model, generator):
 
 
 def chain(state, data, model, num_sweeps, shuffle):
-    """Partitions after each of many sweeps: scan, beta, hyperplanes of the states and of the reservoir."""
+    """Partitions after each of many scans; beta and all hyperplanes are drawn after every fourth, so that what a scan
+    leaves of beta matters to the next."""
     generator, draws = torch.Generator().manual_seed(0), []
     nobody = torch.full((len(data.steps),), -1)
-    for _ in range(num_sweeps):
+    for sweep in range(num_sweeps):
         state = direct.scan(state, data, model, generator, shuffle=shuffle)
-        state = replace(state, base=draw_base(state, data, model, generator))
-        if model.repels:
+        if sweep % 4 == 0:
+            state = replace(state, base=draw_base(state, data, model, generator))
+        if sweep % 4 == 0 and model.repels:
             features, own = data.points.features, state.states[data.steps]
             weights = draw_hyperplanes(features, own, state.weights, model, generator)
             reservoir = draw_hyperplanes(features, nobody, state.reservoir, model, generator)

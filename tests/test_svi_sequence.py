@@ -119,6 +119,38 @@ def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, stream) 
                 assert moved <= best + 1e-7 * best.abs(), f"{field} was not at its best: {moved - best}"
 
 
+@pytest.mark.parametrize("stickiness", [0.0, 0.4])
+def test_concentrations_are_conjugate(stickiness, stream) -> None:
+    model, data = problem_of(IHMM(), stream, **LEARNED, stickiness=stickiness)
+    state = climbed(model, data, stream)
+    for _ in range(5):
+        state = sequence.update_rows(state, model)
+    a, b = state.sticks
+    means = torch.cat([a / (a + b), a.new_ones(1)]) * torch.cat([a.new_ones(1), (b / (a + b)).cumprod(0)])
+    explained = (row_means_of(means.unsqueeze(0), stickiness)[0] * state.expected_log_rows).sum()
+    expected = torch.stack([explained.new_tensor(2.0 + 24), 1.0 - explained])
+    torch.testing.assert_close(state.concentration, expected, rtol=1e-3, atol=0)
+    rest = (torch.digamma(b) - torch.digamma(a + b)).sum()
+    expected = torch.stack([rest.new_tensor(3.0 + 4), 2.0 - rest])
+    torch.testing.assert_close(state.top_concentration, expected)
+
+
+@pytest.mark.parametrize("model", MODELS[1:], ids=name_of)
+def test_hyperplanes_see_both_sides_of_every_step(model, stream) -> None:
+    model, data = problem_of(model, stream, weight_scale=1.5)
+    state = climbed(model, data, stream)
+    sides = expect_sides(data.points.features, state.classifiers, model.loss)
+    r = state.responsibilities[data.steps].unsqueeze(2)
+    precision = r * sides.positive.precision + (1 - r) * sides.negative.precision
+    shift = r * sides.positive.shift + (1 - r) * sides.negative.shift
+    A = torch.einsum("ntc,np,nq->tcpq", precision, data.points.features, data.points.features)
+    A = A + torch.eye(3, dtype=torch.float64) / 1.5**2
+    B = torch.einsum("ntc,np->tcp", shift, data.points.features)
+    state = sequence.update_classifiers(state, data, model)
+    torch.testing.assert_close(state.precision_tril @ state.precision_tril.mT, A)
+    torch.testing.assert_close(state.mean, torch.linalg.solve(A, B).mT)
+
+
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 def test_sweeps_with_merges_and_reordering_climb(model, stream) -> None:
     model, data = problem_of(model, stream, lengths=(60, 90), truncation=7)
@@ -353,6 +385,14 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
         penalty = sequence.kl(state, model)
         bound = sum(part.bound + penalty for part in parts) - penalty
         torch.testing.assert_close(bound, whole.bound, rtol=1e-11, atol=1e-9)
+        # a path of the block that does not start the sequence says nothing of the start row
+        other = replace(state, rows=torch.cat([state.rows[:-1], state.rows[-1:].flip(1) + 5.0]))
+        middle = sequence.block(data, 5, 10, 1)
+        one, two = (sequence.update_owned_paths(version, middle, model) for version in (state, other))
+        torch.testing.assert_close(one.responsibilities, two.responsibilities, rtol=0, atol=0)
+        steps = [sequence.stochastic_sweep(state, block, model, delay=1.0, forgetting=0.7) for block in blocks]
+        mean = torch.stack([step.bound for step in steps]).mean()
+        torch.testing.assert_close(mean, whole.bound, rtol=1e-11, atol=1e-9)
         chi = sum(
             sequence.update_components(part, block.data, model).hyperparameters - model.likelihood.prior()
             for part, block in pairs
@@ -390,7 +430,7 @@ def test_every_block_is_drawn_and_scaled(stream) -> None:
 @pytest.mark.parametrize("lengths", [[60], [20, 30, 10]], ids=["one", "several"])
 def test_a_step_on_all_data_is_a_full_sweep(model, lengths, stream) -> None:
     model, data = problem_of(model, stream, lengths=lengths)
-    state = replace(climbed(model, data, stream), step=0)
+    state = replace(sequence.update_factors(climbed(model, data, stream), data, model), step=0)
     batch = sequence.minibatch(data, 100, stream)
     chosen = batch.data
     if len(lengths) == 1:
@@ -405,6 +445,24 @@ def test_a_step_on_all_data_is_a_full_sweep(model, lengths, stream) -> None:
     expected = torch.lerp(state.hyperparameters, full.hyperparameters, 0.1)
     torch.testing.assert_close(small.hyperparameters, expected)
     torch.testing.assert_close(small.counts, torch.lerp(state.counts, full.counts, 0.1))
+
+
+def test_first_steps_stand_for_all(stream) -> None:
+    model, data = problem_of(IHMM(), stream, lengths=[95])
+    first = sequence.first_steps(data, 50, stream)
+    assert first.lengths == [5] * 10
+    begins = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
+    whole = data.spread(data.X)
+    torch.testing.assert_close(first.spread(first.X), torch.cat([whole[begin : begin + 5] for begin in begins]))
+    state = climbed(model, first, stream)
+    start = sequence.extrapolate(state, first, model, data)
+    statistics = model.likelihood.weighted_statistics(first.X, state.responsibilities[first.steps])
+    torch.testing.assert_close(start.hyperparameters, model.likelihood.prior() + 1.9 * statistics)
+    torch.testing.assert_close(start.counts.sum(1)[-1], torch.tensor(1.0, dtype=torch.float64))
+    torch.testing.assert_close(start.counts[:-1], 1.9 * state.counts[:-1])
+    assert sequence.first_steps(data, 95, stream) is data
+    _, several = problem_of(IHMM(), stream, lengths=[20, 30, 40])
+    assert sequence.first_steps(several, 45, stream).num_data >= 45
 
 
 # -- through the backend -----------------------------------------------------------------------------------------------
@@ -427,7 +485,7 @@ def test_fits_find_the_states(model, lengths, batch_size, stream) -> None:
     X = centers[states] + torch.randn(800, 2, generator=stream, dtype=torch.float64)
     X[100:104] = torch.nan
     model = model.replace(truncation=8)
-    backend = SVI(num_steps=60, batch_size=batch_size, progress=False)
+    backend = SVI(num_steps=30, batch_size=batch_size, num_full_steps=3, progress=False)
     posterior = backend.fit(model, X, lengths=lengths)
     assert recovered(posterior, states) > 0.97
     samples = posterior.samples
@@ -448,7 +506,7 @@ def test_fits_find_the_states(model, lengths, batch_size, stream) -> None:
 def test_stochastic_steps_come_close_to_the_full_fit(stream) -> None:
     X = rows_of(stream, 400)
     full = SVI(progress=False).fit(IHMM(truncation=6), X)
-    steps = SVI(num_steps=40, batch_size=50, num_full_steps=3, progress=False).fit(IHMM(truncation=6), X)
+    steps = SVI(num_steps=20, batch_size=50, num_full_steps=3, progress=False).fit(IHMM(truncation=6), X)
     assert abs(float(full.trace.final - steps.trace.final)) < 0.02 * 400
 
 

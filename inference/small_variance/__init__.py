@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
-from . import partition
+from . import partition, repelling
 from .partition import PartitionState
 from .penalty import joint_penalty, single_penalty
 from .problem import Problem
@@ -32,6 +32,7 @@ class SmallVariance(Backend):
     Parameters
     ----------
     penalty : cost of one more component; None: from `num_components`
+    transition_penalty : for sequences, cost of one more kind of transition; None: what a step costs on average
     scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components
     num_components : number of components for which the penalty is chosen if it is None; the fit may find another
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
@@ -59,10 +60,11 @@ class SmallVariance(Backend):
     2
     """
 
-    structures: ClassVar[tuple[str, ...]] = ("partition",)
+    structures: ClassVar[tuple[str, ...]] = ("partition", "sequence")
     value_name: ClassVar[str] = "objective"
 
     penalty: float | None = None
+    transition_penalty: float | None = None
     scale: float = 1.0
     num_components: int = 8
     tolerance: float = 1e-3
@@ -76,7 +78,9 @@ class SmallVariance(Backend):
     def check(self, model: Any) -> None:
         if self.creation not in ("joint", "single"):
             raise ValueError(f"creation is {self.creation!r}; it must be 'joint' or 'single'.")
-        positive = {"scale": self.scale} | ({} if self.penalty is None else {"penalty": self.penalty})
+        positive = {"scale": self.scale}
+        given = {"penalty": self.penalty, "transition_penalty": self.transition_penalty}
+        positive |= {name: value for name, value in given.items() if value is not None}
         for name, value in positive.items():
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} is {value!r}; it must be a positive number.")
@@ -88,6 +92,8 @@ class SmallVariance(Backend):
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1.")
 
     def kernel(self, model: Any) -> Kernel:
+        if model.repels or model.structure == "sequence":
+            return self._repelling_kernel(model)
         single = self.creation == "single"
 
         @cache
@@ -113,6 +119,23 @@ class SmallVariance(Backend):
             return partition.sweep(state, problem(data), generator, **options)
 
         return Kernel(PartitionState, init, sweep, value=lambda state, data, model: state.objective, draw=_draw)
+
+    def _repelling_kernel(self, model: Any) -> Kernel:
+        @cache
+        def landscape(data: Any) -> repelling.Landscape:
+            return repelling.Landscape.of(model, data, self.scale)
+
+        def init(model: Any, data: Any, generator: torch.Generator) -> repelling.RepellingState:
+            return repelling.init(landscape(data), self.penalty, self.transition_penalty, self)
+
+        def sweep(state: Any, data: Any, model: Any, generator: torch.Generator) -> repelling.RepellingState:
+            options: dict[str, Any] = {"tolerance": self.tolerance, "merge": self.merge}
+            return repelling.sweep(state, landscape(data), generator, **options)
+
+        def draw(state: Any, data: Any, model: Any) -> dict[str, Tensor]:
+            return _draw_repelling(state, landscape(data), model)
+
+        return Kernel(repelling.RepellingState, init, sweep, lambda state, data, model: state.objective, draw)
 
     def schedule(self) -> Schedule:
         return Schedule(
@@ -140,3 +163,28 @@ def _draw(state: PartitionState, data: Any, model: Any) -> dict[str, Tensor]:
         "concentration": X.new_tensor(model.concentration),
         "penalty": state.penalty,
     }
+
+
+def _draw_repelling(state: repelling.RepellingState, landscape: repelling.Landscape, model: Any) -> dict[str, Tensor]:
+    centers, K = state.centers, len(state.centers)
+    counts = torch.bincount(state.assignments, minlength=K)
+    none = centers.new_full((1,), -torch.inf)
+    result = {
+        "assignments": state.assignments,
+        "centers": centers,
+        "weights": state.weights,
+        "log_mixture": torch.cat([(counts / counts.sum()).to(centers.dtype).log(), none]),
+        "concentration": centers.new_tensor(model.concentration),
+        "scale": centers.new_tensor(landscape.problem.scale),
+        "penalty": state.penalty,
+    }
+    if landscape.sequences is not None:
+        moves = landscape.transitions(state.assignments, K).to(centers.dtype) + model.concentration / K
+        log_rows = torch.cat([(moves / moves.sum(1, keepdim=True)).log(), none.expand(K + 1, 1)], 1)
+        result |= {
+            "log_start": log_rows[K],
+            "log_transitions": log_rows[:K],
+            "top_concentration": centers.new_tensor(model.top_concentration),
+            "transition_penalty": state.transition_penalty,
+        }
+    return result

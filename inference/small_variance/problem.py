@@ -61,7 +61,7 @@ class Problem:
 
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
         """log phi(y | f) [...] of scores [..., C]."""
-        if scores.shape[-1] == 1:  # a sum over one score is a slow copy
+        if scores.shape[-1] == 1 and not self.model.repels:  # a sum over one score is a slow copy
             return self.model.loss.log_factor(scores.squeeze(-1), targets.squeeze(-1))
         return self.model.log_margin(scores, targets)
 

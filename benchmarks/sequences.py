@@ -1,0 +1,109 @@
+"""How fast a direct assignment scan of an infinite HMM is, in CPU seconds of one thread, beside hmmlearn.
+
+python benchmarks/sequences.py direct       one scan / one EM iteration of hmmlearn's GaussianHMM
+python benchmarks/sequences.py cold         the first scan in a new process without any compiled code
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+
+def chain(num_steps: int, num_features: int, num_states: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [N, D] of a sticky chain and their states 0..K-1, all of them visited."""
+    rng = np.random.default_rng(0)
+    rows = (0.5 * rng.dirichlet(np.full(num_states, 0.2), num_states) + 0.5 * np.eye(num_states)).cumsum(1)
+    states = [0]
+    for uniform in rng.random(num_steps - 1):
+        states.append(int(np.searchsorted(rows[states[-1]], uniform * rows[states[-1], -1])))
+    X = 2 * rng.normal(size=(num_states, num_features))[states] + rng.normal(size=(num_steps, num_features))
+    return X, np.unique(states, return_inverse=True)[1]
+
+
+def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
+    """A scan that goes on from its last state, which has settled."""
+    from regbayes.inference.gibbs import direct
+    from regbayes.inference.gibbs.state import SequenceState
+    from regbayes.models import IHMM, likelihoods
+
+    states, num_states = torch.from_numpy(z), int(z.max()) + 1
+    model, data = IHMM(getattr(likelihoods, family)()).prepare(torch.from_numpy(X))
+    base = torch.full((num_states + 1,), 1 / (num_states + 1), dtype=torch.float64)
+    one, none = base.new_tensor(1.0), data.X.new_zeros(num_states, 0, 0)
+    state, generator = SequenceState(states, none, base, one, one), torch.Generator().manual_seed(0)
+
+    def scan() -> None:
+        nonlocal state
+        state = direct.scan(state, data, model, generator)
+
+    for _ in range(3):
+        scan()
+    return scan
+
+
+def fitter(X: np.ndarray, z: np.ndarray) -> Callable[[int], float]:
+    """CPU seconds of so many EM iterations from the true states."""
+    from hmmlearn.hmm import GaussianHMM
+
+    logging.getLogger("hmmlearn").setLevel(logging.ERROR)
+    num_states = int(z.max()) + 1
+
+    def seconds(num_iterations: int) -> float:
+        settings = {"n_iter": num_iterations, "tol": -np.inf, "init_params": "", "implementation": "scaling"}
+        hmm = GaussianHMM(num_states, "diag", **settings)
+        hmm.startprob_ = np.full(num_states, 1 / num_states)
+        hmm.transmat_ = np.full((num_states, num_states), 1 / num_states)
+        hmm.means_ = np.stack([X[z == k].mean(0) for k in range(num_states)])
+        hmm.covars_ = np.ones_like(hmm.means_)
+        start = time.process_time()
+        hmm.fit(X)
+        return time.process_time() - start
+
+    return seconds
+
+
+def direct() -> None:
+    for num_states in (10, 50):
+        X, z = chain(20_000, 4, num_states)
+        scan, fit = scanner("DiagonalGaussian", X, z), fitter(X, z)
+        ours, theirs = [], []
+        for _ in range(9):  # in turn, so that both see the same machine
+            start = time.process_time()
+            scan()
+            ours.append(time.process_time() - start)
+            theirs.append((fit(4) - fit(1)) / 3)
+        own, other = np.median(ours), np.median(theirs)
+        print(f"{num_states} states: {1e3 * own:.1f} ms / {1e3 * other:.1f} ms = {own / other:.2f}")
+
+
+def cold() -> None:
+    for family in ("SphericalGaussian", "DiagonalGaussian", "FullGaussian", "MultinomialDirichlet", "PoissonGamma"):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+            for name in ("cold", "warm"):
+                start = os.times()
+                subprocess.run([sys.executable, __file__, "first", family], env=environment, check=True)
+                spent = sum(os.times()[2:4]) - sum(start[2:4])
+                print(f"{family}, {name}: {spent:.1f} CPU s, imports included")
+
+
+def first(family: str) -> None:
+    rng = np.random.default_rng(0)
+    scanner(family, rng.integers(0, 2, (30, 3)).astype(float), np.arange(30) % 3)()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"direct": direct, "cold": cold, "first": first}[sys.argv[1]](*sys.argv[2:])

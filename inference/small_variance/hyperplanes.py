@@ -1,0 +1,71 @@
+"""One-versus-rest classifiers of all components over all points, at fixed assignments.
+
+    SVM_k(eta) = |eta|^2 / (2 nu^2) - sum_n log phi(y_nk | eta^T a_n),     y_nk = +1 if z_n = k, else -1
+
+R0 is the least cost of one that rejects every point, what a component without points costs
+(math/discriminative-clustering, section 8).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ridge import soft_ridge
+
+__all__ = ["fit_hyperplanes", "hyperplane_costs"]
+
+
+def hyperplane_costs(features: Tensor, assignments: Tensor, weights: Tensor, model: Any) -> Tensor:
+    """SVM_k [K] in double precision; any label below 0 is of none of the components."""
+    if not weights.numel():
+        return torch.zeros(len(weights), dtype=torch.float64, device=features.device)
+    scores = features @ weights.squeeze(-1).T
+    losses = -model.loss.log_factor(scores, _sides(assignments, scores)).sum(0, dtype=torch.float64)
+    return losses + weights.double().square().sum((1, 2)) / (2 * model.weight_scale**2)
+
+
+def fit_hyperplanes(
+    features: Tensor, assignments: Tensor, weights: Tensor, model: Any, *, num_steps: int
+) -> tuple[Tensor, Tensor]:
+    """Weights [K, P, 1] that cost no component more than those given, and their costs [K].
+
+    A step minimizes the quadratic that majorizes the loss at the present scores, blurred at first so that no point
+    holds its hyperplane on the kink of a hinge; it is halved as long as it costs more.
+    """
+    cost = hyperplane_costs(features, assignments, weights, model)
+    before = cost
+    for step in range(num_steps if weights.numel() else 0):
+        scores = features @ weights.squeeze(-1).T
+        sides = _sides(assignments, scores)
+        blur = torch.full_like(scores, _WIDTHS[step % len(_WIDTHS)] ** 2)
+        precision, shift = (part.unsqueeze(-1) for part in model.loss.expect(scores, blur, sides))
+        ones = torch.ones_like(scores)
+        target = soft_ridge(features, precision.expand(*scores.shape, 1), shift, ones, weight_scale=model.weight_scale)
+        share = weights.new_ones(len(weights), 1, 1)
+        for _ in range(_HALVINGS):
+            moved = torch.lerp(weights, target.mean, share)
+            moved_cost = hyperplane_costs(features, assignments, moved, model)
+            worse = moved_cost > cost
+            if not worse.any():
+                break
+            share = torch.where(worse.view(-1, 1, 1), share / 2, share)
+        weights = torch.where(worse.view(-1, 1, 1), weights, moved)
+        cost = torch.where(worse, cost, moved_cost)
+        if (step + 1) % len(_WIDTHS) == 0:  # all widths had their turn
+            if (before - cost).sum() <= _NEGLIGIBLE * cost.sum():
+                break
+            before = cost
+    return weights, cost
+
+
+def _sides(assignments: Tensor, scores: Tensor) -> Tensor:
+    labels = torch.arange(scores.shape[1], device=scores.device)
+    return torch.where(assignments.unsqueeze(1) == labels, 1.0, -1.0).to(scores)
+
+
+_HALVINGS = 10
+_WIDTHS = (0.3, 0.1, 0.03, 0.0)
+_NEGLIGIBLE = 1e-6

@@ -1,0 +1,343 @@
+"""Recursions over hidden state paths: against all paths one by one, and compiled against tensor code."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from regbayes.inference.markov import filter_states, log_normalizers, sample_paths, smooth, viterbi
+
+LENGTHS = [4, 1, 3, 2]
+BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "tensors"])
+TABLES = pytest.mark.parametrize("kind", ["dense", "banned", "sub-normalized", "huge"])
+
+
+def chain(kind: str = "dense", K: int = 3, lengths: list[int] = LENGTHS, seed: int = 0) -> tuple[Tensor, ...]:
+    """log start [K], log transition [K, K] and log emission [N, K]."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (K,), (K, K), (sum(lengths), K)
+    start, transition, emission = (2 * torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes)
+    if kind == "banned":
+        start[1] = transition[0, 0] = transition[1, 2] = transition[2, 1] = emission[2, 0] = -math.inf
+    elif kind == "sub-normalized":
+        start, transition = start.log_softmax(0) - 3, transition.log_softmax(1) - 5
+    elif kind == "huge":  # their exponentials overflow
+        start, transition, emission = start + 800, transition + 900, emission - 1e5
+    return start, transition, emission
+
+
+def allowed(tables: tuple[Tensor, ...], log_slices: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    """Log weights of starts and steps into row t of the beam sampler: 0, or -inf."""
+    start, transition = ((table > log_slices[t]).double().log() for table in tables[:2])
+    return start, transition
+
+
+def all_paths(
+    tables: tuple[Tensor, ...], lengths: list[int], log_slices: Tensor | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Of each sequence all paths [K^length, length] and their log weights [K^length], term by term."""
+    start, transition, emission = tables
+    result, first = [], 0
+    for length in lengths:
+        paths = torch.tensor(list(itertools.product(range(len(start)), repeat=length)))
+        weights = torch.zeros(len(paths), dtype=torch.float64)
+        for t in range(length):
+            row = first + t
+            initial, step = (start, transition) if log_slices is None else allowed(tables, log_slices, row)
+            weights += emission[row, paths[:, t]]
+            weights += initial[paths[:, 0]] if t == 0 else step[paths[:, t - 1], paths[:, t]]
+        result.append((paths, weights))
+        first += length
+    return result
+
+
+def expectations(found: list[tuple[Tensor, Tensor]], K: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Marginals [N, K], expected starts [K] and moves [K, K]."""
+    marginals, starts, moves = [], torch.zeros(K, dtype=torch.float64), torch.zeros(K * K, dtype=torch.float64)
+    for paths, weights in found:
+        p = weights.softmax(0)
+        rows = torch.zeros(paths.shape[1], K, dtype=torch.float64)
+        marginals.append(rows.scatter_add_(1, paths.T, p.expand(paths.shape[1], -1)))
+        starts += marginals[-1][0]
+        for before, after in itertools.pairwise(paths.T):
+            moves.index_add_(0, before * K + after, p)
+    return torch.cat(marginals), starts, moves.view(K, K)
+
+
+# -- against all paths -------------------------------------------------------------------------------------------------
+
+
+@TABLES
+def test_log_normalizers_sum_over_all_paths(kind, device):
+    tables = chain(kind)
+    exact = torch.stack([weights.logsumexp(0) for _, weights in all_paths(tables, LENGTHS)])
+    found = log_normalizers(*(table.to(device) for table in tables), LENGTHS)
+    torch.testing.assert_close(found.cpu(), exact, rtol=1e-13, atol=1e-12)
+
+
+@BOTH
+@TABLES
+def test_smoothing_is_the_expectation_over_all_paths(kind, compiled):
+    tables = chain(kind)
+    found = all_paths(tables, LENGTHS)
+    smoothed = smooth(*tables, LENGTHS, compiled=compiled)
+    exact = *expectations(found, 3), torch.stack([weights.logsumexp(0) for _, weights in found])
+    for value, expected in zip(smoothed, exact, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-10)
+
+
+@BOTH
+@TABLES
+def test_filtering_is_smoothing_of_what_came_before(kind, compiled):
+    tables = chain(kind)
+    filtered, log_weights = filter_states(*tables, LENGTHS, compiled=compiled)
+    first = 0
+    for b, length in enumerate(LENGTHS):
+        for t in range(1, length + 1):
+            part = *tables[:2], tables[2][first : first + t]
+            ((paths, weights),) = all_paths(part, [t])
+            torch.testing.assert_close(
+                filtered[first + t - 1], expectations([(paths, weights)], 3)[0][-1], rtol=1e-11, atol=1e-10
+            )
+        torch.testing.assert_close(log_weights[b], weights.logsumexp(0), rtol=1e-13, atol=1e-12)
+        first += length
+
+
+@BOTH
+@TABLES
+def test_viterbi_finds_the_largest_weight(kind, compiled):
+    tables = chain(kind)
+    best, scores = viterbi(*tables, LENGTHS, compiled=compiled)
+    for path, score, (paths, weights) in zip(best.split(LENGTHS), scores, all_paths(tables, LENGTHS), strict=True):
+        assert path.tolist() == paths[weights.argmax()].tolist()
+        torch.testing.assert_close(score, weights.max(), rtol=1e-13, atol=1e-12)
+
+
+@BOTH
+@pytest.mark.parametrize("sliced", [False, True], ids=["", "slices"])
+@pytest.mark.parametrize("kind", ["dense", "banned"])
+def test_paths_are_drawn_with_their_weights(kind, sliced, compiled):
+    """Many copies of each sequence, so that one call draws them all."""
+    num_copies, tables, generator = 20_000, chain(kind, lengths=[4, 1, 3]), torch.Generator().manual_seed(1)
+    log_slices = torch.tensor([-2.0, -1.0, 0.0, -1.5, -0.5, -2.0, -1.0, 0.5], dtype=torch.float64) if sliced else None
+    rows = torch.cat([part.repeat(num_copies) for part in torch.arange(8).split([4, 1, 3])])
+    lengths = [4] * num_copies + [1] * num_copies + [3] * num_copies
+    uniforms = torch.rand(len(rows), generator=generator, dtype=torch.float64)
+    states = sample_paths(
+        *tables[:2],
+        tables[2][rows],
+        lengths,
+        uniforms,
+        None if log_slices is None else log_slices[rows],
+        compiled=compiled,
+    )
+    found = all_paths(tables, [4, 1, 3], log_slices)
+    for block, (paths, weights) in zip(states.split([4 * num_copies, num_copies, 3 * num_copies]), found, strict=True):
+        length, p = paths.shape[1], weights.softmax(0)
+        code = (block.view(-1, length) * 3 ** torch.arange(length - 1, -1, -1)).sum(1)
+        shares = code.bincount(minlength=3**length) / num_copies
+        assert ((shares - p).abs() <= 5 * (p * (1 - p) / num_copies).sqrt()).all()
+
+
+def test_slices_matter():
+    """The slices of the test above forbid some paths of every longer sequence, and leave some."""
+    log_slices = torch.tensor([-2.0, -1.0, 0.0, -1.5, -0.5, -2.0, -1.0, 0.5], dtype=torch.float64)
+    for kind in ("dense", "banned"):
+        for _, weights in all_paths(chain(kind, lengths=[4, 1, 3]), [4, 1, 3], log_slices):
+            assert 0 < int((weights == -math.inf).sum()) < len(weights)
+
+
+# -- identities --------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_the_normalizers_are_expectations(device):
+    tables = [table.to(device).requires_grad_() for table in chain(lengths=[6, 1, 9, 2])]
+    gradients = torch.autograd.grad(log_normalizers(*tables, [6, 1, 9, 2]).sum(), tables)
+    smoothed = smooth(*tables, [6, 1, 9, 2])
+    for gradient, expected in zip(gradients, (smoothed.starts, smoothed.transitions, smoothed.marginals), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-11, atol=1e-11)
+
+
+@BOTH
+def test_every_step_is_counted_once(compiled, device):
+    if compiled and device.type != "cpu":
+        pytest.skip("compiled on CPUs only")
+    lengths = [40, 1, 7]
+    tables = [table.to(device) for table in chain("banned", K=3, lengths=lengths)]
+    smoothed = smooth(*tables, lengths, compiled=compiled)
+    ends = torch.tensor([39, 40, 47], device=device)
+    leaving, entering = smoothed.transitions.sum(1), smoothed.transitions.sum(0)
+    torch.testing.assert_close(smoothed.marginals.sum(0) - smoothed.marginals[ends].sum(0), leaving)
+    torch.testing.assert_close(smoothed.marginals.sum(0) - smoothed.starts, entering)
+
+
+@BOTH
+def test_first_uniforms_choose_the_first_state_and_the_last_the_last(compiled):
+    tables = chain(lengths=[1])
+    tables[0][1] = -math.inf
+    tables[2][0, 0] = -math.inf  # only the last state is left
+    for uniform in (0.0, 0.5, 1.0):
+        uniforms = torch.tensor([uniform], dtype=torch.float64)
+        assert sample_paths(*tables, [1], uniforms, compiled=compiled).tolist() == [2]
+
+
+# -- compiled against tensor code --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 300.0, 3000.0])
+@pytest.mark.parametrize("kind", ["dense", "steep", "banned"])
+def test_compiled_and_tensor_code_agree_where_probabilities_are_tiny(kind, scale):
+    """Emissions and transitions e^-scale apart; with banned steps a vanished state may be the only one that goes on."""
+    lengths, K = [300, 1, 40, 2, 150, 9], 6
+    start, transition, emission = chain(lengths=lengths, K=K, seed=3)
+    emission = scale * emission
+    if kind == "steep":
+        transition = scale * transition
+    elif kind == "banned":
+        transition[torch.rand(K, K, generator=torch.Generator().manual_seed(1)) < 0.5] = -math.inf
+        transition.fill_diagonal_(-1.0)
+    tables, uniforms = (
+        (start, transition, emission),
+        torch.rand(len(emission), generator=torch.Generator().manual_seed(2)),
+    )
+    exact, found = (smooth(*tables, lengths, compiled=compiled) for compiled in (False, True))
+    for value, expected in zip(found, exact, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-9)
+    torch.testing.assert_close(found.log_normalizers, log_normalizers(*tables, lengths), rtol=1e-12, atol=1e-10)
+    exact, found = (filter_states(*tables, lengths, compiled=compiled) for compiled in (False, True))
+    for value, expected in zip(found, exact, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-10)
+    exact, found = (viterbi(*tables, lengths, compiled=compiled) for compiled in (False, True))
+    assert torch.equal(found[0], exact[0])
+    torch.testing.assert_close(found[1], exact[1], rtol=1e-13, atol=1e-10)
+    log_slices = torch.full((len(emission),), -2.0, dtype=torch.float64)
+    for slices in (None, log_slices):
+        drawn = [sample_paths(*tables, lengths, uniforms, slices, compiled=compiled) for compiled in (False, True)]
+        assert torch.equal(*drawn)
+
+
+@BOTH
+@pytest.mark.parametrize("gap", [100.0, 480.0, 520.0, 1000.0, 1e4])
+def test_a_vanished_state_may_be_all_that_counts_later(gap, compiled):
+    """Two states that are never left: first one is e^-gap times as likely, then it is e^gap2 times as likely."""
+    stay = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0]], dtype=torch.float64)
+    start, lengths = torch.full((2,), math.log(0.5), dtype=torch.float64), [3, 3]
+    rows = [[0.0, -gap], [0.0, 0.0], [-gap - 2.0, 0.0], [0.0, -gap], [0.0, 0.0], [-gap + 2.0, 0.0]]
+    emission = torch.tensor(rows, dtype=torch.float64)
+    smoothed = smooth(start, stay, emission, lengths, compiled=compiled)
+    p = 1 / (1 + math.exp(-2.0))
+    exact = torch.tensor([[1 - p, p], [p, 1 - p]], dtype=torch.float64).repeat_interleave(3, 0)
+    torch.testing.assert_close(smoothed.marginals, exact, rtol=1e-9, atol=1e-9)
+    for uniform in (0.05, 0.95):
+        uniforms = torch.full((6,), uniform, dtype=torch.float64)
+        states = sample_paths(start, stay, emission, lengths, uniforms, compiled=compiled)
+        assert states.tolist() == [int(uniform > 1 - p)] * 3 + [int(uniform > p)] * 3
+    slices = torch.full((6,), -1.0, dtype=torch.float64)
+    assert sample_paths(start, stay, emission, lengths, uniforms, slices, compiled=compiled).tolist() == [1] * 6
+
+
+@BOTH
+def test_a_step_too_rare_for_a_double_is_taken_where_nothing_else_explains_the_data(compiled):
+    rare = torch.tensor([[0.0, -1000.0], [-1000.0, 0.0]], dtype=torch.float64)
+    start, emission = torch.zeros(2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
+    emission[0, 1] = emission[2, 0] = -5000.0
+    smoothed = smooth(start, rare, emission, [3], compiled=compiled)
+    torch.testing.assert_close(smoothed.transitions, torch.tensor([[0.5, 1.0], [0.0, 0.5]], dtype=torch.float64))
+    torch.testing.assert_close(smoothed.log_normalizers, torch.tensor([math.log(2) - 1000.0], dtype=torch.float64))
+
+
+@BOTH
+def test_states_far_better_but_out_of_reach_do_not_count(compiled):
+    """The only state that can be reached has e^-10000 of the largest emission."""
+    start, transition, emission = chain(lengths=[50])
+    start[2], transition[:2, 2] = -math.inf, -math.inf
+    near = smooth(start, transition, emission, [50], compiled=compiled)
+    emission[:, 2] = 1e4
+    far = smooth(start, transition, emission, [50], compiled=compiled)
+    torch.testing.assert_close(near.transitions, far.transitions, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(near.log_normalizers, far.log_normalizers, rtol=1e-12, atol=1e-12)
+
+
+def test_forgotten_states_cost_no_logs(monkeypatch):
+    """Where all steps are possible, no emission is extreme enough to leave the compiled code."""
+    from regbayes.inference import markov
+
+    monkeypatch.setattr(markov, "_messages", None)
+    start, transition, emission = chain(lengths=[200])
+    emission *= 1e4
+    sample_paths(start, transition, emission, [200], torch.rand(200, generator=torch.Generator().manual_seed(0)))
+    smooth(start, transition, emission, [200])
+
+
+# -- input -------------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_single_precision_goes_in_and_out(compiled):
+    """Computed in double: float32 input gives what its exact double copy gives, rounded."""
+    tables, uniforms = [table.float() for table in chain(lengths=[200, 3])], torch.linspace(0, 1, 203)
+    double = [table.double() for table in tables]
+    for value, exact in zip(
+        smooth(*tables, [200, 3], compiled=compiled), smooth(*double, [200, 3], compiled=compiled), strict=True
+    ):
+        assert value.dtype == torch.float32
+        assert torch.equal(value, exact.float())
+    drawn = [sample_paths(*arguments, [200, 3], uniforms, compiled=compiled) for arguments in (tables, double)]
+    assert torch.equal(*drawn)
+    assert viterbi(*tables, [200, 3], compiled=compiled)[1].dtype == torch.float32
+    assert filter_states(*tables, [200, 3], compiled=compiled)[0].dtype == torch.float32
+
+
+@BOTH
+def test_rows_need_not_be_contiguous(compiled):
+    start, transition, emission = chain(lengths=[30])
+    turned = start, transition.T.contiguous().T, emission.T.contiguous().T
+    tables = start, transition, emission
+    for value, expected in zip(
+        smooth(*turned, [30], compiled=compiled), smooth(*tables, [30], compiled=compiled), strict=True
+    ):
+        torch.testing.assert_close(value, expected)
+    assert torch.equal(viterbi(*turned, [30], compiled=compiled)[0], viterbi(*tables, [30], compiled=compiled)[0])
+
+
+@BOTH
+@pytest.mark.parametrize("value", [-math.inf, math.nan, math.inf])
+def test_a_sequence_without_a_path_is_named(value, compiled):
+    tables = chain(lengths=[4, 1, 3])
+    tables[2][6] = value
+    uniforms = torch.full((8,), 0.5)
+    message = "No path of sequence 2 has a positive finite weight"
+    for function in (filter_states, smooth, viterbi):
+        with pytest.raises(FloatingPointError, match=message):
+            function(*tables, [4, 1, 3], compiled=compiled)
+    with pytest.raises(FloatingPointError, match=message):
+        sample_paths(*tables, [4, 1, 3], uniforms, compiled=compiled)
+
+
+@BOTH
+def test_slices_that_forbid_every_step_are_named(compiled):
+    tables, slices = chain(lengths=[4, 1, 3]), torch.full((8,), -100.0)
+    slices[6] = 100.0
+    with pytest.raises(FloatingPointError, match="sequence 2"):
+        sample_paths(*tables, [4, 1, 3], torch.full((8,), 0.5), slices, compiled=compiled)
+
+
+def test_shapes_are_checked():
+    start, transition, emission = chain(lengths=[8])
+    uniforms = torch.full((8,), 0.5)
+    with pytest.raises(ValueError, match="lengths add up to 7, but there are 8 rows"):
+        smooth(start, transition, emission, [4, 3])
+    with pytest.raises(ValueError, match="every sequence needs at least one row"):
+        smooth(start, transition, emission, [8, 0])
+    with pytest.raises(ValueError, match=r"log_start has shape \[2\]; expected \[3\]"):
+        viterbi(start[:2], transition, emission, [8])
+    with pytest.raises(ValueError, match=r"log_transition has shape \[2, 3\]; expected \[3, 3\]"):
+        filter_states(start, transition[:2], emission, [8])
+    with pytest.raises(ValueError, match=r"uniforms has shape \[7\]; expected \[8\]"):
+        sample_paths(start, transition, emission, [8], uniforms[:7])
+    with pytest.raises(ValueError, match=r"log_slices has shape \[7\]; expected \[8\]"):
+        sample_paths(start, transition, emission, [8], uniforms, uniforms[:7])

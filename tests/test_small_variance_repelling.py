@@ -1,0 +1,249 @@
+"""Descent for models whose components repel, and for sequences, against brute force over all partitions or paths."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+from torch import Tensor
+
+from regbayes.datasets import make_chained_gaussians
+from regbayes.inference import SmallVariance
+from regbayes.inference.partitions import align
+from regbayes.inference.small_variance import hyperplanes, repelling
+from regbayes.inference.small_variance.assignment import all_costs
+from regbayes.models import DDPM, DIH, DPM, IHMM, DiagonalGaussian, Hinge, Logistic, SphericalGaussian
+from regbayes.testing.enumeration import partitions
+
+FAMILY = SphericalGaussian(loc=0.0, variance=1.0, prior_variance=10.0)
+LOSSES = {"hinge": Hinge(0.7), "logistic": Logistic()}
+
+
+def tiny(seed: int, num_data: int = 6) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    centers = torch.tensor([[0.0, 0.0], [3.0, 1.0]], dtype=torch.float64)
+    return centers[torch.arange(num_data) % 2] + torch.randn(num_data, 2, generator=generator, dtype=torch.float64)
+
+
+def landscape_of(model, inputs: Tensor, lengths=None) -> repelling.Landscape:
+    model, data = model.prepare(inputs, None, lengths)
+    return repelling.Landscape.of(model, data, 1.0)
+
+
+def state_at(labels, landscape: repelling.Landscape, penalty: float, transition_penalty: float = 0.4):
+    """The best centres and hyperplanes at these labels."""
+    labels = torch.tensor(labels)
+    K, X = int(labels.max()) + 1, landscape.problem.X
+    numbers = (X.new_tensor(value) for value in (penalty, transition_penalty, 0.0))
+    state = repelling.RepellingState(labels, X.new_zeros(K, X.shape[1]), landscape.empty.repeat(K, 1, 1), *numbers)
+    return repelling._refit(state, landscape, 100)
+
+
+def brute_force(
+    landscape: repelling.Landscape, penalty: float, transition_penalty: float = 0.4
+) -> tuple[list[float], float]:
+    """J of every partition in increasing order, at the best centres and hyperplanes: liblinear's on each block. And by
+    how much the landscape's R0 is too high."""
+    problem, sequences = landscape.problem, landscape.sequences
+    model, X, features = problem.model, problem.X, problem.data.features
+
+    def svm(members: tuple[int, ...]) -> float:
+        if not model.repels:
+            return 0.0
+        sides = np.full(len(X), -1)
+        sides[list(members)] = 1
+        hinge = isinstance(model.loss, Hinge)
+        size = model.weight_scale**2 * (2 * model.loss.strength if hinge else 1.0)
+        # one more point of either side at the origin: its loss is constant, and liblinear wants two classes
+        rows, labels = np.vstack([features, np.zeros((2, features.shape[1]))]), np.append(sides, [1, -1])
+        options = {"C": size, "fit_intercept": False, "tol": 1e-7, "max_iter": 10**5, "random_state": 0}
+        solver = LinearSVC(loss="hinge", **options) if hinge else LogisticRegression(solver="lbfgs", **options)
+        scores = torch.from_numpy(features.numpy() @ solver.fit(rows, labels).coef_[0])
+        losses = -model.loss.log_factor(scores, torch.from_numpy(sides).double()).sum()
+        return float(losses) + float((solver.coef_**2).sum()) / (2 * model.weight_scale**2)
+
+    @cache
+    def block(members: tuple[int, ...]) -> float:
+        rows = X[list(members)]
+        return float((rows - rows.mean(0)).square().sum() / 2) + svm(members) - svm(())
+
+    values = []
+    num_steps = len(X) if sequences is None else sequences.num_data
+    steps = list(range(num_steps)) if sequences is None else sequences.steps.tolist()
+    for labels in partitions(num_steps):
+        K = max(labels) + 1
+        blocks = [tuple(m for m, t in enumerate(steps) if labels[t] == k) for k in range(K)]
+        structure = penalty * K
+        if sequences is not None:
+            successors = (landscape.transitions(torch.tensor(labels), K) > 0).sum(1)
+            structure = penalty * (K - 1) + transition_penalty * float((successors - 1).clamp(min=0).sum())
+        values.append(structure + sum(block(members) for members in blocks if members))
+    return sorted(values), float(landscape.empty_cost) - svm(())
+
+
+# -- hyperplanes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_hyperplanes_are_at_their_optimum(loss) -> None:
+    inputs = tiny(0, 20)
+    model, data = DDPM(FAMILY, LOSSES[loss], weight_scale=2.0).prepare(inputs)
+    labels = torch.arange(20) % 3
+    start = data.features.new_zeros(3, data.features.shape[1], 1)
+    weights, cost = hyperplanes.fit_hyperplanes(data.features, labels, start, model, num_steps=300)
+    generator = torch.Generator().manual_seed(0)
+    for size in (1e-3, 1e-2, 0.1):
+        for _ in range(20):
+            moved = weights + size * torch.randn(weights.shape, generator=generator, dtype=weights.dtype)
+            other = hyperplanes.hyperplane_costs(data.features, labels, moved, model)
+            assert (other >= cost - 2e-3 * cost).all()
+    torch.testing.assert_close(hyperplanes.hyperplane_costs(data.features, labels, weights, model), cost)
+
+
+def test_costs_are_sums_over_all_pairs() -> None:
+    inputs = tiny(1, 5)
+    model, data = DDPM(FAMILY, Logistic(), weight_scale=1.3).prepare(inputs)
+    labels = torch.tensor([0, 1, 1, 0, 1])
+    weights = torch.randn(2, 3, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for k in range(2):
+        scores = data.features @ weights[k, :, 0]
+        signs = torch.where(labels == k, 1.0, -1.0).double()
+        expected = torch.log1p(torch.exp(-signs * scores)).sum() + weights[k].square().sum() / (2 * 1.3**2)
+        found = hyperplanes.hyperplane_costs(data.features, labels, weights, model)[k]
+        torch.testing.assert_close(found, expected)
+
+
+# -- points ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_move_changes_the_objective_by_the_change_of_its_cost(loss) -> None:
+    landscape = landscape_of(DDPM(FAMILY, LOSSES[loss], weight_scale=2.0), tiny(2))
+    state = state_at((0, 1, 0, 1, 2, 2), landscape, 1.5)
+    costs = all_costs(landscape.problem, state.centers, state.weights)
+    own = repelling.objective(state, landscape)
+    for n, k in ((0, 1), (1, 2), (4, 0)):  # no component becomes empty
+        labels = state.assignments.clone()
+        labels[n] = k
+        moved = repelling.objective(replace(state, assignments=labels), landscape)
+        torch.testing.assert_close(moved - own, costs[k, n] - costs[state.assignments[n], n])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", range(3))
+def test_descent_ends_near_the_best_of_all_partitions(loss, seed) -> None:
+    inputs, penalty = tiny(seed), 1.5
+    model = DDPM(FAMILY, LOSSES[loss], weight_scale=2.0)
+    exact, excess = brute_force(landscape_of(model, inputs), penalty)
+    posterior = SmallVariance(penalty=penalty, num_components=2, tolerance=0.0).fit(model, inputs)
+    assert 0 <= excess < 5e-3
+    found = float(posterior.trace.final) + excess * posterior.num_components
+    assert found >= exact[0] - 1e-6
+    assert found <= 1.01 * exact[6]  # among the best 7 of 203
+    steps = posterior.trace.values.diff(dim=1).nan_to_num(0.0)
+    assert (steps <= 1e-9).all()
+
+
+def test_most_descents_reach_the_global_optimum() -> None:
+    hits = 0
+    for seed in range(3, 9):
+        inputs, model = tiny(seed), DDPM(FAMILY, Hinge(0.7), weight_scale=2.0)
+        exact, _ = brute_force(landscape_of(model, inputs), 1.5)
+        hits += float(SmallVariance(penalty=1.5, num_components=2).fit(model, inputs).trace.final) <= 1.01 * exact[0]
+    assert hits >= 4
+
+
+def test_without_room_for_hyperplanes_it_is_dp_means() -> None:
+    data = make_chained_gaussians(100, gap=8.0)
+    plain = SmallVariance(penalty=400.0, num_components=2).fit(DPM(FAMILY), data.X)
+    limit = SmallVariance(penalty=400.0, num_components=2).fit(DDPM(FAMILY, weight_scale=1e-6), data.X)
+    assert torch.equal(limit.partition(), plain.partition())
+    torch.testing.assert_close(limit.trace.final, plain.trace.final, rtol=1e-4, atol=0.0)
+
+
+def test_chains_are_parted_by_their_hyperplanes() -> None:
+    """At a penalty where DP-means cuts the chains (Nguyen et al., Fig. 2)."""
+    data = make_chained_gaussians(200)
+    options = {"num_components": 4}
+    cut = SmallVariance(**options).fit(DPM(FAMILY), data.X).num_components
+    posterior = SmallVariance(**options).fit(DDPM(FAMILY, Hinge(1.0), weight_scale=3.0), data.X)
+    assert cut > 2
+    assert posterior.num_components == 2
+    agreed = (posterior.partition() == data.y).double().mean()
+    assert max(agreed, 1 - agreed) > 0.97
+    assert torch.equal(posterior.assign(data.X, discriminative=True), posterior.partition())
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+MODELS = {
+    "IHMM": IHMM(FAMILY),
+    "DIH-S": DIH(FAMILY, Hinge(0.4), weight_scale=2.0),
+    "DIH-L": DIH(FAMILY, Logistic(), weight_scale=2.0),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", range(3))
+def test_sequences_end_near_the_best_of_all_states(name, seed) -> None:
+    inputs, lengths = tiny(seed), [4, 2]
+    inputs[2] = math.nan
+    exact, excess = brute_force(landscape_of(MODELS[name], inputs, lengths), 1.5)
+    options = {"penalty": 1.5, "transition_penalty": 0.4, "num_components": 2, "tolerance": 0.0}
+    posterior = SmallVariance(**options).fit(MODELS[name], inputs, lengths=lengths)
+    assert 0 <= excess < 5e-3
+    found = float(posterior.trace.final) + excess * posterior.num_components
+    assert found >= exact[0] - 1e-6
+    assert found <= 1.01 * exact[10]  # among the best 11 of 203
+    assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
+
+
+def test_the_price_of_transitions_counts_successors_of_every_row() -> None:
+    landscape = landscape_of(MODELS["IHMM"], tiny(0), [4, 2])
+    for labels in itertools.islice(partitions(6), 0, 203, 17):
+        state = state_at(labels, landscape, 1.5)
+        free = repelling.objective(replace(state, transition_penalty=torch.tensor(0.0)), landscape)
+        rows: dict[int, set[int]] = {}
+        for first, last in ((0, 4), (4, 6)):
+            for before, after in itertools.pairwise((-1, *labels[first:last])):
+                rows.setdefault(before, set()).add(after)
+        expected = 0.4 * sum(len(successors) - 1 for successors in rows.values())
+        assert float(state.objective - free) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_path_is_never_dearer_than_the_one_before() -> None:
+    landscape = landscape_of(MODELS["DIH-S"], tiny(5, 40), [25, 15])
+    generator = torch.Generator().manual_seed(0)
+    for penalty in (0.2, 3.0):
+        labels = torch.randint(4, (40,), generator=generator)
+        state = state_at(labels.tolist(), landscape, 1.0, penalty)
+        after = repelling.assign(state, landscape)
+        assert repelling.objective(after, landscape) <= state.objective + 1e-9
+
+
+def test_states_of_sequences_are_found_and_decode_new_ones(device) -> None:
+    states = (torch.arange(120) // 15) % 3
+    centers = torch.tensor([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    inputs = (centers[states] + torch.randn(120, 2, generator=generator, dtype=torch.float64)).to(device)
+    for model in (IHMM(DiagonalGaussian()), DIH(DiagonalGaussian(), Hinge(0.3))):
+        posterior = SmallVariance(num_components=3).fit(model, inputs, lengths=[60, 60])
+        assert posterior.num_components == 3
+        agreed = (align(posterior.partition().cpu(), states) == states).double().mean()
+        assert agreed > 0.97
+        decoded = posterior.assign(inputs, [60, 60])
+        assert (decoded == posterior.partition()).double().mean() > 0.95
+        rows = posterior.samples["log_transitions"].exp().sum(-1)
+        torch.testing.assert_close(rows, torch.ones_like(rows))
+
+
+def test_wrong_options_are_named() -> None:
+    with pytest.raises(ValueError, match=r"transition_penalty is -1\.0"):
+        SmallVariance(transition_penalty=-1.0).fit(IHMM(), tiny(0))
