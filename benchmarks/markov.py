@@ -45,7 +45,9 @@ def observations(num_states: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]
     """Rows [N, D] of a chain that stays with probability 0.9, means [K, D], log emission [N, K]."""
     rng = np.random.default_rng(0)
     means = 2 * rng.normal(size=(num_states, NUM_FEATURES))
-    states = rng.integers(num_states, size=NUM_STEPS)[np.maximum.accumulate(np.arange(NUM_STEPS) * (rng.random(NUM_STEPS) < 0.1))]
+    states = rng.integers(num_states, size=NUM_STEPS)[
+        np.maximum.accumulate(np.arange(NUM_STEPS) * (rng.random(NUM_STEPS) < 0.1))
+    ]
     X = means[states] + rng.normal(size=(NUM_STEPS, NUM_FEATURES))
     return X, means, torch.from_numpy(-0.5 * ((X[:, None] - means) ** 2).sum(-1))
 

@@ -103,7 +103,7 @@ def sample_paths(
 
     filtered, _, _ = _forward(chain)
     states = np.empty(len(log_emission), np.int64)
-    columns, log_columns = _transposed(chain.transition.exp()), _transposed(chain.transition)
+    log_columns, columns = _transposed(chain.transition), _transposed(_scaled(chain.transition, chain))
     values = np.ascontiguousarray(uniforms.double().numpy())
     _numba_markov.backward_sample(log_columns, columns, filtered, _bounds(lengths), _slices(chain), values, states)
     return torch.from_numpy(states)
@@ -120,7 +120,7 @@ def smooth(
         from . import _numba_markov
 
         filtered, marginals, log_weights = _forward(chain, smooth=True)
-        transition, bounds = (chain.transition - _largest_step(chain)).exp().contiguous().numpy(), _bounds(lengths)
+        transition, bounds = _scaled(chain.transition, chain).contiguous().numpy(), _bounds(lengths)
         products, moves = np.zeros_like(transition), np.zeros_like(transition)
         _numba_markov.smooth(_transposed(chain.transition), transition, filtered, bounds, marginals, products, moves)
         moves += products * transition
@@ -138,9 +138,8 @@ def viterbi(
         from . import _numba_markov
 
         paths, scores = np.empty(len(log_emission), np.int64), np.empty(len(lengths))
-        columns = np.ascontiguousarray(chain.transition.numpy().T)
-        emission = np.ascontiguousarray(chain.emission.numpy())
-        _numba_markov.viterbi(chain.start.numpy(), columns, emission, _bounds(lengths), paths, scores)
+        start, emission = (np.ascontiguousarray(table.numpy()) for table in (chain.start, chain.emission))
+        _numba_markov.viterbi(start, _transposed(chain.transition), emission, _bounds(lengths), paths, scores)
         best, log_scores = torch.from_numpy(paths), torch.from_numpy(scores)
     else:
         best, log_scores = _viterbi_tensors(chain)
@@ -167,8 +166,13 @@ def _transposed(table: Tensor) -> np.ndarray:
     return np.ascontiguousarray(table.numpy().T)
 
 
+def _scaled(log_weights: Tensor, chain: Chain) -> Tensor:
+    """exp relative to the largest step: weights may be of any size."""
+    return (log_weights - _largest_step(chain)).exp()
+
+
 def _largest_step(chain: Chain) -> float:
-    largest = float(chain.transition.max())
+    largest = float(torch.maximum(chain.transition.max(), chain.start.max()))
     return largest if np.isfinite(largest) else 0.0
 
 
@@ -207,8 +211,8 @@ def _filtered(chain: Chain, compiled: bool | None) -> tuple[Tensor, Tensor]:
         messages, log_weights = _messages(chain)
         return _unpad(messages.exp(), chain.lengths), log_weights
     table, _, weights = _forward(chain)
-    filtered = torch.from_numpy(table)
-    return torch.where(filtered < 0.0, filtered.exp(), filtered), torch.from_numpy(weights)
+    np.exp(table, out=table, where=table < 0.0)
+    return torch.from_numpy(table), torch.from_numpy(weights)
 
 
 # -- in logs, on any device; [B, longest, ...] -------------------------------------------------------------------------
@@ -268,7 +272,8 @@ def _smooth_in_logs(chain: Chain) -> Smoothed:
         joint = (messages[:, t].unsqueeze(2) + ahead).flatten(1).softmax(1).view_as(ahead)
         moves += torch.where(inside.unsqueeze(2), joint, 0.0).sum(0)
         message = ahead.logsumexp(2)
-        behind = torch.where(inside, message - message.amax(1, keepdim=True), behind)
+        total = (messages[:, t] + message).logsumexp(1, keepdim=True)
+        behind = torch.where(inside, message - total, behind)
         marginals.append((messages[:, t] + behind).softmax(1))
     table = torch.stack(marginals[::-1], 1)
     return Smoothed(_unpad(table, chain.lengths), table[:, 0].sum(0), moves, log_weights)

@@ -111,7 +111,8 @@ class Gibbs(Backend):
             if num_full := sum(len(torch.unique(assignments)) == model.truncation for assignments in kept):
                 warnings.warn(
                     f"All {model.truncation} components are occupied in {num_full} of {len(kept)} draws, so the "
-                    f"truncation binds. Fit again with truncation={2 * model.truncation}, or with scan='slice'.",
+                    f"truncation binds. Fit again with truncation={2 * model.truncation}, or with "
+                    f"scan={_INFINITE[model.structure]!r}.",
                     TruncationWarning,
                     stacklevel=3,
                 )
@@ -139,10 +140,11 @@ class Gibbs(Backend):
         if truncated and num_labels > model.truncation:
             raise ValueError(
                 f"init has {num_labels} labels, but the model is truncated at {model.truncation} components. "
-                f"Use truncation={num_labels} or more, or scan='slice'."
+                f"Use truncation={num_labels} or more, or scan={_INFINITE[model.structure]!r}."
             )
 
 
+_INFINITE = {"partition": "slice", "sequence": "beam"}
 _SCANS = {
     "partition": ("auto", "collapsed", "slice", "blocked"),
     "sequence": ("auto", "direct", "beam", "blocked"),

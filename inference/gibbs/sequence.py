@@ -56,6 +56,8 @@ __all__ = [
     "hyperparameters",
     "init",
     "log_joint",
+    "relabel",
+    "row_posterior",
     "sweep",
 ]
 
@@ -107,7 +109,8 @@ def sweep(
     if state.reservoir is not None:
         refill = refresh_reservoir if births == "exact" else draw_from_prior
         state = replace(state, reservoir=refill(state.reservoir, data.points.features, model, generator))
-    return draw_prior(state, data, model, generator, truncated=scan == "blocked")
+    state = draw_prior(state, data, model, generator, truncated=scan == "blocked")
+    return relabel(state, generator) if scan == "blocked" else state
 
 
 # -- states ------------------------------------------------------------------------------------------------------------
@@ -118,9 +121,7 @@ def blocked_scan(
 ) -> SequenceState:
     """All states of the truncated model at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
     T = len(state.weights)
-    counts = count_transitions(state.states, data.starts, T)
-    means = row_means(state.base[:T], T, model.stickiness)
-    log_rows = log_dirichlet(state.concentration * means + counts, generator)
+    log_rows = log_dirichlet(row_posterior(state, data, model)[:, :T], generator)
     table = emissions(_draw_parameters(state, data, model, generator), state.weights, data, model)
     uniforms = _uniforms((data.num_data,), generator)
     return replace(state, states=sample_paths(log_rows[T], log_rows[:T], table, data.lengths, uniforms))
@@ -133,10 +134,7 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     below every slice;  then whole paths among the steps with pi_jk > u_t, which all weigh 1.
     """
     K, starts = len(state.weights), data.starts
-    counts = count_transitions(state.states, starts, K)
-    shape = state.concentration * row_means(state.base, K, model.stickiness)
-    shape[:, :K] += counts
-    log_rows = log_dirichlet(shape, generator)  # [K + 1, K + 1]: the last row starts, the last column is the rest
+    log_rows = log_dirichlet(row_posterior(state, data, model), generator)
     slices, uniforms = _uniforms((2, data.num_data), generator)
     before = torch.where(starts, K, torch.cat([state.states.new_full((1,), K), state.states[:-1]]))
     log_slices = log_rows[before, state.states] + torch.log1p(-slices)
@@ -177,6 +175,14 @@ def emissions(parameters: Parameters, weights: Tensor, data: Sequences, model: S
 # -- rows, base weights, concentrations --------------------------------------------------------------------------------
 
 
+def row_posterior(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:
+    """alpha b_jk + n_jk [K + 1, K + 1] of every row pi_j | z ~ Dirichlet: last row starts, last column is the rest."""
+    K = len(state.weights)
+    shape = state.concentration * row_means(state.base, K, model.stickiness)
+    shape[:, :K] += count_transitions(state.states, data.starts, K)
+    return shape
+
+
 def draw_prior(
     state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator, *, truncated: bool
 ) -> SequenceState:
@@ -197,6 +203,29 @@ def draw_prior(
             shape, rate = model.top_concentration_prior
             gamma = torch._standard_gamma(gamma.new_tensor(shape + K - 1), generator=generator) / (rate - log_rest)
     return replace(state, base=base, concentration=alpha, top_concentration=gamma)
+
+
+def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
+    """Metropolis swaps of neighbouring labels k, k + 1 of the truncated model, along with their base weights.
+
+    Only the density of beta changes, gamma^(T-1) beta_T^(gamma-1) prod_{k<T} 1 / r_k with r_k = 1 - sum_{j<k} beta_j:
+    by (r_k - beta_k) / (r_k - beta_{k+1}), and at the last pair by (beta_{T-1} / beta_T)^(gamma-1).
+    """
+    base, gamma = state.base[:-1].tolist(), float(state.top_concentration)
+    T, order = len(base), list(range(len(base)))
+    log_uniforms = torch.log1p(-_uniforms((T - 1,), generator)).tolist()
+    for k, log_uniform in enumerate(log_uniforms):
+        own, other, rest = base[k], base[k + 1], math.fsum(base[k + 2 :])
+        if k + 2 < T:
+            log_ratio = _log(other + rest) - _log(own + rest)
+        else:
+            log_ratio = (gamma - 1) * (_log(own) - _log(other))
+        if log_uniform < log_ratio:
+            base[k], base[k + 1] = other, own
+            order[k], order[k + 1] = order[k + 1], order[k]
+    kept = torch.tensor(order, device=state.states.device)
+    moved = torch.cat([state.base[kept], state.base[-1:]])
+    return replace(state, states=torch.argsort(kept)[state.states], weights=state.weights[kept], base=moved)
 
 
 def _break_rest(
@@ -229,7 +258,7 @@ def log_joint(state: SequenceState, data: Sequences, model: StateSpace, *, trunc
     K, gamma = len(state.weights), state.top_concentration
     counts = count_transitions(state.states, data.starts, K)
     log_prior = log_paths(counts, state.concentration, row_means(state.base, K, model.stickiness)[:, :K])
-    log_base = state.base.clamp(min=torch.finfo(torch.float64).tiny).log()
+    log_base = state.base.clamp(min=_TINY).log()
     if truncated:
         log_prior = log_prior + (K - 1) * gamma.log() + (gamma - 1) * log_base[K - 1]
     else:
@@ -256,11 +285,9 @@ def log_joint(state: SequenceState, data: Sequences, model: StateSpace, *, trunc
 def draw(state: SequenceState, data: Sequences, model: StateSpace, *, truncated: bool) -> Draw:
     """What the posterior keeps of a state; the rows are their expectations given the states."""
     K, dtype = len(state.weights), data.X.dtype
-    counts = count_transitions(state.states, data.starts, K)
-    expected = state.concentration * row_means(state.base, K, model.stickiness)
-    expected[:, :K] += counts
+    expected = row_posterior(state, data, model)
     log_rows = (expected.log() - expected.sum(1, keepdim=True).log()).to(dtype)
-    share = torch.bincount(state.states, minlength=K) / data.num_data
+    share = torch.bincount(state.states, minlength=K).double() / data.num_data
     return {
         "assignments": state.states,
         "hyperparameters": hyperparameters(state, data, model),
@@ -346,9 +373,14 @@ def _fresh_weights(
     return reserved[order[:num_new]], reserved[order[num_new:]]
 
 
+def _log(weight: float) -> float:
+    return math.log(max(weight, _TINY))
+
+
 def _uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
 
 
+_TINY = torch.finfo(torch.float64).tiny
 _NUM_SEEDS = (3, 6, 12)
 _NUM_SETTLING = 10  # draws of base weights and hyperplanes before the first sweep
