@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .losses.base import Loss
+from .losses.multiclass import CrammerSinger, OneVsRest
 
 __all__ = ["Directions", "Hyperplanes", "principal_directions"]
 
@@ -41,7 +42,13 @@ class Hyperplanes:
     feature_axes: Any
 
     def directions(self, X: Tensor) -> Directions:
-        """The map in use: as given, or the principal directions of X [N, D]."""
+        """The map in use: as given, or the principal directions of X [N, D]; checks the arguments of hyperplanes."""
+        if not (isinstance(self.num_directions, int) and self.num_directions >= 1):
+            raise ValueError(f"num_directions is {self.num_directions!r}; it must be an integer of at least 1.")
+        if self.loss.target != "sign" or isinstance(self.loss, OneVsRest | CrammerSinger):
+            raise ValueError(f"loss is {self.loss!r}; a hyperplane needs a binary loss such as Hinge() or Logistic().")
+        if (self.feature_loc is None) != (self.feature_axes is None):
+            raise ValueError("feature_loc and feature_axes belong together: give both or neither.")
         if self.feature_loc is not None and self.feature_axes is not None:
             return Directions(self.feature_loc.to(X), self.feature_axes.to(X))
         return principal_directions(self._inputs(X), self.num_directions)

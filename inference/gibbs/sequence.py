@@ -116,9 +116,7 @@ def sweep(
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
-def blocked_scan(
-    state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator
-) -> SequenceState:
+def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
     """All states of the truncated model at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
     T = len(state.weights)
     log_rows = log_dirichlet(row_posterior(state, data, model)[:, :T], generator)
@@ -216,10 +214,8 @@ def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
     log_uniforms = torch.log1p(-_uniforms((T - 1,), generator)).tolist()
     for k, log_uniform in enumerate(log_uniforms):
         own, other, rest = base[k], base[k + 1], math.fsum(base[k + 2 :])
-        if k + 2 < T:
-            log_ratio = _log(other + rest) - _log(own + rest)
-        else:
-            log_ratio = (gamma - 1) * (_log(own) - _log(other))
+        last = k + 2 == T
+        log_ratio = (gamma - 1) * (_log(own) - _log(other)) if last else _log(other + rest) - _log(own + rest)
         if log_uniform < log_ratio:
             base[k], base[k + 1] = other, own
             order[k], order[k + 1] = order[k + 1], order[k]
