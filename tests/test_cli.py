@@ -340,3 +340,75 @@ def test_help_does_not_wait_for_torch():
     for arguments in (["--help"], ["compare", "--help"], ["--version"]):
         with pytest.raises(SystemExit, match="0"):
             main(arguments)
+
+
+# -- cluster -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory):
+    """Two chains of Gaussians, with a column of time and one of the truth."""
+    from regbayes.datasets import make_chained_gaussians
+
+    data = make_chained_gaussians(60, num_links=2, gap=8.0)
+    path = tmp_path_factory.mktemp("cluster") / "chains.csv"
+    rows = [f"{x},{y},{59 - n},{label}" for n, ((x, y), label) in enumerate(zip(data.X.tolist(), data.y, strict=True))]
+    path.write_text("\n".join(["x,y,time,truth", *rows]))
+    return path
+
+
+def test_cluster_labels_the_table_and_draws(chains, tmp_path, capsys) -> None:
+    table = tmp_path / "rows.csv"
+    rows = [line.split(",") for line in chains.read_text().splitlines()]
+    table.write_text("\n".join(f"{x},{y},{truth}" for x, y, _, truth in rows))
+    argv = [
+        "cluster",
+        "--data",
+        str(table),
+        "--truth",
+        "truth",
+        "--inference",
+        "svi",
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
+    assert main([*argv, "--likelihood", "spherical"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in result["results"]] == ["DPM", "DDPM-S"]
+    assert all(sum(row["sizes"]) == 60 and len(row["sizes"]) == row["components"] for row in result["results"])
+    assert result["results"][1]["components"] == 2
+    assert result["results"][1]["nmi"] > 0.9
+    lines = (tmp_path / "cluster.csv").read_text().splitlines()
+    assert lines[0] == 'x,y,truth,"DPM, svi","DDPM-S, svi"'
+    assert len(lines) == 61
+    assert (tmp_path / "cluster.png").stat().st_size > 10_000
+
+
+def test_cluster_finds_states_in_the_order_of_time(chains, tmp_path, capsys) -> None:
+    argv = ["cluster", "--data", str(chains), "--truth", "truth", "--out", str(tmp_path), "--inference", "svi"]
+    assert main([*argv, "--time", "time", "--model", "IHMM"]) == 0
+    assert "60 steps, 2 features, 1 sequences" in capsys.readouterr().out
+    backwards = (tmp_path / "cluster.csv").read_text().splitlines()
+    cells = [line.split(",") for line in backwards[1:]]
+    assert [row[2] for row in cells] == [str(59 - n) for n in range(60)]  # rows stay where they were
+    agree = sum((row[3] == "1") == (row[-1] == "1") for row in cells)
+    assert max(agree, 60 - agree) > 57
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "IHMM"], "IHMM finds states over time: give --time COLUMN or --lengths"),
+        (["--lengths", "30,20"], "--lengths add up to 50, but"),
+        (["--lengths", "30,x"], "is not a list of whole numbers"),
+        (["--lengths", "30,30", "--time", "time"], "exclude each other"),
+        (["--truth", "nothing"], "has no column 'nothing'"),
+        (["--likelihood", "multinomial"], "accepts counts"),
+    ],
+)
+def test_cluster_tells_mistakes_in_one_line(chains, options, message, tmp_path, capsys) -> None:
+    assert main(["cluster", "--data", str(chains), "--out", str(tmp_path), *options]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error

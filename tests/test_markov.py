@@ -14,7 +14,7 @@ from regbayes.inference.markov import filter_states, log_normalizers, sample_pat
 LENGTHS = [4, 1, 3, 2]
 SLICES = torch.tensor([-4.5, -1.0, -4.5, -2.0, -5.0, -4.5, -4.5, 0.0], dtype=torch.float64)
 BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "tensors"])
-TABLES = pytest.mark.parametrize("kind", ["dense", "banned", "sub-normalized", "huge"])
+TABLES = pytest.mark.parametrize("kind", ["dense", "banned", "dead end", "sub-normalized", "huge"])
 
 
 def chain(kind: str = "dense", K: int = 3, lengths: list[int] = LENGTHS, seed: int = 0) -> tuple[Tensor, ...]:
@@ -24,6 +24,8 @@ def chain(kind: str = "dense", K: int = 3, lengths: list[int] = LENGTHS, seed: i
     start, transition, emission = (2 * torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes)
     if kind == "banned":
         start[1] = transition[0, 0] = transition[1, 2] = transition[2, 1] = emission[2, 0] = -math.inf
+    elif kind == "dead end":  # no step leaves the last state, and a sequence of one row is in it
+        transition[2] = emission[4, :2] = -math.inf
     elif kind == "sub-normalized":
         start, transition = start.log_softmax(0) - 3, transition.log_softmax(1) - 5
     elif kind == "huge":  # their exponentials overflow
@@ -120,7 +122,7 @@ def test_viterbi_finds_the_largest_weight(kind, compiled):
 
 @BOTH
 @pytest.mark.parametrize("sliced", [False, True], ids=["", "slices"])
-@pytest.mark.parametrize("kind", ["dense", "banned", "huge"])
+@pytest.mark.parametrize("kind", ["dense", "banned", "dead end", "huge"])
 def test_paths_are_drawn_with_their_weights(kind, sliced, compiled):
     """Many copies of each sequence, so that one call draws them all."""
     num_copies, tables, generator = 5_000, chain(kind, lengths=[4, 1, 3]), torch.Generator().manual_seed(1)
@@ -249,6 +251,16 @@ def test_a_step_too_rare_for_a_double_is_taken_where_nothing_else_explains_the_d
     smoothed = smooth(start, rare, emission, [3], compiled=compiled)
     torch.testing.assert_close(smoothed.transitions, torch.tensor([[0.5, 1.0], [0.0, 0.5]], dtype=torch.float64))
     torch.testing.assert_close(smoothed.log_normalizers, torch.tensor([math.log(2) - 1000.0], dtype=torch.float64))
+
+
+@BOTH
+def test_a_step_too_rare_for_a_double_may_be_taken_early(compiled):
+    """Both states explain the second row: the step is as likely before as after it."""
+    rare = torch.tensor([[0.0, -1000.0], [-1000.0, 0.0]], dtype=torch.float64)
+    start, emission = torch.tensor([0.0, -math.inf], dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
+    emission[2, 0] = -5000.0
+    marginals = smooth(start, rare, emission, [3], compiled=compiled).marginals
+    torch.testing.assert_close(marginals, torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], dtype=torch.float64))
 
 
 @BOTH

@@ -252,8 +252,7 @@ def log_joint(state: SequenceState, data: Sequences, model: StateSpace, *, trunc
     relative to the law of a hyperplane without points, as in `partition.log_joint`.
     """
     K, gamma = len(state.weights), state.top_concentration
-    counts = count_transitions(state.states, data.starts, K)
-    log_prior = log_paths(counts, state.concentration, row_means(state.base, K, model.stickiness)[:, :K])
+    log_prior = _log_path(state, data, model)
     log_base = state.base.clamp(min=_TINY).log()
     if truncated:
         log_prior = log_prior + (K - 1) * gamma.log() + (gamma - 1) * log_base[K - 1]
@@ -324,8 +323,32 @@ def _best_start(model: Any, data: Sequences, generator: torch.Generator, start: 
         state = _from_states(_fill_gaps(own, data), plain.truncation, bare, plain, truncated=True)
         for _ in range(num_sweeps):
             state = sweep(state, bare, plain, generator, scan="blocked")
-        ends.append(state)
+        state = _merge_alike(state, bare, plain)
+        ends.append(draw_prior(state, bare, plain, generator, truncated=True))
     return max(ends, key=lambda end: float(log_joint(end, bare, plain, truncated=True))).states
+
+
+def _merge_alike(state: SequenceState, data: Sequences, model: StateSpace) -> SequenceState:
+    """A state in which the two states of the most similar steps are one, as long as p(z, X | alpha, beta) rises.
+
+    A chain hardly ever joins two states that share the steps of one, and seeds may well be too many.
+    """
+    K, likelihood = len(state.weights), model.likelihood
+    first, second = torch.triu_indices(K, K, 1, device=state.states.device)
+    while True:
+        chi = hyperparameters(state, data, model)
+        log_own = likelihood.log_marginal(chi)
+        gain = likelihood.log_marginal(chi[first] + chi[second] - likelihood.prior())
+        gain = gain - log_own[first] - log_own[second]
+        used = torch.bincount(state.states, minlength=K) > 0
+        pair = int(torch.where(used[first] & used[second], gain, -torch.inf).argmax())
+        one, other = first[pair], second[pair]
+        base = state.base.index_add(0, one, state.base[other]).index_fill(0, other, 0.0)
+        merged = replace(state, states=torch.where(state.states == other, one, state.states), base=base)
+        gain_of_paths = _log_path(merged, data, model) - _log_path(state, data, model)
+        if not gain[pair] + gain_of_paths > 0:
+            return state
+        state = merged
 
 
 def _from_states(
@@ -371,6 +394,13 @@ def _fresh_weights(
 
 def _log(weight: float) -> float:
     return math.log(max(weight, _TINY))
+
+
+def _log_path(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:
+    """log p(z | alpha, beta), rows integrated out."""
+    K = len(state.weights)
+    counts = count_transitions(state.states, data.starts, K)
+    return log_paths(counts, state.concentration, row_means(state.base, K, model.stickiness)[:, :K])
 
 
 def _uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

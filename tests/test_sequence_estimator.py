@@ -1,0 +1,97 @@
+"""SequenceClusterer: scikit-learn's own checks, labels, and what it takes and refuses."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from regbayes.estimators import SequenceClusterer
+from regbayes.inference import SVI, Gibbs, SequencePosterior
+from regbayes.models import DIH, DPM, IHMM, Logistic
+
+LENGTHS = [70, 50]
+TRUTH = np.repeat([0, 1, 2, 0, 2, 1], 20)
+X = np.array([0.0, 8.0, -8.0])[TRUTH, None] + np.random.default_rng(0).normal(size=(120, 2))
+
+QUICK = SequenceClusterer(IHMM(truncation=4), SVI(num_steps=5))
+PARTLY_MISSING = "a step is missing as a whole or not at all, and the check takes single values away"
+
+
+# fits of five steps, which merge no states
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@parametrize_with_checks([QUICK], expected_failed_checks=lambda _: {"check_estimators_pickle": PARTLY_MISSING})
+def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    "inference", [SVI(num_steps=40), Gibbs(num_samples=10, num_warmup=20, scan="blocked")], ids=["SVI", "Gibbs"]
+)
+@pytest.mark.parametrize("model", [IHMM(truncation=8), DIH(loss=Logistic(), truncation=8)], ids=["IHMM", "DIH"])
+def test_labels_are_the_states(model, inference):
+    clusterer = SequenceClusterer(model, inference)
+    labels = clusterer.fit_predict(X, lengths=LENGTHS)
+    assert clusterer.n_components_ == 3
+    assert_array_equal(np.unique(labels), range(3))  # without gaps, though the truncated model has empty states
+    assert adjusted_rand_score(TRUTH, labels) > 0.95
+    assert isinstance(clusterer.posterior_, SequencePosterior)
+    assert clusterer.posterior_.model.num_features == 2
+    assert model.num_features is None  # a copy was fitted
+    path = clusterer.predict(X, lengths=LENGTHS)
+    assert adjusted_rand_score(TRUTH, path) > 0.95
+    assert (path == labels).mean() > 0.95  # and not only up to names
+
+
+def test_the_defaults_are_an_ihmm_by_svi():
+    clusterer = SequenceClusterer().fit(X, lengths=LENGTHS)
+    assert isinstance(clusterer.posterior_.model, IHMM)
+    assert isinstance(clusterer.posterior_.backend, SVI)
+
+
+def test_lengths_are_passed_on():
+    """Sequences of one step each tell nothing of moves, so that rows are as they were a priori."""
+    whole, cut = (clone(QUICK).fit(X, lengths=lengths) for lengths in ([120], [1] * 120))
+    assert np.ptp(cut.posterior_.samples["log_transitions"][0, :, :-1].numpy(), axis=0).max() < 1e-6
+    assert np.ptp(whole.posterior_.samples["log_transitions"][0, :, :-1].numpy(), axis=0).max() > 0.5
+    step = X[[0, 25, 0]]
+    assert_array_equal(cut.predict(step), cut.predict(step, lengths=[1, 1, 1]))
+
+
+def test_missing_steps_are_states_like_others():
+    rows = X.copy()
+    rows[[5, 30, 31]] = np.nan
+    clusterer = SequenceClusterer(IHMM(truncation=8), Gibbs(num_samples=5, num_warmup=20)).fit(rows, lengths=LENGTHS)
+    assert adjusted_rand_score(TRUTH, clusterer.labels_) > 0.95
+    assert clusterer.predict(rows[:10]).shape == (10,)
+    rows[7, 0] = np.nan
+    with pytest.raises(ValueError, match=r"some values missing: \[7\]"):
+        clusterer.fit(rows)
+
+
+def test_parameters_are_searched_as_nested_names():
+    clusterer = clone(SequenceClusterer(DIH(), SVI())).set_params(
+        model__loss__strength=0.3, model__stickiness=0.5, inference__num_steps=3
+    )
+    assert clusterer.model.loss.strength == 0.3
+    assert clusterer.get_params()["inference__num_steps"] == 3
+    fitted = clusterer.fit(X)
+    assert fitted.posterior_.model.stickiness == 0.5
+    assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))
+
+
+def test_a_model_without_states_is_refused():
+    with pytest.raises(ValueError, match="model is DPM; expected IHMM or DIH"):
+        SequenceClusterer(DPM()).fit(X)
+    with pytest.raises(ValueError, match="lengths add up to 100, but X has 120 rows"):
+        SequenceClusterer().fit(X, lengths=[50, 50])
+
+
+def test_single_precision_stays_single():
+    clusterer = clone(QUICK).fit(X.astype(np.float32), lengths=LENGTHS)
+    assert clusterer.posterior_.smooth(X.astype(np.float32)).dtype == np.float32
