@@ -18,10 +18,17 @@ def log_normalizers(log_start: Tensor, log_transition: Tensor, log_emission: Ten
 
     alpha_1 = start + e_1,   alpha_t(k) = e_t(k) + logsumexp_j [alpha_{t-1}(j) + transition(j, k)]
     """
-    emission = pad_sequences(log_emission, lengths)
-    message = log_start + emission[:, 0]
+    # -inf has no gradient; what is forbidden weighs next to nothing instead
+    tables = log_start, log_transition, log_emission
+    start, transition, rows = (table.double().clamp(min=-_FORBIDDEN) for table in tables)
+    emission = pad_sequences(rows, lengths)
+    message = start + emission[:, 0]
     last = torch.tensor(lengths, device=log_emission.device) - 1
     for t in range(1, emission.shape[1]):
-        step = torch.logsumexp(message.unsqueeze(2) + log_transition, 1) + emission[:, t]
+        step = torch.logsumexp(message.unsqueeze(2) + transition, 1) + emission[:, t]
         message = torch.where((t <= last).unsqueeze(1), step, message)
-    return message.logsumexp(1)
+    total = message.logsumexp(1)
+    return torch.where(total > -_FORBIDDEN / 10, total, -torch.inf).to(log_emission)
+
+
+_FORBIDDEN = 1e30

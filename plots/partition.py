@@ -30,7 +30,8 @@ def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
     for index, position in enumerate(np.argsort(-sizes, kind="stable")):
         own = found == clusters[position]
         label = f"{sizes[position]} points" if index < 8 else None
-        ax.scatter(*points[own].T, s=12, color=color_of(index), alpha=0.7, linewidths=0, label=label)
+        across, up = points[own].T
+        ax.scatter(across, up, s=12, color=color_of(index), alpha=0.7, linewidths=0, label=label)
     ax.legend(frameon=False, fontsize="small", handletextpad=0.2)
     ax.set_xlabel(names[0])
     ax.set_ylabel(names[1])

@@ -89,7 +89,7 @@ def partitions(num_data: int) -> Iterator[Labels]:
             yield (*labels, label)
 
 
-def log_classifier_integrals(data: Data, model: Mixture, members: Tensor) -> Tensor:
+def log_classifier_integrals(data: Data, model: Any, members: Tensor) -> Tensor:
     """log I, or log g, [B] of the classifiers of B blocks, given as rows of 0 and 1 [B, N]: a sum over a grid of eta.
 
     The grid covers 9 prior standard deviations. With 1, 2 or 3 weights it has a step of 0.001, 0.02 or 0.12 of them,
@@ -113,7 +113,7 @@ def log_classifier_integrals(data: Data, model: Mixture, members: Tensor) -> Ten
     return total
 
 
-def _log_factors(data: Data, model: Mixture, group: list[int], eta: Tensor, members: Tensor) -> Tensor:
+def _log_factors(data: Data, model: Any, group: list[int], eta: Tensor, members: Tensor) -> Tensor:
     """log of the sum over nodes eta [G, P C'] of prior mass times the factors, for each block."""
     weights = model.weight_scale * eta.view(len(eta), data.features.shape[1], len(group))
     scores = torch.einsum("np,gpc->ngc", data.features, weights)
@@ -138,7 +138,7 @@ def _grid(num_weights: int, like: Tensor) -> Iterator[Tensor]:
         yield torch.cat([first.repeat_interleave(len(rest)).unsqueeze(1), rest.repeat(len(first), 1)], 1)
 
 
-def log_blocks(data: Data, model: Mixture) -> list[float]:
+def log_blocks(data: Data, model: Any) -> list[float]:
     """log m I of every set of points; entry b is the set of the bits of b."""
     codes = torch.arange(1 << data.num_data, device=data.X.device)
     members = (codes.unsqueeze(1) >> torch.arange(data.num_data, device=data.X.device) & 1).to(data.X.dtype)

@@ -365,3 +365,14 @@ def test_shapes_are_checked():
         sample_paths(start, transition, emission, [8], uniforms[:7])
     with pytest.raises(ValueError, match=r"log_slices has shape \[7\]; expected \[8\]"):
         sample_paths(start, transition, emission, [8], uniforms, uniforms[:7])
+
+
+def test_forbidden_steps_have_no_gradient_and_leave_none_to_the_others() -> None:
+    log_start = torch.tensor([0.0, -torch.inf], dtype=torch.float64, requires_grad=True)
+    log_transition = torch.tensor([[-0.5, -1.0], [-torch.inf, 0.0]], dtype=torch.float64, requires_grad=True)
+    log_emission = torch.tensor([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]], dtype=torch.float64, requires_grad=True)
+    log_normalizers(log_start, log_transition, log_emission, [3]).sum().backward()
+    expected = smooth(log_start.detach(), log_transition.detach(), log_emission.detach(), [3])
+    torch.testing.assert_close(log_start.grad, expected.starts)
+    torch.testing.assert_close(log_transition.grad, expected.transitions)
+    torch.testing.assert_close(log_emission.grad, expected.marginals)

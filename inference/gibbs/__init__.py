@@ -122,7 +122,7 @@ class Gibbs(Backend):
         if isinstance(self.init, Tensor):
             self._check_labels(self.init, model, data, truncated=truncated)
         if model.repels:
-            options = {"start": self.init, "scan": self.scan, "num_sweeps": self.num_generative}
+            options: dict[str, Any] = {"start": self.init, "scan": self.scan, "num_sweeps": self.num_generative}
             return partition.init_generatively(model, data, generator, **options)
         return partition.init(model, data, generator, start=self.init, truncated=truncated)
 

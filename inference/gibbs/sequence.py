@@ -342,7 +342,7 @@ def _merge_alike(state: SequenceState, data: Sequences, model: StateSpace) -> Se
         gain = gain - log_own[first] - log_own[second]
         used = torch.bincount(state.states, minlength=K) > 0
         pair = int(torch.where(used[first] & used[second], gain, -torch.inf).argmax())
-        one, other = first[pair], second[pair]
+        one, other = first[pair : pair + 1], second[pair : pair + 1]
         base = state.base.index_add(0, one, state.base[other]).index_fill(0, other, 0.0)
         merged = replace(state, states=torch.where(state.states == other, one, state.states), base=base)
         gain_of_paths = _log_path(merged, data, model) - _log_path(state, data, model)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -133,7 +134,7 @@ def merge(state: PartitionState, data: Data, model: Mixture) -> PartitionState:
     return replace(state, may_merge=False)
 
 
-def _pairs(state: PartitionState, model: Mixture) -> list[list[int]]:
+def _pairs(state: Any, model: Any) -> list[list[int]]:
     """Pairs of occupied components, those whose union has the best block marginal first."""
     likelihood, chi = model.likelihood, state.hyperparameters
     occupied = torch.nonzero(state.responsibilities.sum(0) > 0.5).squeeze(1)
@@ -308,7 +309,7 @@ def stochastic_sweep(
     return replace(update_concentration(state, model), bound=scale * (local.bound + penalty) - penalty)
 
 
-def _natural(state: PartitionState) -> tuple[Tensor, Tensor]:
+def _natural(state: Any) -> tuple[Tensor, Tensor]:
     """(A [T, C, P, P], A m [T, P, C]) of q(eta_k)."""
     gram = state.precision_tril @ state.precision_tril.mT
     return gram, (gram @ state.mean.mT.unsqueeze(-1)).squeeze(-1).mT

@@ -512,7 +512,7 @@ def _start(value: float, prior: tuple[float, float] | None, num_factors: int, li
     return like.new_tensor([shape, shape / value])
 
 
-def _prior_classifiers(model: StateSpace, data: Sequences) -> dict[str, Tensor]:
+def _prior_classifiers(model: StateSpace, data: Sequences) -> dict[str, Any]:
     T, (M, C), P = model.truncation, data.points.targets.shape, data.points.features.shape[1]
     identity = torch.eye(P, dtype=data.X.dtype, device=data.X.device)
     return {

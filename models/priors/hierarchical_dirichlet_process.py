@@ -110,8 +110,8 @@ def draw_row_concentration(
     one = torch._standard_gamma((concentration + 1).expand(len(n)).contiguous(), generator=generator)
     log_w = one.log() - (one + torch._standard_gamma(n, generator=generator)).log()
     s = _uniforms(n.shape, generator) * (n + concentration) < n
-    shape = shape + tables.sum() - s.sum()
-    return torch._standard_gamma(shape.to(concentration.dtype), generator=generator) / (rate - log_w.sum())
+    total = (shape + tables.sum() - s.sum()).to(concentration.dtype)
+    return torch._standard_gamma(total, generator=generator) / (rate - log_w.sum())
 
 
 def draw_top_concentration(
