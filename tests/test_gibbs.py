@@ -335,7 +335,7 @@ def quick(**options) -> Gibbs:
         ({"thinning": 0}, "thinning is 0"),
         ({"split_merge": -2}, "split_merge is -2"),
         ({"seed": "a"}, "seed is 'a'"),
-        ({"scan": "slices"}, "scan is 'slices'; expected 'auto', 'collapsed', 'slice' or 'blocked'"),
+        ({"scan": "slices"}, "scan is 'slices'; for DPM expected one of 'auto', 'collapsed', 'slice', 'blocked'"),
         ({"init": "two"}, "init is 'two'"),
         ({"init": torch.zeros(3, dtype=torch.long)}, r"init has shape \(3,\); expected \[7\]"),
         ({"init": torch.arange(7), "scan": "blocked"}, "init has 7 labels, but the model is truncated at 5"),

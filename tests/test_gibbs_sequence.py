@@ -222,6 +222,16 @@ def test_well_separated_states_are_found(model, scan) -> None:
     assert pairs.shape[1] == 3
 
 
+def test_chains_start_at_the_states_whatever_the_seed() -> None:
+    inputs, states = long_chain()
+    model, data = IHMM().prepare(inputs, None, [120, 80])
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        state = sequence.init(model, data, generator, start="one", scan="beam", num_sweeps=10)
+        assert len(state.weights) == 3
+        assert torch.unique(torch.stack([state.states, states]), dim=1).shape[1] < 7
+
+
 @pytest.mark.parametrize("scan", SCANS)
 def test_resumed_chains_are_the_same_bit_for_bit(scan, tmp_path) -> None:
     inputs, _ = long_chain(60)

@@ -447,13 +447,14 @@ BACKENDS = {
 }
 
 
+FITTED = {"IHMM": IHMM(), "DIH-S": DIH(loss=Hinge(0.3)), "DIH-L": DIH(loss=Logistic())}
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    "model", [IHMM(truncation=6), DIH(loss=Hinge(0.3), truncation=6), DIH(loss=Logistic(), truncation=6)]
-)
-def test_fitted_models_decode_what_they_saw_and_foresee_what_comes(model, backend: str, moves) -> None:
+@pytest.mark.parametrize("name", FITTED)
+def test_fitted_models_decode_what_they_saw_and_foresee_what_comes(name: str, backend: str, moves) -> None:
     rows, lengths, truth = moves
-    posterior = BACKENDS[backend].fit(model, rows, lengths=lengths)
+    posterior = BACKENDS[backend].fit(FITTED[name].replace(truncation=6), rows, lengths=lengths)
     assert type(posterior) is SequencePosterior
     for discriminative in (False, True):
         options = {"discriminative": discriminative}

@@ -70,7 +70,8 @@ def init(
     """A state from labels [N], or from the best of some starts after blocked sweeps without hyperplanes.
 
     One of these starts is a mixture without time (`start` is how it starts itself, "one" or "random"), the others put
-    every step to the nearest of some steps that are far apart: a chain of states hardly ever leaves a bad start.
+    every step to the nearest of some steps that are far apart. States alike are then joined. A chain of states hardly
+    ever leaves a bad start.
     """
     truncated = scan == "blocked"
     if isinstance(start, Tensor):
