@@ -29,69 +29,76 @@ class Chains(NamedTuple):
 
 
 @njit(**_OPTIONS)
-def _neighbours(chains, t):
+def _neighbours(first, states, start, t):
     """State before t, or the start row; state after t, or -1."""
-    before = len(chains.sizes) if chains.first[t] else chains.states[t - 1]
-    return before, (-1 if chains.first[t + 1] else chains.states[t + 1])
+    return start if first[t] else states[t - 1], -1 if first[t + 1] else states[t + 1]
 
 
 @njit(**_OPTIONS)
-def _move(chains, before, k, after, sign):
-    """Add or take away the moves into and out of a step in state k."""
-    chains.sizes[k] += sign
-    chains.leaving[before, k] += sign
-    if before < len(chains.sizes):
-        chains.entering[k, before] += sign
-        chains.exits[before] += sign
+def _move(sizes, leaving, entering, exits, before, k, after, sign):
+    """Add or take away a step in state k with the moves into and out of it."""
+    sizes[k] += sign
+    leaving[before, k] += sign
+    if before < len(sizes):
+        entering[k, before] += sign
+        exits[before] += sign
     if after >= 0:
-        chains.leaving[k, after] += sign
-        chains.entering[after, k] += sign
-        chains.exits[k] += sign
+        leaving[k, after] += sign
+        entering[after, k] += sign
+        exits[k] += sign
 
 
 @njit(**_OPTIONS)
-def _offsets(chains, urn, used):
+def _offsets(counts, urn, used):
     """What the log predictive of a slot owes to the number of its observed steps."""
     offsets = np.empty(used)
     for k in range(used):
-        offsets[k] = urn[chains.counts[k]]
+        offsets[k] = urn[counts[k]]
     return offsets
 
 
 @njit(**_OPTIONS)
-def _fill(state, chains, before, t, after, own, free, prior, urn, offsets, tables, logits, weights):
-    """Step t, whose moves are not counted, goes to slot k with weight weights[k] exp(logits[k])."""
-    log_margin, log_new, log_alone = tables
+def _fill_prior(leaving, entering, exits, base, before, after, prior, weights):
+    """Weights of the moves into and out of a step, which are not counted."""
     alpha, rho = prior
-    used, row = len(logits), chains.rows[t]
-    base, exits, into = chains.base, chains.exits, chains.leaving[before]
-    starts = before == len(chains.sizes)
+    starts = before == len(exits)
     scale = alpha if starts else alpha * (1.0 - rho)
     if after < 0:
-        for k in range(used):
-            weights[k] = into[k] + scale * base[k]
-    else:
-        onward, toward = chains.entering[after], alpha * (1.0 - rho) * base[after]
-        for k in range(used):
-            weights[k] = (into[k] + scale * base[k]) * (onward[k] + toward) / (exits[k] + alpha)
-        if not starts:
-            again = onward[before] + toward + (1.0 if before == after else 0.0)
-            weights[before] = (into[before] + scale * base[before]) * again / (exits[before] + 1.0 + alpha)
-    if row >= 0:
-        log_predictives(state, row, own, logits)
-        for k in range(used):
-            logits[k] += offsets[k]
-        logits[own] += urn[chains.counts[own] - 1] - offsets[own]
-        if chains.counts[own] == 1:
-            logits[own] = logits[free]
-    else:
-        for k in range(used):
+        for k in range(len(weights)):
+            weights[k] = leaving[before, k] + scale * base[k]
+        return
+    toward = alpha * (1.0 - rho) * base[after]
+    for k in range(len(weights)):
+        weights[k] = (leaving[before, k] + scale * base[k]) * (entering[after, k] + toward) / (exits[k] + alpha)
+    if not starts:
+        again = entering[after, before] + toward + (1.0 if before == after else 0.0)
+        weights[before] = (leaving[before, before] + scale * base[before]) * again / (exits[before] + 1.0 + alpha)
+
+
+@njit(**_OPTIONS)
+def _fill_logits(state, row, own, counts, urn, offsets, free, logits):
+    """log p(x_row | the other steps of each slot); 0 if the step is missing."""
+    if row < 0:
+        for k in range(len(logits)):
             logits[k] = 0.0
+        return
+    log_predictives(state, row, own, logits)
+    for k in range(len(logits)):
+        logits[k] += offsets[k]
+    logits[own] += urn[counts[own] - 1] - offsets[own]
+    if counts[own] == 1:
+        logits[own] = logits[free]
+
+
+@njit(**_OPTIONS)
+def _add_margins(t, own, alone, free, tables, logits, weights):
+    """Hyperplanes, and the weight that goes back to the rest if step t was alone in its state."""
+    log_margin, log_new, log_alone = tables
     if log_margin.shape[1] > 0:
-        for k in range(used):
+        for k in range(len(logits)):
             logits[k] += log_margin[t, k]
     logits[free] += log_new[t]
-    if chains.sizes[own] == 0:  # it was alone: its weight goes back to the rest
+    if alone:
         weights[own] = weights[free] = weights[own] + weights[free]
         logits[own] += log_alone[0]
         logits[free] += log_alone[1]
@@ -100,11 +107,14 @@ def _fill(state, chains, before, t, after, own, free, prior, urn, offsets, table
 @njit(cache=True, **_OPTIONS)
 def fill_weights(state, chains, t, free, prior, urn, tables, logits, weights):
     """Log weights [capacity] of the slots for step t; the slot `free` stands for a new state."""
-    own, offsets = chains.states[t], _offsets(chains, urn, len(logits))
-    before, after = _neighbours(chains, t)
-    _move(chains, before, own, after, -1)
-    _fill(state, chains, before, t, after, own, free, prior, urn, offsets, tables, logits, weights)
-    _move(chains, before, own, after, 1)
+    rows, first, states, sizes, counts, leaving, entering, exits, base = chains
+    own, offsets = states[t], _offsets(counts, urn, len(logits))
+    before, after = _neighbours(first, states, len(sizes), t)
+    _move(sizes, leaving, entering, exits, before, own, after, -1)
+    _fill_prior(leaving, entering, exits, base, before, after, prior, weights)
+    _fill_logits(state, rows[t], own, counts, urn, offsets, free, logits)
+    _add_margins(t, own, sizes[own] == 0, free, tables, logits, weights)
+    _move(sizes, leaving, entering, exits, before, own, after, 1)
     for k in range(len(logits)):
         logits[k] += math.log(weights[k])
 
@@ -113,40 +123,44 @@ def fill_weights(state, chains, t, free, prior, urn, tables, logits, weights):
 def scan(state, chains, position, order, uniforms, free, prior, urn, tables):
     """Visit order[position:] until a state opened or closed, or the components must be computed anew (stale).
 
-    Returns (position to go on from, slot opened or -1, slot closed or -1, stale).
+    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). Step t goes to slot k with weight
+    weights[k] exp(logits[k]).
     """
+    rows, first, states, sizes, counts, leaving, entering, exits, base = chains
     used = free + 1
-    for k in range(used, len(chains.sizes)):
-        if chains.sizes[k] > 0:
+    for k in range(used, len(sizes)):
+        if sizes[k] > 0:
             used = k + 1
-    logits, weights, offsets = np.empty(used), np.empty(used), _offsets(chains, urn, used)
+    logits, weights, offsets = np.empty(used), np.empty(used), _offsets(counts, urn, used)
     while position < len(order):
         t = order[position]
         position += 1
-        own, row = chains.states[t], chains.rows[t]
-        before, after = _neighbours(chains, t)
-        _move(chains, before, own, after, -1)
-        _fill(state, chains, before, t, after, own, free, prior, urn, offsets, tables, logits, weights)
+        own, row = states[t], rows[t]
+        before, after = _neighbours(first, states, len(sizes), t)
+        _move(sizes, leaving, entering, exits, before, own, after, -1)
+        _fill_prior(leaving, entering, exits, base, before, after, prior, weights)
+        _fill_logits(state, row, own, counts, urn, offsets, free, logits)
+        _add_margins(t, own, sizes[own] == 0, free, tables, logits, weights)
         chosen = _draw(logits, weights, uniforms[t])
         opened, closed, stale = -1, -1, False
-        if chains.sizes[own] == 0 and chosen != own:
+        if sizes[own] == 0 and chosen != own:
             closed = own
         if chosen == free:
             opened = free
             if closed >= 0:  # it leaves a state of its own for a new one: the same slot serves
                 opened = chosen = own
-        _move(chains, before, chosen, after, 1)
+        _move(sizes, leaving, entering, exits, before, chosen, after, 1)
         if chosen != own:
-            chains.states[t] = chosen
+            states[t] = chosen
             if row >= 0:
-                chains.counts[own] -= 1
-                if chains.counts[own] == 0:
+                counts[own] -= 1
+                if counts[own] == 0:
                     _clear(state.components, own)
                 else:
                     stale = shift(state, row, own, -1.0)
                 shift(state, row, chosen, 1.0)
-                chains.counts[chosen] += 1
-                offsets[own], offsets[chosen] = urn[chains.counts[own]], urn[chains.counts[chosen]]
+                counts[chosen] += 1
+                offsets[own], offsets[chosen] = urn[counts[own]], urn[counts[chosen]]
         if stale or opened + closed > -2:
             return position, opened, closed, stale
     return position, -1, -1, False
