@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import pyro
@@ -30,6 +31,13 @@ class Data:
     @property
     def num_data(self) -> int:
         return self.X.shape[0]
+
+    @cached_property
+    def nonzeros(self) -> tuple[Tensor, Tensor, Tensor]:
+        """X in compressed rows: row n has values[starts[n] : starts[n + 1]] in the columns of the same places."""
+        row, columns = self.X.nonzero(as_tuple=True)
+        starts = torch.searchsorted(row, torch.arange(self.num_data + 1, device=row.device))
+        return starts, columns, self.X[row, columns]
 
     def rows(self, index: Tensor | slice) -> Data:
         """The data of some rows."""

@@ -21,6 +21,7 @@ from ...models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
+from ...models.mixture import Data
 
 __all__ = [
     "Bernoulli",
@@ -89,9 +90,9 @@ def is_compiled(likelihood: Likelihood) -> bool:
     return type(likelihood) in _STATES
 
 
-def component_state(likelihood: Likelihood, X: Tensor, assignments: Tensor, capacity: int) -> Any:
-    """The arrays of a family in double precision for `capacity` slots, from X [N, D] and assignments [N]."""
-    return _STATES[type(likelihood)](likelihood, X, assignments, capacity + 1)
+def component_state(likelihood: Likelihood, data: Data, assignments: Tensor, capacity: int) -> Any:
+    """The arrays of a family in double precision for `capacity` slots, from the points and assignments [N]."""
+    return _STATES[type(likelihood)](likelihood, data, assignments, capacity + 1)
 
 
 def log_normalizers(likelihood: Likelihood, num_data: int) -> Tensor:
@@ -112,44 +113,44 @@ def log_normalizers(likelihood: Likelihood, num_data: int) -> Tensor:
     return torch.zeros_like(counts)
 
 
-def _spherical(family: SphericalGaussian, X: Tensor, assignments: Tensor, slots: int) -> Spherical:
-    chi = family.prior() + family.summed_statistics(X, assignments, slots)
+def _spherical(family: SphericalGaussian, data: Data, assignments: Tensor, slots: int) -> Spherical:
+    chi = family.prior() + family.summed_statistics(data.X, assignments, slots)
     kap = chi[:, -1:]
-    return Spherical((X - family.loc).numpy(), _rows(kap, chi[:, :-1] / kap), float(family.variance))
+    return Spherical((data.X - family.loc).numpy(), _rows(kap, chi[:, :-1] / kap), float(family.variance))
 
 
-def _diagonal(family: DiagonalGaussian, X: Tensor, assignments: Tensor, slots: int) -> Diagonal:
-    m, kap, a, b = family._common(family.prior() + family.summed_statistics(X, assignments, slots))
+def _diagonal(family: DiagonalGaussian, data: Data, assignments: Tensor, slots: int) -> Diagonal:
+    m, kap, a, b = family._common(family.prior() + family.summed_statistics(data.X, assignments, slots))
     half_log = b.log().sum(1, keepdim=True) / 2
-    return Diagonal((X - family.loc).numpy(), _rows(kap, a, half_log, m, 1 / (2 * b)))
+    return Diagonal((data.X - family.loc).numpy(), _rows(kap, a, half_log, m, 1 / (2 * b)))
 
 
-def _full(family: FullGaussian, X: Tensor, assignments: Tensor, slots: int) -> Full:
-    m, kap, nu, factor = family._common(family.prior() + family.summed_statistics(X, assignments, slots))
+def _full(family: FullGaussian, data: Data, assignments: Tensor, slots: int) -> Full:
+    m, kap, nu, factor = family._common(family.prior() + family.summed_statistics(data.X, assignments, slots))
     half_log = factor.diagonal(dim1=1, dim2=2).log().sum(1)
     i, j = torch.tril_indices(len(family.loc), len(family.loc))
-    identity = torch.eye(len(family.loc), dtype=X.dtype)
+    identity = torch.eye(len(family.loc), dtype=data.X.dtype)
     inverse = torch.linalg.solve_triangular(factor, identity, upper=False)[:, i, j]
-    return Full((X - family.loc).numpy(), _rows(torch.stack([kap, nu, half_log], 1), m, inverse))
+    return Full((data.X - family.loc).numpy(), _rows(torch.stack([kap, nu, half_log], 1), m, inverse))
 
 
-def _multinomial(family: MultinomialDirichlet, X: Tensor, assignments: Tensor, slots: int) -> Multinomial:
-    counts, sums = _counts(X, assignments, slots)
+def _multinomial(family: MultinomialDirichlet, data: Data, assignments: Tensor, slots: int) -> Multinomial:
+    counts, sums = _counts(data, assignments, slots)
     a = family.concentration + sums
     return Multinomial(*counts, _rows(a.sum(1, keepdim=True), a))
 
 
-def _poisson(family: PoissonGamma, X: Tensor, assignments: Tensor, slots: int) -> Poisson:
-    counts, sums = _counts(X, assignments, slots)
+def _poisson(family: PoissonGamma, data: Data, assignments: Tensor, slots: int) -> Poisson:
+    counts, sums = _counts(data, assignments, slots)
     a = family.shape + sums
     b = family.rate + torch.bincount(assignments, minlength=slots).unsqueeze(1)
     return Poisson(*counts, _rows(a.sum(1, keepdim=True), b, a))
 
 
-def _bernoulli(family: BernoulliBeta, X: Tensor, assignments: Tensor, slots: int) -> Bernoulli:
-    chi = family.prior() + family.summed_statistics(X, assignments, slots)
+def _bernoulli(family: BernoulliBeta, data: Data, assignments: Tensor, slots: int) -> Bernoulli:
+    chi = family.prior() + family.summed_statistics(data.X, assignments, slots)
     a, b = chi.chunk(2, 1)
-    return Bernoulli(X.contiguous().numpy(), _rows(-torch.log1p(a / b).sum(1, keepdim=True), chi, (a / b).log()))
+    return Bernoulli(data.X.contiguous().numpy(), _rows(-torch.log1p(a / b).sum(1, keepdim=True), chi, (a / b).log()))
 
 
 _STATES: dict[type, Callable[..., Any]] = {
@@ -168,18 +169,13 @@ def _rows(*parts: Tensor) -> np.ndarray:
 
 
 def _counts(
-    X: Tensor, assignments: Tensor, slots: int
+    data: Data, assignments: Tensor, slots: int
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Tensor]:
     """Compressed rows (starts, columns, counts, totals) and the sums [slots, D] of the rows of each slot."""
-    num_data, num_features = X.shape
-    flat = X.contiguous().numpy().ravel()
-    entries = np.flatnonzero(flat != 0)  # on truth values it is several times faster
-    starts = np.searchsorted(entries, np.arange(num_data + 1) * num_features)
-    sizes = np.diff(starts)
-    columns = entries - np.repeat(np.arange(num_data) * num_features, sizes)
-    cells = columns + np.repeat(assignments.numpy() * num_features, sizes)
-    counts = flat[entries]
-    sums = np.bincount(cells, weights=counts, minlength=slots * num_features).reshape(slots, num_features)
-    counts = counts.astype(np.int64)
+    starts, columns, values = (array.numpy() for array in data.nonzeros)
+    num_features = data.X.shape[1]
+    cells = columns + np.repeat(assignments.numpy() * num_features, np.diff(starts))
+    sums = np.bincount(cells, weights=values, minlength=slots * num_features).reshape(slots, num_features)
+    counts = values.astype(np.int64)
     totals = np.diff(np.concatenate([[0], counts.cumsum()])[starts])
     return (starts, columns, counts, totals), torch.from_numpy(sums)

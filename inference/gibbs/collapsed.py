@@ -223,7 +223,7 @@ class _Compiled:
 
     def build(self, slots: _Slots) -> None:
         """Compute what the family keeps of each slot from the assignments."""
-        self.state = component_state(self.likelihood, self.data.X, slots.assignments, len(slots.counts))
+        self.state = component_state(self.likelihood, self.data, slots.assignments, len(slots.counts))
 
     def logits(self, slots: _Slots, n: int) -> Tensor:
         """Log weights [capacity] of point n; the first free slot stands for a new component."""

@@ -225,7 +225,7 @@ class _Compiled:
 
     def build(self, slots: _Slots) -> None:
         """Compute what the family keeps of each slot from the states."""
-        self.state = component_state(self.likelihood, self.data.X, slots.states[self.data.steps], len(slots.sizes))
+        self.state = component_state(self.likelihood, self.data.points, slots.states[self.data.steps], len(slots.sizes))
         moves = slots.leaving, slots.entering, slots.exits
         arrays = slots.rows, slots.first, slots.states, slots.sizes, slots.counts, *moves, slots.base
         self.chains = self.kernels.Chains(*(array.numpy() for array in arrays))
