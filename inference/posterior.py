@@ -68,8 +68,9 @@ class Posterior:
     backend : the backend that computed it
     samples : dict of Tensors with a leading axis of S draws (chains one after another; S = 1 for SVI, SmallVariance):
         `assignments` [S, N], `weights` [S, K, P, C], `log_mixture` [S, K + 1] (last: a component not yet seen),
-        `hyperparameters` [S, K, ...] or `centers` [S, K, D], `concentration` [S]. Components beyond a draw's own have
-        log weight -inf.
+        `hyperparameters` [S, K, ...] or `centers` [S, K, D], `concentration` [S]; of an infinite model whose components
+        repel also `unseen_weights` [S, A, P, 1], hyperplanes of components without points. Components beyond a draw's
+        own have log weight -inf.
     num_draws : int list, draws of each chain
     trace : Trace
     metadata : dict of plain data that travels with the posterior; empty unless its user fills it
@@ -121,21 +122,46 @@ class Posterior:
         probabilities = mean if self._is_probabilistic else self.model.loss.probabilities(mean)
         return like(probabilities, X)
 
-    def assign(self, X: Any, *, discriminative: bool = False) -> Any:
+    def assign(self, X: Any, *, discriminative: bool | None = None) -> Any:
         """Component [N] of each row in the representative draw (see `partition`), 0..K-1.
 
-        With `discriminative` the hyperplanes of a model whose components repel count as well as its likelihood.
+        Parameters
+        ----------
+        discriminative : whether hyperplanes count as well as the likelihood; None: they do where components repel
         """
-        rows = self._check(X)
-        if discriminative and not self.model.repels:
-            raise ValueError(f"The components of {type(self.model).__name__} have no hyperplanes that part them.")
+        rows, with_margin = self._check(X), self._hyperplanes_count(discriminative)
         chosen = []
         for part in rows.split(_CHUNK):
-            log_weights = self._log_weights(part, self.representative, nearest=not discriminative)[:, :-1]
-            if discriminative:
+            log_weights = self._log_weights(part, self.representative, nearest=not with_margin)[:, :-1]
+            if with_margin:
                 log_weights = log_weights + self._gain(part, self.representative)
             chosen.append(log_weights.argmax(1))
         return like(torch.cat(chosen), X)
+
+    def assign_proba(self, X: Any, *, discriminative: bool | None = None) -> Any:
+        """Probability [N, K + 1] that each row belongs to component k of the representative draw; last: to no such one.
+
+        sum_g W_k^g / sum_g sum_j W_j^g with W_k^g = w_k p(x | component k) over the draws g, whose components take the
+        labels of `aligned`. Where hyperplanes count, the row takes part in the margin factors:
+
+            W_k = w_k p(x | k) exp(h(f_k)) prod_j phi(-1 | f_j) / q_-^K,     W_new = w_new p(x) q_+ / q_- prod_j ...,
+
+        q_+- the mean of phi(+-1 | f) over hyperplanes of components without points; in a truncated model these are
+        among the f_j, and there is no q (math/discriminative-clustering, section 7).
+
+        Parameters
+        ----------
+        discriminative : as in `assign`
+        """
+        rows, with_margin = self._check(X), self._hyperplanes_count(discriminative)
+        reference = self.samples["assignments"][self.representative]
+        num_labels = int(reference.max()) + 1
+        if "centers" in self.samples:
+            chosen = torch.as_tensor(self.assign(rows, discriminative=discriminative))
+            return like(torch.nn.functional.one_hot(chosen, num_labels + 1).to(rows), X)
+        labels = [self._labels(index, reference, num_labels) for index in range(len(self.samples["assignments"]))]
+        parts = [self._assign_chunk(part, labels, num_labels, with_margin) for part in rows.split(_CHUNK)]
+        return like(torch.cat(parts), X)
 
     def log_predictive_density(self, X: Any) -> Any:
         """log of the mean over the draws of p(x_n) [N], components summed out; margin factors do not count."""
@@ -261,7 +287,8 @@ class Posterior:
 
     def _needs_classes(self) -> None:
         if self.model.classes is None:
-            raise ValueError(f"{type(self.model).__name__} was fitted without classes; use assign(X) or predict(X).")
+            use = "predict(X)" if self.model.loss.target == "real" else "assign(X)"
+            raise ValueError(f"{type(self.model).__name__} was fitted without classes; use {use}.")
 
     def _decision(self, X: Tensor) -> Tensor:
         if self.model.classes is None and self.model.loss.target == "sign":
@@ -296,6 +323,47 @@ class Posterior:
             means.append(torch.einsum("nk,nkc->nc", log_weights.softmax(1), values))
         share = torch.stack(log_evidence).softmax(0)
         return torch.einsum("sn,snc->nc", share, torch.stack(means))
+
+    def _hyperplanes_count(self, discriminative: bool | None) -> bool:
+        if discriminative and not self.model.repels:
+            raise ValueError(f"The components of {type(self.model).__name__} have no hyperplanes that part them.")
+        return self.model.repels if discriminative is None else discriminative
+
+    def _labels(self, index: int, reference: Tensor, num_labels: int) -> Tensor:
+        """Labels [K + 1] in the reference of the components of a draw; `num_labels` for those it has no label for."""
+        assignments = self.samples["assignments"][index]
+        labels = torch.full_like(self.samples["log_mixture"][index], num_labels, dtype=torch.long)
+        labels[assignments] = align(assignments, reference).clamp(max=num_labels)
+        return labels
+
+    def _assign_chunk(self, X: Tensor, labels: list[Tensor], num_labels: int, with_margin: bool) -> Tensor:
+        log_evidence, shares = [], []
+        for index, label in enumerate(labels):
+            log_weights = self._clamped_log_weights(X, index) if with_margin else self._log_weights(X, index)
+            log_evidence.append(log_weights.logsumexp(1))
+            share = X.new_zeros(len(X), num_labels + 1)
+            shares.append(share.index_add_(1, label, log_weights.softmax(1)))
+        return torch.einsum("sn,snk->nk", torch.stack(log_evidence).softmax(0), torch.stack(shares))
+
+    def _clamped_log_weights(self, X: Tensor, index: int) -> Tensor:
+        """log W [N, K + 1] of rows that take part in the margin factors of draw `index`."""
+        log_weights, gain = self._log_weights(X, index), self._gain(X, index)
+        features, log_factor = self.model.features(X), self.model.loss.log_factor
+        exists = self.samples["log_mixture"][index][:-1] > -torch.inf
+        scores = torch.einsum("np,kpc->nkc", features, self.samples["weights"][index])
+        rejected = log_factor(scores, scores.new_tensor(-1.0)).sum(-1).where(exists, 0.0).sum(1)
+        if "unseen_weights" in self.samples:
+            unseen = self.samples["unseen_weights"][index]
+            scores = torch.einsum("np,apc->nac", features, unseen)
+            accept, reject = (
+                log_factor(scores, scores.new_tensor(side)).sum(-1).logsumexp(1) - math.log(len(unseen))
+                for side in (1.0, -1.0)
+            )
+            rejected = rejected - exists.sum() * reject
+            gain = torch.cat([gain, (accept - reject).unsqueeze(1)], 1)
+        else:
+            gain = torch.cat([gain, torch.zeros_like(gain[:, :1])], 1)
+        return log_weights + gain + rejected.unsqueeze(1)
 
     def _gain(self, X: Tensor, index: int) -> Tensor:
         """h(f) [N, K]: what the hyperplanes of draw `index` add to the log weight of a component.
@@ -355,7 +423,7 @@ def _pad(draw: Draw, most: int) -> Draw:
     if not missing:
         return draw
     padded = dict(draw)
-    for name in ("log_mixture", "log_start", "log_transitions"):
+    for name in ("log_mixture", "log_start", "log_transitions", "log_unseen_row"):
         if name in draw:
             none = draw[name].new_full((*draw[name].shape[:-1], missing), -torch.inf)
             padded[name] = torch.cat([draw[name][..., :-1], none, draw[name][..., -1:]], -1)

@@ -1,7 +1,7 @@
 """The posterior of a model of state sequences: decoding, smoothing, filtering, prediction and simulation.
 
 A draw g leaves rows of expected transition probabilities, the last column for all states not yet seen, and what a
-state's rows look like. That lumped state emits from the prior predictive; it is left like a sequence starts. New
+state's rows look like. That lumped state emits from the prior predictive, and is left by the base weights beta. New
 sequences take part in prediction only: they do not change a draw (math/discriminative-clustering, section 13).
 """
 
@@ -25,27 +25,34 @@ class SequencePosterior(Posterior):
     """A fitted model of state sequences.
 
     `samples` holds what `Posterior` names (`assignments` [S, N] are the states) and `log_start` [S, K + 1],
-    `log_transitions` [S, K, K + 1], `top_concentration` [S]. Methods take sequences as `fit` does: rows X [N, D] one
-    sequence after another with their `lengths`, NaN rows missing. Those that tell of states read the representative
-    draw (see `partition`); with `discriminative` its hyperplanes count as well as its likelihood.
+    `log_transitions` [S, K, K + 1], `top_concentration` [S]; of Gibbs also `log_unseen_row` [S, K + 1], of small
+    variance `log_edges` [1, K + 1, K + 1], minus what a move costs (the last row: of a start).
+
+    Methods take sequences as `fit` does: rows X [N, D] one sequence after another with their `lengths`, NaN rows
+    missing. Those that tell of states read the representative draw (see `partition`), whose truncated model may also
+    have states without training steps; `discriminative` says whether its hyperplanes count as well as its likelihood
+    (None: they do where states repel).
     """
 
-    def assign(self, X: Any, lengths: Any = None, *, discriminative: bool = False) -> Any:
-        """The most probable path [N] of states 0..K-1 (Viterbi)."""
+    def assign(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
+        """The most probable path [N] of states 0..K-1 (Viterbi); of small variance that of least objective."""
         chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
+        if "log_edges" in self.samples:
+            edges = self.samples["log_edges"][self.representative][:, :-1]
+            chain = edges[-1], edges[:-1], chain[2]
         return like(markov.viterbi(*chain, sizes)[0], X)
 
-    def smooth(self, X: Any, lengths: Any = None, *, discriminative: bool = False) -> Any:
+    def smooth(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
         """p(z_t = k | the whole sequence) [N, K]."""
         chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
         return like(markov.smooth(*chain, sizes).marginals, X)
 
-    def filter(self, X: Any, lengths: Any = None, *, discriminative: bool = False) -> Any:
+    def filter(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
         """p(z_t = k | the sequence up to t) [N, K]."""
         chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
         return like(markov.filter_states(*chain, sizes)[0], X)
 
-    def predict_state(self, X: Any, lengths: Any = None, *, discriminative: bool = False) -> Any:
+    def predict_state(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
         """p(the state after the last step) [B, K + 1] of every sequence, a state not yet seen last."""
         chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
         last = torch.tensor(sizes, device=chain[0].device).cumsum(0) - 1
@@ -53,12 +60,15 @@ class SequencePosterior(Posterior):
         return like(filtered @ self.samples["log_transitions"][self.representative].exp(), X)
 
     def log_predictive_density(self, X: Any, lengths: Any = None) -> Any:
-        """log of the mean over the draws of p(x_1, ..., x_T) [B] of new sequences, states summed out."""
+        """log of the mean over the draws of p(x_1, ..., x_T) [B] of new sequences, states summed out.
+
+        Margin factors do not count.
+        """
         if "centers" in self.samples:
             raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
         log_densities = []
         for index in range(len(self.samples["weights"])):
-            chain, sizes = self._chain(X, lengths, index, unseen=True)
+            chain, sizes = self._chain(X, lengths, index, discriminative=False, unseen=True)
             log_densities.append(markov.filter_states(*chain, sizes)[1])
         stacked = torch.stack(log_densities)
         return like(stacked.logsumexp(0) - math.log(len(stacked)), X)
@@ -98,24 +108,24 @@ class SequencePosterior(Posterior):
         return (X, states) if given is None else (like(X, given), like(states, given))
 
     def _chain(
-        self, X: Any, lengths: Any, index: int, *, discriminative: bool = False, unseen: bool = False
+        self, X: Any, lengths: Any, index: int, *, discriminative: bool | None, unseen: bool = False
     ) -> tuple[tuple[Tensor, Tensor, Tensor], list[int]]:
         """(log start [K], log transitions [K, K], log emissions [N, K]) of one draw, and the lengths.
 
-        States that the draw pads with, or that nobody is ever in, cannot be entered. With `unseen` the states not yet
-        seen are one more.
+        States that the draw pads with cannot be entered. With `unseen` the states not yet seen are one more.
         """
         samples = self.samples
-        rows, sizes, observed = as_sequences(
-            X, lengths, num_features=self.model.num_features, like=samples["log_mixture"]
-        )
+        options = {"num_features": self.model.num_features, "like": samples["log_mixture"]}
+        rows, sizes, observed = as_sequences(X, lengths, min_rows=0, **options)
         log_start, log_rows = samples["log_start"][index], samples["log_transitions"][index]
         emission = self._log_emission(rows, index, unseen=unseen)
-        if discriminative:
+        if self._hyperplanes_count(discriminative):
             emission = emission + self._gain(rows, index)
         emission = torch.where(observed.unsqueeze(1), emission, 0.0)
         if unseen:
-            return (log_start, torch.cat([log_rows, log_start.unsqueeze(0)]), emission), sizes
+            # draws without such a row never reach the state
+            own_row = samples.get("log_unseen_row", samples["log_start"])[index]
+            return (log_start, torch.cat([log_rows, own_row.unsqueeze(0)]), emission), sizes
         return (log_start[:-1], log_rows[:, :-1], emission), sizes
 
     def _log_emission(self, rows: Tensor, index: int, *, unseen: bool) -> Tensor:
@@ -143,3 +153,7 @@ class SequencePosterior(Posterior):
     def predict_proba(self, X: Any) -> Any:
         """A model of states has no labels: raises ValueError."""
         raise self._no_labels()
+
+    def assign_proba(self, X: Any, *, discriminative: bool | None = None) -> Any:
+        """A model of states has `smooth`: raises ValueError."""
+        raise ValueError(f"{type(self.model).__name__} finds states over time: use smooth(X).")

@@ -14,14 +14,19 @@ __all__ = ["plot_partition"]
 
 
 def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
-    """Points X [N, D] coloured by their cluster [N], the largest first; D > 2: in the first two principal axes."""
+    """Points X [N, D] coloured by their cluster [N], the largest first; D > 2: in the first two principal axes.
+
+    Rows with a missing value (NaN) are left out.
+    """
     ax = axes_or_new(ax)
     points = np.asarray(torch.as_tensor(X).cpu(), dtype=float)
-    found = np.asarray(torch.as_tensor(labels).cpu())
+    found = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
+    seen = np.isfinite(points).all(1)
+    points, found = points[seen], found[seen]
     names = ("first column", "second column")
     if points.shape[1] > 2:
         centred = points - points.mean(0)
-        points = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+        points = centred @ np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
         names = ("first principal axis", "second principal axis")
     elif points.shape[1] == 1:
         points = np.column_stack([points, np.zeros(len(points))])

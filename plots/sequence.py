@@ -28,8 +28,9 @@ def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | 
     """
     ax = axes_or_new(ax)
     found, names = _numbered(states)
-    if lengths is not None and int(np.sum(lengths)) != len(found):
-        raise ValueError(f"lengths add up to {int(np.sum(lengths))}, but there are {len(found)} states.")
+    sizes = [len(found)] if lengths is None else [int(size) for size in lengths]
+    if sum(sizes) != len(found):
+        raise ValueError(f"lengths add up to {sum(sizes)}, but there are {len(found)} states.")
     rows, ticks = [found], ["found"]
     num_colors = len(names)
     if truth is not None:
@@ -50,7 +51,7 @@ def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | 
     extent = (-0.5, len(found) - 0.5, len(rows) - 0.5, -0.5)
     options: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmin": -0.5, "vmax": num_colors - 0.5}
     ax.imshow(image, cmap=colors, extent=extent, **options)
-    for end in np.cumsum([] if lengths is None else lengths)[:-1]:
+    for end in np.cumsum(sizes)[:-1]:
         ax.axvline(end - 0.5, color="white", linewidth=2)
     ax.set_yticks(range(len(rows)), ticks)
     ax.set_xlabel("step")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regbayes.estimators import Clusterer
-from regbayes.inference import SVI, Gibbs, Posterior
+from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
 from regbayes.inference.gibbs import collapsed, hyperplanes, partition
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.models import (
@@ -522,6 +522,74 @@ def test_births_from_the_prior_are_noticed_and_too_many(scan: str) -> None:
     assert (errors(recorded, model, 600) > 5).any()
     exact = sum((1 + max(labels)) * probability for labels, probability in partition_posterior(model, TINY).items())
     assert np.mean(sizes) > exact + 0.1
+
+
+# -- the cluster of a new point --------------------------------------------------------------------------------------
+
+
+def together(posterior: Posterior, new: Tensor, *, ratios: bool = False) -> tuple[Tensor, Tensor]:
+    """Estimates [N + 1] of p(the new point shares a component with each training point; with none), and their errors.
+
+    A ratio of averages of the clamped weights over the draws, or the average of their ratios.
+    """
+    parts = []
+    for index, labels in enumerate(posterior.samples["assignments"]):
+        weights = posterior._clamped_log_weights(new, index).squeeze(0).exp()
+        joins = torch.stack([weights[labels].squeeze(), weights.sum().expand(len(labels))])
+        rest = weights.sum() - weights[torch.unique(labels)].sum()
+        parts.append(torch.cat([joins[0], rest.reshape(1), weights.sum().reshape(1)]))
+    draws = torch.stack(parts)
+    if ratios:
+        draws = draws / draws[:, -1:]
+    found = draws[:, :-1].sum(0) / draws[:, -1].sum()
+    influence = (draws[:, :-1] - found * draws[:, -1:]) / draws[:, -1].mean()
+    batches = influence.unflatten(0, (25, -1)).mean(1)
+    return found, batches.std(0) / 5
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.engine.TruncationWarning")
+@pytest.mark.parametrize("scan", ["collapsed", "blocked"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_clamped_clusters_of_a_new_point_are_those_of_enumeration(loss: str, scan: str) -> None:
+    """The new point as a fifth one: its law under the joint of all five (math section 7)."""
+    backend = Gibbs(num_samples=2500, num_warmup=50, num_generative=0, scan=scan, split_merge=0, progress=False)
+    posterior, new = backend.fit(tiny(loss), TINY), torch.tensor([[0.4]], dtype=torch.float64)
+    five = torch.cat([TINY, new])
+    exact = torch.zeros(5, dtype=torch.float64)
+    truncation = 3 if scan == "blocked" else None
+    for labels, probability in partition_posterior(posterior.model, five, truncation=truncation).items():
+        shared = torch.tensor([label == labels[4] for label in labels[:4]])
+        exact += probability * torch.cat([shared, ~shared.any().reshape(1)])
+    found, errors = together(posterior, new)
+    assert ((found - exact).abs() < 5 * errors).all()
+    assert errors.max() < 0.05
+    wrong, errors = together(posterior, new, ratios=True)
+    assert ((wrong - exact).abs() > 5 * errors).any()
+
+
+def test_probabilities_of_clusters_take_the_labels_of_the_representative_draw() -> None:
+    inputs = torch.cat([TINY - 4, TINY + 4])
+    posterior = Gibbs(num_samples=30, num_warmup=20, progress=False).fit(tiny(), inputs)
+    for discriminative in (True, False):
+        found = posterior.assign_proba(inputs, discriminative=discriminative)
+        torch.testing.assert_close(found.sum(1), torch.ones(8, dtype=torch.float64))
+        assert torch.equal(found[:, :-1].argmax(1), posterior.partition())
+    before, samples = posterior.assign_proba(inputs), posterior.samples
+    names = ("weights", "hyperparameters", "log_mixture")
+    for index in set(range(30)) - {posterior.representative}:  # other names for the components of the other draws
+        K = samples["weights"].shape[1]
+        order = torch.randperm(K, generator=GENERATOR)
+        samples["assignments"][index] = torch.argsort(order)[samples["assignments"][index]]
+        for name in names:
+            samples[name][index, :K] = samples[name][index, order]
+    torch.testing.assert_close(posterior.assign_proba(inputs), before)
+    far = posterior.assign_proba(np.array([[60.0]]), discriminative=False)
+    assert isinstance(far, np.ndarray)
+    assert far[0, -1] > 0.99  # none of the components that it knows
+    plain = Gibbs(num_samples=30, num_warmup=20, progress=False).fit(DPM(FAMILY), inputs)
+    assert torch.equal(plain.assign_proba(inputs)[:, :-1].argmax(1), plain.partition())
+    hard = SmallVariance().fit(tiny(), inputs)
+    assert torch.equal(hard.assign_proba(inputs)[:, :-1].argmax(1), hard.assign(inputs))
 
 
 # -- the backend -------------------------------------------------------------------------------------------------------

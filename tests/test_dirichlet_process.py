@@ -19,7 +19,6 @@ from regbayes.models.priors.dirichlet_process import (
     log_stick_weights,
     posterior_sticks,
     resample_concentration,
-    resample_concentration_from_sticks,
 )
 
 ALPHAS = [0.3, 1.0, 4.5]
@@ -162,28 +161,6 @@ def test_escobar_west_leaves_the_posterior_of_the_concentration(
     mean_log, mean = _moments(log_density, 300.0)
     assert _close(chains, mean, 2000)
     assert _close(chains.log(), mean_log, 2000)
-
-
-def test_concentration_given_sticks(device: torch.device, generator: torch.Generator) -> None:
-    sticks = torch.tensor([0.1, 0.7, 0.4, 0.05], dtype=torch.float64, device=device)
-    prior = (1.5, 0.8)
-
-    def log_density(alpha: np.ndarray) -> np.ndarray:
-        log_beta = sum(np.log(alpha) + (alpha - 1) * math.log(1 - v) for v in sticks.tolist())
-        return (prior[0] - 1) * np.log(alpha) - prior[1] * alpha + log_beta
-
-    draws = torch.stack([resample_concentration_from_sticks(sticks, prior, generator) for _ in range(20_000)])
-    mean_log, mean = _moments(log_density, 300.0)
-    assert _close(draws, mean, 20_000)
-    assert _close(draws.log(), mean_log, 20_000)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_concentration_stays_positive_when_a_stick_rounds_to_one(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    alpha = resample_concentration_from_sticks(torch.ones(3, dtype=dtype), (1.0, 1.0), generator)
-    assert alpha.dtype == dtype
-    assert 0 < alpha < float("inf")
 
 
 @pytest.mark.parametrize("num_components", [1, 3, 7])

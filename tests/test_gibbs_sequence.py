@@ -80,6 +80,42 @@ def test_prior_updates_preserve_the_prior(rho, truncated) -> None:
     assert (gap.mean(0).abs() <= 5 * error + 1e-12).all(), gap.mean(0) / error
 
 
+@pytest.mark.parametrize("rho", [0.0, 0.3])
+def test_what_is_left_is_broken_as_the_prior_breaks_it(rho) -> None:
+    """Shares of beta, of the rows' rests given beta, and new rows given beta have their means and variances."""
+    generator, num_draws, K = torch.Generator().manual_seed(3), 4000, 2
+    alpha, gamma = (torch.tensor(value, dtype=torch.float64) for value in (3.0, 2.0))
+    base = torch.tensor([0.3, 0.2, 0.5], dtype=torch.float64)
+    log_rows = torch.tensor([[0.5, 0.1, 0.4], [0.2, 0.2, 0.6], [0.3, 0.4, 0.3]], dtype=torch.float64).log()
+    state = SequenceState(torch.zeros(3, dtype=torch.long), torch.zeros(K, 0, 0), base, alpha, gamma)
+    model = IHMM(stickiness=rho)
+    standard, shares = [], []
+
+    def compare(share: Tensor, mean: Tensor, shape: Tensor) -> None:
+        """Dirichlet with this shape in all: (share - mean) over its standard deviation."""
+        standard.append(((share - mean) / (mean * (1 - mean) / (shape + 1)).sqrt()).flatten())
+
+    for _ in range(num_draws):
+        log_new, wide = sequence._break_rest(log_rows, base, 3, state, model, generator)
+        left = 0.5 - torch.cat([wide.new_zeros(1), wide[2:4].cumsum(0)])
+        shares.append(wide[2:5] / left)
+        rows = log_new.exp()
+        own = wide[2:6] / 0.5
+        for j, scale in ((0, 1 - rho), (1, 1 - rho), (5, 1.0)):  # row 5 is now that of the starts
+            compare(rows[j, 2:] / rows[j, 2:].sum(), own, alpha * scale * 0.5)
+        fresh = (1 - rho) * wide + rho * torch.eye(6, dtype=torch.float64)[2:5]
+        compare(rows[2:5], fresh, alpha)
+        torch.testing.assert_close(rows[:2, :2], log_rows[:2, :2].exp())
+        torch.testing.assert_close(rows[:, :].sum(1), torch.ones(6, dtype=torch.float64))
+    sticks = torch.stack(shares)
+    mean, variance = 1 / (1 + gamma), gamma / ((1 + gamma) ** 2 * (2 + gamma))
+    assert ((sticks.mean(0) - mean).abs() < 5 * (variance / num_draws).sqrt()).all()
+    assert ((sticks.var(0) / variance - 1).abs() < 0.15).all()
+    values = torch.stack([torch.cat(standard[i : i + 4]) for i in range(0, len(standard), 4)])
+    assert (values.mean(0).abs() < 5 / num_draws**0.5).all()
+    assert ((values.square().mean(0) - 1).abs() < 5 * values.square().std(0) / num_draws**0.5).all()
+
+
 @pytest.mark.parametrize("gamma", [0.6, 2.5])
 def test_labels_are_swapped_along_with_their_base_weights(gamma) -> None:
     """Every state keeps its weights, and beta its law: E beta_k = E v (1 - E v)^(k-1), E v = 1 / (1 + gamma)."""

@@ -1,11 +1,12 @@
-"""Arguments of the models whose components repel."""
+"""What the models share whose components repel: their arguments, and hyperplanes without points."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from regbayes.models import DDPM, DIH, CrammerSinger, EpsilonInsensitive, OneVsRest
+from regbayes.inference.gibbs.hyperplanes import _slide, fill_reservoir, refresh_reservoir
+from regbayes.models import DDPM, DIH, CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
 
 X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -59,3 +60,46 @@ def test_labels_and_lengths_are_for_the_models_that_have_them() -> None:
         DIH().prepare(X, torch.arange(8))
     with pytest.raises(ValueError, match="DDPM has no sequences"):
         DDPM().prepare(X, None, [8])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", [Hinge(), Hinge(3.0), Logistic()], ids=repr)
+def test_reserved_hyperplanes_have_the_law_of_those_that_reject_all_points(loss, dtype, device) -> None:
+    """At 1,000 points that law is far wider than one step by omega goes; quadrature over its two weights."""
+    generator = torch.Generator(device).manual_seed(0)
+    inputs = torch.randn(1000, 1, generator=generator, dtype=dtype, device=device)
+    model = DDPM(loss=loss).resolve(inputs)
+    features = model.features(inputs)
+    slope, intercept = torch.meshgrid(torch.linspace(-3, 3, 61), torch.linspace(-8, 0, 81), indexing="ij")
+    grid = torch.stack([slope.flatten(), intercept.flatten()], 1).double().to(device)
+    scores = features.double() @ grid.T
+    log_density = loss.log_factor(scores, scores.new_tensor(-1.0)).sum(0) - grid.square().sum(1) / 2
+    mass = log_density.softmax(0)
+    reserved = fill_reservoir(features, model, generator, size=400)
+    for _ in range(5):
+        reserved = refresh_reservoir(reserved, features, model, generator)
+    assert reserved.dtype == dtype
+    assert reserved.shape == (400, 2, 1)
+    planes = reserved.squeeze(-1).double()
+    mean = mass @ grid
+    deviation = (mass @ (grid - mean).square()).sqrt()
+    assert ((planes.mean(0) - mean).abs() < 5 * deviation / 20).all()
+    assert ((planes.std(0) / deviation - 1).abs() < 0.2).all()
+
+
+@pytest.mark.parametrize("loss", [Hinge(0.5), Logistic()], ids=["hinge", "logistic"])
+def test_the_slice_step_alone_has_that_law(loss, device) -> None:
+    generator = torch.Generator(device).manual_seed(0)
+    inputs = torch.tensor([[-0.6], [0.4], [0.9]], dtype=torch.float64, device=device)
+    model = DDPM(loss=loss, intercept=0.0, weight_scale=1.5).resolve(inputs)
+    features = model.features(inputs)
+    grid = torch.linspace(-8, 8, 4001, dtype=torch.float64, device=device)
+    scores = features @ grid.unsqueeze(0)
+    log_density = loss.log_factor(scores, scores.new_tensor(-1.0)).sum(0) - (grid / 1.5).square() / 2
+    distribution = log_density.softmax(0).cumsum(0)
+    planes = torch.zeros(40_000, 1, 1, dtype=torch.float64, device=device)
+    for _ in range(30):
+        planes = _slide(planes, features, model, generator)
+    levels = distribution[torch.searchsorted(grid, planes.flatten()).clamp(max=4000)]
+    counts = torch.histc(levels, 20, 0, 1)
+    assert float((counts - 2000).square().sum() / 2000) < 60  # chi-squared with 19 degrees of freedom

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from regbayes.inference import SVI, Gibbs
 from regbayes.models import DDPM, DPM, IHMM, Hinge
-from regbayes.plots import plot_hyperplanes, plot_num_components, plot_states
+from regbayes.plots import plot_hyperplanes, plot_num_components, plot_partition, plot_states
 from regbayes.plots.axes import color_of
 
 
@@ -158,3 +158,16 @@ def test_without_axes_there_is_a_new_figure(plot, clusters):
     ax = plot(clusters[1])
     assert isinstance(ax, Axes)
     plt.close(ax.figure)
+
+
+def test_rows_with_missing_values_and_labels_of_text_are_drawn(ax):
+    rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    rows[5] = torch.nan
+    plot_partition(rows, ["a", "b", "c"] * 10, ax=ax)
+    assert sorted(len(collection.get_offsets()) for collection in ax.collections) == [9, 10, 10]
+    plot_partition(rows[:1], [0], ax=ax)
+
+
+def test_lengths_may_be_a_tensor(ax):
+    plot_states(torch.arange(6) // 2, lengths=torch.tensor([2, 4]), ax=ax)
+    assert len(ax.lines) == 1

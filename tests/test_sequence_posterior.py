@@ -53,6 +53,8 @@ def made_draw(
         "concentration": log_rows.new_tensor(1.0),
         "top_concentration": log_rows.new_tensor(2.0),
     }
+    if not variational:
+        draw["log_unseen_row"] = torch.randn(num_states + 1, **like).log_softmax(0)
     if variational:
         root = torch.randn(num_states, C, P, P, **like)
         draw["precision_tril"] = torch.linalg.cholesky(root @ root.mT + torch.eye(P, device=root.device))
@@ -94,7 +96,8 @@ def paths_of(
     """The log weight of every path of one sequence."""
     start, steps = posterior.samples["log_start"][draw], posterior.samples["log_transitions"][draw]
     num_states = len(steps) + unseen
-    steps = torch.cat([steps, start.unsqueeze(0)])
+    if unseen:
+        steps = torch.cat([steps, posterior.samples["log_unseen_row"][draw].unsqueeze(0)])
     table = [
         [emission_of(posterior, draw, row, k, discriminative=discriminative) for k in range(num_states)] for row in rows
     ]
@@ -112,9 +115,11 @@ def marginals(weights: dict[tuple[int, ...], float], num_states: int, t: int) ->
     return torch.zeros(num_states, dtype=torch.float64).index_add(0, states, log_weights.softmax(0))
 
 
-@pytest.mark.parametrize("discriminative", [False, True])
 @pytest.mark.parametrize("variational", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "discriminative"),
+    [(name, flag) for name in MODELS for flag in (False, True) if name != "IHMM" or not flag],
+)
 def test_states_are_those_of_enumeration(name: str, variational: bool, discriminative: bool, device) -> None:
     posterior = made(name, (3,), device, variational=variational)
     inputs, options = X.to(device), {"discriminative": discriminative}
@@ -136,11 +141,17 @@ def test_states_are_those_of_enumeration(name: str, variational: bool, discrimin
         begin += length
 
 
-def test_hyperplanes_count_only_if_asked() -> None:
-    posterior = made("DIH-S")
-    assert not torch.allclose(posterior.smooth(X, LENGTHS), posterior.smooth(X, LENGTHS, discriminative=True))
-    plain = made("IHMM")
-    assert torch.equal(plain.smooth(X, LENGTHS), plain.smooth(X, LENGTHS, discriminative=True))
+def test_hyperplanes_count_unless_told_otherwise() -> None:
+    posterior, plain = made("DIH-S"), made("IHMM")
+    for method in ("assign", "smooth", "filter", "predict_state"):
+        by_default, with_them, without = (
+            getattr(posterior, method)(X, LENGTHS, discriminative=flag) for flag in (None, True, False)
+        )
+        assert torch.equal(by_default, with_them)
+        if method != "assign":
+            assert not torch.allclose(by_default, without)
+        with pytest.raises(ValueError, match="no hyperplanes that part them"):
+            getattr(plain, method)(X, LENGTHS, discriminative=True)
 
 
 @pytest.mark.parametrize("truncated", [False, True])
@@ -210,6 +221,41 @@ def test_simulated_states_follow_the_expected_rows(device) -> None:
     came = paths[:, 1:][paths[:, :-1] == 0]
     found = torch.bincount(came, minlength=3) / len(came)
     assert ((found - steps[0]).abs() < 5 * (steps[0] * (1 - steps[0]) / len(came)).sqrt()).all()
+
+
+def test_a_sequence_that_nobody_observed_is_no_evidence() -> None:
+    posterior, nothing = made("DIH-S", (2, 3)), torch.full((4, X.shape[1]), NAN, dtype=torch.float64)
+    assert float(posterior.log_predictive_density(nothing)) == pytest.approx(0.0, abs=1e-12)
+    start = posterior.samples["log_start"][posterior.representative, :-1].exp()
+    torch.testing.assert_close(posterior.filter(nothing[:1])[0], start / start.sum())
+    assert len(posterior.assign(nothing)) == 4
+
+
+def test_states_not_yet_seen_are_left_by_the_base_weights() -> None:
+    """All sequences start alike, yet a step after an outlier goes to the states by their share of all moves."""
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.tensor([[0.0], [8.0], [16.0]], dtype=torch.float64)
+    rows = centers.repeat_interleave(5, 0).repeat(20, 1)
+    rows = rows + torch.randn(rows.shape, generator=generator, dtype=torch.float64)
+    posterior = Gibbs(num_samples=20, num_warmup=30).fit(IHMM(stickiness=0.2), rows, lengths=[15] * 20)
+    assert posterior.num_components == 3
+    unseen_rows, bases = posterior.samples["log_unseen_row"].exp(), posterior.samples["log_start"].exp()
+    torch.testing.assert_close(unseen_rows.sum(1), torch.ones(20, dtype=torch.float64))
+    assert (unseen_rows[:, -1] > 0.2).all()  # it may stay where it is
+    assert bases[:, :3].max(1).values.min() > 0.9
+    assert unseen_rows[:, :3].max(1).values.mean() < 0.6
+
+
+@pytest.mark.parametrize("model", [IHMM(), DIH(loss=Hinge(0.3)), DIH(loss=Logistic())], ids=["IHMM", "DIH-S", "DIH-L"])
+def test_small_variance_decodes_by_its_objective(model) -> None:
+    generator, now, states = torch.Generator().manual_seed(4), 0, []
+    for _ in range(200):
+        states.append(now)
+        now = (now + int(torch.rand((), generator=generator) < 0.2)) % 3
+    centers = torch.tensor([[0.0, 0.0], [2.5, 0.0], [0.0, 2.5]], dtype=torch.float64)
+    rows = centers[torch.tensor(states)] + torch.randn(200, 2, generator=generator, dtype=torch.float64)
+    posterior = SmallVariance().fit(model, rows, lengths=[120, 80])
+    assert torch.equal(posterior.assign(rows, [120, 80]), posterior.partition())
 
 
 def test_simulated_rows_are_of_their_states() -> None:
@@ -393,7 +439,7 @@ def test_clusters_of_new_points_with_and_without_hyperplanes(backend, loss) -> N
     samples, draw, resolved = posterior.samples, posterior.representative, posterior.model
     log_weights = resolved.likelihood.log_predictive(new, samples["hyperparameters"][draw])
     log_weights = log_weights + samples["log_mixture"][draw, :-1]
-    assert torch.equal(posterior.assign(new), log_weights.argmax(1))
+    assert torch.equal(posterior.assign(new, discriminative=False), log_weights.argmax(1))
     scores = resolved.features(new) @ samples["weights"][draw, :, :, 0].T
     variance = torch.zeros_like(scores)
     if "precision_tril" in samples:
@@ -404,6 +450,7 @@ def test_clusters_of_new_points_with_and_without_hyperplanes(backend, loss) -> N
     else:
         sides = [loss.log_factor(scores, sign * torch.ones_like(scores)) for sign in (1, -1)]
     both = log_weights + sides[0] - sides[1]
+    assert torch.equal(posterior.assign(new), both.argmax(1))
     assert torch.equal(posterior.assign(new, discriminative=True), both.argmax(1))
     assert not torch.equal(both.argmax(1), log_weights.argmax(1))
 
@@ -456,7 +503,7 @@ def test_fitted_models_decode_what_they_saw_and_foresee_what_comes(name: str, ba
     rows, lengths, truth = moves
     posterior = BACKENDS[backend].fit(FITTED[name].replace(truncation=6), rows, lengths=lengths)
     assert type(posterior) is SequencePosterior
-    for discriminative in (False, True):
+    for discriminative in (False, posterior.model.repels):
         options = {"discriminative": discriminative}
         path = posterior.assign(rows, lengths, **options)
         assert (align(path, truth) == truth).double().mean() > 0.93

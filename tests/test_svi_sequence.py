@@ -408,6 +408,30 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
     assert errors[1] > 10 * errors[20]
 
 
+@pytest.mark.parametrize("size", [7, 30, 61])
+@pytest.mark.parametrize("rest", [1e-3, 1e-4, 1e-300])
+def test_blocks_together_are_the_whole_sequence_where_weights_underflow(rest, size, device, generator) -> None:
+    """Far states against E log pi down to -1e300: borders fall before, at and after the steps that enter them."""
+    like = {"generator": generator, "device": device, "dtype": torch.float64}
+    X = torch.randn(120, 200, **like) + 6.0 * (torch.arange(120, device=device) // 30 % 2).unsqueeze(1)
+    model, data = IHMM(**FIXED, truncation=4).prepare(X)
+    state = sequence.init(model, data, generator)
+    rows = torch.full_like(state.rows, rest)
+    rows[0, 0], rows[-1, 0] = 100.0, 1.0
+    state = replace(state, rows=rows)
+    whole, penalty = sequence.update_paths(state, data, model), sequence.kl(state, model)
+    blocks = [sequence.block(data, index, size, 120) for index in range(-(-120 // size))]
+    parts = [sequence.update_owned_paths(state, block, model) for block in blocks]
+    counts = torch.stack([part.counts for part in parts]).sum(0)
+    torch.testing.assert_close(counts, whole.counts, rtol=0, atol=1e-9)
+    for part, block in zip(parts, blocks, strict=True):
+        torch.testing.assert_close(
+            part.responsibilities[block.owned], whole.responsibilities[block.owned], rtol=0, atol=1e-9
+        )
+    log_normalizer = sum(part.bound + penalty for part in parts)
+    torch.testing.assert_close(log_normalizer, whole.bound + penalty, rtol=1e-9, atol=0)
+
+
 def test_every_block_is_drawn_and_scaled(stream) -> None:
     _, data = problem_of(IHMM(), stream, lengths=[95])
     drawn = [sequence.minibatch(data, 30, stream) for _ in range(40)]

@@ -51,26 +51,66 @@ def draw_hyperplanes(
 def fill_reservoir(
     features: Tensor, model: Any, generator: torch.Generator, *, size: int = NUM_RESERVED, num_steps: int = 50
 ) -> Tensor:
-    """Hyperplanes [A, P, 1] near draws from G, by `num_steps` Gibbs steps each."""
+    """Hyperplanes [A, P, 1] near draws from G, by `num_steps` steps each."""
     P = features.shape[1]
     weights = features.new_zeros(size, P, 1 if P else 0)
-    nobody = torch.full((len(features),), -1, device=features.device)
     for _ in range(num_steps):
-        weights = draw_hyperplanes(features, nobody, weights, model, generator)
+        weights = _step(weights, features, model, generator)
     return weights
 
 
 def refresh_reservoir(reservoir: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
-    """One Gibbs step for some of the reserved hyperplanes, taken at random; new ones where components took many."""
+    """One step for some of the reserved hyperplanes, taken at random; new ones where components took many."""
     if len(reservoir) < NUM_RESERVED // 2:
         new = fill_reservoir(features, model, generator, size=NUM_RESERVED - len(reservoir))
         reservoir = torch.cat([reservoir, new])
     order = torch.randperm(len(reservoir), generator=generator, device=reservoir.device)
     chosen = order[:_NUM_REFRESHED]
-    nobody = torch.full((len(features),), -1, device=features.device)
     refreshed = reservoir.clone()
-    refreshed[chosen] = draw_hyperplanes(features, nobody, reservoir[chosen], model, generator)
+    refreshed[chosen] = _step(reservoir[chosen], features, model, generator)
     return refreshed
+
+
+def _step(weights: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
+    """One Gibbs step by omega and one slice step for hyperplanes [A, P, 1], both of which leave G invariant."""
+    nobody = torch.full((len(features),), -1, device=features.device)
+    return _slide(draw_hyperplanes(features, nobody, weights, model, generator), features, model, generator)
+
+
+def _slide(weights: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
+    """An elliptical slice step (Murray, Adams & MacKay 2010) for each of the hyperplanes [A, P, 1].
+
+    A step by omega moves a hyperplane by about (c N)^(-1/2), but where many rejected points keep their margin G is
+    about nu wide.
+    """
+    if not weights.numel():
+        return weights
+    like: dict[str, Any] = {"generator": generator, "device": weights.device}
+
+    def log_rejection(planes: Tensor) -> Tensor:
+        scores = features @ planes.squeeze(-1).T
+        return model.loss.log_factor(scores.double().unsqueeze(-1), scores.new_tensor(-1.0)).sum((0, 2))
+
+    num_planes, double = len(weights), torch.float64
+    other = model.weight_scale * torch.randn(weights.shape, dtype=weights.dtype, **like)
+    level = log_rejection(weights) + torch.log1p(-torch.rand(num_planes, dtype=double, **like))
+    angle = 2 * math.pi * torch.rand(num_planes, dtype=weights.dtype, **like)
+    low, high, moved = angle - 2 * math.pi, angle.clone(), weights.clone()
+    waiting = torch.arange(num_planes, device=weights.device)
+    for _ in range(_MOST_SHRINKS):
+        at = angle[waiting].view(-1, 1, 1)
+        proposal = weights[waiting] * at.cos() + other[waiting] * at.sin()
+        accepted = log_rejection(proposal) >= level[waiting]
+        moved[waiting[accepted]] = proposal[accepted]
+        waiting = waiting[~accepted]
+        if not len(waiting):
+            break
+        below = angle[waiting] < 0
+        low[waiting] = torch.where(below, angle[waiting], low[waiting])
+        high[waiting] = torch.where(below, high[waiting], angle[waiting])
+        uniforms = torch.rand(len(waiting), dtype=weights.dtype, **like)
+        angle[waiting] = low[waiting] + (high[waiting] - low[waiting]) * uniforms
+    return moved
 
 
 def draw_from_prior(reservoir: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
@@ -117,5 +157,6 @@ class Reservoir:
         return self.model.log_margin(scores.T.unsqueeze(-1), features.new_ones(1)).contiguous()
 
 
+_MOST_SHRINKS = 100  # the bracket then has no width left
 _PAIRS = 2**22  # of a point and a hyperplane, in memory at a time
 _NUM_REFRESHED = 20

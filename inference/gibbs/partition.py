@@ -42,7 +42,7 @@ from ..engine import Draw
 from ..ridge import Ridge, weighted_ridge
 from . import collapsed
 from ._component_states import is_compiled
-from .hyperplanes import draw_from_prior, draw_hyperplanes, fill_reservoir, refresh_reservoir
+from .hyperplanes import NUM_RESERVED, draw_from_prior, draw_hyperplanes, fill_reservoir, refresh_reservoir
 from .split_merge import split_merge
 from .state import PartitionState
 
@@ -339,7 +339,7 @@ def log_joint(state: PartitionState, data: Data, model: Mixture, *, truncated: b
 
 def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Draw:
     """What the posterior keeps of a state; the mixture weights are their expectations given the assignments."""
-    return {
+    kept = {
         "assignments": state.assignments,
         "hyperparameters": hyperparameters(state, data, model),
         "log_mixture": mixture_posterior(state, truncated=truncated).to(data.X.dtype),
@@ -347,6 +347,10 @@ def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) 
         "concentration": state.concentration,
         "log_joint": log_joint(state, data, model, truncated=truncated),
     }
+    if state.reservoir is not None:  # as many in every draw, some of them twice where components took many
+        places = torch.arange(NUM_RESERVED, device=state.reservoir.device) % len(state.reservoir)
+        kept["unseen_weights"] = state.reservoir[places]
+    return kept
 
 
 def mixture_posterior(state: PartitionState, *, truncated: bool) -> Tensor:

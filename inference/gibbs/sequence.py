@@ -139,7 +139,8 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     log_slices = log_rows[before, state.states] + torch.log1p(-slices)
     lowest, base = log_slices.min(), state.base
     while log_rows[:, -1].max() > lowest:
-        log_rows, base = _break_rest(log_rows, base, state, model, generator)
+        num_new = max(1, len(base) - 1 - K)  # as many again: few passes, and at most twice the states that it takes
+        log_rows, base = _break_rest(log_rows, base, num_new, state, model, generator)
     num_new = len(base) - 1 - K
     weights, reserved = state.weights, state.reservoir
     parameters = _draw_parameters(state, data, model, generator)
@@ -226,21 +227,20 @@ def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
 
 
 def _break_rest(
-    log_rows: Tensor, base: Tensor, state: SequenceState, model: StateSpace, generator: torch.Generator
+    log_rows: Tensor, base: Tensor, num_new: int, state: SequenceState, model: StateSpace, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """One more state: s ~ Beta(1, gamma) of the rest of beta, Beta(alpha b_new, alpha b_rest) of that of every row."""
-    alpha, gamma, rho = state.concentration, state.top_concentration, model.stickiness
-    log_share = torch.log1p(-_uniforms((), generator)) / gamma  # of 1 - s, for s ~ Beta(1, gamma)
-    new, rest = base[-1] * -torch.expm1(log_share), base[-1] * log_share.exp()
-    base = torch.cat([base[:-1], new.reshape(1), rest.reshape(1)])
-    K = len(base) - 1
-    means = row_means(base, K, rho)  # rows of the K states and of the start
-    old = torch.arange(K + 1, device=base.device) != K - 1
-    log_parts = log_gamma_draw(alpha * means[old][:, K - 1 :], generator).log_softmax(1)
-    split = log_rows[:, -1:] + log_parts
-    fresh = log_dirichlet(alpha * means[K - 1], generator)
+    """M more states: Beta(1, gamma) shares of what is left of beta, Dirichlet(alpha b) ones of the rest of each row."""
+    alpha, gamma, K = state.concentration, state.top_concentration, len(base) - 1 + num_new
+    log_share = torch.log1p(-_uniforms((num_new,), generator)) / gamma  # of 1 - s, for s ~ Beta(1, gamma)
+    left = base[-1] * log_share.cumsum(0).exp()
+    new = torch.cat([base[-1:], left[:-1]]) * -torch.expm1(log_share)
+    base = torch.cat([base[:-1], new, left[-1:]])
+    means = row_means(base, K, model.stickiness)  # rows of the K states and of the start
+    known = torch.cat([means[: K - num_new], means[-1:]])[:, K - num_new :]
+    split = log_rows[:, -1:] + log_gamma_draw(alpha * known, generator).log_softmax(1)
+    fresh = log_dirichlet(alpha * means[K - num_new : K], generator)
     widened = torch.cat([log_rows[:, :-1], split], 1)
-    return torch.cat([widened[:-1], fresh.unsqueeze(0), widened[-1:]]), base
+    return torch.cat([widened[:-1], fresh, widened[-1:]]), base
 
 
 # -- log joint, and what a posterior keeps -----------------------------------------------------------------------------
@@ -284,12 +284,15 @@ def draw(state: SequenceState, data: Sequences, model: StateSpace, *, truncated:
     expected = row_posterior(state, data, model)
     log_rows = (expected.log() - expected.sum(1, keepdim=True).log()).to(dtype)
     share = torch.bincount(state.states, minlength=K).double() / data.num_data
+    unseen_row = (1 - model.stickiness) * state.base  # and it may stay where it is
+    unseen_row[-1] += model.stickiness
     return {
         "assignments": state.states,
         "hyperparameters": hyperparameters(state, data, model),
         "log_mixture": torch.cat([share, share.new_zeros(1)]).to(dtype).log(),
         "log_start": log_rows[K],
         "log_transitions": log_rows[:K],
+        "log_unseen_row": unseen_row.log().to(dtype),
         "weights": state.weights,
         "concentration": state.concentration.to(dtype),
         "top_concentration": state.top_concentration.to(dtype),

@@ -126,7 +126,7 @@ class SmallVariance(Backend):
             return repelling.Landscape.of(model, data, self.scale)
 
         def init(model: Any, data: Any, generator: torch.Generator) -> repelling.RepellingState:
-            return repelling.init(landscape(data), self.penalty, self.transition_penalty, self)
+            return repelling.init(landscape(data), self.penalty, self.transition_penalty, self, generator)
 
         def sweep(state: Any, data: Any, model: Any, generator: torch.Generator) -> repelling.RepellingState:
             options: dict[str, Any] = {"tolerance": self.tolerance, "merge": self.merge}
@@ -179,9 +179,12 @@ def _draw_repelling(state: repelling.RepellingState, landscape: repelling.Landsc
         "penalty": state.penalty,
     }
     if landscape.sequences is not None:
-        moves = landscape.transitions(state.assignments, K).to(centers.dtype) + model.concentration / K
+        counts = landscape.transitions(state.assignments, K).to(centers.dtype)
+        moves = counts + model.concentration / K  # the posterior mean of the rows where K states share alpha evenly
         log_rows = torch.cat([(moves / moves.sum(1, keepdim=True)).log(), none.expand(K + 1, 1)], 1)
+        edges = torch.where(counts > 0, 0.0, -state.transition_penalty.to(centers))
         result |= {
+            "log_edges": torch.cat([edges, none.expand(K + 1, 1)], 1),
             "log_start": log_rows[K],
             "log_transitions": log_rows[:K],
             "top_concentration": centers.new_tensor(model.top_concentration),

@@ -63,7 +63,7 @@ class Landscape:
         sequences = data if isinstance(data, Sequences) else None
         points = data.points if isinstance(data, Sequences) else data
         nobody = torch.full((points.num_data,), -1, device=points.X.device)
-        start = points.X.new_zeros(1, points.features.shape[1], points.targets.shape[1])
+        start = _rejecting(points, model)
         empty, cost = fit_hyperplanes(points.features, nobody, start, model, num_steps=_EMPTY_STEPS)
         return cls(Problem.of(model, points, scale), sequences, empty, cost)
 
@@ -77,24 +77,27 @@ class Landscape:
         return count_transitions(assignments, self.sequences.starts, num_components)
 
 
-def init(landscape: Landscape, penalty: float | None, transition_penalty: float | None, options: Any) -> RepellingState:
-    """The lowest J among the partitions that DP-means finds at several penalties."""
+def init(
+    landscape: Landscape,
+    penalty: float | None,
+    transition_penalty: float | None,
+    options: Any,
+    generator: torch.Generator | None = None,
+) -> RepellingState:
+    """The lowest J among the partitions that DP-means finds at several penalties.
+
+    What the generator draws (None: from options.seed) differs between restarts; penalties that are None do not.
+    """
     problem = landscape.problem
-    plain = Problem.of(*_without_hyperplanes(problem), problem.scale)
-    generator = torch.Generator(problem.X.device).manual_seed(options.seed)
-    natural = joint_penalty(plain, options.num_components, generator)
+    X, plain = problem.X, Problem.of(*_without_hyperplanes(problem), problem.scale)
+    seeded = torch.Generator(X.device).manual_seed(options.seed)
+    natural = joint_penalty(plain, options.num_components, seeded)
     penalty = natural if penalty is None else penalty
-    X = problem.X
+    if transition_penalty is None:
+        transition_penalty = 0.0 if landscape.sequences is None else _step_cost(_start(plain, natural, seeded), plain)
     found = []
     for factor in _START_PENALTIES:
-        start = partition.init(plain, natural * factor)
-        for _ in range(_START_SWEEPS):
-            start = partition.sweep(start, plain, generator)
-            if start.converged:
-                break
-        if transition_penalty is None:
-            cost = (start.objective - start.penalty * len(start.centers)) / problem.num_data
-            transition_penalty = float(cost.clamp(min=torch.finfo(X.dtype).tiny))
+        start = _start(plain, natural * factor, seeded if generator is None else generator)
         labels = start.assignments if landscape.sequences is None else _fill_gaps(start.assignments, landscape)
         weights = landscape.empty.repeat(len(start.centers), 1, 1)
         state = RepellingState(
@@ -117,7 +120,9 @@ def sweep(
             for pair in _near_pairs(state, landscape):
                 if max(pair) < len(state.centers):
                     state = _better(state, _joined(state, pair), landscape)
-    little = bool(before.objective - state.objective <= tolerance * state.objective.abs())
+        if _changed_little(before, state, tolerance):
+            state = _refit(state, landscape, _LAST_STEPS)
+    little = _changed_little(before, state, tolerance)
     return replace(state, settled=little, converged=little and before.settled)
 
 
@@ -147,6 +152,10 @@ def objective(state: RepellingState, landscape: Landscape) -> Tensor:
     return (
         (divergences + costs + smoothing).sum() + problem.base.sum(dtype=torch.float64) + _structure(state, landscape)
     )
+
+
+def _changed_little(before: RepellingState, state: RepellingState, tolerance: float) -> bool:
+    return bool(before.objective - state.objective <= tolerance * state.objective.abs())
 
 
 def _structure(state: RepellingState, landscape: Landscape) -> Tensor:
@@ -223,6 +232,40 @@ def _occupied(state: RepellingState) -> RepellingState:
     return replace(state, assignments=assignments, centers=state.centers[labels], weights=state.weights[labels])
 
 
+def _rejecting(points: Data, model: Any) -> Tensor:
+    """Weights [1, P, C] along the mean a of the features, or zero if that costs less.
+
+    As all losses are convex, N loss(mean score) bounds their sum from below: for centred features, where a is the
+    intercept alone, the best multiple of a is the least R0 of all.
+    """
+    (N, P), C = points.features.shape, points.targets.shape[1]
+    start = points.features.new_zeros(2, P, C)
+    if not start.numel():
+        return start[:1]
+    mean = points.features.mean(0, dtype=torch.float64)
+    size = mean.square().sum().clamp(min=torch.finfo(mean.dtype).tiny)
+    score, _ = model.loss.one_point(N * model.weight_scale**2 * size, size.new_tensor(-1.0))
+    start[1, :, 0] = (score / size * mean).to(start)
+    nobody = torch.full((N,), -1, device=mean.device)
+    return start[hyperplane_costs(points.features, nobody, start, model).argmin()].unsqueeze(0)
+
+
+def _start(plain: Problem, penalty: float, generator: torch.Generator) -> partition.PartitionState:
+    """A descent of DP-means."""
+    state = partition.init(plain, penalty)
+    for _ in range(_START_SWEEPS):
+        state = partition.sweep(state, plain, generator)
+        if state.converged:
+            break
+    return state
+
+
+def _step_cost(state: partition.PartitionState, plain: Problem) -> float:
+    """What an observed step costs on average, its component's penalty apart."""
+    cost = (state.objective - state.penalty * len(state.centers)) / plain.num_data
+    return float(cost.clamp(min=torch.finfo(plain.X.dtype).tiny))
+
+
 def _without_hyperplanes(problem: Problem) -> tuple[DPM, Data]:
     X = problem.data.X
     return DPM(problem.likelihood, num_features=X.shape[1]), Data(X, X[:, :0], X[:, :0])
@@ -242,4 +285,5 @@ _START_SWEEPS = 20
 _POLISH = 12
 _ROUNDS = 2
 _ROUND_STEPS = 4
+_LAST_STEPS = 100
 _TRIES = 4

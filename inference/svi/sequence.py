@@ -329,31 +329,26 @@ def block(data: Sequences, index: int, size: int, buffer: int) -> Minibatch:
 def update_owned_paths(state: SequenceState, batch: Minibatch, model: StateSpace) -> SequenceState:
     """`update_paths` for the steps that a minibatch owns; all else in the state is as if there were no other steps.
 
-    The transition into an owned step t has the law  f_{t-1}(j) pi_jk r_t(k) / sum_i f_{t-1}(i) pi_ik  under q(z), with
-    filtered f and smoothed r.
+    Owned steps are in copies of the states, of the same weights: the moves into copies are those that count. The log
+    normalizer is that of the owned steps given those before them.
     """
     data, own = batch.data, batch.owned
     if own == slice(0, data.num_data) and batch.at_start:
         return update_paths(state, data, model)
     sides, emission = _emissions(state, data, model)
-    log_rows = state.expected_log_rows
+    log_rows, T = state.expected_log_rows, model.truncation
     start, transition = log_rows[-1], log_rows[:-1]
     if not batch.at_start:
         start = torch.zeros_like(start)  # every state may enter
-    r = smooth(start, transition, emission, data.lengths).marginals
-    filtered, _ = filter_states(start, transition, emission, data.lengths)
-    first = max(own.start, 1)
-    before, weights = filtered[first - 1 : own.stop - 1], transition.exp()
-    predicted = (before @ weights).clamp(min=torch.finfo(r.dtype).tiny)
-    moves = weights * (before.T @ (r[first : own.stop] / predicted))
-    starts = r[0] if own.start == 0 else torch.zeros_like(r[0])
-    counts = torch.cat([moves, starts.unsqueeze(0)])
-    # increments of the log normalizer
-    log_normalizer = (predicted.log() + emission[first : own.stop]).logsumexp(1).sum()
-    if own.start == 0:
-        log_normalizer = log_normalizer + (start + emission[0]).logsumexp(0)
-    kept = (data.steps >= own.start) & (data.steps < own.stop)
-    r = torch.zeros_like(r).index_copy(0, torch.arange(own.start, own.stop, device=r.device), r[own]).to(data.X)
+    owned = torch.zeros(data.num_data, dtype=torch.bool, device=emission.device)
+    owned[own] = True
+    both = [emission.masked_fill(steps.unsqueeze(1), -torch.inf) for steps in (owned, ~owned)]
+    smoothed = smooth(start.repeat(2), transition.repeat(2, 2), torch.cat(both, 1), data.lengths)
+    moves = smoothed.transitions[:T, T:] + smoothed.transitions[T:, T:]
+    counts = torch.cat([moves, smoothed.starts[T:].unsqueeze(0)])
+    until, before = (_log_weight(start, transition, emission[:end]) for end in (own.stop, own.start))
+    log_normalizer = until - before
+    kept, r = owned[data.steps], smoothed.marginals[:, T:].to(data.X)
     precision, shift = blend(sides, r[data.steps])
     bound = log_normalizer + sides.rejection[kept].sum(dtype=torch.float64) - kl(state, model)
     kept = kept.to(precision).view(-1, 1, 1)
@@ -449,6 +444,13 @@ def _emissions(state: SequenceState, data: Sequences, model: StateSpace) -> tupl
     sides = expect_sides(data.points.features, state.classifiers, model.loss)
     density = model.likelihood.expected_log_density(data.X, state.hyperparameters)
     return sides, data.spread(density + sides.gain).double()
+
+
+def _log_weight(start: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
+    """log of the total weight of all paths through these steps [], 0 without any."""
+    if not len(emission):
+        return emission.new_zeros(())
+    return filter_states(start, transition, emission, [len(emission)])[1].sum()
 
 
 def _expected_log_rows(rows: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ __all__ = [
     "log_stick_weights",
     "posterior_sticks",
     "resample_concentration",
-    "resample_concentration_from_sticks",
 ]
 
 
@@ -77,16 +76,6 @@ def resample_concentration(
     uniform = torch.rand(odds.shape, generator=generator, dtype=odds.dtype, device=odds.device)
     shape_given_t = shape + num_components - (uniform * (1 + odds) > odds).to(odds.dtype)
     return torch._standard_gamma(shape_given_t, generator=generator) / rate_given_t
-
-
-def resample_concentration_from_sticks(
-    sticks: Tensor, prior: tuple[float, float], generator: torch.Generator
-) -> Tensor:
-    """alpha | v ~ Gamma(shape + T - 1, rate - sum_{k<T} log(1 - v_k)) for the truncated model."""
-    shape, rate = prior
-    # a stick that rounded to 1 left less than half an eps: take that bound, since log(0) would give alpha = 0
-    rest = torch.log1p(-sticks.clamp(max=1 - torch.finfo(sticks.dtype).eps / 2)).sum()
-    return torch._standard_gamma(sticks.new_tensor(shape + len(sticks)), generator=generator) / (rate - rest)
 
 
 def farthest_first_penalty(
