@@ -16,7 +16,7 @@ types:  # on the installed package, since the folder names map to regbayes.*
 	cd tests && $(PYTHON) -m mypy $(addprefix -p regbayes.,$(SOURCES)) --config-file ../pyproject.toml
 
 test:
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n logical
 
 docs:  # the examples in docstrings
 	$(PYTHON) -m pytest tests/test_docs.py

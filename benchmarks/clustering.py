@@ -14,6 +14,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import math
 import sys
 import time
 import warnings
@@ -44,6 +45,7 @@ from regbayes.models import (
 
 Labels = np.ndarray
 SWEEPS: dict[str, Any] = {"num_warmup": 60, "num_samples": 40, "progress": False}
+_HINGE = Hinge()
 
 
 def scores(found: Labels, truth: Labels) -> tuple[float, float, int]:
@@ -67,9 +69,10 @@ def table(methods: dict[str, Callable[[int], Labels]], truths: Callable[[int], L
         print(f"{name:14}{quality}{mean[2]:8.1f}{mean[3]:8.2f}", flush=True)
 
 
-def gibbs(model: Any, X: Any, seed: int, **options: Any) -> Labels:
+def gibbs(model: Any, X: Any, seed: int, *, num_generative: int = 10, **options: Any) -> Labels:
     """The point partition of a Gibbs run."""
-    return Gibbs(**SWEEPS, seed=seed).fit(model, X, **options).partition().numpy()
+    backend = Gibbs(**SWEEPS, num_generative=num_generative, seed=seed)
+    return backend.fit(model, X, **options).partition().numpy()
 
 
 def chain() -> None:
@@ -83,23 +86,37 @@ def chain() -> None:
             print(f"  {name:8} K {numbers}, {sum(number == 2 for number in numbers)} of 10 right, NMI {nmi:.3f}")
 
 
-def clusterings(family: Any, num_clusters: int, inputs: Callable[[int], np.ndarray], **options: Any) -> dict[str, Any]:
-    """Our models with the same likelihood, DP-means and rivals that are told the number of clusters or not."""
+def clusterings(
+    family: Any, num_clusters: int, inputs: Callable[[int], np.ndarray], hinge: Hinge = _HINGE, **options: Any
+) -> dict[str, Any]:
+    """Our models with the same likelihood, DP-means and rivals that are told the number of clusters or not.
+
+    A DDPM starts from the DPM's own equilibrium, so that what differs is due to its hyperplanes.
+    """
 
     def standard(run: int) -> np.ndarray:
         return StandardScaler().fit_transform(inputs(run))
 
     def dp_means(run: int) -> Labels:
-        backend = SmallVariance(num_components=num_clusters, seed=run)
-        return backend.fit(DPM(family), torch.from_numpy(inputs(run))).partition().numpy()
+        """With the penalty that finds a number of clusters nearest to the true one, by bisection from its own choice."""
+        rows, fits = torch.from_numpy(inputs(run)), []
+        low, high, penalty = 0.0, math.inf, None
+        for _ in range(12):
+            fits.append(SmallVariance(penalty=penalty, num_components=num_clusters, seed=run).fit(DPM(family), rows))
+            found, used = fits[-1].num_components, float(fits[-1].samples["penalty"])
+            low, high = (low, used) if found < num_clusters else (used, high)
+            if found == num_clusters:
+                break
+            penalty = 2 * low if high == math.inf else (low + high) / 2
+        return min(fits, key=lambda fit: abs(fit.num_components - num_clusters)).partition().numpy()
 
     def ours(model: Any) -> Callable[[int], Labels]:
-        return lambda run: gibbs(model, torch.from_numpy(inputs(run)), run)
+        return lambda run: gibbs(model, torch.from_numpy(inputs(run)), run, num_generative=50)
 
     return {
         "DPM": ours(DPM(family)),
         "DDPM-L": ours(DDPM(family, Logistic(), **options)),
-        "DDPM-S": ours(DDPM(family, Hinge(), **options)),
+        "DDPM-S": ours(DDPM(family, hinge, **options)),
         "DP-means": dp_means,
         "KMeans": lambda run: KMeans(num_clusters, n_init=3, random_state=run).fit_predict(inputs(run)),
         "GMM": lambda run: GaussianMixture(num_clusters, covariance_type="diag", random_state=run).fit_predict(
@@ -113,9 +130,8 @@ def mnist(runs: int) -> None:
     """Counts of ink in steps of 16 grey levels; one Dirichlet parameter for all."""
     data = load("mnist")
     rows = [np.random.default_rng(run).permutation(len(data.X))[:1000] for run in range(runs)]
-    methods = clusterings(
-        MultinomialDirichlet(5.0), 10, lambda run: np.round(data.X[rows[run]] / 16), proportions=True, weight_scale=3.0
-    )
+    options = {"hinge": Hinge(10.0), "proportions": True, "num_directions": 10, "weight_scale": 40.0}
+    methods = clusterings(MultinomialDirichlet(5.0), 10, lambda run: np.round(data.X[rows[run]] / 16), **options)
     table(methods, lambda run: data.y[rows[run]], runs)
 
 

@@ -64,6 +64,8 @@ def _sums(X: Tensor, assignments: Tensor, num_components: int) -> Tensor:
     """A product of the [K, n] matrix of memberships with the rows; sparse on a CPU, where it is one pass over X."""
     if X.is_cuda:
         return torch.nn.functional.one_hot(assignments, num_components).to(X.dtype).T @ X
+    if X.shape[1] == 1:  # building the sparse matrix would cost more
+        return torch.bincount(assignments, weights=X.squeeze(1), minlength=num_components).unsqueeze(1)
     members = scipy.sparse.csc_array(
         (np.ones(len(X)), assignments.numpy(), np.arange(len(X) + 1)), shape=(num_components, len(X))
     )
