@@ -98,7 +98,7 @@ def clusterings(
         return StandardScaler().fit_transform(inputs(run))
 
     def dp_means(run: int) -> Labels:
-        """With the penalty that finds a number of clusters nearest to the true one, by bisection from its own choice."""
+        """With the penalty that finds a number of clusters nearest to the true one, by bisection."""
         rows, fits = torch.from_numpy(inputs(run)), []
         low, high, penalty = 0.0, math.inf, None
         for _ in range(12):

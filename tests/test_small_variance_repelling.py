@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -37,11 +38,13 @@ def landscape_of(model, inputs: Tensor, lengths=None) -> repelling.Landscape:
     return repelling.Landscape.of(model, data, 1.0)
 
 
-def state_at(labels, landscape: repelling.Landscape, penalty: float, transition_penalty: float = 0.4):
+def state_at(
+    labels, landscape: repelling.Landscape, penalty: float, transition_penalty: float = 0.4, weight: float = 0.0
+):
     """The best centres and hyperplanes at these labels."""
     labels = torch.tensor(labels)
     K, X = int(labels.max()) + 1, landscape.problem.X
-    numbers = (X.new_tensor(value) for value in (penalty, transition_penalty, 0.0))
+    numbers = (X.new_tensor(value) for value in (penalty, transition_penalty, weight, 0.0))
     state = repelling.RepellingState(labels, X.new_zeros(K, X.shape[1]), landscape.empty.repeat(K, 1, 1), *numbers)
     return repelling._refit(state, landscape, 100)
 
@@ -62,7 +65,16 @@ def least_cost(features: Tensor, sides: np.ndarray, model) -> float:
     return float(losses) + float((solver.coef_**2).sum()) / (2 * model.weight_scale**2)
 
 
-def brute_force(landscape: repelling.Landscape, penalty: float, transition_penalty: float = 0.4) -> list[float]:
+def surprise(labels: tuple[int, ...], starts: list[int]) -> float:
+    """- sum_t log P of the moves between states, P their shares in the row they leave."""
+    moves = [("start" if t in starts else labels[t - 1], label) for t, label in enumerate(labels)]
+    exits = Counter(before for before, _ in moves)
+    return -sum(count * math.log(count / exits[before]) for (before, _), count in Counter(moves).items())
+
+
+def brute_force(
+    landscape: repelling.Landscape, penalty: float, transition_penalty: float = 0.4, weight: float = 0.0
+) -> list[float]:
     """J of every partition in increasing order, at the best centres and hyperplanes: liblinear's on each block."""
     problem, sequences = landscape.problem, landscape.sequences
     model, X, features = problem.model, problem.X, problem.data.features
@@ -89,6 +101,7 @@ def brute_force(landscape: repelling.Landscape, penalty: float, transition_penal
         if sequences is not None:
             successors = (landscape.transitions(torch.tensor(labels), K) > 0).sum(1)
             structure = penalty * (K - 1) + transition_penalty * float((successors - 1).clamp(min=0).sum())
+            structure += weight * surprise(labels, torch.nonzero(sequences.starts).flatten().tolist())
         values.append(structure + sum(block(members) for members in blocks if members))
     return sorted(values)
 
@@ -253,12 +266,14 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("weight", [0.0, 0.7])
 @pytest.mark.parametrize("seed", range(3))
-def test_sequences_end_near_the_best_of_all_states(name, seed) -> None:
+def test_sequences_end_near_the_best_of_all_states(name, weight, seed) -> None:
     inputs, lengths = tiny(seed), [4, 2]
     inputs[2] = math.nan
-    exact = brute_force(landscape_of(MODELS[name], inputs, lengths), 1.5)
-    options = {"penalty": 1.5, "transition_penalty": 0.4, "num_components": 2, "tolerance": 0.0}
+    exact = brute_force(landscape_of(MODELS[name], inputs, lengths), 1.5, weight=weight)
+    options = {"penalty": 1.5, "transition_penalty": 0.4, "transition_weight": weight, "num_components": 2}
+    options |= {"tolerance": 0.0}
     posterior = SmallVariance(**options).fit(MODELS[name], inputs, lengths=lengths)
     found = float(posterior.trace.final)
     assert found >= exact[0] - 1e-6
@@ -277,6 +292,44 @@ def test_the_price_of_transitions_counts_successors_of_every_row() -> None:
                 rows.setdefault(before, set()).add(after)
         expected = 0.4 * sum(len(successors) - 1 for successors in rows.values())
         assert float(state.objective - free) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_weight_of_transitions_counts_their_surprise() -> None:
+    landscape = landscape_of(MODELS["IHMM"], tiny(0), [4, 2])
+    for labels in itertools.islice(partitions(6), 0, 203, 17):
+        plain, weighted = (state_at(labels, landscape, 1.5, weight=weight) for weight in (0.0, 1.3))
+        expected = 1.3 * surprise(labels, [0, 4])
+        assert float(weighted.objective - plain.objective) == pytest.approx(expected, abs=1e-6)
+
+
+def test_with_a_weight_of_transitions_no_sweep_raises_the_objective() -> None:
+    landscape = landscape_of(MODELS["DIH-S"], tiny(5, 40), [25, 15])
+    generator = torch.Generator().manual_seed(0)
+    raised = 0
+    for weight in (0.3, 3.0):
+        for _ in range(5):
+            labels = torch.randint(4, (40,), generator=generator)
+            state = state_at(labels.tolist(), landscape, 1.0, 0.2, weight)
+            bold, safe = (repelling.assign(state, landscape, unused=unused) for unused in (0.5, 0.0))
+            raised += bool(repelling.objective(bold, landscape) > state.objective + 1e-9)
+            assert repelling.objective(safe, landscape) <= state.objective + 1e-9
+            after = repelling.sweep(state, landscape, generator, tolerance=0.0)
+            assert after.objective <= state.objective + 1e-9
+    assert raised < 10
+
+
+def test_the_weight_of_transitions_tells_states_apart_that_overlap() -> None:
+    generator = torch.Generator().manual_seed(0)
+    states = (torch.arange(300) // 20) % 3
+    centers = torch.tensor([[0.0, 0.0], [2.5, 0.0], [0.0, 2.5]], dtype=torch.float64)
+    rows = centers[states] + torch.randn(300, 2, generator=generator, dtype=torch.float64)
+    agreed = []
+    for weight in (0.0, 2.0):
+        posterior = SmallVariance(num_components=3, transition_weight=weight).fit(IHMM(), rows)
+        agreed.append(float((align(posterior.partition(), states) == states).double().mean()))
+        assert torch.equal(posterior.assign(rows), posterior.partition())
+    assert agreed[0] < 0.9
+    assert agreed[1] > 0.95
 
 
 def test_a_path_is_never_dearer_than_the_one_before() -> None:
@@ -308,3 +361,5 @@ def test_states_of_sequences_are_found_and_decode_new_ones(device) -> None:
 def test_wrong_options_are_named() -> None:
     with pytest.raises(ValueError, match=r"transition_penalty is -1\.0"):
         SmallVariance(transition_penalty=-1.0).fit(IHMM(), tiny(0))
+    with pytest.raises(ValueError, match=r"transition_weight is -0\.5"):
+        SmallVariance(transition_weight=-0.5).fit(IHMM(), tiny(0))

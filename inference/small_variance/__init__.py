@@ -33,6 +33,8 @@ class SmallVariance(Backend):
     ----------
     penalty : cost of one more component; None: from `num_components`
     transition_penalty : for sequences, cost of one more kind of transition; None: what a step costs on average
+    transition_weight : for sequences, weight of the log probabilities of transitions. 0: how often a transition is
+        used does not matter, the plain limit; 1: as much as in the likelihood (Roychowdhury, Jiang & Kulis 2013)
     scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components
     num_components : number of components for which the penalty is chosen if it is None; the fit may find another
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
@@ -65,6 +67,7 @@ class SmallVariance(Backend):
 
     penalty: float | None = None
     transition_penalty: float | None = None
+    transition_weight: float = 0.0
     scale: float = 1.0
     num_components: int = 8
     tolerance: float = 1e-3
@@ -84,6 +87,8 @@ class SmallVariance(Backend):
         for name, value in positive.items():
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} is {value!r}; it must be a positive number.")
+        if not 0 <= self.transition_weight < float("inf"):
+            raise ValueError(f"transition_weight is {self.transition_weight!r}; it must be 0 or a positive number.")
         if not self.tolerance >= 0:
             raise ValueError(f"tolerance is {self.tolerance!r}; it must be 0 or a positive number.")
         for name in ("num_components", "max_steps", "num_restarts"):
@@ -182,7 +187,7 @@ def _draw_repelling(state: repelling.RepellingState, landscape: repelling.Landsc
         counts = landscape.transitions(state.assignments, K).to(centers.dtype)
         moves = counts + model.concentration / K  # the posterior mean of the rows where K states share alpha evenly
         log_rows = torch.cat([(moves / moves.sum(1, keepdim=True)).log(), none.expand(K + 1, 1)], 1)
-        edges = torch.where(counts > 0, 0.0, -state.transition_penalty.to(centers))
+        edges = repelling.log_edges(state, landscape).to(centers)
         result |= {
             "log_edges": torch.cat([edges, none.expand(K + 1, 1)], 1),
             "log_start": log_rows[K],

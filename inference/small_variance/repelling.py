@@ -4,10 +4,12 @@
 
     structure    points        penalty K
                  sequences     penalty (K - 1) + transition_penalty sum_j (successors of row j - 1), rows with exits
+                               - transition_weight sum_t log P_{z_{t-1} z_t},    P_jk = n_jk / n_j.
 
 No step raises J. Assignments are the cheapest components, or the cheapest paths, in which a transition not in use costs
-`transition_penalty` every time: an upper bound of J that is exact at the present path. A component opens, or two become
-one, where that lowers J after both have been fitted. A model without hyperplanes has neither SVM_k nor R0.
+`transition_penalty` every time: an upper bound of J that is exact at the present path. With a transition weight unused
+ones get a share of P first, and such a path is taken only if it lowers J. A component opens, or two become one, where
+that lowers J after both have been fitted. A model without hyperplanes has neither SVM_k nor R0.
 
 Sources: math/discriminative-clustering, sections 8 and 13; Kulis & Jordan (2012); Roychowdhury, Jiang & Kulis (2013).
 """
@@ -31,7 +33,7 @@ from .hyperplanes import fit_hyperplanes, hyperplane_costs
 from .penalty import joint_penalty
 from .problem import Problem
 
-__all__ = ["Landscape", "RepellingState", "assign", "init", "objective", "sweep"]
+__all__ = ["Landscape", "RepellingState", "assign", "init", "log_edges", "objective", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class RepellingState:
     weights: Tensor  # [K, P, C]
     penalty: Tensor  # []
     transition_penalty: Tensor  # []
+    transition_weight: Tensor  # []
     objective: Tensor  # [] float64
     settled: bool = False  # the last sweep changed little: try to open and to merge in the next one
     converged: bool = False  # it has, and in vain
@@ -100,9 +103,8 @@ def init(
         start = _start(plain, natural * factor, seeded if generator is None else generator)
         labels = start.assignments if landscape.sequences is None else _fill_gaps(start.assignments, landscape)
         weights = landscape.empty.repeat(len(start.centers), 1, 1)
-        state = RepellingState(
-            labels, start.centers, weights, X.new_tensor(penalty), X.new_tensor(transition_penalty), X.new_tensor(0.0)
-        )
+        numbers = (X.new_tensor(value) for value in (penalty, transition_penalty, options.transition_weight, 0.0))
+        state = RepellingState(labels, start.centers, weights, *numbers)
         found.append(_refit(state, landscape, _POLISH))
     return min(found, key=lambda state: float(state.objective))
 
@@ -111,8 +113,10 @@ def sweep(
     state: RepellingState, landscape: Landscape, generator: torch.Generator, *, tolerance: float, merge: bool = True
 ) -> RepellingState:
     """Assignments, centres, hyperplanes; a settled state also tries to open components and to merge them."""
-    before = state
-    state = _refit(assign(state, landscape), landscape, _POLISH if state.settled else 2)
+    before, moved = state, assign(state, landscape)
+    if state.transition_weight and objective(moved, landscape) > state.objective:
+        moved = assign(state, landscape, unused=0.0)
+    state = _refit(moved, landscape, _POLISH if state.settled else 2)
     if before.settled:
         for index in _candidates(state, landscape, generator):
             state = _better(state, _opened(state, index, landscape), landscape)
@@ -126,17 +130,30 @@ def sweep(
     return replace(state, settled=little, converged=little and before.settled)
 
 
-def assign(state: RepellingState, landscape: Landscape) -> RepellingState:
-    """Every point to its cheapest component, or every sequence to its cheapest path; empty components go."""
+def assign(state: RepellingState, landscape: Landscape, *, unused: float = 0.5) -> RepellingState:
+    """Every point to its cheapest component, or every sequence to its cheapest path; empty components go.
+
+    `unused` is the number of moves that each transition not in use counts for in P.
+    """
     costs = all_costs(landscape.problem, state.centers, state.weights).T
     if landscape.sequences is None:
         return _occupied(replace(state, assignments=costs.argmin(1)))
     sequences, K = landscape.sequences, len(state.centers)
-    used = landscape.transitions(state.assignments, K) > 0
-    log_steps = torch.where(used, 0.0, -state.transition_penalty.to(costs))
+    log_steps = log_edges(state, landscape, unused=unused).to(costs)
     table = sequences.spread(-costs)
     paths, _ = viterbi(log_steps[K], log_steps[:K], table, sequences.lengths)
     return _occupied(replace(state, assignments=paths))
+
+
+def log_edges(state: RepellingState, landscape: Landscape, *, unused: float = 0.5) -> Tensor:
+    """Minus what each move costs [K + 1, K], from the start row last."""
+    counts = landscape.transitions(state.assignments, len(state.centers)).double()
+    log_edges = torch.where(counts > 0, 0.0, -state.transition_penalty.double())
+    if not state.transition_weight:
+        return log_edges
+    moves = torch.where(counts > 0, counts, unused)
+    log_shares = (moves / moves.sum(1, keepdim=True)).log().nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+    return log_edges + state.transition_weight.double() * log_shares
 
 
 def objective(state: RepellingState, landscape: Landscape) -> Tensor:
@@ -162,8 +179,11 @@ def _structure(state: RepellingState, landscape: Landscape) -> Tensor:
     K, penalty = len(state.centers), state.penalty.double()
     if landscape.sequences is None:
         return penalty * K
-    successors = (landscape.transitions(state.assignments, K) > 0).sum(1)
-    return penalty * (K - 1) + state.transition_penalty.double() * (successors - 1).clamp(min=0).sum()
+    counts = landscape.transitions(state.assignments, K).double()
+    spare = ((counts > 0).sum(1) - 1).clamp(min=0).sum()  # a row without exits has none
+    surprise = (torch.xlogy(counts.sum(1), counts.sum(1)) - torch.xlogy(counts, counts).sum(1)).sum()
+    weight = state.transition_weight.double()
+    return penalty * (K - 1) + state.transition_penalty.double() * spare + weight * surprise
 
 
 # -- moves -------------------------------------------------------------------------------------------------------------
