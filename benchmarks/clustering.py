@@ -5,6 +5,7 @@ python benchmarks/clustering.py mnist [RUNS]          1,000 images, multinomial 
 python benchmarks/clustering.py scene15 [RUNS]        1,000 scenes, one row of the table for each feature view
 python benchmarks/clustering.py newsgroups [RUNS]     1,000 posts, multinomial on the 500 most frequent words
 python benchmarks/clustering.py bee_dance | ble_rssi | ujiindoorloc     sequences (Table 2, Fig. 4)
+python benchmarks/clustering.py curve                 F1 of the bee dance against seconds (Fig. 4)
 python benchmarks/clustering.py cost                  seconds of a DDPM sweep against K
 """
 
@@ -185,24 +186,44 @@ def sequences(name: str) -> Iterator[tuple[str, np.ndarray, Labels, list[int]]]:
             yield f"log {index}", centred @ axes.T, data.y[rows], [signal.shape[0]]
 
 
+def models_of_states() -> dict[str, Any]:
+    family = DiagonalGaussian()
+    return {
+        "DPM": DPM(family, concentration_prior=(1.0, 1.0)),
+        "DDPM-S": DDPM(family, Hinge(0.3), concentration_prior=(1.0, 1.0)),
+        "DDPM-L": DDPM(family, Logistic(), concentration_prior=(1.0, 1.0)),
+        "IHMM": IHMM(family),
+        "DIH-S": DIH(family, Hinge(0.3)),
+        "DIH-L": DIH(family, Logistic()),
+    }
+
+
 def states(name: str) -> None:
     for title, X, truth, lengths in sequences(name):
         print(f"{title}: {len(X)} steps, {X.shape[1]} features, {len(np.unique(truth))} true states")
-        rows, family = torch.from_numpy(StandardScaler().fit_transform(X)), DiagonalGaussian()
-        models = {
-            "DPM": DPM(family, concentration_prior=(1.0, 1.0)),
-            "DDPM-S": DDPM(family, Hinge(0.3), concentration_prior=(1.0, 1.0)),
-            "DDPM-L": DDPM(family, Logistic(), concentration_prior=(1.0, 1.0)),
-            "IHMM": IHMM(family),
-            "DIH-S": DIH(family, Hinge(0.3)),
-            "DIH-L": DIH(family, Logistic()),
-        }
+        rows, models = torch.from_numpy(StandardScaler().fit_transform(X)), models_of_states()
 
         def fit(model: Any, rows: Any = rows, lengths: Any = lengths) -> Callable[[int], Labels]:
             options = {"lengths": lengths} if model.structure == "sequence" else {}
             return lambda run: gibbs(model, rows, run, **options)
 
         table({name: fit(model) for name, model in models.items()}, lambda run, truth=truth: truth, 3)
+
+
+def curve() -> None:
+    """F1 of single draws of the bee dance, and the seconds that the chain had run (Fig. 4)."""
+    marks = [1, 2, 5, 10, 20, 50, 100, 200]
+    ((_, X, truth, lengths),) = sequences("bee_dance")
+    rows = torch.from_numpy(StandardScaler().fit_transform(X))
+    print(f"{'sweep':14}" + "".join(f"{mark:>14}" for mark in marks))
+    for name, model in models_of_states().items():
+        options = {"lengths": lengths} if model.structure == "sequence" else {}
+        backend = Gibbs(num_warmup=0, num_samples=marks[-1], num_generative=10, progress=False)
+        posterior = backend.fit(model, rows, **options)
+        draws, seconds = posterior.samples["assignments"], posterior.trace.seconds[0]
+        quality = [scores(draws[mark - 1].numpy(), truth)[1] for mark in marks]
+        pairs = zip(quality, (seconds[mark - 1] for mark in marks), strict=True)
+        print(f"{name:14}" + "".join(f"{f1:6.2f} {float(s):5.2f} s" for f1, s in pairs), flush=True)
 
 
 def cost() -> None:
@@ -234,7 +255,7 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     job, runs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 10
-    single: dict[str, Callable[[], None]] = {"chain": chain, "cost": cost}
+    single: dict[str, Callable[[], None]] = {"chain": chain, "cost": cost, "curve": curve}
     several = {"mnist": mnist, "scene15": scene15, "newsgroups": newsgroups}
     if job in single:
         single[job]()
