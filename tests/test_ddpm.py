@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from regbayes.estimators import Clusterer
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
 from regbayes.inference.gibbs import collapsed, hyperplanes, partition
 from regbayes.inference.gibbs.state import PartitionState
+from regbayes.inference.posterior import Trace, stack
 from regbayes.models import (
     DDPM,
     DPM,
@@ -547,17 +548,50 @@ def together(posterior: Posterior, new: Tensor, *, ratios: bool = False) -> tupl
     return found, batches.std(0) / 5
 
 
-@pytest.mark.filterwarnings("ignore::regbayes.inference.engine.TruncationWarning")
-@pytest.mark.parametrize("scan", ["collapsed", "blocked"])
+def exact_draws(model: DDPM, num_draws: int, *, truncated: bool) -> Posterior:
+    """Independent draws of the posterior given TINY: partitions by enumeration, hyperplanes from a fine grid."""
+    generator = torch.Generator().manual_seed(5)
+    model = model.resolve(TINY)
+    data, nodes = model.data(TINY), torch.linspace(-8, 8, 161, dtype=torch.float64)
+    grid = torch.cartesian_prod(nodes, nodes)
+    scores = data.features @ grid.T
+
+    @cache
+    def many(members: tuple[bool, ...]) -> Tensor:
+        """2,000 independent hyperplanes of a component with these points."""
+        sides = torch.tensor([1.0 if member else -1.0 for member in members], dtype=torch.float64).unsqueeze(1)
+        log_prior = -(grid / model.weight_scale).square().sum(1) / 2
+        mass = (model.loss.log_factor(scores, sides).sum(0) + log_prior).softmax(0)
+        chosen = torch.multinomial(mass, 2000, replacement=True, generator=generator)
+        jitter = torch.rand((2000, 2), generator=generator, dtype=torch.float64) - 0.5
+        return (grid[chosen] + 0.1 * jitter).unsqueeze(-1)
+
+    def hyperplanes_of(members: Tensor, number: int) -> Tensor:
+        return many(tuple(members.tolist()))[torch.randint(2000, (number,), generator=generator)]
+
+    exact = partition_posterior(model, TINY, truncation=model.truncation if truncated else None)
+    mass = torch.tensor(list(exact.values()), dtype=torch.float64)
+    chosen = torch.multinomial(mass, num_draws, replacement=True, generator=generator)
+    draws = []
+    for labels in [torch.tensor(list(exact)[index]) for index in chosen.tolist()]:
+        K = model.truncation if truncated else int(labels.max()) + 1
+        weights = torch.cat([hyperplanes_of(labels == k, 1) for k in range(K)])
+        reservoir = None if truncated else hyperplanes_of(labels < 0, hyperplanes.NUM_RESERVED)
+        state = PartitionState(labels, weights, TINY.new_tensor(model.concentration), reservoir)
+        draws.append(partition.draw(state, data, model, truncated=truncated))
+    trace = Trace("log joint", torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+    return Posterior(model, Gibbs(), stack([draws]), trace)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_clamped_clusters_of_a_new_point_are_those_of_enumeration(loss: str, scan: str) -> None:
+def test_clamped_clusters_of_a_new_point_are_those_of_enumeration(loss: str, truncated: bool) -> None:
     """The new point as a fifth one: its law under the joint of all five (math section 7)."""
-    backend = Gibbs(num_samples=2500, num_warmup=50, num_generative=0, scan=scan, split_merge=0, progress=False)
-    posterior, new = backend.fit(tiny(loss), TINY), torch.tensor([[0.4]], dtype=torch.float64)
-    five = torch.cat([TINY, new])
-    exact = torch.zeros(5, dtype=torch.float64)
-    truncation = 3 if scan == "blocked" else None
-    for labels, probability in partition_posterior(posterior.model, five, truncation=truncation).items():
+    model, new = tiny(loss), torch.tensor([[0.4]], dtype=torch.float64)
+    posterior = exact_draws(model, 2000, truncated=truncated)
+    exact, five = torch.zeros(5, dtype=torch.float64), torch.cat([TINY, new])
+    law = partition_posterior(posterior.model, five, truncation=model.truncation if truncated else None)
+    for labels, probability in law.items():
         shared = torch.tensor([label == labels[4] for label in labels[:4]])
         exact += probability * torch.cat([shared, ~shared.any().reshape(1)])
     found, errors = together(posterior, new)
