@@ -528,24 +528,21 @@ def test_births_from_the_prior_are_noticed_and_too_many(scan: str) -> None:
 # -- the cluster of a new point --------------------------------------------------------------------------------------
 
 
-def together(posterior: Posterior, new: Tensor, *, ratios: bool = False) -> tuple[Tensor, Tensor]:
-    """Estimates [N + 1] of p(the new point shares a component with each training point; with none), and their errors.
-
-    A ratio of averages of the clamped weights over the draws, or the average of their ratios.
-    """
+def together(posterior: Posterior, new: Tensor) -> Tensor:
+    """Clamped weights [S, N + 2] with which a new point joins each training point, joins none, and their total."""
     parts = []
     for index, labels in enumerate(posterior.samples["assignments"]):
         weights = posterior._clamped_log_weights(new, index).squeeze(0).exp()
-        joins = torch.stack([weights[labels].squeeze(), weights.sum().expand(len(labels))])
         rest = weights.sum() - weights[torch.unique(labels)].sum()
-        parts.append(torch.cat([joins[0], rest.reshape(1), weights.sum().reshape(1)]))
-    draws = torch.stack(parts)
-    if ratios:
-        draws = draws / draws[:, -1:]
+        parts.append(torch.cat([weights[labels], rest.reshape(1), weights.sum().reshape(1)]))
+    return torch.stack(parts)
+
+
+def ratio(draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of independent draws over that of the last column, and their standard errors."""
     found = draws[:, :-1].sum(0) / draws[:, -1].sum()
     influence = (draws[:, :-1] - found * draws[:, -1:]) / draws[:, -1].mean()
-    batches = influence.unflatten(0, (25, -1)).mean(1)
-    return found, batches.std(0) / 5
+    return found, influence.std(0) / len(draws) ** 0.5
 
 
 def exact_draws(model: DDPM, num_draws: int, *, truncated: bool) -> Posterior:
@@ -587,17 +584,18 @@ def exact_draws(model: DDPM, num_draws: int, *, truncated: bool) -> Posterior:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_clamped_clusters_of_a_new_point_are_those_of_enumeration(loss: str, truncated: bool) -> None:
     """The new point as a fifth one: its law under the joint of all five (math section 7)."""
-    model, new = tiny(loss), torch.tensor([[0.4]], dtype=torch.float64)
-    posterior = exact_draws(model, 2000, truncated=truncated)
+    model, new = tiny(loss), torch.tensor([[3.0]], dtype=torch.float64)
+    posterior = exact_draws(model, 1000 if truncated else 4000, truncated=truncated)
     exact, five = torch.zeros(5, dtype=torch.float64), torch.cat([TINY, new])
     law = partition_posterior(posterior.model, five, truncation=model.truncation if truncated else None)
     for labels, probability in law.items():
         shared = torch.tensor([label == labels[4] for label in labels[:4]])
         exact += probability * torch.cat([shared, ~shared.any().reshape(1)])
-    found, errors = together(posterior, new)
+    draws = together(posterior, new)
+    found, errors = ratio(draws)
     assert ((found - exact).abs() < 5 * errors).all()
     assert errors.max() < 0.05
-    wrong, errors = together(posterior, new, ratios=True)
+    wrong, errors = ratio(draws / draws[:, -1:])
     assert ((wrong - exact).abs() > 5 * errors).any()
 
 
