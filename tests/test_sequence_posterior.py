@@ -568,3 +568,44 @@ def test_a_chain_without_a_step_has_no_final_value() -> None:
     assert Trace("ELBO", values, values).final[:2].tolist() == [2.0, 3.0]
     assert Trace("ELBO", values, values).final[2].isnan()
     assert Trace("ELBO", values[:, :0], values[:, :0]).final.isnan().all()
+
+
+def test_small_variance_takes_the_path_of_least_cost() -> None:
+    """scale |x - mu|^2 / 2 in coordinates of unit variance, plus what moves cost; the first is from the last row."""
+    model, generator = MODELS["IHMM"].resolve(X[:-1]), torch.Generator().manual_seed(0)
+    trace = Trace("objective", torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+    for scale in (0.2, 1.0, 6.0):
+        draw = made_draw(model, 3, generator)
+        centers, edges = (torch.randn(3 + n, 2 + 2 * n, generator=generator, dtype=torch.float64) for n in (0, 1))
+        del draw["hyperparameters"], draw["log_unseen_row"]
+        draw |= {"centers": centers, "log_edges": edges, "scale": centers.new_tensor(scale)}
+        posterior = SequencePosterior(model, SmallVariance(), stack([[draw]]), trace)
+        found = posterior.assign(X, LENGTHS).split(LENGTHS)
+        for path, rows in zip(found, X.split(LENGTHS), strict=True):
+            costs = (scale * torch.cdist(rows / 0.4**0.5, centers).square() / 2).nan_to_num(0.0)
+            totals = {
+                states: float(sum(costs[t, k] - edges[(3, *states)[t], k] for t, k in enumerate(states)))
+                for states in itertools.product(range(3), repeat=len(rows))
+            }
+            assert tuple(path.tolist()) == min(totals, key=totals.get)
+    for method, message in [("log_predictive_density", "have no density"), ("simulate", "do not simulate")]:
+        with pytest.raises(NotImplementedError, match=message):
+            getattr(posterior, method)(X if method != "simulate" else 2)
+
+
+@pytest.mark.parametrize("name", ["IHMM", "DIH-S"])
+def test_states_are_those_of_the_representative_draw(name: str) -> None:
+    posterior, alone = made(name, (3, 3)), made(name, (3, 3))
+    posterior.representative = 1
+    alone.samples = {key: value[1:] for key, value in alone.samples.items()}
+    alone.representative = 0
+    for method in ("assign", "smooth", "filter", "predict_state"):
+        assert torch.equal(getattr(posterior, method)(X, LENGTHS), getattr(alone, method)(X, LENGTHS)), method
+    for given in (None, X[:3]):
+        pairs = zip(*(own.simulate(4, seed=1, given=given) for own in (posterior, alone)), strict=True)
+        assert all(torch.equal(found, expected) for found, expected in pairs)
+
+
+def test_states_over_time_have_smooth_for_their_probabilities() -> None:
+    with pytest.raises(ValueError, match=r"IHMM finds states over time: use smooth\(X\)"):
+        made("IHMM").assign_proba(X)

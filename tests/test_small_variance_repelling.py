@@ -20,7 +20,7 @@ from regbayes.inference import SmallVariance
 from regbayes.inference.partitions import align
 from regbayes.inference.small_variance import hyperplanes, repelling
 from regbayes.inference.small_variance.assignment import all_costs
-from regbayes.models import DDPM, DIH, DPM, IHMM, DiagonalGaussian, Hinge, Logistic, SphericalGaussian
+from regbayes.models import DDPM, DIH, DPM, IHMM, DiagonalGaussian, Hinge, Logistic, PoissonGamma, SphericalGaussian
 from regbayes.testing.enumeration import partitions
 
 FAMILY = SphericalGaussian(loc=0.0, variance=1.0, prior_variance=10.0)
@@ -363,3 +363,73 @@ def test_wrong_options_are_named() -> None:
         SmallVariance(transition_penalty=-1.0).fit(IHMM(), tiny(0))
     with pytest.raises(ValueError, match=r"transition_weight is -0\.5"):
         SmallVariance(transition_weight=-0.5).fit(IHMM(), tiny(0))
+
+
+# -- single terms ------------------------------------------------------------------------------------------------------
+
+
+def test_a_component_pays_for_the_row_that_stands_for_its_prior() -> None:
+    """scale [sum_n D(x_n, mu_z) + rate sum_k D(shape / rate, mu_k)] of counts, with D(x, m) = x log(x / m) - x + m."""
+    generator, labels = torch.Generator().manual_seed(0), torch.tensor([0, 1, 0, 1, 1])
+    inputs = torch.poisson(torch.full((5, 2), 4.0, dtype=torch.float64), generator=generator) + 1
+    model, data = IHMM(PoissonGamma(shape=3.0, rate=0.5)).prepare(inputs, None, [2, 3])
+    state = state_at(labels.tolist(), repelling.Landscape.of(model, data, 2.5), 1.5, 0.0)
+    centers = torch.stack([(3.0 + inputs[labels == k].sum(0)) / (0.5 + (labels == k).sum()) for k in range(2)])
+    torch.testing.assert_close(state.centers, centers)
+    rows, weight = torch.cat([inputs, inputs.new_full((2, 2), 6.0)]), torch.tensor([1.0] * 5 + [0.5] * 2)
+    means = centers[torch.cat([labels, torch.arange(2)])]
+    divergences = ((rows * (rows / means).log()) - rows + means).sum(1)
+    assert float(state.objective) == pytest.approx(2.5 * float(weight.double() @ divergences) + 1.5, abs=1e-9)
+
+
+def test_a_state_of_missing_steps_keeps_its_center() -> None:
+    inputs = tiny(0)
+    inputs[3] = math.nan
+    state = state_at((0, 0, 0, 1, 0, 0), landscape := landscape_of(MODELS["DIH-S"], inputs, [4, 2]), 1.5)
+    moved = replace(state, centers=torch.tensor([[0.0, 0.0], [7.0, -2.0]], dtype=torch.float64))
+    found = repelling._refit(moved, landscape, 1)
+    assert found.centers[1].tolist() == [7.0, -2.0]
+    assert found.objective.isfinite()
+
+
+def test_components_without_points_go_with_their_centres_and_hyperplanes() -> None:
+    state = state_at((0, 1, 2, 2, 1, 0), landscape_of(MODELS["DIH-S"], tiny(0), [4, 2]), 1.5)
+    state = replace(state, weights=state.weights + torch.arange(3.0).view(3, 1, 1))
+    joined = repelling._joined(state, (0, 1))
+    assert joined.assignments.tolist() == [0, 0, 1, 1, 0, 0]
+    assert torch.equal(joined.weights, state.weights[[0, 2]])
+    assert torch.equal(joined.centers, state.centers[[0, 2]])
+
+
+@pytest.mark.parametrize("name", ["IHMM", "DIH-S"])
+def test_a_settled_state_opens_and_merges_where_that_pays(name) -> None:
+    """Four far corners: two of them in one component at a small penalty, or each in its own at a large one."""
+    corners = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]], dtype=torch.float64)
+    inputs = corners.repeat_interleave(6, 0) + tiny(0, 24) / 20
+    landscape, generator = landscape_of(MODELS[name], inputs), torch.Generator().manual_seed(0)
+    four = torch.arange(4).repeat_interleave(6).tolist()
+    few = state_at([max(0, label - 1) for label in four], landscape, 5.0, 0.0)
+    for settled in (False, True):
+        after = repelling.sweep(replace(few, settled=settled), landscape, generator, tolerance=1e-3)
+        assert len(after.centers) == 3 + settled
+        assert settled == bool(after.objective < few.objective - 50)
+    many = state_at(four, landscape, 1e5, 0.0)
+    for settled, merge in itertools.product((False, True), repeat=2):
+        start = replace(many, settled=settled)
+        after = repelling.sweep(start, landscape, generator, tolerance=1e-3, merge=merge)
+        assert (len(after.centers) < 4) == (settled and merge)
+        assert after.converged == (settled and not merge)
+
+
+def test_a_kind_of_transition_costs_what_a_step_does() -> None:
+    """The mean of scale D(x, its centre) over the observed steps, without the components' penalty."""
+    inputs = torch.cat([tiny(0, 20), tiny(1, 20) + 50])
+    inputs[7] = math.nan
+    model, data = IHMM(FAMILY).prepare(inputs, None, [25, 15])
+    landscape = repelling.Landscape.of(model, data, 3.0)
+    state = repelling.init(landscape, None, None, SmallVariance(num_components=2))
+    own = state.assignments
+    assert len(state.centers) == 2
+    means = torch.stack([inputs[own == k].nanmean(0) for k in range(2)])[own]
+    expected = 1.5 * float((inputs - means).square().sum(1).nanmean())
+    assert float(state.transition_penalty) == pytest.approx(expected, rel=1e-6)
