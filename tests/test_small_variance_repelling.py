@@ -303,19 +303,19 @@ def test_the_weight_of_transitions_counts_their_surprise() -> None:
 
 
 def test_with_a_weight_of_transitions_no_sweep_raises_the_objective() -> None:
-    landscape = landscape_of(MODELS["DIH-S"], tiny(5, 40), [25, 15])
-    generator = torch.Generator().manual_seed(0)
-    raised = 0
-    for weight in (0.3, 3.0):
-        for _ in range(5):
-            labels = torch.randint(4, (40,), generator=generator)
-            state = state_at(labels.tolist(), landscape, 1.0, 0.2, weight)
+    landscape = landscape_of(MODELS["DIH-S"], tiny(3, 40), [20, 20])
+    generator, raised = torch.Generator().manual_seed(0), 0
+    for _ in range(12):
+        labels = torch.randint(4, (40,), generator=generator)
+        state = state_at(labels.tolist(), landscape, 1.0, 0.05, 5.0)
+        for _ in range(4):
             bold, safe = (repelling.assign(state, landscape, unused=unused) for unused in (0.5, 0.0))
             raised += bool(repelling.objective(bold, landscape) > state.objective + 1e-9)
             assert repelling.objective(safe, landscape) <= state.objective + 1e-9
             after = repelling.sweep(state, landscape, generator, tolerance=0.0)
             assert after.objective <= state.objective + 1e-9
-    assert raised < 10
+            state = after
+    assert raised  # or nothing was tried
 
 
 def test_the_weight_of_transitions_tells_states_apart_that_overlap() -> None:
