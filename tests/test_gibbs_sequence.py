@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -304,3 +305,82 @@ def test_float32_and_a_start_from_labels(device) -> None:
 def test_wrong_options_are_named(change, message) -> None:
     with pytest.raises(ValueError, match=message):
         Gibbs(**change).fit(IHMM(DiagonalGaussian(), truncation=15), long_chain(20)[0])
+
+
+# -- single terms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["DIH-S", "DIH-L"])
+def test_log_joint_of_an_infinite_model_is_relative_to_hyperplanes_without_points(name) -> None:
+    """Beside the terms of the same model without hyperplanes it has the gain of every observed step in its state."""
+    model, data = MODELS[name].prepare(X, None, LENGTHS)
+    generator = torch.Generator().manual_seed(0)
+    state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan="beam", num_sweeps=1)
+    plain, bare = IHMM(**FIXED, stickiness=model.stickiness).prepare(X, None, LENGTHS)
+    own = state.weights[state.states[data.steps], :, 0]
+    scores = (data.points.features * own).sum(1)
+    one = torch.ones_like(scores)
+    gain = (model.loss.log_factor(scores, one) - model.loss.log_factor(scores, -one)).sum()
+    nothing = replace(state, weights=state.weights.new_zeros(2, 0, 0))
+    expected = sequence.log_joint(nothing, bare, plain, truncated=False) + gain
+    torch.testing.assert_close(sequence.log_joint(state, data, model, truncated=False), expected)
+
+
+def test_hyperplanes_of_new_states_leave_the_reservoir() -> None:
+    model, data = MODELS["DIH-S"].prepare(X, None, LENGTHS)
+    generator = torch.Generator().manual_seed(0)
+    state = sequence.init(model, data, generator, start=torch.zeros(5), scan="beam", num_sweeps=1)
+    reserved = state.reservoir.flatten()
+    taken, left = sequence._fresh_weights(7, state, data, model, generator)
+    assert torch.equal(torch.cat([taken, left]).flatten().sort().values, reserved.sort().values)
+    assert not torch.equal(taken.flatten(), reserved[:7])
+    taken, left = sequence._fresh_weights(len(reserved) + 2, state, data, model, generator)
+    assert (len(taken), len(left)) == (len(reserved) + 2, 0)
+    assert torch.isin(reserved, taken).all()
+
+
+def test_what_the_rows_leave_to_unseen_states_is_below_every_slice(monkeypatch) -> None:
+    """And what the scan does not visit goes back: hyperplanes to the reservoir, base weights to the rest."""
+    model, data = MODELS["DIH-L"].prepare(X, None, LENGTHS)
+    generator = torch.Generator().manual_seed(0)
+    seen = []
+
+    def spy(log_start, log_transition, table, lengths, uniforms, log_slices):
+        rows = torch.cat([log_transition, log_start.unsqueeze(0)]).exp()
+        seen.append((1 - rows.sum(1)).max() - log_slices.exp().min())
+        z = state.states
+        own = torch.cat([log_start[z[[0, 3]]], log_transition[z[[0, 1, 3]], z[[1, 2, 4]]]])
+        assert (log_slices[[0, 3, 1, 2, 4]] <= own).all()
+        return sample_paths(log_start, log_transition, table, lengths, uniforms, log_slices)
+
+    monkeypatch.setattr(sequence, "sample_paths", spy)
+    state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan="beam", num_sweeps=1)
+    for _ in range(60):
+        moved = sequence.beam_scan(state, data, model, generator)
+        assert float(moved.base.sum()) == pytest.approx(1.0, abs=1e-12)
+        planes, known = (torch.cat([own.weights, own.reservoir]).flatten() for own in (moved, state))
+        assert len(planes) >= len(known)
+        assert torch.isin(known, planes).all()
+        state = sequence.draw_prior(moved, data, model, generator, truncated=False)
+    assert len(seen) == 60
+    assert max(seen) <= 1e-12
+
+
+def test_what_a_posterior_keeps_of_a_state() -> None:
+    model, data = MODELS["sticky"].prepare(X, None, LENGTHS)
+    base, alpha = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), torch.tensor(1.5, dtype=torch.float64)
+    state = SequenceState(torch.tensor([0, 0, 1, 1, 1]), torch.zeros(2, 0, 0), base, alpha, alpha)
+    kept = sequence.draw(state, data, model, truncated=False)
+    seen = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
+    rows = (1.5 * hdp.row_means(base, 2, 0.4) + seen) / (1.5 + seen.sum(1, keepdim=True))
+    torch.testing.assert_close(kept["log_transitions"].exp(), rows[:2])
+    torch.testing.assert_close(kept["log_start"].exp(), rows[2])
+    torch.testing.assert_close(kept["log_mixture"].exp(), torch.tensor([0.4, 0.6, 0.0], dtype=torch.float64))
+    unseen = 0.6 * base + torch.tensor([0.0, 0.0, 0.4], dtype=torch.float64)
+    torch.testing.assert_close(kept["log_unseen_row"].exp(), unseen)
+
+
+def test_missing_steps_start_in_the_state_before_them() -> None:
+    inputs = torch.tensor([[NAN], [0.1], [NAN], [NAN], [0.2], [0.3], [NAN]], dtype=torch.float64)
+    _, data = IHMM().prepare(inputs, None, [4, 3])
+    assert sequence._fill_gaps(torch.tensor([4, 2, 3]), data).tolist() == [4, 4, 4, 4, 2, 3, 3]

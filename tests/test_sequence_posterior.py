@@ -578,13 +578,13 @@ def test_small_variance_takes_the_path_of_least_cost() -> None:
         draw = made_draw(model, 3, generator)
         centers, edges = (torch.randn(3 + n, 2 + 2 * n, generator=generator, dtype=torch.float64) for n in (0, 1))
         del draw["hyperparameters"], draw["log_unseen_row"]
-        draw |= {"centers": centers, "log_edges": edges, "scale": centers.new_tensor(scale)}
+        draw |= {"centers": centers, "log_edges": 3 * edges, "scale": centers.new_tensor(scale)}
         posterior = SequencePosterior(model, SmallVariance(), stack([[draw]]), trace)
         found = posterior.assign(X, LENGTHS).split(LENGTHS)
         for path, rows in zip(found, X.split(LENGTHS), strict=True):
             costs = (scale * torch.cdist(rows / 0.4**0.5, centers).square() / 2).nan_to_num(0.0)
             totals = {
-                states: float(sum(costs[t, k] - edges[(3, *states)[t], k] for t, k in enumerate(states)))
+                states: float(sum(costs[t, k] - 3 * edges[(3, *states)[t], k] for t, k in enumerate(states)))
                 for states in itertools.product(range(3), repeat=len(rows))
             }
             assert tuple(path.tolist()) == min(totals, key=totals.get)

@@ -433,3 +433,24 @@ def test_a_kind_of_transition_costs_what_a_step_does() -> None:
     means = torch.stack([inputs[own == k].nanmean(0) for k in range(2)])[own]
     expected = 1.5 * float((inputs - means).square().sum(1).nanmean())
     assert float(state.transition_penalty) == pytest.approx(expected, rel=1e-6)
+
+
+def test_components_are_merged_with_their_nearest() -> None:
+    state = state_at((0, 1, 2, 3), landscape := landscape_of(IHMM(FAMILY), tiny(0, 4), [4]), 1.5)
+    centers = torch.tensor([[0.0, 0.0], [10.0, 0.0], [11.0, 0.0], [3.0, 0.0]], dtype=torch.float64)
+    pairs = repelling._near_pairs(replace(state, centers=centers), landscape)
+    assert pairs == [(1, 2), (0, 3), (1, 3), (2, 3)]
+    assert repelling._near_pairs(replace(state, centers=centers[:1]), landscape) == []
+
+
+def test_what_moves_cost_in_the_next_path() -> None:
+    """Nothing where they are in use, else the penalty; with a weight also minus the log of their share."""
+    landscape = landscape_of(IHMM(FAMILY), tiny(0), [4, 2])
+    counts = torch.tensor([[1.0, 2.0], [1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
+    for weight, unused in ((0.0, 0.5), (0.7, 0.5), (0.7, 0.0)):
+        state = state_at((0, 0, 1, 0, 0, 1), landscape, 1.5, 0.4, weight)
+        expected = torch.where(counts > 0, 0.0, -0.4).double()
+        if weight:
+            moves = torch.where(counts > 0, counts, unused)
+            expected = expected + weight * (moves / moves.sum(1, keepdim=True)).log()
+        torch.testing.assert_close(repelling.log_edges(state, landscape, unused=unused), expected)

@@ -103,8 +103,15 @@ def init(
         start = _start(plain, natural * factor, seeded if generator is None else generator)
         labels = start.assignments if landscape.sequences is None else _fill_gaps(start.assignments, landscape)
         weights = landscape.empty.repeat(len(start.centers), 1, 1)
-        numbers = (X.new_tensor(value) for value in (penalty, transition_penalty, options.transition_weight, 0.0))
-        state = RepellingState(labels, start.centers, weights, *numbers)
+        state = RepellingState(
+            labels,
+            start.centers,
+            weights,
+            penalty=X.new_tensor(penalty),
+            transition_penalty=X.new_tensor(transition_penalty),
+            transition_weight=X.new_tensor(options.transition_weight),
+            objective=X.new_tensor(0.0),
+        )
         found.append(_refit(state, landscape, _POLISH))
     return min(found, key=lambda state: float(state.objective))
 
