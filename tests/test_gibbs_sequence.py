@@ -380,6 +380,28 @@ def test_what_a_posterior_keeps_of_a_state() -> None:
     torch.testing.assert_close(kept["log_unseen_row"].exp(), unseen)
 
 
+def test_states_are_joined_where_that_is_more_probable() -> None:
+    """p(z, X | alpha, beta) of one state for all steps, whose base weight is that of both, against two."""
+    joined, family = [], SphericalGaussian(loc=1.0, variance=0.5, prior_variance=0.3)
+    labels, base = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0.3, 0.2, 0.5, 0.0], dtype=torch.float64)
+    for scale in torch.linspace(0.0, 2.0, 81, dtype=torch.float64):
+        model, data = MODELS["sticky"].replace(likelihood=family).prepare(scale * X, None, LENGTHS)
+        one = torch.tensor(1.5, dtype=torch.float64)
+        two = SequenceState(labels, torch.zeros(3, 0, 0), base, one, one)
+        single = replace(two, states=torch.zeros(5, dtype=torch.long), base=base.new_tensor([0.5, 0.0, 0.5, 0.0]))
+        log_single, log_two = (
+            model.likelihood.log_marginal(sequence.hyperparameters(own, data, model)).sum()
+            + sequence._log_path(own, data, model)
+            for own in (single, two)
+        )
+        found = sequence._merge_alike(two, data, model)
+        joined.append(bool(log_single > log_two))
+        expected = single if joined[-1] else two
+        assert torch.equal(found.states, expected.states)
+        torch.testing.assert_close(found.base, expected.base)
+    assert 20 < sum(joined) < 70
+
+
 def test_missing_steps_start_in_the_state_before_them() -> None:
     inputs = torch.tensor([[NAN], [0.1], [NAN], [NAN], [0.2], [0.3], [NAN]], dtype=torch.float64)
     _, data = IHMM().prepare(inputs, None, [4, 3])
