@@ -2,7 +2,7 @@
 PYTHON ?= python
 SOURCES = models inference estimators datasets plots cli testing
 
-.PHONY: lint format types test docs notebooks benchmarks
+.PHONY: lint format types test docs notebooks
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -24,5 +24,3 @@ docs:  # the examples in docstrings
 notebooks:
 	$(PYTHON) -m pytest tests/test_notebooks.py
 
-benchmarks:
-	for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(PYTHON) $$file; done

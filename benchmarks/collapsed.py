@@ -12,16 +12,14 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import subprocess
-import sys
-import tempfile
-import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from scipy.special import gammaln
+from timing import choose, cold_and_warm, medians, seconds
 
 FAMILIES = (
     "SphericalGaussian",
@@ -31,17 +29,6 @@ FAMILIES = (
     "PoissonGamma",
     "BernoulliBeta",
 )
-
-
-def seconds(function: Callable[[], object]) -> float:
-    start = time.process_time()
-    function()
-    return time.process_time() - start
-
-
-def medians(*functions: Callable[[], object], repeats: int = 7) -> list[float]:
-    """Median CPU seconds of each, measured in turn so that all see the same machine."""
-    return np.median([[seconds(function) for function in functions] for _ in range(repeats)], 0).tolist()
 
 
 def blobs(num_data: int, num_features: int, num_clusters: int) -> tuple[np.ndarray, np.ndarray]:
@@ -158,17 +145,6 @@ def fit_blobs() -> None:
         )
 
 
-def cold() -> None:
-    for family in FAMILIES:
-        with tempfile.TemporaryDirectory() as folder:
-            environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-            for name in ("cold", "warm"):
-                start = os.times()
-                subprocess.run([sys.executable, __file__, "first", family], env=environment, check=True)
-                spent = sum(os.times()[2:4]) - sum(start[2:4])
-                print(f"{family}, {name}: {spent:.1f} CPU s, imports included")
-
-
 def first(family: str) -> None:
     rng = np.random.default_rng(0)
     scanner(family, rng.integers(0, 2, (30, 3)).astype(float), rng.integers(3, size=30))()
@@ -177,4 +153,5 @@ def first(family: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    {"scan": scan, "counts": counts, "blobs": fit_blobs, "cold": cold, "first": first}[sys.argv[1]](*sys.argv[2:])
+    cold = partial(cold_and_warm, __file__, FAMILIES)
+    choose(__doc__, scan=scan, counts=counts, blobs=fit_blobs, cold=cold, first=first)

@@ -13,7 +13,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import time
 import warnings
 from collections.abc import Callable
 
@@ -24,15 +23,10 @@ from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
 from pyro.infer.autoguide import AutoNormal
 from sklearn.datasets import load_breast_cancer, load_wine
+from timing import seconds
 
 from regbayes.inference.svi import partition
 from regbayes.models import DPM, InfiniteSVM, Logistic
-
-
-def seconds(step: Callable[[], object]) -> float:
-    start = time.process_time()
-    step()
-    return time.process_time() - start
 
 
 def ours(model, X, y) -> Callable[[], object]:

@@ -18,27 +18,16 @@ import logging
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from timing import choose, medians, seconds
 
 from regbayes.inference.markov import filter_states, sample_paths, smooth, viterbi
 
 NUM_STEPS, NUM_FEATURES = 20_000, 4
-
-
-def seconds(function: Callable[[], object]) -> float:
-    start = time.process_time()
-    function()
-    return time.process_time() - start
-
-
-def medians(*functions: Callable[[], object], repeats: int = 7) -> list[float]:
-    """Median CPU seconds of each, measured in turn so that all see the same machine."""
-    return np.median([[seconds(function) for function in functions] for _ in range(repeats)], 0).tolist()
 
 
 def observations(num_states: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
@@ -133,5 +122,4 @@ def first(name: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    chosen = sys.argv[1:] or ["steps"]
-    {"steps": steps, "short": short, "cold": cold, "first": first}[chosen[0]](*chosen[1:])
+    choose(__doc__, steps=steps, short=short, cold=cold, first=first)

@@ -13,19 +13,13 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from timing import seconds
 
 from regbayes.models.distributions import inverse_gaussian, polya_gamma
-
-
-def seconds(function: Callable[[], object]) -> float:
-    start = time.process_time()
-    function()
-    return time.process_time() - start
 
 
 def compare(name: str, ours: Callable[[], object], rival: Callable[[], object], num_draws: int) -> None:

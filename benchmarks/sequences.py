@@ -11,14 +11,15 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import logging
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
+from timing import choose, cold_and_warm
+
+FAMILIES = ("SphericalGaussian", "DiagonalGaussian", "FullGaussian", "MultinomialDirichlet", "PoissonGamma")
 
 
 def chain(num_steps: int, num_features: int, num_states: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,17 +89,6 @@ def direct() -> None:
         print(f"{num_states} states: {1e3 * own:.1f} ms / {1e3 * other:.1f} ms = {own / other:.2f}")
 
 
-def cold() -> None:
-    for family in ("SphericalGaussian", "DiagonalGaussian", "FullGaussian", "MultinomialDirichlet", "PoissonGamma"):
-        with tempfile.TemporaryDirectory() as folder:
-            environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-            for name in ("cold", "warm"):
-                start = os.times()
-                subprocess.run([sys.executable, __file__, "first", family], env=environment, check=True)
-                spent = sum(os.times()[2:4]) - sum(start[2:4])
-                print(f"{family}, {name}: {spent:.1f} CPU s, imports included")
-
-
 def first(family: str) -> None:
     rng = np.random.default_rng(0)
     scanner(family, rng.integers(0, 2, (30, 3)).astype(float), np.arange(30) % 3)()
@@ -106,4 +96,4 @@ def first(family: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"direct": direct, "cold": cold, "first": first}[sys.argv[1]](*sys.argv[2:])
+    choose(__doc__, direct=direct, cold=partial(cold_and_warm, __file__, FAMILIES), first=first)

@@ -16,7 +16,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import itertools
 import json
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -25,17 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-
-
-def seconds(function: Callable[[], object]) -> float:
-    start = time.process_time()
-    function()
-    return time.process_time() - start
-
-
-def medians(*functions: Callable[[], object], repeats: int = 7) -> list[float]:
-    """Median CPU seconds of each, measured in turn so that all see the same machine."""
-    return np.median([[seconds(function) for function in functions] for _ in range(repeats)], 0).tolist()
+from timing import choose, medians
 
 
 def blobs(num_data: int, num_features: int, num_clusters: int, spread: float = 3.0) -> np.ndarray:
@@ -113,11 +102,13 @@ def growth() -> None:
     for (name, model), creation in itertools.product(models.items(), ("single", "joint")):
         times = []
         for N in sizes:
-            data, found = make_dp_mixture(N), []
+            data = make_dp_mixture(N)
             K = len(data.assignments.unique())
             backend = SmallVariance(num_components=K, creation=creation, progress=False)
-            times.append(seconds(lambda: found.append(backend.fit(model, data.X, data.y))))  # noqa: B023
-            print(f"{name:8s} {creation:6s} N {N:7d}  K {K:2d} found {found[0].num_components:2d}  {times[-1]:7.2f} s")
+            start = time.process_time()
+            found = backend.fit(model, data.X, data.y).num_components
+            times.append(time.process_time() - start)
+            print(f"{name:8s} {creation:6s} N {N:7d}  K {K:2d} found {found:2d}  {times[-1]:7.2f} s")
         slope = np.polyfit(np.log(sizes[2:]), np.log(times[2:]), 1)[0]
         print(f"{name:8s} {creation:6s} exponent of the time in N, from {sizes[2]} rows: {slope:.2f}", flush=True)
 
@@ -170,6 +161,4 @@ def pdc(python: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if len(sys.argv) < 2 or sys.argv[1] not in ("iteration", "products", "growth", "pdc"):
-        sys.exit(__doc__)
-    globals()[sys.argv[1]](*sys.argv[2:])
+    choose(__doc__, iteration=iteration, products=products, growth=growth, pdc=pdc)

@@ -56,7 +56,8 @@ class SequenceClusterer(ClusterMixin, BaseEstimator):
         if not isinstance(model, StateSpace):
             raise ValueError(f"model is {type(model).__name__}; expected IHMM or DIH. Other models have Clusterer.")
         posterior = inference.fit(model, self._rows(X, ensure_min_samples=2), lengths=lengths)
-        self.posterior_ = posterior  # type: ignore[assignment]  # that of a model of states
+        assert isinstance(posterior, SequencePosterior)
+        self.posterior_ = posterior
         partition = posterior.partition().cpu().numpy()
         counts = np.bincount(partition, minlength=posterior.samples["log_mixture"].shape[1] - 1)
         # a backend may leave states empty, but labels count from 0 without gaps

@@ -130,7 +130,7 @@ class Mixture(Config):
                 pyro.factor("rejection", model.log_rejection(data.features @ weights.squeeze(-1).T))
 
 
-def check_hyperparameters(model: Mixture) -> None:
+def check_hyperparameters(model: Any) -> None:
     """Raise ValueError that names a hyperparameter outside its domain."""
     positive = {"concentration": model.concentration, "weight_scale": getattr(model, "weight_scale", 1.0)}
     losses = ("loss__strength", "loss__margin", "loss__loss__strength", "loss__loss__margin")

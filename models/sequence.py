@@ -152,7 +152,7 @@ class StateSpace(Config):
 
 def check_state_space(model: StateSpace) -> None:
     """Raise ValueError that names a hyperparameter outside its domain."""
-    check_hyperparameters(model)  # type: ignore[arg-type]
+    check_hyperparameters(model)
     top, prior = model.top_concentration, model.top_concentration_prior
     if not (isinstance(top, int | float) and 0 < top < float("inf")):
         raise ValueError(f"top_concentration is {top!r}; it must be a positive number.")

@@ -8,6 +8,8 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -20,6 +22,12 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture
 def generator(device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(0)
+
+
+@pytest.fixture
+def ax() -> Axes:
+    """Axes of a figure that no window shows."""
+    return Figure().add_subplot()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from sklearn.datasets import load_iris, make_blobs
 
@@ -21,11 +20,6 @@ def no_window():
     with mpl.rc_context():
         mpl.use("agg")
         yield
-
-
-@pytest.fixture
-def ax():
-    return Figure().add_subplot()
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,6 @@ def no_window():
         yield
 
 
-@pytest.fixture
-def ax():
-    return Figure().add_subplot()
-
-
 @pytest.fixture(scope="module")
 def clusters():
     """Three clusters in the plane and a fit that found them; X, posterior."""
