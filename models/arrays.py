@@ -26,7 +26,7 @@ def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, l
     """
     given_tensor = isinstance(X, Tensor)
     try:
-        X = X if given_tensor else torch.as_tensor(np.ascontiguousarray(np.asarray(X)))
+        X = X if given_tensor else torch.as_tensor(np.require(X, requirements=("C", "W")))
     except (TypeError, ValueError) as error:
         raise ValueError(f"X cannot be read as an array of numbers: {error}.") from None
     if X.is_complex():
@@ -150,7 +150,7 @@ def like(result: Tensor, given: Any) -> Any:
 def _as_vector(y: Any, X: Tensor) -> Tensor:
     try:
         given_tensor = isinstance(y, Tensor)
-        y = y if given_tensor else torch.as_tensor(np.asarray(y))
+        y = y if given_tensor else torch.as_tensor(np.require(y, requirements="W"))
     except (TypeError, ValueError) as error:
         raise ValueError(f"y cannot be read as numbers ({error}). Use an estimator for text labels.") from None
     if y.ndim != 1 or len(y) != len(X):

@@ -139,6 +139,9 @@ def check_hyperparameters(model: Any) -> None:
         if not (isinstance(value, int | float) and 0 < value < float("inf")):
             raise ValueError(f"{name} is {value!r}; it must be a positive number.")
     intercept = getattr(model, "intercept", 0.0)
+    epsilon = getattr(getattr(model, "loss", None), "epsilon", 0.0)
+    if not (isinstance(epsilon, int | float) and 0 <= epsilon < float("inf")):
+        raise ValueError(f"loss__epsilon is {epsilon!r}; it must be a number of at least 0.")
     if not 0 <= intercept < float("inf"):
         raise ValueError(f"intercept is {intercept!r}; it must be a number of at least 0 (0: no intercept).")
     if not (isinstance(model.truncation, int) and model.truncation >= 2):

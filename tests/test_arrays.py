@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -97,3 +99,13 @@ def test_targets_follow_the_inputs_dtype() -> None:
 def test_results_come_in_the_kind_that_was_given() -> None:
     assert isinstance(like(X, X), torch.Tensor)
     assert isinstance(like(X, np.zeros(2)), np.ndarray)
+
+
+def test_arrays_that_may_not_be_written_are_taken_without_a_warning() -> None:
+    X, y = np.arange(6.0).reshape(3, 2), np.arange(3)
+    X.flags.writeable = y.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows, targets = as_features(X), as_targets(y, torch.zeros(3, 2))
+    torch.testing.assert_close(rows, torch.arange(6.0, dtype=torch.float64).reshape(3, 2))
+    torch.testing.assert_close(targets, torch.arange(3.0))

@@ -7,7 +7,9 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributions import biject_to
 
+from regbayes.models.distributions.wishart import PrecisionWishart
 from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
@@ -16,7 +18,6 @@ from regbayes.models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
-from regbayes.models.likelihoods.full_gaussian import PrecisionWishart
 from regbayes.models.likelihoods.multinomial import Counts
 from regbayes.testing import check_likelihood
 
@@ -154,6 +155,17 @@ def test_precision_wishart_is_scipys():
     wishart = PrecisionWishart(torch.tensor(4.5).double(), torch.linalg.cholesky(torch.tensor(psi)))
     expected = scipy.stats.wishart.logpdf(value, 4.5, np.linalg.inv(psi))
     np.testing.assert_allclose(wishart.log_prob(torch.tensor(value)), expected, rtol=1e-10)
+
+
+def test_precision_matrices_have_a_bijection_from_vectors(generator):
+    bijection, v = biject_to(PrecisionWishart.support), torch.randn(5, 6, generator=generator.manual_seed(0)).double()
+    precision = bijection(v)
+    torch.testing.assert_close(bijection.inv(precision), v)
+    assert bijection.forward_shape(v.shape) == precision.shape
+    assert bijection.inverse_shape(precision.shape) == v.shape
+    triangle = torch.tril_indices(3, 3)
+    jacobian = torch.func.vmap(torch.func.jacrev(lambda v: bijection(v)[..., triangle[0], triangle[1]]))(v)
+    torch.testing.assert_close(bijection.log_abs_det_jacobian(v, precision), torch.linalg.slogdet(jacobian)[1])
 
 
 def test_counts_are_the_multinomial_where_totals_agree(generator, device):

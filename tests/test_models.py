@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pyro
 import pytest
 import torch
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO
+from pyro.infer.autoguide import AutoNormal
 
 from regbayes.models import (
     DPM,
@@ -42,6 +46,15 @@ MODELS = [
 @pytest.mark.parametrize(("model", "inputs", "y"), MODELS, ids=lambda value: type(value).__name__)
 def test_program_is_the_kernels_density(model, inputs, y) -> None:
     check_model(model, inputs, y)
+
+
+@pytest.mark.parametrize(("model", "inputs", "y"), MODELS, ids=lambda value: type(value).__name__)
+def test_pyros_guide_and_enumeration_take_every_program(model, inputs, y) -> None:
+    model = model.resolve(inputs, y)
+    guide = AutoNormal(poutine.block(model, hide=["assignments"]))
+    elbo = TraceEnum_ELBO(max_plate_nesting=1)
+    with torch.random.fork_rng():
+        assert np.isfinite(pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), elbo).step(inputs, y))
 
 
 def test_check_model_notices_a_wrong_program() -> None:
@@ -85,6 +98,7 @@ def test_constant_columns_warn_and_keep_scale_one() -> None:
         ({"truncation": 1}, "truncation is 1"),
         ({"concentration_prior": (1.0, 0.0)}, "concentration_prior"),
         ({"intercept": float("inf")}, "intercept"),
+        ({"loss": EpsilonInsensitive(epsilon=-0.1)}, "loss__epsilon is -0.1"),
     ],
 )
 def test_hyperparameters_outside_their_domain_are_named(changes: dict, message: str) -> None:

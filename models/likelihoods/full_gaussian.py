@@ -13,11 +13,10 @@ from typing import Any, Self
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import constraints
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.types import _size
 
+from ..distributions.wishart import PrecisionWishart, cholesky, log_diagonal
 from .base import Likelihood, Parameters, Sample, column_means, column_variances, hyperparameter, row_chunks
 
 __all__ = ["FullGaussian"]
@@ -90,7 +89,7 @@ class FullGaussian(Likelihood):
         _, kap, nu, factor = self._common(chi)
         D = len(self.loc)
         log_normalizer = torch.mvlgamma(nu / 2, D) + nu * D / 2 * math.log(2) + D / 2 * torch.log(2 * math.pi / kap)
-        return log_normalizer - nu * _log_diagonal(factor)
+        return log_normalizer - nu * log_diagonal(factor)
 
     def mean_parameters(self, chi: Tensor) -> Tensor:
         m, kap, nu, factor = self._common(chi)
@@ -112,9 +111,9 @@ class FullGaussian(Likelihood):
         return dist.MultivariateNormal(parameters["loc"], scale_tril=scale_tril, validate_args=False)
 
     def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
-        factor = _cholesky(parameters["precision"])
+        factor = cholesky(parameters["precision"])
         square = self._squares(X, parameters["loc"] - self.loc, factor)
-        return _log_diagonal(factor) - (square + X.shape[1] * math.log(2 * math.pi)) / 2
+        return log_diagonal(factor) - (square + X.shape[1] * math.log(2 * math.pi)) / 2
 
     def expected_log_density(self, X: Tensor, chi: Tensor) -> Tensor:
         """(E log det Lam - D log 2 pi - D / kap - nu (x - mu)^T Psi^-1 (x - mu)) / 2 at mu = loc + m."""
@@ -126,7 +125,7 @@ class FullGaussian(Likelihood):
         """Student-t: nu - D + 1 degrees of freedom, location loc + m, shape Psi (kap + 1) / (kap (nu - D + 1))."""
         m, kap, nu, factor = self._common(chi)
         D = X.shape[1]
-        normalizer = torch.lgamma((nu + 1) / 2) - torch.lgamma((nu - D + 1) / 2) - _log_diagonal(factor)
+        normalizer = torch.lgamma((nu + 1) / 2) - torch.lgamma((nu - D + 1) / 2) - log_diagonal(factor)
         normalizer = normalizer - D / 2 * torch.log(math.pi * (kap + 1) / kap)
         square = self._squares(X, m, _inverse_transpose(factor)) * (kap / (kap + 1))
         return normalizer - (nu + 1) / 2 * torch.log1p(square)
@@ -146,7 +145,7 @@ class FullGaussian(Likelihood):
                 f"degrees_of_freedom is {self.degrees_of_freedom.item():g}; SmallVariance measures distances in "
                 f"the prior's expected covariance, which exists for degrees_of_freedom > {D + 1} only."
             )
-        return _cholesky(self.scale / spare)
+        return cholesky(self.scale / spare)
 
     def _resolve_scale(self, X: Tensor) -> Tensor:
         D = X.shape[1]
@@ -171,7 +170,7 @@ class FullGaussian(Likelihood):
         psi = second - tau.unsqueeze(-1) * m.unsqueeze(-2)
         # data can only add to Psi0: a smaller diagonal is rounding
         missing = (self.scale.diagonal() / 2 - psi.diagonal(dim1=-2, dim2=-1)).clamp(min=0)
-        return m, kap, chi[..., -1] + D, _cholesky(psi + torch.diag_embed(missing))
+        return m, kap, chi[..., -1] + D, cholesky(psi + torch.diag_embed(missing))
 
     def _squares(self, X: Tensor, means: Tensor, factors: Tensor) -> Tensor:
         """|F_k^T (x_n - loc - mean_k)|^2 [N, K] of means [K, D] and factors F [K, D, D]: one product for each chunk."""
@@ -186,58 +185,6 @@ class FullGaussian(Likelihood):
         return torch.cat(squares, 1).T
 
 
-class PrecisionWishart(dist.TorchDistribution):
-    """Wishart(df, Psi^-1) of a precision matrix, from the Cholesky factor C of Psi: C C^T = Psi.
-
-    Draws are A A^T with A = C^-T B and Bartlett's lower triangular B, B_ii^2 ~ chi^2(df - i) for i = 0..D-1: they are
-    positive definite without the rejection that torch's own Wishart needs.
-    """
-
-    arg_constraints = {"df": constraints.positive, "factor": constraints.lower_cholesky}  # noqa: RUF012
-    support = constraints.positive_definite
-    has_rsample = True
-
-    def __init__(self, df: Tensor, factor: Tensor) -> None:
-        batch_shape = torch.broadcast_shapes(df.shape, factor.shape[:-2])
-        self.df, self.factor = df.expand(batch_shape), factor.expand(*batch_shape, -1, -1)
-        super().__init__(batch_shape, factor.shape[-2:], validate_args=False)
-
-    def expand(self, batch_shape: _size, _instance: Any = None) -> PrecisionWishart:
-        return PrecisionWishart(self.df.expand(batch_shape), self.factor.expand(*batch_shape, -1, -1))
-
-    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
-        D = self.event_shape[-1]
-        shape = (*sample_shape, *self.batch_shape, D)
-        lost = torch.arange(D, dtype=self.df.dtype, device=self.df.device)
-        halves = torch._standard_gamma(((self.df.unsqueeze(-1) - lost) / 2).expand(shape).contiguous())
-        diagonal = (2 * halves.clamp(min=torch.finfo(halves.dtype).tiny)).sqrt()
-        below = torch.randn(*shape, D, dtype=halves.dtype, device=halves.device).tril(-1)
-        root = torch.linalg.solve_triangular(
-            self.factor.mT.expand(*shape, D), below + torch.diag_embed(diagonal), upper=True
-        )
-        return root @ root.mT
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        D = self.event_shape[-1]
-        half = self.df / 2
-        trace = (self.factor.mT @ value @ self.factor).diagonal(dim1=-2, dim2=-1).sum(-1)
-        log_normalizer = torch.mvlgamma(half, D) + half * D * math.log(2) - self.df * _log_diagonal(self.factor)
-        return (self.df - D - 1) * _log_diagonal(_cholesky(value)) - trace / 2 - log_normalizer
-
-
-def _cholesky(matrix: Tensor) -> Tensor:
-    """Lower Cholesky factor [..., D, D]; the diagonal is raised by as little as rounding makes necessary."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    jitter = matrix.shape[-1] * torch.finfo(matrix.dtype).eps
-    while info.any() and jitter < 1:
-        raised = torch.diag_embed(jitter * matrix.diagonal(dim1=-2, dim2=-1).abs())
-        again, info_again = torch.linalg.cholesky_ex(matrix + raised)
-        factor = torch.where(info[..., None, None] > 0, again, factor)
-        info = torch.where(info > 0, info_again, info)
-        jitter *= 10
-    return factor
-
-
 def _inverse_transpose(factor: Tensor) -> Tensor:
     """C^-T of lower triangular factors C [..., D, D]."""
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
@@ -246,21 +193,16 @@ def _inverse_transpose(factor: Tensor) -> Tensor:
 
 def _scale_tril(precision: Tensor) -> Tensor:
     """Lower triangular L with L L^T = precision^-1, from the Cholesky factor of the reversed matrix."""
-    reversed_factor = _cholesky(precision.flip(-2, -1)).flip(-2, -1)
+    reversed_factor = cholesky(precision.flip(-2, -1)).flip(-2, -1)
     identity = torch.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
     return torch.linalg.solve_triangular(reversed_factor.mT, identity.expand_as(precision), upper=False)
-
-
-def _log_diagonal(factor: Tensor) -> Tensor:
-    """Half the log determinant [...] of C C^T."""
-    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _expected_log_det(nu: Tensor, factor: Tensor) -> Tensor:
     """E log det Lam [...] = sum_i digamma((nu - i) / 2) + D log 2 - log det Psi."""
     D = factor.shape[-1]
     lost = torch.arange(D, dtype=nu.dtype, device=nu.device)
-    return torch.digamma((nu.unsqueeze(-1) - lost) / 2).sum(-1) + D * math.log(2) - 2 * _log_diagonal(factor)
+    return torch.digamma((nu.unsqueeze(-1) - lost) / 2).sum(-1) + D * math.log(2) - 2 * log_diagonal(factor)
 
 
 # of 0.05, 0.1, 0.25, 0.5 and 1 the value that never gave much less than the best evidence to the known

@@ -1,0 +1,125 @@
+"""The Wishart law of precision matrices, and their bijection with unconstrained vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import constraints
+from torch import Tensor
+from torch.distributions import Transform, biject_to, transform_to
+from torch.types import _size
+
+__all__ = ["FromLogCholesky", "PrecisionMatrix", "PrecisionWishart", "cholesky", "log_diagonal"]
+
+
+class PrecisionMatrix(type(constraints.positive_definite)):  # type: ignore[misc]
+    """Positive definite matrices, `biject_to` of which is `FromLogCholesky`."""
+
+
+class FromLogCholesky(Transform):
+    """v [..., D (D + 1) / 2] -> L L^T [..., D, D], L lower triangular, the rows of its triangle stacked in v.
+
+    The diagonal of L stands in v as its logarithm. log |det| = D log 2 + sum_i (D - i + 1) log L_ii, i = 0..D-1.
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.positive_definite
+    bijective = True
+
+    def _call(self, x: Tensor) -> Tensor:
+        D = _side(x.shape[-1])
+        rows, columns = torch.tril_indices(D, D, device=x.device)
+        entries = torch.where(rows == columns, x.exp(), x)
+        lower = x.new_zeros(*x.shape[:-1], D, D)
+        lower[..., rows, columns] = entries
+        return lower @ lower.mT
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        rows, columns = torch.tril_indices(*y.shape[-2:], device=y.device)
+        entries = cholesky(y)[..., rows, columns]
+        return torch.where(rows == columns, entries, 1.0).log() + torch.where(rows == columns, 0.0, entries)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        D = y.shape[-1]
+        logs = cholesky(y).diagonal(dim1=-2, dim2=-1).log()
+        return D * math.log(2) + (logs * torch.arange(D + 1, 1, -1, dtype=y.dtype, device=y.device)).sum(-1)
+
+    def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        D = _side(shape[-1])
+        return (*shape[:-1], D, D)
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        D = shape[-1]
+        return (*shape[:-2], D * (D + 1) // 2)
+
+
+def _side(length: int) -> int:
+    """D of a triangle of D (D + 1) / 2 entries."""
+    return (math.isqrt(8 * length + 1) - 1) // 2
+
+
+@biject_to.register(PrecisionMatrix)
+@transform_to.register(PrecisionMatrix)
+def _from_log_cholesky(constraint: PrecisionMatrix) -> FromLogCholesky:
+    return FromLogCholesky()
+
+
+class PrecisionWishart(dist.TorchDistribution):
+    """Wishart(df, Psi^-1) of a precision matrix, from the Cholesky factor C of Psi: C C^T = Psi.
+
+    Draws are A A^T with A = C^-T B and Bartlett's lower triangular B, B_ii^2 ~ chi^2(df - i) for i = 0..D-1: they are
+    positive definite without the rejection that torch's own Wishart needs. The support has a bijection from the plane,
+    which torch has not given its own, so that Pyro's autoguides and NUTS take the site.
+    """
+
+    arg_constraints = {"df": constraints.positive, "factor": constraints.lower_cholesky}  # noqa: RUF012
+    support = PrecisionMatrix()
+    has_rsample = True
+
+    def __init__(self, df: Tensor, factor: Tensor) -> None:
+        batch_shape = torch.broadcast_shapes(df.shape, factor.shape[:-2])
+        self.df, self.factor = df.expand(batch_shape), factor.expand(*batch_shape, -1, -1)
+        super().__init__(batch_shape, factor.shape[-2:], validate_args=False)
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> PrecisionWishart:
+        return PrecisionWishart(self.df.expand(batch_shape), self.factor.expand(*batch_shape, -1, -1))
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+        D = self.event_shape[-1]
+        shape = (*sample_shape, *self.batch_shape, D)
+        lost = torch.arange(D, dtype=self.df.dtype, device=self.df.device)
+        halves = torch._standard_gamma(((self.df.unsqueeze(-1) - lost) / 2).expand(shape).contiguous())
+        diagonal = (2 * halves.clamp(min=torch.finfo(halves.dtype).tiny)).sqrt()
+        below = torch.randn(*shape, D, dtype=halves.dtype, device=halves.device).tril(-1)
+        root = torch.linalg.solve_triangular(
+            self.factor.mT.expand(*shape, D), below + torch.diag_embed(diagonal), upper=True
+        )
+        return root @ root.mT
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        D = self.event_shape[-1]
+        half = self.df / 2
+        trace = (self.factor.mT @ value @ self.factor).diagonal(dim1=-2, dim2=-1).sum(-1)
+        log_normalizer = torch.mvlgamma(half, D) + half * D * math.log(2) - self.df * log_diagonal(self.factor)
+        return (self.df - D - 1) * log_diagonal(cholesky(value)) - trace / 2 - log_normalizer
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """Lower Cholesky factor [..., D, D]; the diagonal is raised by as little as rounding makes necessary."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    jitter = matrix.shape[-1] * torch.finfo(matrix.dtype).eps
+    while info.any() and jitter < 1:
+        raised = torch.diag_embed(jitter * matrix.diagonal(dim1=-2, dim2=-1).abs())
+        again, info_again = torch.linalg.cholesky_ex(matrix + raised)
+        factor = torch.where(info[..., None, None] > 0, again, factor)
+        info = torch.where(info > 0, info_again, info)
+        jitter *= 10
+    return factor
+
+
+def log_diagonal(factor: Tensor) -> Tensor:
+    """Half the log determinant [...] of C C^T."""
+    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
