@@ -7,6 +7,7 @@ Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,8 +54,8 @@ class Ridge:
         trace = self._inverse_tril.square().sum((-2, -1))  # tr A^-1 = |L^-1|_F^2
         log_det = 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # of A
         square = self.mean.square().sum(1)
-        scale = torch.as_tensor(weight_scale, dtype=self.mean.dtype)
-        per_score = (trace + square) / scale**2 - num_features + log_det + 2 * num_features * scale.log()
+        constant = num_features * (2 * math.log(weight_scale) - 1)
+        per_score = (trace + square) / weight_scale**2 + log_det + constant
         return per_score.sum(-1) / 2
 
     @cached_property
@@ -118,7 +119,8 @@ def soft_ridge(
         own = features[rows]
         gram.addmm_(own.T, (weight[rows] * own.unsqueeze(1)).flatten(1))  # all components in one product
     gram = gram.view(num_features, num_components, num_scores, num_features).permute(1, 2, 0, 3)
-    linear = torch.einsum("np,nkc->kpc", features, responsibilities.unsqueeze(-1) * shift)
+    pull = (responsibilities.unsqueeze(-1) * shift).flatten(1)
+    linear = (features.T @ pull).view(num_features, num_components, num_scores).transpose(0, 1)
     return _solve(gram, linear, weight_scale)
 
 
@@ -132,7 +134,7 @@ def segments(assignments: Tensor, num_components: int) -> tuple[Tensor, list[int
 
 def _chunks(features: Tensor, width: int) -> Iterator[slice]:
     """Slices of the rows for which an array of `width` numbers for each row about fits a cache, or a GPU."""
-    step = max(256, (2**25 if features.is_cuda else 2**18) // max(1, width))
+    step = max(64, (2**25 if features.is_cuda else 2**16) // max(1, width))
     yield from (slice(start, start + step) for start in range(0, max(1, len(features)), step))
 
 

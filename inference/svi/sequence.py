@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...models.priors.dirichlet_process import posterior_sticks
+from ...models.priors.dirichlet_process import expected_log_sticks, posterior_sticks
 from ...models.priors.hierarchical_dirichlet_process import row_means
 from ...models.sequence import Sequences, StateSpace
 from ..engine import Draw
@@ -31,7 +31,7 @@ from ..markov import filter_states, smooth
 from ..ridge import Ridge, safe_cholesky, soft_ridge
 from ..seeding import far_apart
 from .hyperplanes import blend, expect_sides
-from .partition import _expected_log_sticks, _natural, _pairs
+from .partition import _natural, _pairs
 
 __all__ = [
     "SequenceState",
@@ -281,7 +281,7 @@ def hierarchy_bound(state: SequenceState, model: StateSpace) -> Tensor:
     """
     T, (log_alpha, alpha_kl) = model.truncation, _gamma_terms(state.concentration, model.concentration_prior)
     log_gamma, gamma_kl = _gamma_terms(state.top_concentration, model.top_concentration_prior)
-    log_v, log_rest = _expected_log_sticks(state.sticks)
+    log_v, log_rest = expected_log_sticks(state.sticks)
     excess = state.counts + state.expected_concentration * _expected_row_means(state, model) - state.rows
     rows = _inner(excess, state.expected_log_rows) + _log_normalizer(state.rows).sum()
     rows = rows + (T + 1) * (T - 1) * log_alpha + _expected_log_row_means(log_v, log_rest, model.stickiness).sum()
@@ -470,7 +470,7 @@ def _follow(state: SequenceState, model: StateSpace) -> SequenceState:
     """The optimal q(gamma) and rows given q(u), q(alpha) and the expected transitions."""
     if model.top_concentration_prior is not None:
         shape, rate = model.top_concentration_prior
-        _, log_rest = _expected_log_sticks(state.sticks)
+        _, log_rest = expected_log_sticks(state.sticks)
         top = torch.stack([log_rest.new_tensor(shape + len(log_rest)), rate - log_rest.sum()])
         state = replace(state, top_concentration=top)
     rows = state.counts + state.expected_concentration * _expected_row_means(state, model)

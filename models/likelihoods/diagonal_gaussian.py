@@ -71,6 +71,15 @@ class DiagonalGaussian(Likelihood):
         log_lam = (torch.digamma(a) - b.log()).sum(-1, keepdim=True)
         return torch.cat([lam * m, -lam / 2, -square / 2, log_lam / 2], -1)
 
+    def kl(self, chi: Tensor) -> Tensor:
+        """That of the precisions, gamma densities, and the expected one of the means, normal densities given them."""
+        (m, kap, a, b), (m0, kap0, a0, b0) = self._common(chi.double()), self._common(self.prior().double())
+        gamma = torch.lgamma(a0) - torch.lgamma(a) + (a - a0) * torch.digamma(a)
+        gamma = gamma + a0 * (b / b0).log() + a * (b0 / b - 1)
+        share = kap0 / kap
+        normal = kap0 * a / b * (m - m0).square() + share - 1 - share.log()
+        return (gamma + normal / 2).sum(-1).to(chi.dtype)
+
     def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         m, kap, a, b = self._common(chi)
         precision = sample("precision", dist.Gamma(a, b, validate_args=False).to_event(1))

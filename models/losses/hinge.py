@@ -40,12 +40,12 @@ class Hinge(Loss):
         return self._observe(draw_inverse_omega(self.strength * slack.abs(), generator), y)
 
     def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
-        _, width = self._width(score_mean, score_var, y)
+        *_, width = self._width(score_mean, score_var, y)
         return self._observe(1 / (self.strength * width), y)
 
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
-        square, width = self._width(score_mean, score_var, y)
-        return -self.strength * (self.margin - y * score_mean + (square / width + width) / 2)
+        slack, square, width = self._width(score_mean, score_var, y)
+        return -self.strength * (slack + (square / width + width) / 2)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
         return log_hinge_integral(self.strength, self.margin, scale).expand(
@@ -61,10 +61,11 @@ class Hinge(Loss):
         score, cost = hinge_optimum(self.strength, torch.full_like(variance, self.margin), variance)
         return y * score, cost
 
-    def _width(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """E slack^2 and its floored root, the mode of q(omega) in units of 1 / c."""
-        square = (self.margin - y * score_mean).square() + score_var
-        return square, square.clamp(min=(1e-4 * self.margin) ** 2).sqrt()
+    def _width(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """E slack, E slack^2 and its floored root, the mode of q(omega) in units of 1 / c."""
+        slack = self.margin - y * score_mean
+        square = slack.square() + score_var
+        return slack, square, square.clamp(min=(1e-4 * self.margin) ** 2).sqrt()
 
     def _observe(self, inverse_omega: Tensor, y: Tensor) -> PseudoObservation:
         precision = self.strength**2 * inverse_omega

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "expected_log_sticks",
     "farthest_first_penalty",
     "log_eppf",
     "log_labelled_prior",
@@ -38,6 +39,13 @@ def posterior_sticks(counts: Tensor, concentration: Tensor | float) -> tuple[Ten
     """Beta parameters (a, b), each [..., T-1], of v_k | z: a = 1 + n_k, b = alpha + n_{>k}, from counts [..., T]."""
     after = counts.flip(-1).cumsum(-1).flip(-1) - counts
     return 1 + counts[..., :-1], concentration + after[..., :-1]
+
+
+def expected_log_sticks(sticks: Tensor) -> tuple[Tensor, Tensor]:
+    """(E log v, E log(1 - v)), each [T - 1], of sticks v ~ Beta with parameters [2, T - 1]."""
+    a, b = sticks
+    total = torch.digamma(a + b)
+    return torch.digamma(a) - total, torch.digamma(b) - total
 
 
 def log_eppf(counts: Tensor, concentration: Tensor | float) -> Tensor:
