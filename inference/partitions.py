@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 __all__ = ["align", "contingency", "expected_loss", "pair_f1"]
@@ -23,6 +22,8 @@ def align(partition: Tensor, reference: Tensor) -> Tensor:
     >>> align(torch.tensor([1, 1, 0]), torch.tensor([0, 0, 1]))
     tensor([0, 0, 1])
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import, and a fit does not need it
+
     table = contingency(partition, reference)
     rows, columns = linear_sum_assignment(table.cpu().numpy(), maximize=True)
     label = torch.full((len(table),), -1, device=partition.device)

@@ -51,7 +51,7 @@ class Gibbs(Backend):
     num_chains: int = 1
     thinning: int = 1
     scan: str = "auto"
-    split_merge: int = 2
+    split_merge: int = 1
     num_generative: int = 10
     births: str = "exact"
     init: str | Tensor = "one"

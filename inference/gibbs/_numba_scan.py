@@ -23,6 +23,7 @@ __all__ = ["fill_logits", "scan"]
 
 # inf keeps its meaning; a division does not look for zero
 _OPTIONS = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
+_INNER = {"inline": "always", **_OPTIONS}  # a function of its own takes longer to compile
 
 
 # -- the scan ----------------------------------------------------------------------------------------------------------
@@ -98,14 +99,14 @@ def scan(state, position, order, uniforms, assignments, counts, urn, log_margin,
     return position, -1, -1, False
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _clear(components, k):
     """Back to the prior, which the last column holds."""
     for w in range(len(components)):
         components[w, k] = components[w, -1]
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _draw(logits, uniform):
     """Inverse CDF of the categorical law; overwrites the logits by weights."""
     top = -np.inf
@@ -156,12 +157,7 @@ def _implements(function, family):
 # Loops over plain indices throughout: slices and array expressions take numba far longer to compile.
 
 
-@njit(**_OPTIONS)
-def _gain(kap, own):
-    return kap / (kap - 1.0) if own else kap / (kap + 1.0)
-
-
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _shift_mean(X, n, rows, k, start, sign):
     """kap stands in the first row."""
     rows[0, k] += sign
@@ -178,7 +174,8 @@ def _log_predictives_spherical(state, n, own, out):
         for k in range(len(out)):
             out[k] += (X[n, d] - rows[1 + d, k]) ** 2
     for k in range(len(out)):
-        out[k] *= -_gain(rows[0, k], k == own) / (2.0 * state.variance)
+        kap = rows[0, k]
+        out[k] *= -kap / ((kap - 1.0 if k == own else kap + 1.0) * 2.0 * state.variance)
 
 
 @_implements(shift, Spherical)
@@ -194,8 +191,10 @@ def _log_predictives_diagonal(state, n, own, out):
     size = X.shape[1]
     gain, product = np.empty(len(out)), np.empty(len(out))
     for k in range(len(out)):
-        gain[k] = -_gain(rows[0, k], True) if k == own else _gain(rows[0, k], False)
-        product[k], out[k] = 1.0, 0.0
+        sign = -1.0 if k == own else 1.0
+        gain[k] = sign * rows[0, k] / (rows[0, k] + sign)
+        product[k] = 1.0
+        out[k] = 0.0
     for d in range(size):
         for k in range(len(out)):
             factor = 1.0 + gain[k] * (X[n, d] - rows[3 + d, k]) ** 2 * rows[3 + size + d, k]
@@ -211,7 +210,7 @@ def _log_predictives_diagonal(state, n, own, out):
 def _shift_diagonal(state, n, k, sign):
     X, rows = state.X, state.components
     size = X.shape[1]
-    gain = sign * _gain(rows[0, k], sign < 0.0)
+    gain = sign * rows[0, k] / (rows[0, k] + sign)
     rows[1, k] += sign * 0.5
     least = 1.0
     for d in range(size):
@@ -223,7 +222,7 @@ def _shift_diagonal(state, n, k, sign):
     return least < _CANCELLED
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _take_logs(product, out):
     """Add the logarithms of the products and start them anew."""
     for k in range(len(out)):
@@ -252,7 +251,7 @@ def _log_predictives_full(state, n, own, out):
             out[k] += inner[k] ** 2
     for k in range(len(out)):
         sign = -1.0 if k == own else 1.0
-        factor = max(1.0 + sign * _gain(rows[0, k], k == own) * out[k], _ROUNDING)
+        factor = max(1.0 + sign * rows[0, k] / (rows[0, k] + sign) * out[k], _ROUNDING)
         out[k] = -rows[2, k] - sign * 0.5 * (rows[1, k] + sign) * math.log(factor)
 
 
@@ -265,7 +264,7 @@ def _shift_full(state, n, k, sign):
     """
     X, rows = state.X, state.components
     size = X.shape[1]
-    gain = sign * _gain(rows[0, k], sign < 0.0)
+    gain = sign * rows[0, k] / (rows[0, k] + sign)
     above = np.zeros(size)
     before, entry = 1.0, 3 + size
     for i in range(size):
@@ -288,7 +287,7 @@ def _shift_full(state, n, k, sign):
 # -- counts: only those above zero are visited -------------------------------------------------------------------------
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _log_rising(a, count):
     """log Gamma(a + count) / Gamma(a): the product, Stirling's series where it is exact, or the definition."""
     if count <= 16:
@@ -302,13 +301,13 @@ def _log_rising(a, count):
     return math.lgamma(a + count) - math.lgamma(a)
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _stirling(a):
     square = a * a
     return (1 / 12 - (1 / 360 - (1 / 1260 - 1 / (1680 * square)) / square) / square) / a
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _add_log_rising_rows(state, n, own, start, out):
     """sum_d log Gamma(a_d + x_d) / Gamma(a_d), without x_n in `own`: one logarithm for the product of 32 factors."""
     rows = state.components
@@ -331,7 +330,7 @@ def _add_log_rising_rows(state, n, own, start, out):
     _take_logs(product, out)
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _shift_counts(state, n, k, start, sign):
     state.components[0, k] += sign * state.totals[n]
     for index in range(state.starts[n], state.starts[n + 1]):

@@ -80,9 +80,9 @@ class PrecisionWishart(dist.TorchDistribution):
     has_rsample = True
 
     def __init__(self, df: Tensor, factor: Tensor) -> None:
-        batch_shape = torch.broadcast_shapes(df.shape, factor.shape[:-2])
-        self.df, self.factor = df.expand(batch_shape), factor.expand(*batch_shape, -1, -1)
-        super().__init__(batch_shape, factor.shape[-2:], validate_args=False)
+        self.df, _ = torch.broadcast_tensors(df, factor[..., 0, 0])
+        self.factor = factor.expand(*self.df.shape, -1, -1)
+        super().__init__(self.df.shape, factor.shape[-2:], validate_args=False)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> PrecisionWishart:
         return PrecisionWishart(self.df.expand(batch_shape), self.factor.expand(*batch_shape, -1, -1))

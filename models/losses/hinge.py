@@ -48,9 +48,7 @@ class Hinge(Loss):
         return -self.strength * (slack + (square / width + width) / 2)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        return log_hinge_integral(self.strength, self.margin, scale).expand(
-            torch.broadcast_shapes(scale.shape, y.shape)
-        )
+        return torch.broadcast_tensors(log_hinge_integral(self.strength, self.margin, scale), y)[0]
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         scale, y = torch.broadcast_tensors(scale, y)

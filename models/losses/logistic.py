@@ -46,7 +46,8 @@ class Logistic(Loss):
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
         """log(1/2) at every scale: phi(+1 | f) + phi(-1 | f) = 1 and the prior is symmetric."""
-        return scale.new_full((), -math.log(2)).expand(torch.broadcast_shapes(scale.shape, y.shape))
+        scale, _ = torch.broadcast_tensors(scale, y)
+        return torch.full_like(scale, -math.log(2))
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         scale, y = torch.broadcast_tensors(scale, y)
