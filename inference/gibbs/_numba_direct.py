@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from ._numba_scan import _OPTIONS, _clear, log_predictives, shift
+from ._numba_scan import _INNER, _OPTIONS, _clear, log_predictives, shift
 
 __all__ = ["Chains", "fill_weights", "scan"]
 
@@ -28,13 +28,13 @@ class Chains(NamedTuple):
     base: np.ndarray  # [capacity], the slot `free` has the weight of all states without steps
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _neighbours(first, states, start, t):
     """State before t, or the start row; state after t, or -1."""
     return start if first[t] else states[t - 1], -1 if first[t + 1] else states[t + 1]
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _move(sizes, leaving, entering, exits, before, k, after, sign):
     """Add or take away a step in state k with the moves into and out of it."""
     sizes[k] += sign
@@ -48,7 +48,7 @@ def _move(sizes, leaving, entering, exits, before, k, after, sign):
         exits[k] += sign
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _offsets(counts, urn, used):
     """What the log predictive of a slot owes to the number of its observed steps."""
     offsets = np.empty(used)
@@ -57,7 +57,7 @@ def _offsets(counts, urn, used):
     return offsets
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _fill_prior(leaving, entering, exits, base, before, after, prior, weights):
     """Weights of the moves into and out of a step, which are not counted."""
     alpha, rho = prior
@@ -75,7 +75,7 @@ def _fill_prior(leaving, entering, exits, base, before, after, prior, weights):
         weights[before] = (leaving[before, before] + scale * base[before]) * again / (exits[before] + 1.0 + alpha)
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _fill_logits(state, row, own, counts, urn, offsets, free, logits):
     """log p(x_row | the other steps of each slot); 0 if the step is missing."""
     if row < 0:
@@ -90,7 +90,7 @@ def _fill_logits(state, row, own, counts, urn, offsets, free, logits):
         logits[own] = logits[free]
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _add_margins(t, own, alone, free, tables, logits, weights):
     """Hyperplanes, and the weight that goes back to the rest if step t was alone in its state."""
     log_margin, log_new, log_alone = tables
@@ -166,7 +166,7 @@ def scan(state, chains, position, order, uniforms, free, prior, urn, tables):
     return position, -1, -1, False
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _draw(logits, weights, uniform):
     """Inverse CDF of the law with weights exp(logits) times `weights`, which it overwrites."""
     top = -np.inf
