@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from .engine import FitInterrupted, TruncationWarning
 from .gibbs import Gibbs
 from .posterior import Posterior, Trace
+from .pyro_engines import NUTS, Autoguide
 from .sequence_posterior import SequencePosterior
 from .small_variance import SmallVariance
 from .svi import SVI
@@ -15,7 +16,9 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "NUTS",
     "SVI",
+    "Autoguide",
     "FitInterrupted",
     "Gibbs",
     "Posterior",

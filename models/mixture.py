@@ -98,24 +98,28 @@ class Mixture(Config):
         return scores.new_zeros(len(scores))
 
     def __call__(self, X: Any, y: Any = None) -> None:
-        """The Pyro program on the truncated model.
+        """The Pyro program on the truncated model: `program` of the resolved model on its data."""
+        X = as_features(X)
+        model = self.resolve(X, y)
+        model.program(model.data(X, y))
+
+    def program(self, data: Data) -> None:
+        """The Pyro program of a resolved model.
 
         Sites: `concentration` (with a prior only), `sticks` [T-1], the family's own parameters [T, ...],
         `weights` [T, P, C], `assignments` [N] (enumerable in parallel), `X` (observed), and the factors `margin` and,
         in a model whose components repel, `rejection`.
         """
-        X = as_features(X)
-        model = self.resolve(X, y)
-        data = model.data(X, y)
-        concentration = X.new_tensor(model.concentration)
-        if model.concentration_prior is not None:
-            shape, rate = model.concentration_prior
+        X = data.X
+        concentration = X.new_tensor(self.concentration)
+        if self.concentration_prior is not None:
+            shape, rate = self.concentration_prior
             concentration = pyro.sample("concentration", dist.Gamma(X.new_tensor(shape), X.new_tensor(rate)))
-        with pyro.plate("sticks_plate", model.truncation - 1):
+        with pyro.plate("sticks_plate", self.truncation - 1):
             sticks = pyro.sample("sticks", dist.Beta(X.new_ones(()), concentration))
-        with pyro.plate("components", model.truncation):
-            parameters = model.likelihood.parameters(model.likelihood.prior(), pyro.sample)
-            scale = X.new_full((data.features.shape[1], data.targets.shape[1]), model.weight_scale)
+        with pyro.plate("components", self.truncation):
+            parameters = self.likelihood.parameters(self.likelihood.prior(), pyro.sample)
+            scale = X.new_full((data.features.shape[1], data.targets.shape[1]), self.weight_scale)
             weights = pyro.sample("weights", dist.Normal(torch.zeros_like(scale), scale).to_event(2))
         with pyro.plate("data", data.num_data):
             log_mixture = log_stick_weights(sticks)
@@ -123,11 +127,11 @@ class Mixture(Config):
                 "assignments", dist.Categorical(logits=log_mixture), infer={"enumerate": "parallel"}
             )
             own = {name: value[assignments] for name, value in parameters.items()}
-            pyro.sample("X", model.likelihood.distribution(own), obs=X)
+            pyro.sample("X", self.likelihood.distribution(own), obs=X)
             scores = (data.features.unsqueeze(-1) * weights[assignments]).sum(-2)
-            pyro.factor("margin", model.log_margin(scores, data.targets))
-            if model.repels:
-                pyro.factor("rejection", model.log_rejection(data.features @ weights.squeeze(-1).T))
+            pyro.factor("margin", self.log_margin(scores, data.targets))
+            if self.repels:
+                pyro.factor("rejection", self.log_rejection(data.features @ weights.squeeze(-1).T))
 
 
 def check_hyperparameters(model: Any) -> None:

@@ -25,7 +25,7 @@ def check_kernel(
 
     Parameters
     ----------
-    backend : `Gibbs`, `SVI` (without minibatches), `SmallVariance`, or another with the same interface
+    backend : `Gibbs`, `SVI` (without minibatches), `SmallVariance`, `NUTS`, or another with the same interface
     lengths : of the sequences, for a model of states; its concentrations must be fixed
     num_batches : batches of consecutive draws from which the standard errors of a sampler come
 
@@ -47,7 +47,8 @@ def check_kernel(
         bound = float(posterior.trace.final.max())
         assert bound <= exact + 1e-6, f"the ELBO {bound:.6f} is above the log evidence {exact:.6f}"
     else:
-        truncation = model.truncation if getattr(backend, "scan", None) == "blocked" else None
+        # a sampler without scans draws from the program, which is truncated
+        truncation = model.truncation if getattr(backend, "scan", "blocked") == "blocked" else None
         if model.structure == "sequence":
             probabilities = state_posterior(posterior.model, X, lengths, truncation=truncation)
         else:

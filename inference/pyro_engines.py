@@ -1,0 +1,262 @@
+"""Pyro's own engines on the models' programs: NUTS and the autoguides. Slow, but they take a model as it is written.
+
+Both sum the assignments out of the program by parallel enumeration and give the other latents; the assignments are then
+drawn given those. What is kept of such a draw is what the blocked Gibbs scan keeps of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import pyro
+import torch
+from pyro import infer, poutine
+from pyro.infer import autoguide
+from torch import Tensor
+
+from ..models.mixture import Data, Mixture
+from ..models.priors.dirichlet_process import log_stick_weights
+from .backend import Backend
+from .engine import Chain, Draw, Kernel, Schedule
+from .gibbs import partition
+from .gibbs.state import PartitionState
+from .posterior import Posterior
+from .seeding import far_apart
+
+__all__ = ["NUTS", "Autoguide"]
+
+Latents = dict[str, Tensor]
+
+
+class _PyroBackend(Backend):
+    """A backend whose chains live in Pyro's objects, so that they cannot be written to a file half-way."""
+
+    structures: ClassVar[tuple[str, ...]] = ("partition",)
+
+    def fit(
+        self,
+        model: Any,
+        X: Any,
+        y: Any = None,
+        *,
+        lengths: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: str | os.PathLike[str] | None = None,
+    ) -> Posterior:
+        if checkpoint is not None or resume is not None:
+            raise ValueError(
+                f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
+            )
+        return super().fit(model, X, y, lengths=lengths)
+
+    def _check_counts(self, **least: int) -> None:
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
+
+
+@dataclass(eq=False)
+class NUTS(_PyroBackend):
+    """Draws from the posterior of the truncated model by the No-U-Turn sampler (Hoffman & Gelman 2014).
+
+    It knows nothing of conjugacy: use it to check another backend, or a model that has no kernel of its own yet.
+
+    Parameters
+    ----------
+    num_samples : draws kept of each chain
+    num_warmup : steps that adapt the step size and the mass matrix before the first draw is kept
+    num_chains : independent chains, one after another
+    max_tree_depth : a step takes at most 2^depth gradients
+    seed : of the random generator
+    progress : whether to show a bar; None: on a terminal only
+    """
+
+    num_samples: int = 200
+    num_warmup: int = 200
+    num_chains: int = 1
+    max_tree_depth: int = 8
+    seed: int = 0
+    progress: bool | None = None
+
+    value_name: ClassVar[str] = "log joint"
+
+    def check(self, model: Any) -> None:
+        self._check_counts(num_samples=1, num_warmup=0, num_chains=1, max_tree_depth=1, seed=0)
+
+    def kernel(self, model: Any) -> Kernel:
+        chain = _NUTSChain(self)
+        return Kernel(
+            state=PartitionState,
+            init=chain.init,
+            sweep=chain.sweep,
+            value=partial(partition.log_joint, truncated=True),
+            draw=partial(partition.draw, truncated=True),
+        )
+
+    def schedule(self) -> Schedule:
+        return Schedule(
+            num_steps=self.num_warmup + self.num_samples,
+            num_chains=self.num_chains,
+            keep=lambda step: step >= self.num_warmup,
+            value_name=self.value_name,
+            seed=self.seed,
+            progress=self.progress,
+        )
+
+    def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
+        return [chain.draws for chain in chains]
+
+
+class _NUTSChain:
+    """Pyro's NUTS kernel, one transition a sweep."""
+
+    def __init__(self, backend: NUTS) -> None:
+        self.backend = backend
+
+    def init(self, model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
+        latents = _start(model, data, generator)
+        strategy = autoguide.init_to_value(values=latents)
+        self.nuts = infer.NUTS(
+            model.program, max_tree_depth=self.backend.max_tree_depth, max_plate_nesting=1, init_strategy=strategy
+        )
+        with _seeded(generator):
+            self.nuts.setup(self.backend.num_warmup, data)
+        self.unconstrained = self.nuts.initial_params
+        return _with_assignments(latents, model, data, generator)
+
+    def sweep(self, state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
+        with _seeded(generator):
+            self.unconstrained = self.nuts.sample(self.unconstrained)
+        transforms = self.nuts.transforms
+        latents = {name: transforms[name].inv(value).detach() for name, value in self.unconstrained.items()}
+        return _with_assignments(latents, model, data, generator)
+
+
+@dataclass(eq=False)
+class Autoguide(_PyroBackend):
+    """One of Pyro's autoguides, fitted to the truncated model by Adam on the ELBO with the assignments summed out.
+
+    Parameters
+    ----------
+    guide : name of a class of `pyro.infer.autoguide`: "AutoNormal", "AutoMultivariateNormal",
+        "AutoLowRankMultivariateNormal", "AutoDiagonalNormal", or "AutoDelta" for a maximum a posteriori estimate
+    num_steps : steps of Adam
+    learning_rate : of Adam
+    num_samples : draws from the fitted guide that the posterior keeps
+    seed : of the random generator
+    progress : whether to show a bar; None: on a terminal only
+    """
+
+    guide: str = "AutoNormal"
+    num_steps: int = 1000
+    learning_rate: float = 0.02
+    num_samples: int = 100
+    seed: int = 0
+    progress: bool | None = None
+
+    value_name: ClassVar[str] = "ELBO estimate"
+
+    def check(self, model: Any) -> None:
+        self._check_counts(num_steps=1, num_samples=1, seed=0)
+        if self.guide not in _GUIDES:
+            raise ValueError(f"guide is {self.guide!r}; expected one of {', '.join(map(repr, _GUIDES))}.")
+        if not (isinstance(self.learning_rate, int | float) and 0 < self.learning_rate < float("inf")):
+            raise ValueError(f"learning_rate is {self.learning_rate!r}; it must be a positive number.")
+
+    def kernel(self, model: Any) -> Kernel:
+        chain = _GuideChain(self)
+        return Kernel(
+            state=GuideState,
+            init=chain.init,
+            sweep=chain.sweep,
+            value=lambda state, data, model: state.elbo,
+            draw=chain.draw,
+        )
+
+    def schedule(self) -> Schedule:
+        return Schedule(self.num_steps, value_name=self.value_name, seed=self.seed, progress=self.progress)
+
+    def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
+        return [[kernel.draw(chain.state, data, model) for _ in range(self.num_samples)] for chain in chains]
+
+
+@dataclass(frozen=True)
+class GuideState:
+    """How far the guide has come."""
+
+    elbo: float
+
+
+class _GuideChain:
+    """A guide and its optimizer, one step a sweep; their parameters stay out of Pyro's global store."""
+
+    def __init__(self, backend: Autoguide) -> None:
+        self.backend, self.parameters = backend, None
+
+    def init(self, model: Mixture, data: Data, generator: torch.Generator) -> GuideState:
+        self.generator = generator
+        strategy = autoguide.init_to_value(values=_start(model, data, generator))
+        guide = getattr(autoguide, self.backend.guide)
+        self.guide = guide(poutine.block(model.program, hide=["assignments"]), init_loc_fn=strategy)
+        optimizer = pyro.optim.Adam({"lr": self.backend.learning_rate})
+        self.svi = infer.SVI(model.program, self.guide, optimizer, infer.TraceEnum_ELBO(max_plate_nesting=1))
+        return GuideState(-float("inf"))
+
+    def sweep(self, state: GuideState, data: Data, model: Mixture, generator: torch.Generator) -> GuideState:
+        with self._scope():
+            return GuideState(-float(self.svi.step(data)))
+
+    def draw(self, state: GuideState, data: Data, model: Mixture) -> Draw:
+        """A draw from the guide, and of the assignments given it."""
+        with self._scope(), torch.no_grad():
+            latents = self.guide(data)
+        drawn = _with_assignments(latents, model, data, self.generator)
+        return partition.draw(drawn, data, model, truncated=True)
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        with _seeded(self.generator), pyro.get_param_store().scope(self.parameters) as self.parameters:
+            yield
+
+
+def _start(model: Mixture, data: Data, generator: torch.Generator) -> Latents:
+    """Components around rows that are far apart, with equal weights and classifiers that say nothing."""
+    T, (_, C), P = model.truncation, data.targets.shape, data.features.shape[1]
+    seeds = data.X[far_apart(model.likelihood, data.X, T, generator)]
+    chi = model.likelihood.prior() + model.likelihood.statistics(seeds)
+    remaining = torch.arange(T, 1, -1, dtype=data.X.dtype, device=data.X.device)
+    latents = {"sticks": 1 / remaining, "weights": data.X.new_zeros(T, P, C), **model.likelihood.draw(chi, generator)}
+    if model.concentration_prior is not None:
+        latents["concentration"] = data.X.new_tensor(model.concentration)
+    return latents
+
+
+def _with_assignments(latents: Latents, model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
+    """The state of a sampler at these latents, its assignments drawn given them."""
+    known = {"sticks", "weights", "concentration"}
+    parameters = {name: value for name, value in latents.items() if name not in known}
+    log_mixture = log_stick_weights(latents["sticks"].double())
+    components = partition.Components(log_mixture, parameters, latents["weights"])
+    uniforms = torch.rand(data.num_data, generator=generator, dtype=torch.float64, device=data.X.device)
+    assignments = partition.draw_assignments(data, components, model, uniforms)
+    concentration = latents.get("concentration", data.X.new_tensor(model.concentration))
+    return PartitionState(assignments, latents["weights"], concentration)
+
+
+@contextmanager
+def _seeded(generator: torch.Generator) -> Iterator[None]:
+    """Pyro draws from the global stream: it is seeded from ours for as long as Pyro runs, and put back after."""
+    seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator.device))
+    devices = [generator.device] if generator.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield
+
+
+_GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
