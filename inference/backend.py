@@ -17,6 +17,7 @@ class Backend(Config):
 
     structures: ClassVar[tuple[str, ...]] = ()
     value_name: ClassVar[str] = "value"
+    resumable: ClassVar[bool] = True  # whether a chain is all in its state, so that it can go on from a file
     seed: int
     progress: bool | None
 
@@ -34,6 +35,13 @@ class Backend(Config):
 
     def check(self, model: Any) -> None:
         """Raise ValueError that names an option outside its domain."""
+
+    def require_counts(self, **least: int) -> None:
+        """Raise ValueError unless each named option is an integer of at least its bound."""
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
 
     def fit(
         self,
@@ -61,6 +69,10 @@ class Backend(Config):
         ValueError             on bad data or options, before any work.
         """
         self.admit(model)
+        if not self.resumable and (checkpoint is not None or resume is not None):
+            raise ValueError(
+                f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
+            )
         model, data = model.prepare(X, y, lengths)
         return self.finish(model, data, self.schedule().with_files(checkpoint, resume))
 

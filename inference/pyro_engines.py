@@ -6,7 +6,6 @@ drawn given those. What is kept of such a draw is what the blocked Gibbs scan ke
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from .backend import Backend
 from .engine import Chain, Draw, Kernel, Schedule
 from .gibbs import partition
 from .gibbs.state import PartitionState
-from .posterior import Posterior
 from .seeding import far_apart
 
 __all__ = ["NUTS", "Autoguide"]
@@ -33,36 +31,8 @@ __all__ = ["NUTS", "Autoguide"]
 Latents = dict[str, Tensor]
 
 
-class _PyroBackend(Backend):
-    """A backend whose chains live in Pyro's objects, so that they cannot be written to a file half-way."""
-
-    structures: ClassVar[tuple[str, ...]] = ("partition",)
-
-    def fit(
-        self,
-        model: Any,
-        X: Any,
-        y: Any = None,
-        *,
-        lengths: Any = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        resume: str | os.PathLike[str] | None = None,
-    ) -> Posterior:
-        if checkpoint is not None or resume is not None:
-            raise ValueError(
-                f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
-            )
-        return super().fit(model, X, y, lengths=lengths)
-
-    def _check_counts(self, **least: int) -> None:
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
-
-
 @dataclass(eq=False)
-class NUTS(_PyroBackend):
+class NUTS(Backend):
     """Draws from the posterior of the truncated model by the No-U-Turn sampler (Hoffman & Gelman 2014).
 
     It knows nothing of conjugacy: use it to check another backend, or a model that has no kernel of its own yet.
@@ -84,10 +54,12 @@ class NUTS(_PyroBackend):
     seed: int = 0
     progress: bool | None = None
 
+    structures: ClassVar[tuple[str, ...]] = ("partition",)
     value_name: ClassVar[str] = "log joint"
+    resumable: ClassVar[bool] = False  # the adaptation lives in Pyro's objects
 
     def check(self, model: Any) -> None:
-        self._check_counts(num_samples=1, num_warmup=0, num_chains=1, max_tree_depth=1, seed=0)
+        self.require_counts(num_samples=1, num_warmup=0, num_chains=1, max_tree_depth=1, seed=0)
 
     def kernel(self, model: Any) -> Kernel:
         chain = _NUTSChain(self)
@@ -139,7 +111,7 @@ class _NUTSChain:
 
 
 @dataclass(eq=False)
-class Autoguide(_PyroBackend):
+class Autoguide(Backend):
     """One of Pyro's autoguides, fitted to the truncated model by Adam on the ELBO with the assignments summed out.
 
     Parameters
@@ -160,10 +132,12 @@ class Autoguide(_PyroBackend):
     seed: int = 0
     progress: bool | None = None
 
+    structures: ClassVar[tuple[str, ...]] = ("partition",)
     value_name: ClassVar[str] = "ELBO estimate"
+    resumable: ClassVar[bool] = False  # the guide and its optimizer live in Pyro's objects
 
     def check(self, model: Any) -> None:
-        self._check_counts(num_steps=1, num_samples=1, seed=0)
+        self.require_counts(num_steps=1, num_samples=1, seed=0)
         if self.guide not in _GUIDES:
             raise ValueError(f"guide is {self.guide!r}; expected one of {', '.join(map(repr, _GUIDES))}.")
         if not (isinstance(self.learning_rate, int | float) and 0 < self.learning_rate < float("inf")):

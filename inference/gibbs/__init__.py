@@ -62,12 +62,8 @@ class Gibbs(Backend):
     value_name: ClassVar[str] = "log joint"
 
     def check(self, model: Any) -> None:
-        least = {"num_samples": 1, "num_warmup": 0, "num_chains": 1, "thinning": 1, "split_merge": 0, "seed": 0}
-        least["num_generative"] = 0
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
+        self.require_counts(num_samples=1, num_warmup=0, num_chains=1, thinning=1, seed=0)
+        self.require_counts(split_merge=0, num_generative=0)
         if self.scan not in _SCANS[model.structure]:
             known = ", ".join(map(repr, _SCANS[model.structure]))
             raise ValueError(f"scan is {self.scan!r}; for {type(model).__name__} expected one of {known}.")

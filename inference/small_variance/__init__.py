@@ -91,10 +91,7 @@ class SmallVariance(Backend):
             raise ValueError(f"transition_weight is {self.transition_weight!r}; it must be 0 or a positive number.")
         if not self.tolerance >= 0:
             raise ValueError(f"tolerance is {self.tolerance!r}; it must be 0 or a positive number.")
-        for name in ("num_components", "max_steps", "num_restarts"):
-            value = getattr(self, name)
-            if not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1.")
+        self.require_counts(num_components=1, max_steps=1, num_restarts=1)
 
     def kernel(self, model: Any) -> Kernel:
         if model.repels or model.structure == "sequence":

@@ -86,13 +86,9 @@ class SVI(Backend):
     def check(self, model: Any) -> None:
         one = torch.ones(1, 2)
         model.loss.expected_log_factor(one, one, one)  # a loss without expectation raises NotImplementedError
-        least = {"num_steps": 1, "num_restarts": 1, "num_full_steps": 0, "seed": 0}
+        self.require_counts(num_steps=1, num_restarts=1, num_full_steps=0, seed=0)
         if self.batch_size is not None:
-            least["batch_size"] = 1
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
+            self.require_counts(batch_size=1)
         if not (self.delay >= 0 and 0.5 < self.forgetting <= 1):
             raise ValueError(
                 f"delay is {self.delay!r} and forgetting {self.forgetting!r}; "
