@@ -150,10 +150,10 @@ def main() -> None:
             one_set(make, seed, options.folds, options.loss)
             for seed in tqdm(range(options.sets), desc=f"Setting {name}")
         ]
-        print(f"Setting {name}, {options.sets} data sets: mean (standard error)")
+        print(f"Setting {name}, {options.sets} data sets: mean (standard error of the accuracy)")
         for contestant in rows[0]:
             values = np.array([row[contestant] for row in rows])
-            error = values[:, 0].std() / len(values) ** 0.5
+            error = values[:, 0].std(ddof=1) / len(values) ** 0.5
             components = f"{values[:, 4].min():.0f}..{values[:, 4].max():.0f}" if values[:, 4].any() else "-"
             print(
                 f"  {contestant:20} accuracy {values[:, 0].mean():.4f} ({error:.4f})   "

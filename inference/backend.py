@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, ClassVar
 
+import torch
+
 from ..models.config import Config
-from .engine import Chain, Draw, Kernel, Schedule, run
+from .engine import Chain, Draw, Kernel, Schedule, TruncationWarning, run
 from .posterior import Posterior, Trace, result_class, stack
 
 __all__ = ["Backend"]
@@ -86,6 +89,16 @@ class Backend(Config):
                 f"{type(model).__name__} has no {type(self).__name__} backend; it has: {', '.join(able) or 'none'}."
             )
         self.check(model)
+
+    def warn_if_full(self, draws: list[Draw], model: Any, remedy: str = "") -> None:
+        """Warn where all components of the truncated model are occupied; `remedy` comes after a larger truncation."""
+        if num_full := sum(len(torch.unique(draw["assignments"])) == model.truncation for draw in draws):
+            warnings.warn(
+                f"All {model.truncation} components are occupied in {num_full} of {len(draws)} draws, so the "
+                f"truncation binds. Fit again with truncation={2 * model.truncation}{remedy}.",
+                TruncationWarning,
+                stacklevel=5,
+            )
 
     def finish(self, model: Any, data: Any, schedule: Schedule) -> Posterior:
         """Run the kernel of a resolved model on its data, and wrap the draws."""

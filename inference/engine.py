@@ -127,8 +127,9 @@ def run(kernel: Kernel, model: Config, data: Any, schedule: Schedule) -> list[Ch
 
 
 def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
-    keeps_draws = schedule.keep(schedule.num_steps - 1)
-    if keeps_draws and not any(chain.draws for chain in chains):
+    if not schedule.keep(schedule.num_steps - 1):
+        return "the state that it had reached"
+    if not any(chain.draws for chain in chains):
         return "the state that the warm-up had reached, which is no draw from the posterior"
     return "what was drawn so far"
 

@@ -1,7 +1,8 @@
-"""Pyro's own engines on the models' programs: NUTS and the autoguides. Slow, but they take a model as it is written.
+"""Pyro's own engines on the models' programs: NUTS and the autoguides. Slow, but they need no conjugacy and no kernel.
 
 Both sum the assignments out of the program by parallel enumeration and give the other latents; the assignments are then
-drawn given those. What is kept of such a draw is what the blocked Gibbs scan keeps of its own.
+drawn given those by the model's likelihood and `log_margin`. What is kept of such a draw is what the blocked Gibbs scan
+keeps of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Latents = dict[str, Tensor]
 class NUTS(Backend):
     """Draws from the posterior of the truncated model by the No-U-Turn sampler (Hoffman & Gelman 2014).
 
-    It knows nothing of conjugacy: use it to check another backend, or a model that has no kernel of its own yet.
+    It knows nothing of conjugacy or augmentation: use it to check another backend, a new family or a new loss.
 
     Parameters
     ----------
@@ -82,6 +83,7 @@ class NUTS(Backend):
         )
 
     def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
+        self.warn_if_full([draw for chain in chains for draw in chain.draws], model, ", or with Gibbs()")
         return [chain.draws for chain in chains]
 
 
@@ -100,6 +102,7 @@ class _NUTSChain:
         with _seeded(generator):
             self.nuts.setup(self.backend.num_warmup, data)
         self.unconstrained = self.nuts.initial_params
+        _require_sites(self.unconstrained, latents)
         return _with_assignments(latents, model, data, generator)
 
     def sweep(self, state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
@@ -117,7 +120,8 @@ class Autoguide(Backend):
     Parameters
     ----------
     guide : name of a class of `pyro.infer.autoguide`: "AutoNormal", "AutoMultivariateNormal",
-        "AutoLowRankMultivariateNormal", "AutoDiagonalNormal", or "AutoDelta" for a maximum a posteriori estimate
+        "AutoLowRankMultivariateNormal", "AutoDiagonalNormal", or "AutoDelta" for a maximum a posteriori estimate, whose
+        value is a log density and no bound, and which exists for a concentration of at least 1 only
     num_steps : steps of Adam
     learning_rate : of Adam
     num_samples : draws from the fitted guide that the posterior keeps
@@ -157,7 +161,10 @@ class Autoguide(Backend):
         return Schedule(self.num_steps, value_name=self.value_name, seed=self.seed, progress=self.progress)
 
     def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
-        return [[kernel.draw(chain.state, data, model) for _ in range(self.num_samples)] for chain in chains]
+        (chain,) = chains
+        draws = [kernel.draw(chain.state, data, model) for _ in range(self.num_samples)]
+        self.warn_if_full(draws, model, ", or with Gibbs()")
+        return [draws]
 
 
 @dataclass(frozen=True)
@@ -174,12 +181,14 @@ class _GuideChain:
         self.backend, self.parameters = backend, None
 
     def init(self, model: Mixture, data: Data, generator: torch.Generator) -> GuideState:
-        self.generator = generator
-        strategy = autoguide.init_to_value(values=_start(model, data, generator))
+        self.generator, latents = generator, _start(model, data, generator)
+        strategy = autoguide.init_to_value(values=latents)
         guide = getattr(autoguide, self.backend.guide)
         self.guide = guide(poutine.block(model.program, hide=["assignments"]), init_loc_fn=strategy)
         optimizer = pyro.optim.Adam({"lr": self.backend.learning_rate})
         self.svi = infer.SVI(model.program, self.guide, optimizer, infer.TraceEnum_ELBO(max_plate_nesting=1))
+        with self._scope():
+            _require_sites(self.guide(data), latents)
         return GuideState(-float("inf"))
 
     def sweep(self, state: GuideState, data: Data, model: Mixture, generator: torch.Generator) -> GuideState:
@@ -211,16 +220,23 @@ def _start(model: Mixture, data: Data, generator: torch.Generator) -> Latents:
     return latents
 
 
+def _require_sites(found: Latents, known: Latents) -> None:
+    """A posterior has no place for latents that a subclass's program adds."""
+    if others := sorted(found.keys() - known.keys()):
+        raise NotImplementedError(
+            f"The program has sites that a Posterior does not keep: {', '.join(others)}. Call Pyro on it yourself."
+        )
+
+
 def _with_assignments(latents: Latents, model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
     """The state of a sampler at these latents, its assignments drawn given them."""
-    known = {"sticks", "weights", "concentration"}
-    parameters = {name: value for name, value in latents.items() if name not in known}
-    log_mixture = log_stick_weights(latents["sticks"].double())
-    components = partition.Components(log_mixture, parameters, latents["weights"])
+    latents = dict(latents)
+    sticks, weights = latents.pop("sticks"), latents.pop("weights")
+    concentration = latents.pop("concentration", data.X.new_tensor(model.concentration))
+    components = partition.Components(log_stick_weights(sticks.double()), latents, weights)
     uniforms = torch.rand(data.num_data, generator=generator, dtype=torch.float64, device=data.X.device)
     assignments = partition.draw_assignments(data, components, model, uniforms)
-    concentration = latents.get("concentration", data.X.new_tensor(model.concentration))
-    return PartitionState(assignments, latents["weights"], concentration)
+    return PartitionState(assignments, weights, concentration)
 
 
 @contextmanager
@@ -229,7 +245,9 @@ def _seeded(generator: torch.Generator) -> Iterator[None]:
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator.device))
     devices = [generator.device] if generator.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU
+        for device in devices:
+            torch.cuda.default_generators[device.index or 0].manual_seed(seed)
         yield
 
 

@@ -6,10 +6,12 @@ import pyro
 import pytest
 import torch
 
-from regbayes.inference import NUTS, Autoguide, Posterior
+from regbayes.inference import NUTS, Autoguide, Posterior, TruncationWarning
 from regbayes.models import DDPM, DPM, IHMM, DiagonalGaussian, Hinge, InfiniteSVM, Logistic, SphericalGaussian
 from regbayes.testing import check_kernel
 from regbayes.testing.enumeration import log_evidence
+
+pytestmark = pytest.mark.filterwarnings("ignore:All . components are occupied")
 
 X = torch.tensor([[-1.0], [-0.8], [0.9], [1.2]], dtype=torch.float64)
 Y = torch.tensor([0, 0, 1, 1])
@@ -89,3 +91,20 @@ def test_what_they_cannot_do_is_said() -> None:
         NUTS().fit(DPM(), X, checkpoint="chain.pt")
     with pytest.raises(NotImplementedError, match="IHMM has no Autoguide backend"):
         Autoguide().fit(IHMM(), X)
+
+
+def test_a_program_with_sites_of_its_own_is_refused() -> None:
+    class Wider(DPM):
+        def program(self, data):
+            pyro.sample("spread", pyro.distributions.LogNormal(data.X.new_zeros(()), 1.0))
+            super().program(data)
+
+    for backend in (NUTS(progress=False), Autoguide(progress=False)):
+        with pytest.raises(NotImplementedError, match="does not keep: spread"):
+            backend.fit(Wider(truncation=2), X)
+
+
+@pytest.mark.parametrize("backend", [NUTS(5, 5, max_tree_depth=2), Autoguide(num_steps=50, num_samples=5)], ids=repr)
+def test_a_truncation_that_binds_is_told(backend) -> None:
+    with pytest.warns(TruncationWarning, match=r"truncation=4, or with Gibbs\(\)"):
+        backend.fit(DPM(SphericalGaussian(), truncation=2), 20 * X)

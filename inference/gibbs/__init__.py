@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..backend import Backend
-from ..engine import Chain, Draw, Kernel, Schedule, TruncationWarning
+from ..engine import Chain, Draw, Kernel, Schedule
 from . import partition, sequence
 from .state import PartitionState, SequenceState
 
@@ -51,7 +50,7 @@ class Gibbs(Backend):
     num_chains: int = 1
     thinning: int = 1
     scan: str = "auto"
-    split_merge: int = 1
+    split_merge: int = 2
     num_generative: int = 10
     births: str = "exact"
     init: str | Tensor = "one"
@@ -103,15 +102,8 @@ class Gibbs(Backend):
 
     def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
         if self.scan == "blocked":
-            kept = [draw["assignments"] for chain in chains for draw in chain.draws]
-            if num_full := sum(len(torch.unique(assignments)) == model.truncation for assignments in kept):
-                warnings.warn(
-                    f"All {model.truncation} components are occupied in {num_full} of {len(kept)} draws, so the "
-                    f"truncation binds. Fit again with truncation={2 * model.truncation}, or with "
-                    f"scan={_INFINITE[model.structure]!r}.",
-                    TruncationWarning,
-                    stacklevel=3,
-                )
+            kept = [draw for chain in chains for draw in chain.draws]
+            self.warn_if_full(kept, model, f", or with scan={_INFINITE[model.structure]!r}")
         return [chain.draws for chain in chains]
 
     def _init(self, model: Any, data: Any, generator: torch.Generator, *, truncated: bool) -> PartitionState:

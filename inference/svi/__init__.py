@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..backend import Backend
-from ..engine import Chain, Draw, Kernel, Schedule, TruncationWarning
+from ..engine import Chain, Draw, Kernel, Schedule
 from ..posterior import Posterior
 from . import partition, sequence
 from .stream import NUM_FIRST, Stream
@@ -126,13 +125,7 @@ class SVI(Backend):
             update = sequence.update_paths if is_sequence else partition.update_responsibilities
             state = update(state, data, model)
         draw = kernel.draw(state, data, model)
-        if len(torch.unique(draw["assignments"])) == model.truncation:
-            warnings.warn(
-                f"All {model.truncation} components are occupied, so the truncation binds. "
-                f"Fit again with truncation={2 * model.truncation}.",
-                TruncationWarning,
-                stacklevel=4,
-            )
+        self.warn_if_full([draw], model)
         return [[draw]]
 
     def _stop(self, chain: Chain) -> bool:

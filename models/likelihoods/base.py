@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -121,7 +120,7 @@ class Likelihood(Config, ABC):
         slope, offset = self.divergence_terms(means)
         return torch.addmm(offset + self.divergence_base(X).unsqueeze(-1), X, slope.T, alpha=-1)
 
-    @cached_property
+    @property
     def num_statistics(self) -> int:
         """S, the width of `statistics` and of the natural hyperparameters."""
         return len(self.prior())
