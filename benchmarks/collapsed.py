@@ -129,7 +129,7 @@ def fit_blobs() -> None:
         X, z = blobs(num_data, 8, 20)
         posterior, mixture = None, BayesianGaussianMixture(n_components=40, covariance_type="full", random_state=0)
 
-        backend = Gibbs(scan="collapsed", num_warmup=30, num_samples=10, split_merge=20, seed=0)
+        backend = Gibbs(scan="collapsed", num_warmup=20, num_samples=10, split_merge=20, seed=0)
 
         def gibbs(X: np.ndarray = X, backend: Gibbs = backend) -> None:
             nonlocal posterior
