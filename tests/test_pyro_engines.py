@@ -77,7 +77,7 @@ def test_a_chain_of_nuts_repeats() -> None:
         (Autoguide(learning_rate=0.0), "learning_rate is 0.0"),
         (Autoguide(num_steps=0), "num_steps is 0"),
         (NUTS(num_samples=0), "num_samples is 0"),
-        (NUTS(max_tree_depth=1.5), "max_tree_depth is 1.5"),  # type: ignore[arg-type]
+        (NUTS(max_tree_depth=1.5), "max_tree_depth is 1.5"),
     ],
     ids=repr,
 )

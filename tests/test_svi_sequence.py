@@ -11,7 +11,7 @@ from torch.distributions import Beta, Dirichlet, Gamma
 from torch.utils.data import DataLoader
 
 from regbayes.inference import SVI, TruncationWarning
-from regbayes.inference.svi import sequence
+from regbayes.inference.svi import partition, sequence, sequence_steps
 from regbayes.inference.svi.hyperplanes import expect_sides
 from regbayes.models import DIH, IHMM
 from regbayes.models.likelihoods import PoissonGamma
@@ -372,8 +372,8 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
     target = sequence.update_classifiers(sequence.update_components(whole, data, model), data, model)
     errors = {}
     for buffer in (95, 20, 1):
-        blocks = [sequence.block(data, index, 10, buffer) for index in range(10)]
-        parts = [sequence.update_owned_paths(state, block, model) for block in blocks]
+        blocks = [sequence_steps.block(data, index, 10, buffer) for index in range(10)]
+        parts = [sequence_steps.update_owned_paths(state, block, model) for block in blocks]
         pairs = list(zip(parts, blocks, strict=True))
         own = torch.cat([part.responsibilities[block.owned] for part, block in pairs])
         errors[buffer] = float((own - whole.responsibilities).abs().max())
@@ -387,10 +387,10 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
         torch.testing.assert_close(bound, whole.bound, rtol=1e-11, atol=1e-9)
         # a path of the block that does not start the sequence says nothing of the start row
         other = replace(state, rows=torch.cat([state.rows[:-1], state.rows[-1:].flip(1) + 5.0]))
-        middle = sequence.block(data, 5, 10, 1)
-        one, two = (sequence.update_owned_paths(version, middle, model) for version in (state, other))
+        middle = sequence_steps.block(data, 5, 10, 1)
+        one, two = (sequence_steps.update_owned_paths(version, middle, model) for version in (state, other))
         torch.testing.assert_close(one.responsibilities, two.responsibilities, rtol=0, atol=0)
-        steps = [sequence.stochastic_sweep(state, block, model, delay=1.0, forgetting=0.7) for block in blocks]
+        steps = [sequence_steps.stochastic_sweep(state, block, model, delay=1.0, forgetting=0.7) for block in blocks]
         mean = torch.stack([step.bound for step in steps]).mean()
         torch.testing.assert_close(mean, whole.bound, rtol=1e-11, atol=1e-9)
         chi = sum(
@@ -400,10 +400,10 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
         torch.testing.assert_close(chi + model.likelihood.prior(), target.hyperparameters)
         ridges = [sequence.update_classifiers(part, block.data, model) for part, block in pairs]
         for index in (0, 1):
-            natural = [sequence._natural(ridge)[index] for ridge in ridges]
-            empty = sequence._natural(sequence.init(model, data, generator))[index]
+            natural = [partition._natural(ridge)[index] for ridge in ridges]
+            empty = partition._natural(sequence.init(model, data, generator))[index]
             mean = sum(value - empty for value in natural) + empty
-            torch.testing.assert_close(mean, sequence._natural(target)[index], rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(mean, partition._natural(target)[index], rtol=1e-8, atol=1e-9)
     assert errors[20] < 1e-4
     assert errors[1] > 10 * errors[20]
 
@@ -420,8 +420,8 @@ def test_blocks_together_are_the_whole_sequence_where_weights_underflow(rest, si
     rows[0, 0], rows[-1, 0] = 100.0, 1.0
     state = replace(state, rows=rows)
     whole, penalty = sequence.update_paths(state, data, model), sequence.kl(state, model)
-    blocks = [sequence.block(data, index, size, 120) for index in range(-(-120 // size))]
-    parts = [sequence.update_owned_paths(state, block, model) for block in blocks]
+    blocks = [sequence_steps.block(data, index, size, 120) for index in range(-(-120 // size))]
+    parts = [sequence_steps.update_owned_paths(state, block, model) for block in blocks]
     counts = torch.stack([part.counts for part in parts]).sum(0)
     torch.testing.assert_close(counts, whole.counts, rtol=0, atol=1e-9)
     for part, block in zip(parts, blocks, strict=True):
@@ -434,7 +434,7 @@ def test_blocks_together_are_the_whole_sequence_where_weights_underflow(rest, si
 
 def test_every_block_is_drawn_and_scaled(stream) -> None:
     _, data = problem_of(IHMM(), stream, lengths=[95])
-    drawn = [sequence.minibatch(data, 30, stream) for _ in range(40)]
+    drawn = [sequence_steps.minibatch(data, 30, stream) for _ in range(40)]
     assert {(batch.data.num_data, batch.owned.start, batch.owned.stop) for batch in drawn} == {
         (50, 0, 30),
         (70, 20, 50),
@@ -445,7 +445,7 @@ def test_every_block_is_drawn_and_scaled(stream) -> None:
     assert all(batch.at_start == (batch.owned.start == 0) for batch in drawn if batch.data.num_data != 70)
     points = {len(batch.data.steps) for batch in drawn}
     assert max(points) < 70  # missing rows stay missing
-    several = sequence.minibatch(problem_of(IHMM(), stream, lengths=[20, 30, 40])[1], 2, stream)
+    several = sequence_steps.minibatch(problem_of(IHMM(), stream, lengths=[20, 30, 40])[1], 2, stream)
     assert several.scale == 1.5
     assert len(several.data.lengths) == 2
 
@@ -455,17 +455,17 @@ def test_every_block_is_drawn_and_scaled(stream) -> None:
 def test_a_step_on_all_data_is_a_full_sweep(model, lengths, stream) -> None:
     model, data = problem_of(model, stream, lengths=lengths)
     state = replace(sequence.update_factors(climbed(model, data, stream), data, model), step=0)
-    batch = sequence.minibatch(data, 100, stream)
+    batch = sequence_steps.minibatch(data, 100, stream)
     chosen = batch.data
     if len(lengths) == 1:
         torch.testing.assert_close(chosen.X, data.X)
     full = sequence.update_factors(sequence.update_paths(state, chosen, model), chosen, model)
-    step = sequence.stochastic_sweep(state, batch, model, delay=0.0, forgetting=0.7)
+    step = sequence_steps.stochastic_sweep(state, batch, model, delay=0.0, forgetting=0.7)
     for name in ("hyperparameters", "rows", "sticks", "mean", "precision_tril", "concentration", "top_concentration"):
         torch.testing.assert_close(getattr(step, name), getattr(full, name), rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(step.bound, sequence.update_paths(state, chosen, model).bound, rtol=1e-12, atol=1e-9)
     assert step.responsibilities.shape == (0, 5)
-    small = sequence.stochastic_sweep(state, batch, model, delay=9.0, forgetting=1.0)
+    small = sequence_steps.stochastic_sweep(state, batch, model, delay=9.0, forgetting=1.0)
     expected = torch.lerp(state.hyperparameters, full.hyperparameters, 0.1)
     torch.testing.assert_close(small.hyperparameters, expected)
     torch.testing.assert_close(small.counts, torch.lerp(state.counts, full.counts, 0.1))
@@ -473,20 +473,20 @@ def test_a_step_on_all_data_is_a_full_sweep(model, lengths, stream) -> None:
 
 def test_first_steps_stand_for_all(stream) -> None:
     model, data = problem_of(IHMM(), stream, lengths=[95])
-    first = sequence.first_steps(data, 50, stream)
+    first = sequence_steps.first_steps(data, 50, stream)
     assert first.lengths == [5] * 10
     begins = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
     whole = data.spread(data.X)
     torch.testing.assert_close(first.spread(first.X), torch.cat([whole[begin : begin + 5] for begin in begins]))
     state = climbed(model, first, stream)
-    start = sequence.extrapolate(state, first, model, data)
+    start = sequence_steps.extrapolate(state, first, model, data)
     statistics = model.likelihood.weighted_statistics(first.X, state.responsibilities[first.steps])
     torch.testing.assert_close(start.hyperparameters, model.likelihood.prior() + 1.9 * statistics)
     torch.testing.assert_close(start.counts.sum(1)[-1], torch.tensor(1.0, dtype=torch.float64))
     torch.testing.assert_close(start.counts[:-1], 1.9 * state.counts[:-1])
-    assert sequence.first_steps(data, 95, stream) is data
+    assert sequence_steps.first_steps(data, 95, stream) is data
     _, several = problem_of(IHMM(), stream, lengths=[20, 30, 40])
-    assert sequence.first_steps(several, 45, stream).num_data >= 45
+    assert sequence_steps.first_steps(several, 45, stream).num_data >= 45
 
 
 # -- through the backend -----------------------------------------------------------------------------------------------

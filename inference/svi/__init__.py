@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
 from ..posterior import Posterior
-from . import partition, sequence
+from . import partition, sequence, sequence_steps
 from .stream import NUM_FIRST, Stream
 
 __all__ = ["SVI"]
@@ -168,14 +168,14 @@ def _step(
 def _init_sequence(model: Any, data: Any, generator: torch.Generator, *, backend: SVI) -> sequence.SequenceState:
     if not backend.batch_size:
         return sequence.init(model, data, generator)
-    first = sequence.first_steps(data, NUM_FIRST, generator)
+    first = sequence_steps.first_steps(data, NUM_FIRST, generator)
     state = sequence.init(model, first, generator)
     for _ in range(_FIRST_SWEEPS):
         before = state.bound
         state = sequence.sweep(state, first, model, generator)
         if state.bound - before <= backend.tolerance * first.num_data:
             break
-    return sequence.extrapolate(state, first, model, data)
+    return sequence_steps.extrapolate(state, first, model, data)
 
 
 def _step_sequence(
@@ -183,9 +183,9 @@ def _step_sequence(
 ) -> sequence.SequenceState:
     if not backend.batch_size or state.step >= backend.num_steps:
         return sequence.sweep(state, data, model, generator)
-    batch = sequence.minibatch(data, backend.batch_size, generator)
+    batch = sequence_steps.minibatch(data, backend.batch_size, generator)
     delay = backend.delay + batch.scale * min(1.0, NUM_FIRST / data.num_data)
-    return sequence.stochastic_sweep(state, batch, model, delay=delay, forgetting=backend.forgetting)
+    return sequence_steps.stochastic_sweep(state, batch, model, delay=delay, forgetting=backend.forgetting)
 
 
 _FIRST_SWEEPS = 50

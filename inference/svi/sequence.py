@@ -10,7 +10,7 @@ rows' normalizers, whose expectation has no closed form. As log Gamma(1 + x) is 
 and with it q(alpha) and q(gamma) are gamma densities. For a row with stickiness, b_jj = (1 - rho) beta_j + rho, and
 E log b_jj >= log((1 - rho) exp(E log beta_j) + rho), because log((1 - rho) exp(x) + rho) is convex in x. Both bounds
 are loose for alpha far above 1: compare ELBOs of this scheme with each other alone.
-Source: math/discriminative-clustering, sections 6 and 12, beta by version (ii); Hoffman et al. (2013) for the steps.
+Source: math/discriminative-clustering, sections 6 and 12, beta by version (ii). Minibatches are in `sequence_steps`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,19 +28,15 @@ from ...models.priors.hierarchical_dirichlet_process import row_means
 from ...models.sequence import Sequences, StateSpace
 from ..engine import Draw
 from ..markov import filter_states, smooth
-from ..ridge import Ridge, safe_cholesky, soft_ridge
+from ..ridge import Ridge, soft_ridge
 from ..seeding import far_apart
 from .hyperplanes import blend, expect_sides
-from .partition import _natural, _pairs
+from .partition import _pairs
 
 __all__ = [
     "SequenceState",
     "elbo",
-    "extrapolate",
-    "first_steps",
     "init",
-    "minibatch",
-    "stochastic_sweep",
     "summary",
     "sweep",
 ]
@@ -229,7 +225,7 @@ def update_classifiers(state: SequenceState, data: Sequences, model: StateSpace)
 def update_paths(state: SequenceState, data: Sequences, model: StateSpace) -> SequenceState:
     """q(z) by forward-backward with weights exp E log pi_jk and E log p(x_t | theta_k) + gain_tk; and the ELBO, which
     at these paths is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms."""
-    sides, emission = _emissions(state, data, model)
+    sides, emission = emissions(state, data, model)
     log_rows = state.expected_log_rows
     smoothed = smooth(log_rows[-1], log_rows[:-1], emission, data.lengths)
     counts = torch.cat([smoothed.transitions, smoothed.starts.unsqueeze(0)])
@@ -261,7 +257,7 @@ def observe(state: SequenceState, data: Sequences, model: StateSpace) -> Sequenc
 
 def elbo(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:
     """The bound of any state, [] float64; its paths need not be optimal."""
-    sides, emission = _emissions(state, data, model)
+    sides, emission = emissions(state, data, model)
     paths = _inner(state.responsibilities, emission) + _inner(state.counts, state.expected_log_rows) + state.entropy
     return paths + sides.rejection.sum(dtype=torch.float64) - kl(state, model)
 
@@ -291,128 +287,6 @@ def hierarchy_bound(state: SequenceState, model: StateSpace) -> Tensor:
     return rows + sticks - alpha_kl - gamma_kl
 
 
-# -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
-
-
-class Minibatch(NamedTuple):
-    """Sequences that stand for all, or a block of one long sequence with a margin on both sides of it."""
-
-    data: Sequences
-    scale: float  # all sequences or blocks, for each one here
-    owned: slice  # the steps that count, with the transition into each of them
-    at_start: bool = True  # the first step starts a sequence
-
-
-def minibatch(data: Sequences, size: int, generator: torch.Generator) -> Minibatch:
-    """`size` of several sequences, or one block of `size` steps of a single one with `_BUFFER` more on either side.
-
-    Messages are cut off at the ends of the buffer, where every state may enter; statistics are unbiased otherwise.
-    """
-    like: dict[str, Any] = {"generator": generator, "device": data.X.device}
-    num_sequences = len(data.lengths)
-    if num_sequences > 1:
-        chosen = torch.randperm(num_sequences, **like)[:size].tolist()
-        batch = data.sequences(chosen)
-        return Minibatch(batch, num_sequences / len(chosen), slice(0, batch.num_data))
-    num_blocks = math.ceil(data.num_data / size)
-    return block(data, int(torch.randint(num_blocks, (), **like)), size, _BUFFER)
-
-
-def block(data: Sequences, index: int, size: int, buffer: int) -> Minibatch:
-    """Block number `index` of one sequence."""
-    begin, end = index * size, min((index + 1) * size, data.num_data)
-    first, last = max(0, begin - buffer), min(data.num_data, end + buffer)
-    scale = math.ceil(data.num_data / size)
-    return Minibatch(_windows(data, [first], last - first), scale, slice(begin - first, end - first), first == 0)
-
-
-def update_owned_paths(state: SequenceState, batch: Minibatch, model: StateSpace) -> SequenceState:
-    """`update_paths` for the steps that a minibatch owns; all else in the state is as if there were no other steps.
-
-    Owned steps are in copies of the states, of the same weights: the moves into copies are those that count. The log
-    normalizer is that of the owned steps given those before them.
-    """
-    data, own = batch.data, batch.owned
-    if own == slice(0, data.num_data) and batch.at_start:
-        return update_paths(state, data, model)
-    sides, emission = _emissions(state, data, model)
-    log_rows, T = state.expected_log_rows, model.truncation
-    start, transition = log_rows[-1], log_rows[:-1]
-    if not batch.at_start:
-        start = torch.zeros_like(start)  # every state may enter
-    owned = torch.zeros(data.num_data, dtype=torch.bool, device=emission.device)
-    owned[own] = True
-    both = [emission.masked_fill(steps.unsqueeze(1), -torch.inf) for steps in (owned, ~owned)]
-    smoothed = smooth(start.repeat(2), transition.repeat(2, 2), torch.cat(both, 1), data.lengths)
-    moves = smoothed.transitions[:T, T:] + smoothed.transitions[T:, T:]
-    counts = torch.cat([moves, smoothed.starts[T:].unsqueeze(0)])
-    until, before = (_log_weight(start, transition, emission[:end]) for end in (own.stop, own.start))
-    log_normalizer = until - before
-    kept, r = owned[data.steps], smoothed.marginals[:, T:].to(data.X)
-    precision, shift = blend(sides, r[data.steps])
-    bound = log_normalizer + sides.rejection[kept].sum(dtype=torch.float64) - kl(state, model)
-    kept = kept.to(precision).view(-1, 1, 1)
-    return replace(
-        state,
-        responsibilities=r,
-        counts=counts,
-        precision=kept * precision,
-        shift=kept * shift,
-        bound=bound,
-        step=state.step + 1,
-    )
-
-
-def stochastic_sweep(
-    state: SequenceState, batch: Minibatch, model: StateSpace, *, delay: float, forgetting: float
-) -> SequenceState:
-    """Natural parameters move by rho = (t + delay)^-forgetting towards the optimum of a batch that stands for all.
-
-    For the rows, it is the expected transitions that move; sticks, alpha and gamma then follow as in a full sweep.
-    The recorded bound is the batch's estimate at the factors from before the step.
-    """
-    rho = (state.step + 1 + delay) ** -forgetting
-    local = update_owned_paths(state, batch, model)
-    target = update_classifiers(update_components(_scaled(local, batch.scale), batch.data, model), batch.data, model)
-    gram, linear = (torch.lerp(*pair, rho) for pair in zip(_natural(local), _natural(target), strict=True))
-    tril = safe_cholesky(gram)
-    penalty = kl(state, model)
-    moved = replace(
-        local,
-        hyperparameters=torch.lerp(local.hyperparameters, target.hyperparameters, rho),
-        counts=torch.lerp(state.counts, target.counts, rho),
-        mean=torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT,
-        precision_tril=tril,
-        responsibilities=local.responsibilities[:0],  # those of a minibatch are of no use to a full sweep
-        precision=local.precision[:0],
-        shift=local.shift[:0],
-        bound=batch.scale * (local.bound + penalty) - penalty,
-    )
-    return update_rows(moved, model)
-
-
-def first_steps(data: Sequences, num_steps: int, generator: torch.Generator) -> Sequences:
-    """About `num_steps` steps from which a stochastic fit starts: some sequences, or ten windows of a single one."""
-    if data.num_data <= num_steps:
-        return data
-    if len(data.lengths) == 1:
-        size = max(1, num_steps // _NUM_WINDOWS)
-        begins = torch.linspace(0, data.num_data - size, _NUM_WINDOWS).long().tolist()
-        return _windows(data, begins, size)
-    order = torch.randperm(len(data.lengths), generator=generator, device=data.X.device).tolist()
-    total = torch.tensor([data.lengths[sequence] for sequence in order]).cumsum(0)
-    return data.sequences(order[: 1 + int((total < num_steps).sum())])
-
-
-def extrapolate(state: SequenceState, first: Sequences, model: StateSpace, data: Sequences) -> SequenceState:
-    """Factors as if the first steps stood for all: where stochastic steps start."""
-    scale, starts = data.num_data / first.num_data, len(data.lengths) / len(first.lengths)
-    scaled = _scaled(state, scale)
-    scaled = replace(scaled, counts=torch.cat([scaled.counts[:-1], starts * state.counts[-1:]]))
-    none = state.responsibilities[:0]
-    return replace(update_factors(scaled, first, model), responsibilities=none, step=0)
-
-
 # -- what the engine asks ----------------------------------------------------------------------------------------------
 
 
@@ -439,14 +313,14 @@ def summary(state: SequenceState, data: Sequences, model: StateSpace) -> Draw:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _emissions(state: SequenceState, data: Sequences, model: StateSpace) -> tuple[Any, Tensor]:
+def emissions(state: SequenceState, data: Sequences, model: StateSpace) -> tuple[Any, Tensor]:
     """Both sides of the hyperplanes at the observed steps, and E log p(x_t | theta_k) + gain_tk [N, T] float64."""
     sides = expect_sides(data.points.features, state.classifiers, model.loss)
     density = model.likelihood.expected_log_density(data.X, state.hyperparameters)
     return sides, data.spread(density + sides.gain).double()
 
 
-def _log_weight(start: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
+def log_weight(start: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
     """log of the total weight of all paths through these steps [], 0 without any."""
     if not len(emission):
         return emission.new_zeros(())
@@ -531,29 +405,6 @@ def _independent_counts(r: Tensor, starts: Tensor) -> Tensor:
     return torch.cat([before.T @ r[1:], r[starts].sum(0, keepdim=True)])
 
 
-def _scaled(state: SequenceState, scale: float) -> SequenceState:
-    """As if there were `scale` times as many steps like these."""
-    return replace(
-        state,
-        responsibilities=scale * state.responsibilities,
-        counts=scale * state.counts,
-        precision=scale * state.precision,
-        shift=scale * state.shift,
-    )
-
-
-def _windows(data: Sequences, begins: list[int], size: int) -> Sequences:
-    """Windows of `size` steps of one sequence, as sequences of their own; they may overlap."""
-    begin = torch.tensor(begins, device=data.steps.device)
-    first, last = torch.searchsorted(data.steps, begin), torch.searchsorted(data.steps, begin + size)
-    kept = torch.cat([torch.arange(*pair, device=begin.device) for pair in zip(first, last, strict=True)])
-    offset = size * torch.arange(len(begins), device=begin.device) - begin
-    steps = data.steps[kept] + offset.repeat_interleave(last - first)
-    return Sequences(data.points.rows(kept), steps, [size] * len(begins))
-
-
-_BUFFER = 20  # steps before and after a block: messages that start there are exact to about 6e-10
-_NUM_WINDOWS = 10
 _NUM_CLIMBS = 30  # L-BFGS iterations for the sticks and alpha in each sweep
 _SETTLED = 1e-2  # rise of the bound, in nats per step, below which merges are tried
 _MERGE_ROUNDS = 3

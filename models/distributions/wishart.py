@@ -15,7 +15,7 @@ from torch.types import _size
 __all__ = ["FromLogCholesky", "PrecisionMatrix", "PrecisionWishart", "cholesky", "log_diagonal"]
 
 
-class PrecisionMatrix(type(constraints.positive_definite)):  # type: ignore[misc]
+class PrecisionMatrix(type(constraints.positive_definite)):  # type: ignore[misc]  # torch hides the class
     """Positive definite matrices, `biject_to` of which is `FromLogCholesky`."""
 
 
@@ -76,7 +76,7 @@ class PrecisionWishart(dist.TorchDistribution):
     which torch has not given its own, so that Pyro's autoguides and NUTS take the site.
     """
 
-    arg_constraints = {"df": constraints.positive, "factor": constraints.lower_cholesky}  # noqa: RUF012
+    arg_constraints = {"df": constraints.positive, "factor": constraints.lower_cholesky}  # noqa: RUF012 (torch's own interface)
     support = PrecisionMatrix()
     has_rsample = True
 

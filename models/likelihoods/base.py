@@ -120,14 +120,9 @@ class Likelihood(Config, ABC):
         slope, offset = self.divergence_terms(means)
         return torch.addmm(offset + self.divergence_base(X).unsqueeze(-1), X, slope.T, alpha=-1)
 
-    @property
-    def num_statistics(self) -> int:
-        """S, the width of `statistics` and of the natural hyperparameters."""
-        return len(self.prior())
-
     def weighted_statistics(self, X: Tensor, responsibilities: Tensor) -> Tensor:
         """sum_n r_nk statistics(x_n), [K, S], from responsibilities [N, K]; chunks are added up in double precision."""
-        total = X.new_zeros(responsibilities.shape[1], self.num_statistics, dtype=torch.float64)
+        total = X.new_zeros(responsibilities.shape[1], len(self.prior()), dtype=torch.float64)
         for rows in row_chunks(X, total.shape[1] + total.shape[0]):
             total += responsibilities[rows].T @ self.statistics(X[rows])
         return total.to(X.dtype)
@@ -137,7 +132,7 @@ class Likelihood(Config, ABC):
 
         A product with one-hot rows: unlike `index_add_` it is the same in every run on a GPU.
         """
-        total = X.new_zeros(num_components, self.num_statistics, dtype=torch.float64)
+        total = X.new_zeros(num_components, len(self.prior()), dtype=torch.float64)
         labels = torch.arange(num_components, device=X.device)
         for rows in row_chunks(X, total.shape[1] + num_components):
             members = (assignments[rows] == labels.unsqueeze(1)).to(X.dtype)
