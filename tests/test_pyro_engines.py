@@ -31,6 +31,12 @@ def test_nuts_has_the_exact_co_assignments_of_classifiers() -> None:
     )
 
 
+@pytest.mark.slow
+def test_nuts_has_the_exact_co_assignments_of_components_that_repel() -> None:
+    model = DDPM(SphericalGaussian(variance=0.5), Logistic(), weight_scale=4.0, intercept=0.0, truncation=2)
+    check_kernel(NUTS(num_samples=250, num_warmup=80, max_tree_depth=4, progress=False), model, NEAR)
+
+
 @pytest.mark.parametrize(
     ("model", "y"),
     [
