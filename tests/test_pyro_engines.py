@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from regbayes.inference import NUTS, Autoguide, Posterior, TruncationWarning
-from regbayes.models import DDPM, DPM, IHMM, DiagonalGaussian, Hinge, InfiniteSVM, Logistic, SphericalGaussian
+from regbayes.models import (
+    DDPM,
+    DPM,
+    IHMM,
+    DiagonalGaussian,
+    FullGaussian,
+    Hinge,
+    InfiniteSVM,
+    Logistic,
+    SphericalGaussian,
+)
 from regbayes.testing import check_kernel
 from regbayes.testing.enumeration import log_evidence
 
@@ -29,6 +39,13 @@ def test_nuts_has_the_exact_co_assignments_of_classifiers() -> None:
     check_kernel(
         NUTS(num_samples=250, num_warmup=80, max_tree_depth=4, progress=False), model, NEAR, torch.tensor([0, 1, 0, 1])
     )
+
+
+@pytest.mark.slow
+def test_nuts_has_the_exact_co_assignments_of_full_covariances() -> None:
+    model = DPM(FullGaussian(mean_precision=0.5, degrees_of_freedom=4.0, scale=0.5), truncation=2)
+    rows = torch.cat([NEAR, NEAR[[1, 3, 0, 2]]], 1)
+    check_kernel(NUTS(num_samples=250, num_warmup=80, max_tree_depth=4, progress=False), model, rows)
 
 
 @pytest.mark.slow
