@@ -38,10 +38,13 @@ from regbayes.models import (
     DPM,
     IHMM,
     DiagonalGaussian,
+    DirichletProcess,
     FullGaussian,
     Hinge,
     Logistic,
     MultinomialDirichlet,
+    PrincipalDirections,
+    StateSpace,
 )
 
 Labels = np.ndarray
@@ -131,7 +134,7 @@ def mnist(runs: int) -> None:
     """Counts of ink in steps of 16 grey levels; one Dirichlet parameter for all."""
     data = load("mnist")
     rows = [np.random.default_rng(run).permutation(len(data.X))[:1000] for run in range(runs)]
-    options = {"hinge": Hinge(10.0), "proportions": True, "num_directions": 10, "weight_scale": 40.0}
+    options = {"hinge": Hinge(10.0), "feature_map": PrincipalDirections(10, proportions=True), "weight_scale": 40.0}
     methods = clusterings(MultinomialDirichlet(5.0), 10, lambda run: np.round(data.X[rows[run]] / 16), **options)
     table(methods, lambda run: data.y[rows[run]], runs)
 
@@ -189,9 +192,9 @@ def sequences(name: str) -> Iterator[tuple[str, np.ndarray, Labels, list[int]]]:
 def models_of_states() -> dict[str, Any]:
     family = DiagonalGaussian()
     return {
-        "DPM": DPM(family, concentration_prior=(1.0, 1.0)),
-        "DDPM-S": DDPM(family, Hinge(0.3), concentration_prior=(1.0, 1.0)),
-        "DDPM-L": DDPM(family, Logistic(), concentration_prior=(1.0, 1.0)),
+        "DPM": DPM(family, prior=DirichletProcess(concentration_prior=(1.0, 1.0))),
+        "DDPM-S": DDPM(family, Hinge(0.3), prior=DirichletProcess(concentration_prior=(1.0, 1.0))),
+        "DDPM-L": DDPM(family, Logistic(), prior=DirichletProcess(concentration_prior=(1.0, 1.0))),
         "IHMM": IHMM(family),
         "DIH-S": DIH(family, Hinge(0.3)),
         "DIH-L": DIH(family, Logistic()),
@@ -204,7 +207,7 @@ def states(name: str) -> None:
         rows, models = torch.from_numpy(StandardScaler().fit_transform(X)), models_of_states()
 
         def fit(model: Any, rows: Any = rows, lengths: Any = lengths) -> Callable[[int], Labels]:
-            options = {"lengths": lengths} if model.structure == "sequence" else {}
+            options = {"lengths": lengths} if isinstance(model, StateSpace) else {}
             return lambda run: gibbs(model, rows, run, **options)
 
         table({name: fit(model) for name, model in models.items()}, lambda run, truth=truth: truth, 3)
@@ -217,7 +220,7 @@ def curve() -> None:
     rows = torch.from_numpy(StandardScaler().fit_transform(X))
     print(f"{'sweep':14}" + "".join(f"{mark:>14}" for mark in marks))
     for name, model in models_of_states().items():
-        options = {"lengths": lengths} if model.structure == "sequence" else {}
+        options = {"lengths": lengths} if isinstance(model, StateSpace) else {}
         backend = Gibbs(num_warmup=0, num_samples=marks[-1], num_generative=10, progress=False)
         posterior = backend.fit(model, rows, **options)
         draws, seconds = posterior.samples["assignments"], posterior.trace.seconds[0]
@@ -229,6 +232,7 @@ def curve() -> None:
 def cost() -> None:
     """Scan and draw of the hyperplanes for N = 2,000 points in 10 dimensions around K centres."""
     from regbayes.inference.gibbs import collapsed, partition
+    from regbayes.inference.gibbs.classifiers import draw_weights
 
     rng = np.random.default_rng(0)
     print(f"{'K':>5}{'scan, us a point':>18}{'per point and K':>17}{'hyperplanes, ms':>17}")
@@ -245,7 +249,7 @@ def cost() -> None:
             state = collapsed.scan(state, data, model, generator)
             scan.append(time.process_time() - started)
             started = time.process_time()
-            partition.draw_weights(state, data, model, generator)
+            draw_weights(state, data, model, generator)
             hyperplanes.append(time.process_time() - started)
         point = 1e6 * np.median(scan) / 2000
         print(f"{num_clusters:5}{point:18.2f}{point / num_clusters:17.3f}{1e3 * np.median(hyperplanes):17.1f}")

@@ -46,7 +46,7 @@ def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
     X, z = torch.from_numpy(X), torch.from_numpy(np.unique(z, return_inverse=True)[1])
     model = DPM(likelihood=getattr(likelihoods, family)()).resolve(X)
     data, generator = model.data(X), torch.Generator().manual_seed(0)
-    state = PartitionState(z, X.new_zeros(int(z.max()) + 1, 0, 0), X.new_tensor(1.0))
+    state = PartitionState(z, X.new_zeros(int(z.max()) + 1, 0, 0), model.prior.start(X))
 
     def scan() -> None:
         nonlocal state

@@ -24,7 +24,7 @@ from sklearn.svm import SVC, LinearSVC
 from regbayes.datasets import load
 from regbayes.estimators import Classifier
 from regbayes.inference import Gibbs, SmallVariance
-from regbayes.models import CrammerSinger, Hinge, InfiniteSVM, Loss, SphericalGaussian
+from regbayes.models import CrammerSinger, Hinge, InfiniteSVM, Loss, SphericalGaussian, Standardized
 
 
 def model(loss: Loss, weight_scale: float) -> InfiniteSVM:
@@ -84,7 +84,9 @@ def protein() -> None:
         """M2DPM on features whose inner products are a Gaussian kernel, so that they must not be standardized."""
         gamma, weight_scale, number = setting
         loss = CrammerSinger()
-        kernel = InfiniteSVM(SphericalGaussian(), loss, weight_scale=weight_scale, feature_loc=0.0, feature_scale=1.0)
+        kernel = InfiniteSVM(
+            SphericalGaussian(), loss, weight_scale=weight_scale, feature_map=Standardized(loc=0.0, scale=1.0)
+        )
         backend = SmallVariance(num_components=number, max_steps=30, progress=False)
         features = Nystroem(gamma=gamma, n_components=len(X), random_state=0)
         return make_pipeline(features, Classifier(kernel, backend)).fit(X, y)

@@ -42,8 +42,8 @@ def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
     states, num_states = torch.from_numpy(z), int(z.max()) + 1
     model, data = IHMM(getattr(likelihoods, family)()).prepare(torch.from_numpy(X))
     base = torch.full((num_states + 1,), 1 / (num_states + 1), dtype=torch.float64)
-    one, none = base.new_tensor(1.0), data.X.new_zeros(num_states, 0, 0)
-    state, generator = SequenceState(states, none, base, one, one), torch.Generator().manual_seed(0)
+    none, generator = data.X.new_zeros(num_states, 0, 0), torch.Generator().manual_seed(0)
+    state = SequenceState(states, none, base, model.prior.start(data.X))
 
     def scan() -> None:
         nonlocal state

@@ -27,7 +27,17 @@ from tqdm import tqdm
 
 from regbayes.datasets import make_setting_one, make_setting_two
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.models import DPM, DiagonalGaussian, Hinge, InfiniteSVM, Likelihood, Logistic, Loss, SphericalGaussian
+from regbayes.models import (
+    DPM,
+    DiagonalGaussian,
+    Hinge,
+    InfiniteSVM,
+    Likelihood,
+    Logistic,
+    Loss,
+    SphericalGaussian,
+    Standardized,
+)
 
 TUNING_ROWS = 2000  # cross-validation uses at most so many training rows, for every contestant
 LOSSES: dict[str, list[tuple[Loss, float]]] = {  # with the weight scales to try
@@ -61,7 +71,7 @@ class ClusteredSVC:
 
 
 def model(likelihood: Likelihood, loss: tuple[Loss, float]) -> InfiniteSVM:
-    return InfiniteSVM(likelihood, loss[0], weight_scale=loss[1], intercept=10.0)
+    return InfiniteSVM(likelihood, loss[0], feature_map=Standardized(intercept=10.0), weight_scale=loss[1])
 
 
 def choose(candidates: list[Any], fit: Callable[..., Any], X: np.ndarray, y: np.ndarray, folds: int) -> Any:

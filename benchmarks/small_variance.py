@@ -35,7 +35,7 @@ def blobs(num_data: int, num_features: int, num_clusters: int, spread: float = 3
 
 def sweeper(X: np.ndarray, starts: np.ndarray, with_labels: bool) -> Callable[[], object]:
     """A sweep from given centres; the penalty is so large that no component opens."""
-    from regbayes.inference.small_variance import partition
+    from regbayes.inference.small_variance import descent
     from regbayes.inference.small_variance.problem import Problem
     from regbayes.models import DPM, InfiniteSVM, SphericalGaussian
 
@@ -43,7 +43,7 @@ def sweeper(X: np.ndarray, starts: np.ndarray, with_labels: bool) -> Callable[[]
     y = (rows[:, 0] + torch.randn(len(X), generator=torch.Generator().manual_seed(0)) > 0).long()
     model = InfiniteSVM(likelihood).resolve(rows, y) if with_labels else DPM(likelihood).resolve(rows)
     problem = Problem.of(model, model.data(rows, y), 1.0)
-    state = partition.init(problem, 1e12)
+    state = descent.init(problem, 1e12)
     state = replace(
         state,
         centers=model.likelihood.coordinates(torch.from_numpy(starts)),
@@ -51,8 +51,8 @@ def sweeper(X: np.ndarray, starts: np.ndarray, with_labels: bool) -> Callable[[]
         grows=False,
     )
     generator = torch.Generator().manual_seed(0)
-    state = replace(partition.sweep(state, problem, generator), settled=False, grows=False)
-    return lambda: partition.sweep(state, problem, generator)
+    state = replace(descent.sweep(state, problem, generator), settled=False, grows=False)
+    return lambda: descent.sweep(state, problem, generator)
 
 
 def iteration() -> None:
@@ -129,7 +129,7 @@ print(json.dumps(results))
 
 
 def pdc(python: str) -> None:
-    from regbayes.inference.small_variance import partition
+    from regbayes.inference.small_variance import descent
     from regbayes.inference.small_variance.problem import Problem
     from regbayes.models import DPM, SphericalGaussian
 
@@ -147,9 +147,9 @@ def pdc(python: str) -> None:
                 rows = torch.from_numpy(X)
                 model = DPM(SphericalGaussian(variance=1.0)).resolve(rows)
                 problem = Problem.of(model, model.data(rows), 1.0)
-                state, generator = partition.init(problem, delta / 2), torch.Generator().manual_seed(seed)
+                state, generator = descent.init(problem, delta / 2), torch.Generator().manual_seed(seed)
                 while state.objective > target and not state.converged:
-                    state = partition.sweep(state, problem, generator)
+                    state = descent.sweep(state, problem, generator)
                 if state.objective > target:
                     raise RuntimeError(f"stopped at {state.objective}, above {target}")
 

@@ -45,64 +45,61 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="regbayes", description=__doc__)
     parser.add_argument("--version", action="version", version=f"regbayes {version('regbayes')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    _add_compare(commands)
+    _add_fit(commands)
+    _add_predict(commands)
+    _add_cluster(commands)
+    info = _command(commands, "info", "describe a saved posterior", _info)
+    info.add_argument("--posterior", metavar="FILE", required=True)
+    info.add_argument("--json", action="store_true", help="machine-readable")
+    return parser
 
+
+def _add_compare(commands: Any) -> None:
     compare = _command(commands, "compare", "cross-validate the infinite SVM under every backend beside SVMs", _compare)
     _data_options(compare, "table with a header row; default: scikit-learn's breast cancer")
     compare.add_argument("--model", choices=_MODELS[:1], default=_MODELS[0])
     _likelihood_option(compare)
     compare.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: all")
     compare.add_argument("--folds", type=_integer(2), default=5, help="default: 5")
-    compare.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
-    compare.add_argument(
-        "--out", metavar="DIR", default="regbayes-out", help="for the picture; default: ./regbayes-out"
-    )
-    compare.add_argument("--json", action="store_true", help="machine-readable results on standard output")
+    _seed_option(compare)
+    _report_options(compare, "for the picture")
 
+
+def _add_fit(commands: Any) -> None:
     fit = _command(commands, "fit", "fit a model to a CSV file and save the posterior", _fit)
     _data_options(fit, "table with a header row", required=True)
-    fit.add_argument(
-        "--model", choices=_MODELS, default=_MODELS[0], help="default: InfiniteSVM; DPM clusters, without --target"
-    )
+    text = "default: InfiniteSVM; DPM clusters, without --target"
+    fit.add_argument("--model", choices=_MODELS, default=_MODELS[0], help=text)
     _likelihood_option(fit)
     fit.add_argument("--inference", choices=_BACKENDS, default=_BACKENDS[0], help="default: small_variance")
-    fit.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
+    _seed_option(fit)
     fit.add_argument("--output", metavar="FILE", required=True, help="the posterior")
 
+
+def _add_predict(commands: Any) -> None:
     predict = _command(commands, "predict", "label the rows of a CSV file with a saved posterior", _predict)
     predict.add_argument("--posterior", metavar="FILE", required=True)
-    predict.add_argument(
-        "--data", metavar="FILE.csv", required=True, help="table with the columns of the fit, in any order"
-    )
+    text = "table with the columns of the fit, in any order"
+    predict.add_argument("--data", metavar="FILE.csv", required=True, help=text)
     predict.add_argument("--output", metavar="FILE.csv", help="default: standard output")
 
+
+def _add_cluster(commands: Any) -> None:
     cluster = _command(commands, "cluster", "find clusters of rows, or states over time, and label the table", _cluster)
     cluster.add_argument("--data", metavar="FILE.csv", required=True, help="table with a header row")
-    cluster.add_argument(
-        "--time", metavar="COLUMN", help="the rows are one sequence in the order of this column: find states"
-    )
-    cluster.add_argument(
-        "--lengths", metavar="N,N,...", help="the rows are sequences of these lengths, one after another: find states"
-    )
+    text = "the rows are one sequence in the order of this column: find states"
+    cluster.add_argument("--time", metavar="COLUMN", help=text)
+    text = "the rows are sequences of these lengths, one after another: find states"
+    cluster.add_argument("--lengths", metavar="N,N,...", help=text)
     cluster.add_argument("--truth", metavar="COLUMN", help="known labels, to compare with; not a feature")
-    cluster.add_argument(
-        "--model",
-        choices=_CLUSTERINGS,
-        action="append",
-        help="repeatable; default: DPM and DDPM-S, or IHMM and DIH-S with --time or --lengths",
-    )
+    text = "repeatable; default: DPM and DDPM-S, or IHMM and DIH-S with --time or --lengths"
+    cluster.add_argument("--model", choices=_CLUSTERINGS, action="append", help=text)
     cluster.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: gibbs")
     text = "of a cluster's rows; default: full for up to 50 features, else diagonal"
     cluster.add_argument("--likelihood", choices=(*_LIKELIHOODS, "multinomial"), help=text)
-    cluster.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
-    cluster.add_argument(
-        "--out", metavar="DIR", default="regbayes-out", help="for labels and picture; default: ./regbayes-out"
-    )
-    cluster.add_argument("--json", action="store_true", help="machine-readable results on standard output")
-
-    info = _command(commands, "info", "describe a saved posterior", _info)
-    info.add_argument("--posterior", metavar="FILE", required=True)
-    info.add_argument("--json", action="store_true", help="machine-readable")
-    return parser
+    _seed_option(cluster)
+    _report_options(cluster, "for labels and picture")
 
 
 def _command(commands: Any, name: str, summary: str, run: Callable[..., None]) -> argparse.ArgumentParser:
@@ -121,6 +118,16 @@ def _data_options(parser: argparse.ArgumentParser, text: str, required: bool = F
 def _likelihood_option(parser: argparse.ArgumentParser) -> None:
     text = "covariance of the Gaussian components; default: full for up to 50 features, else diagonal"
     parser.add_argument("--likelihood", choices=_LIKELIHOODS, help=text)
+
+
+def _seed_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=_integer(0), default=0, help="default: 0")
+
+
+def _report_options(parser: argparse.ArgumentParser, text: str) -> None:
+    folder = "regbayes-out"
+    parser.add_argument("--out", metavar="DIR", default=folder, help=f"{text}; default: ./{folder}")
+    parser.add_argument("--json", action="store_true", help="machine-readable results on standard output")
 
 
 def _integer(least: int) -> Callable[[str], int]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import normalized_mutual_info_score
 
-from ..inference import Posterior
+from ..inference import PartitionPosterior, SequencePosterior
 from ..inference.partitions import pair_f1
 from .compare import final_value, output_folder, quiet_and_single_threaded
 from .errors import CommandError
@@ -23,6 +23,8 @@ from .setups import STATE_MODELS, TABLE_MODELS, backend_of, clustering_model
 from .tables import Table, aligned, listed, read_table
 
 __all__ = ["cluster"]
+
+Clustered = PartitionPosterior | SequencePosterior
 
 
 @dataclass(frozen=True)
@@ -128,20 +130,21 @@ def _models(options: argparse.Namespace, problem: Problem) -> list[str]:
     return chosen
 
 
-def _fit(name: str, backend: str, problem: Problem, options: argparse.Namespace) -> Posterior:
+def _fit(name: str, backend: str, problem: Problem, options: argparse.Namespace) -> Clustered:
     model = clustering_model(name, options.likelihood, problem.X.shape[1])
     lengths = problem.lengths if name in STATE_MODELS else None
-    return backend_of(backend, options.seed).fit(model, problem.X, lengths=lengths)
+    posterior: Clustered = backend_of(backend, options.seed).fit(model, problem.X, lengths=lengths)
+    return posterior
 
 
-def _labels(posterior: Posterior) -> NDArray[np.int64]:
+def _labels(posterior: Clustered) -> NDArray[np.int64]:
     """Clusters [N] of the point partition, numbered by size from 0."""
     _, index, counts = np.unique(posterior.partition().cpu().numpy(), return_inverse=True, return_counts=True)
     return np.argsort(np.argsort(-counts, kind="stable"))[index]
 
 
 def _result(
-    name: str, backend: str, posterior: Posterior, found: NDArray[np.int64], seconds: float, problem: Problem
+    name: str, backend: str, posterior: Clustered, found: NDArray[np.int64], seconds: float, problem: Problem
 ) -> Result:
     nmi = f1 = None
     if problem.truth is not None:

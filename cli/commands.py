@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..inference import Posterior
+from ..inference import PartitionPosterior, Posterior
 from .errors import CommandError, reported
 from .setups import backend_of, model_of
 from .tables import Table, check_labels, features_and_labels, listed, read_table
@@ -81,7 +81,7 @@ def info(options: argparse.Namespace) -> None:
         print(f"{component['component']:>9}  {component['rows']:>6}  {strongest}")
 
 
-def _facts(posterior: Posterior) -> dict[str, Any]:
+def _facts(posterior: PartitionPosterior) -> dict[str, Any]:
     draw = posterior.representative
     sizes = torch.bincount(posterior.samples["assignments"][draw])
     backend = {name: value for name, value in posterior.backend.get_params().items() if name != "progress"}
@@ -113,9 +113,9 @@ def _strongest(weights: torch.Tensor, names: list[str], most: int = 3) -> dict[s
     return {names[index]: float(size[index]) for index in order}
 
 
-def _load(path: str) -> Posterior:
+def _load(path: str) -> PartitionPosterior:
     with reported():
-        posterior = Posterior.load(path)
+        posterior: PartitionPosterior = Posterior.load(path)
     if "features" not in posterior.metadata:
         raise CommandError(f"{path!r} has no column names; it was not written by `regbayes fit`.")
     return posterior

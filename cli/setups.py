@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..inference import SVI, Gibbs, SmallVariance
-from ..inference.backend import Backend
+from ..inference import SVI, Backend, Gibbs, SmallVariance
 from ..models import (
     DDPM,
     DIH,
@@ -48,9 +47,9 @@ def clustering_model(name: str, likelihood: str | None, num_features: int) -> Mi
     family = MultinomialDirichlet() if counts else LIKELIHOODS[likelihood or default]()
     kind, _, variant = name.partition("-")
     plain: dict[str, type[Mixture | StateSpace]] = {"DPM": DPM, "DDPM": DDPM, "IHMM": IHMM, "DIH": DIH}
-    model = plain[kind]().set_params(likelihood=family, concentration_prior=(1.0, 1.0))
+    model = plain[kind]().set_params(likelihood=family, prior__concentration_prior=(1.0, 1.0))
     if variant:
-        model.set_params(loss=Hinge() if variant == "S" else Logistic(), proportions=counts)
+        model.set_params(loss=Hinge() if variant == "S" else Logistic(), feature_map__proportions=counts)
     return model
 
 

@@ -43,6 +43,7 @@ class Synthetic:
 
     @property
     def num_components(self) -> int:
+        """K."""
         return len(self.locs)
 
     @property

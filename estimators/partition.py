@@ -14,8 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, ClusterMixin, Regressor
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..inference import SVI, Posterior, SmallVariance
-from ..inference.backend import Backend
+from ..inference import SVI, Backend, PartitionPosterior, SmallVariance
 from ..models import DPM, EpsilonInsensitive, InfiniteSVM, Mixture
 
 __all__ = ["Classifier", "Clusterer", "Regressor"]
@@ -24,7 +23,7 @@ __all__ = ["Classifier", "Clusterer", "Regressor"]
 class _PosteriorEstimator(BaseEstimator):
     """What the estimators share: the two parts, and data checked as scikit-learn does."""
 
-    posterior_: Posterior
+    posterior_: PartitionPosterior
 
     def __init__(self, model: Mixture | None = None, inference: Backend | None = None) -> None:
         self.model = model

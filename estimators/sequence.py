@@ -10,8 +10,7 @@ from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..inference import SVI, SequencePosterior
-from ..inference.backend import Backend
+from ..inference import SVI, Backend, SequencePosterior, structure_of
 from ..models import IHMM, StateSpace
 
 __all__ = ["SequenceClusterer"]
@@ -53,13 +52,11 @@ class SequenceClusterer(ClusterMixin, BaseEstimator):
         """Fit copies of the model and the backend to the steps X [N, D] of sequences; y is ignored."""
         model = IHMM() if self.model is None else clone(self.model)
         inference = SVI() if self.inference is None else clone(self.inference)
-        if not isinstance(model, StateSpace):
+        if structure_of(model).posterior is not SequencePosterior:
             raise ValueError(f"model is {type(model).__name__}; expected IHMM or DIH. Other models have Clusterer.")
-        posterior = inference.fit(model, self._rows(X, ensure_min_samples=2), lengths=lengths)
-        assert isinstance(posterior, SequencePosterior)
-        self.posterior_ = posterior
-        partition = posterior.partition().cpu().numpy()
-        counts = np.bincount(partition, minlength=posterior.samples["log_mixture"].shape[1] - 1)
+        self.posterior_ = inference.fit(model, self._rows(X, ensure_min_samples=2), lengths=lengths)
+        partition = self.posterior_.partition().cpu().numpy()
+        counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
         # a backend may leave states empty, but labels count from 0 without gaps
         self._label_of_state = np.argsort(np.argsort(counts == 0, kind="stable"))
         self.labels_ = self._label_of_state[partition]

@@ -1,29 +1,39 @@
-"""How posteriors are computed: one backend a class, one result type."""
+"""How posteriors are computed: one backend a class, one posterior a structure."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-from .engine import FitInterrupted, TruncationWarning
+from .backend import Backend
+from .engine import Chain, FitInterrupted, Kernel, Schedule, run
+from .files import release as __version__
 from .gibbs import Gibbs
-from .posterior import Posterior, Trace
+from .options import require_choice, require_counts, require_numbers
+from .posterior import PartitionPosterior, Posterior, SequencePosterior, Trace
 from .pyro_engines import NUTS, Autoguide
-from .sequence_posterior import SequencePosterior
 from .small_variance import SmallVariance
+from .structures import Structure, register_structure, structure_of
 from .svi import SVI
-
-try:
-    __version__ = version("regbayes")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+from .truncation import TruncationWarning
 
 __all__ = [
     "NUTS",
     "SVI",
     "Autoguide",
+    "Backend",
+    "Chain",
     "FitInterrupted",
     "Gibbs",
+    "Kernel",
+    "PartitionPosterior",
     "Posterior",
+    "Schedule",
     "SequencePosterior",
     "SmallVariance",
+    "Structure",
     "Trace",
     "TruncationWarning",
+    "__version__",
+    "register_structure",
+    "require_choice",
+    "require_counts",
+    "require_numbers",
+    "run",
+    "structure_of",
 ]

@@ -8,18 +8,17 @@ taken in logs from all states before it. What is left out anywhere else is below
 import math
 
 import numpy as np
-from numba import njit
+
+from .compiled import entry, inner, part
 
 __all__ = ["LEAST_STEP", "backward_sample", "forward", "smooth", "viterbi"]
 
-# -inf keeps its meaning; a division does not look for zero
-_OPTIONS = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
 LEAST_STEP = -200.0  # log weight; times _KEPT it is still a normal number
 _LOG_KEPT = -500.0
 _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
 
 
-@njit(cache=True, **_OPTIONS)
+@entry
 def forward(log_steps, steps, emission, tops, bounds, log_slices, rough, filtered, predicted, log_weights):
     """Fills filtered [N, K] = p(z_t | up to t), or its log if negative, and log_weights [B].
 
@@ -27,23 +26,13 @@ def forward(log_steps, steps, emission, tops, bounds, log_slices, rough, filtere
     exp(emission - tops) with tops [N] the largest of each row. With slices [N] a step is allowed where its log weight
     is larger, and then weighs 1. Unless empty, predicted [N, K] becomes p(z_t | before t), 0 where taken in logs.
     """
-    K, sliced = emission.shape[1], len(log_slices) > 0
+    K = emission.shape[1]
     message, log_message = np.empty(K), np.empty(K)
     for b in range(len(bounds) - 1):
         log_weight, hidden = 0.0, False
         for t in range(bounds[b], bounds[b + 1]):
-            for k in range(K):
-                message[k] = 0.0
             first = t == bounds[b]
-            for j in range(K, K + 1) if first else range(K):
-                weight = 1.0 if first else filtered[t - 1, j]
-                if weight > 0.0:
-                    if sliced:
-                        for k in range(K):
-                            message[k] += weight if log_steps[j, k] > log_slices[t] else 0.0
-                    else:
-                        for k in range(K):
-                            message[k] += weight * steps[j, k]
+            _flow_in(log_steps, steps, filtered, t, first, log_slices, message)
             total = 0.0
             for k in range(K):
                 filtered[t, k] *= message[k]
@@ -74,7 +63,24 @@ def forward(log_steps, steps, emission, tops, bounds, log_slices, rough, filtere
         log_weights[b] = log_weight
 
 
-@njit(**_OPTIONS)
+@inner
+def _flow_in(log_steps, steps, filtered, t, first, log_slices, message):
+    """message [K], p(z_t | before t) up to a factor."""
+    K, sliced = len(message), len(log_slices) > 0
+    for k in range(K):
+        message[k] = 0.0
+    for j in range(K, K + 1) if first else range(K):
+        weight = 1.0 if first else filtered[t - 1, j]
+        if weight > 0.0:
+            if sliced:
+                for k in range(K):
+                    message[k] += weight if log_steps[j, k] > log_slices[t] else 0.0
+            else:
+                for k in range(K):
+                    message[k] += weight * steps[j, k]
+
+
+@part
 def _log(filtered):
     """Of a stored probability."""
     if filtered > 0.0:
@@ -82,7 +88,7 @@ def _log(filtered):
     return filtered if filtered < 0.0 else -np.inf
 
 
-@njit(cache=True, **_OPTIONS)
+@part
 def _log_inflow(log_steps, filtered, t, k, first, log_slices):
     """log p(z_t = k | before t) in logs throughout."""
     K, sliced = len(log_steps) - 1, len(log_slices) > 0
@@ -100,7 +106,7 @@ def _log_inflow(log_steps, filtered, t, k, first, log_slices):
     return top + math.log(total) if total > 0.0 else -np.inf
 
 
-@njit(cache=True, **_OPTIONS)
+@part
 def _normalize_logs(log_message, emission, t, filtered):
     """Filtered row t from what flows into it, all in logs; returns the log of its total."""
     K, top, total = len(log_message), -np.inf, 0.0
@@ -119,7 +125,7 @@ def _normalize_logs(log_message, emission, t, filtered):
     return top
 
 
-@njit(cache=True, **_OPTIONS)
+@entry
 def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms, states):
     """States [N] given filtered probabilities, last step first, by inverse CDF; columns are transposed transitions."""
     K, sliced = len(columns), len(log_slices) > 0
@@ -158,7 +164,7 @@ def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms
             states[t] = chosen
 
 
-@njit(cache=True, **_OPTIONS)
+@entry
 def smooth(log_columns, transition, filtered, bounds, marginals, products, moves):
     """Turns marginals [N, K], p(z_t | before t) on entry, into p(z_t | all).
 
@@ -195,7 +201,7 @@ def smooth(log_columns, transition, filtered, bounds, marginals, products, moves
                 marginals[t, j] = later[j]
 
 
-@njit(cache=True, **_OPTIONS)
+@part
 def _add_moves(log_columns, filtered, t, k, probability, inner, moves):
     """The steps from t into state k, in logs."""
     top, total = -np.inf, 0.0
@@ -209,7 +215,7 @@ def _add_moves(log_columns, filtered, t, k, probability, inner, moves):
         moves[j, k] += weight
 
 
-@njit(cache=True, **_OPTIONS)
+@entry
 def viterbi(log_start, log_columns, emission, bounds, paths, scores):
     """Best paths [N] and their log weights [B]; log_columns [K, K] is the transposed log transition matrix."""
     K = len(log_start)

@@ -3,60 +3,102 @@
 from __future__ import annotations
 
 import os
-import warnings
-from typing import Any, ClassVar
-
-import torch
+from collections import ChainMap
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol
 
 from ..models.config import Config
-from .engine import Chain, Draw, Kernel, Schedule, TruncationWarning, run
-from .posterior import Posterior, Trace, result_class, stack
+from .engine import Chain, Draw, Kernel, Schedule, run
+from .posterior.base import Posterior
+from .posterior.trace import Trace
+from .protocol import KernelData, Model
+from .structures import lookup, structure_of
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "KernelModule"]
+
+
+class KernelModule(Protocol):
+    """What a backend's table holds for a structure: a module, or any object, with these two functions."""
+
+    def kernel(self, backend: Any, model: Any) -> Kernel:
+        """The algorithm for this model, with the backend's options bound."""
+
+    def check(self, backend: Any, model: Any) -> None:
+        """Raise ValueError on options that mean nothing here, NotImplementedError on a model that it cannot serve."""
 
 
 class Backend(Config):
-    """A way to compute posteriors. Subclasses give a kernel for each structure they serve, and a schedule."""
+    """A way to compute posteriors.
 
-    structures: ClassVar[tuple[str, ...]] = ()
+    A subclass has its options as fields, a `schedule`, and `results`. Which models it serves stands in its table: each
+    `register` gives it the kernel of one more structure.
+    """
+
+    kernels: ClassVar[ChainMap[type[Any], KernelModule]] = ChainMap()  # by data type; a subclass sees its bases' too
     value_name: ClassVar[str] = "value"
     resumable: ClassVar[bool] = True  # whether a chain is all in its state, so that it can go on from a file
     seed: int
     progress: bool | None
 
-    def kernel(self, model: Any) -> Kernel:
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.kernels = cls.kernels.new_child()
+
+    @classmethod
+    def register(cls, data_type: type[Any], module: KernelModule) -> None:
+        """Serve the models with this `data_type`, or one derived from it, by the kernel of a module."""
+        cls.kernels[data_type] = module
+
+    @classmethod
+    def module_of(cls, model: Model) -> Any:
+        """The module with the kernel for a model.
+
+        Raises
+        ------
+        NotImplementedError    if this backend has none (names those that have).
+        """
+        module = lookup(cls.kernels, model)
+        if module is None:
+            able = ", ".join(other.__name__ for other in _subclasses(Backend) if lookup(other.kernels, model))
+            raise NotImplementedError(
+                f"{type(model).__name__} has no {cls.__name__} backend; it has: {able or 'none'}."
+            )
+        return module
+
+    def kernel(self, model: Model) -> Kernel:
         """The algorithm for this model, with this backend's options bound."""
-        raise NotImplementedError
+        kernel: Kernel = self.module_of(model).kernel(self, model)
+        return kernel
 
     def schedule(self) -> Schedule:
-        """Length, chains and stopping rule of a fit."""
+        """Length, chains and stopping rule of a fit; `fit` adds the seed, the progress bar and files."""
         raise NotImplementedError
 
-    def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
+    def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
         """The draws that the posterior keeps, chain by chain."""
-        raise NotImplementedError
+        return [chain.draws for chain in chains]
 
-    def check(self, model: Any) -> None:
+    def check(self) -> None:
         """Raise ValueError that names an option outside its domain."""
 
-    def require_counts(self, **least: int) -> None:
-        """Raise ValueError unless each named option is an integer of at least its bound."""
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {bound}.")
+    def admit(self, model: Model) -> None:
+        """Raise unless this backend serves the model and its options are valid."""
+        module = self.module_of(model)
+        self.check()
+        module.check(self, model)
 
     def fit(
         self,
-        model: Any,
+        model: Model,
         X: Any,
         y: Any = None,
         *,
         lengths: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None,
-    ) -> Posterior:
-        """The posterior of `model` given X [N, D] and targets y [N].
+    ) -> Any:
+        """The posterior of `model` given X [N, D] and targets y [N] or [N, C].
 
         Parameters
         ----------
@@ -76,36 +118,32 @@ class Backend(Config):
             raise ValueError(
                 f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
             )
-        model, data = model.prepare(X, y, lengths)
-        return self.finish(model, data, self.schedule().with_files(checkpoint, resume))
+        kernel, model, data, schedule = self.prepare(model, X, y, lengths)
+        if not schedule.repeatable and (checkpoint or resume):
+            raise ValueError("A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead.")
+        whose: dict[str, Any] = {"value_name": self.value_name, "seed": self.seed, "progress": self.progress}
+        return self.finish(model, data, replace(schedule, **whose, checkpoint=checkpoint, resume=resume), kernel)
 
-    def admit(self, model: Any) -> None:
-        """Raise unless this backend serves the model and its options are valid."""
-        if getattr(model, "structure", None) not in self.structures:
-            able = [
-                cls.__name__ for cls in Backend.__subclasses__() if getattr(model, "structure", None) in cls.structures
-            ]
-            raise NotImplementedError(
-                f"{type(model).__name__} has no {type(self).__name__} backend; it has: {', '.join(able) or 'none'}."
-            )
-        self.check(model)
+    def prepare(self, model: Model, X: Any, y: Any, lengths: Any) -> tuple[Kernel, Model, KernelData, Schedule]:
+        """The kernel, the resolved model, its data and the schedule of a fit to X [N, D] and y [N]."""
+        resolved, data = model.prepare(X, y, lengths)
+        return self.kernel(resolved), resolved, data, self.schedule()
 
-    def warn_if_full(self, draws: list[Draw], model: Any, remedy: str = "") -> None:
-        """Warn where all components of the truncated model are occupied; `remedy` comes after a larger truncation."""
-        if num_full := sum(len(torch.unique(draw["assignments"])) == model.truncation for draw in draws):
-            warnings.warn(
-                f"All {model.truncation} components are occupied in {num_full} of {len(draws)} draws, so the "
-                f"truncation binds. Fit again with truncation={2 * model.truncation}{remedy}.",
-                TruncationWarning,
-                stacklevel=5,
-            )
-
-    def finish(self, model: Any, data: Any, schedule: Schedule) -> Posterior:
+    def finish(self, model: Model, data: KernelData, schedule: Schedule, kernel: Kernel) -> Any:
         """Run the kernel of a resolved model on its data, and wrap the draws."""
-        kernel = self.kernel(model)
+        structure = structure_of(model)
         chains = run(kernel, model, data, schedule)
-        trace = Trace.of(self.value_name, chains)
         drawn = self.results(kernel, model, data, chains)
-        if not any(drawn):  # interrupted in the warm-up: what it had reached is better than nothing
-            drawn = [[kernel.draw(chains[-1].state, data, model)]]
-        return result_class(model)(model, self, stack(drawn), trace)
+        if any(drawn):
+            kernel.warn([draw for chain in drawn for draw in chain], model)
+        else:  # interrupted in the warm-up: what it had reached is better than nothing
+            drawn = [[kernel.draw(kernel.finish(chains[-1].state, data, model), data, model)]]
+        samples = structure.stack([draw for chain in drawn for draw in chain])
+        posterior: type[Posterior] = structure.posterior
+        return posterior(model, self, samples, [len(chain) for chain in drawn], Trace.of(self.value_name, chains))
+
+
+def _subclasses(cls: type[Backend]) -> Iterator[type[Backend]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _subclasses(child)

@@ -1,6 +1,6 @@
 """What surrounds every kernel: chains, progress, checkpoints, interrupts. Written once for all backends and models.
 
-A kernel is four functions on an immutable state. The engine calls `sweep` again and again, records `value` with the
+A kernel is a few functions on an immutable state. The engine calls `sweep` again and again, records `value` with the
 elapsed seconds, keeps `draw` when asked to, and can write all of it to a checkpoint from which a later run goes on bit
 for bit.
 """
@@ -11,44 +11,54 @@ import dataclasses
 import math
 import os
 import signal
-import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..models.config import Config, to_plain
+from ..models.config import to_plain
+from .files import plain, read_file, write_file
+from .protocol import KernelData, Model
+from .structures import Draw
 
-__all__ = ["Chain", "FitInterrupted", "Kernel", "Schedule", "TruncationWarning", "read_file", "run", "write_file"]
-
-Draw = dict[str, Tensor]
+__all__ = ["Chain", "Draw", "FitInterrupted", "Kernel", "Schedule", "run"]
 
 
 class FitInterrupted(UserWarning):
     """The fit was stopped by Ctrl-C; what it had drawn until then was returned."""
 
 
-class TruncationWarning(UserWarning):
-    """All components of the truncated model are occupied: the truncation binds."""
+def _unchanged(state: Any, data: Any, model: Any) -> Any:
+    return state
+
+
+def _nothing(draws: list[Draw], model: Any) -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One algorithm for one kind of model. States are frozen dataclasses of tensors and plain numbers."""
+    """One algorithm for one kind of model, the backend's options bound in its functions.
 
-    state: type
+    States are frozen dataclasses of tensors and plain data: all that a chain needs to go on from, so that a checkpoint
+    holds it. Randomness comes from `generator` alone; `step` is the number of the sweep, 0-based, warm-up included.
+    `finish` and `warn` are for those who need them.
+    """
+
+    state: type[Any]  # the dataclass, by which a checkpoint is read
     init: Callable[..., Any]  # (model, data, generator) -> state
-    sweep: Callable[..., Any]  # (state, data, model, generator) -> state
+    sweep: Callable[..., Any]  # (state, data, model, generator, step) -> state
     value: Callable[..., Tensor | float]  # (state, data, model) -> log joint, ELBO or objective
     draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
+    finish: Callable[..., Any] = _unchanged  # (state, data, model) -> a chain's last state, completed to be drawn
+    warn: Callable[[list[Draw], Any], None] = _nothing  # (all draws kept, model): warns of what they show
 
 
 @dataclass
@@ -79,21 +89,21 @@ class Schedule:
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = 50
     resume: str | os.PathLike[str] | None = None
-
-    def with_files(self, checkpoint: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | None) -> Schedule:
-        """A copy that writes to and goes on from these files."""
-        return dataclasses.replace(self, checkpoint=checkpoint, resume=resume)
+    repeatable: bool = True  # whether a later run sees the same data in the same order
 
 
-def run(kernel: Kernel, model: Config, data: Any, schedule: Schedule) -> list[Chain]:
+def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> list[Chain]:
     """All chains of a fit, one after another; stops after the sweep in which Ctrl-C was pressed.
 
     Raises
     ------
     FloatingPointError    if the value of a sweep is not finite (names the sweep and a remedy).
-    ValueError            if `resume` names a file that is broken or of another model or data set.
+    ValueError            if `resume` names a file that is broken or of another model or data set, or if there is a
+                          `checkpoint` and the model cannot be written to a file.
     """
     fingerprint = {"model": to_plain(model), "num_data": data.num_data, "seed": schedule.seed}
+    if schedule.checkpoint or schedule.resume:
+        fingerprint = {name: plain(value, name) for name, value in fingerprint.items()}
     chains = _read_chains(schedule.resume, kernel, data, fingerprint) if schedule.resume else []
     bar = tqdm(
         total=schedule.num_steps * schedule.num_chains,
@@ -118,7 +128,7 @@ def run(kernel: Kernel, model: Config, data: Any, schedule: Schedule) -> list[Ch
                     f"Interrupted in step {chain.step} of {schedule.num_steps}, chain {index + 1} of "
                     f"{schedule.num_chains}; returning {_what_there_is(chains, schedule)}.",
                     FitInterrupted,
-                    stacklevel=3,
+                    stacklevel=4,  # of a call by `Backend.finish`
                 )
                 break
     if schedule.checkpoint:
@@ -134,9 +144,9 @@ def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
     return "what was drawn so far"
 
 
-def _advance(chain: Chain, kernel: Kernel, model: Config, data: Any, schedule: Schedule) -> None:
+def _advance(chain: Chain, kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> None:
     started = time.perf_counter()
-    chain.state = kernel.sweep(chain.state, data, model, chain.generator)
+    chain.state = kernel.sweep(chain.state, data, model, chain.generator, chain.step)
     value = float(kernel.value(chain.state, data, model))
     chain.seconds += time.perf_counter() - started
     if not math.isfinite(value):
@@ -173,53 +183,8 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, previous)
 
 
-def write_file(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Write tensors and plain data so that the file is either the old one or the whole new one."""
-    folder = Path(path).resolve().parent
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def read_file(path: str | os.PathLike[str], kind: str, schema: int, device: Any = None) -> dict[str, Any]:
-    """The content of a file written by `write_file`; never runs code from it.
-
-    Raises
-    ------
-    FileNotFoundError    if there is no such file.
-    ValueError           if it is cut short, of another kind, or of a newer schema.
-    """
-    try:
-        content = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.") from None
-    except Exception as error:
-        raise ValueError(
-            f"{os.fspath(path)!r} cannot be read as a {kind} ({type(error).__name__}). It is cut short, or not a file "
-            "that regbayes wrote; use an earlier copy."
-        ) from None
-    if not isinstance(content, dict) or content.get("kind") != kind:
-        raise ValueError(f"{os.fspath(path)!r} is not a {kind} of regbayes.")
-    if content["schema"] > schema:
-        raise ValueError(
-            f"{os.fspath(path)!r} has schema {content['schema']}, written by regbayes {content['version']}; this "
-            f"release reads up to {schema}. Upgrade regbayes to that version."
-        )
-    return content
-
-
-_CHECKPOINT_SCHEMA = 1
-
-
 def _write_chains(path: str | os.PathLike[str], chains: list[Chain], fingerprint: dict[str, Any]) -> None:
-    from . import __version__
-
-    plain = [
+    written = [
         {
             **{item.name: getattr(chain, item.name) for item in dataclasses.fields(chain)},
             "state": {item.name: getattr(chain.state, item.name) for item in dataclasses.fields(chain.state)},
@@ -227,12 +192,13 @@ def _write_chains(path: str | os.PathLike[str], chains: list[Chain], fingerprint
         }
         for chain in chains
     ]
-    content = {"kind": "checkpoint", "schema": _CHECKPOINT_SCHEMA, "version": __version__, "chains": plain}
-    write_file(path, content | {"fingerprint": fingerprint})
+    write_file(path, "checkpoint", {"chains": written, "fingerprint": fingerprint})
 
 
-def _read_chains(path: str | os.PathLike[str], kernel: Kernel, data: Any, fingerprint: dict[str, Any]) -> list[Chain]:
-    content = read_file(path, "checkpoint", _CHECKPOINT_SCHEMA, data.X.device)
+def _read_chains(
+    path: str | os.PathLike[str], kernel: Kernel, data: KernelData, fingerprint: dict[str, Any]
+) -> list[Chain]:
+    content = read_file(path, "checkpoint", data.X.device)
     for name, value in fingerprint.items():
         if not _same(content["fingerprint"][name], value):
             raise ValueError(
@@ -240,10 +206,10 @@ def _read_chains(path: str | os.PathLike[str], kernel: Kernel, data: Any, finger
                 "Resume with the same model, data and seed."
             )
     chains = []
-    for plain in content["chains"]:
+    for written in content["chains"]:
         generator = torch.Generator(data.X.device)
-        generator.set_state(plain["generator"].cpu())
-        chains.append(Chain(**{**plain, "state": kernel.state(**plain["state"]), "generator": generator}))
+        generator.set_state(written["generator"].cpu())
+        chains.append(Chain(**{**written, "state": kernel.state(**written["state"]), "generator": generator}))
     return chains
 
 

@@ -1,8 +1,8 @@
 """Pyro's own engines on the models' programs: NUTS and the autoguides. Slow, but they need no conjugacy and no kernel.
 
 Both sum the assignments out of the program by parallel enumeration and give the other latents; the assignments are then
-drawn given those by the model's likelihood and `log_margin`. What is kept of such a draw is what the blocked Gibbs scan
-keeps of its own.
+drawn given those by the model's likelihood and `log_margin`. Of a conjugate family a draw keeps what the blocked Gibbs
+scan keeps of its own, of any other the parameters themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyro
@@ -19,17 +19,38 @@ from pyro import infer, poutine
 from pyro.infer import autoguide
 from torch import Tensor
 
-from ..models.mixture import Data, Mixture
-from ..models.priors.dirichlet_process import log_stick_weights
+from ..models.data import Data
+from ..models.distributions.sampling import draw_categorical, uniforms
+from ..models.likelihoods import ExponentialFamily
+from ..models.mixture import Mixture
+from ..models.priors import Hyper
+from ..models.priors.sticks import log_stick_weights
+from ..models.scores import scores
+from ..models.sparse import SparseRows
 from .backend import Backend
+from .collectives import own_stream
 from .engine import Chain, Draw, Kernel, Schedule
 from .gibbs import partition
 from .gibbs.state import PartitionState
+from .options import require_choice, require_counts, require_numbers
 from .seeding import far_apart
+from .truncation import warn_if_full
 
-__all__ = ["NUTS", "Autoguide"]
+__all__ = ["NUTS", "Autoguide", "EngineState"]
 
 Latents = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """One draw of the truncated model: N points, T components, P features, C scores."""
+
+    assignments: Tensor  # [N] int64, 0..T-1
+    log_mixture: Tensor  # [T]
+    parameters: dict[str, Tensor]  # of the family, each [T, ...]
+    weights: Tensor  # [T, P, C]
+    hyper: Hyper
+    value: float  # log density of the program in unconstrained space
 
 
 @dataclass(eq=False)
@@ -55,36 +76,18 @@ class NUTS(Backend):
     seed: int = 0
     progress: bool | None = None
 
-    structures: ClassVar[tuple[str, ...]] = ("partition",)
     value_name: ClassVar[str] = "log joint"
     resumable: ClassVar[bool] = False  # the adaptation lives in Pyro's objects
 
-    def check(self, model: Any) -> None:
-        self.require_counts(num_samples=1, num_warmup=0, num_chains=1, max_tree_depth=1, seed=0)
-
-    def kernel(self, model: Any) -> Kernel:
-        chain = _NUTSChain(self)
-        return Kernel(
-            state=PartitionState,
-            init=chain.init,
-            sweep=chain.sweep,
-            value=partial(partition.log_joint, truncated=True),
-            draw=partial(partition.draw, truncated=True),
-        )
+    def check(self) -> None:
+        require_counts(self, num_samples=1, num_warmup=0, num_chains=1, max_tree_depth=1, seed=0)
 
     def schedule(self) -> Schedule:
         return Schedule(
             num_steps=self.num_warmup + self.num_samples,
             num_chains=self.num_chains,
             keep=lambda step: step >= self.num_warmup,
-            value_name=self.value_name,
-            seed=self.seed,
-            progress=self.progress,
         )
-
-    def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
-        self.warn_if_full([draw for chain in chains for draw in chain.draws], model, ", or with Gibbs()")
-        return [chain.draws for chain in chains]
 
 
 class _NUTSChain:
@@ -93,7 +96,7 @@ class _NUTSChain:
     def __init__(self, backend: NUTS) -> None:
         self.backend = backend
 
-    def init(self, model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
+    def init(self, model: Mixture, data: Data, generator: torch.Generator) -> EngineState:
         latents = _start(model, data, generator)
         strategy = autoguide.init_to_value(values=latents)
         self.nuts = infer.NUTS(
@@ -103,14 +106,17 @@ class _NUTSChain:
             self.nuts.setup(self.backend.num_warmup, data)
         self.unconstrained = self.nuts.initial_params
         _require_sites(self.unconstrained, latents)
-        return _with_assignments(latents, model, data, generator)
+        return _with_assignments(latents, -torch.inf, model, data, generator)
 
-    def sweep(self, state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
+    def sweep(
+        self, state: EngineState, data: Data, model: Mixture, generator: torch.Generator, step: int
+    ) -> EngineState:
         with _seeded(generator):
             self.unconstrained = self.nuts.sample(self.unconstrained)
         transforms = self.nuts.transforms
         latents = {name: transforms[name].inv(value).detach() for name, value in self.unconstrained.items()}
-        return _with_assignments(latents, model, data, generator)
+        value = -float(self.nuts.potential_fn(self.unconstrained))
+        return _with_assignments(latents, value, model, data, generator)
 
 
 @dataclass(eq=False)
@@ -136,34 +142,20 @@ class Autoguide(Backend):
     seed: int = 0
     progress: bool | None = None
 
-    structures: ClassVar[tuple[str, ...]] = ("partition",)
     value_name: ClassVar[str] = "ELBO estimate"
     resumable: ClassVar[bool] = False  # the guide and its optimizer live in Pyro's objects
 
-    def check(self, model: Any) -> None:
-        self.require_counts(num_steps=1, num_samples=1, seed=0)
-        if self.guide not in _GUIDES:
-            raise ValueError(f"guide is {self.guide!r}; expected one of {', '.join(map(repr, _GUIDES))}.")
-        if not (isinstance(self.learning_rate, int | float) and 0 < self.learning_rate < float("inf")):
-            raise ValueError(f"learning_rate is {self.learning_rate!r}; it must be a positive number.")
-
-    def kernel(self, model: Any) -> Kernel:
-        chain = _GuideChain(self)
-        return Kernel(
-            state=GuideState,
-            init=chain.init,
-            sweep=chain.sweep,
-            value=lambda state, data, model: state.elbo,
-            draw=chain.draw,
-        )
+    def check(self) -> None:
+        require_counts(self, num_steps=1, num_samples=1, seed=0)
+        require_choice(self, "guide", _GUIDES)
+        require_numbers(self, "learning_rate")
 
     def schedule(self) -> Schedule:
-        return Schedule(self.num_steps, value_name=self.value_name, seed=self.seed, progress=self.progress)
+        return Schedule(self.num_steps)
 
     def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
         (chain,) = chains
         draws = [kernel.draw(chain.state, data, model) for _ in range(self.num_samples)]
-        self.warn_if_full(draws, model, ", or with Gibbs()")
         return [draws]
 
 
@@ -191,7 +183,7 @@ class _GuideChain:
             _require_sites(self.guide(data), latents)
         return GuideState(-float("inf"))
 
-    def sweep(self, state: GuideState, data: Data, model: Mixture, generator: torch.Generator) -> GuideState:
+    def sweep(self, state: GuideState, data: Data, model: Mixture, generator: torch.Generator, step: int) -> GuideState:
         with self._scope():
             return GuideState(-float(self.svi.step(data)))
 
@@ -199,8 +191,7 @@ class _GuideChain:
         """A draw from the guide, and of the assignments given it."""
         with self._scope(), torch.no_grad():
             latents = self.guide(data)
-        drawn = _with_assignments(latents, model, data, self.generator)
-        return partition.draw(drawn, data, model, truncated=True)
+        return _draw(_with_assignments(latents, 0.0, model, data, self.generator), data, model)
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
@@ -210,14 +201,16 @@ class _GuideChain:
 
 def _start(model: Mixture, data: Data, generator: torch.Generator) -> Latents:
     """Components around rows that are far apart, with equal weights and classifiers that say nothing."""
+    if isinstance(data.X, SparseRows):
+        raise ValueError("X is sparse, but the program observes dense rows. Pass X.toarray(), or use Gibbs or SVI.")
     T, (_, C), P = model.truncation, data.targets.shape, data.features.shape[1]
-    seeds = data.X[far_apart(model.likelihood, data.X, T, generator)]
-    chi = model.likelihood.prior() + model.likelihood.statistics(seeds)
+    chi = model.likelihood.prior().expand(T, -1)
+    if isinstance(model.likelihood, ExponentialFamily):
+        chi = chi + model.likelihood.statistics(data.X[far_apart(model.likelihood, data.X, T, generator)])
     remaining = torch.arange(T, 1, -1, dtype=data.X.dtype, device=data.X.device)
     latents = {"sticks": 1 / remaining, "weights": data.X.new_zeros(T, P, C), **model.likelihood.draw(chi, generator)}
-    if model.concentration_prior is not None:
-        latents["concentration"] = data.X.new_tensor(model.concentration)
-    return latents
+    laws, start = model.prior.hyperpriors(data.features), model.prior.start(data.features)
+    return latents | {name: start[name].to(data.X.dtype) for name, law in laws.items() if law is not None}
 
 
 def _require_sites(found: Latents, known: Latents) -> None:
@@ -228,15 +221,52 @@ def _require_sites(found: Latents, known: Latents) -> None:
         )
 
 
-def _with_assignments(latents: Latents, model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
-    """The state of a sampler at these latents, its assignments drawn given them."""
-    latents = dict(latents)
-    sticks, weights = latents.pop("sticks"), latents.pop("weights")
-    concentration = latents.pop("concentration", data.X.new_tensor(model.concentration))
-    components = partition.Components(log_stick_weights(sticks.double()), latents, weights)
-    uniforms = torch.rand(data.num_data, generator=generator, dtype=torch.float64, device=data.X.device)
-    assignments = partition.draw_assignments(data, components, model, uniforms)
-    return PartitionState(assignments, weights, concentration)
+def _with_assignments(
+    latents: Latents, value: float, model: Mixture, data: Data, generator: torch.Generator
+) -> EngineState:
+    """The state at these latents, its assignments drawn given them."""
+    latents = {name: value.detach() for name, value in latents.items()}
+    log_mixture, weights = log_stick_weights(latents.pop("sticks").double()), latents.pop("weights")
+    start = model.prior.start(data.features)
+    hyper = {name: latents.pop(name, fixed).double() for name, fixed in start.items()}
+    margin = model.log_margin(scores(data.features, weights), data.targets.unsqueeze(1))
+    logits = log_mixture + model.likelihood.log_density(data.X, latents) + margin
+    assignments = draw_categorical(logits, uniforms((data.num_data,), own_stream(generator)))
+    return EngineState(assignments, log_mixture, latents, weights, hyper, value)
+
+
+def _draw(state: EngineState, data: Data, model: Mixture) -> Draw:
+    """What the posterior keeps of a state."""
+    if isinstance(model.likelihood, ExponentialFamily):
+        same = PartitionState(state.assignments, state.weights, state.hyper)
+        return partition.draw(same, data, model, truncated=True)
+    dtype, none = data.X.dtype, state.log_mixture.new_full((1,), -torch.inf)
+    return {
+        "assignments": state.assignments,
+        "log_mixture": torch.cat([state.log_mixture, none]).to(dtype),
+        "weights": state.weights,
+        "log_joint": state.log_mixture.new_tensor(state.value),
+        **{f"parameters.{name}": value for name, value in state.parameters.items()},
+        **{name: value.to(dtype) for name, value in state.hyper.items()},
+    }
+
+
+def _warn(draws: list[Draw], model: Mixture) -> None:
+    warn_if_full(draws, model, ", or with Gibbs()")
+
+
+def _nuts_kernel(backend: NUTS, model: Mixture) -> Kernel:
+    chain = _NUTSChain(backend)
+    return Kernel(EngineState, chain.init, chain.sweep, lambda state, data, model: state.value, _draw, warn=_warn)
+
+
+def _guide_kernel(backend: Autoguide, model: Mixture) -> Kernel:
+    chain = _GuideChain(backend)
+    return Kernel(GuideState, chain.init, chain.sweep, lambda state, data, model: state.elbo, chain.draw, warn=_warn)
+
+
+def _any(backend: Backend, model: Mixture) -> None:
+    """Every likelihood, prior and loss will do."""
 
 
 @contextmanager
@@ -252,3 +282,6 @@ def _seeded(generator: torch.Generator) -> Iterator[None]:
 
 
 _GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
+
+NUTS.register(Data, SimpleNamespace(kernel=_nuts_kernel, check=_any))
+Autoguide.register(Data, SimpleNamespace(kernel=_guide_kernel, check=_any))

@@ -15,6 +15,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..models.distributions.sampling import normals
+from ..models.linalg import safe_cholesky
+from .collectives import all_sum
+
 __all__ = ["Ridge", "segments", "soft_ridge", "weighted_ridge"]
 
 
@@ -27,12 +31,7 @@ class Ridge:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """One draw [K, P, C]: mean + L^-T e."""
-        noise = torch.randn(
-            (*self.precision_tril.shape[:-1], 1),
-            generator=generator,
-            dtype=self.mean.dtype,
-            device=self.mean.device,
-        )
+        noise = normals((*self.precision_tril.shape[:-1], 1), generator, self.mean)
         step = torch.linalg.solve_triangular(self.precision_tril.mT, noise, upper=True)
         return self.mean + step.squeeze(-1).mT
 
@@ -139,23 +138,9 @@ def _chunks(features: Tensor, width: int) -> Iterator[slice]:
 
 
 def _solve(gram: Tensor, linear: Tensor, weight_scale: float) -> Ridge:
+    """From sums over rows, gram [K, C, P, P] and linear [K, P, C]."""
+    gram, linear = all_sum(gram), all_sum(linear)
     gram.diagonal(dim1=-2, dim2=-1).add_(weight_scale**-2)
     tril = safe_cholesky(gram)
     mean = torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT
     return Ridge(mean, tril)
-
-
-def safe_cholesky(matrix: Tensor) -> Tensor:
-    """Cholesky factors of a batch of symmetric matrices; the diagonal is raised where rounding made one indefinite."""
-    tril, info = torch.linalg.cholesky_ex(matrix)
-    jitter = torch.finfo(matrix.dtype).eps
-    while info.any():
-        scale = matrix.diagonal(dim1=-2, dim2=-1).abs().mean(-1) * jitter * (info > 0)
-        raised = matrix + torch.diag_embed(scale.unsqueeze(-1).expand(matrix.shape[:-1]))
-        tril, info = torch.linalg.cholesky_ex(raised)
-        jitter *= 10
-        if jitter > 1:
-            raise FloatingPointError(
-                "A Gram matrix is not finite or not positive definite. Use float64, or scale the features down."
-            )
-    return tril

@@ -1,42 +1,41 @@
-"""Checks at the door: what arrays a model or a posterior accepts, with messages that tell the mend."""
+"""Checks at the door: what arrays a model or a posterior accepts.
+
+Whatever is refused raises a ValueError that names what was found, what is accepted, and the mend.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
+
+from .sparse import Rows, SparseRows, first_entry
 
 __all__ = ["as_features", "as_labels", "as_sequences", "as_targets", "like"]
 
 
-def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, like: Tensor | None = None) -> Tensor:
+def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, like: Tensor | None = None) -> Rows:
     """X as a finite floating-point tensor [N, D]; numpy-like input is converted, a tensor keeps its device.
+
+    A scipy matrix in any format and a torch tensor in CSR or COO stay sparse: they become `SparseRows`, which act as a
+    tensor where counts or bits are modelled.
 
     Parameters
     ----------
     num_features : the width that a fitted model expects, if any
     min_rows : the fewest rows accepted
     like : a tensor of the fitted model; a *tensor* X must match its device and dtype, other input is converted
-
-    Raises
-    ------
-    ValueError    naming what was found and what is accepted.
     """
-    given_tensor = isinstance(X, Tensor)
-    try:
-        X = X if given_tensor else torch.as_tensor(np.require(X, requirements=("C", "W")))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"X cannot be read as an array of numbers: {error}.") from None
-    if X.is_complex():
+    return _admit(_read(X), isinstance(X, Tensor | SparseRows), num_features, min_rows, like)
+
+
+def _admit(X: Rows, given_tensor: bool, num_features: int | None, min_rows: int, like: Tensor | None) -> Rows:
+    if X.dtype.is_complex:
         raise ValueError("X has complex values. Complex data not supported: pass real numbers.")
-    if X.ndim != 2:
-        raise ValueError(
-            f"X has shape {tuple(X.shape)}; expected [N, D]. Reshape your data: X.reshape(-1, 1) for a single feature, "
-            "X.reshape(1, -1) for a single row."
-        )
-    if not X.is_floating_point():
+    if not X.dtype.is_floating_point:
         X = X.to(torch.get_default_dtype() if given_tensor else torch.float64)
     if like is not None:
         if given_tensor and X.device != like.device:
@@ -56,13 +55,41 @@ def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, l
         raise ValueError(
             f"X has {X.shape[1]} features, but the model was fitted with {num_features} features as input."
         )
-    if not torch.isfinite(X).all():
-        row, column = torch.nonzero(~torch.isfinite(X))[0].tolist()
+    if found := first_entry(X, lambda x: ~torch.isfinite(x)):
+        value, row, column = found
         raise ValueError(
-            f"Input X contains NaN or inf: the first one, {X[row, column].item()}, is in row {row}, column {column}. "
+            f"Input X contains NaN or inf: the first one, {value}, is in row {row}, column {column}. "
             "Drop or impute such rows."
         )
     return X
+
+
+def _as_tensor(name: str, values: Any, hint: str = "") -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    try:
+        return torch.as_tensor(np.require(values, requirements=("C", "W")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be read as an array of numbers: {error}.{hint}") from None
+
+
+def _is_sparse(X: Any) -> bool:
+    if isinstance(X, Tensor):
+        return X.layout != torch.strided
+    return isinstance(X, SparseRows) or scipy.sparse.issparse(X)
+
+
+def _read(X: Any) -> Rows:
+    """X [N, D] of any dtype, as a tensor or as sparse rows."""
+    if isinstance(X, Tensor) and X.layout not in {torch.strided, torch.sparse_csr, torch.sparse_coo}:
+        raise ValueError(f"X has layout {X.layout}; accepted are CSR and COO. Convert X with X.to_sparse_csr().")
+    X = X if _is_sparse(X) else _as_tensor("X", X)
+    if X.ndim != 2:
+        raise ValueError(
+            f"X has shape {tuple(X.shape)}; expected [N, D]. Reshape your data: X.reshape(-1, 1) for a single feature, "
+            "X.reshape(1, -1) for a single row."
+        )
+    return SparseRows.of(X) if _is_sparse(X) else X
 
 
 def as_sequences(
@@ -77,31 +104,25 @@ def as_sequences(
     lengths : rows of each sequence, one after another, as in hmmlearn; None: one sequence
     num_features, like : as in `as_features`
     min_rows : the fewest observed rows accepted
-
-    Raises
-    ------
-    ValueError    naming what was found and what is accepted.
     """
-    given = X if isinstance(X, Tensor) else np.asarray(X)
-    observed = torch.ones(len(given) if given.ndim else 0, dtype=torch.bool)
-    if given.ndim == 2 and (given.is_floating_point() if isinstance(given, Tensor) else given.dtype.kind == "f"):
-        missing = given.isnan() if isinstance(given, Tensor) else torch.from_numpy(np.isnan(given))
-        observed = ~missing.all(1)
-        if partly := torch.nonzero(missing.any(1) & observed).flatten().tolist():
-            raise ValueError(
-                f"X has rows with some values missing: {partly[:5]}. A missing step is a row of NaN alone; "
-                "impute the others, or set the whole row to NaN."
-            )
-        if not observed.all():
-            given = given.clone() if isinstance(given, Tensor) else given.copy()
-            given[missing if isinstance(given, Tensor) else missing.numpy()] = 0.0
-    rows = as_features(given, num_features=num_features, like=like)
+    if _is_sparse(X):
+        raise ValueError("X is sparse; models of sequences need dense rows: pass X.toarray().")
+    rows = _read(X)
+    missing = rows.isnan()
+    observed = ~missing.all(1)
+    if partly := torch.nonzero(missing.any(1) & observed).flatten().tolist():
+        raise ValueError(
+            f"X has rows with some values missing: {partly[:5]}. A missing step is a row of NaN alone; "
+            "impute the others, or set the whole row to NaN."
+        )
+    rows = rows if observed.all() else rows.masked_fill(missing, 0.0)
+    rows = _admit(rows, isinstance(X, Tensor), num_features, 1, like)
     observed = observed.to(rows.device)
     if int(observed.sum()) < min_rows:
         raise ValueError(f"X has {int(observed.sum())} observed rows; expected at least {min_rows}.")
     if lengths is None:
         return rows, [len(rows)], observed
-    sizes = torch.as_tensor(np.asarray(lengths) if not isinstance(lengths, Tensor) else lengths)
+    sizes = _as_tensor("lengths", lengths)
     if sizes.ndim != 1 or sizes.is_floating_point() or not len(sizes) or bool((sizes < 1).any()):
         raise ValueError(f"lengths is {lengths!r}; expected whole numbers of at least 1, one for each sequence.")
     if int(sizes.sum()) != len(rows):
@@ -109,55 +130,60 @@ def as_sequences(
     return rows, sizes.tolist(), observed
 
 
-def as_labels(y: Any, X: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(class indices [N], sorted classes [L]) from integer labels y [N].
+def as_labels(y: Any, X: Rows, classes: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(class indices [N], sorted classes [L], at least two) from integer labels y [N], each in `classes` if given.
 
-    Raises
-    ------
-    ValueError    on a wrong shape, a non-integer label, fewer than two classes, or a label that is not in `classes`.
+    NaN is a missing label, and so is -1 unless it is a class: one of `classes`, or with +1 the only label. Its index
+    is -1.
     """
     y = _as_vector(y, X)
+    known = ~y.isnan()
     if y.is_floating_point():
+        y = torch.where(known, y, 0)
         if not torch.equal(y, y.round()):
             raise ValueError(
                 f"Unknown label type: y has the value {y[y != y.round()][0].item()}; classes must be integers. "
                 "For real targets use a regression loss such as EpsilonInsensitive."
             )
-        y = y.long()
+    y = y.long()
     if classes is None:
-        classes = torch.unique(y)
+        classes = torch.unique(y[known])
+        if classes.tolist() != [-1, 1]:
+            classes = classes[classes != -1]
+    if -1 not in classes.tolist():
+        known = known & (y != -1)
     if len(classes) < 2:
         raise ValueError(f"y has only one class ({classes.tolist()}); a classifier needs at least two.")
     index = torch.searchsorted(classes, y).clamp(max=len(classes) - 1)
-    if extra := sorted(set(y[classes[index] != y].tolist())):
+    if extra := sorted(set(y[known & (classes[index] != y)].tolist())):
         raise ValueError(
             f"y has labels {extra} that were not seen in fit (known: {classes.tolist()}). "
             "Drop those rows, or fit again with them."
         )
-    return index, classes
+    return torch.where(known, index, -1), classes
 
 
-def as_targets(y: Any, X: Tensor) -> Tensor:
-    """Real targets y [N] in the dtype of X."""
-    return _as_vector(y, X).to(X.dtype)
+def as_targets(y: Any, X: Rows, *, min_known: int = 1) -> Tensor:
+    """Finite real targets y [N] in the dtype of X; NaN is a missing target, and `min_known` must be known."""
+    y = _as_vector(y, X).to(X.dtype)
+    if int((~y.isnan()).sum()) < min_known:
+        raise ValueError("y has no target that is not NaN. Give some, or fit a model without targets.")
+    return y
 
 
 def like(result: Tensor, given: Any) -> Any:
-    """The result in the kind of array that the user gave: a tensor for a tensor, else a numpy array."""
-    return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
+    """The result [...] in the kind of array that the user gave: a tensor for a tensor, else a numpy array."""
+    return result if isinstance(given, Tensor | SparseRows) else result.detach().cpu().numpy()
 
 
-def _as_vector(y: Any, X: Tensor) -> Tensor:
-    try:
-        given_tensor = isinstance(y, Tensor)
-        y = y if given_tensor else torch.as_tensor(np.require(y, requirements="W"))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"y cannot be read as numbers ({error}). Use an estimator for text labels.") from None
+def _as_vector(y: Any, X: Rows) -> Tensor:
+    given_tensor = isinstance(y, Tensor)
+    y = _as_tensor("y", y, " Use an estimator for text labels.")
     if y.ndim != 1 or len(y) != len(X):
         hint = " Use y.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
         raise ValueError(f"y has shape {tuple(y.shape)}; expected [{len(X)}], one target for each row of X.{hint}")
     if given_tensor and y.device != X.device:
         raise ValueError(f"y is on {y.device}, X on {X.device}. Move y there with y.to({str(X.device)!r}).")
-    if y.is_floating_point() and not torch.isfinite(y).all():
-        raise ValueError("Input y contains NaN or inf. Drop those rows.")
+    if y.isinf().any():
+        raise ValueError("Input y contains inf. Drop those rows, or set a missing target to NaN.")
     return y.to(X.device).contiguous()

@@ -10,59 +10,38 @@ the prior of every hyperplane: a component without points has the law of one tha
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 
+from .arrays import as_features
+from .feature_maps import FeatureMap, as_feature_map
 from .losses.base import Loss
-from .losses.multiclass import CrammerSinger, OneVsRest
 
-__all__ = ["Directions", "Hyperplanes", "principal_directions"]
-
-
-class Directions(NamedTuple):
-    """An affine map of the inputs to what the hyperplanes see."""
-
-    loc: Tensor  # [D]
-    axes: Tensor  # [D, P']
+__all__ = ["Hyperplanes"]
 
 
 class Hyperplanes:
     """A mixin: features, and the factors that kernels ask of a model whose components repel."""
 
-    repels = True
+    repels: ClassVar[bool] = True
 
     loss: Loss
     weight_scale: float
-    intercept: float
-    num_directions: int
-    proportions: bool
-    feature_loc: Any
-    feature_axes: Any
+    feature_map: FeatureMap
 
-    def directions(self, X: Tensor) -> Directions:
-        """The map in use: as given, or the principal directions of X [N, D]; checks the arguments of hyperplanes."""
-        if not (isinstance(self.num_directions, int) and self.num_directions >= 1):
-            raise ValueError(f"num_directions is {self.num_directions!r}; it must be an integer of at least 1.")
-        if self.loss.target != "sign" or isinstance(self.loss, OneVsRest | CrammerSinger):
+    def resolve(self, X: Any, y: Any = None) -> Self:
+        """As `Model.resolve`, and the feature map with what it takes from X [N, D]."""
+        resolved: Any = super().resolve(X, y)  # type: ignore[misc]
+        if not self.loss.binary:
             raise ValueError(f"loss is {self.loss!r}; a hyperplane needs a binary loss such as Hinge() or Logistic().")
-        if (self.feature_loc is None) != (self.feature_axes is None):
-            raise ValueError("feature_loc and feature_axes belong together: give both or neither.")
-        if self.feature_loc is not None and self.feature_axes is not None:
-            return Directions(self.feature_loc.to(X), self.feature_axes.to(X))
-        return principal_directions(self._inputs(X), self.num_directions)
+        return resolved.replace(feature_map=as_feature_map(self.feature_map).resolve(as_features(X)))
 
-    def features(self, X: Tensor) -> Tensor:
-        """What the hyperplanes see [N, P] of the rows of X: ((x - loc) axes, intercept)."""
-        if self.feature_axes is None:
-            raise ValueError("The model is not resolved. Call model.resolve(X) first.")
-        projected = (self._inputs(X) - self.feature_loc) @ self.feature_axes
-        if not self.intercept:
-            return projected
-        return torch.cat([projected, X.new_full((len(X), 1), self.intercept)], 1)
+    def features(self, X: Any) -> Tensor:
+        """What the hyperplanes see [N, P] of the rows of X [N, D]."""
+        return as_feature_map(self.feature_map)(X)
 
-    def targets(self, X: Tensor, y: Any = None) -> Tensor:
+    def targets(self, X: Any, y: Any = None) -> Tensor:
         """+1 [N, 1]: the side of its own component's hyperplane that a point should be on."""
         return X.new_ones(len(X), 1)
 
@@ -73,29 +52,3 @@ class Hyperplanes:
     def log_rejection(self, scores: Tensor) -> Tensor:
         """sum_k log phi(-1 | f_nk) [N] of scores [N, K]: all hyperplanes reject the point."""
         return self.loss.log_factor(scores, scores.new_tensor(-1.0)).sum(-1)
-
-    def _inputs(self, X: Tensor) -> Tensor:
-        if not self.proportions:
-            return X
-        return X / X.sum(1, keepdim=True).clamp(min=torch.finfo(X.dtype).tiny)
-
-
-def principal_directions(X: Tensor, most: int) -> Directions:
-    """The mean of X and its leading principal axes, `most` at the most, scaled so that the mean square length of a
-    projected row is 1. All of X, unrotated, if it has no more columns than that.
-
-    The prior standard deviation of a score is then about nu (math/discriminative-clustering, section 3).
-    """
-    loc = X.mean(0, dtype=torch.float64)
-    centred = X.double() - loc
-    num_columns = X.shape[1]
-    axes = torch.eye(num_columns, dtype=torch.float64, device=X.device)
-    if num_columns > most:
-        covariance = centred.T @ centred
-        axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :most]
-        # the sign of an axis is arbitrary; fixed, so that a fit can be repeated
-        axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
-    size = (centred @ axes).square().sum(1).mean().sqrt()
-    tiny = torch.finfo(X.dtype).eps * X.double().abs().amax()
-    scale = size if size > tiny else torch.ones_like(size)
-    return Directions(loc.to(X.dtype), (axes / scale).to(X.dtype))

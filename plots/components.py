@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Ellipse, Patch
 from numpy.typing import NDArray
 
-from ..inference import Posterior
+from ..inference import PartitionPosterior
+from ..models import Standardized
 from .axes import COLORS, axes_or_new, color_of
 
 __all__ = ["plot_components"]
@@ -22,7 +23,7 @@ __all__ = ["plot_components"]
 Array = NDArray[np.float64]
 
 
-def plot_components(posterior: Posterior, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
+def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Axes | None = None) -> Axes:
     """Points in the first two principal axes of the standardized data, coloured by component, marked by class.
 
     An ellipse holds two standard deviations of a component's points. The line inside it is where the component's
@@ -81,9 +82,9 @@ def _markers() -> Iterator[str]:
     return cycle("oxs^Dv+P")
 
 
-def _classes(posterior: Posterior, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _classes(posterior: PartitionPosterior, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Names [L] of the classes and the index [N] of each point's; one class where the model has none."""
-    known = getattr(posterior.model, "classes", None)
+    known = posterior.model.classes
     if y is None:
         y = np.zeros(len(X), dtype=int) if known is None else posterior.predict(X)
     names, labels = np.unique(
@@ -97,11 +98,11 @@ def _classes(posterior: Posterior, X: Any, y: Any) -> tuple[NDArray[Any], NDArra
     return known, np.searchsorted(known, names)[labels]
 
 
-def _standardized(posterior: Posterior, rows: Array) -> Array:
+def _standardized(posterior: PartitionPosterior, rows: Array) -> Array:
     """The rows as the classifiers see them; for a model without classifiers, in units of their standard deviations."""
-    model = posterior.model
-    if getattr(model, "feature_scale", None) is not None:
-        return (rows - np.asarray(model.feature_loc.cpu())) / np.asarray(model.feature_scale.cpu())
+    seen = getattr(posterior.model, "feature_map", None)
+    if isinstance(seen, Standardized):
+        return (rows - np.asarray(seen.loc.cpu())) / np.asarray(seen.scale.cpu())
     scale = rows.std(0)
     return (rows - rows.mean(0)) / np.where(scale > 0, scale, 1)
 
@@ -115,17 +116,18 @@ def _principal_axes(centered: Array) -> Array:
 
 
 def _hyperplane(
-    posterior: Posterior, component: int, mean: Array, axes: Array, labels: NDArray[np.int64]
+    posterior: PartitionPosterior, component: int, mean: Array, axes: Array, labels: NDArray[np.int64]
 ) -> tuple[float, Array] | None:
-    """(score at the mean, slope [2] along the axes) of a component's classifier; None without one."""
+    """(score at the mean, slope [2] along the axes) of a classifier that is linear in x; None without one."""
     weights = np.asarray(posterior.samples["weights"][posterior.representative, component].cpu(), dtype=float)
-    if getattr(posterior.model, "classes", None) is None:
+    seen = getattr(posterior.model, "feature_map", None)
+    if posterior.model.classes is None or not isinstance(seen, Standardized):
         return None
     if weights.shape[1] > 1:
         first, second = np.argsort(-np.bincount(labels, minlength=weights.shape[1]), kind="stable")[:2]
         weights = weights[:, [first]] - weights[:, [second]]
     slope = weights[: len(mean), 0]
-    intercept = posterior.model.intercept * weights[len(mean) :, 0].sum()
+    intercept = seen.intercept * weights[len(mean) :, 0].sum()
     return float(slope @ mean + intercept), axes.T @ slope
 
 

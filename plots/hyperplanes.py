@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from ..inference import Posterior
+from ..inference import PartitionPosterior
+from ..models.scores import scores
 from .axes import axes_or_new, color_of
 from .partition import plot_partition
 
 __all__ = ["plot_hyperplanes"]
 
 
-def plot_hyperplanes(posterior: Posterior, X: Any, ax: Axes | None = None) -> Axes:
+def plot_hyperplanes(posterior: PartitionPosterior, X: Any, ax: Axes | None = None) -> Axes:
     """Training points X [N, 2] by cluster, and for each cluster the line where its hyperplane's score is 0.
 
     Points and hyperplanes are those of the representative draw of a model whose components repel.
@@ -37,10 +38,10 @@ def plot_hyperplanes(posterior: Posterior, X: Any, ax: Axes | None = None) -> Ax
     low, high = (torch.as_tensor(limits) for limits in zip(ax.get_xlim(), ax.get_ylim(), strict=True))
     across, up = torch.meshgrid(*(torch.linspace(low[i], high[i], 200) for i in range(2)), indexing="xy")
     grid = torch.stack([across.flatten(), up.flatten()], 1).to(weights)
-    scores = torch.einsum("np,kpc->nk", posterior.model.features(grid), weights).cpu()
+    found = scores(posterior.model.features(grid), weights).squeeze(-1).cpu()
     components, sizes = torch.unique(labels, return_counts=True)
     for index, position in enumerate(np.argsort(-sizes.numpy(), kind="stable")):
-        field = scores[:, components[position]].view(across.shape)
+        field = found[:, components[position]].view(across.shape)
         if field.min() < 0 < field.max():  # else its hyperplane is outside the picture
             ax.contour(across, up, field, levels=[0.0], colors=[color_of(index)], linewidths=1.8)
     return ax

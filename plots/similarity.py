@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from matplotlib.axes import Axes
 
-from ..inference import Posterior
+from ..inference import PartitionPosterior
 from .axes import axes_or_new
 
 __all__ = ["plot_similarity"]
 
 
-def plot_similarity(posterior: Posterior, ax: Axes | None = None) -> Axes:
+def plot_similarity(posterior: PartitionPosterior, ax: Axes | None = None) -> Axes:
     """Posterior co-assignment probability [N, N] of the training points, ordered by the point partition.
 
     Components stand in order of size; within one, points stand in order of their mean similarity to it.

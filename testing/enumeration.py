@@ -2,7 +2,8 @@
 
     p(z, X, y) = p(z) prod_k m(X_k) I(X_k, y_k),     I = integral of N(eta; 0, nu^2 I) prod_n phi(y_n | eta^T a_n) d eta
 
-m in closed form from the family, I by quadrature on a grid of eta, a concentration with a prior by quadrature too.
+p(z) from the model's prior object, hyperparameters that have a law by quadrature; m in closed form from the family; I
+by quadrature on a grid of eta, where a missing target is the factor 1.
 Where components repel, every hyperplane sees all points and I depends on who is in its component:
 
     g(S) = integral of N(eta; 0, nu^2 I) prod_{n in S} phi(+1 | eta^T a_n) prod_{n not in S} phi(-1 | eta^T a_n) d eta
@@ -22,8 +23,11 @@ import torch
 from torch import Tensor
 
 from ..models.arrays import as_features
-from ..models.mixture import Data, Mixture
-from ..models.priors.dirichlet_process import log_eppf, log_labelled_prior
+from ..models.data import Data
+from ..models.mixture import Mixture
+from .hyperparameters import log_structure_prior
+from .programs import check_mixture
+from .references import Reference, register_reference
 
 __all__ = ["log_classifier_integrals", "log_evidence", "partition_log_weights", "partition_posterior", "partitions"]
 
@@ -73,9 +77,10 @@ def partition_log_weights(
     for labels in labellings:
         sizes = tuple(labels.count(k) for k in range(truncation or max(labels) + 1))
         blocks = [sum(1 << n for n, label in enumerate(labels) if label == k) for k in range(len(sizes))]
-        if sizes not in log_priors:
-            log_priors[sizes] = _log_prior(sizes, resolved, truncated=truncation is not None)
-        log_weights[labels] = log_priors[sizes] + sum(log_block[block] for block in blocks)
+        case = sizes if truncation else tuple(sorted(sizes))  # a partition's blocks have no order
+        if case not in log_priors:
+            log_priors[case] = log_structure_prior(resolved.prior, case, truncated=truncation is not None)
+        log_weights[labels] = log_priors[case] + sum(log_block[block] for block in blocks)
     return log_weights
 
 
@@ -99,8 +104,7 @@ def log_classifier_integrals(data: Data, model: Any, members: Tensor) -> Tensor:
     total = data.X.new_zeros(len(members))
     if not num_scores:
         return total
-    joint = len(model.loss.blocks(num_scores)) > 1
-    groups = [list(range(num_scores))] if joint else [[c] for c in range(num_scores)]
+    groups = [list(range(num_scores))] if model.loss.meets else [[c] for c in range(num_scores)]
     for group in groups:
         num_weights = num_features * len(group)
         if num_weights > 3:
@@ -147,18 +151,13 @@ def log_blocks(data: Data, model: Any) -> list[float]:
     return (log_marginal + log_classifier_integrals(data, model, members)).tolist()
 
 
-def _log_prior(sizes: Labels, model: Mixture, *, truncated: bool) -> float:
-    """log p(z); a concentration with a prior is integrated out by the trapezoid rule in its logarithm."""
-    log_prior = log_labelled_prior if truncated else log_eppf
-    counts = torch.tensor(sizes, dtype=torch.float64)
-    if model.concentration_prior is None:
-        return float(log_prior(counts, model.concentration))
-    shape, rate = (torch.tensor(value, dtype=torch.float64) for value in model.concentration_prior)
-    # the mass left out below is at most exp(-40 shape) / shape, above less
-    log_alpha = torch.linspace(-40.0, math.log(40 + 40 * shape) + 1, 200, dtype=torch.float64) - rate.log()
-    values = torch.stack([log_prior(counts, alpha) for alpha in log_alpha.exp()])
-    values += torch.distributions.Gamma(shape, rate).log_prob(log_alpha.exp()) + log_alpha
-    return float(values.logsumexp(0) + (log_alpha[1] - log_alpha[0]).log())
-
-
 _STEPS = {1: 0.001, 2: 0.02, 3: 0.12}
+
+register_reference(
+    Data,
+    Reference(
+        posterior=lambda model, X, y, lengths, truncation: partition_posterior(model, X, y, truncation=truncation),
+        log_evidence=lambda model, X, y, lengths, truncation: log_evidence(model, X, y, truncation=truncation),
+        program=check_mixture,
+    ),
+)

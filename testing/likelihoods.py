@@ -1,24 +1,29 @@
 """Conformance of an observation family: everything that the backends rely on, checked on a data set.
 
-The checks are identities of the interface in `models/likelihoods/base.py`, so they need no reference implementation:
+The checks are identities of the interfaces in `models/likelihoods/`, so they need no reference implementation:
 a new family is right if the program that it states, the densities and the normalizers fit together.
 """
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pyro
 import torch
 from pyro import poutine
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, biject_to
 
-from ..models.likelihoods import Likelihood, Parameters
+from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters
+from ..models.sparse import SparseRows
 
 __all__ = ["check_likelihood"]
 
 
 def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Generator | None = None) -> None:
-    """Check a conjugate exponential family on rows X [N, D] of its support; a few dozen rows are enough.
+    """Check a family on rows X [N, D] of its support; a few dozen rows are enough.
+
+    Of any family the program and the densities; of an `ExponentialFamily` all that follows from conjugacy too.
 
     Parameters
     ----------
@@ -40,19 +45,24 @@ def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Gene
     X = X.double()
     likelihood.check(X)
     family = likelihood.resolve(X)
+    _check_resolve(likelihood, family, X)
+    _check_program(family, generator)
+    if not (isinstance(likelihood, ExponentialFamily) and isinstance(family, ExponentialFamily)):
+        return _check_densities(family, X, family.prior().expand(3, -1), generator)
     responsibilities = torch.rand(len(X), 3, generator=generator, dtype=X.dtype, device=X.device)
     chi = family.prior() + family.weighted_statistics(X, responsibilities)
-
-    _check_resolve(likelihood, family, X)
+    _check_densities(family, X, chi, generator)
     _check_statistics(family, X, responsibilities, generator)
     _check_conjugacy(family, X, generator)
-    _check_predictive(family, X, chi)
-    _check_expectations(family, X, chi)
-    _check_densities(family, X, chi, generator)
+    _check_closed_forms(family, X, chi)
+    _check_chain(family, X)
     _check_draws(family, X, chi, generator)
-    _check_program(family, generator)
     _check_single_precision(likelihood, X)
     _check_divergence(family, X)
+    _check_sparse(likelihood, family, X, chi)
+
+
+# -- any family ------------------------------------------------------------------------------------------------------
 
 
 def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> None:
@@ -63,91 +73,6 @@ def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> Non
         _require(value.dtype == X.dtype and value.device == X.device, f"resolve gave {name} another dtype or device.")
         _require(torch.equal(value, getattr(again, name)), f"resolving a resolved family changed {name}.")
     _require(likelihood.resolve(X) is not likelihood, "resolve changed the family in place; expected a copy.")
-
-
-def _check_statistics(family: Likelihood, X: Tensor, responsibilities: Tensor, generator: torch.Generator) -> None:
-    """Shapes, and the sums over components against plain sums."""
-    statistics, prior = family.statistics(X), family.prior()
-    _require(statistics.shape == (len(X), *prior.shape), "statistics and prior differ in length.")
-    _require(family.log_base_measure(X).shape == (len(X),), "log_base_measure has not the shape [N].")
-    _close(family.weighted_statistics(X, responsibilities), responsibilities.T @ statistics, "weighted_statistics")
-    assignments = torch.randint(4, (len(X),), generator=generator, device=X.device)
-    assignments[assignments == 2] = 3  # one component stays empty
-    plain = torch.stack([statistics[assignments == k].sum(0) for k in range(4)])
-    _close(family.summed_statistics(X, assignments, 4), plain, "summed_statistics")
-
-
-def _check_conjugacy(family: Likelihood, X: Tensor, generator: torch.Generator) -> None:
-    """Bayes: log p(x|theta) + log p(theta|chi) - log p(theta|chi + statistics(x)) = A(chi + ..) - A(chi) + log h(x)."""
-    prior = family.prior()
-    parameters = family.draw(prior.expand(4, -1), generator)
-    posterior = prior + family.statistics(X)
-    evidence = family.log_partition(posterior) - family.log_partition(prior) + family.log_base_measure(X)
-    log_prior = _log_conjugate(family, prior.expand(4, -1), parameters)
-    log_posterior = torch.stack([_log_conjugate(family, chi.expand(4, -1), parameters) for chi in posterior])
-    log_density = family.distribution(parameters).log_prob(X.unsqueeze(1))
-    terms = torch.stack([log_density.abs().amax(), log_prior.abs().amax(), log_posterior.abs().amax()])
-    actual = log_density + log_prior - log_posterior
-    _close(
-        actual, evidence.unsqueeze(1).expand(-1, 4), "Bayes' rule for parameters, distribution, log_partition", terms
-    )
-
-
-def _check_predictive(family: Likelihood, X: Tensor, chi: Tensor) -> None:
-    """The predictive is the generic one, and a chain of predictives gives the block marginal in any order."""
-    _close(family.log_predictive(X, chi), Likelihood.log_predictive(family, X, chi), "log_predictive")
-    for order, name in ((X, "in order"), (X.flip(0), "in reverse")):
-        before = family.statistics(order).cumsum(0) - family.statistics(order)
-        chain = family.log_predictive(order, family.prior() + before).diagonal().sum()
-        block = family.log_marginal(family.prior() + family.statistics(order).sum(0)) + family.log_base_measure(X).sum()
-        _close(chain, block, f"log_marginal against the chain of predictives {name}")
-
-
-def _check_expectations(family: Likelihood, X: Tensor, chi: Tensor) -> None:
-    """Expectations against the gradient of the normalizer; KL is zero at the prior only; batch shapes."""
-    _close(family.mean_parameters(chi), Likelihood.mean_parameters(family, chi), "mean_parameters")
-    _close(family.expected_log_density(X, chi), Likelihood.expected_log_density(family, X, chi), "expected_log_density")
-    _close(family.kl(chi), Likelihood.kl(family, chi), "kl")
-    _require(bool((family.kl(chi) >= -1e-8).all()), "kl is negative.")
-    _close(family.kl(family.prior()), X.new_zeros(()), "kl at the prior")
-    batch = torch.stack([chi, chi.flip(0)])
-    for method in (family.log_partition, family.mean_parameters, family.kl, family.log_marginal):
-        _close(method(batch)[1, 0], method(chi[-1]), f"{method.__name__} under batches of hyperparameters")
-
-
-def _check_densities(family: Likelihood, X: Tensor, chi: Tensor, generator: torch.Generator) -> None:
-    """log_density against the distribution, also with parameters indexed as in a program."""
-    parameters = family.draw(chi, generator)
-    log_density = family.log_density(X, parameters)
-    _close(log_density, Likelihood.log_density(family, X, parameters), "log_density")
-    enumerated = torch.arange(len(chi), device=X.device).unsqueeze(1)  # [T, 1], as an enumerated site has it
-    own = family.distribution({name: value[enumerated] for name, value in parameters.items()})
-    _require(own.event_shape == X.shape[1:], f"distribution has event shape {own.event_shape}; expected [D].")
-    _close(own.log_prob(X), log_density.T, "distribution of enumerated parameters")
-
-
-def _check_draws(family: Likelihood, X: Tensor, chi: Tensor, generator: torch.Generator) -> None:
-    """Averages over draws, within five standard errors of the expected log density and of the KL divergence."""
-    num_draws, rows = 2000, X[:5]
-    many = chi.repeat_interleave(num_draws, 0)
-    draws = family.log_density(rows, family.draw(many, generator)).view(len(rows), len(chi), num_draws)
-    expected = family.expected_log_density(rows, chi)
-    error = draws.std(-1) / num_draws**0.5
-    rounding = 1e-8 * (1 + expected.abs())
-    worst = ((draws.mean(-1) - expected).abs() / (5 * error + rounding)).amax()
-    _require(bool(worst <= 1), f"draw: mean log density lies {5 * worst.item():.1f} standard errors off.")
-    parameters = family.draw(many, generator)
-    gain = _log_conjugate(family, many, parameters) - _log_conjugate(family, family.prior().expand_as(many), parameters)
-    gain = gain.view(len(chi), num_draws)
-    worst = ((gain.mean(-1) - family.kl(chi)).abs() / (5 * gain.std(-1) / num_draws**0.5 + 1e-8)).amax()
-    _require(
-        bool(worst <= 1), f"kl: lies {5 * worst.item():.1f} standard errors off the mean log ratio of the densities."
-    )
-    state = generator.get_state()
-    first = family.draw(chi, generator)
-    second = family.draw(chi, generator.set_state(state))
-    same = all(torch.equal(first[name], second[name]) for name in first)
-    _require(same, "draw is not a function of the generator's state.")
 
 
 def _check_program(family: Likelihood, generator: torch.Generator) -> None:
@@ -164,13 +89,99 @@ def _check_program(family: Likelihood, generator: torch.Generator) -> None:
     returned: Parameters = free.nodes["_RETURN"]["value"]
     for name, value in returned.items():
         _require(name in free.nodes, f"parameters: {name} is not the name of a site.")
+        biject_to(free.nodes[name]["fn"].support)  # or NUTS and the autoguides cannot move the site
         _require(value.shape == parameters[name].shape, f"parameters: {name} has not the shape [K, ...] under a plate.")
     trace = poutine.trace(poutine.condition(program, data=parameters)).get_trace()
-    expected = _log_conjugate(family, prior.expand(3, -1), parameters).sum()
+    expected = _log_prior(family, prior.expand(3, -1), parameters).sum()
     _close(torch.as_tensor(trace.log_prob_sum()), expected, "density of the Pyro program")
 
 
-def _check_single_precision(likelihood: Likelihood, X: Tensor) -> None:
+def _check_densities(family: Likelihood, X: Tensor, chi: Tensor, generator: torch.Generator) -> None:
+    """log_density against the distribution, also with parameters indexed as in a program."""
+    parameters = family.draw(chi, generator)
+    log_density = family.log_density(X, parameters)
+    _require(bool(torch.isfinite(log_density).all()), "log_density is not finite on X.")
+    _close(log_density, Likelihood.log_density(family, X, parameters), "log_density")
+    enumerated = torch.arange(len(chi), device=X.device).unsqueeze(1)  # [T, 1], as an enumerated site has it
+    own = family.distribution({name: value[enumerated] for name, value in parameters.items()})
+    _require(own.event_shape == X.shape[1:], f"distribution has event shape {own.event_shape}; expected [D].")
+    _close(own.log_prob(X), log_density.T, "distribution of enumerated parameters")
+    inside = own.support is not None and bool(own.support.check(X).all())
+    _require(inside, "distribution: rows of X that `check` accepts are outside its support.")
+
+
+# -- exponential families --------------------------------------------------------------------------------------------
+
+
+def _check_statistics(
+    family: ExponentialFamily, X: Tensor, responsibilities: Tensor, generator: torch.Generator
+) -> None:
+    """Shapes, and the sums over components against plain sums."""
+    statistics, prior = family.statistics(X), family.prior()
+    _require(statistics.shape == (len(X), *prior.shape), "statistics and prior differ in length.")
+    _require(family.log_base_measure(X).shape == (len(X),), "log_base_measure has not the shape [N].")
+    _close(family.weighted_statistics(X, responsibilities), responsibilities.T @ statistics, "weighted_statistics")
+    assignments = torch.randint(4, (len(X),), generator=generator, device=X.device)
+    assignments[assignments == 2] = 3  # one component stays empty
+    plain = torch.stack([statistics[assignments == k].sum(0) for k in range(4)])
+    _close(family.summed_statistics(X, assignments, 4), plain, "summed_statistics")
+
+
+def _check_conjugacy(family: ExponentialFamily, X: Tensor, generator: torch.Generator) -> None:
+    """Bayes: log p(x|theta) + log p(theta|chi) - log p(theta|chi + statistics(x)) = A(chi + ..) - A(chi) + log h(x)."""
+    prior = family.prior()
+    parameters = family.draw(prior.expand(4, -1), generator)
+    posterior = prior + family.statistics(X)
+    evidence = family.log_partition(posterior) - family.log_partition(prior) + family.log_base_measure(X)
+    log_prior = _log_prior(family, prior.expand(4, -1), parameters)
+    log_posterior = torch.stack([_log_prior(family, chi.expand(4, -1), parameters) for chi in posterior])
+    log_density = family.distribution(parameters).log_prob(X.unsqueeze(1))
+    terms = torch.stack([log_density.abs().amax(), log_prior.abs().amax(), log_posterior.abs().amax()])
+    what = "Bayes' rule for parameters, distribution, log_partition"
+    _close(log_density + log_prior - log_posterior, evidence.unsqueeze(1).expand(-1, 4), what, terms)
+
+
+def _check_closed_forms(family: ExponentialFamily, X: Tensor, chi: Tensor) -> None:
+    """Overrides against the generic methods; KL is zero at the prior only; batch shapes."""
+    for name, arguments in {"log_predictive": (X, chi), "mean_parameters": (chi,), "kl": (chi,)}.items():
+        _close(getattr(family, name)(*arguments), getattr(ExponentialFamily, name)(family, *arguments), name)
+    linear = ExponentialFamily.linear_log_density(family, X, family.mean_parameters(chi))
+    _close(family.expected_log_density(X, chi), linear, "expected_log_density")
+    repeat = family.log_predictive(X, family.prior() + family.statistics(X)).diagonal()
+    _close(family.log_repeat(X), repeat, "log_repeat")
+    _require(bool((family.kl(chi) >= -1e-8).all()), "kl is negative.")
+    _close(family.kl(family.prior()), X.new_zeros(()), "kl at the prior")
+    batch = torch.stack([chi, chi.flip(0)])
+    for method in (family.log_partition, family.mean_parameters, family.kl, family.log_marginal):
+        _close(method(batch)[1, 0], method(chi[-1]), f"{method.__name__} under batches of hyperparameters")
+
+
+def _check_chain(family: ExponentialFamily, X: Tensor) -> None:
+    """A chain of predictives gives the block marginal in any order."""
+    prior, total = family.prior(), family.statistics(X).sum(0)
+    block = family.log_marginal(prior + total) + family.log_base_measure(X).sum()
+    for order, name in ((X, "in order"), (X.flip(0), "in reverse")):
+        before = family.statistics(order).cumsum(0) - family.statistics(order)
+        chain = family.log_predictive(order, prior + before).diagonal().sum()
+        _close(chain, block, f"log_marginal against the chain of predictives {name}")
+
+
+def _check_draws(family: ExponentialFamily, X: Tensor, chi: Tensor, generator: torch.Generator) -> None:
+    """Averages over draws are the expected log density and the KL divergence; draws follow the generator."""
+    num_draws, rows = 2000, X[:5]
+    many = chi.repeat_interleave(num_draws, 0)
+    draws = family.log_density(rows, family.draw(many, generator)).view(len(rows), len(chi), num_draws)
+    _centered(draws, family.expected_log_density(rows, chi), "draw: the mean log density")
+    parameters = family.draw(many, generator)
+    gain = _log_prior(family, many, parameters) - _log_prior(family, family.prior().expand_as(many), parameters)
+    _centered(gain.view(len(chi), num_draws), family.kl(chi), "kl: the mean log ratio of the densities")
+    state = generator.get_state()
+    first, second = family.draw(chi, generator), family.draw(chi, generator.set_state(state))
+    same = all(torch.equal(first[name], second[name]) for name in first)
+    _require(same, "draw is not a function of the generator's state.")
+
+
+def _check_single_precision(likelihood: ExponentialFamily, X: Tensor) -> None:
     """The same hyperparameters and rows in single and in double precision."""
     single = X.float()
     family = likelihood.resolve(single)
@@ -183,7 +194,7 @@ def _check_single_precision(likelihood: Likelihood, X: Tensor) -> None:
         _close(actual.double(), getattr(double, name)(single.double(), chi.double()), f"{name} in float32", tol=1e-4)
 
 
-def _check_divergence(family: Likelihood, X: Tensor) -> None:
+def _check_divergence(family: ExponentialFamily, X: Tensor) -> None:
     """D(x, x) = 0 <= D(x, mu), and the centres minimize the summed divergence; skipped if there is none."""
     try:
         U = family.coordinates(X)
@@ -196,22 +207,48 @@ def _check_divergence(family: Likelihood, X: Tensor) -> None:
     _require(bool((divergence >= -1e-8 * (1 + divergence.abs().amax())).all()), "divergence is negative somewhere.")
 
     row, weight = family.pseudo_observation()
-    sums, count, rows, weights = U.sum(0), float(len(U)), U, U.new_ones(len(U))
+    rows, weights = U, U.new_ones(len(U))
     if row is not None:
-        sums, count = sums + weight * row, count + weight
+        both = family.centers(U + weight * row, U.new_full((len(U),), 1 + weight))
+        founding = family.divergence(U, both).diagonal() + weight * family.divergence(row.unsqueeze(0), both)[0]
+        _close(family.founding_divergence(U), founding, "founding_divergence", family.divergence_base(U))
         rows, weights = torch.cat([U, row.unsqueeze(0)]), torch.cat([weights, weights.new_full((1,), weight)])
-    center = family.centers(sums.unsqueeze(0), sums.new_full((1,), count))
+    center = family.centers((weights @ rows).unsqueeze(0), weights.sum().unsqueeze(0))
     lowest = weights @ family.divergence(rows, center)
     steps = torch.logspace(-4, -1, 4, dtype=U.dtype, device=U.device)
     others = (center + steps[:, None, None] * (points - center)).flatten(0, 1)
     rounding = 1e-11 * (1 + weights @ family.divergence(rows, points).abs().clamp(max=1e6).amax(1))
     excess = (weights @ family.divergence(rows, others) - lowest).amin()
-    _require(
-        bool(excess >= -rounding), f"centers: a neighbour has a smaller summed divergence by {-excess.item():.1e}."
-    )
+    message = f"centers: a neighbour has a smaller summed divergence by {-excess.item():.1e}."
+    _require(bool(excess >= -rounding), message)
 
 
-def _log_conjugate(family: Likelihood, chi: Tensor, parameters: Parameters) -> Tensor:
+def _check_sparse(likelihood: ExponentialFamily, family: ExponentialFamily, X: Tensor, chi: Tensor) -> None:
+    """Sparse rows give what dense ones give, where the family accepts them."""
+    if not family.accepts_sparse:
+        return
+    sparse = cast(Tensor, SparseRows.of(X))
+    likelihood.admit(sparse)
+    for name, value in likelihood.resolve(sparse).get_params(deep=False).items():
+        _close(value, getattr(family, name), f"resolve, {name}, of sparse rows", tol=1e-10)
+    labels = torch.arange(len(X), device=X.device) % 3
+    readings: dict[str, tuple[Any, ...]] = {
+        **dict.fromkeys(("statistics", "log_base_measure", "log_repeat", "founding_divergence"), ()),
+        **dict.fromkeys(("expected_log_density", "log_predictive"), (chi,)),
+        "weighted_statistics": (labels.unsqueeze(1) + X.new_tensor([0.1, 0.2]),),
+        "summed_statistics": (labels, 3),
+        "log_density": (family.draw(chi, torch.Generator(X.device).manual_seed(0)),),
+        "divergence": (family.centers(family.coordinates(X)[:3], X.new_ones(3)),),
+    }
+    for name, arguments in readings.items():
+        method = getattr(family, name)
+        _close(method(sparse, *arguments), method(X, *arguments), f"{name} of sparse rows", tol=1e-10)
+
+
+# -- tools -----------------------------------------------------------------------------------------------------------
+
+
+def _log_prior(family: Likelihood, chi: Tensor, parameters: Parameters) -> Tensor:
     """log p(theta | chi) [K] of the program `parameters`."""
     log_probs = []
 
@@ -228,10 +265,15 @@ def _close(actual: Tensor, expected: Tensor, what: str, terms: Tensor | None = N
     _require(actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}.")
     largest = torch.cat([expected.abs().flatten(), (expected if terms is None else terms).abs().flatten()]).amax()
     error = (actual - expected).abs().amax()
-    _require(
-        bool(error <= tol * (1 + largest)),
-        f"{what}: off by {error.item():.1e} where values reach {largest.item():.1e}.",
-    )
+    message = f"{what}: off by {error.item():.1e} where values reach {largest.item():.1e}."
+    _require(bool(error <= tol * (1 + largest)), message)
+
+
+def _centered(draws: Tensor, expected: Tensor, what: str) -> None:
+    """The means [...] of draws [..., n] are the expected ones within five standard errors."""
+    error = draws.std(-1) / draws.shape[-1] ** 0.5
+    worst = ((draws.mean(-1) - expected).abs() / (5 * error + 1e-8 * (1 + expected.abs()))).amax()
+    _require(bool(worst <= 1), f"{what} lies {5 * worst.item():.1f} standard errors off.")
 
 
 def _require(holds: bool, message: str) -> None:

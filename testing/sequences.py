@@ -9,7 +9,8 @@ tables of the Chinese restaurant franchise, so that neither rows nor base weight
            sum_m prod_jk s(n_jk, m_jk) alpha^m_jk p(states chosen for the tables)
 
 with s the unsigned Stirling numbers of the first kind. A table of row j serves j by stickiness with probability rho,
-else a state chosen from beta, whose integral is the EPPF of these choices (or their labelled prior, truncated).
+else a state chosen from beta, whose integral is the EPPF of these choices (or their labelled prior, truncated). Each
+term is a function of alpha times one of gamma, and their laws are independent: two quadratures integrate them out.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..models.priors.dirichlet_process import log_eppf, log_labelled_prior
-from ..models.sequence import StateSpace
+from ..models.priors import DirichletProcess, HierarchicalDirichletProcess, Hyper
+from ..models.sequence import Sequences, StateSpace
 from .enumeration import Labels, log_blocks, partitions
+from .hyperparameters import log_mean, log_structure_prior
+from .programs import check_state_space
+from .references import Reference, register_reference
 
 __all__ = ["log_path_prior", "log_state_evidence", "state_log_weights", "state_posterior"]
 
@@ -34,7 +39,7 @@ def state_posterior(
 ) -> dict[Labels, float]:
     """Exact probability of every partition of N <= 6 steps; with `truncation`, of every labelling 0..T-1.
 
-    The concentrations must be fixed. Partitions are written with labels in order of first appearance.
+    Partitions are written with labels in order of first appearance.
     """
     log_weights = state_log_weights(model, X, lengths, truncation=truncation)
     probabilities = torch.tensor(list(log_weights.values()), dtype=torch.float64).softmax(0).tolist()
@@ -51,8 +56,6 @@ def state_log_weights(
     model: StateSpace, X: Any, lengths: Any = None, *, truncation: int | None = None
 ) -> dict[Labels, float]:
     """log p(z, X) of every partition of the steps, or of every labelling of the truncated model."""
-    if model.concentration_prior is not None or model.top_concentration_prior is not None:
-        raise ValueError("Exact sums need fixed concentrations: set both priors to None.")
     resolved, data = model.prepare(X, None, lengths)
     if data.num_data > 6:
         raise ValueError(f"{data.num_data} steps have too many states. Use at most 6.")
@@ -68,21 +71,35 @@ def state_log_weights(
         num_states = truncation or max(labels) + 1
         blocks = [sum(1 << m for m, t in enumerate(observed) if labels[t] == k) for k in range(num_states)]
         counts = _count(labels, starts, num_states)
-        log_prior = log_path_prior(counts, resolved, truncated=truncation is not None)
+        log_prior = log_path_prior(counts, resolved.prior, truncated=truncation is not None)
         log_weights[labels] = log_prior + sum(log_block[block] for block in blocks)
     return log_weights
 
 
-def log_path_prior(counts: tuple[Labels, ...], model: StateSpace, *, truncated: bool) -> float:
+def log_path_prior(counts: tuple[Labels, ...], prior: HierarchicalDirichletProcess, *, truncated: bool) -> float:
     """log p(z) from the moves n [K + 1][K] out of every state and of the start (last)."""
-    alpha, gamma, rho = model.concentration, model.top_concentration, model.stickiness
-    num_states = len(counts[0])
+    rho, num_states = prior.stickiness, len(counts[0])
+    rows = DirichletProcess(prior.concentration, prior.concentration_prior)
+    top = DirichletProcess(prior.top_concentration, prior.top_concentration_prior)
+    totals = torch.tensor([sum(row) for row in counts], dtype=torch.float64)
+
+    @cache
+    def log_tables(num_tables: int) -> float:  # alpha^m.. prod_j Gamma(alpha) / Gamma(alpha + n_j.)
+        def log_value(h: Hyper) -> Tensor:
+            alpha = h["concentration"]
+            return num_tables * alpha.log() + (torch.lgamma(alpha) - torch.lgamma(alpha + totals)).sum()
+
+        return float(log_mean(rows, log_value))
+
+    @cache
+    def log_chosen(sizes: Labels) -> float:
+        return log_structure_prior(top, sizes, truncated=truncated)
+
     cells = [(j, k) for j in range(num_states + 1) for k in range(num_states) if counts[j][k]]
     log_terms = []
     for tables in itertools.product(*(range(1, counts[j][k] + 1) for j, k in cells)):
-        log_weight = sum(
-            math.log(_stirling(counts[j][k], m)) + m * math.log(alpha) for (j, k), m in zip(cells, tables, strict=True)
-        )
+        log_weight = sum(math.log(_stirling(counts[j][k], m)) for (j, k), m in zip(cells, tables, strict=True))
+        log_weight += log_tables(sum(tables))
         own = [m for (j, k), m in zip(cells, tables, strict=True) if j == k]
         chosen = [0] * num_states
         for (j, k), m in zip(cells, tables, strict=True):
@@ -95,13 +112,9 @@ def log_path_prior(counts: tuple[Labels, ...], model: StateSpace, *, truncated: 
             for k, m, w in zip(itself, own, sticky, strict=True):
                 more[k] += m - w
                 log_split += math.log(math.comb(m, w)) + (m - w) * math.log1p(-rho) + (w * math.log(rho) if w else 0.0)
-            if not truncated and 0 in more:
-                continue  # a state must have been chosen before it can stick
-            sizes = torch.tensor(more, dtype=torch.float64)
-            log_chosen = (log_labelled_prior if truncated else log_eppf)(sizes, gamma)
-            log_terms.append(log_weight + log_split + float(log_chosen))
-    rows = sum(math.lgamma(alpha) - math.lgamma(alpha + sum(row)) for row in counts)
-    return rows + float(torch.tensor(log_terms, dtype=torch.float64).logsumexp(0))
+            if truncated or 0 not in more:  # a state must have been chosen before it can stick
+                log_terms.append(log_weight + log_split + log_chosen(tuple(more)))
+    return float(torch.tensor(log_terms, dtype=torch.float64).logsumexp(0))
 
 
 def _count(labels: Labels, starts: list[bool], num_states: int) -> tuple[Labels, ...]:
@@ -119,3 +132,15 @@ def _stirling(n: int, m: int) -> int:
     if m == 0 or m > n:
         return 0
     return _stirling(n - 1, m - 1) + (n - 1) * _stirling(n - 1, m)
+
+
+register_reference(
+    Sequences,
+    Reference(
+        posterior=lambda model, X, y, lengths, truncation: state_posterior(model, X, lengths, truncation=truncation),
+        log_evidence=lambda model, X, y, lengths, truncation: log_state_evidence(
+            model, X, lengths, truncation=truncation
+        ),
+        program=check_state_space,
+    ),
+)

@@ -6,12 +6,14 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from regbayes.models.arrays import as_features, as_labels, as_targets, like
+from regbayes.models.arrays import as_features, as_labels, as_sequences, as_targets, like
+from regbayes.models.sparse import SparseRows
 
 X = torch.zeros((4, 2), dtype=torch.float64)
 
@@ -73,7 +75,10 @@ def test_mixed_devices_are_refused() -> None:
         (np.zeros(3, int), r"expected \[4\]"),
         (np.zeros(4, int), "only one class"),
         (np.array([0, 1, 0.5, 1]), "Unknown label type"),
-        (np.array([0, 1, np.nan, 1]), "NaN or inf"),
+        (np.array([0, 1, np.inf, 1]), "contains inf"),
+        (np.array([1, 1, np.nan, 1]), r"only one class \(\[1\]\)"),
+        (np.array([0, 0, -1, 0]), r"only one class \(\[0\]\)"),
+        (np.full(4, np.nan), r"only one class \(\[\]\)"),
         (["a", "b", "a", "b"], "Use an estimator for text labels"),
     ],
 )
@@ -83,17 +88,43 @@ def test_wrong_labels_are_refused(y, message: str) -> None:
 
 
 def test_labels_keep_their_values_and_unknown_ones_are_named() -> None:
-    index, classes = as_labels([7, -1, 7, 3], X, None)
+    index, classes = as_labels([7, -3, 7, 3], X, None)
     assert index.tolist() == [2, 0, 2, 1]
-    assert classes.tolist() == [-1, 3, 7]
-    with pytest.raises(ValueError, match=r"labels \[4, 9\] that were not seen.*known: \[-1, 3, 7\]"):
+    assert classes.tolist() == [-3, 3, 7]
+    with pytest.raises(ValueError, match=r"labels \[4, 9\] that were not seen.*known: \[-3, 3, 7\]"):
         as_labels([7, 9, 4, 3], X, classes)
+
+
+@pytest.mark.parametrize(
+    ("y", "index", "classes"),
+    [
+        ([0, -1, 2, 0], [0, -1, 1, 0], [0, 2]),
+        ([0.0, np.nan, 2.0, -1.0], [0, -1, 1, -1], [0, 2]),
+        ([-1, 1, 1, -1], [0, 1, 1, 0], [-1, 1]),  # signs
+        ([-1.0, 1.0, np.nan, -1.0], [0, 1, -1, 0], [-1, 1]),
+        ([-1, 1, 1, 0], [-1, 1, 1, 0], [0, 1]),
+    ],
+)
+def test_missing_labels_have_index_minus_one(y, index: list[int], classes: list[int]) -> None:
+    found = as_labels(np.array(y), X, None)
+    assert found[0].tolist() == index
+    assert found[1].tolist() == classes
+    again = as_labels(torch.tensor(y), X, found[1])
+    assert again[0].tolist() == index
+    assert as_labels(np.full(4, np.nan), X, found[1])[0].tolist() == [-1] * 4
 
 
 def test_targets_follow_the_inputs_dtype() -> None:
     assert as_targets(np.arange(4), X.float()).dtype == torch.float32
-    with pytest.raises(ValueError, match="NaN or inf"):
+    with pytest.raises(ValueError, match="contains inf"):
         as_targets([0.0, 1.0, np.inf, 2.0], X)
+
+
+def test_a_missing_target_is_nan_and_some_must_be_known() -> None:
+    assert as_targets([0.0, np.nan, 1.0, 2.0], X).isnan().tolist() == [False, True, False, False]
+    with pytest.raises(ValueError, match="no target that is not NaN"):
+        as_targets(np.full(4, np.nan), X)
+    assert as_targets(np.full(4, np.nan), X, min_known=0).isnan().all()
 
 
 def test_results_come_in_the_kind_that_was_given() -> None:
@@ -109,3 +140,80 @@ def test_arrays_that_may_not_be_written_are_taken_without_a_warning() -> None:
         rows, targets = as_features(X), as_targets(y, torch.zeros(3, 2))
     torch.testing.assert_close(rows, torch.arange(6.0, dtype=torch.float64).reshape(3, 2))
     torch.testing.assert_close(targets, torch.arange(3.0))
+
+
+# -- sparse rows ------------------------------------------------------------------------------------------------------
+
+COUNTS = np.array([[0.0, 2.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0], [3.0, 0.0, 0.0, 4.0], [0.0, 5.0, 6.0, 0.0]])
+
+
+@pytest.fixture
+def rows() -> SparseRows:
+    return SparseRows.of(torch.from_numpy(COUNTS))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_sparse_matrices_of_all_kinds_stay_sparse() -> None:
+    tensor = torch.from_numpy(COUNTS)
+    twice = scipy.sparse.coo_array(  # duplicates and a zero that is stored
+        ([1.0, 1.0, 1.0, 3.0, 4.0, 5.0, 6.0, 0.0], ([0, 0, 0, 2, 2, 3, 3, 1], [1, 1, 3, 0, 3, 1, 2, 2])), shape=(4, 4)
+    )
+    kinds = [scipy.sparse.csr_matrix(COUNTS), scipy.sparse.csc_array(COUNTS), scipy.sparse.lil_array(COUNTS), twice]
+    for X in [*kinds, twice.tocsr(), tensor.to_sparse(), tensor.to_sparse_csr(), SparseRows.of(tensor)]:
+        found = as_features(X)
+        assert isinstance(found, SparseRows)
+        assert torch.equal(found.dense(), tensor)
+        assert len(found.values) == 6
+    assert as_features(scipy.sparse.csr_array(COUNTS.astype(int))).dtype == torch.float64
+    assert as_features(scipy.sparse.csr_array(COUNTS.astype(np.float32))).dtype == torch.float32
+    assert as_features(scipy.sparse.csr_array(COUNTS), like=tensor.float()).dtype == torch.float32
+    unsorted = scipy.sparse.csr_array((np.ones(3), [2, 0, 2], [0, 3]), shape=(1, 3))
+    assert as_features(unsorted).dense().tolist() == [[1.0, 0.0, 2.0]]
+    assert unsorted.nnz == 3  # the user's own is as it was
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_matrices_pass_the_same_door() -> None:
+    wrong = COUNTS.copy()
+    wrong[2, 3] = np.nan
+    with pytest.raises(ValueError, match=r"NaN or inf.*row 2, column 3"):
+        as_features(scipy.sparse.csr_array(wrong))
+    with pytest.raises(ValueError, match=r"X has 4 features.*fitted with 3"):
+        as_features(scipy.sparse.csr_array(COUNTS), num_features=3)
+    with pytest.raises(ValueError, match="at least 5"):
+        as_features(scipy.sparse.csr_array(COUNTS), min_rows=5)
+    with pytest.raises(ValueError, match=r"X\.to\(torch\.float32\)"):
+        as_features(torch.from_numpy(COUNTS).to_sparse_csr(), like=torch.zeros(1))
+    with pytest.raises(ValueError, match=r"layout torch\.sparse_csc.*to_sparse_csr"):
+        as_features(torch.from_numpy(COUNTS).to_sparse_csc())
+    with pytest.raises(ValueError, match="models of sequences need dense rows"):
+        as_sequences(scipy.sparse.csr_array(COUNTS))
+
+
+@pytest.mark.parametrize(
+    "index", [slice(1, 3), slice(2, 2), slice(None, None, 2), [2, 0, 2], [True, False, True, False]]
+)
+def test_sparse_rows_are_taken_as_of_a_tensor(rows: SparseRows, index) -> None:
+    index = index if isinstance(index, slice) else torch.tensor(index)
+    taken, expected = rows[index], torch.from_numpy(COUNTS)[index]
+    assert taken.shape == expected.shape
+    assert torch.equal(taken.dense(), expected)
+    assert torch.equal(taken.sum(1), expected.sum(1))
+
+
+def test_sparse_products_and_sums(rows: SparseRows, monkeypatch) -> None:
+    X, right, left = torch.from_numpy(COUNTS), torch.arange(8.0).view(4, 2).double(), torch.arange(12.0).view(4, 3)
+    left = left.double()
+    for on_gpu in (False, True):  # a GPU's products, on whatever device
+        monkeypatch.setattr(SparseRows, "is_cuda", on_gpu)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.testing.assert_close(rows @ right, X @ right)
+            torch.testing.assert_close(rows.transposed_product(left), X.T @ left)
+    for dim in (0, 1, -1):
+        assert torch.equal(rows.sum(dim), X.sum(dim))
+    assert torch.equal(rows.entry_sums(rows.values.unsqueeze(1)).squeeze(1), X.sum(1))
+    torch.testing.assert_close(rows.scale_rows(left[:, 1]).dense(), X * left[:, 1:2])
+    assert rows.double() is rows
+    assert rows.to(torch.zeros(1)).dense().dtype == torch.float32
+    assert rows.new_zeros(3).dtype == rows.new_ones(2).dtype == torch.float64

@@ -147,6 +147,7 @@ def test_separators_and_byte_order_mark(tmp_path):
 # -- compare -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_gibbs")
 def test_compare_writes_json_and_a_picture(table, tmp_path, capsys):
     arguments = ["compare", "--data", table, "--target", "kind", "--folds", 3, "--out", tmp_path / "out", "--json"]
@@ -168,6 +169,7 @@ def test_compare_writes_json_and_a_picture(table, tmp_path, capsys):
     assert len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 100
 
 
+@pytest.mark.slow
 def test_compare_prints_one_table(table, tmp_path, capsys):
     arguments = ["compare", "--data", table, "--target", "kind", "--folds", 2, "--out", tmp_path]
     assert main([*map(str, arguments), "--inference", "small_variance", "--inference", "small_variance"]) == 0
@@ -181,6 +183,7 @@ def test_compare_prints_one_table(table, tmp_path, capsys):
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_compare_is_repeatable(tmp_path, capsys):
     table = write(tmp_path / "few.csv", [HEADER, *animals(16)])
     arguments = ["compare", "--data", table, "--target", "kind", "--folds", 2, "--seed", 5, "--json", "--out", tmp_path]
@@ -277,6 +280,7 @@ def test_bad_options(tmp_path, capsys, table):
         assert message in refuse(capsys, *arguments)
 
 
+@pytest.mark.slow
 def test_two_folds_need_four_rows_of_each_class(tmp_path, capsys):
     rows = animals(8)
     few = write(tmp_path / "few.csv", [HEADER, *rows[:7]])
@@ -385,6 +389,7 @@ def test_cluster_labels_the_table_and_draws(chains, tmp_path, capsys) -> None:
     assert (tmp_path / "cluster.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_cluster_finds_states_in_the_order_of_time(chains, tmp_path, capsys) -> None:
     argv = ["cluster", "--data", str(chains), "--truth", "truth", "--out", str(tmp_path), "--inference", "svi"]
     assert main([*argv, "--time", "time", "--model", "IHMM"]) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,29 +11,32 @@ import torch
 from scipy.integrate import quad
 from torch import Tensor
 
-from regbayes.models.priors.dirichlet_process import (
-    farthest_first_penalty,
-    log_eppf,
-    log_labelled_prior,
-    log_stick_weights,
-    posterior_sticks,
-    resample_concentration,
-)
+from regbayes.models import DirichletProcess
+from regbayes.models.priors import sticks
+from regbayes.models.priors.dirichlet_process import resample_concentration
+from regbayes.models.priors.sticks import log_stick_weights
+from regbayes.testing.enumeration import partitions
 
 ALPHAS = [0.3, 1.0, 4.5]
 
 
-def partitions(num_data: int) -> Iterator[list[int]]:
-    """All partitions of N points, as restricted growth strings."""
+def log_eppf(counts: Tensor, alpha: float) -> float:
+    prior = DirichletProcess(alpha)
+    return float(prior.log_partition(counts, prior.start(counts)))
 
-    def grow(prefix: list[int]) -> Iterator[list[int]]:
-        if len(prefix) == num_data:
-            yield prefix
-        else:
-            for k in range(max(prefix) + 2):
-                yield from grow([*prefix, k])
 
-    return grow([0])
+def prior_sticks(alpha: float, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Beta parameters [T - 1] for counts [..., T]."""
+    prior = DirichletProcess(alpha)
+    return prior.sticks(prior.start(counts), counts.shape[-1])
+
+
+def log_labelled_prior(counts: Tensor, alpha: float) -> Tensor:
+    return sticks.log_labelled_prior(counts, *prior_sticks(alpha, counts))
+
+
+def posterior_sticks(counts: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    return sticks.posterior_sticks(counts, *prior_sticks(alpha, counts))
 
 
 def labelled_counts(num_data: int, truncation: int) -> Tensor:
@@ -48,7 +50,7 @@ def labelled_counts(num_data: int, truncation: int) -> Tensor:
 def test_eppf_is_the_urn_and_sums_to_one(num_data: int, alpha: float) -> None:
     total = 0.0
     for z in partitions(num_data):
-        probability = math.exp(log_eppf(torch.tensor(z).bincount(), alpha))
+        probability = math.exp(log_eppf(torch.bincount(torch.tensor(z)), alpha))
         urn = math.prod((alpha if z[n] not in z[:n] else z[:n].count(z[n])) / (n + alpha) for n in range(num_data))
         assert probability == pytest.approx(urn, rel=1e-12)
         total += probability
@@ -107,18 +109,20 @@ def test_posterior_sticks_are_batched() -> None:
     a, b = posterior_sticks(counts, 0.7)
     assert a.shape == b.shape == (81, 2)
     assert a.tolist() == [[1 + n[0], 1 + n[1]] for n in counts.tolist()]
-    torch.testing.assert_close(b, torch.tensor([[0.7 + n[1] + n[2], 0.7 + n[2]] for n in counts.tolist()]))
+    torch.testing.assert_close(
+        b, torch.tensor([[0.7 + n[1] + n[2], 0.7 + n[2]] for n in counts.tolist()], dtype=b.dtype)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stick_weights_sum_to_one_and_survive_the_ends(dtype: torch.dtype, device: torch.device) -> None:
-    sticks = torch.tensor([[0.2, 0.5, 0.9], [0.0, 1.0, 0.3], [1.0, 1.0, 0.0]], dtype=dtype, device=device)
-    sticks.requires_grad_()
-    log_weights = log_stick_weights(sticks)
+    proportions = torch.tensor([[0.2, 0.5, 0.9], [0.0, 1.0, 0.3], [1.0, 1.0, 0.0]], dtype=dtype, device=device)
+    proportions.requires_grad_()
+    log_weights = log_stick_weights(proportions)
     weights = log_weights.exp()
     expected = [[0.2, 0.4, 0.36, 0.04], [0, 1, 0, 0], [1, 0, 0, 0]]
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=dtype, device=device))
-    (gradient,) = torch.autograd.grad(log_weights.sum(), sticks)
+    (gradient,) = torch.autograd.grad(log_weights.sum(), proportions)
     assert torch.isfinite(log_weights).all()
     assert torch.isfinite(gradient).all()
 
@@ -161,37 +165,3 @@ def test_escobar_west_leaves_the_posterior_of_the_concentration(
     mean_log, mean = _moments(log_density, 300.0)
     assert _close(chains, mean, 2000)
     assert _close(chains.log(), mean_log, 2000)
-
-
-@pytest.mark.parametrize("num_components", [1, 3, 7])
-@pytest.mark.parametrize("with_refund", [False, True])
-def test_farthest_first_is_the_recursion_written_out(num_components: int, with_refund: bool) -> None:
-    generator = torch.Generator().manual_seed(num_components)
-    X = torch.randn(25, 3, generator=generator, dtype=torch.float64)
-    refund = torch.rand(25, generator=generator, dtype=torch.float64) if with_refund else torch.zeros(())
-
-    def cost_of(row: int | None) -> Tensor:
-        return (X - (X.mean(0) if row is None else X[row])).square().sum(-1) / 2
-
-    centres, recorded = [X.mean(0).tolist()], None
-    for _ in range(num_components):
-        gains = [
-            min(sum((a - b) ** 2 for a, b in zip(x, c, strict=True)) / 2 for c in centres) - r
-            for x, r in zip(X.tolist(), refund.expand(25).tolist(), strict=True)
-        ]
-        recorded = max(gains)
-        centres.append(X[gains.index(recorded)].tolist())
-    penalty = farthest_first_penalty(cost_of, num_components, refund if with_refund else 0.0)
-    assert penalty == pytest.approx(recorded, rel=1e-12)
-
-
-def test_farthest_first_penalty_separates_clear_clusters() -> None:
-    generator = torch.Generator().manual_seed(0)
-    centres = 20 * torch.eye(4, dtype=torch.float64)
-    X = centres.repeat_interleave(10, 0) + 0.1 * torch.randn(40, 4, generator=generator, dtype=torch.float64)
-
-    def cost_of(row: int | None) -> Tensor:
-        return (X - (X.mean(0) if row is None else X[row])).square().sum(-1) / 2
-
-    between, within = farthest_first_penalty(cost_of, 4), farthest_first_penalty(cost_of, 5)
-    assert between > 100 > within

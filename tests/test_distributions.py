@@ -1,4 +1,4 @@
-"""The inverse Gaussian and the Polya-Gamma law: draws against exact distribution functions, moments and transforms."""
+"""Draws with a generator; the inverse Gaussian and the Polya-Gamma law against exact distribution functions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import kstest, norm
 
-from regbayes.models.distributions import InverseGaussian, PolyaGamma, draw, inverse_gaussian, polya_gamma
+from regbayes.models.distributions import (
+    InverseGaussian,
+    PolyaGamma,
+    draw,
+    draw_categorical,
+    inverse_gaussian,
+    log_dirichlet,
+    log_gamma_draw,
+    normals,
+    polya_gamma,
+    uniforms,
+)
 from regbayes.models.distributions.polya_gamma import _left_odds, _series
+from regbayes.models.linalg import safe_cholesky
 
 NUM_DRAWS = 100_000
 KS_LEVEL = 1e-6
@@ -197,3 +209,58 @@ def test_distribution_objects(law, argument, generator):
 def test_a_mean_that_is_not_positive_is_refused():
     with pytest.raises(ValueError, match="mean"):
         InverseGaussian(torch.tensor([1.0, -1.0]), validate_args=True)
+
+
+# -- draws and factors that many kernels share -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_categorical_draws_have_their_frequencies_and_never_weight_zero(dtype, generator):
+    weights = torch.tensor([[0.0, 0.2, 0.0, 0.8, 0.0], [0.5, 0.0, 0.5, 0.0, 0.0]], dtype=dtype, device=generator.device)
+    levels = uniforms((NUM_DRAWS, 2), generator)
+    chosen = draw_categorical((weights.log() - 700).expand(NUM_DRAWS, 2, 5), levels)
+    assert chosen.dtype == torch.int64
+    share = torch.stack([(chosen == k).double().mean(0) for k in range(5)], 1)
+    error = 5 * (weights.double() * (1 - weights.double()) / NUM_DRAWS).sqrt()
+    assert ((share - weights).abs() <= error + 1e-7 * (weights > 0)).all()
+    edges = torch.tensor([[0.0, 1 - 1e-16], [1.0, 0.0]], dtype=torch.float64, device=generator.device)
+    assert draw_categorical(weights.log().expand(2, 2, 5), edges).tolist() == [[1, 2], [3, 0]]
+
+
+def test_draws_are_functions_of_the_generator(generator):
+    state = generator.get_state()
+    assert uniforms((3,), generator).dtype == torch.float64
+    single = torch.zeros((), device=generator.device)
+    first = normals((2, 2), generator, single)
+    assert first.dtype == torch.float32
+    generator.set_state(state)
+    uniforms((3,), generator)
+    assert torch.equal(normals((2, 2), generator, single), first)
+
+
+@pytest.mark.parametrize("shape", [1e-290, 1e-3, 0.7, 30.0])
+def test_log_gamma_and_dirichlet_draws_are_finite(shape, generator):
+    shapes = torch.full((NUM_DRAWS,), shape, dtype=torch.float64, device=generator.device)
+    draws = log_gamma_draw(shapes, generator)
+    assert torch.isfinite(draws).all()
+    if shape > 1e-10:
+        assert_centered(draws, torch.digamma(shapes[0]).item())
+    weights = log_dirichlet(shapes[:300].view(100, 3), generator)
+    torch.testing.assert_close(weights.logsumexp(-1), torch.zeros_like(weights[:, 0]))
+
+
+def test_a_matrix_that_rounding_spoiled_alone_is_raised():
+    column = torch.linspace(1, 2, 6, dtype=torch.float64)
+    singular, sound = torch.outer(column, column), 2 * torch.eye(6, dtype=torch.float64)
+    singular[0, 0] -= 1e-12
+    tril = safe_cholesky(torch.stack([singular, sound]))
+    torch.testing.assert_close(tril[0] @ tril[0].T, singular)
+    assert torch.equal(tril[1], torch.linalg.cholesky(sound))
+
+
+def test_what_is_no_gram_matrix_is_an_error_unless_a_sampler_asks():
+    with pytest.raises(FloatingPointError, match="Use float64"):
+        safe_cholesky(torch.full((1, 2, 2), torch.nan))
+    assert safe_cholesky(torch.full((1, 2, 2), torch.nan), strict=False).shape == (1, 2, 2)
+    with pytest.raises(FloatingPointError, match="not positive definite"):
+        safe_cholesky(-torch.eye(2))

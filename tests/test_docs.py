@@ -31,6 +31,7 @@ def test_docstring_examples(name: str) -> None:
     assert result.failed == 0
 
 
+@pytest.mark.slow
 def test_readme_python_blocks_run_and_print_what_they_show() -> None:
     text = README.read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)

@@ -7,11 +7,14 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from regbayes.inference.engine import FitInterrupted, Kernel, Schedule, read_file, run, write_file
+from regbayes.inference import FitInterrupted, Kernel, Schedule
+from regbayes.inference.engine import run
+from regbayes.inference.files import read_file, write_file
 from regbayes.models.config import Config
 
 
@@ -31,7 +34,7 @@ class Position:
     at: Tensor
 
 
-def sweep(state, data, model, generator):
+def sweep(state, data, model, generator, step):
     return Position(state.at + model.step * torch.randn((), generator=generator))
 
 
@@ -71,11 +74,11 @@ def test_resumed_chain_is_the_long_chain_bit_for_bit(tmp_path: Path) -> None:
 
 
 def interrupting(after: int) -> Kernel:
-    def stop(state, data, model, generator):
+    def stop(state, data, model, generator, step):
         interrupting.calls += 1
         if interrupting.calls == after:
             os.kill(os.getpid(), signal.SIGINT)
-        return sweep(state, data, model, generator)
+        return sweep(state, data, model, generator, step)
 
     interrupting.calls = 0
     return replace(KERNEL, sweep=stop)
@@ -88,6 +91,20 @@ def test_interrupt_keeps_what_was_drawn_and_can_be_resumed(tmp_path: Path) -> No
     assert len(short[0]) == 6
     assert signal.getsignal(signal.SIGINT) is handler
     assert path_of(Schedule(num_steps=20, resume=file)) == path_of(Schedule(num_steps=20))
+
+
+def test_a_sweep_knows_its_number(tmp_path: Path) -> None:
+    """Counted from the start of its chain, also where that was in another run."""
+    seen: list[int] = []
+
+    def counting(state, data, model, generator, step):
+        seen.append(step)
+        return sweep(state, data, model, generator, step)
+
+    kernel, file = replace(KERNEL, sweep=counting), tmp_path / "chain.pt"
+    run(kernel, Walk(), DATA, Schedule(num_steps=3, checkpoint=file))
+    run(kernel, Walk(), DATA, Schedule(num_steps=5, num_chains=2, resume=file))
+    assert seen == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
 
 
 def test_value_that_is_not_finite_stops_the_fit() -> None:
@@ -114,17 +131,33 @@ def test_broken_files_are_told_apart(tmp_path: Path) -> None:
         run(KERNEL, Walk(), DATA, Schedule(num_steps=2, resume=file))
     with pytest.raises(FileNotFoundError, match="no file"):
         run(KERNEL, Walk(), DATA, Schedule(num_steps=2, resume=tmp_path / "none.pt"))
-    write_file(file, {"kind": "checkpoint", "schema": 99, "version": "9.9"})
-    with pytest.raises(ValueError, match=r"schema 99, written by regbayes 9\.9"):
-        read_file(file, "checkpoint", 1)
+    for schema, mend in ((99, r"9\.9; .*Upgrade"), (1, "Fit again")):
+        torch.save({"kind": "checkpoint", "schema": schema, "version": "9.9"}, file)
+        with pytest.raises(ValueError, match=rf"schema {schema}, written by regbayes .*{mend}"):
+            read_file(file, "checkpoint")
     with pytest.raises(ValueError, match="not a posterior"):
-        read_file(file, "posterior", 1)
+        read_file(file, "posterior")
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
     file = tmp_path / "kept.pt"
-    write_file(file, {"kind": "old"})
-    with pytest.raises(AttributeError):
-        write_file(file, {"kind": "new", "value": lambda: None})
-    assert torch.load(file)["kind"] == "old"
+    write_file(file, "old", {"value": 1.0})
+    monkeypatch.setattr(torch, "save", lambda content, opened: opened.write(b"half") and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_file(file, "new", {"value": 2.0})
+    assert read_file(file, "old")["value"] == 1.0
     assert [item.name for item in tmp_path.iterdir()] == ["kept.pt"]
+
+
+def test_files_hold_plain_data_and_say_what_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "kept.pt"
+    held = {"numbers": [np.float64(0.5), np.int64(2), (1, None)], "table": {"a": torch.ones(2)}}
+    write_file(file, "plain", {"held": held})
+    found = read_file(file, "plain")["held"]
+    assert found["numbers"] == [0.5, 2, (1, None)]
+    assert torch.equal(found["table"]["a"], torch.ones(2))
+    with pytest.raises(ValueError, match=r"held\.map\[1\] is <function .*, which no file can keep"):
+        write_file(file, "plain", {"held": {"map": [1, lambda: None]}})
+    with pytest.raises(ValueError, match=r"model\.step is <function"):
+        run(KERNEL, Walk(lambda: 1.0), DATA, Schedule(num_steps=2, checkpoint=file))  # before any work
+    assert read_file(file, "plain")

@@ -35,6 +35,7 @@ ESTIMATORS = [estimator() for estimator in OTHER_BACKENDS] + [
 
 
 # scikit-learn's checks contain constant columns and draw from numpy's global stream
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):

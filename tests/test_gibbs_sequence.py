@@ -14,12 +14,16 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import sequence
+from regbayes.inference.gibbs import sequence, sequence_prior, sequence_scans, sequence_summary
+from regbayes.inference.gibbs.hyperplanes import take_reserved
 from regbayes.inference.gibbs.state import SequenceState
 from regbayes.inference.markov import sample_paths
 from regbayes.models import DIH, IHMM, DiagonalGaussian, Hinge, Logistic, SphericalGaussian
-from regbayes.models.priors import hierarchical_dirichlet_process as hdp
-from regbayes.models.priors.dirichlet_process import log_stick_weights
+from regbayes.models.distributions.sampling import log_dirichlet
+from regbayes.models.feature_maps import PrincipalDirections
+from regbayes.models.priors import HierarchicalDirichletProcess
+from regbayes.models.priors.franchise import draw_sticks, row_means
+from regbayes.models.priors.sticks import log_stick_weights
 from regbayes.testing import check_kernel
 from regbayes.testing.sequences import state_log_weights, state_posterior
 
@@ -27,12 +31,31 @@ NAN = math.nan
 X = torch.tensor([[-1.2], [-0.8], [1.1], [NAN], [0.9]], dtype=torch.float64)
 LENGTHS = [3, 2]
 FAMILY = SphericalGaussian(loc=0.0, variance=0.5, prior_variance=1.0)
-FIXED = {"likelihood": FAMILY, "concentration_prior": None, "top_concentration_prior": None, "truncation": 3}
+FIXED = {"likelihood": FAMILY, "truncation": 3}
+
+
+def fixed(alpha: float = 1.0, gamma: float = 1.0, rho: float = 0.0) -> HierarchicalDirichletProcess:
+    """Both concentrations known."""
+    return HierarchicalDirichletProcess(alpha, None, gamma, None, stickiness=rho)
+
+
+def hyper(alpha: float | Tensor, gamma: float | Tensor) -> dict[str, Tensor]:
+    """Values of the hyperparameters, as a state has them."""
+    values = {"concentration": alpha, "top_concentration": gamma}
+    return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}
+
+
 MODELS = {
-    "IHMM": IHMM(**FIXED, concentration=1.5),
-    "sticky": IHMM(**FIXED, stickiness=0.4, top_concentration=2.0),
-    "DIH-S": DIH(**FIXED, loss=Hinge(0.4), weight_scale=1.5, intercept=0.0),
-    "DIH-L": DIH(**FIXED, loss=Logistic(), weight_scale=1.5, stickiness=0.3),
+    "IHMM": IHMM(**FIXED, prior=fixed(1.5)),
+    "sticky": IHMM(**FIXED, prior=fixed(gamma=2.0, rho=0.4)),
+    "DIH-S": DIH(
+        **FIXED,
+        prior=fixed(),
+        loss=Hinge(0.4),
+        weight_scale=1.5,
+        feature_map=PrincipalDirections(intercept=0.0),
+    ),
+    "DIH-L": DIH(**FIXED, prior=fixed(rho=0.3), loss=Logistic(), weight_scale=1.5),
 }
 SCANS = ("direct", "beam", "blocked")
 
@@ -50,30 +73,30 @@ def test_prior_updates_preserve_the_prior(rho, truncated) -> None:
     """Concentrations from their prior, states simulated given them, then the updates: still the prior."""
     generator = torch.Generator().manual_seed(2)
     T, num_draws, lengths = 4, 1500, [7, 5]
-    model = IHMM(stickiness=rho, concentration_prior=(2.0, 1.0), top_concentration_prior=(3.0, 1.0))
-    model, data = model.prepare(torch.arange(12.0, dtype=torch.float64).view(12, 1), None, lengths)
+    prior = HierarchicalDirichletProcess(1.0, (2.0, 1.0), 1.0, (3.0, 1.0), stickiness=rho)
+    model, data = IHMM(prior=prior).prepare(torch.arange(12.0, dtype=torch.float64).view(12, 1), None, lengths)
     alphas, gammas = (
         torch._standard_gamma(torch.full((num_draws,), a, dtype=torch.float64), generator=generator) for a in (2.0, 3.0)
     )
     before, after = [], []
     for alpha, gamma in zip(alphas, gammas, strict=True):
         num_sticks = T if truncated else 60
-        log_base, _ = hdp.draw_sticks(torch.zeros(num_sticks), gamma, generator)
-        rows = hdp.log_dirichlet(alpha * hdp.row_means(log_base.exp(), num_sticks, rho), generator)
+        log_base, _ = draw_sticks(torch.zeros(num_sticks), gamma, generator)
+        rows = log_dirichlet(alpha * row_means(log_base.exp(), num_sticks, rho), generator)
         uniforms = torch.rand(12, generator=generator, dtype=torch.float64)
         states = sample_paths(rows[-1], rows[:-1], torch.zeros(12, num_sticks), lengths, uniforms)
         base = torch.cat([log_base.exp(), log_base.new_zeros(1)])
         if not truncated:
             labels, states = torch.unique(states, return_inverse=True)
             base = torch.cat([base[labels], (1 - base[labels].sum()).clamp(min=1e-12).reshape(1)])
-        state = SequenceState(states, torch.zeros(len(base) - 1, 0, 0), base, alpha, gamma)
-        moved = sequence.draw_prior(state, data, model, generator, truncated=truncated)
+        state = SequenceState(states, torch.zeros(len(base) - 1, 0, 0), base, hyper(alpha, gamma))
+        moved = sequence_prior.draw_prior(state, data, model, generator, truncated=truncated)
         if truncated:
-            moved = sequence.relabel(moved, generator)
+            moved = sequence_prior.relabel(moved, generator)
         for own, found in ((state, before), (moved, after)):
             # the visited states of the infinite model come in any order: only symmetric functions of beta
             beta = own.base if truncated else torch.stack([own.base[-1], own.base.square().sum()])
-            logs = torch.stack([own.concentration.log(), own.top_concentration.log()])
+            logs = torch.stack([value.log() for value in own.hyper.values()])
             joint = torch.stack([logs[1] * beta[0], logs[0] * logs[1], logs[0].square(), logs[1].square()])
             found.append(torch.cat([logs, joint, beta]))
     gap = torch.stack(after) - torch.stack(before)
@@ -88,8 +111,8 @@ def test_what_is_left_is_broken_as_the_prior_breaks_it(rho) -> None:
     alpha, gamma = (torch.tensor(value, dtype=torch.float64) for value in (3.0, 2.0))
     base = torch.tensor([0.3, 0.2, 0.5], dtype=torch.float64)
     log_rows = torch.tensor([[0.5, 0.1, 0.4], [0.2, 0.2, 0.6], [0.3, 0.4, 0.3]], dtype=torch.float64).log()
-    state = SequenceState(torch.zeros(3, dtype=torch.long), torch.zeros(K, 0, 0), base, alpha, gamma)
-    model = IHMM(stickiness=rho)
+    state = SequenceState(torch.zeros(3, dtype=torch.long), torch.zeros(K, 0, 0), base, hyper(alpha, gamma))
+    model = IHMM(prior=fixed(rho=rho))
     standard, shares = [], []
 
     def compare(share: Tensor, mean: Tensor, shape: Tensor) -> None:
@@ -97,7 +120,7 @@ def test_what_is_left_is_broken_as_the_prior_breaks_it(rho) -> None:
         standard.append(((share - mean) / (mean * (1 - mean) / (shape + 1)).sqrt()).flatten())
 
     for _ in range(num_draws):
-        log_new, wide = sequence._break_rest(log_rows, base, 3, state, model, generator)
+        log_new, wide = sequence_prior.break_rest(log_rows, base, 3, state, model, generator)
         left = 0.5 - torch.cat([wide.new_zeros(1), wide[2:4].cumsum(0)])
         shares.append(wide[2:5] / left)
         rows = log_new.exp()
@@ -125,18 +148,16 @@ def test_labels_are_swapped_along_with_their_base_weights(gamma) -> None:
     states, weights = torch.randint(T, (9,), generator=generator), torch.arange(4.0).view(T, 1, 1)
     top, bases, num_moved = torch.tensor(gamma, dtype=torch.float64), [], 0
     for _ in range(num_draws):
-        log_base, _ = hdp.draw_sticks(torch.zeros(T), top, generator)
-        state = SequenceState(states, weights, torch.cat([log_base.exp(), log_base.new_zeros(1)]), top, top)
-        moved = sequence.relabel(state, generator)
+        log_base, _ = draw_sticks(torch.zeros(T), top, generator)
+        state = SequenceState(states, weights, torch.cat([log_base.exp(), log_base.new_zeros(1)]), hyper(top, top))
+        moved = sequence_prior.relabel(state, generator)
         assert torch.equal(moved.base[moved.states], state.base[states])
         assert torch.equal(moved.weights[moved.states], weights[states])
         num_moved += not torch.equal(moved.base, state.base)
         bases.append(moved.base[:-1])
     assert num_moved > num_draws / 4
     share = torch.tensor(1 / (1 + gamma), dtype=torch.float64)
-    expected = hdp.row_means(
-        torch.cat([share * (1 - share) ** torch.arange(T - 1), (1 - share).pow(T - 1).view(1)]), T, 0
-    )
+    expected = row_means(torch.cat([share * (1 - share) ** torch.arange(T - 1), (1 - share).pow(T - 1).view(1)]), T, 0)
     found = torch.stack(bases)
     assert ((found.mean(0) - expected[-1]).abs() < 5 * found.std(0) / num_draws**0.5).all()
 
@@ -144,6 +165,7 @@ def test_labels_are_swapped_along_with_their_base_weights(gamma) -> None:
 # -- scans -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", SCANS)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
@@ -153,8 +175,8 @@ def test_states_have_their_exact_probabilities(name, scan) -> None:
 
 def test_a_sampler_of_another_concentration_is_noticed() -> None:
     class Wrong(Gibbs):
-        def finish(self, model, data, schedule):
-            posterior = super().finish(model.replace(top_concentration=6.0), data, schedule)
+        def finish(self, model, data, schedule, kernel):
+            posterior = super().finish(model.replace(prior=fixed(1.5, 6.0)), data, schedule, kernel)
             posterior.model = model
             return posterior
 
@@ -162,6 +184,7 @@ def test_a_sampler_of_another_concentration_is_noticed() -> None:
         check_kernel(Wrong(num_samples=500, num_warmup=30, scan="direct"), MODELS["IHMM"], X, lengths=LENGTHS)
 
 
+@pytest.mark.slow
 def test_births_from_the_prior_are_not_exact() -> None:
     """The paper's births open more states: this is what the exact ones correct."""
     model = DIH(**FIXED, loss=Hinge(0.4), weight_scale=2.0)
@@ -188,7 +211,8 @@ def test_conditionals_times_log_joint_are_the_program(name) -> None:
 
     Two sequences, a missing row, and every site of the program at two random values.
     """
-    model = MODELS[name].replace(concentration_prior=(2.0, 1.0), top_concentration_prior=(3.0, 2.0))
+    prior = MODELS[name].prior.replace(concentration_prior=(2.0, 1.0), top_concentration_prior=(3.0, 2.0))
+    model = MODELS[name].replace(prior=prior)
     resolved, data = model.prepare(X, None, LENGTHS)
     for seed in range(2):
         with torch.random.fork_rng():
@@ -199,14 +223,13 @@ def test_conditionals_times_log_joint_are_the_program(name) -> None:
         base = torch.cat([log_stick_weights(site["sticks"]).exp(), X.new_zeros(1)])
         log_terms = []
         for labels in itertools.product(range(model.truncation), repeat=len(X)):
-            state = SequenceState(
-                torch.tensor(labels), site["weights"], base, site["concentration"], site["top_concentration"]
-            )
-            rows = torch.distributions.Dirichlet(sequence.row_posterior(state, data, resolved)[:, :-1])
+            values = hyper(site["concentration"], site["top_concentration"])
+            state = SequenceState(torch.tensor(labels), site["weights"], base, values)
+            rows = torch.distributions.Dirichlet(sequence_prior.row_posterior(state, data, resolved)[:, :-1])
             log_parts = [rows.log_prob(site["transitions"]).sum()]
             given = partial(record, site, log_parts)
-            resolved.likelihood.parameters(sequence.hyperparameters(state, data, resolved), given)
-            log_terms.append(sequence.log_joint(state, data, resolved, truncated=True) + sum(log_parts))
+            resolved.likelihood.parameters(sequence_summary.hyperparameters(state, data, resolved), given)
+            log_terms.append(sequence_summary.log_joint(state, data, resolved, truncated=True) + sum(log_parts))
         assert float(torch.stack(log_terms).logsumexp(0)) == pytest.approx(float(trace.log_prob_sum()), abs=1e-8)
 
 
@@ -215,13 +238,12 @@ def test_conditionals_times_log_joint_are_the_program(name) -> None:
 @pytest.mark.parametrize("truncated", [False, True])
 def test_log_joint_integrates_to_the_franchise(truncated, labels, rho) -> None:
     """Over beta by Gauss-Legendre in its sticks; gamma = 2 leaves an integrand without singularity."""
-    model = IHMM(**FIXED, concentration=1.3, top_concentration=2.0, stickiness=rho).replace(truncation=3)
+    model = IHMM(**FIXED, prior=fixed(1.3, 2.0, rho))
     inputs = torch.tensor([[-1.0], [-0.5], [0.7], [1.0]], dtype=torch.float64)
     resolved, data = model.prepare(inputs, None, [1, 3])
     num_states = 3 if truncated else max(labels) + 1
     nodes, node_weights = map(torch.tensor, np.polynomial.legendre.leggauss(24))
     nodes, node_weights = (nodes + 1) / 2, node_weights / 2
-    alpha, gamma = (torch.tensor(value, dtype=torch.float64) for value in (1.3, 2.0))
     total = 0.0
     for chosen in itertools.product(range(24), repeat=2 if truncated else num_states):
         sticks = nodes[list(chosen)]
@@ -230,8 +252,8 @@ def test_log_joint_integrates_to_the_franchise(truncated, labels, rho) -> None:
             base, jacobian = torch.cat([base, base.new_zeros(1)]), 1.0
         else:
             jacobian = (1 - sticks[:-1]).prod()  # d beta_k = prod_{j<k} (1 - v_j) d v_k; at most two states
-        state = SequenceState(torch.tensor(labels), torch.zeros(num_states, 0, 0), base, alpha, gamma)
-        density = sequence.log_joint(state, data, resolved, truncated=truncated).exp()
+        state = SequenceState(torch.tensor(labels), torch.zeros(num_states, 0, 0), base, hyper(1.3, 2.0))
+        density = sequence_summary.log_joint(state, data, resolved, truncated=truncated).exp()
         total += float(density * jacobian * node_weights[list(chosen)].prod())
     exact = state_log_weights(resolved, inputs, [1, 3], truncation=3 if truncated else None)[labels]
     assert math.log(total) == pytest.approx(exact, abs=1e-6)
@@ -316,26 +338,25 @@ def test_log_joint_of_an_infinite_model_is_relative_to_hyperplanes_without_point
     model, data = MODELS[name].prepare(X, None, LENGTHS)
     generator = torch.Generator().manual_seed(0)
     state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan="beam", num_sweeps=1)
-    plain, bare = IHMM(**FIXED, stickiness=model.stickiness).prepare(X, None, LENGTHS)
+    plain, bare = IHMM(**FIXED, prior=model.prior).prepare(X, None, LENGTHS)
     own = state.weights[state.states[data.steps], :, 0]
     scores = (data.points.features * own).sum(1)
     one = torch.ones_like(scores)
     gain = (model.loss.log_factor(scores, one) - model.loss.log_factor(scores, -one)).sum()
     nothing = replace(state, weights=state.weights.new_zeros(2, 0, 0))
-    expected = sequence.log_joint(nothing, bare, plain, truncated=False) + gain
-    torch.testing.assert_close(sequence.log_joint(state, data, model, truncated=False), expected)
+    expected = sequence_summary.log_joint(nothing, bare, plain, truncated=False) + gain
+    torch.testing.assert_close(sequence_summary.log_joint(state, data, model, truncated=False), expected)
 
 
 def test_hyperplanes_of_new_states_leave_the_reservoir() -> None:
     model, data = MODELS["DIH-S"].prepare(X, None, LENGTHS)
-    generator = torch.Generator().manual_seed(0)
-    state = sequence.init(model, data, generator, start=torch.zeros(5), scan="beam", num_sweeps=1)
-    reserved = state.reservoir.flatten()
-    taken, left = sequence._fresh_weights(7, state, data, model, generator)
-    assert torch.equal(torch.cat([taken, left]).flatten().sort().values, reserved.sort().values)
-    assert not torch.equal(taken.flatten(), reserved[:7])
-    taken, left = sequence._fresh_weights(len(reserved) + 2, state, data, model, generator)
-    assert (len(taken), len(left)) == (len(reserved) + 2, 0)
+    generator, features = torch.Generator().manual_seed(0), data.points.features
+    reserved = torch.randn(100, features.shape[1], 1, generator=generator, dtype=torch.float64)
+    taken, left = take_reserved(reserved, 7, features, model, generator)
+    assert torch.equal(torch.cat([taken, left]).flatten().sort().values, reserved.flatten().sort().values)
+    assert not torch.equal(taken, reserved[:7])
+    taken, left = take_reserved(reserved, 102, features, model, generator)
+    assert (len(taken), len(left)) == (102, 0)
     assert torch.isin(reserved, taken).all()
 
 
@@ -353,29 +374,30 @@ def test_what_the_rows_leave_to_unseen_states_is_below_every_slice(monkeypatch) 
         assert (log_slices[[0, 3, 1, 2, 4]] <= own).all()
         return sample_paths(log_start, log_transition, table, lengths, uniforms, log_slices)
 
-    monkeypatch.setattr(sequence, "sample_paths", spy)
+    monkeypatch.setattr(sequence_scans, "sample_paths", spy)
     state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan="beam", num_sweeps=1)
     for _ in range(60):
-        moved = sequence.beam_scan(state, data, model, generator)
+        moved = sequence_scans.beam_scan(state, data, model, generator)
         assert float(moved.base.sum()) == pytest.approx(1.0, abs=1e-12)
         planes, known = (torch.cat([own.weights, own.reservoir]).flatten() for own in (moved, state))
         assert len(planes) >= len(known)
         assert torch.isin(known, planes).all()
-        state = sequence.draw_prior(moved, data, model, generator, truncated=False)
+        state = sequence_prior.draw_prior(moved, data, model, generator, truncated=False)
     assert len(seen) == 60
     assert max(seen) <= 1e-12
 
 
 def test_what_a_posterior_keeps_of_a_state() -> None:
     model, data = MODELS["sticky"].prepare(X, None, LENGTHS)
-    base, alpha = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), torch.tensor(1.5, dtype=torch.float64)
-    state = SequenceState(torch.tensor([0, 0, 1, 1, 1]), torch.zeros(2, 0, 0), base, alpha, alpha)
-    kept = sequence.draw(state, data, model, truncated=False)
+    base = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    state = SequenceState(torch.tensor([0, 0, 1, 1, 1]), torch.zeros(2, 0, 0), base, hyper(1.5, 1.5))
+    kept = sequence_summary.draw(state, data, model, truncated=False)
     seen = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
-    rows = (1.5 * hdp.row_means(base, 2, 0.4) + seen) / (1.5 + seen.sum(1, keepdim=True))
+    rows = (1.5 * row_means(base, 2, 0.4) + seen) / (1.5 + seen.sum(1, keepdim=True))
     torch.testing.assert_close(kept["log_transitions"].exp(), rows[:2])
     torch.testing.assert_close(kept["log_start"].exp(), rows[2])
     torch.testing.assert_close(kept["log_mixture"].exp(), torch.tensor([0.4, 0.6, 0.0], dtype=torch.float64))
+    assert kept["top_concentration"] == kept["concentration"] == 1.5
     unseen = 0.6 * base + torch.tensor([0.0, 0.0, 0.4], dtype=torch.float64)
     torch.testing.assert_close(kept["log_unseen_row"].exp(), unseen)
 
@@ -386,12 +408,11 @@ def test_states_are_joined_where_that_is_more_probable() -> None:
     labels, base = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0.3, 0.2, 0.5, 0.0], dtype=torch.float64)
     for scale in torch.linspace(0.0, 2.0, 81, dtype=torch.float64):
         model, data = MODELS["sticky"].replace(likelihood=family).prepare(scale * X, None, LENGTHS)
-        one = torch.tensor(1.5, dtype=torch.float64)
-        two = SequenceState(labels, torch.zeros(3, 0, 0), base, one, one)
+        two = SequenceState(labels, torch.zeros(3, 0, 0), base, hyper(1.5, 1.5))
         single = replace(two, states=torch.zeros(5, dtype=torch.long), base=base.new_tensor([0.5, 0.0, 0.5, 0.0]))
         log_single, log_two = (
-            model.likelihood.log_marginal(sequence.hyperparameters(own, data, model)).sum()
-            + sequence._log_path(own, data, model)
+            model.likelihood.log_marginal(sequence_summary.hyperparameters(own, data, model)).sum()
+            + sequence_prior.log_path(own, data, model)
             for own in (single, two)
         )
         found = sequence._merge_alike(two, data, model)

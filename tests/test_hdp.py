@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbayes.models import IHMM
-from regbayes.models.priors import hierarchical_dirichlet_process as hdp
-from regbayes.models.priors.dirichlet_process import log_stick_weights
+from regbayes.models import HierarchicalDirichletProcess
+from regbayes.models.distributions import log_dirichlet, log_gamma_draw
+from regbayes.models.priors import franchise as hdp
+from regbayes.models.priors.sticks import log_stick_weights
 from regbayes.testing.enumeration import partitions
 from regbayes.testing.sequences import log_path_prior
 
@@ -90,16 +91,35 @@ def test_a_state_without_base_weight_costs_no_path_its_probability() -> None:
     torch.testing.assert_close(wide, narrow)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.35])
-@pytest.mark.parametrize("lengths", [[4], [1, 3], [2, 2]])
+@pytest.mark.parametrize(
+    ("lengths", "rho", "law"),
+    [
+        *((lengths, rho, None) for lengths in ([4], [1, 3], [2, 2]) for rho in (0.0, 0.35)),
+        ([1, 3], 0.35, (2.0, 1.0)),
+    ],
+)
 @pytest.mark.parametrize("truncated", [False, True])
-def test_franchise_sums_to_one(truncated, lengths, rho) -> None:
-    model, starts = IHMM(concentration=0.7, top_concentration=1.3, stickiness=rho), first_steps(lengths)
+def test_franchise_sums_to_one(truncated, lengths, rho, law) -> None:
+    prior, starts = HierarchicalDirichletProcess(0.7, law, 1.3, law, stickiness=rho), first_steps(lengths)
     total = 0.0
     for labels in itertools.product(range(3), repeat=4) if truncated else partitions(4):
         counts = hdp.count_transitions(torch.tensor(labels), starts, 3 if truncated else max(labels) + 1)
-        total += math.exp(log_path_prior(tuple(map(tuple, counts.tolist())), model, truncated=truncated))
-    assert total == pytest.approx(1.0, abs=1e-12)
+        total += math.exp(log_path_prior(tuple(map(tuple, counts.tolist())), prior, truncated=truncated))
+    assert total == pytest.approx(1.0, abs=1e-12 if law is None else 1e-6)
+
+
+def test_unknown_concentrations_are_integrated_out_of_the_franchise() -> None:
+    """The mean of p(z) over draws of both concentrations, each of its own law."""
+    counts, laws = ((1, 1), (0, 2), (1, 0)), ((2.0, 1.0), (3.0, 2.0))
+    exact = log_path_prior(counts, HierarchicalDirichletProcess(1.0, laws[0], 1.0, laws[1], 0.2), truncated=False)
+    nodes = [quadrature(lambda x, law=law: log_gamma_density(x, *law), size=40) for law in laws]
+    total = 0.0
+    for alpha, weight in zip(*nodes[0], strict=True):
+        for gamma, other in zip(*nodes[1], strict=True):
+            if weight * other > 1e-7:
+                fixed = HierarchicalDirichletProcess(float(alpha), None, float(gamma), None, 0.2)
+                total += float(weight * other) * math.exp(log_path_prior(counts, fixed, truncated=False))
+    assert math.exp(exact) == pytest.approx(total, rel=1e-4)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -120,7 +140,7 @@ def test_tables_of_a_sticky_row_are_shared_out(device) -> None:
     generator = torch.Generator(device).manual_seed(3)
     rho, alpha = 0.3, double(1.4).squeeze().to(device)
     means = hdp.row_means(double(0.6, 0.4).to(device), 2, rho)
-    draws = [hdp.draw_tables(COUNTS.to(device), alpha, means, rho, generator) for _ in range(2000)]
+    draws = [hdp.draw_tables(COUNTS.to(device), alpha, means, rho, generator) for _ in range(1000)]
     tables, chosen = (torch.stack(parts).double().cpu() for parts in zip(*draws, strict=True))
     shape = (alpha * means).cpu()
     expected = torch.stack([(shape * (i < COUNTS) / (shape + i)) for i in range(5)]).sum(0)
@@ -207,7 +227,7 @@ def test_sticks_are_those_of_their_tables() -> None:
 @pytest.mark.parametrize("shape", [0.5, 1e-3, 1e-12, 0.0])
 def test_dirichlet_draws_are_finite_for_any_shape(shape) -> None:
     generator = torch.Generator().manual_seed(0)
-    draws = hdp.log_dirichlet(torch.full((500, 3), shape, dtype=torch.float64), generator)
+    draws = log_dirichlet(torch.full((500, 3), shape, dtype=torch.float64), generator)
     assert draws.isfinite().all()
     torch.testing.assert_close(draws.logsumexp(1), torch.zeros(500, dtype=torch.float64))
     assert_mean(draws.exp(), double(1 / 3))
@@ -216,7 +236,7 @@ def test_dirichlet_draws_are_finite_for_any_shape(shape) -> None:
 @pytest.mark.parametrize("shape", [0.05, 0.7, 30.0])
 def test_log_gamma_draws_have_their_mean_and_variance(shape) -> None:
     """E log G = digamma(a), Var log G = trigamma(a)."""
-    draws = hdp.log_gamma_draw(torch.full((20_000,), shape, dtype=torch.float64), torch.Generator().manual_seed(0))
+    draws = log_gamma_draw(torch.full((20_000,), shape, dtype=torch.float64), torch.Generator().manual_seed(0))
     mean, variance = torch.digamma(double(shape)), torch.polygamma(1, double(shape))
     assert_mean(draws, mean)
     assert_mean((draws - mean).square(), variance)

@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regbayes.inference.gibbs.hyperplanes import _slide, fill_reservoir, refresh_reservoir
-from regbayes.models import DDPM, DIH, CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
+from regbayes.inference.gibbs.hyperplanes import fill_reservoir, refresh_reservoir, slide_rejecting
+from regbayes.models import (
+    DDPM,
+    DIH,
+    CrammerSinger,
+    EpsilonInsensitive,
+    HierarchicalDirichletProcess,
+    Hinge,
+    Logistic,
+    OneVsRest,
+    PrincipalDirections,
+    SquaredHinge,
+)
 
 X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -15,14 +26,14 @@ X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.fl
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_directions": 0}, "num_directions is 0"),
-        ({"num_directions": 2.5}, r"num_directions is 2\.5"),
+        ({"feature_map": PrincipalDirections(num_directions=0)}, "num_directions is 0"),
+        ({"feature_map": PrincipalDirections(num_directions=2.5)}, r"num_directions is 2\.5"),
         ({"loss": EpsilonInsensitive()}, "a hyperplane needs a binary loss"),
         ({"loss": OneVsRest()}, "a hyperplane needs a binary loss"),
         ({"loss": CrammerSinger()}, "a hyperplane needs a binary loss"),
-        ({"feature_loc": torch.zeros(3)}, "feature_loc and feature_axes belong together"),
+        ({"feature_map": PrincipalDirections(loc=torch.zeros(3))}, "loc and axes of the feature map belong together"),
         ({"weight_scale": 0.0}, r"weight_scale is 0\.0"),
-        ({"intercept": -1.0}, r"intercept is -1\.0"),
+        ({"feature_map": PrincipalDirections(intercept=-1.0)}, r"intercept is -1\.0"),
     ],
 )
 def test_wrong_arguments_are_named(model, change, message) -> None:
@@ -36,7 +47,7 @@ def test_wrong_arguments_are_named(model, change, message) -> None:
 )
 def test_wrong_arguments_of_states_are_named(change, message) -> None:
     with pytest.raises(ValueError, match=message):
-        DIH(**change).resolve(X)
+        DIH(prior=HierarchicalDirichletProcess(**change)).resolve(X)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +73,9 @@ def test_labels_and_lengths_are_for_the_models_that_have_them() -> None:
         DDPM().prepare(X, None, [8])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("loss", [Hinge(), Hinge(3.0), Logistic()], ids=repr)
+@pytest.mark.parametrize("loss", [Hinge(), Hinge(3.0), Logistic(), SquaredHinge()], ids=repr)
 def test_reserved_hyperplanes_have_the_law_of_those_that_reject_all_points(loss, dtype, device) -> None:
     """At 1,000 points that law is far wider than one step by omega goes; quadrature over its two weights."""
     generator = torch.Generator(device).manual_seed(0)
@@ -91,7 +103,7 @@ def test_reserved_hyperplanes_have_the_law_of_those_that_reject_all_points(loss,
 def test_the_slice_step_alone_has_that_law(loss, device) -> None:
     generator = torch.Generator(device).manual_seed(0)
     inputs = torch.tensor([[-0.6], [0.4], [0.9]], dtype=torch.float64, device=device)
-    model = DDPM(loss=loss, intercept=0.0, weight_scale=1.5).resolve(inputs)
+    model = DDPM(loss=loss, feature_map=PrincipalDirections(intercept=0.0), weight_scale=1.5).resolve(inputs)
     features = model.features(inputs)
     grid = torch.linspace(-8, 8, 4001, dtype=torch.float64, device=device)
     scores = features @ grid.unsqueeze(0)
@@ -99,7 +111,7 @@ def test_the_slice_step_alone_has_that_law(loss, device) -> None:
     distribution = log_density.softmax(0).cumsum(0)
     planes = torch.zeros(40_000, 1, 1, dtype=torch.float64, device=device)
     for _ in range(30):
-        planes = _slide(planes, features, model, generator)
+        planes = slide_rejecting(planes, features, model, generator)
     levels = distribution[torch.searchsorted(grid, planes.flatten()).clamp(max=4000)]
     counts = torch.histc(levels, 20, 0, 1)
     assert float((counts - 2000).square().sum() / 2000) < 60  # chi-squared with 19 degrees of freedom

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,17 +10,31 @@ import torch
 
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.inference.engine import Kernel
-from regbayes.models import DPM, EpsilonInsensitive, Hinge, InfiniteSVM, Logistic, SphericalGaussian
+from regbayes.models import (
+    DPM,
+    DirichletProcess,
+    EpsilonInsensitive,
+    Hinge,
+    InfiniteSVM,
+    Logistic,
+    PitmanYor,
+    SphericalGaussian,
+    SquaredHinge,
+    Standardized,
+)
 from regbayes.testing import check_kernel
 
 X = torch.tensor([[-1.2], [-0.9], [0.3], [1.0], [1.3]], dtype=torch.float64)
 Y = torch.tensor([0, 0, 1, 0, 1])
 FAMILY = SphericalGaussian(loc=0.0, variance=0.5, prior_variance=1.0)
+THROUGH_ZERO = Standardized(intercept=0.0)
 MODELS = {
     "DPM": DPM(FAMILY, truncation=3),
-    "hinge": InfiniteSVM(FAMILY, Hinge(0.8), truncation=3, intercept=0.0),
+    "Pitman-Yor": DPM(FAMILY, PitmanYor(0.5, 0.6), truncation=3),
+    "hinge": InfiniteSVM(FAMILY, Hinge(0.8), truncation=3, feature_map=THROUGH_ZERO),
     "logistic": InfiniteSVM(FAMILY, Logistic(), truncation=3),
-    "regression": InfiniteSVM(FAMILY, EpsilonInsensitive(), truncation=3, intercept=0.0),
+    "squared hinge": InfiniteSVM(FAMILY, SquaredHinge(0.6), truncation=3, feature_map=THROUGH_ZERO),
+    "regression": InfiniteSVM(FAMILY, EpsilonInsensitive(), truncation=3, feature_map=THROUGH_ZERO),
 }
 SAMPLER = partial(Gibbs, num_samples=1000, num_warmup=50, split_merge=0)
 BACKENDS = {
@@ -31,6 +46,7 @@ BACKENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("model", MODELS, ids=str)
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
@@ -41,8 +57,8 @@ def test_backend_agrees_with_enumeration(model: str, backend: str) -> None:
 
 def test_a_sampler_of_another_concentration_is_noticed() -> None:
     class Wrong(Gibbs):
-        def finish(self, model, data, schedule):
-            posterior = super().finish(model.replace(concentration=4.0), data, schedule)
+        def finish(self, model, data, schedule, kernel):
+            posterior = super().finish(model.replace(prior=DirichletProcess(4.0)), data, schedule, kernel)
             posterior.model = model
             return posterior
 
@@ -56,14 +72,7 @@ def test_a_bound_that_falls_or_exceeds_the_evidence_is_noticed() -> None:
         sign = 1.0
 
         def kernel(self, model) -> Kernel:
-            kernel = super().kernel(model)
-            return Kernel(
-                kernel.state,
-                kernel.init,
-                kernel.sweep,
-                lambda state, data, model: self.sign * state.bound + self.shift,
-                kernel.draw,
-            )
+            return replace(super().kernel(model), value=lambda state, data, model: self.sign * state.bound + self.shift)
 
     high = Wrong(num_steps=60)
     high.shift = 50.0

@@ -1,5 +1,8 @@
 """Observation families: one conformance suite for all, and independent references for each."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pyro.distributions as dist
 import pytest
@@ -14,11 +17,14 @@ from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
     FullGaussian,
+    Likelihood,
     MultinomialDirichlet,
     PoissonGamma,
     SphericalGaussian,
 )
+from regbayes.models.likelihoods.hyperparameters import hyperparameter
 from regbayes.models.likelihoods.multinomial import Counts
+from regbayes.models.sparse import SparseRows
 from regbayes.testing import check_likelihood
 
 GAUSSIANS = (SphericalGaussian, DiagonalGaussian, FullGaussian)
@@ -79,6 +85,91 @@ def test_conformance_with_constant_column_and_with_more_columns_than_rows(family
     check_likelihood(family(), torch.cat([X, torch.full((24, 1), 7.1, dtype=X.dtype)], 1))
     check_likelihood(family(), reals(4, 7))
     check_likelihood(family(), torch.full((4, 2), 1e8, dtype=X.dtype))
+
+
+@dataclass(eq=False)
+class LaplaceLocation(Likelihood):
+    """Rows x [D] ~ Laplace(loc, 1) with loc ~ N(0, scale): no conjugate prior."""
+
+    scale: Any = None
+
+    def resolve(self, X):
+        return self.replace(scale=hyperparameter("scale", self.scale, 3.0, X, X.shape[1]))
+
+    def parameters(self, chi, sample):
+        scale = self.scale.expand(*chi.shape[:-1], -1)
+        return {"loc": sample("loc", dist.Normal(torch.zeros_like(scale), scale).to_event(1))}
+
+    def distribution(self, parameters):
+        return dist.Laplace(parameters["loc"], 1.0).to_event(1)
+
+
+class WrongEvent(LaplaceLocation):
+    def distribution(self, parameters):
+        return dist.Laplace(parameters["loc"], 1.0)
+
+
+class WrongSupport(LaplaceLocation):
+    def distribution(self, parameters):
+        return dist.Gamma(2.0, parameters["loc"].exp(), validate_args=False).to_event(1)
+
+
+def test_a_family_without_conjugacy_conforms():
+    check_likelihood(LaplaceLocation(), reals())
+    check_likelihood(LaplaceLocation(scale=1.0), reals())
+    assert LaplaceLocation().prior().shape == (0,)
+    with pytest.raises(AssertionError, match="event shape"):
+        check_likelihood(WrongEvent(), reals())
+    with pytest.raises(AssertionError, match="log_density is not finite"):
+        check_likelihood(WrongSupport(), reals())
+
+
+# -- sparse rows ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", [SphericalGaussian(), LaplaceLocation()])
+def test_dense_families_refuse_sparse_rows(likelihood):
+    with pytest.raises(ValueError, match=rf"X is sparse; {type(likelihood).__name__} needs dense.*toarray"):
+        likelihood.admit(SparseRows.of(counts()))
+
+
+@pytest.mark.parametrize("family", [MultinomialDirichlet, PoissonGamma, BernoulliBeta])
+def test_sparse_rows_are_never_dense(family, monkeypatch):
+    """A matrix that would take 2e11 numbers: every method that a fit calls for all rows."""
+    generator = torch.Generator().manual_seed(0)
+    N, D, K = 200_000, 1_000_000, 2
+    columns = torch.randint(D, (N,), generator=generator)
+    X = SparseRows(torch.arange(N + 1), columns, torch.ones(N, dtype=torch.float64), D)
+    monkeypatch.setattr(SparseRows, "dense", None)
+    likelihood = family()
+    likelihood.check(X)
+    resolved = likelihood.resolve(X)
+    assignments = torch.arange(N) % K
+    sums = resolved.summed_statistics(X, assignments, K)
+    torch.testing.assert_close(resolved.weighted_statistics(X, torch.eye(K).double()[assignments]), sums)
+    chi = resolved.prior() + sums
+    assert sums[:, :D].sum() == N
+    U = resolved.coordinates(X)
+    for result in (
+        resolved.expected_log_density(X, chi),
+        resolved.log_predictive(X, chi),
+        resolved.log_density(X, resolved.draw(chi, generator)),
+        resolved.divergence(U, resolved.centers(sums[:, :D], torch.full((K,), N / K).double())),
+        resolved.founding_divergence(U).unsqueeze(1).expand(-1, K),
+    ):
+        assert result.shape == (N, K)
+        assert torch.isfinite(result).all()
+
+
+@pytest.mark.parametrize("family", [MultinomialDirichlet, PoissonGamma])
+def test_sparse_counts_are_checked(family):
+    X = torch.tensor([[0.0, 1.0], [0.0, -1.0], [0.5, 0.0]])
+    with pytest.raises(ValueError, match=r"negative: -1.0 in row 1, column 1"):
+        family().check(SparseRows.of(X))
+    with pytest.raises(ValueError, match=r"not a whole number: 0.5 in row 2, column 0"):
+        family().check(SparseRows.of(X.abs()))
+    with pytest.raises(ValueError, match=r"neither 0 nor 1: 0.5 in row 2, column 0"):
+        BernoulliBeta().check(SparseRows.of(X.abs()))
 
 
 # -- independent references -------------------------------------------------------------------------------------------
@@ -351,7 +442,7 @@ def test_counts_are_checked(family):
 def test_bits_are_checked():
     with pytest.raises(ValueError, match=r"neither 0 nor 1: 2.0 in row 0, column 1"):
         BernoulliBeta().check(torch.tensor([[1.0, 2.0]]))
-    with pytest.raises(ValueError, match=r"negative value: -1.0"):
+    with pytest.raises(ValueError, match=r"negative: -1.0"):
         BernoulliBeta().check(torch.tensor([[1.0, -1.0]]))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
@@ -19,8 +20,11 @@ from regbayes.models.losses import (
     Hinge,
     Logistic,
     Loss,
+    Masked,
     OneVsRest,
     PseudoObservation,
+    SquaredHinge,
+    StudentT,
 )
 from regbayes.models.losses.tilted_normal import log_survival_ratio, normal_excess
 from regbayes.testing import check_loss
@@ -28,7 +32,7 @@ from regbayes.testing import check_loss
 
 @dataclass
 class SquaredError(Loss):
-    """phi(y | f) = exp(-c (y - f)^2): already Gaussian, and with nothing but the methods that a loss must have."""
+    """phi(y | f) = exp(-c (y - f)^2): already Gaussian; the one-point readings are the numerical defaults."""
 
     strength: float = 0.7
 
@@ -48,6 +52,14 @@ class SquaredError(Loss):
         return self.log_factor(score_mean, y) - self.strength * score_var
 
 
+@dataclass
+class Ramp(Loss):
+    """phi(y | f) = exp(-sigmoid(1 - 2 y f)), not convex: a loss with `log_factor` alone."""
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -torch.sigmoid(1 - 2 * y * score)
+
+
 class PlainHinge(Hinge):
     """The hinge with the numerical defaults of `Loss` in place of its closed forms."""
 
@@ -57,10 +69,9 @@ class PlainHinge(Hinge):
 
 
 # a new loss is one row
-LOSSES = [
+STANDARD = [
     Hinge(),
     Hinge(strength=4.0, margin=2.0),
-    Hinge(strength=0.1, margin=0.5),
     Logistic(),
     EpsilonInsensitive(),
     EpsilonInsensitive(strength=3.0, epsilon=0.6),
@@ -68,11 +79,23 @@ LOSSES = [
     OneVsRest(Hinge(strength=0.8)),
     OneVsRest(Logistic()),
     CrammerSinger(),
+    SquaredHinge(strength=0.6, margin=1.5),
+    StudentT(df=3.0, scale=0.6),
+    Masked(Hinge()),
+    Masked(OneVsRest(Logistic())),
+    Ramp(),
+]
+VARIANTS = [
+    Hinge(strength=0.1, margin=0.5),
     CrammerSinger(strength=0.4, margin=2.0),
+    SquaredHinge(),
+    StudentT(),
+    Masked(CrammerSinger()),
     SquaredError(),
     PlainHinge(),
 ]
-ELEMENTWISE = [loss for loss in LOSSES if not isinstance(loss, CrammerSinger)]
+LOSSES = [*STANDARD, *VARIANTS]
+ELEMENTWISE = [loss for loss in LOSSES if not loss.meets]
 
 
 def repr_(value: object) -> str:
@@ -83,8 +106,14 @@ def f64(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=repr_)
+@pytest.mark.parametrize("loss", STANDARD, ids=repr_)
 def test_loss_keeps_the_interface(loss, generator):
+    check_loss(loss, generator=generator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", VARIANTS, ids=repr_)
+def test_loss_keeps_the_interface_at_other_parameters(loss, generator):
     check_loss(loss, generator=generator)
 
 
@@ -129,6 +158,16 @@ class WrongProbabilities(Hinge):
         return super().probabilities(-scores)
 
 
+class WrongCheck(Hinge):
+    def check(self, name="loss"):
+        pass
+
+
+class WrongModeration(Logistic):
+    def moderated(self, score_mean, score_var):
+        return score_mean / (1.1 + score_var).sqrt()
+
+
 class WrongReference(CrammerSinger):
     def reference(self, scores, y, columns):
         return super().reference(scores, y, columns) + 0.1
@@ -154,6 +193,8 @@ class WrongJointDraw(CrammerSinger):
         (WrongDraw(), "draw_score"),
         (WrongOptimum(), "one_point"),
         (WrongProbabilities(), "probabilities"),
+        (WrongCheck(), "check accepts strength"),
+        (WrongModeration(), "expected_probabilities"),
         (WrongReference(), "reference"),
         (WrongJointMarginal(), "log_marginal"),
         (WrongJointDraw(), "draw_score"),
@@ -210,12 +251,25 @@ def test_epsilon_insensitive_marginal_is_the_integral(strength, epsilon):
             assert loss.log_marginal(f64(scale), f64(y)).exp().item() == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize("loss", [Hinge(), Logistic(), EpsilonInsensitive()], ids=repr_)
+@pytest.mark.parametrize("loss", [Hinge(), SquaredHinge(), Logistic(), EpsilonInsensitive()], ids=repr_)
 def test_numerical_defaults_agree_with_the_closed_forms(loss):
     scale, y = f64(0.3, 1.0, 4.0), f64(-1.0, 1.0, 1.0)
     torch.testing.assert_close(Loss.log_marginal(loss, scale, y), loss.log_marginal(scale, y), rtol=1e-4, atol=1e-4)
     for default, closed in zip(Loss.one_point(loss, scale**2, y), loss.one_point(scale**2, y), strict=True):
         torch.testing.assert_close(default, closed, rtol=1e-6, atol=1e-6)
+
+
+def test_numerical_majorizer_agrees_with_the_closed_ones():
+    """Where a hinge is violated, its parabola is the flattest whose top is 0: the same as that of its scale mixture."""
+    for loss in (Hinge(2.0, 1.5), SquaredHinge(0.6)):
+        score = torch.linspace(-4, 0.9, 50, dtype=torch.float64)
+        bare = type("Bare", (Loss,), {"log_factor": lambda _, score, y, loss=loss: loss.log_factor(score, y)})()
+        for numerical, closed in zip(bare.majorize(score, f64(1.0)), loss.majorize(score, f64(1.0)), strict=True):
+            torch.testing.assert_close(numerical, closed)
+    with torch.no_grad():  # as a kernel calls it
+        precision, shift = Ramp().majorize(score, f64(1.0))
+    assert (precision > 0).all()
+    assert not shift.requires_grad
 
 
 @pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
@@ -284,12 +338,12 @@ def test_single_precision_agrees_with_double(loss):
     scale = torch.logspace(-1, 1, 101)[:, None]
     readings = {
         "log_factor": (mean, y),
-        "expect": (mean, variance, y),
-        "expected_log_factor": (mean, variance, y),
         "log_marginal": (scale, y),
         "one_point": (scale, y),
         "majorize": (mean + 0.013, y),
     }
+    if loss.has_expectation:
+        readings |= {name: (mean, variance, y) for name in ("expect", "expected_log_factor")}
     for name, arguments in readings.items():
         single = getattr(loss, name)(*arguments)
         double = getattr(loss, name)(*(argument.double() for argument in arguments))
@@ -305,7 +359,7 @@ def test_single_precision_agrees_with_double(loss):
 @pytest.mark.parametrize("loss", LOSSES, ids=repr_)
 def test_extreme_arguments_stay_finite(loss, dtype, generator):
     like = {"dtype": dtype, "device": generator.device}
-    num_columns = 3 if isinstance(loss, CrammerSinger) else 1
+    num_columns = 3 if loss.meets else 1
     size = torch.tensor([0.0, 1e-12, 1e-3, 1.0, 1e3, 1e6], **like)
     scores = torch.cat([-size, size])[:, None].repeat(1, num_columns)
     y = targets(loss, scores)
@@ -313,9 +367,10 @@ def test_extreme_arguments_stay_finite(loss, dtype, generator):
     readings = [loss.log_factor(scores, y)]
     for columns in loss.blocks(num_columns):
         for score in (scores, torch.ones_like(scores)):  # 1: on the hinge's kink
-            readings += [*loss.augment(score[:, columns], y[:, columns], generator)]
             readings += [*loss.majorize(score[:, columns], y[:, columns])]
-    if num_columns == 1:
+            if loss.is_augmented:
+                readings += [*loss.augment(score[:, columns], y[:, columns], generator)]
+    if loss.has_expectation:
         readings += [*loss.expect(scores, scores.abs(), y), loss.expected_log_factor(scores, scores.abs(), y)]
     scale = scores[6:, :1].clamp(max=1e4)
     readings += [
@@ -353,8 +408,9 @@ def test_no_points_and_no_columns(loss, generator):
     for shape in ((0, 1), (5, 0)):
         empty = torch.zeros(shape, dtype=torch.float64, device=generator.device)
         assert loss.log_factor(empty, empty).shape == shape
-        assert loss.augment(empty, empty, generator).precision.shape == shape
-        assert loss.expect(empty, empty, empty).shift.shape == shape
+        if loss.is_augmented:
+            assert loss.augment(empty, empty, generator).precision.shape == shape
+        assert loss.majorize(empty, empty).shift.shape == shape
         assert loss.log_marginal(empty, empty).shape == shape
         assert loss.draw_score(empty, empty, generator).shape == shape
         assert loss.one_point(empty, empty)[1].shape == shape
@@ -362,7 +418,7 @@ def test_no_points_and_no_columns(loss, generator):
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr_)
 def test_draws_are_a_function_of_the_generator(loss, device):
-    num_columns = 3 if isinstance(loss, CrammerSinger) else 1
+    num_columns = 3 if loss.meets else 1
     y = targets(loss, torch.ones(50, num_columns, device=device))
     y[:, 1:] = -1.0
     first, again = (loss.draw_score(y[:, :1], y, torch.Generator(device).manual_seed(3)) for _ in range(2))
@@ -394,11 +450,104 @@ def test_crammer_singer_changes_with_a_column_as_a_hinge_does(generator):
         torch.testing.assert_close(loss.log_factor(moved, y) - loss.log_factor(scores, y), rise)
 
 
-def test_losses_say_what_they_cannot_do():
+# -- missing targets -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [Hinge(0.8), OneVsRest(Logistic()), CrammerSinger(), StudentT()], ids=repr_)
+def test_missing_targets_give_the_factor_one_and_leave_the_others(loss, generator):
+    columns = 1 if loss.target == "real" or loss.binary else 3
+    scores = torch.randn(6, columns, generator=generator, dtype=torch.float64, device=generator.device)
+    y = torch.where(torch.arange(columns, device=scores.device) == 0, torch.ones_like(scores), -1.0)
+    holed = y.clone()
+    holed[:4] = torch.nan
+    masked = Masked(loss)
+    factor = masked.log_factor(scores, holed)
+    assert (factor[:4] == 0).all()
+    assert torch.equal(factor[4:], loss.log_factor(scores[4:], y[4:]))
+    assert torch.equal(masked.log_factor(scores.unsqueeze(1), holed.unsqueeze(1)).squeeze(1), factor)  # [N, K, C]
+    for block in masked.blocks(columns):
+        shifted = scores[:, block] - masked.reference(scores, holed, block)
+        observed = masked.augment(shifted, holed[:, block], generator)
+        assert torch.isfinite(shifted).all()
+        assert all((part[:4] == 0).all() and (part[4:] != 0).all() for part in observed)
+
+
+def test_one_missing_class_of_several():
+    y = f64(1.0, torch.nan, -1.0)[None]
+    score = f64(0.3, 5.0, 0.2)[None]
+    apart = Masked(OneVsRest(Hinge())).log_factor(score, y)
+    torch.testing.assert_close(apart, f64(-1.4, 0.0, -2.4)[None])
+    assert Masked(CrammerSinger()).log_factor(score, y) == 0  # scores meet, so a row is known or it is not
+
+
+# -- what a loss says of itself ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (Hinge(strength=0.0), r"loss__strength is 0.0; it must be a positive number\."),
+        (Hinge(margin=float("nan")), "loss__margin is nan"),
+        (EpsilonInsensitive(epsilon=-0.1), "loss__epsilon is -0.1; it must be a number of at least 0"),
+        (StudentT(df=-3), "loss__df is -3"),
+        (StudentT(scale="wide"), "loss__scale is 'wide'"),
+        (SquaredHinge(strength=float("inf")), "loss__strength is inf"),
+        (CrammerSinger(margin=-1.0), "loss__margin is -1.0"),
+        (Masked(OneVsRest(Hinge(strength=-1.0))), "loss__loss__loss__strength is -1.0"),
+    ],
+    ids=str,
+)
+def test_parameters_outside_their_domain_are_named(loss, message):
+    with pytest.raises(ValueError, match=message):
+        loss.check()
+
+
+def test_numbers_of_numpy_are_numbers():
+    Hinge(np.float32(2.0), np.int64(1)).check()
+    EpsilonInsensitive(epsilon=0).check()
+
+
+def test_what_a_loss_offers():
+    offers = {
+        Hinge: (True, True, True, False),
+        SquaredHinge: (False, True, True, False),
+        StudentT: (True, True, False, False),
+        Ramp: (False, False, True, False),
+        OneVsRest: (True, True, False, False),
+        CrammerSinger: (True, False, False, True),
+    }
+    for kind, expected in offers.items():
+        for loss in (kind(), Masked(kind())):
+            assert (loss.is_augmented, loss.has_expectation, loss.binary, loss.meets) == expected, loss
+    assert not OneVsRest(Ramp()).is_augmented
+
+
+def test_losses_say_what_they_cannot_do(generator):
     score = torch.zeros(2, 3)
-    with pytest.raises(NotImplementedError, match="OneVsRest"):
-        CrammerSinger().expect(score, score, score)
-    with pytest.raises(NotImplementedError, match="OneVsRest"):
-        CrammerSinger().expected_log_factor(score, score, score)
+    for method in (CrammerSinger().expect, CrammerSinger().expected_log_factor, Masked(CrammerSinger()).expect):
+        with pytest.raises(NotImplementedError, match=r"CrammerSinger has no closed expectation .*OneVsRest"):
+            method(score, score, score)
+    with pytest.raises(
+        NotImplementedError, match=r"SquaredHinge is no known Gaussian scale mixture .*elliptical slice"
+    ):
+        SquaredHinge().augment(score, score, generator)
     with pytest.raises(NotImplementedError, match="predict"):
         EpsilonInsensitive().probabilities(score)
+
+
+# -- prediction ----------------------------------------------------------------------------------------------------
+
+
+def test_expected_probabilities_are_those_of_uncertain_scores():
+    mean, deviation = torch.linspace(-6, 6, 25, dtype=torch.float64)[:, None, None], f64(0.05, 0.5, 1.0, 3.0)[:, None]
+    nodes = torch.linspace(-8, 8, 2001, dtype=torch.float64)
+    exact = torch.sigmoid(mean + deviation * nodes) @ (-nodes.square() / 2).softmax(0)
+    variance = deviation.square().squeeze(1).expand(25, 4)
+    gap = (Logistic().expected_probabilities(mean, variance.unsqueeze(2))[..., 1] - exact).abs()
+    assert gap.max() < 0.015
+    assert gap[:, 0].max() < 3e-5  # with another factor than pi / 8 the term of first order in the variance is wrong
+    for loss in (OneVsRest(Logistic()), Masked(OneVsRest(Logistic()))):
+        scores, wide = f64(2.0, -1.0, 0.5)[None], f64(8.0, 0.0, 8.0)[None] / math.pi
+        expected = loss.probabilities(f64(2.0 / math.sqrt(2), -1.0, 0.5 / math.sqrt(2))[None])
+        torch.testing.assert_close(loss.expected_probabilities(scores, wide), expected)
+    torch.testing.assert_close(Hinge().expected_probabilities(scores, wide), Hinge().probabilities(scores))

@@ -277,9 +277,9 @@ def test_states_far_better_but_out_of_reach_do_not_count(compiled):
 
 def test_forgotten_states_cost_no_logs(monkeypatch):
     """Where all steps are possible, no emission is extreme enough to leave the compiled code."""
-    from regbayes.inference import markov
+    from regbayes.inference import markov_tensors
 
-    monkeypatch.setattr(markov, "_messages", None)
+    monkeypatch.setattr(markov_tensors, "_messages", None)
     start, transition, emission = chain(lengths=[200])
     emission *= 1e4
     sample_paths(start, transition, emission, [200], torch.rand(200, generator=torch.Generator().manual_seed(0)))

@@ -64,7 +64,7 @@ def test_lines_of_many_classes_part_the_most_frequent_two(crossed, ax):
 
 def unprojected(ax, X, posterior):
     """Points in the middle of both lines: data of two features are only turned by the picture."""
-    scale, loc = posterior.model.feature_scale.numpy(), posterior.model.feature_loc.numpy()
+    scale, loc = posterior.model.feature_map.scale.numpy(), posterior.model.feature_map.loc.numpy()
     standard = (X - loc) / scale
     axes = np.linalg.svd(standard - standard.mean(0))[2]
     axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(1)])[:, None]
@@ -85,6 +85,7 @@ def test_every_point_is_drawn_once(crossed, ax, labels):
     assert ({"no", "yes"} if labels == "text" else {"0", "1"}) <= named
 
 
+@pytest.mark.slow
 def test_components_of_any_model(ax):
     X, y = load_iris(return_X_y=True)
     multi_class = SmallVariance().fit(InfiniteSVM(), X, y)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from regbayes.inference.ridge import Ridge, safe_cholesky, segments, soft_ridge, weighted_ridge
+from regbayes.inference.ridge import Ridge, segments, soft_ridge, weighted_ridge
+from regbayes.models.linalg import safe_cholesky
 
 N, K, P, C, NU = 30, 4, 3, 2, 0.7
 

@@ -76,12 +76,12 @@ def test_missing_steps_are_states_like_others():
 
 def test_parameters_are_searched_as_nested_names():
     clusterer = clone(SequenceClusterer(DIH(), SVI())).set_params(
-        model__loss__strength=0.3, model__stickiness=0.5, inference__num_steps=3
+        model__loss__strength=0.3, model__prior__stickiness=0.5, inference__num_steps=3
     )
     assert clusterer.model.loss.strength == 0.3
     assert clusterer.get_params()["inference__num_steps"] == 3
     fitted = clusterer.fit(X)
-    assert fitted.posterior_.model.stickiness == 0.5
+    assert fitted.posterior_.model.prior.stickiness == 0.5
     assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))
 
 

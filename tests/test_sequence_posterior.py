@@ -13,14 +13,35 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbayes.inference import SVI, FitInterrupted, Gibbs, Posterior, SequencePosterior, SmallVariance, Trace
+from regbayes.inference import (
+    SVI,
+    FitInterrupted,
+    Gibbs,
+    PartitionPosterior,
+    Posterior,
+    SequencePosterior,
+    SmallVariance,
+    Trace,
+    structure_of,
+)
 from regbayes.inference.partitions import align, pair_f1
-from regbayes.inference.posterior import stack
-from regbayes.models import DDPM, DIH, DPM, IHMM, DiagonalGaussian, Hinge, InfiniteSVM, Logistic, SphericalGaussian
+from regbayes.models import (
+    DDPM,
+    DIH,
+    DPM,
+    IHMM,
+    DiagonalGaussian,
+    HierarchicalDirichletProcess,
+    Hinge,
+    InfiniteSVM,
+    Logistic,
+    SphericalGaussian,
+)
 
 NAN = math.nan
 X = torch.tensor([[-1.0, 0.2], [0.3, -0.4], [1.2, 0.9], [-0.2, 0.1], [0.7, -1.1], [NAN, NAN]], dtype=torch.float64)
 LENGTHS = [3, 1, 2]
+NOTHING_TRACED = Trace("log joint", torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
 MODELS = {
     "IHMM": IHMM(SphericalGaussian(loc=0.0, variance=0.4, prior_variance=1.0)),
     "DIH-S": DIH(SphericalGaussian(loc=0.0, variance=0.4, prior_variance=1.0), Hinge(0.7), weight_scale=2.0),
@@ -65,8 +86,7 @@ def made(name: str, sizes=(3,), device="cpu", **options) -> SequencePosterior:
     model = MODELS[name].resolve(X[:-1].to(device))
     generator = torch.Generator(device).manual_seed(3)
     draws = [made_draw(model, num_states, generator, **options) for num_states in sizes]
-    trace = Trace("log joint", torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
-    return SequencePosterior(model, Gibbs(), stack([draws]), trace)
+    return SequencePosterior(model, Gibbs(), structure_of(model).stack(draws), [len(draws)], NOTHING_TRACED)
 
 
 def emission_of(posterior: SequencePosterior, draw: int, row: Tensor, state: int, *, discriminative: bool) -> float:
@@ -237,7 +257,9 @@ def test_states_not_yet_seen_are_left_by_the_base_weights() -> None:
     centers = torch.tensor([[0.0], [8.0], [16.0]], dtype=torch.float64)
     rows = centers.repeat_interleave(5, 0).repeat(20, 1)
     rows = rows + torch.randn(rows.shape, generator=generator, dtype=torch.float64)
-    posterior = Gibbs(num_samples=20, num_warmup=30).fit(IHMM(stickiness=0.2), rows, lengths=[15] * 20)
+    posterior = Gibbs(num_samples=20, num_warmup=30).fit(
+        IHMM(prior=HierarchicalDirichletProcess(stickiness=0.2)), rows, lengths=[15] * 20
+    )
     assert posterior.num_components == 3
     unseen_rows, bases = posterior.samples["log_unseen_row"].exp(), posterior.samples["log_start"].exp()
     torch.testing.assert_close(unseen_rows.sum(1), torch.ones(20, dtype=torch.float64))
@@ -327,15 +349,15 @@ def test_bad_sequences_are_refused(method: str) -> None:
             getattr(posterior, method)(rows, lengths)
 
 
-@pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function"])
-def test_states_and_clusters_are_no_labels(method: str) -> None:
-    with pytest.raises(ValueError, match=r"without labels: use assign\(X\)"):
-        getattr(made("DIH-L"), method)(X)
-    rows = X[:-1]
+def test_states_and_clusters_are_no_labels() -> None:
+    rows, methods = X[:-1], ("predict", "predict_proba", "decision_function")
     for model in (DPM(), DDPM(loss=Hinge()), DDPM(loss=Logistic())):
         posterior = SVI(num_steps=3).fit(model, rows)
-        with pytest.raises(ValueError, match=r"use assign\(X\)"):
-            getattr(posterior, method)(rows)
+        for method in methods:
+            with pytest.raises(ValueError, match=r"use assign\(X\)"):
+                getattr(posterior, method)(rows)
+    for method in (*methods, "assign_proba"):  # of states over time it is `smooth`
+        assert not hasattr(SequencePosterior, method)
 
 
 def test_files_know_what_they_hold(tmp_path: Path) -> None:
@@ -348,7 +370,7 @@ def test_files_know_what_they_hold(tmp_path: Path) -> None:
             assert torch.equal(getattr(loaded, method)(X, LENGTHS), getattr(posterior, method)(X, LENGTHS))
     assert repr(loaded) == repr(posterior)
     SVI(num_steps=2).fit(DDPM(), X[:-1]).save(path)
-    assert type(Posterior.load(path)) is Posterior
+    assert type(Posterior.load(path)) is PartitionPosterior
 
 
 @pytest.mark.filterwarnings("default")
@@ -376,8 +398,7 @@ def test_padding_adds_no_states() -> None:
 
 def test_responsibilities_are_padded_too() -> None:
     draws = [{"log_mixture": torch.zeros(K + 1), "responsibilities": torch.full((5, K), 1 / K)} for K in (2, 3)]
-    samples, num_draws = stack([draws])
-    assert num_draws == [2]
+    samples = structure_of(DPM()).stack(draws)
     assert torch.equal(samples["responsibilities"][0], torch.tensor([0.5, 0.5, 0.0]).expand(5, 3))
 
 
@@ -487,10 +508,10 @@ def moves() -> tuple[Tensor, list[int], Tensor]:
 
 
 BACKENDS = {
-    "direct": Gibbs(num_samples=10, num_warmup=20, scan="direct"),
+    "direct": Gibbs(num_samples=10, num_warmup=20, scan="direct", seed=1),
     "beam": Gibbs(num_samples=10, num_warmup=20, scan="beam"),
     "blocked": Gibbs(num_samples=10, num_warmup=20, scan="blocked"),
-    "SVI": SVI(num_steps=25),
+    "SVI": SVI(num_steps=15),
 }
 
 
@@ -573,13 +594,13 @@ def test_a_chain_without_a_step_has_no_final_value() -> None:
 def test_small_variance_takes_the_path_of_least_cost() -> None:
     """scale |x - mu|^2 / 2 in coordinates of unit variance, plus what moves cost; the first is from the last row."""
     model, generator = MODELS["IHMM"].resolve(X[:-1]), torch.Generator().manual_seed(0)
-    trace = Trace("objective", torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
     for scale in (0.2, 1.0, 6.0):
         draw = made_draw(model, 3, generator)
         centers, edges = (torch.randn(3 + n, 2 + 2 * n, generator=generator, dtype=torch.float64) for n in (0, 1))
         del draw["hyperparameters"], draw["log_unseen_row"]
         draw |= {"centers": centers, "log_edges": 3 * edges, "scale": centers.new_tensor(scale)}
-        posterior = SequencePosterior(model, SmallVariance(), stack([[draw]]), trace)
+        stacked = structure_of(model).stack([draw])
+        posterior = SequencePosterior(model, SmallVariance(), stacked, [1], NOTHING_TRACED)
         found = posterior.assign(X, LENGTHS).split(LENGTHS)
         for path, rows in zip(found, X.split(LENGTHS), strict=True):
             costs = (scale * torch.cdist(rows / 0.4**0.5, centers).square() / 2).nan_to_num(0.0)
@@ -604,8 +625,3 @@ def test_states_are_those_of_the_representative_draw(name: str) -> None:
     for given in (None, X[:3]):
         pairs = zip(*(own.simulate(4, seed=1, given=given) for own in (posterior, alone)), strict=True)
         assert all(torch.equal(found, expected) for found, expected in pairs)
-
-
-def test_states_over_time_have_smooth_for_their_probabilities() -> None:
-    with pytest.raises(ValueError, match=r"IHMM finds states over time: use smooth\(X\)"):
-        made("IHMM").assign_proba(X)

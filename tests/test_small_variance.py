@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from scipy.optimize import minimize
 from sklearn.cluster import KMeans
@@ -16,23 +19,27 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold
 
 from regbayes.datasets import make_dp_mixture
-from regbayes.inference.small_variance import SmallVariance, partition
-from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components, own_scores
+from regbayes.inference.duals import ascend
+from regbayes.inference.small_variance import SmallVariance, descent
+from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components
+from regbayes.inference.small_variance.births import candidates, open_components
 from regbayes.inference.small_variance.classifiers import majorizer_step
-from regbayes.inference.small_variance.joint_dual import ascend
-from regbayes.inference.small_variance.merge import Parts, merge_components, merge_once
+from regbayes.inference.small_variance.merge import merge_components, merge_once
+from regbayes.inference.small_variance.penalty import farthest_first
 from regbayes.inference.small_variance.problem import Problem
-from regbayes.models import DPM, InfiniteSVM
+from regbayes.inference.small_variance.state import Descent, Parts
+from regbayes.models import DPM, IHMM, DirichletProcess, InfiniteSVM, PitmanYor, PrincipalDirections
 from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
     FullGaussian,
+    Likelihood,
     MultinomialDirichlet,
     PoissonGamma,
     SphericalGaussian,
 )
-from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
-from regbayes.models.priors.dirichlet_process import log_eppf
+from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, Loss, OneVsRest
+from regbayes.models.scores import own_scores
 
 LIKELIHOODS = [
     SphericalGaussian(),
@@ -78,19 +85,27 @@ def targets_of(loss, X: torch.Tensor, generator) -> torch.Tensor:
     return (score > 0).long()
 
 
-def problem_of(likelihood, loss, generator, N: int = 40, scale: float = 0.7, **options) -> Problem:
+def problem_of(likelihood, loss, generator, N: int = 40, scale: float = 0.7, missing=None, **options) -> Problem:
     X = rows_of(likelihood, generator, N)
     if loss is None:
-        model = DPM(likelihood=likelihood).resolve(X)
+        model = DPM(likelihood=likelihood, **options).resolve(X)
         return Problem.of(model, model.data(X), scale)
     y = targets_of(loss, X, generator)
+    y = y if missing is None else with_missing(y, missing)
     model = InfiniteSVM(likelihood=likelihood, loss=loss, **options).resolve(X, y)
     return Problem.of(model, model.data(X, y), scale)
 
 
-def random_state(problem: Problem, penalty: float, generator, K: int = 4) -> partition.PartitionState:
+def with_missing(y: torch.Tensor, rows) -> torch.Tensor:
+    """Targets without those of some rows."""
+    y = y.double()
+    y[rows] = math.nan
+    return y
+
+
+def random_state(problem: Problem, penalty: float, generator, K: int = 4) -> Descent:
     """Random assignments, the centres that fit them, and random classifiers."""
-    state = partition.init(problem, penalty)
+    state = descent.init(problem, penalty)
     N = problem.num_data
     z = torch.randint(K, (N,), generator=generator, device=problem.X.device)
     z = torch.unique(z, return_inverse=True)[1]
@@ -99,23 +114,30 @@ def random_state(problem: Problem, penalty: float, generator, K: int = 4) -> par
         K, *state.weights.shape[1:], generator=generator, device=problem.X.device, dtype=problem.X.dtype
     )
     state = replace(state, assignments=z, weights=weights, centers=problem.centers(*component_sums(problem.X, z, K)))
-    return replace(state, objective=partition.objective(problem, state))
+    return replace(state, objective=descent.objective(problem, state))
 
 
-def naive_objective(problem: Problem, state: partition.PartitionState) -> float:
+def naive_objective(problem: Problem, state: Descent) -> float:
     """Equation (35), component by component, from the interfaces of the model alone."""
     model, likelihood, scale = problem.model, problem.model.likelihood, problem.scale
     row, weight = likelihood.pseudo_observation()
     total = 0.0
     for k in range(len(state.centers)):
         center, own = state.centers[k : k + 1], state.assignments == k
-        total += float(state.penalty) + float(state.weights[k].square().sum()) / (2 * model.weight_scale**2)
+        total += price_of(model.prior, float(state.penalty), k)
+        total += float(state.weights[k].square().sum()) / (2 * model.weight_scale**2)
         total += scale * float(likelihood.divergence(problem.X[own], center).sum())
         if row is not None:
             total += scale * weight * float(likelihood.divergence(row.unsqueeze(0), center))
         scores = problem.data.features[own] @ state.weights[k]
         total -= float(model.log_margin(scores, problem.data.targets[own]).sum())
     return total
+
+
+def price_of(prior, penalty: float, others: int) -> float:
+    """What a component costs beside so many others (math/priors, section 1)."""
+    exponent = getattr(prior, "price_exponent", 0.0)
+    return max(0.0, penalty - exponent * math.log(others)) if others else penalty
 
 
 def assert_no_rise(before: float, after: float) -> None:
@@ -125,20 +147,43 @@ def assert_no_rise(before: float, after: float) -> None:
 # -- descent -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
+class Ramp(Loss):
+    """A loss of which nothing but the factor is known."""
+
+    def log_factor(self, score, y):
+        return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
 def test_no_block_raises_the_objective(likelihood, loss, device, generator) -> None:
-    problem = problem_of(likelihood, loss, generator)
+    assert_no_block_raises(problem_of(likelihood, loss, generator), generator)
+
+
+@pytest.mark.parametrize(
+    "missing", [None, slice(0, 40, 3), slice(5, None)], ids=["known", "some missing", "most missing"]
+)
+@pytest.mark.parametrize(
+    "loss", [Hinge(), EpsilonInsensitive(), OneVsRest(Hinge()), CrammerSinger(), Ramp(), OneVsRest(Ramp())], ids=name_of
+)
+def test_no_block_raises_the_objective_at_falling_prices(loss, missing, generator) -> None:
+    """With few targets, and where a component beside K others costs max(0, 5 - 2 log K)."""
+    problem = problem_of(SphericalGaussian(), loss, generator, missing=missing, prior=PitmanYor(price_exponent=2.0))
+    assert_no_block_raises(problem, generator)
+
+
+def assert_no_block_raises(problem: Problem, generator) -> None:
     state = random_state(problem, 5.0, generator)
     value = first = naive_objective(problem, state)
     for _ in range(3):
-        moved, cost = partition.assign(state, problem)
-        opened = partition.open_components(moved, cost, problem, generator)
-        fitted, parts = partition.fit_components(opened, problem, 2)
+        moved, cost = descent.assign(state, problem)
+        opened = open_components(moved, cost, problem, generator)
+        fitted, parts = descent.fit_components(opened, problem, 2)
         merged, parts = merge_components(fitted, parts, problem)
         for state in (moved, opened, fitted, merged):
             assert_no_rise(value, value := naive_objective(problem, state))
-            assert float(partition.objective(problem, state)) == pytest.approx(value, rel=1e-10)
+            assert float(descent.objective(problem, state)) == pytest.approx(value, rel=1e-10)
             assert torch.bincount(state.assignments).min() > 0
             assert len(torch.bincount(state.assignments)) == len(state.centers) == len(state.weights)
         fresh = component_sums(problem.X, state.assignments, len(state.centers))
@@ -155,9 +200,7 @@ def test_fit_descends_and_reports_its_objective(loss, generator) -> None:
     values = posterior.trace.values[0]
     assert (values[1:] <= values[:-1] * (1 + 1e-12)).all()
     draw = {name: value[0] for name, value in posterior.samples.items()}
-    state = partition.PartitionState(
-        draw["assignments"], draw["centers"], draw["weights"], draw["weights"], draw["penalty"], values[-1]
-    )
+    state = Descent(draw["assignments"], draw["centers"], draw["weights"], draw["weights"], draw["penalty"], values[-1])
     problem = Problem.of(posterior.model, posterior.model.data(X, y), 1.0)
     assert naive_objective(problem, state) == pytest.approx(float(values[-1]), rel=1e-10)
     assert draw["log_mixture"].exp().sum() == pytest.approx(1.0)
@@ -172,7 +215,7 @@ def test_majorizer_steps_descend_without_being_halved(loss, generator) -> None:
     first = value = naive_objective(problem, state)
     for _ in range(5):
         for columns in problem.model.loss.blocks(state.weights.shape[2]):
-            scores = own_scores(problem, state.assignments, state.weights)
+            scores = own_scores(problem.data.features, state.weights, state.assignments)
             step = majorizer_step(problem, state.assignments, state.weights, scores, columns)
             state = replace(state, weights=step)
             before, value = value, naive_objective(problem, state)
@@ -197,7 +240,7 @@ def test_centers_are_the_best_ones(generator) -> None:
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
 def test_costs_are_the_changes_of_the_objective(likelihood, loss, generator) -> None:
-    problem = problem_of(likelihood, loss, generator, N=20)
+    problem = problem_of(likelihood, loss, generator, N=20, prior=PitmanYor(price_exponent=0.7))
     state = random_state(problem, 3.0, generator, K=3)
     value = naive_objective(problem, state)
     costs = all_costs(problem, state.centers, state.weights)
@@ -217,7 +260,8 @@ def test_costs_are_the_changes_of_the_objective(likelihood, loss, generator) -> 
             weights=torch.cat([state.weights, weights]),
         )
         change = naive_objective(problem, alone) - value
-        assert float(state.penalty + problem.founding[n] - costs[old, n]) == pytest.approx(change, abs=1e-9)
+        price = problem.next_price(state.penalty, len(state.centers))
+        assert float(price + problem.founding[n] - costs[old, n]) == pytest.approx(change, abs=1e-9)
 
 
 @pytest.mark.parametrize("loss", [None, Hinge(), CrammerSinger()], ids=name_of)
@@ -226,7 +270,7 @@ def test_chunks_do_not_show(loss, generator, monkeypatch) -> None:
     state = random_state(problem, 3.0, generator)
     whole = (
         nearest_components(problem, state.centers, state.weights),
-        own_scores(problem, state.assignments, state.weights),
+        own_scores(problem.data.features, state.weights, state.assignments),
     )
     costs = all_costs(problem, state.centers, state.weights)
     torch.testing.assert_close(whole[0][1], costs.amin(0))
@@ -234,7 +278,7 @@ def test_chunks_do_not_show(loss, generator, monkeypatch) -> None:
     monkeypatch.setattr("regbayes.inference.small_variance.assignment._CACHE_NUMBERS", 50)
     monkeypatch.setattr("regbayes.inference.small_variance.assignment._SUM_ROWS", 7)
     torch.testing.assert_close(nearest_components(problem, state.centers, state.weights), whole[0])
-    torch.testing.assert_close(own_scores(problem, state.assignments, state.weights), whole[1])
+    torch.testing.assert_close(own_scores(problem.data.features, state.weights, state.assignments), whole[1])
     sums, counts = component_sums(problem.X, state.assignments, len(state.centers))
     members = torch.nn.functional.one_hot(state.assignments).double()
     torch.testing.assert_close(sums, members.T @ problem.X)
@@ -276,16 +320,16 @@ def naive_dp_means_sweep(X, z, centers, penalty, candidates):
 
 def test_dp_means_is_the_naive_one(generator) -> None:
     problem = problem_of(SphericalGaussian(variance=1.0), None, generator, N=50, scale=1.0)
-    state = partition.init(problem, 6.0)
+    state = descent.init(problem, 6.0)
     X, z, centers = problem.X.numpy(), None, list(state.centers.numpy())
     for step in range(6):
         cost = np.min([((X - center) ** 2).sum(1) / 2 for center in centers], axis=0)
         same = torch.Generator()
         same.set_state(generator.get_state())
         number = len(np.unique(np.argmin([((X - center) ** 2).sum(1) for center in centers], axis=0)))
-        candidates = partition._candidates(torch.from_numpy(cost), number, same).tolist()
-        state = partition.sweep(replace(state, grows=True), problem, generator, merge=False)
-        z, centers = naive_dp_means_sweep(X, z, centers, 6.0, candidates)
+        tried = candidates(torch.from_numpy(cost), number, X.shape[1], same).tolist()
+        state = descent.sweep(replace(state, grows=True), problem, generator, merge=False)
+        z, centers = naive_dp_means_sweep(X, z, centers, 6.0, tried)
         assert (state.assignments.numpy() == z).all(), step
         np.testing.assert_allclose(state.centers.numpy(), centers, rtol=1e-12, atol=1e-12)
     assert len(centers) > 2
@@ -307,6 +351,10 @@ def all_partitions(N: int):
 def best_classifier_cost(problem: Problem, index: list[int]) -> float:
     """min |eta|^2 / (2 nu^2) - sum log phi over the points, by its dual (hinge) or directly (logistic)."""
     loss, nu = problem.model.loss, problem.model.weight_scale
+    index = [n for n in index if not problem.data.targets[n].isnan().any()]
+    if not index:
+        return 0.0
+    loss = getattr(loss, "loss", loss)  # of one that masks it
     A = problem.data.features[index].numpy()
     y = problem.data.targets[index, 0].numpy()
     signed = A * y[:, None]
@@ -335,41 +383,48 @@ def exact_minimum(problem: Problem, penalty: float) -> float:
         for index in itertools.combinations(range(N), size):
             rows = problem.X[list(index)]
             center = problem.centers(rows.sum(0, keepdim=True), torch.tensor([float(size)], dtype=torch.float64))
-            total = problem.scale * float(problem.likelihood.divergence(rows, center).sum()) + penalty
+            total = problem.scale * float(problem.likelihood.divergence(rows, center).sum())
             total += float(problem.charges(center, problem.X.new_zeros(1, 0, 0)))
             if problem.data.targets.shape[1]:
                 total += best_classifier_cost(problem, list(index))
             block_cost[index] = total
+    prices = [price_of(problem.model.prior, penalty, k) for k in range(N)]
     return min(
-        sum(block_cost[tuple(n for n in range(N) if z[n] == k)] for k in range(max(z) + 1)) for z in all_partitions(N)
+        sum(block_cost[tuple(n for n in range(N) if z[n] == k)] + prices[k] for k in range(max(z) + 1))
+        for z in all_partitions(N)
     )
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "loss", "precision"),
+    ("likelihood", "loss", "precision", "options"),
     [
-        (SphericalGaussian(), None, 1e-9),
-        (PoissonGamma(), None, 1e-9),
-        (SphericalGaussian(), Hinge(), 5e-3),
-        (SphericalGaussian(), Logistic(), 1e-3),
+        (SphericalGaussian(), None, 1e-9, {}),
+        (PoissonGamma(), None, 1e-9, {}),
+        (SphericalGaussian(), Hinge(), 5e-3, {}),
+        (SphericalGaussian(), Logistic(), 1e-3, {}),
+        (SphericalGaussian(), None, 1e-9, {"prior": PitmanYor(price_exponent=0.8)}),
+        (SphericalGaussian(), Hinge(), 5e-3, {"prior": PitmanYor(price_exponent=0.8), "missing": [2, 3]}),
     ],
-    ids=lambda part: name_of(part) if not isinstance(part, float) else "",
+    ids=lambda part: "" if isinstance(part, float) else ", ".join(part) if isinstance(part, dict) else name_of(part),
 )
-def test_restarts_and_merges_reach_the_minimum_over_all_partitions(likelihood, loss, precision) -> None:
+def test_restarts_and_merges_reach_the_minimum_over_all_partitions(likelihood, loss, precision, options) -> None:
     reached = 0
     for seed in range(8):
-        problem = problem_of(likelihood, loss, torch.Generator().manual_seed(seed), N=6 if loss else 7, scale=0.5)
+        generator, N = torch.Generator().manual_seed(seed), 6 if loss else 7
+        problem = problem_of(likelihood, loss, generator, N=N, scale=0.5, **options)
         penalty = 2.0
         exact = exact_minimum(problem, penalty)
         values = []
         for restart in range(3):
-            state = partition.init(problem, penalty)
+            state = descent.init(problem, penalty)
             generator = torch.Generator().manual_seed(restart)
             for _ in range(50):
-                state = partition.sweep(state, problem, generator, tolerance=1e-4)
+                state = descent.sweep(state, problem, generator, tolerance=1e-4)
                 if state.converged:
                     break
             values.append(float(state.objective))
+            if values[-1] <= exact * (1 + precision):
+                break
         assert min(values) >= exact * (1 - 1e-6)
         reached += min(values) <= exact * (1 + precision)
     assert reached >= 6
@@ -400,9 +455,11 @@ def test_objective_is_the_limit_of_the_posterior(generator) -> None:
     def log_posterior(state):
         normal = torch.distributions.Normal
         own = normal(state.centers[state.assignments], 1 / math.sqrt(beta * scale))
-        scores = own_scores(problem, state.assignments, state.weights)
+        scores = own_scores(problem.data.features, state.weights, state.assignments)
         # log alpha = -beta penalty underflows as alpha: its power is split off
-        prior = log_eppf(torch.bincount(state.assignments), 1.0) - beta * penalty * len(state.centers)
+        one = {"concentration": torch.ones((), dtype=torch.float64)}
+        prior = problem.model.prior.log_partition(torch.bincount(state.assignments), one)
+        prior = prior - beta * penalty * len(state.centers)
         return (
             prior
             + own.log_prob(problem.X).sum()
@@ -414,6 +471,157 @@ def test_objective_is_the_limit_of_the_posterior(generator) -> None:
     limit = [float(-log_posterior(state) / beta) for state in states]
     for value, state in zip(limit, states, strict=True):
         assert value == pytest.approx(naive_objective(problem, state), rel=1e-3)
+
+
+# -- prices, missing targets, sparse rows ------------------------------------------------------------------------------
+
+
+def test_prices_that_do_not_fall_are_those_of_a_dirichlet_process(generator) -> None:
+    X, y = blobs(4, generator)
+    for creation in ("joint", "single"):
+        backend = SmallVariance(num_components=4, creation=creation, progress=False)
+        plain, other, falling = (
+            backend.fit(InfiniteSVM(prior=prior), X, y % 2)
+            for prior in (DirichletProcess(), PitmanYor(0.5, 2.0), PitmanYor(price_exponent=5.0))
+        )
+        for name in ("assignments", "centers", "weights", "penalty"):
+            assert torch.equal(plain.samples[name], other.samples[name]), name
+        assert float(plain.trace.final) == pytest.approx(float(other.trace.final), rel=1e-12)
+        # the penalty is such that the fifth component costs the same
+        asked = float(falling.samples["penalty"] - plain.samples["penalty"])
+        assert asked == pytest.approx(5 * math.log(4), rel=1e-6)
+
+
+def test_components_open_where_their_falling_price_pays(generator) -> None:
+    """Pairs of points on a line: at first only a few of them are worth 900, later ones cost less."""
+    centers = torch.arange(12, dtype=torch.float64).unsqueeze(1) * 40
+    X = torch.cat([centers, centers + 1])
+    numbers = []
+    for exponent in (0.0, 300.0):
+        model = DPM(SphericalGaussian(variance=1.0), prior=PitmanYor(price_exponent=exponent)).resolve(X)
+        problem = Problem.of(model, model.data(X), 1.0)
+        state = descent.init(problem, 900.0)
+        for _ in range(20):
+            before, state = state, descent.sweep(state, problem, generator)
+            assert_no_rise(float(before.objective), float(state.objective))
+            assert float(state.objective) == pytest.approx(naive_objective(problem, state), rel=1e-10)
+        numbers.append(len(state.centers))
+    assert numbers[0] < numbers[1] == 12
+
+
+def test_a_component_makes_the_next_one_cheaper_at_once(generator) -> None:
+    """Far groups that save 1717 and 1321, at prices of 1500 and 1500 - 400 log 2."""
+    X = torch.tensor([0.0] * 20 + [30.0] * 4 + [-25.0] * 4, dtype=torch.float64).unsqueeze(1)
+    for exponent, found in ((0.0, 2), (400.0, 3)):
+        model = DPM(SphericalGaussian(variance=1.0), prior=PitmanYor(price_exponent=exponent)).resolve(X)
+        problem = Problem.of(model, model.data(X), 1.0)
+        state, cost = descent.assign(descent.init(problem, 1500.0), problem)
+        assert len(open_components(state, cost, problem, generator).centers) == found
+
+
+def test_rows_with_nothing_in_common_do_not_each_open_a_component(generator) -> None:
+    """Each would save about as much alone as any other, so that a penalty just below that opens all."""
+    X = torch.bincount(torch.randint(200 * 1000, (200 * 30,), generator=generator), minlength=200 * 1000)
+    posterior = SmallVariance(num_components=4, progress=False).fit(
+        DPM(MultinomialDirichlet()), X.view(200, -1).double()
+    )
+    assert posterior.num_components <= 4
+
+
+def test_merges_are_refunded_what_they_free(generator) -> None:
+    problem = problem_of(SphericalGaussian(), None, generator, prior=PitmanYor(price_exponent=12.0))
+    state = random_state(problem, 40.0, generator, K=10)
+    state, parts = descent.fit_components(state, problem, 1)
+    before = naive_objective(problem, state)
+    merged, _, gains = merge_once(state, parts, problem)
+    assert len(gains) > 2
+    assert before - naive_objective(problem, merged) == pytest.approx(sum(gains), rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", [Hinge(), OneVsRest(Logistic()), CrammerSinger(), EpsilonInsensitive()], ids=name_of)
+def test_rows_without_a_label_have_no_loss(loss, generator) -> None:
+    """A component of such rows has a classifier of zero, and they pull no other one."""
+    missing = list(range(0, 40, 3))
+    problem = problem_of(SphericalGaussian(), loss, generator, missing=missing)
+    state = random_state(problem, 5.0, generator, K=2)
+    assignments = state.assignments.clone()
+    assignments[missing] = 2
+    state = replace(state, assignments=assignments, centers=state.centers[[0, 1, 1]], weights=state.weights[[0, 1, 1]])
+    fitted, parts = descent.fit_components(state, problem, 50)
+    assert fitted.weights[2].abs().max() < 1e-8
+    assert parts.losses[2] == 0
+    labelled = [n for n in range(40) if n not in missing]
+    model = problem.model.replace(loss=problem.model.loss.loss)  # the one that is not masked
+    part = replace(problem.rows(torch.tensor(labelled)), model=model)
+    alone = replace(state, assignments=assignments[labelled], duals=state.duals[labelled])
+    other, _ = descent.fit_components(alone, part, 50)
+    torch.testing.assert_close(other.weights[:2], fitted.weights[:2])
+    assert (problem.founding[missing] == 0).all()
+    _, weights = problem.founders(torch.tensor(missing))
+    assert not weights.any()
+
+
+def test_unlabelled_rows_help_to_find_the_components(generator) -> None:
+    X, z = blobs(4, generator)
+    y = (z % 2).double()
+    y[16:] = math.nan  # four of each component are known
+    posterior = SmallVariance(num_components=4, scale=0.2, progress=False).fit(InfiniteSVM(SphericalGaussian()), X, y)
+    assert normalized_mutual_info_score(z, posterior.partition()) > 0.98
+    assert (torch.as_tensor(posterior.predict(X)) == z % 2).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("options", [{"penalty": 3.0}, {}, {"creation": "single"}], ids=str)
+@pytest.mark.parametrize("likelihood", [MultinomialDirichlet(), PoissonGamma(), BernoulliBeta()], ids=name_of)
+def test_sparse_rows_are_fitted_as_dense_ones(likelihood, options, generator, monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.small_variance.assignment._CACHE_NUMBERS", 50)
+    X = rows_of(likelihood, generator, 60, D=30) * (torch.rand(60, 30, generator=generator) < 0.4)
+    sparse, y = scipy.sparse.csr_array(X.numpy()), targets_of(Hinge(), X, generator)
+    seen = PrincipalDirections(loc=torch.zeros(30).double(), axes=torch.eye(30, 2).double())
+    for model, targets in ((DPM(likelihood), None), (InfiniteSVM(likelihood, feature_map=seen), y)):
+        backend = SmallVariance(num_components=4, progress=False, **options)
+        dense, found = (backend.fit(model, rows, targets) for rows in (X, sparse))
+        assert found.num_components > 1 or not options.get("penalty")
+        for name in ("assignments", "centers", "weights"):
+            torch.testing.assert_close(found.samples[name], dense.samples[name])
+        assert float(found.trace.final) == pytest.approx(float(dense.trace.final), rel=1e-9)
+
+
+_DOCUMENTS = """
+import resource, sys, numpy as np, scipy.sparse, torch
+from regbayes.inference import SmallVariance
+from regbayes.models import DPM
+from regbayes.models.likelihoods import BernoulliBeta, MultinomialDirichlet
+N, D, L = 20_000, 50_000, 100
+columns = np.sort(np.random.default_rng(0).integers(D, size=(N, L)))
+X = scipy.sparse.csr_array((np.ones(N * L), columns.ravel(), np.arange(0, N * L + 1, L)), shape=(N, D))
+X.sum_duplicates()
+X.data[:] = 1
+for family in (MultinomialDirichlet(), BernoulliBeta()):
+    SmallVariance(num_components=8, max_steps=3, progress=False).fit(DPM(family), X)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_twenty_thousand_documents_fit_in_two_gigabytes() -> None:
+    output = subprocess.run([sys.executable, "-c", _DOCUMENTS], capture_output=True, text=True, check=True).stdout
+    assert int(output) < 2e6
+
+
+class Nameless(Likelihood):
+    """A family without conjugacy."""
+
+    def parameters(self, chi, sample):
+        return {}
+
+    def distribution(self, parameters):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("model", [DPM(Nameless()), IHMM(Nameless())], ids=["DPM", "IHMM"])
+def test_families_without_conjugacy_are_refused(model) -> None:
+    with pytest.raises(NotImplementedError, match=r"Nameless is no ExponentialFamily.*NUTS or Autoguide"):
+        SmallVariance().fit(model, torch.zeros(10, 2))
 
 
 # -- what users rely on ------------------------------------------------------------------------------------------------
@@ -447,6 +655,19 @@ def test_penalty_grows_with_the_rows_beyond_its_sample(generator, monkeypatch) -
     assert float(part) == pytest.approx(float(full), rel=0.3)
 
 
+@pytest.mark.parametrize("likelihood", [SphericalGaussian(variance=1.0), PoissonGamma()], ids=name_of)
+def test_farthest_first_is_the_recursion_written_out(likelihood, generator) -> None:
+    """Founders are those that would save most alone, beside the centre of all and the founders before."""
+    problem = problem_of(likelihood, Hinge(), generator)
+    state = descent.init(problem, 0.0)
+    costs, founders = [all_costs(problem, state.centers, state.weights)[0].tolist()], list[int]()
+    for _ in range(7):
+        saved = [min(column) - own for *column, own in zip(*costs, problem.founding.tolist(), strict=True)]
+        founders.append(saved.index(max(saved)))
+        costs.append(all_costs(problem, *problem.founders(torch.tensor(founders[-1:])))[0].tolist())
+    assert farthest_first(problem, 7).tolist() == founders
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_single_creation_finds_small_components_beside_large_ones(seed) -> None:
     data = make_dp_mixture(2000, seed=seed)
@@ -458,14 +679,14 @@ def test_single_creation_finds_small_components_beside_large_ones(seed) -> None:
 
 def test_single_creation_opens_no_component_that_one_point_would_not_pay_for(generator) -> None:
     problem = problem_of(SphericalGaussian(), None, generator)
-    state = partition.init(problem, 1.0)
-    state, cost = partition.assign(state, problem)
+    state = descent.init(problem, 1.0)
+    state, cost = descent.assign(state, problem)
     for penalty, opens in ((float(cost.max()) * 1.01, False), (float(cost.max()) * 0.99, True)):
         state = replace(state, penalty=torch.tensor(penalty, dtype=torch.float64))
-        opened = partition.open_components(state, cost, problem, generator, single=True)
+        opened = open_components(state, cost, problem, generator, single=True)
         assert (len(opened.centers) > 1) is opens
     # what all points save together would pay for more
-    assert len(partition.open_components(state, cost, problem, generator).centers) > 1
+    assert len(open_components(state, cost, problem, generator).centers) > 1
 
 
 def test_settled_state_keeps_its_promises(generator) -> None:
@@ -503,7 +724,7 @@ def test_needless_splits_are_merged(likelihood, loss, generator) -> None:
     problem = problem_of(likelihood, loss, generator)
     state = random_state(problem, 40.0, generator, K=8)  # more pairs than are refitted
     K = len(state.centers)
-    state, parts = partition.fit_components(state, problem, 5)
+    state, parts = descent.fit_components(state, problem, 5)
     before = naive_objective(problem, state)
     merged, _, gains = merge_once(state, parts, problem)
     assert len(merged.centers) == K - len(gains) < K
@@ -515,7 +736,7 @@ def test_needless_splits_are_merged(likelihood, loss, generator) -> None:
     assert len(merge_components(state, parts, problem)[0].centers) <= 3
 
 
-def merged_pairs(state: partition.PartitionState, problem: Problem):
+def merged_pairs(state: Descent, problem: Problem):
     """Each pair as one component, with the classifier of its first."""
     for j, k in itertools.combinations(range(len(state.centers)), 2):
         z = torch.where(state.assignments == k, j, state.assignments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -20,7 +20,25 @@ from regbayes.inference import SmallVariance
 from regbayes.inference.partitions import align
 from regbayes.inference.small_variance import hyperplanes, repelling
 from regbayes.inference.small_variance.assignment import all_costs
-from regbayes.models import DDPM, DIH, DPM, IHMM, DiagonalGaussian, Hinge, Logistic, PoissonGamma, SphericalGaussian
+from regbayes.inference.small_variance.landscape import Landscape
+from regbayes.inference.small_variance.sequence import SequenceLandscape
+from regbayes.inference.small_variance.state import RepellingDescent
+from regbayes.models import (
+    DDPM,
+    DIH,
+    DPM,
+    IHMM,
+    DiagonalGaussian,
+    DirichletProcess,
+    Hinge,
+    Logistic,
+    Loss,
+    PitmanYor,
+    PoissonGamma,
+    PrincipalDirections,
+    SphericalGaussian,
+)
+from regbayes.models.priors.franchise import count_transitions
 from regbayes.testing.enumeration import partitions
 
 FAMILY = SphericalGaussian(loc=0.0, variance=1.0, prior_variance=10.0)
@@ -33,20 +51,18 @@ def tiny(seed: int, num_data: int = 6) -> Tensor:
     return centers[torch.arange(num_data) % 2] + torch.randn(num_data, 2, generator=generator, dtype=torch.float64)
 
 
-def landscape_of(model, inputs: Tensor, lengths=None) -> repelling.Landscape:
+def landscape_of(model, inputs: Tensor, lengths=None, scale: float = 1.0) -> Landscape:
     model, data = model.prepare(inputs, None, lengths)
-    return repelling.Landscape.of(model, data, 1.0)
+    return SequenceLandscape.over(model, data, scale) if lengths else Landscape.of(model, data, scale)
 
 
-def state_at(
-    labels, landscape: repelling.Landscape, penalty: float, transition_penalty: float = 0.4, weight: float = 0.0
-):
+def state_at(labels, landscape: Landscape, penalty: float, transition_penalty: float = 0.4, weight: float = 0.0):
     """The best centres and hyperplanes at these labels."""
     labels = torch.tensor(labels)
     K, X = int(labels.max()) + 1, landscape.problem.X
     numbers = (X.new_tensor(value) for value in (penalty, transition_penalty, weight, 0.0))
-    state = repelling.RepellingState(labels, X.new_zeros(K, X.shape[1]), landscape.empty.repeat(K, 1, 1), *numbers)
-    return repelling._refit(state, landscape, 100)
+    state = RepellingDescent(labels, X.new_zeros(K, X.shape[1]), landscape.empty.repeat(K, 1, 1), *numbers)
+    return repelling.refit(state, landscape, 100)
 
 
 def least_cost(features: Tensor, sides: np.ndarray, model) -> float:
@@ -73,12 +89,13 @@ def surprise(labels: tuple[int, ...], starts: list[int]) -> float:
 
 
 def brute_force(
-    landscape: repelling.Landscape, penalty: float, transition_penalty: float = 0.4, weight: float = 0.0
+    landscape: Landscape, penalty: float, transition_penalty: float = 0.4, weight: float = 0.0
 ) -> list[float]:
     """J of every partition in increasing order, at the best centres and hyperplanes: liblinear's on each block."""
-    problem, sequences = landscape.problem, landscape.sequences
+    problem, sequences = landscape.problem, getattr(landscape, "sequences", None)
     model, X, features = problem.model, problem.X, problem.data.features
 
+    @cache
     def svm(members: tuple[int, ...]) -> float:
         if not model.repels:
             return 0.0
@@ -97,13 +114,19 @@ def brute_force(
     for labels in partitions(num_steps):
         K = max(labels) + 1
         blocks = [tuple(m for m, t in enumerate(steps) if labels[t] == k) for k in range(K)]
-        structure = penalty * K
+        structure = sum(price_of(model.prior, penalty, k) for k in range(K))
         if sequences is not None:
-            successors = (landscape.transitions(torch.tensor(labels), K) > 0).sum(1)
+            successors = (count_transitions(torch.tensor(labels), sequences.starts, K) > 0).sum(1)
             structure = penalty * (K - 1) + transition_penalty * float((successors - 1).clamp(min=0).sum())
             structure += weight * surprise(labels, torch.nonzero(sequences.starts).flatten().tolist())
         values.append(structure + sum(block(members) for members in blocks if members))
     return sorted(values)
+
+
+def price_of(prior, penalty: float, others: int) -> float:
+    """What a component costs beside so many others."""
+    exponent = getattr(prior, "price_exponent", 0.0)
+    return max(0.0, penalty - exponent * math.log(others)) if others else penalty
 
 
 # -- hyperplanes -------------------------------------------------------------------------------------------------------
@@ -152,8 +175,9 @@ def blobs(num_data: int, num_dims: int, num_centers: int, seed: int = 0) -> Tens
 @pytest.mark.parametrize("weight_scale", [1e-3, 0.03, 1.0, 5.0])
 @pytest.mark.parametrize("loss", [Hinge(), Hinge(3.0), Logistic()], ids=str)
 def test_an_empty_component_costs_the_least_of_all(loss, weight_scale, intercept) -> None:
-    model, data = DDPM(FAMILY, loss, weight_scale=weight_scale, intercept=intercept).prepare(blobs(400, 8, 5))
-    landscape = repelling.Landscape.of(model, data, 1.0)
+    seen = PrincipalDirections(intercept=intercept)
+    model, data = DDPM(FAMILY, loss, feature_map=seen, weight_scale=weight_scale).prepare(blobs(400, 8, 5))
+    landscape = Landscape.of(model, data, 1.0)
     found, exact = float(landscape.empty_cost), least_cost(data.features, np.full(400, -1), model)
     assert found == pytest.approx(exact, rel=1e-4, abs=3e-6)
     nobody = torch.full((400,), -1)
@@ -162,10 +186,10 @@ def test_an_empty_component_costs_the_least_of_all(loss, weight_scale, intercept
 
 @pytest.mark.parametrize("loss", [Hinge(), Hinge(3.0), Logistic()], ids=str)
 def test_an_empty_component_of_features_that_are_not_centred(loss) -> None:
-    given = {"feature_loc": torch.tensor([0.5, 0.3]), "feature_axes": torch.eye(2) / 3}
-    model, data = DDPM(FAMILY, loss, weight_scale=0.1, **given).prepare(blobs(400, 2, 3))
+    seen = PrincipalDirections(loc=torch.tensor([0.5, 0.3]).double(), axes=torch.eye(2).double() / 3)
+    model, data = DDPM(FAMILY, loss, feature_map=seen, weight_scale=0.1).prepare(blobs(400, 2, 3))
     assert data.features.mean(0).abs()[:2].max() > 0.1
-    found = float(repelling.Landscape.of(model, data, 1.0).empty_cost)
+    found = float(Landscape.of(model, data, 1.0).empty_cost)
     assert found == pytest.approx(least_cost(data.features, np.full(400, -1), model), rel=1e-3)
 
 
@@ -189,11 +213,11 @@ def test_a_move_changes_the_objective_by_the_change_of_its_cost(loss) -> None:
     landscape = landscape_of(DDPM(FAMILY, LOSSES[loss], weight_scale=2.0), tiny(2))
     state = state_at((0, 1, 0, 1, 2, 2), landscape, 1.5)
     costs = all_costs(landscape.problem, state.centers, state.weights)
-    own = repelling.objective(state, landscape)
+    own = landscape.objective(state)
     for n, k in ((0, 1), (1, 2), (4, 0)):  # no component becomes empty
         labels = state.assignments.clone()
         labels[n] = k
-        moved = repelling.objective(replace(state, assignments=labels), landscape)
+        moved = landscape.objective(replace(state, assignments=labels))
         torch.testing.assert_close(moved - own, costs[k, n] - costs[state.assignments[n], n])
 
 
@@ -201,7 +225,8 @@ def test_a_move_changes_the_objective_by_the_change_of_its_cost(loss) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_descent_ends_near_the_best_of_all_partitions(loss, seed) -> None:
     inputs, penalty = tiny(seed), 1.5
-    model = DDPM(FAMILY, LOSSES[loss], weight_scale=2.0)
+    prior = PitmanYor(price_exponent=0.5 * (seed % 2))
+    model = DDPM(FAMILY, LOSSES[loss], prior, weight_scale=2.0)
     exact = brute_force(landscape_of(model, inputs), penalty)
     posterior = SmallVariance(penalty=penalty, num_components=2, tolerance=0.0).fit(model, inputs)
     found = float(posterior.trace.final)
@@ -209,6 +234,41 @@ def test_descent_ends_near_the_best_of_all_partitions(loss, seed) -> None:
     assert found <= 1.01 * exact[6]  # among the best 7 of 203
     steps = posterior.trace.values.diff(dim=1).nan_to_num(0.0)
     assert (steps <= 1e-9).all()
+
+
+def test_the_price_of_components_falls() -> None:
+    model = DDPM(FAMILY, Hinge(0.7), PitmanYor(price_exponent=2.0), weight_scale=2.0)
+    for labels in ((0, 1, 0, 1, 2, 2), (0, 1, 2, 3, 4, 4)):
+        plain = state_at(labels, landscape_of(model.replace(prior=DirichletProcess()), tiny(2)), 2.5)
+        falling = state_at(labels, landscape_of(model, tiny(2)), 2.5)
+        saved = sum(2.5 - price_of(model.prior, 2.5, k) for k in range(len(plain.centers)))
+        assert float(plain.objective - falling.objective) == pytest.approx(saved, rel=1e-9)
+    options, inputs = SmallVariance(num_components=5), blobs(60, 3, 3)
+    penalties = [
+        float(repelling.init(landscape_of(model.replace(prior=prior), inputs), options).penalty)
+        for prior in (model.prior, DirichletProcess())
+    ]
+    assert penalties[0] - penalties[1] == pytest.approx(2.0 * math.log(5), rel=1e-6)  # the sixth costs the same
+
+
+@dataclass(eq=False)
+class Ramp(Loss):
+    """A loss of which nothing but the factor is known."""
+
+    def log_factor(self, score, y):
+        return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
+
+
+def test_hyperplanes_of_a_loss_that_is_only_a_factor_descend() -> None:
+    model, inputs = DDPM(FAMILY, Ramp(), PitmanYor(price_exponent=1.0)), blobs(60, 3, 3)
+    posterior = SmallVariance(num_components=3, tolerance=0.0, max_steps=15).fit(model, inputs)
+    assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
+    landscape = landscape_of(model, inputs)
+    labels, weights = posterior.partition(), posterior.samples["weights"][0]
+    features = landscape.problem.data.features
+    found = hyperplanes.hyperplane_costs(features, labels, weights, model).sum()
+    _, best = hyperplanes.fit_hyperplanes(features, labels, weights, model, num_steps=400)
+    assert found <= 1.01 * best.sum()
 
 
 def test_most_descents_reach_the_global_optimum() -> None:
@@ -225,9 +285,9 @@ def test_restarts_differ_in_their_starts_but_not_in_their_penalties(lengths) -> 
     model, inputs, options = DDPM() if lengths is None else DIH(), blobs(300, 3, 3), SmallVariance(num_components=5)
     landscape = landscape_of(model, inputs, lengths)
 
-    def start(seed: int | None) -> repelling.RepellingState:
+    def start(seed: int | None) -> RepellingDescent:
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        return repelling.init(landscape, None, None, options, generator)
+        return repelling.init(landscape, options, generator)
 
     starts = [start(seed) for seed in (0, 1, 2, None)]
     assert len({float(state.objective) for state in starts[:3]}) == 3
@@ -285,7 +345,7 @@ def test_the_price_of_transitions_counts_successors_of_every_row() -> None:
     landscape = landscape_of(MODELS["IHMM"], tiny(0), [4, 2])
     for labels in itertools.islice(partitions(6), 0, 203, 17):
         state = state_at(labels, landscape, 1.5)
-        free = repelling.objective(replace(state, transition_penalty=torch.tensor(0.0)), landscape)
+        free = landscape.objective(replace(state, transition_penalty=torch.tensor(0.0)))
         rows: dict[int, set[int]] = {}
         for first, last in ((0, 4), (4, 6)):
             for before, after in itertools.pairwise((-1, *labels[first:last])):
@@ -310,8 +370,8 @@ def test_with_a_weight_of_transitions_no_sweep_raises_the_objective() -> None:
         state = state_at(labels.tolist(), landscape, 1.0, 0.05, 5.0)
         for _ in range(4):
             bold, safe = (repelling.assign(state, landscape, unused=unused) for unused in (0.5, 0.0))
-            raised += bool(repelling.objective(bold, landscape) > state.objective + 1e-9)
-            assert repelling.objective(safe, landscape) <= state.objective + 1e-9
+            raised += bool(landscape.objective(bold) > state.objective + 1e-9)
+            assert landscape.objective(safe) <= state.objective + 1e-9
             after = repelling.sweep(state, landscape, generator, tolerance=0.0)
             assert after.objective <= state.objective + 1e-9
             state = after
@@ -339,7 +399,7 @@ def test_a_path_is_never_dearer_than_the_one_before() -> None:
         labels = torch.randint(4, (40,), generator=generator)
         state = state_at(labels.tolist(), landscape, 1.0, penalty)
         after = repelling.assign(state, landscape)
-        assert repelling.objective(after, landscape) <= state.objective + 1e-9
+        assert landscape.objective(after) <= state.objective + 1e-9
 
 
 def test_states_of_sequences_are_found_and_decode_new_ones(device) -> None:
@@ -373,7 +433,7 @@ def test_a_component_pays_for_the_row_that_stands_for_its_prior() -> None:
     generator, labels = torch.Generator().manual_seed(0), torch.tensor([0, 1, 0, 1, 1])
     inputs = torch.poisson(torch.full((5, 2), 4.0, dtype=torch.float64), generator=generator) + 1
     model, data = IHMM(PoissonGamma(shape=3.0, rate=0.5)).prepare(inputs, None, [2, 3])
-    state = state_at(labels.tolist(), repelling.Landscape.of(model, data, 2.5), 1.5, 0.0)
+    state = state_at(labels.tolist(), SequenceLandscape.over(model, data, 2.5), 1.5, 0.0)
     centers = torch.stack([(3.0 + inputs[labels == k].sum(0)) / (0.5 + (labels == k).sum()) for k in range(2)])
     torch.testing.assert_close(state.centers, centers)
     rows, weight = torch.cat([inputs, inputs.new_full((2, 2), 6.0)]), torch.tensor([1.0] * 5 + [0.5] * 2)
@@ -387,7 +447,7 @@ def test_a_state_of_missing_steps_keeps_its_center() -> None:
     inputs[3] = math.nan
     state = state_at((0, 0, 0, 1, 0, 0), landscape := landscape_of(MODELS["DIH-S"], inputs, [4, 2]), 1.5)
     moved = replace(state, centers=torch.tensor([[0.0, 0.0], [7.0, -2.0]], dtype=torch.float64))
-    found = repelling._refit(moved, landscape, 1)
+    found = repelling.refit(moved, landscape, 1)
     assert found.centers[1].tolist() == [7.0, -2.0]
     assert found.objective.isfinite()
 
@@ -395,7 +455,7 @@ def test_a_state_of_missing_steps_keeps_its_center() -> None:
 def test_components_without_points_go_with_their_centres_and_hyperplanes() -> None:
     state = state_at((0, 1, 2, 2, 1, 0), landscape_of(MODELS["DIH-S"], tiny(0), [4, 2]), 1.5)
     state = replace(state, weights=state.weights + torch.arange(3.0).view(3, 1, 1))
-    joined = repelling._joined(state, (0, 1))
+    joined = repelling.joined(state, (0, 1))
     assert joined.assignments.tolist() == [0, 0, 1, 1, 0, 0]
     assert torch.equal(joined.weights, state.weights[[0, 2]])
     assert torch.equal(joined.centers, state.centers[[0, 2]])
@@ -406,7 +466,7 @@ def test_a_settled_state_opens_and_merges_where_that_pays(name) -> None:
     """Four far corners: two of them in one component at a small penalty, or each in its own at a large one."""
     corners = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]], dtype=torch.float64)
     inputs = corners.repeat_interleave(6, 0) + tiny(0, 24) / 20
-    landscape, generator = landscape_of(MODELS[name], inputs), torch.Generator().manual_seed(0)
+    landscape, generator = landscape_of(MODELS[name], inputs, [24]), torch.Generator().manual_seed(0)
     four = torch.arange(4).repeat_interleave(6).tolist()
     few = state_at([max(0, label - 1) for label in four], landscape, 5.0, 0.0)
     for settled in (False, True):
@@ -426,8 +486,8 @@ def test_a_kind_of_transition_costs_what_a_step_does() -> None:
     inputs = torch.cat([tiny(0, 20), tiny(1, 20) + 50])
     inputs[7] = math.nan
     model, data = IHMM(FAMILY).prepare(inputs, None, [25, 15])
-    landscape = repelling.Landscape.of(model, data, 3.0)
-    state = repelling.init(landscape, None, None, SmallVariance(num_components=2))
+    landscape = SequenceLandscape.over(model, data, 3.0)
+    state = repelling.init(landscape, SmallVariance(num_components=2))
     own = state.assignments
     assert len(state.centers) == 2
     means = torch.stack([inputs[own == k].nanmean(0) for k in range(2)])[own]
@@ -438,9 +498,9 @@ def test_a_kind_of_transition_costs_what_a_step_does() -> None:
 def test_components_are_merged_with_their_nearest() -> None:
     state = state_at((0, 1, 2, 3), landscape := landscape_of(IHMM(FAMILY), tiny(0, 4), [4]), 1.5)
     centers = torch.tensor([[0.0, 0.0], [10.0, 0.0], [11.0, 0.0], [3.0, 0.0]], dtype=torch.float64)
-    pairs = repelling._near_pairs(replace(state, centers=centers), landscape)
+    pairs = repelling.near_pairs(replace(state, centers=centers), landscape)
     assert pairs == [(1, 2), (0, 3), (1, 3), (2, 3)]
-    assert repelling._near_pairs(replace(state, centers=centers[:1]), landscape) == []
+    assert repelling.near_pairs(replace(state, centers=centers[:1]), landscape) == []
 
 
 def test_what_moves_cost_in_the_next_path() -> None:
@@ -453,4 +513,4 @@ def test_what_moves_cost_in_the_next_path() -> None:
         if weight:
             moves = torch.where(counts > 0, counts, unused)
             expected = expected + weight * (moves / moves.sum(1, keepdim=True)).log()
-        torch.testing.assert_close(repelling.log_edges(state, landscape, unused=unused), expected)
+        torch.testing.assert_close(landscape.log_edges(state, unused=unused), expected)

@@ -13,18 +13,25 @@ from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import partition, split_merge
+from regbayes.inference.gibbs import launch, partition, split_merge
+from regbayes.inference.gibbs.blocked_scan import relabel
+from regbayes.inference.gibbs.classifiers import draw_weights
+from regbayes.inference.gibbs.components import count_members
+from regbayes.inference.gibbs.summary import log_joint
 from regbayes.models import (
     DPM,
     CrammerSinger,
     DiagonalGaussian,
+    DirichletProcess,
     EpsilonInsensitive,
     FullGaussian,
     Hinge,
     InfiniteSVM,
     Logistic,
     MultinomialDirichlet,
+    PitmanYor,
     SphericalGaussian,
+    SquaredHinge,
 )
 
 GENERATOR = torch.Generator().manual_seed(5)
@@ -33,8 +40,9 @@ COUNTS = torch.poisson(torch.full((12, 3), 4.0, dtype=torch.float64), generator=
 Y2, Y3 = torch.arange(12) % 2, torch.arange(12) % 3
 MODELS = {
     "dpm": (DPM(FullGaussian(), truncation=5), X, None),
-    "counts": (DPM(MultinomialDirichlet(), concentration=0.3, truncation=5), COUNTS, None),
+    "counts": (DPM(MultinomialDirichlet(), PitmanYor(0.4, 0.3), truncation=5), COUNTS, None),
     "hinge": (InfiniteSVM(DiagonalGaussian(), Hinge(2.5), truncation=5), X, Y2),
+    "squared": (InfiniteSVM(SphericalGaussian(), SquaredHinge(), truncation=5), X, Y2),
     "logistic": (InfiniteSVM(SphericalGaussian(), Logistic(), truncation=5), X, Y2),
     "one-vs-rest": (InfiniteSVM(DiagonalGaussian(), Hinge(), truncation=5), X, Y3),
     "crammer-singer": (InfiniteSVM(DiagonalGaussian(), CrammerSinger(0.7, 2.0), truncation=5), X, Y3),
@@ -58,7 +66,7 @@ def test_odds_of_a_split_are_those_of_the_log_joint(name: str, truncated: bool) 
     merged = partition.init(model, data, generator, start=labels, truncated=truncated)
     rows, own, other = torch.nonzero(labels == 1).squeeze(1), 1, 3 if truncated else 2
     block = data.rows(rows)
-    start = split_merge.launch(block, torch.tensor([4, 1]), model)
+    start = launch.launch(block, torch.tensor([4, 1]), model)
     weights = torch.cat([start.sides.draw(generator), merged.weights[own : own + 1]])
     odds = start.log_odds(block, weights, model)
     side = torch.rand(odds.shape, generator=generator, dtype=odds.dtype) < torch.sigmoid(odds)
@@ -70,7 +78,7 @@ def test_odds_of_a_split_are_those_of_the_log_joint(name: str, truncated: bool) 
     assert parts == pytest.approx(again)
     log_odds = parts + split_merge.log_proposal_ratio(block, side, weights, start, model)
 
-    both = [partition.log_joint(state, data, model, truncated=truncated) for state in (split, merged)]
+    both = [log_joint(state, data, model, truncated=truncated) for state in (split, merged)]
     expected = both[0] - both[1]
     if truncated:
         # three labels to choose from; a merge draws the classifier of the label it frees from the prior
@@ -105,11 +113,15 @@ def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch
     assert all(torch.equal(one, other) for one, other in zip(*seen, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "truncated"),
     [
         ("sparse", False),
         ("dpm", True),
+        ("dpm-pitman-yor", False),
+        ("dpm-pitman-yor", True),
+        ("factor-alone", False),
         ("dpm-concentration", False),
         ("hinge", False),
         ("hinge", True),
@@ -122,19 +134,19 @@ def test_frequencies_of_split_merge_are_those_of_enumeration(name: str, truncate
     model, y = (
         ENUMERATED[name]
         if name in ENUMERATED
-        else (DPM(SphericalGaussian(variance=1.0, prior_variance=2.0), concentration=0.2), None)
+        else (DPM(SphericalGaussian(variance=1.0, prior_variance=2.0), prior=DirichletProcess(0.2)), None)
     )
-    monkeypatch.setattr(split_merge, "_NUM_ROUNDS", 1)  # a poor launch is as exact as a good one
-    monkeypatch.setattr(split_merge, "_NUM_STEPS", 3)
+    monkeypatch.setattr(launch, "_NUM_ROUNDS", 1)  # a poor launch is as exact as a good one
+    monkeypatch.setattr(launch, "_NUM_STEPS", 3)
 
     def step(state, data, model, generator):
         state = split_merge.split_merge(state, data, model, generator, truncated=truncated)
-        state = replace(state, weights=partition.draw_weights(state, data, model, generator))
+        state = replace(state, weights=draw_weights(state, data, model, generator))
         if truncated:
-            return partition.relabel(state, generator)
-        return replace(state, concentration=partition.draw_concentration(state, model, generator))
+            return relabel(state, model.prior, generator)
+        return replace(state, hyper=model.prior.draw(state.hyper, count_members(state), generator))
 
-    num_steps = 600 if name == "crammer-singer" else 1500
+    num_steps = 600 if name == "crammer-singer" else 1000
     assert (enumeration_errors(model, y, step, truncated=truncated, num_steps=num_steps) < 5).all()
 
 
@@ -149,9 +161,9 @@ def test_fitted_gaussian_is_near_the_classifiers_posterior(name: str) -> None:
     y = inputs[:, 0] * 2 if name == "epsilon" else ((inputs[:, 0] > 0).long() + (inputs[:, 1] > 0.5) * (y.max() == 2))
     model = model.resolve(inputs, y)
     data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
-    fit = split_merge.fit_classifiers(data, inputs.new_ones(60, 1), model, num_steps=10).weights
+    fit = launch.fit_classifiers(data, inputs.new_ones(60, 1), model, num_steps=10).weights
     draws = torch.cat([fit.draw(generator) for _ in range(500)])
-    log_target = split_merge._log_margin(data, draws, model).sum(0) + split_merge._log_prior(draws, model)
+    log_target = launch.log_margins(data, draws, model).sum(0) + split_merge._log_prior(draws, model)
     log_weights = log_target - torch.stack([log_normal(fit, one.unsqueeze(0)) for one in draws])
     share = log_weights.softmax(0)
     assert 1 / share.square().sum() > (0.02 if name == "crammer-singer" else 0.25) * len(draws)
@@ -160,7 +172,7 @@ def test_fitted_gaussian_is_near_the_classifiers_posterior(name: str) -> None:
 def test_launch_tells_two_groups_apart() -> None:
     inputs = torch.cat([X - 6, X + 6])
     model = DPM().resolve(inputs)
-    start = split_merge.launch(model.data(inputs), torch.tensor([20, 3]), model)
+    start = launch.launch(model.data(inputs), torch.tensor([20, 3]), model)
     log_odds = start.log_density
     assert log_odds[20] == -torch.inf
     assert log_odds[3] == torch.inf

@@ -17,11 +17,13 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold
 from torch.distributions.transforms import ReshapeTransform
-from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI, TruncationWarning
+from regbayes.inference.ridge import Ridge
 from regbayes.inference.svi import partition
-from regbayes.models import DPM, InfiniteSVM
+from regbayes.inference.svi import partition_factors as factors
+from regbayes.inference.svi.steps import Minibatch
+from regbayes.models import DPM, DirichletProcess, InfiniteSVM, Standardized
 from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
@@ -42,6 +44,7 @@ LIKELIHOODS = [
     BernoulliBeta(),
 ]
 LOSSES = [None, Hinge(2.0, 1.5), Logistic(), EpsilonInsensitive(1.5, 0.2), OneVsRest(Hinge()), OneVsRest(Logistic())]
+LEARNED = DirichletProcess(1.0, (2.0, 1.0))
 NUM_STEPS = 8
 
 
@@ -83,62 +86,57 @@ def problem_of(likelihood, loss, generator, N: int = 40, D: int = 2, **options):
     return model, model.data(X, y), X, y
 
 
-def climbed(model, data, generator, num_steps: int = 3) -> partition.PartitionState:
+def climbed(model, data, generator, num_steps: int = 3) -> factors.VariationalPartition:
     state = partition.init(model, data, generator)
     for _ in range(num_steps):
         state = partition.ascend(state, data, model)
     return state
 
 
-def hard(state, labels: torch.Tensor, model, data) -> partition.PartitionState:
+def hard(state, labels: torch.Tensor, model, data) -> factors.VariationalPartition:
     """Responsibilities of 0 and 1, and the best sticks and components for them."""
     one_hot = torch.nn.functional.one_hot(labels, model.truncation).to(data.X)
-    state = partition.update_sticks(replace(state, responsibilities=one_hot), model)
-    return partition.update_components(state, data, model)
+    state = factors.update_sticks(replace(state, responsibilities=one_hot), model)
+    return factors.update_components(state, data, model)
 
 
 # -- the bound climbs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prior", [None, (2.0, 1.0)], ids=["fixed", "learned"])
+@pytest.mark.parametrize("prior", [DirichletProcess(), LEARNED], ids=["fixed", "learned"])
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
 def test_no_block_lowers_the_bound(likelihood, loss, prior, device, generator) -> None:
-    model, data, _, _ = problem_of(likelihood, loss, generator, concentration_prior=prior)
-    state = partition.update_responsibilities(partition.init(model, data, generator), data, model)
+    model, data, _, _ = problem_of(likelihood, loss, generator, prior=prior)
+    state = factors.update_responsibilities(partition.init(model, data, generator), data, model)
     blocks = {
-        "sticks": lambda state: partition.update_sticks(state, model),
-        "concentration": lambda state: partition.update_concentration(state, model),
-        "components": lambda state: partition.update_components(state, data, model),
-        "classifiers": lambda state: partition.update_classifiers(state, data, model),
-        "responsibilities": lambda state: partition.update_responsibilities(state, data, model),
+        "sticks": lambda state: factors.update_sticks(state, model),
+        "prior": lambda state: factors.update_prior(state, model),
+        "components": lambda state: factors.update_components(state, data, model),
+        "classifiers": lambda state: factors.update_classifiers(state, data, model),
+        "responsibilities": lambda state: factors.update_responsibilities(state, data, model),
     }
-    bound = partition.elbo(state, data, model)
+    bound = factors.elbo(state, data, model)
     torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-9)
     for step in range(NUM_STEPS):
         for name, block in blocks.items():
             state = block(state)
-            new = partition.elbo(state, data, model)
+            new = factors.elbo(state, data, model)
             assert new >= bound - 1e-9 * bound.abs(), f"{name} lowered the bound by {bound - new} in step {step}"
             bound = new
         torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-9)
 
 
-@pytest.mark.parametrize("prior", [None, (2.0, 1.0)], ids=["fixed", "learned"])
+@pytest.mark.parametrize("prior", [DirichletProcess(), LEARNED], ids=["fixed", "learned"])
 def test_components_are_reordered_only_if_the_bound_rises(prior, generator) -> None:
-    model, data, _, _ = problem_of(DiagonalGaussian(), Hinge(), generator, concentration_prior=prior)
+    model, data, _, _ = problem_of(DiagonalGaussian(), Hinge(), generator, prior=prior)
     state = climbed(model, data, generator)
     for _ in range(5):
         order = torch.randperm(model.truncation, generator=generator)
-        shuffled = replace(
-            state, **{name: getattr(state, name)[order] for name in ("hyperparameters", "mean", "precision_tril")}
-        )
-        shuffled = replace(
-            shuffled, **{name: getattr(state, name)[:, order] for name in ("responsibilities", "precision", "shift")}
-        )
-        kept = partition.update_sticks(shuffled, model)
-        sorted_ = partition.update_sticks(partition.reorder(shuffled), model)
-        gain = partition.elbo(sorted_, data, model) - partition.elbo(kept, data, model)
+        shuffled = state.permuted(order)
+        kept = factors.update_sticks(shuffled, model)
+        sorted_ = factors.update_sticks(partition.reorder(shuffled, model), model)
+        gain = factors.elbo(sorted_, data, model) - factors.elbo(kept, data, model)
         assert gain >= -1e-9
         counts = shuffled.responsibilities.sum(0)
         assert gain > 1e-3 or (counts.diff() <= 0).all() or (sorted_.responsibilities.sum(0) == counts).all()
@@ -146,19 +144,19 @@ def test_components_are_reordered_only_if_the_bound_rises(prior, generator) -> N
 
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_sweeps_with_merges_climb_to_a_stationary_point(loss, generator) -> None:
-    model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator, concentration_prior=(1.0, 1.0))
+    model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator, prior=DirichletProcess(1.0, (1.0, 1.0)))
     state, bounds = partition.init(model, data, generator), []
     for _ in range(300):
-        state = partition.sweep(state, data, model, generator)
+        state = partition.sweep(state, data, model)
         bounds.append(state.bound)
     steps = torch.stack(bounds).diff()
     assert (steps >= -1e-9 * bounds[-1].abs()).all()
     assert steps[-1].abs() < 1e-8 * bounds[-1].abs()
-    names = ["sticks", "concentration", "hyperparameters", "mean", "precision_tril"]
-    factors = {name: getattr(state, name).clone().requires_grad_() for name in names}
-    partition.elbo(replace(state, **factors), data, model).backward()
+    names = ["sticks", "q", "hyperparameters", "mean", "precision_tril"]
+    leaves = {name: getattr(state, name).clone().requires_grad_() for name in names}
+    factors.elbo(replace(state, **leaves), data, model).backward()
     for name in names:
-        gradient = factors[name].grad
+        gradient = leaves[name].grad
         gradient = gradient.tril() if name == "precision_tril" else gradient
         torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-3, msg=f"{name}: {gradient}")
 
@@ -174,12 +172,14 @@ def test_given_a_partition_the_bound_is_the_log_joint(likelihood, generator) -> 
     state = partition.init(model, data, generator)
     for labels in [(0, 0, 0, 0, 0), (0, 1, 0, 2, 1), (2, 2, 1, 1, 1)]:
         given = hard(state, torch.tensor(labels), model, data)
-        assert float(partition.elbo(given, data, model)) == pytest.approx(exact[labels], abs=1e-8)
+        assert float(factors.elbo(given, data, model)) == pytest.approx(exact[labels], abs=1e-8)
 
 
 @pytest.mark.parametrize(("loss", "gap"), [(Logistic(), 0.1), (Hinge(), 0.8), (EpsilonInsensitive(), 0.8)])
 def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, generator) -> None:
-    model, data, _, _ = problem_of(SphericalGaussian(), loss, generator, N=6, D=1, intercept=0.0, truncation=2)
+    model, data, _, _ = problem_of(
+        SphericalGaussian(), loss, generator, N=6, D=1, truncation=2, feature_map=Standardized(intercept=0.0)
+    )
     labels = torch.tensor([0, 1, 0, 0, 1, 1])
     state = hard(partition.init(model, data, generator), labels, model, data)
     plain, plain_data = (
@@ -188,9 +188,9 @@ def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, gene
     )
     without = hard(partition.init(plain, plain_data, generator), labels, plain, plain_data)
     for _ in range(200):
-        precision, shift, _ = partition.expected_margins(state, data, model)
-        state = partition.update_classifiers(replace(state, precision=precision, shift=shift), data, model)
-    found = partition.elbo(state, data, model) - partition.elbo(without, plain_data, plain)
+        precision, shift, _ = factors.expected_margins(state, data, model)
+        state = factors.update_classifiers(replace(state, precision=precision, shift=shift), data, model)
+    found = factors.elbo(state, data, model) - factors.elbo(without, plain_data, plain)
     exact = log_classifier_integrals(data, model, state.responsibilities.T).sum()
     assert 0 < exact - found < gap
 
@@ -198,9 +198,7 @@ def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, gene
 @pytest.mark.parametrize("loss", [None, Hinge(), Logistic(), EpsilonInsensitive()], ids=name_of)
 def test_the_bound_is_pyros(loss, generator) -> None:
     """TraceEnum_ELBO at a guide with the same factors; the margin's own bound is replaced by its expectation."""
-    model, data, X, y = problem_of(
-        DiagonalGaussian(), loss, generator, N=20, truncation=3, concentration_prior=(2.0, 1.0)
-    )
+    model, data, X, y = problem_of(DiagonalGaussian(), loss, generator, N=20, truncation=3, prior=LEARNED)
     state = climbed(model, data, generator)
     with torch.random.fork_rng():
         pyro.set_rng_seed(0)
@@ -212,11 +210,11 @@ def test_the_bound_is_pyros(loss, generator) -> None:
     nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(200))
     values = model.loss.log_factor(scores + scale * nodes.view(-1, 1, 1, 1), data.targets.unsqueeze(1)).sum(-1)
     expected = (values * masses.view(-1, 1, 1) / masses.sum()).sum(0)
-    *_, bounded = partition.expected_margins(state, data, model)
+    *_, bounded = factors.expected_margins(state, data, model)
     slack = (state.responsibilities * (expected - bounded)).sum()
     assert slack >= 0
     error = particles.std() / len(particles) ** 0.5
-    assert (particles.mean() - partition.elbo(state, data, model) - slack).abs() < 5 * error
+    assert (particles.mean() - factors.elbo(state, data, model) - slack).abs() < 5 * error
 
 
 def guide_of(state, model):
@@ -224,7 +222,7 @@ def guide_of(state, model):
     T, P, C = state.mean.shape
 
     def guide(X, y=None) -> None:
-        pyro.sample("concentration", dist.Gamma(*state.concentration))
+        pyro.sample("concentration", dist.Gamma(*state.q))
         with pyro.plate("sticks_plate", T - 1):
             pyro.sample("sticks", dist.Beta(*state.sticks))
         with pyro.plate("components", T):
@@ -255,7 +253,7 @@ def test_responsibilities_at_sharp_factors_are_the_programs_conditional(loss, ge
         mean=torch.randn(state.mean.shape, generator=generator, dtype=X.dtype),
         precision_tril=sharp * state.precision_tril,
     )
-    logits = partition.assignment_logits(state, data, model)
+    logits = factors.assignment_logits(state, data, model)
     latents = {"sticks": sticks, "weights": state.mean, **model.likelihood.draw(state.hyperparameters, generator)}
     for n in range(6):
         rows = []
@@ -268,10 +266,10 @@ def test_responsibilities_at_sharp_factors_are_the_programs_conditional(loss, ge
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
 def test_global_factors_at_a_partition_are_the_programs_conditionals(likelihood, generator) -> None:
-    model, data, X, _ = problem_of(likelihood, None, generator, N=8, truncation=3, concentration_prior=(2.0, 1.0))
+    model, data, X, _ = problem_of(likelihood, None, generator, N=8, truncation=3, prior=LEARNED)
     labels = torch.randint(3, (8,), generator=generator)
     alpha = torch.tensor(1.7, dtype=X.dtype)
-    state = replace(partition.init(model, data, generator), concentration=torch.stack([alpha, torch.ones_like(alpha)]))
+    state = replace(partition.init(model, data, generator), q=torch.stack([alpha, torch.ones_like(alpha)]))
     state = hard(state, labels, model, data)
     q_sticks = dist.Beta(*state.sticks)
     first, second = (
@@ -292,7 +290,7 @@ def test_global_factors_at_a_partition_are_the_programs_conditionals(likelihood,
     torch.testing.assert_close(log_q(first) - log_q(second), change)
 
     sharp = replace(state, sticks=1e12 * torch.stack([first["sticks"], 1 - first["sticks"]]))
-    q_alpha = dist.Gamma(*partition.update_concentration(sharp, model).concentration)
+    q_alpha = dist.Gamma(*factors.update_prior(sharp, model).q)
     other = torch.tensor(0.6, dtype=X.dtype)
     change = log_joint(model, X, None, first | fixed) - log_joint(
         model, X, None, first | fixed | {"concentration": other}
@@ -314,8 +312,8 @@ def test_the_step_of_chi_is_the_natural_gradient(likelihood, generator) -> None:
     state = climbed(model, data, generator)
     state = replace(state, hyperparameters=state.hyperparameters + 0.3 * model.likelihood.prior())
     chi = state.hyperparameters.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(partition.elbo(replace(state, hyperparameters=chi), data, model), chi)
-    target = partition.update_components(state, data, model).hyperparameters
+    (gradient,) = torch.autograd.grad(factors.elbo(replace(state, hyperparameters=chi), data, model), chi)
+    target = factors.update_components(state, data, model).hyperparameters
     for k in range(model.truncation):
         fisher = torch.autograd.functional.hessian(model.likelihood.log_partition, state.hyperparameters[k])
         torch.testing.assert_close(gradient[k], fisher @ (target - state.hyperparameters)[k], rtol=1e-6, atol=1e-7)
@@ -325,17 +323,16 @@ def test_the_step_of_chi_is_the_natural_gradient(likelihood, generator) -> None:
 def test_minibatch_steps_average_to_the_step_of_all_points(loss, generator) -> None:
     model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator)
     state = climbed(model, data, generator)
-    options = {"num_data": 40, "delay": 1.0, "forgetting": 0.7}
-    whole = partition.stochastic_sweep(state, data, model, **options)
+    whole = partition.stochastic_sweep(state, Minibatch(data, 1.0), model, 0.6)
     parts = [
-        partition.stochastic_sweep(state, data.rows(rows), model, **options)
+        partition.stochastic_sweep(state, Minibatch(data.rows(rows), 5.0), model, 0.6)
         for rows in torch.randperm(40, generator=generator).split(8)
     ]
     for read in (
         lambda state: state.hyperparameters,
         lambda state: state.sticks,
-        lambda state: partition._natural(state)[0],
-        lambda state: partition._natural(state)[1],
+        lambda state: state.natural[0],
+        lambda state: state.natural[1],
         lambda state: state.bound,
     ):
         torch.testing.assert_close(torch.stack([read(part) for part in parts]).mean(0), read(whole))
@@ -347,23 +344,35 @@ def test_extrapolated_factors_are_those_of_repeated_rows(loss, generator) -> Non
     state = climbed(model, data, generator)
     names = ("responsibilities", "precision", "shift")
     twice = replace(state, **{name: torch.cat([getattr(state, name)] * 2) for name in names})
-    repeated = partition.update_factors(twice, data.rows(torch.arange(40).repeat(2)), model)
-    found = partition.extrapolate(state, data, model, 80)
+    repeated = factors.update_factors(twice, data.rows(torch.arange(40).repeat(2)), model)
+    found = partition.extrapolate(state, data, model, 80, 80)
     for name in ("hyperparameters", "sticks", "mean", "precision_tril"):
         torch.testing.assert_close(getattr(found, name), getattr(repeated, name))
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_a_full_stochastic_step_is_coordinate_ascent(loss, generator) -> None:
-    model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator, concentration_prior=(2.0, 1.0))
-    state = replace(climbed(model, data, generator), step=0)
-    torch.testing.assert_close(
-        partition.stochastic_sweep(state, data, model, num_data=40, delay=0.0, forgetting=0.7).bound, state.bound
-    )
-    stepped = partition.stochastic_sweep(state, data, model, num_data=40, delay=0.0, forgetting=0.7)
+    model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator, prior=LEARNED)
+    state = climbed(model, data, generator)
+    stepped = partition.stochastic_sweep(state, Minibatch(data, 1.0), model, 1.0)
+    torch.testing.assert_close(stepped.bound, state.bound)
     ascended = partition.ascend(state, data, model)
-    for name in ("hyperparameters", "sticks", "mean", "precision_tril", "concentration"):
+    for name in ("hyperparameters", "sticks", "mean", "precision_tril", "q"):
         torch.testing.assert_close(getattr(stepped, name), getattr(ascended, name))
+
+
+def test_steps_shrink_from_the_size_that_the_first_rows_leave(generator) -> None:
+    """The first rows count as the batches that they would make: here 40 rows in batches of 8."""
+    model, data, _, _ = problem_of(DiagonalGaussian(), Hinge(), generator)
+    kernel = partition.kernel(SVI(num_steps=9, batch_size=8, delay=2.0, forgetting=0.6), model)
+    state, before = kernel.init(model, data, generator), generator.get_state()
+    for step in (0, 3):
+        found = kernel.sweep(state, data, model, generator.set_state(before), step)
+        batch = partition.minibatch(data, 8, generator.set_state(before))
+        expected = partition.stochastic_sweep(state, batch, model, (step + 1 + 2.0 + 40 / 8) ** -0.6)
+        torch.testing.assert_close(found.hyperparameters, expected.hyperparameters, rtol=1e-12, atol=0)
+        assert found.num_data == 0
+    assert kernel.sweep(found, data, model, generator, 9).num_data == 40  # after the last stochastic step
 
 
 def blobs(N: int, generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -380,14 +389,14 @@ def test_minibatches_from_scratch_end_near_a_batch_optimum(model, generator) -> 
     model = model.resolve(X, y)
     data = model.data(X, y)
     start = partition.init(model, data, generator)
-    batch, state = start, partition.extrapolate(start, data, model, 400)
-    for _ in range(200):
-        batch = partition.sweep(batch, data, model, generator)
-        rows = data.rows(torch.randint(400, (50,), generator=generator))
-        state = partition.stochastic_sweep(state, rows, model, num_data=400, delay=1.0, forgetting=0.7)
-    after = [partition.update_responsibilities(state, data, model).bound]
+    batch, state = start, partition.extrapolate(start, data, model, 400, 400)
+    for step in range(200):
+        batch = partition.sweep(batch, data, model)
+        minibatch = partition.minibatch(data, 50, generator)
+        state = partition.stochastic_sweep(state, minibatch, model, (step + 2) ** -0.7)
+    after = [factors.update_responsibilities(state, data, model).bound]
     for _ in range(50):
-        state = partition.sweep(state, data, model, generator)
+        state = partition.sweep(state, data, model)
         after.append(state.bound)
     assert after[0] > batch.bound - 60
     assert (torch.stack(after).diff() >= -1e-9 * batch.bound.abs()).all()
@@ -396,7 +405,7 @@ def test_minibatches_from_scratch_end_near_a_batch_optimum(model, generator) -> 
 
 @pytest.mark.parametrize("model", [DPM(truncation=10), InfiniteSVM(truncation=10)], ids=name_of)
 def test_a_stochastic_fit_is_as_good_as_a_full_one(model, generator, monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.svi.NUM_FIRST", 200)
+    monkeypatch.setattr("regbayes.inference.svi.steps.NUM_FIRST", 200)
     X, y = blobs(2000, generator)
     full = SVI().fit(model, X, y)
     fit = SVI(num_steps=100, batch_size=100).fit(model, X, y)
@@ -412,13 +421,12 @@ def test_minibatches_started_at_the_optimum_stay(generator) -> None:
     data = model.data(X, y)
     state = partition.init(model, data, generator)
     for _ in range(200):
-        state = partition.sweep(state, data, model, generator)
+        state = partition.sweep(state, data, model)
     optimum = state.bound
     for step in range(100):
-        batch = data.rows(torch.randint(400, (50,), generator=generator))
-        state = replace(state, step=1000 + step)
-        state = partition.stochastic_sweep(state, batch, model, num_data=400, delay=1.0, forgetting=0.7)
-    after = partition.update_responsibilities(state, data, model).bound
+        batch = partition.minibatch(data, 50, generator)
+        state = partition.stochastic_sweep(state, batch, model, (step + 1002) ** -0.7)
+    after = factors.update_responsibilities(state, data, model).bound
     assert optimum - 3 < after <= optimum + 1e-6
 
 
@@ -455,7 +463,7 @@ def test_probabilities_average_over_the_classifiers(generator) -> None:
     posterior.samples["log_mixture"][0, 1] = -math.inf  # one component
     found = posterior.predict_proba(X)[:, 1]
     state = posterior.samples
-    ridge = partition.Ridge(state["weights"][0], state["precision_tril"][0])
+    ridge = Ridge(state["weights"][0], state["precision_tril"][0])
     features = posterior.model.features(X)
     scores, variance = features @ state["weights"][0, 0, :, 0], ridge.score_variance(features)[:, 0, 0]
     nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(60))
@@ -505,9 +513,9 @@ def test_the_best_restart_is_kept(generator) -> None:
     model = posterior.model
     data = model.data(X)
     kept = {name: posterior.samples[name][0] for name in ("hyperparameters", "responsibilities")}
-    state = partition.update_sticks(replace(partition.init(model, data, generator), **kept), model)
+    state = factors.update_sticks(replace(partition.init(model, data, generator), **kept), model)
     assert len(posterior.samples["assignments"]) == 1
-    assert float(partition.elbo(state, data, model)) == pytest.approx(float(finals.max()), abs=0.1)
+    assert float(factors.elbo(state, data, model)) == pytest.approx(float(finals.max()), abs=0.1)
 
 
 def test_it_stops_when_the_bound_has_settled(generator) -> None:
@@ -533,25 +541,9 @@ def test_a_resumed_fit_is_that_of_one_run(batch_size, generator, tmp_path) -> No
     whole = SVI(num_steps=12, **options).fit(model, X, y)
     SVI(num_steps=5, **options).fit(model, X, y, checkpoint=tmp_path / "chain")
     resumed = SVI(num_steps=12, **options).fit(model, X, y, resume=tmp_path / "chain")
+    assert whole.samples["responsibilities"].shape == (1, 60, 20)  # of all rows, also without full steps at the end
     for name, value in whole.samples.items():
         assert torch.equal(value, resumed.samples[name]), name
-
-
-def test_a_loader_serves_batches(generator, monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.svi.stream.NUM_FIRST", 200)
-    monkeypatch.setattr("regbayes.inference.svi.NUM_FIRST", 200)
-    X, y = blobs(600, generator)
-    labels = torch.tensor([3, 8])[y]
-    own_stream = {"batch_size": 60, "generator": torch.Generator()}
-    model = InfiniteSVM(loss=Logistic(), truncation=10)
-    posterior = SVI(num_steps=100).fit(model, DataLoader(TensorDataset(X, labels), **own_stream))
-    assert (posterior.predict(X) == labels).double().mean() > 0.9
-    same = posterior.samples["assignments"][0] == posterior.assign(X)
-    assert same.double().mean() > 0.9
-    full = SVI().fit(model, X, labels)
-    assert float(posterior.trace.values[0, -20:].mean()) == pytest.approx(float(full.trace.final), rel=0.02)
-    unlabelled = SVI(num_steps=40).fit(DPM(truncation=10), DataLoader(TensorDataset(X), **own_stream))
-    assert unlabelled.num_components == 3
 
 
 def test_bad_arguments_are_refused(generator) -> None:
@@ -567,8 +559,3 @@ def test_bad_arguments_are_refused(generator) -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             SVI(**options).fit(DPM(), X)
-    own_stream = {"generator": torch.Generator()}
-    with pytest.raises(ValueError, match="cannot be resumed"):
-        SVI().fit(DPM(), DataLoader(TensorDataset(X), **own_stream), checkpoint="chain")
-    with pytest.raises(ValueError, match="gives 1 rows"):
-        SVI().fit(DPM(), DataLoader(TensorDataset(X[:1]), **own_stream))

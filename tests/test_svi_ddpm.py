@@ -10,7 +10,8 @@ from torch import Tensor
 
 from regbayes.inference import SVI
 from regbayes.inference.svi import hyperplanes, partition
-from regbayes.models import DDPM, DPM, Hinge, Logistic, SphericalGaussian
+from regbayes.inference.svi import partition_factors as factors
+from regbayes.models import DDPM, DPM, DirichletProcess, Hinge, Logistic, PrincipalDirections, SphericalGaussian
 from regbayes.testing import check_kernel
 
 TINY = torch.tensor([[-1.2], [-0.9], [0.7], [1.4]], dtype=torch.float64)
@@ -40,13 +41,15 @@ def settled(loss, num_sweeps: int = 3, **options):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 def test_the_bound_rises_and_stays_below_the_evidence(loss, intercept) -> None:
-    model = DDPM(FAMILY, LOSSES[loss], weight_scale=2.0, truncation=3, intercept=intercept)
+    model = DDPM(
+        FAMILY, LOSSES[loss], weight_scale=2.0, truncation=3, feature_map=PrincipalDirections(intercept=intercept)
+    )
     check_kernel(SVI(num_steps=80, tolerance=0.0), model, TINY)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_bound_rises_on_many_points(loss) -> None:
-    model = DDPM(loss=LOSSES[loss], weight_scale=3.0, truncation=8, concentration_prior=(1.0, 1.0))
+    model = DDPM(loss=LOSSES[loss], weight_scale=3.0, truncation=8, prior=DirichletProcess(1.0, (1.0, 1.0)))
     values = SVI(num_steps=60, num_restarts=2).fit(model, points(150)).trace.values
     steps = (values[:, 1:] - values[:, :-1]).nan_to_num(0.0)
     assert steps.min() > -1e-9 * values.nan_to_num(0.0).abs().max()
@@ -55,7 +58,7 @@ def test_the_bound_rises_on_many_points(loss) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_recorded_bound_is_that_of_the_state(loss) -> None:
     state, data, model, _ = settled(LOSSES[loss])
-    torch.testing.assert_close(partition.elbo(state, data, model), state.bound)
+    torch.testing.assert_close(factors.elbo(state, data, model), state.bound)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -65,22 +68,22 @@ def test_every_block_is_at_its_optimum_given_the_others(loss, block) -> None:
     state, data, model, generator = settled(LOSSES[loss], 20)
     if block == "mean":
         for _ in range(200):  # the classifiers and their pseudo-observations take turns
-            state = partition.update_classifiers(partition.observe(state, data, model), data, model)
+            state = factors.update_classifiers(factors.observe(state, data, model), data, model)
     else:
         update = {
-            "responsibilities": lambda: partition.update_responsibilities(state, data, model),
-            "hyperparameters": lambda: partition.update_components(state, data, model),
-            "sticks": lambda: partition.update_sticks(state, model),
+            "responsibilities": lambda: factors.update_responsibilities(state, data, model),
+            "hyperparameters": lambda: factors.update_components(state, data, model),
+            "sticks": lambda: factors.update_sticks(state, model),
         }
         state = update[block]()
-    bound = partition.elbo(state, data, model)
+    bound = factors.elbo(state, data, model)
     value = getattr(state, block)
     for _ in range(5):
         noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
         moved = value + 1e-3 * noise if block != "responsibilities" else (value.log() + 1e-2 * noise).softmax(1)
         if block in ("hyperparameters", "sticks"):
             moved = value * (1 + 1e-3 * noise)
-        assert partition.elbo(replace(state, **{block: moved}), data, model) <= bound + 1e-9 * bound.abs()
+        assert factors.elbo(replace(state, **{block: moved}), data, model) <= bound + 1e-9 * bound.abs()
 
 
 @pytest.mark.parametrize("loss", LOSSES)

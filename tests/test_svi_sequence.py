@@ -8,23 +8,23 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.distributions import Beta, Dirichlet, Gamma
-from torch.utils.data import DataLoader
 
 from regbayes.inference import SVI, TruncationWarning
-from regbayes.inference.svi import partition, sequence, sequence_steps
+from regbayes.inference.svi import sequence, sequence_rows, sequence_steps
+from regbayes.inference.svi import sequence_factors as factors
 from regbayes.inference.svi.hyperplanes import expect_sides
-from regbayes.models import DIH, IHMM
+from regbayes.models import DIH, IHMM, HierarchicalDirichletProcess, PrincipalDirections
 from regbayes.models.likelihoods import PoissonGamma
 from regbayes.models.losses import Hinge, Logistic
 
 MODELS = [IHMM(), DIH(loss=Hinge()), DIH(loss=Logistic())]
-FIXED = {"concentration_prior": None, "top_concentration_prior": None, "concentration": 1.5, "top_concentration": 2.0}
-LEARNED = {"concentration_prior": (2.0, 1.0), "top_concentration_prior": (3.0, 2.0)}
+FIXED = HierarchicalDirichletProcess(1.5, None, 2.0, None)
+LEARNED = HierarchicalDirichletProcess(1.0, (2.0, 1.0), 1.0, (3.0, 2.0))
 BLOCKS = {
-    "rows": lambda state, data, model: sequence.update_rows(state, model),
-    "components": sequence.update_components,
-    "classifiers": sequence.update_classifiers,
-    "paths": sequence.update_paths,
+    "rows": lambda state, data, model: sequence_rows.update_rows(state, model.prior),
+    "components": factors.update_components,
+    "classifiers": factors.update_classifiers,
+    "paths": factors.update_paths,
 }
 
 
@@ -68,7 +68,7 @@ def row_means_of(beta: torch.Tensor, stickiness: float) -> torch.Tensor:
     return torch.cat([(1 - stickiness) * beta.unsqueeze(1) + stickiness * own, beta.unsqueeze(1)], 1)
 
 
-def climbed(model, data, generator, num_steps: int = 3) -> sequence.SequenceState:
+def climbed(model, data, generator, num_steps: int = 3) -> factors.VariationalSequence:
     state = sequence.init(model, data, generator)
     for _ in range(num_steps):
         state = sequence.ascend(state, data, model)
@@ -82,14 +82,14 @@ def climbed(model, data, generator, num_steps: int = 3) -> sequence.SequenceStat
 @pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 def test_no_block_lowers_the_bound(model, prior, stickiness, device, generator) -> None:
-    model, data = problem_of(model, generator, **prior, stickiness=stickiness)
-    state = sequence.update_paths(sequence.init(model, data, generator), data, model)
-    bound = sequence.elbo(state, data, model)
+    model, data = problem_of(model, generator, prior=prior.replace(stickiness=stickiness))
+    state = factors.update_paths(sequence.init(model, data, generator), data, model)
+    bound = factors.elbo(state, data, model)
     torch.testing.assert_close(state.bound, bound, rtol=1e-11, atol=1e-9)
     for step in range(8):
         for name, update in BLOCKS.items():
             state = update(state, data, model)
-            new = sequence.elbo(state, data, model)
+            new = factors.elbo(state, data, model)
             assert new >= bound - 1e-9 * bound.abs(), f"{name} lowered the bound by {bound - new} in step {step}"
             bound = new
         torch.testing.assert_close(state.bound, bound, rtol=1e-11, atol=1e-9)
@@ -99,7 +99,7 @@ def test_no_block_lowers_the_bound(model, prior, stickiness, device, generator) 
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, stream) -> None:
     """Random steps away from what each block has just set lower the bound."""
-    model, data = problem_of(model, stream, **LEARNED, stickiness=stickiness)
+    model, data = problem_of(model, stream, prior=LEARNED.replace(stickiness=stickiness))
     state = climbed(model, data, stream)
     fields = {
         "rows": ("rows", "sticks", "concentration", "top_concentration"),
@@ -108,23 +108,23 @@ def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, stream) 
     }
     for name, updated in fields.items():
         for _ in range(300 if name == "classifiers" else 1):  # these and their omega take turns
-            state = BLOCKS[name](sequence.observe(state, data, model), data, model)
-        best = sequence.elbo(state, data, model)
+            state = BLOCKS[name](factors.observe(state, data, model), data, model)
+        best = factors.elbo(state, data, model)
         for field in updated:
             value = getattr(state, field)
             for _ in range(5 * bool(value.numel())):
                 noise = torch.randn(value.shape, generator=stream, dtype=torch.float64)
                 # L-BFGS stops near the optimum: a step of 0.03 shows in the bound, what is left of the gradient less so
-                moved = sequence.elbo(replace(state, **{field: value * (0.03 * noise).exp()}), data, model)
+                moved = factors.elbo(replace(state, **{field: value * (0.03 * noise).exp()}), data, model)
                 assert moved <= best + 1e-7 * best.abs(), f"{field} was not at its best: {moved - best}"
 
 
 @pytest.mark.parametrize("stickiness", [0.0, 0.4])
 def test_concentrations_are_conjugate(stickiness, stream) -> None:
-    model, data = problem_of(IHMM(), stream, **LEARNED, stickiness=stickiness)
+    model, data = problem_of(IHMM(), stream, prior=LEARNED.replace(stickiness=stickiness))
     state = climbed(model, data, stream)
     for _ in range(5):
-        state = sequence.update_rows(state, model)
+        state = sequence_rows.update_rows(state, model.prior)
     a, b = state.sticks
     means = torch.cat([a / (a + b), a.new_ones(1)]) * torch.cat([a.new_ones(1), (b / (a + b)).cumprod(0)])
     explained = (row_means_of(means.unsqueeze(0), stickiness)[0] * state.expected_log_rows).sum()
@@ -146,7 +146,7 @@ def test_hyperplanes_see_both_sides_of_every_step(model, stream) -> None:
     A = torch.einsum("ntc,np,nq->tcpq", precision, data.points.features, data.points.features)
     A = A + torch.eye(3, dtype=torch.float64) / 1.5**2
     B = torch.einsum("ntc,np->tcp", shift, data.points.features)
-    state = sequence.update_classifiers(state, data, model)
+    state = factors.update_classifiers(state, data, model)
     torch.testing.assert_close(state.precision_tril @ state.precision_tril.mT, A)
     torch.testing.assert_close(state.mean, torch.linalg.solve(A, B).mT)
 
@@ -156,7 +156,7 @@ def test_sweeps_with_merges_and_reordering_climb(model, stream) -> None:
     model, data = problem_of(model, stream, lengths=(60, 90), truncation=7)
     state, bounds = sequence.init(model, data, stream), []
     for _ in range(60):
-        state = sequence.sweep(state, data, model, stream)
+        state = sequence.sweep(state, data, model)
         bounds.append(state.bound)
         torch.testing.assert_close(state.responsibilities.sum(1), torch.ones_like(state.responsibilities[:, 0]))
     bounds = torch.stack(bounds)
@@ -166,17 +166,12 @@ def test_sweeps_with_merges_and_reordering_climb(model, stream) -> None:
 
 
 def test_states_are_reordered_only_if_the_bound_rises(stream) -> None:
-    model, data = problem_of(MODELS[1], stream, lengths=(60, 40), stickiness=0.3)
+    model, data = problem_of(MODELS[1], stream, lengths=(60, 40), prior=HierarchicalDirichletProcess(stickiness=0.3))
     state = climbed(model, data, stream, 5)
     order = torch.tensor([4, 1, 3, 2, 0])
-    rows = torch.tensor([4, 1, 3, 2, 0, 5])
-    names = ("hyperparameters", "mean", "precision_tril")
-    shuffled = replace(state, **{name: getattr(state, name)[order] for name in names})
-    names = ("responsibilities", "precision", "shift")
-    shuffled = replace(shuffled, **{name: getattr(state, name)[:, order] for name in names})
-    shuffled = replace(shuffled, **{name: getattr(state, name)[rows][:, order] for name in ("rows", "counts")})
-    kept, sorted_ = sequence.update_rows(shuffled, model), sequence.reorder(shuffled, model)
-    gain = sequence.elbo(sorted_, data, model) - sequence.elbo(kept, data, model)
+    shuffled = state.permuted(order)
+    kept, sorted_ = sequence_rows.update_rows(shuffled, model.prior), sequence.reorder(shuffled, model)
+    gain = factors.elbo(sorted_, data, model) - factors.elbo(kept, data, model)
     assert gain > 0.1
     # the same posterior under other names
     counts, order = state.counts.sum(0).sort(descending=True)
@@ -209,9 +204,11 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
     T, lengths = 3, [4, 1, 2]
     X = rows_of(generator, 7)
     X[3] = 1.0  # leaves two missing rows
-    model, data = model.replace(truncation=T, stickiness=0.2).prepare(X, None, lengths)
+    model, data = model.replace(truncation=T, prior=HierarchicalDirichletProcess(stickiness=0.2)).prepare(
+        X, None, lengths
+    )
     state = climbed(model, data, generator, 2)
-    state = sequence.update_paths(sequence.update_factors(state, data, model), data, model)
+    state = factors.update_paths(factors.update_factors(state, data, model), data, model)
     z, counts = (table.to(device) for table in paths_of(lengths, T))
     sides = expect_sides(data.points.features, state.classifiers, model.loss)
     emission = data.spread(model.likelihood.expected_log_density(data.X, state.hyperparameters) + sides.gain)
@@ -223,9 +220,9 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
     one_hot = torch.nn.functional.one_hot(z, T).double()
     torch.testing.assert_close(state.responsibilities, torch.einsum("g,gtk->tk", q, one_hot))
     torch.testing.assert_close(state.entropy, torch.special.entr(q).sum())
-    bound = log_weights.logsumexp(0) + sides.rejection.sum() - sequence.kl(state, model)
+    bound = log_weights.logsumexp(0) + sides.rejection.sum() - factors.kl(state, model)
     torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-10)
-    torch.testing.assert_close(sequence.elbo(state, data, model), bound, rtol=1e-12, atol=1e-10)
+    torch.testing.assert_close(factors.elbo(state, data, model), bound, rtol=1e-12, atol=1e-10)
 
 
 @pytest.mark.parametrize("stickiness", [0.0, 0.4])
@@ -233,25 +230,25 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
 def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, stream) -> None:
     """Its terms are an expectation under q: draws of (beta, alpha, gamma, pi), with the surrogate normalizer."""
     T, S = 3, 200_000
-    model, data = problem_of(IHMM(), stream, **prior, stickiness=stickiness, truncation=T)
+    model, data = problem_of(IHMM(), stream, prior=prior.replace(stickiness=stickiness), truncation=T)
     state = climbed(model, data, stream, 2)
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        factors = {
+        laws = {
             "u": Beta(*state.sticks),
             "alpha": Gamma(*state.concentration),
             "gamma": Gamma(*state.top_concentration),
             "pi": Dirichlet(state.rows),
         }
-        drawn = {name: q.sample((S,)) for name, q in factors.items()}
-    terms = factors["u"].log_prob(drawn["u"]).sum(1) + factors["pi"].log_prob(drawn["pi"]).sum(1)
+        drawn = {name: q.sample((S,)) for name, q in laws.items()}
+    terms = laws["u"].log_prob(drawn["u"]).sum(1) + laws["pi"].log_prob(drawn["pi"]).sum(1)
     for name in ("alpha", "gamma"):
         key = "concentration" if name == "alpha" else "top_concentration"
-        if getattr(model, f"{key}_prior") is None:
-            drawn[name] = torch.full((S,), getattr(model, key), dtype=torch.float64)
+        if getattr(model.prior, f"{key}_prior") is None:
+            drawn[name] = torch.full((S,), getattr(model.prior, key), dtype=torch.float64)
         else:
-            before = Gamma(*torch.tensor(getattr(model, f"{key}_prior"), dtype=torch.float64))
-            terms = terms + factors[name].log_prob(drawn[name]) - before.log_prob(drawn[name])
+            before = Gamma(*torch.tensor(getattr(model.prior, f"{key}_prior"), dtype=torch.float64))
+            terms = terms + laws[name].log_prob(drawn[name]) - before.log_prob(drawn[name])
     u, alpha = drawn["u"], drawn["alpha"].view(-1, 1, 1)
     rest = torch.cat([torch.ones(S, 1, dtype=torch.float64), (1 - u).cumprod(1)], 1)
     beta = torch.cat([u, torch.ones(S, 1, dtype=torch.float64)], 1) * rest
@@ -263,7 +260,7 @@ def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, stream) 
     log_surrogate = (T - 1) * alpha.log() + (means.log() + (alpha * means - 1) * log_pi).sum(2, keepdim=True)
     surrogate = terms + log_surrogate.sum((1, 2))
     assert (surrogate <= exact + 1e-9).all()
-    bound, error = sequence.hierarchy_bound(state, model), 5 * surrogate.std() / S**0.5
+    bound, error = sequence_rows.hierarchy_bound(state, model.prior), 5 * surrogate.std() / S**0.5
     assert bound <= surrogate.mean() + error
     if stickiness:  # Jensen's inequality costs a little more
         assert bound >= surrogate.mean() - error - 1.0
@@ -284,13 +281,13 @@ def log_evidence(model, data, num_nodes: int = 20) -> float:
         return log_nodes.exp(), mass + (log_nodes[1] - log_nodes[0]).log()
 
     levels = (torch.arange(num_nodes, dtype=torch.float64) + 0.5) / num_nodes
-    gammas, gamma_mass = gamma_nodes(model.top_concentration, model.top_concentration_prior)
-    alphas, alpha_mass = gamma_nodes(model.concentration, model.concentration_prior)
+    gammas, gamma_mass = gamma_nodes(model.prior.top_concentration, model.prior.top_concentration_prior)
+    alphas, alpha_mass = gamma_nodes(model.prior.concentration, model.prior.concentration_prior)
     # u = 1 - s^(1 / gamma) with s uniform
     u = 1 - levels ** (1 / gammas.view(-1, 1))
     u_mass = gamma_mass.view(-1, 1).expand_as(u).flatten() - torch.tensor(num_nodes, dtype=torch.float64).log()
     u = u.flatten().clamp(1e-12, 1 - 1e-12)
-    means = row_means_of(torch.stack([u, 1 - u], 1), model.stickiness)
+    means = row_means_of(torch.stack([u, 1 - u], 1), model.prior.stickiness)
     tables, which = torch.unique(counts.flatten(1), dim=0, return_inverse=True)
     tables = tables.view(-1, T + 1, T)
     log_prior = []
@@ -310,8 +307,8 @@ def log_evidence(model, data, num_nodes: int = 20) -> float:
         one = torch.ones_like(scores)
         positive, negative = (model.loss.log_factor(scores, y).T for y in (one, -one))  # [E, M]
         log_mass = torch.distributions.Normal(0.0, 1.0).log_prob(eta) + (eta[1] - eta[0]).log()
-        factors = torch.einsum("em,gmt->get", positive - negative, members) + negative.sum(1).view(-1, 1)
-        log_weights = log_weights + (factors + log_mass.view(-1, 1)).logsumexp(1).sum(1)
+        gains = torch.einsum("em,gmt->get", positive - negative, members) + negative.sum(1).view(-1, 1)
+        log_weights = log_weights + (gains + log_mass.view(-1, 1)).logsumexp(1).sum(1)
     return float(log_weights.logsumexp(0))
 
 
@@ -320,9 +317,9 @@ def log_evidence(model, data, num_nodes: int = 20) -> float:
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 def test_bound_is_below_the_log_evidence(model, prior, stickiness, stream) -> None:
     X = torch.tensor([[-1.5], [-1.2], [1.4], [torch.nan], [1.0], [-0.9]], dtype=torch.float64)
-    options = {"truncation": 2, "stickiness": stickiness, **prior}
+    options = {"truncation": 2, "prior": prior.replace(stickiness=stickiness)}
     if model.repels:
-        options["intercept"] = 0.0
+        options["feature_map"] = PrincipalDirections(intercept=0.0)
     model, data = model.replace(**options).prepare(X, None, [4, 2])
     evidence = log_evidence(model, data)
     best = -torch.inf
@@ -352,11 +349,11 @@ def test_small_weights_leave_the_infinite_hmm(loss, stream) -> None:
 
 def test_no_moves_without_the_past_is_a_mixture_of_sequences_of_one_step(stream) -> None:
     """Sequences of length 1 use the start row alone; the others keep their prior."""
-    model, data = problem_of(IHMM(**FIXED), stream, lengths=[1] * 30)
+    model, data = problem_of(IHMM(prior=FIXED), stream, lengths=[1] * 30)
     state = climbed(model, data, stream)
-    state = sequence.update_rows(state, model)
+    state = sequence_rows.update_rows(state, model.prior)
     assert not state.counts[:-1].any()
-    expected = 1.5 * sequence._expected_row_means(state, model)
+    expected = 1.5 * sequence_rows.expected_row_means(state, model.prior)
     torch.testing.assert_close(state.rows[:-1], expected[:-1])
     torch.testing.assert_close(state.rows[-1], expected[-1] + state.responsibilities.sum(0))
 
@@ -367,9 +364,9 @@ def test_no_moves_without_the_past_is_a_mixture_of_sequences_of_one_step(stream)
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 def test_blocks_together_are_the_whole_sequence(model, device, generator) -> None:
     model, data = problem_of(model, generator, lengths=[95], spread=0.8)
-    state = sequence.update_factors(climbed(model, data, generator), data, model)
-    whole = sequence.update_paths(state, data, model)
-    target = sequence.update_classifiers(sequence.update_components(whole, data, model), data, model)
+    state = factors.update_factors(climbed(model, data, generator), data, model)
+    whole = factors.update_paths(state, data, model)
+    target = factors.update_classifiers(factors.update_components(whole, data, model), data, model)
     errors = {}
     for buffer in (95, 20, 1):
         blocks = [sequence_steps.block(data, index, 10, buffer) for index in range(10)]
@@ -382,7 +379,7 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
         torch.testing.assert_close(own, whole.responsibilities, rtol=0, atol=1e-11)
         counts = torch.stack([part.counts for part in parts])
         torch.testing.assert_close(counts.sum(0), whole.counts, rtol=1e-9, atol=1e-11)
-        penalty = sequence.kl(state, model)
+        penalty = factors.kl(state, model)
         bound = sum(part.bound + penalty for part in parts) - penalty
         torch.testing.assert_close(bound, whole.bound, rtol=1e-11, atol=1e-9)
         # a path of the block that does not start the sequence says nothing of the start row
@@ -390,20 +387,20 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
         middle = sequence_steps.block(data, 5, 10, 1)
         one, two = (sequence_steps.update_owned_paths(version, middle, model) for version in (state, other))
         torch.testing.assert_close(one.responsibilities, two.responsibilities, rtol=0, atol=0)
-        steps = [sequence_steps.stochastic_sweep(state, block, model, delay=1.0, forgetting=0.7) for block in blocks]
+        steps = [sequence_steps.stochastic_sweep(state, block, model, 0.6) for block in blocks]
         mean = torch.stack([step.bound for step in steps]).mean()
         torch.testing.assert_close(mean, whole.bound, rtol=1e-11, atol=1e-9)
         chi = sum(
-            sequence.update_components(part, block.data, model).hyperparameters - model.likelihood.prior()
+            factors.update_components(part, block.data, model).hyperparameters - model.likelihood.prior()
             for part, block in pairs
         )
         torch.testing.assert_close(chi + model.likelihood.prior(), target.hyperparameters)
-        ridges = [sequence.update_classifiers(part, block.data, model) for part, block in pairs]
+        ridges = [factors.update_classifiers(part, block.data, model) for part, block in pairs]
         for index in (0, 1):
-            natural = [partition._natural(ridge)[index] for ridge in ridges]
-            empty = partition._natural(sequence.init(model, data, generator))[index]
+            natural = [ridge.natural[index] for ridge in ridges]
+            empty = sequence.init(model, data, generator).natural[index]
             mean = sum(value - empty for value in natural) + empty
-            torch.testing.assert_close(mean, partition._natural(target)[index], rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(mean, target.natural[index], rtol=1e-8, atol=1e-9)
     assert errors[20] < 1e-4
     assert errors[1] > 10 * errors[20]
 
@@ -414,12 +411,12 @@ def test_blocks_together_are_the_whole_sequence_where_weights_underflow(rest, si
     """Far states against E log pi down to -1e300: borders fall before, at and after the steps that enter them."""
     like = {"generator": generator, "device": device, "dtype": torch.float64}
     X = torch.randn(120, 200, **like) + 6.0 * (torch.arange(120, device=device) // 30 % 2).unsqueeze(1)
-    model, data = IHMM(**FIXED, truncation=4).prepare(X)
+    model, data = IHMM(prior=FIXED, truncation=4).prepare(X)
     state = sequence.init(model, data, generator)
     rows = torch.full_like(state.rows, rest)
     rows[0, 0], rows[-1, 0] = 100.0, 1.0
     state = replace(state, rows=rows)
-    whole, penalty = sequence.update_paths(state, data, model), sequence.kl(state, model)
+    whole, penalty = factors.update_paths(state, data, model), factors.kl(state, model)
     blocks = [sequence_steps.block(data, index, size, 120) for index in range(-(-120 // size))]
     parts = [sequence_steps.update_owned_paths(state, block, model) for block in blocks]
     counts = torch.stack([part.counts for part in parts]).sum(0)
@@ -454,18 +451,18 @@ def test_every_block_is_drawn_and_scaled(stream) -> None:
 @pytest.mark.parametrize("lengths", [[60], [20, 30, 10]], ids=["one", "several"])
 def test_a_step_on_all_data_is_a_full_sweep(model, lengths, stream) -> None:
     model, data = problem_of(model, stream, lengths=lengths)
-    state = replace(sequence.update_factors(climbed(model, data, stream), data, model), step=0)
+    state = factors.update_factors(climbed(model, data, stream), data, model)
     batch = sequence_steps.minibatch(data, 100, stream)
     chosen = batch.data
     if len(lengths) == 1:
         torch.testing.assert_close(chosen.X, data.X)
-    full = sequence.update_factors(sequence.update_paths(state, chosen, model), chosen, model)
-    step = sequence_steps.stochastic_sweep(state, batch, model, delay=0.0, forgetting=0.7)
+    full = factors.update_factors(factors.update_paths(state, chosen, model), chosen, model)
+    step = sequence_steps.stochastic_sweep(state, batch, model, 1.0)
     for name in ("hyperparameters", "rows", "sticks", "mean", "precision_tril", "concentration", "top_concentration"):
         torch.testing.assert_close(getattr(step, name), getattr(full, name), rtol=1e-7, atol=1e-9)
-    torch.testing.assert_close(step.bound, sequence.update_paths(state, chosen, model).bound, rtol=1e-12, atol=1e-9)
+    torch.testing.assert_close(step.bound, factors.update_paths(state, chosen, model).bound, rtol=1e-12, atol=1e-9)
     assert step.responsibilities.shape == (0, 5)
-    small = sequence_steps.stochastic_sweep(state, batch, model, delay=9.0, forgetting=1.0)
+    small = sequence_steps.stochastic_sweep(state, batch, model, 0.1)
     expected = torch.lerp(state.hyperparameters, full.hyperparameters, 0.1)
     torch.testing.assert_close(small.hyperparameters, expected)
     torch.testing.assert_close(small.counts, torch.lerp(state.counts, full.counts, 0.1))
@@ -479,7 +476,7 @@ def test_first_steps_stand_for_all(stream) -> None:
     whole = data.spread(data.X)
     torch.testing.assert_close(first.spread(first.X), torch.cat([whole[begin : begin + 5] for begin in begins]))
     state = climbed(model, first, stream)
-    start = sequence_steps.extrapolate(state, first, model, data)
+    start = sequence_steps.extrapolate(state, first, model, 95, 1)
     statistics = model.likelihood.weighted_statistics(first.X, state.responsibilities[first.steps])
     torch.testing.assert_close(start.hyperparameters, model.likelihood.prior() + 1.9 * statistics)
     torch.testing.assert_close(start.counts.sum(1)[-1], torch.tensor(1.0, dtype=torch.float64))
@@ -537,7 +534,9 @@ def test_stochastic_steps_come_close_to_the_full_fit(stream) -> None:
 def test_counts_and_single_precision(stream) -> None:
     states = states_of(stream, 200)
     X = torch.poisson(torch.tensor([[1.0, 12.0], [12.0, 1.0], [9.0, 9.0]])[states], generator=stream)
-    posterior = SVI(progress=False).fit(DIH(PoissonGamma(), truncation=6, proportions=True), X, lengths=[50, 150])
+    posterior = SVI(progress=False).fit(
+        DIH(PoissonGamma(), truncation=6, feature_map=PrincipalDirections(proportions=True)), X, lengths=[50, 150]
+    )
     assert posterior.samples["weights"].dtype == posterior.samples["log_transitions"].dtype == torch.float32
     values = posterior.trace.values[0]
     assert (values.diff() >= -1e-3).all()
@@ -548,8 +547,3 @@ def test_binding_truncation_warns(stream) -> None:
     X = rows_of(stream, 200, spread=20.0)
     with pytest.warns(TruncationWarning, match="truncation=4"):
         SVI(progress=False).fit(IHMM(truncation=2), X)
-
-
-def test_a_loader_has_no_sequences() -> None:
-    with pytest.raises(ValueError, match="no sequences"):
-        SVI().fit(IHMM(), DataLoader(torch.zeros(10, 2)))

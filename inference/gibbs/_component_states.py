@@ -1,6 +1,7 @@
-"""What the compiled scan keeps of each family: plain arrays, one column of numbers for each component.
+"""What the compiled scans keep of each family: plain arrays, one column of numbers for each component.
 
 `components` is [W, capacity + 1]. A slot without points holds the prior, and so does the last one, which stays empty.
+Families of counts and bits see the entries above zero alone, in compressed rows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...models.data import Data
 from ...models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
@@ -21,7 +23,6 @@ from ...models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
-from ...models.mixture import Data
 
 __all__ = [
     "Bernoulli",
@@ -30,7 +31,8 @@ __all__ = [
     "Multinomial",
     "Poisson",
     "Spherical",
-    "component_state",
+    "component_table",
+    "family_rows",
     "is_compiled",
     "log_normalizers",
 ]
@@ -39,143 +41,204 @@ __all__ = [
 class Spherical(NamedTuple):
     """Rows (kap, mean [D])."""
 
-    X: np.ndarray  # [N, D], centred
     components: np.ndarray
+    X: np.ndarray  # [N, D], centred
     variance: float
 
 
 class Diagonal(NamedTuple):
     """Rows (kap, a, sum log b / 2, mean [D], 1 / (2 b) [D])."""
 
-    X: np.ndarray  # [N, D], centred
     components: np.ndarray
+    X: np.ndarray  # [N, D], centred
 
 
 class Full(NamedTuple):
     """Rows (kap, nu, log det Psi / 2, mean [D], L^-1 row by row), L L^T = Psi."""
 
-    X: np.ndarray  # [N, D], centred
     components: np.ndarray
+    X: np.ndarray  # [N, D], centred
 
 
 class Multinomial(NamedTuple):
-    """Rows (sum a, a [D]); the counts above zero of each row of X in compressed form."""
+    """Rows (sum a, a [D])."""
 
+    components: np.ndarray
     starts: np.ndarray  # [N + 1]
     columns: np.ndarray  # [starts[N]]
     counts: np.ndarray  # [starts[N]]
     totals: np.ndarray  # [N]
-    components: np.ndarray
 
 
 class Poisson(NamedTuple):
-    """Rows (sum a, b, a [D]); counts as in `Multinomial`."""
+    """Rows (sum a, b, a [D])."""
 
+    components: np.ndarray
     starts: np.ndarray
     columns: np.ndarray
     counts: np.ndarray
     totals: np.ndarray
-    components: np.ndarray
 
 
 class Bernoulli(NamedTuple):
-    """Rows (sum log(b / (a + b)), a [D], b [D], log(a / b) [D])."""
+    """Rows (sum log(b / (a + b)), the same with one 0 less in each column that has any, number of points, ones [D])."""
 
-    X: np.ndarray  # [N, D]
     components: np.ndarray
+    starts: np.ndarray
+    columns: np.ndarray
+    a: np.ndarray  # [D] of the prior
+    b: np.ndarray  # [D]
+
+
+class Family(NamedTuple):
+    """What the compiled scans ask of a family."""
+
+    rows: Callable[[Any, Data], Any]  # (family, data) -> its tuple, whose components are still empty
+    table: Callable[..., np.ndarray]  # (family, that tuple, data, assignments [N], slots) -> components
+    normalizer: Callable[[Any, Tensor], Tensor]  # (family, counts) -> what a log predictive owes to the count alone
 
 
 def is_compiled(likelihood: Likelihood) -> bool:
-    """Whether the compiled scan knows this very family; a subclass may predict otherwise."""
-    return type(likelihood) in _STATES
+    """Whether the compiled scans know this very family; a subclass may predict otherwise."""
+    return type(likelihood) in _FAMILIES
 
 
-def component_state(likelihood: Likelihood, data: Data, assignments: Tensor, capacity: int) -> Any:
-    """The arrays of a family in double precision for `capacity` slots, from the points and assignments [N]."""
-    return _STATES[type(likelihood)](likelihood, data, assignments, capacity + 1)
+def family_rows(likelihood: Likelihood, data: Data) -> Any:
+    """The arrays of a family in double precision that stay the same during a scan; its components are still empty."""
+    return _FAMILIES[type(likelihood)].rows(likelihood, data)
+
+
+def component_table(likelihood: Likelihood, rows: Any, data: Data, assignments: Tensor, capacity: int) -> np.ndarray:
+    """The components of so many slots, from `family_rows` and the assignments [N]."""
+    return _FAMILIES[type(likelihood)].table(likelihood, rows, data, assignments, capacity + 1)
 
 
 def log_normalizers(likelihood: Likelihood, num_data: int) -> Tensor:
     """What the log predictive of a component with n = 0..N-1 points owes to n alone, [N]; constants are left out."""
     counts = torch.arange(num_data, dtype=torch.float64)
-    if isinstance(likelihood, SphericalGaussian | DiagonalGaussian | FullGaussian):
-        kap = likelihood.prior()[len(likelihood.loc) if isinstance(likelihood, SphericalGaussian) else -2] + counts
-        shrink = len(likelihood.loc) / 2 * torch.log(kap / (kap + 1))
-    match likelihood:
-        case SphericalGaussian():
-            return shrink
-        case DiagonalGaussian():
-            a = likelihood.shape + counts / 2
-            return shrink + len(likelihood.loc) * (torch.lgamma(a + 0.5) - torch.lgamma(a))
-        case FullGaussian():
-            top = (likelihood.degrees_of_freedom + 1 + counts) / 2
-            return shrink + torch.lgamma(top) - torch.lgamma(top - len(likelihood.loc) / 2)
-    return torch.zeros_like(counts)
+    return _FAMILIES[type(likelihood)].normalizer(likelihood, counts)
 
 
-def _spherical(family: SphericalGaussian, data: Data, assignments: Tensor, slots: int) -> Spherical:
+# -- Gaussian families -------------------------------------------------------------------------------------------------
+
+
+def _centred(family: Any, data: Data) -> np.ndarray:
+    centred: np.ndarray = (data.X - family.loc).contiguous().numpy()
+    return centred
+
+
+def _shrinkage(family: Any, counts: Tensor, place: int) -> Tensor:
+    """D / 2 log(kap / (kap + 1)), kap after so many points; it stands in this place of the prior."""
+    kap = family.prior()[place] + counts
+    return len(family.loc) / 2 * torch.log(kap / (kap + 1))
+
+
+def _diagonal_normalizer(family: DiagonalGaussian, counts: Tensor) -> Tensor:
+    a = family.shape + counts / 2
+    return _shrinkage(family, counts, -2) + len(family.loc) * (torch.lgamma(a + 0.5) - torch.lgamma(a))
+
+
+def _full_normalizer(family: FullGaussian, counts: Tensor) -> Tensor:
+    top = (family.degrees_of_freedom + 1 + counts) / 2
+    return _shrinkage(family, counts, -2) + torch.lgamma(top) - torch.lgamma(top - len(family.loc) / 2)
+
+
+def _spherical(family: Any, rows: Spherical, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
     chi = family.prior() + family.summed_statistics(data.X, assignments, slots)
     kap = chi[:, -1:]
-    return Spherical((data.X - family.loc).numpy(), _rows(kap, chi[:, :-1] / kap), float(family.variance))
+    return _table(kap, chi[:, :-1] / kap)
 
 
-def _diagonal(family: DiagonalGaussian, data: Data, assignments: Tensor, slots: int) -> Diagonal:
-    m, kap, a, b = family._common(family.prior() + family.summed_statistics(data.X, assignments, slots))
-    half_log = b.log().sum(1, keepdim=True) / 2
-    return Diagonal((data.X - family.loc).numpy(), _rows(kap, a, half_log, m, 1 / (2 * b)))
+def _diagonal(family: Any, rows: Diagonal, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
+    m, kap, a, b = family.common(family.prior() + family.summed_statistics(data.X, assignments, slots))
+    return _table(kap, a, b.log().sum(1, keepdim=True) / 2, m, 1 / (2 * b))
 
 
-def _full(family: FullGaussian, data: Data, assignments: Tensor, slots: int) -> Full:
-    m, kap, nu, factor = family._common(family.prior() + family.summed_statistics(data.X, assignments, slots))
+def _full(family: Any, rows: Full, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
+    m, kap, nu, factor = family.common(family.prior() + family.summed_statistics(data.X, assignments, slots))
     half_log = factor.diagonal(dim1=1, dim2=2).log().sum(1)
     i, j = torch.tril_indices(len(family.loc), len(family.loc))
     identity = torch.eye(len(family.loc), dtype=data.X.dtype)
     inverse = torch.linalg.solve_triangular(factor, identity, upper=False)[:, i, j]
-    return Full((data.X - family.loc).numpy(), _rows(torch.stack([kap, nu, half_log], 1), m, inverse))
+    return _table(torch.stack([kap, nu, half_log], 1), m, inverse)
 
 
-def _multinomial(family: MultinomialDirichlet, data: Data, assignments: Tensor, slots: int) -> Multinomial:
-    counts, sums = _counts(data, assignments, slots)
-    a = family.concentration + sums
-    return Multinomial(*counts, _rows(a.sum(1, keepdim=True), a))
-
-
-def _poisson(family: PoissonGamma, data: Data, assignments: Tensor, slots: int) -> Poisson:
-    counts, sums = _counts(data, assignments, slots)
-    a = family.shape + sums
-    b = family.rate + torch.bincount(assignments, minlength=slots).unsqueeze(1)
-    return Poisson(*counts, _rows(a.sum(1, keepdim=True), b, a))
-
-
-def _bernoulli(family: BernoulliBeta, data: Data, assignments: Tensor, slots: int) -> Bernoulli:
-    chi = family.prior() + family.summed_statistics(data.X, assignments, slots)
-    a, b = chi.chunk(2, 1)
-    return Bernoulli(data.X.contiguous().numpy(), _rows(-torch.log1p(a / b).sum(1, keepdim=True), chi, (a / b).log()))
-
-
-_STATES: dict[type, Callable[..., Any]] = {
-    SphericalGaussian: _spherical,
-    DiagonalGaussian: _diagonal,
-    FullGaussian: _full,
-    MultinomialDirichlet: _multinomial,
-    PoissonGamma: _poisson,
-    BernoulliBeta: _bernoulli,
-}
-
-
-def _rows(*parts: Tensor) -> np.ndarray:
+def _table(*parts: Tensor) -> np.ndarray:
     """Numbers [W, slots] from parts [slots, ...]."""
     return torch.cat(parts, 1).T.contiguous().numpy()
 
 
-def _counts(
-    data: Data, assignments: Tensor, slots: int
-) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Tensor]:
-    """Compressed rows (starts, columns, counts, totals) and the sums [slots, D] of the rows of each slot."""
-    starts, columns, values = (array.numpy() for array in data.nonzeros)
-    num_features = data.X.shape[1]
-    cells = columns + np.repeat(assignments.numpy() * num_features, np.diff(starts))
-    sums = np.bincount(cells, weights=values, minlength=slots * num_features).reshape(slots, num_features)
-    counts = values.astype(np.int64)
-    totals = np.diff(np.concatenate([[0], counts.cumsum()])[starts])
-    return (starts, columns, counts, totals), torch.from_numpy(sums)
+# -- counts and bits ---------------------------------------------------------------------------------------------------
+
+
+def _compressed(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Starts [N + 1], columns [nnz] and counts [nnz] of the rows."""
+    starts, columns, values = (np.ascontiguousarray(array.numpy()) for array in data.nonzeros)
+    return starts, columns, values.astype(np.int64)
+
+
+def _with_totals(data: Data) -> tuple[np.ndarray, ...]:
+    starts, columns, counts = _compressed(data)
+    return starts, columns, counts, np.diff(np.concatenate([[0], counts.cumsum()])[starts])
+
+
+def _sums(rows: Any, counts: np.ndarray | None, assignments: Tensor, slots: int, lead: int, width: int) -> np.ndarray:
+    """Sums of the rows of each slot in a table [lead + D, slots] whose first rows are still 0."""
+    cells = rows.columns + lead
+    cells *= slots
+    cells += np.repeat(assignments.numpy(), np.diff(rows.starts))
+    return np.bincount(cells, counts, (lead + width) * slots).astype(np.float64, copy=False).reshape(-1, slots)
+
+
+def _multinomial(family: Any, rows: Multinomial, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
+    table = _sums(rows, rows.counts, assignments, slots, 1, len(family.concentration))
+    table[1:] += family.concentration.numpy()[:, None]
+    table[0] = table[1:].sum(0)
+    return table
+
+
+def _poisson(family: Any, rows: Poisson, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
+    table = _sums(rows, rows.counts, assignments, slots, 2, len(family.shape))
+    table[2:] += family.shape.numpy()[:, None]
+    table[0] = table[2:].sum(0)
+    table[1] = float(family.rate) + np.bincount(assignments.numpy(), minlength=slots)
+    return table
+
+
+def _bernoulli(family: Any, rows: Bernoulli, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
+    table = _sums(rows, None, assignments, slots, 3, len(family.a))
+    size = table[2] = np.bincount(assignments.numpy(), minlength=slots)
+    step = max(1, 2**18 // slots)
+    for first in range(0, len(family.a), step):
+        a, b = rows.a[first : first + step, None], rows.b[first : first + step, None]
+        zeros = size - table[3 + first : 3 + first + step]
+        table[0] += np.log((b + zeros) / (a + b + size)).sum(0)
+        before = np.divide(b + zeros - 1, a + b + size - 1, out=np.ones_like(zeros), where=zeros > 0)
+        table[1] += np.log(before).sum(0)
+    return table
+
+
+def _nothing(family: Any, counts: Tensor) -> Tensor:
+    return torch.zeros_like(counts)
+
+
+_NONE = np.empty((0, 0))
+
+_FAMILIES: dict[type, Family] = {
+    SphericalGaussian: Family(
+        lambda family, data: Spherical(_NONE, _centred(family, data), float(family.variance)),
+        _spherical,
+        lambda family, counts: _shrinkage(family, counts, -1),
+    ),
+    DiagonalGaussian: Family(
+        lambda family, data: Diagonal(_NONE, _centred(family, data)), _diagonal, _diagonal_normalizer
+    ),
+    FullGaussian: Family(lambda family, data: Full(_NONE, _centred(family, data)), _full, _full_normalizer),
+    MultinomialDirichlet: Family(lambda family, data: Multinomial(_NONE, *_with_totals(data)), _multinomial, _nothing),
+    PoissonGamma: Family(lambda family, data: Poisson(_NONE, *_with_totals(data)), _poisson, _nothing),
+    BernoulliBeta: Family(
+        lambda family, data: Bernoulli(_NONE, *_compressed(data)[:2], family.a.numpy(), family.b.numpy()),
+        _bernoulli,
+        _nothing,
+    ),
+}

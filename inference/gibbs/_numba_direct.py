@@ -1,21 +1,22 @@
 """The direct assignment scan compiled: one loop over the steps, specialised by the type of the family's state.
 
-What a family says of its components is that of the collapsed scan (`_numba_scan`). Inner loops run over the slots.
+What a family says of its components is that of the collapsed scan (`_numba_family`). Inner loops run over the slots.
 """
 
 import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from ._numba_scan import _INNER, _OPTIONS, _clear, log_predictives, shift
+from ..compiled import entry, inner
+from ._numba_family import log_predictives
+from ._numba_moves import choose, move_row, outcome
 
-__all__ = ["Chains", "fill_weights", "scan"]
+__all__ = ["Chains", "fill_logits", "scan"]
 
 
 class Chains(NamedTuple):
-    """What `direct._Slots` has of the state sequences, as arrays."""
+    """What `direct` has of the state sequences, as arrays."""
 
     rows: np.ndarray  # [N] position among the observed steps, -1: missing
     first: np.ndarray  # [N + 1] whether a sequence starts; true at the end
@@ -26,15 +27,18 @@ class Chains(NamedTuple):
     entering: np.ndarray  # [capacity, capacity] the same by k
     exits: np.ndarray  # [capacity] n_k.
     base: np.ndarray  # [capacity], the slot `free` has the weight of all states without steps
+    free: int
+    prior: tuple[float, float]  # alpha, rho
+    tables: tuple[np.ndarray, np.ndarray, np.ndarray]  # log_margin, log_new, log_alone as in `_numba_scan.Partition`
 
 
-@njit(**_INNER)
+@inner
 def _neighbours(first, states, start, t):
     """State before t, or the start row; state after t, or -1."""
     return start if first[t] else states[t - 1], -1 if first[t + 1] else states[t + 1]
 
 
-@njit(**_INNER)
+@inner
 def _move(sizes, leaving, entering, exits, before, k, after, sign):
     """Add or take away a step in state k with the moves into and out of it."""
     sizes[k] += sign
@@ -48,7 +52,7 @@ def _move(sizes, leaving, entering, exits, before, k, after, sign):
         exits[k] += sign
 
 
-@njit(**_INNER)
+@inner
 def _offsets(counts, urn, used):
     """What the log predictive of a slot owes to the number of its observed steps."""
     offsets = np.empty(used)
@@ -57,7 +61,7 @@ def _offsets(counts, urn, used):
     return offsets
 
 
-@njit(**_INNER)
+@inner
 def _fill_prior(leaving, entering, exits, base, before, after, prior, weights):
     """Weights of the moves into and out of a step, which are not counted."""
     alpha, rho = prior
@@ -75,7 +79,7 @@ def _fill_prior(leaving, entering, exits, base, before, after, prior, weights):
         weights[before] = (leaving[before, before] + scale * base[before]) * again / (exits[before] + 1.0 + alpha)
 
 
-@njit(**_INNER)
+@inner
 def _fill_logits(state, row, own, counts, urn, offsets, free, logits):
     """log p(x_row | the other steps of each slot); 0 if the step is missing."""
     if row < 0:
@@ -90,7 +94,7 @@ def _fill_logits(state, row, own, counts, urn, offsets, free, logits):
         logits[own] = logits[free]
 
 
-@njit(**_INNER)
+@inner
 def _add_margins(t, own, alone, free, tables, logits, weights):
     """Hyperplanes, and the weight that goes back to the rest if step t was alone in its state."""
     log_margin, log_new, log_alone = tables
@@ -104,11 +108,11 @@ def _add_margins(t, own, alone, free, tables, logits, weights):
         logits[free] += log_alone[1]
 
 
-@njit(cache=True, **_OPTIONS)
-def fill_weights(state, chains, t, free, prior, urn, tables, logits, weights):
+@entry
+def fill_logits(state, chains, urn, t, logits):
     """Log weights [capacity] of the slots for step t; the slot `free` stands for a new state."""
-    rows, first, states, sizes, counts, leaving, entering, exits, base = chains
-    own, offsets = states[t], _offsets(counts, urn, len(logits))
+    rows, first, states, sizes, counts, leaving, entering, exits, base, free, prior, tables = chains
+    own, offsets, weights = states[t], _offsets(counts, urn, len(logits)), np.empty(len(logits))
     before, after = _neighbours(first, states, len(sizes), t)
     _move(sizes, leaving, entering, exits, before, own, after, -1)
     _fill_prior(leaving, entering, exits, base, before, after, prior, weights)
@@ -119,18 +123,16 @@ def fill_weights(state, chains, t, free, prior, urn, tables, logits, weights):
         logits[k] += math.log(weights[k])
 
 
-@njit(cache=True, **_OPTIONS)
-def scan(state, chains, position, order, uniforms, free, prior, urn, tables):
+@entry
+def scan(state, chains, urn, position, order, uniforms):
     """Visit order[position:] until a state opened or closed, or the components must be computed anew (stale).
 
     Returns (position to go on from, slot opened or -1, slot closed or -1, stale). Step t goes to slot k with weight
     weights[k] exp(logits[k]).
     """
-    rows, first, states, sizes, counts, leaving, entering, exits, base = chains
-    used = free + 1
-    for k in range(used, len(sizes)):
-        if sizes[k] > 0:
-            used = k + 1
+    # taken apart once: inside the loop it costs more than the rest of a visit
+    rows, first, states, sizes, counts, leaving, entering, exits, base, free, prior, tables = chains
+    used = _count_used(sizes, free)
     logits, weights, offsets = np.empty(used), np.empty(used), _offsets(counts, urn, used)
     while position < len(order):
         t = order[position]
@@ -141,32 +143,31 @@ def scan(state, chains, position, order, uniforms, free, prior, urn, tables):
         _fill_prior(leaving, entering, exits, base, before, after, prior, weights)
         _fill_logits(state, row, own, counts, urn, offsets, free, logits)
         _add_margins(t, own, sizes[own] == 0, free, tables, logits, weights)
-        chosen = _draw(logits, weights, uniforms[t])
-        opened, closed, stale = -1, -1, False
-        if sizes[own] == 0 and chosen != own:
-            closed = own
-        if chosen == free:
-            opened = free
-            if closed >= 0:  # it leaves a state of its own for a new one: the same slot serves
-                opened = chosen = own
+        drawn = _draw(logits, weights, uniforms[t])
+        chosen, opened, closed = outcome(own, drawn, free, sizes[own] == 0)
         _move(sizes, leaving, entering, exits, before, chosen, after, 1)
+        stale = False
         if chosen != own:
             states[t] = chosen
             if row >= 0:
-                counts[own] -= 1
-                if counts[own] == 0:
-                    _clear(state.components, own)
-                else:
-                    stale = shift(state, row, own, -1.0)
-                shift(state, row, chosen, 1.0)
-                counts[chosen] += 1
+                stale = move_row(state, row, own, chosen, counts)
                 offsets[own], offsets[chosen] = urn[counts[own]], urn[counts[chosen]]
         if stale or opened + closed > -2:
             return position, opened, closed, stale
     return position, -1, -1, False
 
 
-@njit(**_INNER)
+@inner
+def _count_used(sizes, free):
+    """So many slots hold all states and the free one."""
+    used = free + 1
+    for k in range(used, len(sizes)):
+        if sizes[k] > 0:
+            used = k + 1
+    return used
+
+
+@inner
 def _draw(logits, weights, uniform):
     """Inverse CDF of the law with weights exp(logits) times `weights`, which it overwrites."""
     top = -np.inf
@@ -181,15 +182,7 @@ def _draw(logits, weights, uniform):
         # smaller ones vanish in the rounding of the sum
         weights[k] = weights[k] * math.exp(gap) if gap > _NEGLIGIBLE else 0.0
         total += weights[k]
-    level = uniform * total
-    chosen = -1
-    for k in range(len(logits)):
-        if weights[k] > 0.0:
-            chosen = k
-            level -= weights[k]
-            if level < 0.0:
-                break
-    return chosen
+    return choose(weights, uniform * total)
 
 
 _SMALL = 1e-20

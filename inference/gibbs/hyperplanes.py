@@ -14,42 +14,71 @@ could open a component with are the same before and after, each move is a draw f
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...models.base import Model
+from ...models.data import Data
+from ...models.distributions.sampling import normals
+from ..collectives import all_sum, own_stream
 from ..ridge import soft_ridge
+from .elliptical_slice import elliptical_slice
 
-__all__ = ["NUM_RESERVED", "Reservoir", "draw_from_prior", "draw_hyperplanes", "fill_reservoir", "refresh_reservoir"]
+__all__ = [
+    "NUM_RESERVED",
+    "Reservoir",
+    "draw_from_prior",
+    "draw_hyperplanes",
+    "fill_reservoir",
+    "refresh_reservoir",
+    "slide_rejecting",
+    "take_reserved",
+]
 
 NUM_RESERVED = 100
 
 
 def draw_hyperplanes(
-    features: Tensor, assignments: Tensor, weights: Tensor, model: Any, generator: torch.Generator
+    features: Tensor, assignments: Tensor, weights: Tensor, model: Model, generator: torch.Generator
 ) -> Tensor:
     """Hyperplanes [K, P, 1] given the component [N] of every point; any label below 0 is of none of them.
 
     For every pair (n, k) an omega_nk given y_nk and f_nk = eta_k^T a_n, then
-    eta_k ~ N(A_k^-1 B_k, A_k^-1),   A_k = I / nu^2 + sum_n precision_nk a_n a_n^T,   B_k = sum_n shift_nk a_n.
+    eta_k ~ N(A_k^-1 B_k, A_k^-1),   A_k = I / nu^2 + sum_n precision_nk a_n a_n^T,   B_k = sum_n shift_nk a_n;
+    of a loss without omega: elliptical slice steps.
     """
     if not weights.numel():
         return weights
-    labels = torch.arange(len(weights), device=weights.device)
     parts = []
-    for k in labels.split(max(1, _PAIRS // len(features))):
+    for k in torch.arange(len(weights), device=weights.device).split(max(1, _PAIRS // len(features))):
+        if not model.loss.is_augmented:
+            parts.append(_slide(features, assignments, k, weights[k], model, generator))
+            continue
         scores = features @ weights[k].squeeze(-1).T
         sides = torch.where(assignments.unsqueeze(1) == k, 1.0, -1.0).to(scores)
-        precision, shift = model.loss.augment(scores, sides, generator)
+        precision, shift = model.loss.augment(scores, sides, own_stream(generator))
         pairs = precision.unsqueeze(-1), shift.unsqueeze(-1)
         ridge = soft_ridge(features, *pairs, torch.ones_like(scores), weight_scale=model.weight_scale)
         parts.append(ridge.draw(generator))
     return torch.cat(parts)
 
 
+def _slide(
+    features: Tensor, assignments: Tensor, labels: Tensor, weights: Tensor, model: Model, generator: torch.Generator
+) -> Tensor:
+    """Elliptical slice steps of the hyperplanes [B, P, 1] of some labels [B]."""
+
+    def log_likelihood(planes: Tensor, which: Tensor) -> Tensor:
+        scores = (features @ planes.squeeze(-1).T).double()
+        sides = torch.where(assignments.unsqueeze(1) == labels[which], 1.0, -1.0).to(scores)
+        return all_sum(model.loss.log_factor(scores.unsqueeze(-1), sides.unsqueeze(-1)).sum((0, 2)))
+
+    return elliptical_slice(weights, model.weight_scale, log_likelihood, generator, num_steps=_NUM_STEPS)
+
+
 def fill_reservoir(
-    features: Tensor, model: Any, generator: torch.Generator, *, size: int = NUM_RESERVED, num_steps: int = 50
+    features: Tensor, model: Model, generator: torch.Generator, *, size: int = NUM_RESERVED, num_steps: int = 50
 ) -> Tensor:
     """Hyperplanes [A, P, 1] near draws from G, by `num_steps` steps each."""
     P = features.shape[1]
@@ -59,8 +88,8 @@ def fill_reservoir(
     return weights
 
 
-def refresh_reservoir(reservoir: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
-    """One step for some of the reserved hyperplanes, taken at random; new ones where components took many."""
+def refresh_reservoir(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
+    """One step for some of the reserved hyperplanes [A, P, 1], taken at random; new ones where components took many."""
     if len(reservoir) < NUM_RESERVED // 2:
         new = fill_reservoir(features, model, generator, size=NUM_RESERVED - len(reservoir))
         reservoir = torch.cat([reservoir, new])
@@ -71,59 +100,48 @@ def refresh_reservoir(reservoir: Tensor, features: Tensor, model: Any, generator
     return refreshed
 
 
-def _step(weights: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
-    """One Gibbs step by omega and one slice step for hyperplanes [A, P, 1], both of which leave G invariant."""
-    nobody = torch.full((len(features),), -1, device=features.device)
-    return _slide(draw_hyperplanes(features, nobody, weights, model, generator), features, model, generator)
-
-
-def _slide(weights: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
-    """An elliptical slice step (Murray, Adams & MacKay 2010) for each of the hyperplanes [A, P, 1].
+def _step(weights: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
+    """A draw given omega and one elliptical slice step for hyperplanes [A, P, 1], both of which leave G invariant.
 
     A step by omega moves a hyperplane by about (c N)^(-1/2), but where many rejected points keep their margin G is
     about nu wide.
     """
-    if not weights.numel():
-        return weights
-    like: dict[str, Any] = {"generator": generator, "device": weights.device}
-
-    def log_rejection(planes: Tensor) -> Tensor:
-        scores = features @ planes.squeeze(-1).T
-        return model.loss.log_factor(scores.double().unsqueeze(-1), scores.new_tensor(-1.0)).sum((0, 2))
-
-    num_planes, double = len(weights), torch.float64
-    other = model.weight_scale * torch.randn(weights.shape, dtype=weights.dtype, **like)
-    level = log_rejection(weights) + torch.log1p(-torch.rand(num_planes, dtype=double, **like))
-    angle = 2 * math.pi * torch.rand(num_planes, dtype=weights.dtype, **like)
-    low, high, moved = angle - 2 * math.pi, angle.clone(), weights.clone()
-    waiting = torch.arange(num_planes, device=weights.device)
-    for _ in range(_MOST_SHRINKS):
-        at = angle[waiting].view(-1, 1, 1)
-        proposal = weights[waiting] * at.cos() + other[waiting] * at.sin()
-        accepted = log_rejection(proposal) >= level[waiting]
-        moved[waiting[accepted]] = proposal[accepted]
-        waiting = waiting[~accepted]
-        if not len(waiting):
-            break
-        below = angle[waiting] < 0
-        low[waiting] = torch.where(below, angle[waiting], low[waiting])
-        high[waiting] = torch.where(below, high[waiting], angle[waiting])
-        uniforms = torch.rand(len(waiting), dtype=weights.dtype, **like)
-        angle[waiting] = low[waiting] + (high[waiting] - low[waiting]) * uniforms
-    return moved
+    nobody = torch.full((len(features),), -1, device=features.device)
+    weights = draw_hyperplanes(features, nobody, weights, model, generator)
+    return slide_rejecting(weights, features, model, generator)
 
 
-def draw_from_prior(reservoir: Tensor, features: Tensor, model: Any, generator: torch.Generator) -> Tensor:
-    """Hyperplanes from N(0, nu^2 I) in place of those reserved: the paper's births, under which no law is invariant."""
-    shape = NUM_RESERVED, *reservoir.shape[1:]
-    like: dict[str, Any] = {"generator": generator, "dtype": features.dtype, "device": features.device}
-    return model.weight_scale * torch.randn(shape, **like)
+def slide_rejecting(weights: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
+    """An elliptical slice step for each of the hyperplanes [A, P, 1], all of which reject every point of [N, P]."""
+
+    def log_likelihood(planes: Tensor, which: Tensor) -> Tensor:
+        scores = (features @ planes.squeeze(-1).T).double().unsqueeze(-1)
+        return all_sum(model.loss.log_factor(scores, scores.new_tensor(-1.0)).sum((0, 2)))
+
+    return elliptical_slice(weights, model.weight_scale, log_likelihood, generator)
+
+
+def draw_from_prior(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
+    """Hyperplanes [A, P, 1] from N(0, nu^2 I) in place of those reserved: the paper's births, under which no law is
+    invariant."""
+    return model.weight_scale * normals((NUM_RESERVED, *reservoir.shape[1:]), generator, features)
+
+
+def take_reserved(
+    reservoir: Tensor, number: int, features: Tensor, model: Model, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Hyperplanes [M, P, 1] for M new components, taken at random, and those that are left."""
+    if number > len(reservoir):
+        more = fill_reservoir(features, model, generator, size=number - len(reservoir))
+        reservoir = torch.cat([reservoir, more])
+    order = torch.randperm(len(reservoir), generator=generator, device=reservoir.device)
+    return reservoir[order[:number]], reservoir[order[number:]]
 
 
 class Reservoir:
     """The A reserved hyperplanes in the middle of a scan; changed in place."""
 
-    def __init__(self, reserved: Tensor, data: Any, model: Any) -> None:
+    def __init__(self, reserved: Tensor, data: Data, model: Model) -> None:
         self.data, self.model = data, model
         self.weights = reserved  # [A, P, 1]
         self.gains = self._gains(reserved)  # h(f) [A, N]
@@ -157,6 +175,6 @@ class Reservoir:
         return self.model.log_margin(scores.T.unsqueeze(-1), features.new_ones(1)).contiguous()
 
 
-_MOST_SHRINKS = 100  # the bracket then has no width left
 _PAIRS = 2**22  # of a point and a hyperplane, in memory at a time
 _NUM_REFRESHED = 20
+_NUM_STEPS = 3  # an ellipse step moves less than a draw given omega

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ...models.priors import Hyper
+
 __all__ = ["PartitionState", "SequenceState"]
 
 
@@ -18,7 +20,7 @@ class PartitionState:
 
     assignments: Tensor  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
     weights: Tensor  # [K, P, C]; blocked: [T, P, C]
-    concentration: Tensor  # [] alpha
+    hyper: Hyper  # hyperparameters of the prior, each [] float64
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where components repel; see `hyperplanes`
 
 
@@ -32,6 +34,5 @@ class SequenceState:
     states: Tensor  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
     weights: Tensor  # [K, P, C]; blocked: [T, P, C]
     base: Tensor  # [K + 1] float64, beta_1..beta_K and the weight of all other states
-    concentration: Tensor  # [] float64, alpha
-    top_concentration: Tensor  # [] float64, gamma
+    hyper: Hyper  # "concentration" (alpha) and "top_concentration" (gamma), each [] float64
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where states repel; see `hyperplanes`

@@ -12,9 +12,11 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from ...models.sparse import SparseRows, group_sums
+from ..collectives import all_sum
 from .problem import Problem
 
-__all__ = ["all_costs", "component_sums", "nearest_components", "own_scores"]
+__all__ = ["all_costs", "component_sums", "nearest_components"]
 
 
 def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,31 +39,20 @@ def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
     return result
 
 
-def own_scores(problem: Problem, assignments: Tensor, weights: Tensor) -> Tensor:
-    """Scores [N, C] of every point under the classifiers of its own component."""
-    features = problem.data.features
-    scores = features.new_empty(len(features), weights.shape[2])
-    rows_of_weights = weights.mT.contiguous()
-    step = _chunk_rows(features, weights.shape[1] * weights.shape[2])
-    for start in range(0, len(features), step):
-        rows = slice(start, start + step)
-        own = rows_of_weights.index_select(0, assignments[rows])
-        torch.sum(own.mul_(features[rows].unsqueeze(1)), 2, out=scores[rows])
-    return scores
-
-
-def component_sums(X: Tensor, assignments: Tensor, num_components: int) -> tuple[Tensor, Tensor]:
+def component_sums(X: Tensor | SparseRows, assignments: Tensor, num_components: int) -> tuple[Tensor, Tensor]:
     """Sums [K, D] of the rows of every component, and numbers of rows [K], in double precision."""
     counts = torch.bincount(assignments, minlength=num_components).double()
-    sums = torch.zeros(num_components, X.shape[1], dtype=torch.float64, device=X.device)
+    sums = X.new_zeros(num_components, X.shape[1], dtype=torch.float64)
     step = _chunk_rows(X, num_components) if X.is_cuda else _SUM_ROWS
     for start in range(0, len(X), step):
         sums += _sums(X[start : start + step].double(), assignments[start : start + step], num_components)
-    return sums, counts
+    return all_sum(sums), all_sum(counts)
 
 
-def _sums(X: Tensor, assignments: Tensor, num_components: int) -> Tensor:
+def _sums(X: Tensor | SparseRows, assignments: Tensor, num_components: int) -> Tensor:
     """A product of the [K, n] matrix of memberships with the rows; sparse on a CPU, where it is one pass over X."""
+    if isinstance(X, SparseRows):
+        return group_sums(X, assignments, num_components)
     if X.is_cuda:
         return torch.nn.functional.one_hot(assignments, num_components).to(X.dtype).T @ X
     if X.shape[1] == 1:  # building the sparse matrix would cost more
@@ -80,11 +71,14 @@ def _cost_chunks(problem: Problem, centers: Tensor, weights: Tensor) -> Iterator
     slope, offset = (problem.scale * slope).T.contiguous(), problem.scale * offset
     stacked = weights.transpose(0, 1).reshape(P, K * C)
     step = _chunk_rows(X, K * (1 + C))
-    buffer, scores = X.new_empty(step, K), X.new_empty(step, K * C)
+    buffer, scores = X.new_zeros(step, K), X.new_zeros(step, K * C)
     for start in range(0, N, step):
         rows = slice(start, min(N, start + step))
-        costs = buffer[: rows.stop - start]
-        torch.addmm(offset, X[rows], slope, alpha=-1, out=costs)
+        costs, points = buffer[: rows.stop - start], X[rows]
+        if isinstance(points, SparseRows):
+            torch.sub(offset, points @ slope, out=costs)
+        else:
+            torch.addmm(offset, points, slope, alpha=-1, out=costs)
         if C:
             score = torch.mm(features[rows], stacked, out=scores[: rows.stop - start])
             costs -= problem.log_margin(score.view(-1, K, C), targets[rows].unsqueeze(1))
@@ -96,7 +90,7 @@ def _argmin(costs: Tensor) -> Tensor:
     return costs.argmin(1) if costs.is_cuda else torch.from_numpy(costs.numpy().argmin(1))
 
 
-def _chunk_rows(X: Tensor, width: int) -> int:
+def _chunk_rows(X: Tensor | SparseRows, width: int) -> int:
     """Rows for which `width` numbers each fit a core's cache, or fill a GPU."""
     return max(1, min(len(X), (_GPU_NUMBERS if X.is_cuda else _CACHE_NUMBERS) // max(1, width)))
 

@@ -2,7 +2,7 @@
 
 One step minimizes the quadratic that majorizes the loss at the present scores (math/dp-mixtures, section 7). Majorizers
 keep the slack of a hinge away from zero, so the step itself may rise by a little: it is halved until it does not.
-Classes whose scores meet in one factor stall under such steps; they have the joint dual of `joint_dual`.
+Classes whose scores meet in one factor stall under such steps; they have the joint dual of `duals`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ...models.losses import CrammerSinger
+from ...models.scores import own_scores
+from ..duals import ascend, joint_hinge
 from ..ridge import segments, weighted_ridge
-from .assignment import component_sums, own_scores
-from .joint_dual import ascend
+from .assignment import component_sums
 from .problem import Problem
 
 __all__ = ["descend", "fit_classifiers", "summed_losses"]
@@ -25,12 +26,13 @@ def fit_classifiers(
     problem: Problem, assignments: Tensor, weights: Tensor, duals: Tensor, num_steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Classifiers [K, P, C] that cost no component more than `weights`; dual variables; summed losses [K]."""
-    scores = own_scores(problem, assignments, weights)
+    scores = own_scores(problem.data.features, weights, assignments)
     losses = summed_losses(problem, assignments, scores, len(weights))
+    hinge = joint_hinge(problem.model.loss)
     for step in range(num_steps if weights.numel() else 0):
         before = losses
-        if isinstance(problem.model.loss, CrammerSinger):
-            candidate, duals = _dual_step(problem, assignments, duals, len(weights))
+        if hinge is not None:
+            candidate, duals = _dual_step(problem, hinge, assignments, duals, len(weights))
             weights, scores, losses = descend(problem, assignments, weights, candidate, scores, losses)
         else:
             for columns in problem.model.loss.blocks(weights.shape[2]):
@@ -47,14 +49,16 @@ def majorizer_step(
 ) -> Tensor:
     """Classifiers [K, P, C] with `columns` at the minimum of the quadratic majorizer around the scores.
 
-    `width` blurs the scores, in units of the targets: a point that sits on the kink of a hinge has a majorizer so steep
-    that it would hold its component there, and the founder of a component often does.
+    `width` blurs the scores, in units of the targets, if the loss has an expectation: a point on the kink of a
+    hinge has a majorizer so steep that it would hold its component there, and the founder of one often does.
     """
     loss, targets = problem.model.loss, problem.data.targets
     reference = loss.reference(scores, targets, columns)
     shifted, target = scores[:, columns] - reference, targets[:, columns]
-    blur = (width * targets.abs().mean()) ** 2
-    observed = loss.expect(shifted, blur.expand_as(shifted), target) if width else loss.majorize(shifted, target)
+    if width and loss.has_expectation:
+        observed = loss.expect(shifted, (width * problem.target_size).square().expand_as(shifted), target)
+    else:
+        observed = loss.majorize(shifted, target)
     candidate = weights.clone()
     candidate[:, :, columns] = weighted_ridge(
         problem.data.features,
@@ -70,15 +74,18 @@ def majorizer_step(
 def descend(
     problem: Problem, assignments: Tensor, weights: Tensor, candidate: Tensor, scores: Tensor, losses: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Move each component's classifiers towards the candidate, by half as far as long as it would cost more."""
+    """Move each component's classifiers [K, P, C] towards the candidate, by half as far as long as it would cost more.
+
+    They come back with their scores [N, C] and summed losses [K].
+    """
     step = weights.new_ones(len(weights))
-    move = own_scores(problem, assignments, candidate) - scores
-    cost = losses + _ridge(problem, weights)
+    move = own_scores(problem.data.features, candidate, assignments) - scores
+    cost = losses + problem.ridge(weights)
     for _ in range(_HALVINGS):
         moved = torch.lerp(weights, candidate, step[:, None, None])
         moved_scores = scores + step[assignments].unsqueeze(1) * move
         moved_losses = summed_losses(problem, assignments, moved_scores, len(weights))
-        worse = moved_losses + _ridge(problem, moved) > cost
+        worse = moved_losses + problem.ridge(moved) > cost
         if not worse.any():
             return moved, moved_scores, moved_losses
         step = torch.where(worse, step / 2, step)
@@ -98,20 +105,21 @@ def summed_losses(problem: Problem, assignments: Tensor, scores: Tensor, num_com
     return component_sums(loss.unsqueeze(1), assignments, num_components)[0].squeeze(1)
 
 
-def _dual_step(problem: Problem, assignments: Tensor, duals: Tensor, num_components: int) -> tuple[Tensor, Tensor]:
-    """Classifiers [K, P, C] after some steps of the joint dual, and the dual variables [N, C]."""
-    order, bounds = segments(assignments, num_components)
+def _dual_step(
+    problem: Problem, loss: CrammerSinger, assignments: Tensor, duals: Tensor, num_components: int
+) -> tuple[Tensor, Tensor]:
+    """Classifiers [K, P, C] after some steps of the joint dual, and the dual variables [N, C], 0 without a label."""
+    data, (order, bounds) = problem.data, segments(assignments, num_components)
+    labelled = ~data.targets.isnan().any(1)
     duals, columns = duals.clone(), []
     for first, last in pairwise(bounds):
         own = order[first:last]
-        features, targets = problem.data.features[own], problem.data.targets[own]
-        weights, duals[own] = ascend(features, targets, duals[own], problem.model.loss, problem.model.weight_scale)
+        own = own[labelled[own]]
+        weights, duals[own] = ascend(
+            data.features[own], data.targets[own], duals[own], loss, problem.model.weight_scale
+        )
         columns.append(weights)
     return torch.stack(columns), duals
-
-
-def _ridge(problem: Problem, weights: Tensor) -> Tensor:
-    return weights.double().square().sum((1, 2)) / (2 * problem.model.weight_scale**2)
 
 
 _HALVINGS = 10

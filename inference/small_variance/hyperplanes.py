@@ -8,40 +8,39 @@ R0 is the least cost of one that rejects every point, what a component without p
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from ...models.base import Model
+from ...models.losses import PseudoObservation
+from ...models.scores import scores as scores_of
+from ..collectives import all_sum
 from ..ridge import soft_ridge
 
 __all__ = ["fit_hyperplanes", "hyperplane_costs"]
 
 
-def hyperplane_costs(features: Tensor, assignments: Tensor, weights: Tensor, model: Any) -> Tensor:
-    """SVM_k [K] in double precision; any label below 0 is of none of the components."""
+def hyperplane_costs(features: Tensor, assignments: Tensor, weights: Tensor, model: Model) -> Tensor:
+    """SVM_k [K] of weights [K, P, 1] over features [N, P], in double precision; any label [N] below 0 is of none."""
     if not weights.numel():
         return torch.zeros(len(weights), dtype=torch.float64, device=features.device)
-    scores = features @ weights.squeeze(-1).T
+    scores = scores_of(features, weights).squeeze(-1)
     losses = -model.loss.log_factor(scores, _sides(assignments, scores)).sum(0, dtype=torch.float64)
-    return losses + weights.double().square().sum((1, 2)) / (2 * model.weight_scale**2)
+    return all_sum(losses) + weights.double().square().sum((1, 2)) / (2 * model.weight_scale**2)
 
 
 def fit_hyperplanes(
-    features: Tensor, assignments: Tensor, weights: Tensor, model: Any, *, num_steps: int
+    features: Tensor, assignments: Tensor, weights: Tensor, model: Model, *, num_steps: int
 ) -> tuple[Tensor, Tensor]:
-    """Weights [K, P, 1] that cost no component more than those given, and their costs [K].
+    """Weights [K, P, 1] that cost no component more than those given, and their costs [K]; assignments [N].
 
-    A step minimizes the quadratic that majorizes the loss at the present scores, blurred at first so that no point
-    holds its hyperplane on the kink of a hinge; it is halved as long as it costs more.
+    A step minimizes the quadratic that majorizes the loss at the present scores; it is halved as long as it costs more.
     """
     cost = hyperplane_costs(features, assignments, weights, model)
     before = cost
     for step in range(num_steps if weights.numel() else 0):
-        scores = features @ weights.squeeze(-1).T
-        sides = _sides(assignments, scores)
-        blur = torch.full_like(scores, _WIDTHS[step % len(_WIDTHS)] ** 2)
-        precision, shift = (part.unsqueeze(-1) for part in model.loss.expect(scores, blur, sides))
+        scores = scores_of(features, weights).squeeze(-1)
+        precision, shift = (part.unsqueeze(-1) for part in _majorizer(model, scores, assignments, step))
         ones = torch.ones_like(scores)
         target = soft_ridge(features, precision.expand(*scores.shape, 1), shift, ones, weight_scale=model.weight_scale)
         share = weights.new_ones(len(weights), 1, 1)
@@ -59,6 +58,14 @@ def fit_hyperplanes(
                 break
             before = cost
     return weights, cost
+
+
+def _majorizer(model: Model, scores: Tensor, assignments: Tensor, step: int) -> PseudoObservation:
+    """The quadratic around scores [N, K], blurred at first so that no point holds its hyperplane on a hinge's kink."""
+    sides = _sides(assignments, scores)
+    if not model.loss.has_expectation:
+        return model.loss.majorize(scores, sides)
+    return model.loss.expect(scores, torch.full_like(scores, _WIDTHS[step % len(_WIDTHS)] ** 2), sides)
 
 
 def _sides(assignments: Tensor, scores: Tensor) -> Tensor:

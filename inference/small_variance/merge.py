@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,28 +10,14 @@ from torch import Tensor
 from .assignment import all_costs, component_sums
 from .classifiers import fit_classifiers
 from .problem import Problem
+from .state import Descent, Parts
 
-if TYPE_CHECKING:
-    from .partition import PartitionState
-
-__all__ = ["Parts", "merge_components", "merge_once"]
+__all__ = ["merge_components", "merge_once"]
 
 
-class Parts(NamedTuple):
-    """What the objective needs of the points of each component."""
-
-    sums: Tensor  # [K, D] of the rows
-    counts: Tensor  # [K]
-    losses: Tensor  # [K] -log phi, summed
-
-    def rows(self, index: Tensor | list[int]) -> Parts:
-        """The parts of some components."""
-        return Parts(self.sums[index], self.counts[index], self.losses[index])
-
-
-def merge_components(state: PartitionState, parts: Parts, problem: Problem) -> tuple[PartitionState, Parts]:
+def merge_components(state: Descent, parts: Parts, problem: Problem) -> tuple[Descent, Parts]:
     """Merge the best disjoint pairs, again and again, until no merge lowers the objective."""
-    while len(state.centers) > 1:
+    while state.num_components > 1:
         state, parts, gains = merge_once(state, parts, problem)
         if not gains:
             break
@@ -40,27 +25,32 @@ def merge_components(state: PartitionState, parts: Parts, problem: Problem) -> t
 
 
 def merge_once(
-    state: PartitionState, parts: Parts, problem: Problem, most: int | None = None, least_gain: float = 0.0
-) -> tuple[PartitionState, Parts, list[float]]:
-    """Merge the best disjoint pairs, at most so many, that lower the objective by more than `least_gain`; the gains."""
+    state: Descent, parts: Parts, problem: Problem, most: int | None = None, least_gain: float = 0.0
+) -> tuple[Descent, Parts, list[float]]:
+    """Merge the best disjoint pairs, at most so many, that lower the objective by more than `least_gain`; the gains.
+
+    Each merge is refunded Lambda(K) - Lambda(K - 1), K after the merges before.
+    """
     pairs = _near_pairs(state.centers, problem)
-    gains, centers, weights, joint = _merged(pairs, state, parts, problem)
-    chosen, used = list[int](), set[int]()
-    for index in gains.argsort(descending=True).tolist():
-        if not gains[index] > least_gain or len(chosen) == most:
+    savings, centers, weights, joint = _merged(pairs, state, parts, problem)
+    chosen, gains, used = list[int](), list[float](), set[int]()
+    refund = problem.next_price(state.penalty, state.num_components - 1)
+    for index in savings.argsort(descending=True).tolist():
+        gain = float(savings[index]) + refund
+        if not gain > least_gain or len(chosen) == most:
             break
         if used.isdisjoint(pair := pairs[index].tolist()):
             used.update(pair)
             chosen.append(index)
+            gains.append(gain)
+            refund = problem.next_price(state.penalty, state.num_components - 1 - len(chosen))
     if chosen:
         state, parts = _apply(pairs[chosen], state, parts, centers[chosen], weights[chosen], joint.rows(chosen))
-    return state, parts, gains[chosen].tolist()
+    return state, parts, gains
 
 
-def _merged(
-    pairs: Tensor, state: PartitionState, parts: Parts, problem: Problem
-) -> tuple[Tensor, Tensor, Tensor, Parts]:
-    """By how much each pair [M, 2] would lower the objective, and the component that it would become.
+def _merged(pairs: Tensor, state: Descent, parts: Parts, problem: Problem) -> tuple[Tensor, Tensor, Tensor, Parts]:
+    """By how much each pair [M, 2] would lower the objective, its refund apart, and the component that it would become.
 
     Its divergence follows from the sums of rows. Its classifier is the better one of the two; the pairs for which that
     looks best are fitted again, so that every gain can be had.
@@ -71,8 +61,8 @@ def _merged(
     centers = problem.centers(sums, counts)
     weights, losses = _better_classifier(first, second, state, problem)
     apart = problem.charges(state.centers, state.weights) + parts.losses
-    apart += problem.divergences(parts.sums, parts.counts, state.centers) + state.penalty
-    saved = apart[first] + apart[second] - problem.divergences(sums, counts, centers) - state.penalty
+    apart = apart + problem.divergences(parts.sums, parts.counts, state.centers)
+    saved = apart[first] + apart[second] - problem.divergences(sums, counts, centers)
     gains = saved - problem.charges(centers, weights) - losses
     if weights.numel():
         for index in gains.topk(min(_NUM_FITS, len(gains))).indices.tolist():
@@ -86,7 +76,7 @@ def _merged(
     return gains, centers, weights, Parts(sums, counts, losses)
 
 
-def _better_classifier(first: Tensor, second: Tensor, state: PartitionState, problem: Problem) -> tuple[Tensor, Tensor]:
+def _better_classifier(first: Tensor, second: Tensor, state: Descent, problem: Problem) -> tuple[Tensor, Tensor]:
     """For each pair of components the classifier [M, P, C] that costs less on both, and its summed losses [M]."""
     weights = state.weights
     if not weights.numel():
@@ -95,15 +85,15 @@ def _better_classifier(first: Tensor, second: Tensor, state: PartitionState, pro
     cross, _ = component_sums(
         losses, state.assignments, len(weights)
     )  # [K, K]: points of the row, classifier of the column
-    ridge = weights.double().square().sum((1, 2)) / (2 * problem.model.weight_scale**2)
+    ridge = problem.ridge(weights)
     options = torch.stack([cross[first, k] + cross[second, k] for k in (first, second)])
     best = (options + torch.stack([ridge[first], ridge[second]])).argmin(0)
     return weights[torch.where(best == 0, first, second)], options.gather(0, best.unsqueeze(0)).squeeze(0)
 
 
 def _apply(
-    pairs: Tensor, state: PartitionState, parts: Parts, centers: Tensor, weights: Tensor, joint: Parts
-) -> tuple[PartitionState, Parts]:
+    pairs: Tensor, state: Descent, parts: Parts, centers: Tensor, weights: Tensor, joint: Parts
+) -> tuple[Descent, Parts]:
     """Each pair's first component becomes the merged one, its second disappears."""
     keep, drop = pairs.T
     K, device = len(state.centers), state.centers.device

@@ -7,21 +7,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...models.priors.dirichlet_process import farthest_first_penalty
 from .assignment import all_costs
+from .descent import assign, fit_components, init, sweep
 from .merge import merge_once
-from .partition import assign, fit_components, init, sweep
 from .problem import Problem
 
-__all__ = ["joint_penalty", "single_penalty"]
+__all__ = ["farthest_first", "joint_penalty", "single_penalty"]
 
 
 def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator) -> float:
     """Between what the last of `num_components` components saves and what one more would save (geometric mean).
 
-    With L_K the objective of K components without their penalty, K of them are best where
-    L_K - L_{K+1} < penalty < L_{K-1} - L_K. Both savings are the costs of merges, down from twice as many components so
-    that none is missed. Savings grow in proportion to the number of rows, of which at most 20 000 are looked at.
+    With L_K the objective of K components without their price, K of them are best where L_K - L_{K+1} is less than the
+    price of one more, and L_{K-1} - L_K more than that of the last. Both savings are the costs of merges, down from
+    twice as many components so that none is missed. They grow in proportion to the rows; at most 20 000 are seen.
     """
     sample = problem
     if problem.num_data > _MOST_ROWS:
@@ -33,15 +32,17 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
         state = replace(state, grows=True, settled=False)
     state, parts = fit_components(state, sample, 1)
     above = below = 0.0
-    while (spare := len(state.centers) - num_components) > 0:
+    while (spare := state.num_components - num_components) > 0:
         state, parts, gains = merge_once(state, parts, sample, most=max(1, spare // 2), least_gain=-torch.inf)
         above = -gains[-1]
-    if len(state.centers) > 1:
+    if state.num_components > 1:
         *_, gains = merge_once(state, parts, sample, most=1, least_gain=-torch.inf)
         below = -gains[0]
+    alone = float((assign(state, sample)[1] - sample.founding).max())  # at which no point opens a component for itself
     least = _LEAST * float(state.objective)
     above, below = max(above, least), max(below, least) if below else 4 * above
-    return (above * below) ** 0.5 * problem.num_data / sample.num_data
+    price = (above * below) ** 0.5 * problem.num_data / sample.num_data
+    return _asking(problem, max(price, alone), num_components)
 
 
 def single_penalty(problem: Problem, num_components: int) -> float:
@@ -51,22 +52,38 @@ def single_penalty(problem: Problem, num_components: int) -> float:
     The components are founded farthest first (math/dp-mixtures, section 8) and then fitted: founders are extreme
     points, whose distances would say more about the spread of the components than about their separation.
     """
-    state, founders = init(problem, 0.0), list[Tensor]()
-
-    def cost_of(index: int | None) -> Tensor:
-        if index is None:
-            return all_costs(problem, state.centers, state.weights)[0]
-        founders.append(torch.tensor(index, device=problem.X.device))
-        return all_costs(problem, *problem.founders(founders[-1].unsqueeze(0)))[0]
-
-    farthest_first_penalty(cost_of, num_components, problem.founding)
-    centers, weights = problem.founders(torch.stack(founders))
+    state = init(problem, 0.0)
+    centers, weights = problem.founders(farthest_first(problem, num_components))
+    least = _LEAST * float(state.objective) / problem.num_data
     state = replace(state, centers=centers, weights=weights)
     for _ in range(_NUM_FITS):
         state, _ = fit_components(assign(state, problem)[0], problem, 1)
     present, missing = _largest_savings(problem, state.centers, state.weights)
-    least = _LEAST * float(init(problem, 0.0).objective) / problem.num_data
-    return (max(present, least) * max(missing, least)) ** 0.5
+    return _asking(problem, (max(present, least) * max(missing, least)) ** 0.5, num_components)
+
+
+def farthest_first(problem: Problem, num_components: int) -> Tensor:
+    """Points [K]: again and again the one that costs most beyond a component of its own, which it then founds.
+
+    The first is measured from the centre of all points (Kulis & Jordan 2012).
+    """
+    whole = init(problem, 0.0)
+    cost, founders = all_costs(problem, whole.centers, whole.weights)[0], list[Tensor]()
+    for _ in range(num_components):
+        founders.append((cost - problem.founding).argmax())
+        cost = torch.minimum(cost, all_costs(problem, *problem.founders(founders[-1].unsqueeze(0)))[0])
+    return torch.stack(founders)
+
+
+def _asking(problem: Problem, price: float, num_components: int) -> float:
+    """The penalty at which one more component beside so many costs `price`: by bisection where prices fall with K."""
+    low = high = price
+    while problem.next_price(high, num_components) < price * (1 - _PRECISION):
+        low, high = high, 2 * high
+    while high - low > _PRECISION * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if problem.next_price(middle, num_components) < price else (low, middle)
+    return high
 
 
 def _largest_savings(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[float, float]:
@@ -86,3 +103,4 @@ _MOST_ROWS = 20_000
 _NUM_SWEEPS = 8
 _NUM_FITS = 3
 _LEAST = 1e-6
+_PRECISION = 1e-9

@@ -1,58 +1,79 @@
 """What stays fixed while the small-variance objective of a mixture is minimized.
 
-    L = sum_k [penalty + |eta_k|^2 / (2 nu^2) + scale w D(row, mu_k)]
+    L = Lambda(K) + sum_k [|eta_k|^2 / (2 nu^2) + scale w D(row, mu_k)]
       + sum_n [-log phi(y_n | eta_{z_n} . a_n) + scale D(x_n, mu_{z_n})]             (math/dp-mixtures, section 7)
 
-(row, w) is the pseudo-observation of a smoothed family, w = 0 for the others.
+Lambda(K) is what the prior asks for K components, penalty K for a Dirichlet process. (row, w) is the pseudo-observation
+of a smoothed family, w = 0 for the others. A missing target has no loss.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
-from ...models.likelihoods.base import Likelihood
-from ...models.mixture import Data
+from ...models.base import Model
+from ...models.data import Data
+from ...models.likelihoods import ExponentialFamily
+from ...models.sparse import SparseRows
+from ..collectives import all_sum
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "require_divergence"]
+
+
+def require_divergence(model: Model) -> None:
+    """Raise NotImplementedError on a family without a small-variance limit."""
+    family = type(model.likelihood)
+    if not issubclass(family, ExponentialFamily):
+        raise NotImplementedError(
+            f"{family.__name__} is no ExponentialFamily: SmallVariance needs its divergence (`coordinates`, "
+            "`divergence_terms`, `divergence_base`, `centers`). Fit with NUTS or Autoguide, which need no conjugacy."
+        )
 
 
 @dataclass(frozen=True)
 class Problem:
     """The data in the coordinates of the divergence, and what a point costs in a component of its own."""
 
-    model: Any  # resolved
+    model: Model  # resolved
     data: Data
     scale: float
-    X: Tensor  # [N, D] rows in the likelihood's coordinates
+    X: Tensor | SparseRows  # [N, D] rows in the likelihood's coordinates
     base: Tensor  # [N] scale * base(x_n), which makes D(x_n, x_n) = 0
     founding: Tensor  # [N] what a point costs in a component of its own, without the penalty
+    target_size: Tensor  # [] mean |y| of the known targets
     row: Tensor | None  # [D] the pseudo-observation
     row_weight: float
 
     @classmethod
-    def of(cls, model: Any, data: Data, scale: float) -> Self:
+    def of(cls, model: Model, data: Data, scale: float) -> Self:
         """The problem of a resolved model."""
-        X = model.likelihood.coordinates(data.X).contiguous()
-        base = scale * model.likelihood.divergence_base(X)
-        row, weight = model.likelihood.pseudo_observation()
-        problem = cls(model, data, scale, X, base, torch.zeros_like(base), row, weight)
-        return replace(problem, founding=problem._founding_costs())
+        family = cast(ExponentialFamily, model.likelihood)
+        X = family.coordinates(data.X).contiguous()
+        known = all_sum((~data.targets.isnan()).sum())
+        target_size = all_sum(data.targets.abs().nansum()) / known.clamp(min=1)
+        square = data.features.square().sum(1, keepdim=True)
+        _, cost = model.loss.one_point(model.weight_scale**2 * square, data.targets)
+        founding = cost.sum(1) + scale * family.founding_divergence(X)
+        base = scale * family.divergence_base(X)
+        return cls(model, data, scale, X, base, founding, target_size, *family.pseudo_observation())
 
     @property
-    def likelihood(self) -> Likelihood:
-        return self.model.likelihood
+    def likelihood(self) -> ExponentialFamily:
+        """The model's family, whose divergence counts."""
+        return cast(ExponentialFamily, self.model.likelihood)
 
     @property
     def num_data(self) -> int:
+        """N."""
         return len(self.X)
 
     def rows(self, index: Tensor) -> Problem:
-        """The problem of some of the points."""
-        taken = {name: getattr(self, name)[index] for name in ("X", "base", "founding")}
+        """The problem of some of the points [M]."""
+        taken: dict[str, Any] = {"X": self.X[index], "base": self.base[index], "founding": self.founding[index]}
         return replace(self, data=self.data.rows(index), **taken)
 
     def without_divergence(self) -> Problem:
@@ -71,20 +92,36 @@ class Problem:
             sums, counts = sums + self.row_weight * self.row, counts + self.row_weight
         return self.likelihood.centers(sums, counts).to(self.X.dtype)
 
+    # -- what a partition costs ------------------------------------------------------------------------------------
+
+    def price(self, penalty: Tensor | float, num_components: int) -> float:
+        """Lambda(K) of a penalty []: what K components cost."""
+        return float(self.model.prior.price(float(penalty), num_components))
+
+    def next_price(self, penalty: Tensor | float, num_components: int) -> float:
+        """Lambda(K + 1) - Lambda(K) of a penalty []: what one more component beside K costs."""
+        return self.price(penalty, num_components + 1) - self.price(penalty, num_components)
+
+    def ridge(self, weights: Tensor) -> Tensor:
+        """|eta_k|^2 / (2 nu^2) [K] of weights [K, P, C], in double precision."""
+        return weights.double().square().sum((1, 2)) / (2 * self.model.weight_scale**2)
+
     def charges(self, centers: Tensor, weights: Tensor) -> Tensor:
-        """What each component [K] costs beside its points and the penalty, in double precision."""
-        charges = weights.double().square().sum((1, 2)) / (2 * self.model.weight_scale**2)
-        if self.row is not None:
-            divergence = self.likelihood.divergence(self.row.unsqueeze(0), centers).squeeze(0)
-            charges = charges + self.scale * self.row_weight * divergence
-        return charges
+        """What each component [K] costs beside its points and its price, in double precision."""
+        return self.ridge(weights) + self.smoothing(centers)
+
+    def smoothing(self, centers: Tensor) -> Tensor | float:
+        """What each centre [K] pays for the pseudo-observation."""
+        if self.row is None:
+            return 0.0
+        return self.scale * self.row_weight * self.likelihood.divergence(self.row.unsqueeze(0), centers).squeeze(0)
 
     def divergences(self, sums: Tensor, counts: Tensor, centers: Tensor) -> Tensor:
         """scale * summed divergence [K] of the rows of each component, from their sums; without the base."""
         slope, offset = self.likelihood.divergence_terms(centers.double())
         return self.scale * (counts * offset - (sums * slope).sum(1))
 
-    # -- components of one point ---------------------------------------------------------------------------------
+    # -- components of one point -----------------------------------------------------------------------------------
 
     def founders(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The best centres [M, D] and classifiers [M, P, C] of components that hold one point each."""
@@ -92,22 +129,10 @@ class Problem:
         square = features.square().sum(1, keepdim=True)
         score, _ = self.model.loss.one_point(self.model.weight_scale**2 * square, self.data.targets[index])
         direction = features / square.clamp(min=torch.finfo(square.dtype).tiny)
-        centers = self.centers(self.X[index].double(), self.X.new_ones(len(index)).double())
-        return centers, direction.unsqueeze(2) * score.unsqueeze(1)
+        return self.founding_centers(index), direction.unsqueeze(2) * score.unsqueeze(1)
 
-    def _founding_costs(self) -> Tensor:
-        square = self.data.features.square().sum(1, keepdim=True)
-        _, cost = self.model.loss.one_point(self.model.weight_scale**2 * square, self.data.targets)
-        cost = cost.sum(1)
-        if self.row is None:
-            return cost
-        for rows in torch.arange(self.num_data, device=cost.device).split(_CHUNK):
-            centers = self.centers(self.X[rows].double(), self.X.new_ones(len(rows)).double())
-            slope, offset = self.likelihood.divergence_terms(centers)
-            own = self.base[rows] + self.scale * (offset - (self.X[rows] * slope).sum(1))
-            smoothing = self.likelihood.divergence(self.row.unsqueeze(0), centers).squeeze(0)
-            cost[rows] += own + self.scale * self.row_weight * smoothing
-        return cost
-
-
-_CHUNK = 2**14
+    def founding_centers(self, index: Tensor) -> Tensor:
+        """The best centres [M, D] of components that hold one point each."""
+        rows = self.X[index].double()
+        rows = rows.dense() if isinstance(rows, SparseRows) else rows
+        return self.centers(rows, rows.new_ones(len(rows)))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...models.losses.base import Loss, PseudoObservation
+from ...models.scores import scores
 from ..ridge import Ridge
 
 __all__ = ["Sides", "blend", "expect_sides"]
@@ -31,13 +32,11 @@ class Sides(NamedTuple):
 
 def expect_sides(features: Tensor, classifiers: Ridge, loss: Loss) -> Sides:
     """Expected pseudo-observations and bounds of both sides, from features [N, P]."""
-    T, P, C = classifiers.mean.shape
-    scores = (features @ classifiers.mean.transpose(0, 1).reshape(P, T * C)).view(len(features), T, C)
-    variance = classifiers.score_variance(features)
-    one = torch.ones_like(scores)
-    positive, negative = loss.expect(scores, variance, one), loss.expect(scores, variance, -one)
-    rejection = loss.expected_log_factor(scores, variance, -one).sum(-1)
-    gain = loss.expected_log_factor(scores, variance, one).sum(-1) - rejection
+    mean, variance = scores(features, classifiers.mean), classifiers.score_variance(features)
+    one = torch.ones_like(mean)
+    positive, negative = loss.expect(mean, variance, one), loss.expect(mean, variance, -one)
+    rejection = loss.expected_log_factor(mean, variance, -one).sum(-1)
+    gain = loss.expected_log_factor(mean, variance, one).sum(-1) - rejection
     return Sides(positive, negative, gain, rejection)
 
 

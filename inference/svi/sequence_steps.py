@@ -1,7 +1,7 @@
 """Stochastic natural gradients for the truncated infinite hidden Markov models: minibatches of sequences, or of blocks.
 
 A step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013); the updates are those of
-`sequence`. A block of one long sequence is smoothed with a margin on both sides (Foti et al. 2014).
+`sequence_factors`. A block of one long sequence is smoothed with a margin on both sides (Foti et al. 2014).
 Source: math/discriminative-clustering, section 12.
 """
 
@@ -9,55 +9,46 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...models.sequence import Sequences, StateSpace
-from ..markov import smooth
-from ..ridge import safe_cholesky
+from ..collectives import all_sum, own_stream
+from ..markov import filter_states, smooth
+from .factors import move
 from .hyperplanes import blend
-from .partition import _natural
-from .sequence import (
-    SequenceState,
+from .sequence_factors import (
+    VariationalSequence,
     emissions,
     kl,
-    log_weight,
     update_classifiers,
     update_components,
     update_factors,
     update_paths,
-    update_rows,
 )
+from .sequence_rows import update_rows
+from .steps import Minibatch
 
-__all__ = ["Minibatch", "block", "extrapolate", "first_steps", "minibatch", "stochastic_sweep", "update_owned_paths"]
-
-
-class Minibatch(NamedTuple):
-    """Sequences that stand for all, or a block of one long sequence with a margin on both sides of it."""
-
-    data: Sequences
-    scale: float  # all sequences or blocks, for each one here
-    owned: slice  # the steps that count, with the transition into each of them
-    at_start: bool = True  # the first step starts a sequence
+__all__ = ["block", "extrapolate", "first_steps", "minibatch", "stochastic_sweep", "update_owned_paths"]
 
 
-def minibatch(data: Sequences, size: int, generator: torch.Generator) -> Minibatch:
+def minibatch(data: Sequences, size: int, generator: torch.Generator) -> Minibatch[Sequences]:
     """`size` of several sequences, or one block of `size` steps of a single one with `_BUFFER` more on either side.
 
     Messages are cut off at the ends of the buffer, where every state may enter; statistics are unbiased otherwise.
     """
-    like: dict[str, Any] = {"generator": generator, "device": data.X.device}
+    like: dict[str, Any] = {"generator": own_stream(generator), "device": data.X.device}
     num_sequences = len(data.lengths)
     if num_sequences > 1:
         chosen = torch.randperm(num_sequences, **like)[:size].tolist()
-        batch = data.sequences(chosen)
-        return Minibatch(batch, num_sequences / len(chosen), slice(0, batch.num_data))
+        return Minibatch(data.sequences(chosen), num_sequences / len(chosen))
     num_blocks = math.ceil(data.num_data / size)
     return block(data, int(torch.randint(num_blocks, (), **like)), size, _BUFFER)
 
 
-def block(data: Sequences, index: int, size: int, buffer: int) -> Minibatch:
+def block(data: Sequences, index: int, size: int, buffer: int) -> Minibatch[Sequences]:
     """Block number `index` of one sequence."""
     begin, end = index * size, min((index + 1) * size, data.num_data)
     first, last = max(0, begin - buffer), min(data.num_data, end + buffer)
@@ -65,14 +56,16 @@ def block(data: Sequences, index: int, size: int, buffer: int) -> Minibatch:
     return Minibatch(_windows(data, [first], last - first), scale, slice(begin - first, end - first), first == 0)
 
 
-def update_owned_paths(state: SequenceState, batch: Minibatch, model: StateSpace) -> SequenceState:
+def update_owned_paths(
+    state: VariationalSequence, batch: Minibatch[Sequences], model: StateSpace
+) -> VariationalSequence:
     """`update_paths` for the steps that a minibatch owns; all else in the state is as if there were no other steps.
 
     Owned steps are in copies of the states, of the same weights: the moves into copies are those that count. The log
     normalizer is that of the owned steps given those before them.
     """
-    data, own = batch.data, batch.owned
-    if own == slice(0, data.num_data) and batch.at_start:
+    data, (begin, end, _) = batch.data, batch.owned.indices(batch.data.num_data)
+    if batch.at_start and (begin, end) == (0, data.num_data):
         return update_paths(state, data, model)
     sides, emission = emissions(state, data, model)
     log_rows, T = state.expected_log_rows, model.truncation
@@ -80,54 +73,43 @@ def update_owned_paths(state: SequenceState, batch: Minibatch, model: StateSpace
     if not batch.at_start:
         start = torch.zeros_like(start)  # every state may enter
     owned = torch.zeros(data.num_data, dtype=torch.bool, device=emission.device)
-    owned[own] = True
+    owned[begin:end] = True
     both = [emission.masked_fill(steps.unsqueeze(1), -torch.inf) for steps in (owned, ~owned)]
     smoothed = smooth(start.repeat(2), transition.repeat(2, 2), torch.cat(both, 1), data.lengths)
     moves = smoothed.transitions[:T, T:] + smoothed.transitions[T:, T:]
     counts = torch.cat([moves, smoothed.starts[T:].unsqueeze(0)])
-    until, before = (log_weight(start, transition, emission[:end]) for end in (own.stop, own.start))
+    until, before = (_log_weight(start, transition, emission[:step]) for step in (end, begin))
     log_normalizer = until - before
-    kept, r = owned[data.steps], smoothed.marginals[:, T:].to(data.X)
+    kept, r = owned[data.steps], smoothed.marginals[:, T:].to(data.X.dtype)
     precision, shift = blend(sides, r[data.steps])
-    bound = log_normalizer + sides.rejection[kept].sum(dtype=torch.float64) - kl(state, model)
+    bound = all_sum(log_normalizer + sides.rejection[kept].sum(dtype=torch.float64)) - kl(state, model)
     kept = kept.to(precision).view(-1, 1, 1)
     return replace(
         state,
         responsibilities=r,
-        counts=counts,
+        counts=all_sum(counts),
         precision=kept * precision,
         shift=kept * shift,
         bound=bound,
-        step=state.step + 1,
     )
 
 
 def stochastic_sweep(
-    state: SequenceState, batch: Minibatch, model: StateSpace, *, delay: float, forgetting: float
-) -> SequenceState:
-    """Natural parameters move by rho = (t + delay)^-forgetting towards the optimum of a batch that stands for all.
+    state: VariationalSequence, batch: Minibatch[Sequences], model: StateSpace, rho: float
+) -> VariationalSequence:
+    """Natural parameters move by rho towards the optimum of a batch that stands for all.
 
     For the rows, it is the expected transitions that move; sticks, alpha and gamma then follow as in a full sweep.
     The recorded bound is the batch's estimate at the factors from before the step.
     """
-    rho = (state.step + 1 + delay) ** -forgetting
-    local = update_owned_paths(state, batch, model)
+    local, penalty = update_owned_paths(state, batch, model), kl(state, model)
     target = update_classifiers(update_components(_scaled(local, batch.scale), batch.data, model), batch.data, model)
-    gram, linear = (torch.lerp(*pair, rho) for pair in zip(_natural(local), _natural(target), strict=True))
-    tril = safe_cholesky(gram)
-    penalty = kl(state, model)
     moved = replace(
-        local,
-        hyperparameters=torch.lerp(local.hyperparameters, target.hyperparameters, rho),
+        move(local, target, rho),
         counts=torch.lerp(state.counts, target.counts, rho),
-        mean=torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT,
-        precision_tril=tril,
-        responsibilities=local.responsibilities[:0],  # those of a minibatch are of no use to a full sweep
-        precision=local.precision[:0],
-        shift=local.shift[:0],
         bound=batch.scale * (local.bound + penalty) - penalty,
     )
-    return update_rows(moved, model)
+    return update_rows(moved, model.prior)
 
 
 def first_steps(data: Sequences, num_steps: int, generator: torch.Generator) -> Sequences:
@@ -143,16 +125,16 @@ def first_steps(data: Sequences, num_steps: int, generator: torch.Generator) -> 
     return data.sequences(order[: 1 + int((total < num_steps).sum())])
 
 
-def extrapolate(state: SequenceState, first: Sequences, model: StateSpace, data: Sequences) -> SequenceState:
+def extrapolate(
+    state: VariationalSequence, first: Sequences, model: StateSpace, num_data: int, num_sequences: int
+) -> VariationalSequence:
     """Factors as if the first steps stood for all: where stochastic steps start."""
-    scale, starts = data.num_data / first.num_data, len(data.lengths) / len(first.lengths)
-    scaled = _scaled(state, scale)
+    scaled, starts = _scaled(state, num_data / first.num_data), num_sequences / len(first.lengths)
     scaled = replace(scaled, counts=torch.cat([scaled.counts[:-1], starts * state.counts[-1:]]))
-    none = state.responsibilities[:0]
-    return replace(update_factors(scaled, first, model), responsibilities=none, step=0)
+    return update_factors(scaled, first, model).without_rows()
 
 
-def _scaled(state: SequenceState, scale: float) -> SequenceState:
+def _scaled(state: VariationalSequence, scale: float) -> VariationalSequence:
     """As if there were `scale` times as many steps like these."""
     return replace(
         state,
@@ -161,6 +143,13 @@ def _scaled(state: SequenceState, scale: float) -> SequenceState:
         precision=scale * state.precision,
         shift=scale * state.shift,
     )
+
+
+def _log_weight(start: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
+    """log of the total weight of all paths through these steps [], 0 without any."""
+    if not len(emission):
+        return emission.new_zeros(())
+    return filter_states(start, transition, emission, [len(emission)])[1].sum()
 
 
 def _windows(data: Sequences, begins: list[int], size: int) -> Sequences:

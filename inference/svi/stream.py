@@ -2,81 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ...models.arrays import as_features, as_labels
-from ...models.mixture import Data, Mixture
+from ...models.arrays import as_features, as_labels, as_sequences
+from ...models.data import Data
+from ...models.losses import Masked
+from ...models.mixture import Mixture
+from ...models.sequence import Sequences, StateSpace
+from ...models.sparse import SparseRows
 
-__all__ = ["NUM_FIRST", "Stream"]
+__all__ = ["Stream", "stream_points", "stream_sequences"]
 
-NUM_FIRST = 5_000  # rows from which a stochastic fit starts
-_NUM_DEFAULTS = 100_000  # rows that the defaults come from: enough for means and variances
+D = TypeVar("D")
 
 
 @dataclass
-class Stream:
-    """A loader of N points and the first of its rows, from which a fit starts."""
+class Stream(Generic[D]):
+    """A loader of N points or steps, and the first of them, from which a fit starts."""
 
     loader: DataLoader[Any]
-    model: Mixture  # resolved
-    first: Data
+    convert: Callable[[Any], D]  # of a batch
+    first: D
     num_data: int
-    batches: Iterator[Data] = field(init=False)
+    num_units: int  # points, or sequences
+    batches: Iterator[D] = field(init=False)
 
     def __post_init__(self) -> None:
         self.batches = self._endless()
 
-    @classmethod
-    def of(cls, loader: DataLoader[Any], model: Mixture) -> Self:
-        """Read the loader once: all labels, the number of rows, and the first rows for defaults from the data."""
-        inputs, targets, kept, total = [], [], 0, 0
-        for batch in loader:
-            X, y = _split(batch)
-            total += len(X)
-            if kept < _NUM_DEFAULTS:
-                inputs.append(X)
-                kept += len(X)
-            if y is not None:
-                targets.append(y)
-        if total < 2:
-            raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
-        X, y = torch.cat(inputs), torch.cat(targets) if targets else None
-        if y is not None and getattr(model, "classes", None) is None and model.loss.target == "sign":
-            model = model.replace(classes=as_labels(y, y, None)[1])
-        resolved = model.resolve(X, None if y is None else y[: len(X)])
-        first = slice(0, NUM_FIRST)
-        return cls(loader, resolved, resolved.data(X[first], None if y is None else y[first]), total)
-
     @property
     def X(self) -> Tensor:
-        return self.first.X
+        """The first rows [M, D]."""
+        X: Tensor = self.first.X  # type: ignore[attr-defined]
+        return X
 
-    def next(self) -> Data:
+    def next(self) -> D:
         """The next batch, from the start again after the last."""
         return next(self.batches)
 
-    def once(self) -> Iterator[Data]:
+    def once(self) -> Iterator[D]:
         """The batches of one pass."""
-        for batch in self.loader:
-            yield _as_data(batch, self.model)
+        return map(self.convert, self.loader)
 
-    def _endless(self) -> Iterator[Data]:
+    def _endless(self) -> Iterator[D]:
         while True:
             yield from self.once()
 
 
-def _as_data(batch: Any, model: Mixture) -> Data:
-    X, y = _split(batch)
-    return model.data(as_features(X, num_features=model.num_features), y)
+def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tuple[Mixture, Stream[Data]]:
+    """The resolved model and the stream of batches (X [n, D], y [n]) or (X [n, D],).
+
+    The loader is read once: all labels, the number of rows, and the first rows for defaults from the data. One missing
+    label anywhere is enough for a loss that allows them.
+    """
+    inputs, targets, total = list[Any](), list[Tensor](), 0
+    for X, y in map(_split, loader):
+        if total < _NUM_DEFAULTS:
+            inputs.append(as_features(X))
+        total += X.shape[0]
+        if y is not None:
+            targets.append(torch.as_tensor(y))
+    if total < 2:
+        raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
+    X, y = _stack(inputs), torch.cat(targets) if targets else None
+    signs = y is not None and model.loss.target == "sign" and "classes" in model.get_params(deep=False)
+    if signs and model.classes is None:  # all classes, not only those of the first rows
+        model = model.replace(classes=as_labels(y, y, None)[1])
+    model = model.resolve(X, None if y is None else y[: len(X)])
+    missing = y is not None and bool(model.targets(X.new_zeros(len(y), 0), y).isnan().any())
+    if missing and not isinstance(model.loss, Masked):
+        model = model.replace(loss=Masked(model.loss))
+
+    def convert(batch: Any) -> Data:
+        X, y = _split(batch)
+        return model.data(as_features(X, num_features=model.num_features), y)
+
+    first = model.data(X[:num_first], None if y is None else y[: len(X)][:num_first])
+    return model, Stream(loader, convert, first, total, total)
 
 
-def _split(batch: Any) -> tuple[Tensor, Tensor | None]:
-    if isinstance(batch, Tensor):
-        return batch, None
-    return batch[0], batch[1] if len(batch) > 1 else None
+def stream_sequences(
+    loader: DataLoader[Any], model: StateSpace, num_first: int
+) -> tuple[StateSpace, Stream[Sequences]]:
+    """The resolved model and the stream of batches (X [n, D], lengths) or (X [n, D],): whole sequences, or one.
+
+    The loader is read once: the number of steps and of sequences, and the first of them for defaults from the data.
+    """
+    inputs, joined, total, num_sequences = list[Tensor](), list[int](), 0, 0
+    for X, lengths in map(_split, loader):
+        _, sizes, _ = as_sequences(X, lengths)
+        if total < _NUM_DEFAULTS:
+            inputs.append(torch.as_tensor(X))
+            joined += sizes
+        total += sum(sizes)
+        num_sequences += len(sizes)
+    if total < 2:
+        raise ValueError(f"The DataLoader gives {total} steps; it must give at least 2.")
+    model, data = model.prepare(torch.cat(inputs), None, joined)
+    ends = torch.tensor(joined).cumsum(0)
+    first = data.sequences(list(range(1 + int((ends < num_first).sum())))) if ends[-1] > num_first else data
+
+    def convert(batch: Any) -> Sequences:
+        return model.data(*_split(batch))
+
+    return model, Stream(loader, convert, first, total, num_sequences)
+
+
+def _split(batch: Any) -> tuple[Any, Any]:
+    """(X, y or lengths, None without)."""
+    if isinstance(batch, tuple | list):
+        return batch[0], batch[1] if len(batch) > 1 else None
+    return batch, None
+
+
+def _stack(parts: list[Any]) -> Any:
+    """All rows [N, D] of some batches, dense or sparse."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts)
+    sizes = torch.cat([rows.starts.diff() for rows in parts])
+    starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    columns, values = (torch.cat([getattr(rows, name) for rows in parts]) for name in ("columns", "values"))
+    return SparseRows(starts, columns, values, parts[0].num_columns)
+
+
+_NUM_DEFAULTS = 100_000  # rows that the defaults come from: enough for means and variances

@@ -2,6 +2,17 @@
 
 from .inverse_gaussian import InverseGaussian, inverse_gaussian
 from .polya_gamma import PolyaGamma, polya_gamma
-from .sampling import draw
+from .sampling import draw, draw_categorical, log_dirichlet, log_gamma_draw, normals, uniforms
 
-__all__ = ["InverseGaussian", "PolyaGamma", "draw", "inverse_gaussian", "polya_gamma"]
+__all__ = [
+    "InverseGaussian",
+    "PolyaGamma",
+    "draw",
+    "draw_categorical",
+    "inverse_gaussian",
+    "log_dirichlet",
+    "log_gamma_draw",
+    "normals",
+    "polya_gamma",
+    "uniforms",
+]

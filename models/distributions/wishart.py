@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, transform_to
 from torch.types import _size
 
-__all__ = ["FromLogCholesky", "PrecisionMatrix", "PrecisionWishart", "cholesky", "log_diagonal"]
+from ..linalg import safe_cholesky
+
+__all__ = ["FromLogCholesky", "PrecisionMatrix", "PrecisionWishart", "log_diagonal"]
 
 
 class PrecisionMatrix(type(constraints.positive_definite)):  # type: ignore[misc]  # torch hides the class
@@ -39,7 +41,7 @@ class FromLogCholesky(Transform):
 
     def _inverse(self, y: Tensor) -> Tensor:
         rows, columns = torch.tril_indices(*y.shape[-2:], device=y.device)
-        entries = cholesky(y)[..., rows, columns]
+        entries = safe_cholesky(y, strict=False)[..., rows, columns]
         return torch.where(rows == columns, entries, 1.0).log() + torch.where(rows == columns, 0.0, entries)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
@@ -105,22 +107,9 @@ class PrecisionWishart(dist.TorchDistribution):
         half = self.df / 2
         trace = (self.factor.mT @ value @ self.factor).diagonal(dim1=-2, dim2=-1).sum(-1)
         log_normalizer = torch.mvlgamma(half, D) + half * D * math.log(2) - self.df * log_diagonal(self.factor)
-        return (self.df - D - 1) * log_diagonal(cholesky(value)) - trace / 2 - log_normalizer
-
-
-def cholesky(matrix: Tensor) -> Tensor:
-    """Lower Cholesky factor [..., D, D]; the diagonal is raised by as little as rounding makes necessary."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    jitter = matrix.shape[-1] * torch.finfo(matrix.dtype).eps
-    while info.any() and jitter < 1:
-        raised = torch.diag_embed(jitter * matrix.diagonal(dim1=-2, dim2=-1).abs())
-        again, info_again = torch.linalg.cholesky_ex(matrix + raised)
-        factor = torch.where(info[..., None, None] > 0, again, factor)
-        info = torch.where(info > 0, info_again, info)
-        jitter *= 10
-    return factor
+        return (self.df - D - 1) * log_diagonal(safe_cholesky(value, strict=False)) - trace / 2 - log_normalizer
 
 
 def log_diagonal(factor: Tensor) -> Tensor:
-    """Half the log determinant [...] of C C^T."""
+    """Half the log determinant [...] of C C^T, from factors C [..., D, D]."""
     return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .base import Likelihood, Parameters, Sample, hyperparameter
+from ..sparse import Rows, entries_sum
+from .base import Parameters, Sample
+from .counts import CountFamily
+from .hyperparameters import hyperparameter
 
 __all__ = ["BernoulliBeta"]
 
 
 @dataclass(eq=False)
-class BernoulliBeta(Likelihood):
+class BernoulliBeta(CountFamily):
     """Binary rows x [D], x_d ~ Bernoulli(p_d), with p_d ~ Beta(a_d, b_d).
 
     Parameters
@@ -31,30 +34,26 @@ class BernoulliBeta(Likelihood):
     a: Any = None
     b: Any = None
 
-    def resolve(self, X: Tensor) -> Self:
+    faults = (("negative", lambda x: x < 0), ("neither 0 nor 1", lambda x: (x != 0) & (x != 1)))
+    accepted = "0 and 1; binarize X, or use another family"
+
+    def resolve(self, X: Rows) -> Self:
         return self.replace(
             a=hyperparameter("a", self.a, 0.5, X, X.shape[1]),
             b=hyperparameter("b", self.b, 0.5, X, X.shape[1]),
         )
 
-    def check(self, X: Tensor) -> None:
-        wrong = (X != 0) & (X != 1)
-        if wrong.any():
-            row, column = torch.nonzero(wrong)[0].tolist()
-            value = X[row, column].item()
-            sign = "a negative value" if value < 0 else "a value that is neither 0 nor 1"
-            raise ValueError(
-                f"X has {sign}: {value} in row {row}, column {column}. BernoulliBeta accepts 0 and 1; "
-                "binarize X, or use another family."
-            )
-
     def prior(self) -> Tensor:
         return torch.cat([self.a, self.b])
 
-    def statistics(self, X: Tensor) -> Tensor:
-        return torch.cat([X, 1 - X], 1)
+    def spread(self, sums: Tensor, counts: Tensor) -> Tensor:
+        return torch.cat([sums, counts.unsqueeze(-1) - sums], -1)
 
-    def log_base_measure(self, X: Tensor) -> Tensor:
+    def linear(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        one, zero = natural.chunk(2, -1)
+        return one - zero, zero.sum(-1)
+
+    def log_base_measure(self, X: Rows) -> Tensor:
         return X.new_zeros(len(X))
 
     def log_partition(self, chi: Tensor) -> Tensor:
@@ -72,24 +71,27 @@ class BernoulliBeta(Likelihood):
     def distribution(self, parameters: Parameters) -> Distribution:
         return dist.Bernoulli(_inside(parameters["probs"]), validate_args=False).to_event(1)
 
-    def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
+    def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         return self.linear_log_density(X, _logs(parameters["probs"]))
 
-    def log_predictive(self, X: Tensor, chi: Tensor) -> Tensor:
+    def log_predictive(self, X: Rows, chi: Tensor) -> Tensor:
         """Bernoulli(a / (a + b)) in each column."""
         a, b = chi.chunk(2, -1)
         return self.linear_log_density(X, chi.log() - (a + b).log().repeat(1, 2))
 
-    def coordinates(self, X: Tensor) -> Tensor:
-        return X
+    def log_repeat(self, X: Rows) -> Tensor:
+        """(a + 1) / (a + b + 1) of a one, (b + 1) / (a + b + 1) of a zero."""
+        X, a, b = X.double(), self.a.double(), self.b.double()
+        ones = entries_sum(X, lambda x, gain: x * gain, torch.log((a + 1) / (b + 1)))
+        return ones + torch.log((b + 1) / (a + b + 1)).sum()
 
     def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
         """KL(Bernoulli(x) || Bernoulli(mu)), which is -x log mu - (1 - x) log(1 - mu) for binary x."""
         log_p, log_q = _logs(means).chunk(2, -1)
         return log_p - log_q, -log_q.sum(-1)
 
-    def divergence_base(self, X: Tensor) -> Tensor:
-        return (torch.xlogy(X, X) + torch.xlogy(1 - X, 1 - X)).sum(-1)
+    def potential(self, x: Tensor) -> Tensor:
+        return torch.xlogy(x, x) + torch.xlogy(1 - x, 1 - x)
 
     def pseudo_observation(self) -> tuple[Tensor, float]:
         """a + b copies of the prior mean a / (a + b): centre (a + sum of rows) / (a + b + their number)."""

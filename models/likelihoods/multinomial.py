@@ -16,13 +16,16 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.types import _size
 
-from .base import Likelihood, Parameters, Sample, check_counts, hyperparameter
+from ..sparse import Rows, entries_sum
+from .base import Parameters, Sample
+from .counts import CountFamily, finite_log, log_rising
+from .hyperparameters import hyperparameter
 
 __all__ = ["MultinomialDirichlet"]
 
 
 @dataclass(eq=False)
-class MultinomialDirichlet(Likelihood):
+class MultinomialDirichlet(CountFamily):
     """Rows of counts x [D] ~ Multinomial(sum x, p) with p ~ Dirichlet(concentration).
 
     The totals may differ between rows and are not modelled; a row of zeros fits every component equally.
@@ -34,21 +37,21 @@ class MultinomialDirichlet(Likelihood):
 
     concentration: Any = None
 
-    def resolve(self, X: Tensor) -> Self:
-        default = min(0.5, _TOTAL / X.shape[1])
+    def resolve(self, X: Rows) -> Self:
+        default = min(0.5, 50 / X.shape[1])
         return self.replace(concentration=hyperparameter("concentration", self.concentration, default, X, X.shape[1]))
-
-    def check(self, X: Tensor) -> None:
-        check_counts(X, type(self).__name__)
 
     def prior(self) -> Tensor:
         return self.concentration
 
-    def statistics(self, X: Tensor) -> Tensor:
-        return X
+    def spread(self, sums: Tensor, counts: Tensor) -> Tensor:
+        return sums
 
-    def log_base_measure(self, X: Tensor) -> Tensor:
-        return torch.lgamma(1 + X.sum(-1)) - torch.lgamma(1 + X).sum(-1)
+    def linear(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        return natural, natural.new_zeros(len(natural))
+
+    def log_base_measure(self, X: Rows) -> Tensor:
+        return torch.lgamma(1 + X.sum(-1)) - entries_sum(X, lambda x: torch.lgamma(1 + x))
 
     def log_partition(self, chi: Tensor) -> Tensor:
         return torch.lgamma(chi).sum(-1) - torch.lgamma(chi.sum(-1))
@@ -62,18 +65,31 @@ class MultinomialDirichlet(Likelihood):
     def distribution(self, parameters: Parameters) -> Distribution:
         return Counts(parameters["probs"])
 
-    def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
-        return self.linear_log_density(X, _log(parameters["probs"]))
+    def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
+        return self.linear_log_density(X, finite_log(parameters["probs"]))
 
-    def coordinates(self, X: Tensor) -> Tensor:
-        return X
+    def log_predictive(self, X: Rows, chi: Tensor) -> Tensor:
+        """prod_d (a_d)_{x_d} / (sum a)_{sum x} times the base measure, with rising factorials (a)_x."""
+        a, n = chi.double().sum(-1), X.sum(-1).double().unsqueeze(1)
+        gain = log_rising(X, chi) - torch.lgamma(a + n) + torch.lgamma(a)
+        return (gain + self.log_base_measure(X).unsqueeze(1)).to(X.dtype)
+
+    def log_repeat(self, X: Rows) -> Tensor:
+        """The same with a + x in place of a."""
+        X = X.double()
+        a, n = self.concentration.double(), X.sum(-1)
+        gain = entries_sum(X, lambda x, a: torch.lgamma(a + 2 * x) - torch.lgamma(a + x), a)
+        return gain - torch.lgamma(a.sum() + 2 * n) + torch.lgamma(a.sum() + n) + self.log_base_measure(X)
 
     def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
         """sum_d x_d log(x_d / (n mu_d)), n = sum x, for frequencies mu."""
-        return _log(means), means.new_zeros(len(means))
+        return finite_log(means), means.new_zeros(len(means))
 
-    def divergence_base(self, X: Tensor) -> Tensor:
-        return torch.xlogy(X, X).sum(-1) - torch.xlogy(X.sum(-1), X.sum(-1))
+    def potential(self, x: Tensor) -> Tensor:
+        return torch.xlogy(x, x)
+
+    def total_potential(self, total: Tensor) -> Tensor:
+        return -torch.xlogy(total, total)
 
     def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Pooled frequencies: rows weigh by their totals."""
@@ -102,7 +118,7 @@ class Counts(dist.TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         log_ways = torch.lgamma(1 + value.sum(-1)) - torch.lgamma(1 + value).sum(-1)
-        return log_ways + (value * _log(self.probs)).sum(-1)
+        return log_ways + (value * finite_log(self.probs)).sum(-1)
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
         if self.total_count is None:
@@ -116,11 +132,3 @@ class _Dirichlet(dist.Dirichlet):
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
         draws = super().rsample(sample_shape)
         return draws.clamp(min=torch.finfo(draws.dtype).tiny)
-
-
-def _log(probs: Tensor) -> Tensor:
-    """log p, finite at p = 0, so that 0 log 0 = 0."""
-    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
-
-
-_TOTAL = 50.0

@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .base import Likelihood, Parameters, Sample, check_counts, hyperparameter
+from ..sparse import Rows, entries_sum
+from .base import Parameters, Sample
+from .counts import CountFamily, finite_log, log_rising
+from .hyperparameters import column_sums, hyperparameter
 
 __all__ = ["PoissonGamma"]
 
 
 @dataclass(eq=False)
-class PoissonGamma(Likelihood):
+class PoissonGamma(CountFamily):
     """Rows of counts x [D], x_d ~ Poisson(r_d), with r_d ~ Gamma(shape_d, rate).
 
     Parameters
@@ -32,22 +35,23 @@ class PoissonGamma(Likelihood):
     shape: Any = None
     rate: Any = None
 
-    def resolve(self, X: Tensor) -> Self:
-        means = (X.sum(0, dtype=torch.float64) + 1) / (len(X) + 1)
+    def resolve(self, X: Rows) -> Self:
+        total, num_rows = column_sums(X)
+        means = (total + 1) / (num_rows + 1)
         rate = hyperparameter("rate", self.rate, 1 / means.mean(), X)
         return self.replace(shape=hyperparameter("shape", self.shape, rate * means, X, X.shape[1]), rate=rate)
-
-    def check(self, X: Tensor) -> None:
-        check_counts(X, type(self).__name__)
 
     def prior(self) -> Tensor:
         return torch.cat([self.shape, self.rate.reshape(1)])
 
-    def statistics(self, X: Tensor) -> Tensor:
-        return torch.cat([X, X.new_ones(len(X), 1)], 1)
+    def spread(self, sums: Tensor, counts: Tensor) -> Tensor:
+        return torch.cat([sums, counts.unsqueeze(-1)], -1)
 
-    def log_base_measure(self, X: Tensor) -> Tensor:
-        return -torch.lgamma(1 + X).sum(-1)
+    def linear(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        return natural[:, :-1], natural[:, -1]
+
+    def log_base_measure(self, X: Rows) -> Tensor:
+        return -entries_sum(X, lambda x: torch.lgamma(1 + x))
 
     def log_partition(self, chi: Tensor) -> Tensor:
         a, b = chi[..., :-1], chi[..., -1:]
@@ -63,25 +67,31 @@ class PoissonGamma(Likelihood):
     def distribution(self, parameters: Parameters) -> Distribution:
         return dist.Poisson(parameters["rate"], validate_args=False).to_event(1)
 
-    def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
+    def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         rate = parameters["rate"]
-        return self.linear_log_density(X, torch.cat([_log(rate), -rate.sum(-1, keepdim=True)], -1))
+        return self.linear_log_density(X, torch.cat([finite_log(rate), -rate.sum(-1, keepdim=True)], -1))
 
-    def coordinates(self, X: Tensor) -> Tensor:
-        return X
+    def log_predictive(self, X: Rows, chi: Tensor) -> Tensor:
+        """Negative binomial in each column: (a)_x b^a / (b + 1)^(a + x) / x!, with rising factorials (a)_x."""
+        a, b = chi[:, :-1].double(), chi[:, -1].double()
+        gain = log_rising(X, a) - a.sum(-1) * torch.log1p(1 / b) - X.sum(-1).double().unsqueeze(1) * torch.log(b + 1)
+        return (gain + self.log_base_measure(X).unsqueeze(1)).to(X.dtype)
+
+    def log_repeat(self, X: Rows) -> Tensor:
+        """The same with a + x, b + 1 in place of a, b."""
+        X, a, b = X.double(), self.shape.double(), self.rate.double() + 1
+        n = X.sum(-1)
+        gain = entries_sum(X, lambda x, a: torch.lgamma(a + 2 * x) - torch.lgamma(a + x), a)
+        gain = gain - (a.sum() + n) * torch.log1p(1 / b) - n * torch.log(b + 1)
+        return gain + self.log_base_measure(X)
 
     def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
         """sum_d x_d log(x_d / mu_d) - x_d + mu_d."""
-        return _log(means), means.sum(-1)
+        return finite_log(means), means.sum(-1)
 
-    def divergence_base(self, X: Tensor) -> Tensor:
-        return (torch.xlogy(X, X) - X).sum(-1)
+    def potential(self, x: Tensor) -> Tensor:
+        return torch.xlogy(x, x) - x
 
     def pseudo_observation(self) -> tuple[Tensor, float]:
         """`rate` copies of the prior mean: centre (shape + sum of rows) / (rate + their number)."""
         return self.shape / self.rate, self.rate.item()
-
-
-def _log(rate: Tensor) -> Tensor:
-    """log r, finite at r = 0, so that 0 log 0 = 0."""
-    return rate.clamp(min=torch.finfo(rate.dtype).tiny).log()

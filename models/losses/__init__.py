@@ -5,5 +5,19 @@ from .epsilon_insensitive import EpsilonInsensitive
 from .hinge import Hinge
 from .logistic import Logistic
 from .multiclass import CrammerSinger, OneVsRest
+from .squared_hinge import SquaredHinge
+from .student_t import StudentT
+from .wrapped import Masked
 
-__all__ = ["CrammerSinger", "EpsilonInsensitive", "Hinge", "Logistic", "Loss", "OneVsRest", "PseudoObservation"]
+__all__ = [
+    "CrammerSinger",
+    "EpsilonInsensitive",
+    "Hinge",
+    "Logistic",
+    "Loss",
+    "Masked",
+    "OneVsRest",
+    "PseudoObservation",
+    "SquaredHinge",
+    "StudentT",
+]

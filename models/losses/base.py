@@ -1,22 +1,23 @@
 """The interface of a margin loss on linear scores: one factor phi(y | f), read by every backend.
 
-Each backend turns the factor into a Gaussian pseudo-observation exp(-precision f^2 / 2 + shift f) of the score f:
-Gibbs draws the scale-mixture variable (`augment`), SVI takes its expectation (`expect`), the small-variance limit sets
-it to its limit (`majorize`). All methods act elementwise on scores of shape [..., C] and targets that broadcast with
-them: C = 1 for a binary or real target, C = L for L classes (targets -1 / +1), C = 0 for no target.
+`log_factor` alone makes a loss. Where it has a closed form as well, a backend turns the factor into a Gaussian
+pseudo-observation exp(-precision f^2 / 2 + shift f) of the score f: Gibbs draws the scale-mixture variable (`augment`;
+without it, it moves the weights by elliptical slice steps), SVI takes its expectation (`expect`; without it there is no
+SVI), and the small-variance limit sets it to its limit (`majorize`, which has a numerical default).
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..checks import require_number
 from ..config import Config
-from .tilted_normal import draw_interpolated, log_normal_density, normal_nodes
+from .tilted_normal import draw_interpolated, normal_rule
 
 __all__ = ["Loss", "PseudoObservation"]
 
@@ -29,12 +30,17 @@ class PseudoObservation(NamedTuple):
 
 
 class Loss(Config, ABC):
-    """A margin loss; `testing.check_loss` checks every method below against `log_factor`."""
+    """A margin loss; `testing.check_loss` checks every method that a loss has against its `log_factor`.
+
+    Methods act elementwise on scores [..., C] and targets that broadcast with them: C = 1 for a binary or real target,
+    C = L for L classes (targets -1 / +1), C = 0 for no target.
+    """
 
     is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over y
-    target: ClassVar[str] = (
-        "sign"  # "sign": a binary loss, targets -1 / +1; "real": a regression loss, targets as they are
-    )
+    target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "real": a regression loss, targets as they are
+    meets: ClassVar[bool] = False  # the scores of all classes meet in one factor, which has one column [..., 1]
+    positive_params: ClassVar[tuple[str, ...]] = ()  # parameters > 0, for `check`
+    nonnegative_params: ClassVar[tuple[str, ...]] = ()  # parameters >= 0
 
     # -- the definition ----------------------------------------------------------------------------------------
 
@@ -42,23 +48,77 @@ class Loss(Config, ABC):
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         """log phi(y | f), at most 0."""
 
-    # -- one reading for each backend --------------------------------------------------------------------------
+    def check(self, name: str = "loss") -> None:
+        """Raise ValueError if a parameter of the loss, which is known as `name`, is outside its domain."""
+        for key, value in self.get_params(deep=False).items():
+            if isinstance(value, Loss):
+                value.check(f"{name}__{key}")
+            elif key in (*self.positive_params, *self.nonnegative_params):
+                require_number(f"{name}__{key}", value, closed=key in self.nonnegative_params)
 
-    @abstractmethod
+    # -- what it offers ----------------------------------------------------------------------------------------
+
+    @property
+    def binary(self) -> bool:
+        """A loss of one score and a sign, which may be used one-versus-rest."""
+        return self.target == "sign" and not self.meets
+
+    @property
+    def is_augmented(self) -> bool:
+        """Given a draw of `augment` the factor is Gaussian in the score."""
+        return type(self).augment is not Loss.augment
+
+    @property
+    def has_expectation(self) -> bool:
+        """SVI has a closed bound: `expect` and `expected_log_factor`."""
+        return type(self).expect is not Loss.expect
+
+    # -- one reading for each backend; all but the last are optional ---------------------------------------------
+
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
         """Gibbs: the pseudo-observation at a draw of the augmentation variable given the score."""
+        raise NotImplementedError(
+            f"{type(self).__name__} is no known Gaussian scale mixture (`augment`): Gibbs moves its weights by "
+            "elliptical slice steps, and SmallVariance, NUTS and Autoguide need log_factor alone."
+        )
 
-    @abstractmethod
     def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
         """SVI: the pseudo-observation at the optimal q(omega) for a score of this mean and variance."""
+        raise NotImplementedError(self._no_expectation)
 
-    @abstractmethod
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
         """SVI: the lower bound of E log phi that the same q(omega) attains; quadratic in f around it."""
+        raise NotImplementedError(self._no_expectation)
 
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
-        """Small variance: the quadratic that touches `log_factor` at the score and lies below it elsewhere."""
-        return self.expect(score, torch.zeros_like(score), y)
+        """Small variance: the quadratic that touches `log_factor` at the score and lies below it elsewhere.
+
+        The default without `expect` touches but may cross, so that callers halve steps that cost more. Its precision is
+        the largest of -phi'' (by slopes a small step apart) and what keeps its top at most 0, as log phi is.
+        """
+        if self.has_expectation:
+            return self.expect(score, torch.zeros_like(score), y)
+        value, slope, curvature = self._tangent(score, y)
+        room = torch.maximum(-2 * value, _WIDTH * slope.abs()).clamp(min=torch.finfo(value.dtype).tiny)
+        precision = torch.maximum(curvature, slope.square() / room).clamp(min=_LEAST_PRECISION)
+        return PseudoObservation(precision, slope + precision * score)
+
+    def _tangent(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log phi, its derivative and minus its second derivative (of slopes _WIDTH apart), each [..., C]."""
+        score, y = torch.broadcast_tensors(score.detach(), y)
+        with torch.enable_grad():
+            leaf = torch.stack([score - _WIDTH, score, score + _WIDTH]).requires_grad_()
+            value = self.log_factor(leaf, y)
+            (slope,) = torch.autograd.grad(value.sum(), leaf)
+        return value[1].detach(), slope[1], (slope[0] - slope[2]) / (2 * _WIDTH)
+
+    @property
+    def _no_expectation(self) -> str:
+        other = "EpsilonInsensitive()" if self.target == "real" else "OneVsRest(Hinge())"
+        return (
+            f"{type(self).__name__} has no closed expectation (`expect`, `expected_log_factor`), which SVI needs: take "
+            f"another loss such as {other}, or Gibbs, SmallVariance, NUTS or Autoguide, which need log_factor alone."
+        )
 
     # -- one point alone: numerical, override where there is a closed form ---------------------------------------
 
@@ -68,9 +128,7 @@ class Loss(Config, ABC):
         The default is the trapezoid rule in f with step scale / 100: phi should not change much within a step.
         """
         scale, y = torch.broadcast_tensors(scale, y)
-        rows = zip(scale.reshape(-1, 1).split(_CHUNK), y.reshape(-1, 1).split(_CHUNK), strict=True)
-        log_integrals = [self._log_tilted(*row)[1].logsumexp(-1) for row in rows]
-        return (torch.cat(log_integrals) + math.log(_STEP)).view(y.shape) if log_integrals else y
+        return torch.cat([log_weights.logsumexp(-1) for _, log_weights in self._tilted(scale, y)]).view(y.shape)
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """A score from N(0, scale^2) phi(y | f) / (its integral): the first score of a component just opened.
@@ -78,8 +136,7 @@ class Loss(Config, ABC):
         The default interpolates the log density between nodes scale / 100 apart.
         """
         scale, y = torch.broadcast_tensors(scale, y)
-        rows = zip(scale.reshape(-1, 1).split(_CHUNK), y.reshape(-1, 1).split(_CHUNK), strict=True)
-        draws = [draw_interpolated(*self._log_tilted(*row), generator) for row in rows]
+        draws = [draw_interpolated(nodes, log_weights, generator) for nodes, log_weights in self._tilted(scale, y)]
         return scale * torch.cat(draws).view(y.shape)
 
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,17 +162,28 @@ class Loss(Config, ABC):
         """
         if self.target == "real":
             raise NotImplementedError(f"{type(self).__name__} has real targets, no classes: use predict(X).")
-        num_scores = scores.shape[-1]
-        if num_scores == 1:
-            signs = scores.new_tensor([[-1.0], [1.0]])
-        else:
-            signs = 2 * torch.eye(num_scores, dtype=scores.dtype, device=scores.device) - 1
-        return self.log_factor(scores.unsqueeze(-2), signs).sum(-1).softmax(-1)
+        if self.meets:
+            signs = 2 * torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device) - 1
+            return self.log_factor(scores.unsqueeze(-2), signs).squeeze(-1).softmax(-1)
+        positive = torch.ones_like(scores)
+        log_odds = self.log_factor(scores, positive) - self.log_factor(scores, -positive)
+        if scores.shape[-1] == 1:
+            log_odds = torch.cat([torch.zeros_like(log_odds), log_odds], -1)
+        return log_odds.softmax(-1)
 
-    def _log_tilted(self, scale: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Nodes g [G], and the log density [..., G] of N(g; 0, 1) phi(y | scale g); scale, y [..., 1]."""
-        nodes = normal_nodes(scale, _STEP)
-        return nodes, self.log_factor(scale * nodes, y) + log_normal_density(nodes)
+    def moderated(self, score_mean: Tensor, score_var: Tensor) -> Tensor:
+        """Scores [..., C] whose `probabilities` are near the expected ones of uncertain scores; default: the mean."""
+        return score_mean
+
+    def expected_probabilities(self, score_mean: Tensor, score_var: Tensor) -> Tensor:
+        """About E probabilities(f) [..., L] for scores of this mean and variance [..., C]."""
+        return self.probabilities(self.moderated(score_mean, score_var))
+
+    def _tilted(self, scale: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """For chunks of the entries of scale, y: nodes g [G], and log weights [n, G] of N(g; 0, 1) phi(y | scale g)."""
+        nodes, log_weights = normal_rule(scale, _STEP)
+        rows = zip(scale.reshape(-1, 1).split(_CHUNK), y.reshape(-1, 1).split(_CHUNK), strict=True)
+        return ((nodes, self.log_factor(width * nodes, target) + log_weights) for width, target in rows)
 
     # -- classes whose scores meet in one factor (Crammer-Singer) override these two -----------------------------
 
@@ -129,5 +197,7 @@ class Loss(Config, ABC):
 
 
 _STEP = 0.01  # of the trapezoid rule, in standard deviations
-_CHUNK = 1024  # rows of nodes in memory at a time
+_CHUNK = 128  # rows of nodes at a time, few enough for a cache
 _NUM_ZOOMS = 14  # to 16^-14 of the first radius
+_WIDTH = 1e-2  # in units of the score: a kink has the curvature of a parabola this wide
+_LEAST_PRECISION = 1e-6

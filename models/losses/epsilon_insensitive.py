@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from ..distributions.sampling import uniforms
 from .base import Loss, PseudoObservation
 from .hinge import draw_inverse_omega, hinge_optimum
 from .tilted_normal import log_linear_tail, log_normal_tail, log_survival_ratio, log_uniform, normal_excess, positive
@@ -18,7 +18,7 @@ __all__ = ["EpsilonInsensitive"]
 
 @dataclass
 class EpsilonInsensitive(Loss):
-    """phi(y | f) = exp(-2 c max(0, |y - f| - eps)), a product of two hinges, each with its own scale mixture.
+    """phi(y | f) = exp(-2 c max(0, |y - f| - eps)), two hinges of f [..., C], each with its own scale mixture.
 
     slack+ = y - f - eps, slack- = f - y - eps; given both omegas the factor is a pseudo-observation with
     precision c^2 (1/omega+ + 1/omega-) and shift c^2 ((y - eps)/omega+ + (y + eps)/omega-).
@@ -33,7 +33,9 @@ class EpsilonInsensitive(Loss):
     strength: float = 1.0
     epsilon: float = 0.1
 
-    target: ClassVar[str] = "real"
+    target = "real"
+    positive_params = ("strength",)
+    nonnegative_params = ("epsilon",)
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -2 * self.strength * torch.relu((y - score).abs() - self.epsilon)
@@ -57,7 +59,7 @@ class EpsilonInsensitive(Loss):
         """One of three pieces of f sign(y), each a truncated normal: below, inside and above the tube."""
         scale, y = torch.broadcast_tensors(positive(scale), y)
         cumulative = self._log_pieces(scale, y.abs()).softmax(-1).cumsum(-1)
-        level = torch.rand(y.shape, generator=generator, dtype=scale.dtype, device=scale.device)
+        level = uniforms(y.shape, generator)
         below, inside = level < cumulative[..., 0], level < cumulative[..., 1]
         near, far = y.abs() - self.epsilon, y.abs() + self.epsilon
         log_level = log_uniform(scale, generator)

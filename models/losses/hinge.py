@@ -16,7 +16,7 @@ __all__ = ["Hinge", "draw_inverse_omega", "hinge_optimum"]
 
 @dataclass
 class Hinge(Loss):
-    r"""phi(y | f) = exp(-2 c max(0, l - y f)), a Gaussian scale mixture in f (Polson & Scott 2011).
+    r"""phi(y | f) = exp(-2 c max(0, l - y f)), a Gaussian scale mixture in f [..., C] (Polson & Scott 2011).
 
     phi = int_0^inf (2 pi omega)^(-1/2) exp(-(omega + c slack)^2 / (2 omega)) d omega,   slack = l - y f
 
@@ -31,6 +31,8 @@ class Hinge(Loss):
 
     strength: float = 1.0
     margin: float = 1.0
+
+    positive_params = ("strength", "margin")
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -2 * self.strength * torch.relu(self.margin - y * score)
@@ -71,7 +73,7 @@ class Hinge(Loss):
 
 
 def draw_inverse_omega(violation: Tensor, generator: torch.Generator) -> Tensor:
-    """1 / omega of p(omega) prop. to omega^(-1/2) exp(-(omega - violation)^2 / (2 omega)), violation = c |slack| >= 0.
+    """1 / omega [...] of p(omega) prop. to omega^(-1/2) exp(-(omega - violation)^2 / (2 omega)), c |slack| >= 0 [...].
 
     At violation 0 the law has no mean; draws beyond 0.01 / eps of the dtype, which already pin the score to the kink
     within rounding, are cut there so that a Cholesky factorization survives them.
@@ -80,7 +82,7 @@ def draw_inverse_omega(violation: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def hinge_optimum(strength: float, margin: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """(f, cost) that minimize 2 c max(0, margin - f) + f^2 / (2 variance); margin >= 0, variance >= 0."""
+    """(f, cost), each [...], that minimize 2 c max(0, margin - f) + f^2 / (2 variance); margin, variance >= 0 [...]."""
     reach = 2 * strength * variance
     cost = torch.where(reach <= margin, 2 * strength * (margin - strength * variance), margin.square() / (2 * variance))
     return torch.minimum(reach, margin), cost

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..distributions.polya_gamma import polya_gamma
+from ..distributions.sampling import normals, uniforms
 from .base import Loss, PseudoObservation
 
 __all__ = ["Logistic"]
@@ -18,7 +18,7 @@ __all__ = ["Logistic"]
 
 @dataclass
 class Logistic(Loss):
-    """phi(y | f) = 1 / (1 + exp(-y f)), a Gaussian scale mixture in f (Polson, Scott & Windle 2013).
+    """phi(y | f) = 1 / (1 + exp(-y f)), a Gaussian scale mixture in f [..., C] (Polson, Scott & Windle 2013).
 
     phi = (1/2) exp(y f / 2) E exp(-omega f^2 / 2),   omega ~ PG(1, 0)
 
@@ -26,7 +26,7 @@ class Logistic(Loss):
     is that of Jaakkola & Jordan (2000).
     """
 
-    is_likelihood: ClassVar[bool] = True
+    is_likelihood = True
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return logsigmoid(y * score)
@@ -51,9 +51,8 @@ class Logistic(Loss):
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         scale, y = torch.broadcast_tensors(scale, y)
-        like: dict[str, Any] = {"generator": generator, "dtype": scale.dtype, "device": scale.device}
-        score = scale * torch.randn(scale.shape, **like)
-        return torch.where(torch.rand(scale.shape, **like) < torch.sigmoid(y * score), score, -score)
+        score = scale * normals(scale.shape, generator, scale)
+        return torch.where(uniforms(scale.shape, generator) < torch.sigmoid(y * score), score, -score)
 
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The optimum f solves y f = variance sigma(-y f): Newton in log(y f), monotone from above."""
@@ -65,6 +64,10 @@ class Logistic(Loss):
             log_score = log_score - excess / (1 + score * torch.sigmoid(score))
         score = log_score.exp()
         return y * score, score * (score / variance) / 2 - logsigmoid(score)
+
+    def moderated(self, score_mean: Tensor, score_var: Tensor) -> Tensor:
+        """E sigmoid(f) is about sigmoid(E f / sqrt(1 + pi var f / 8)) (MacKay 1992)."""
+        return score_mean / (1 + math.pi / 8 * score_var).sqrt()
 
 
 _NEWTON_STEPS = 8  # from the right of a convex function: exact to rounding for variances in 1e-30..1e30

@@ -8,64 +8,23 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..distributions.sampling import uniforms
 from .base import Loss, PseudoObservation
 from .hinge import Hinge
-from .tilted_normal import (
-    draw_hinge,
-    draw_interpolated,
-    log_hinge_integral,
-    log_normal_density,
-    log_uniform,
-    normal_excess,
-    normal_nodes,
-    positive,
-)
+from .tilted_normal import draw_hinge, draw_interpolated, log_hinge_integral, log_uniform, normal_excess, normal_rule
+from .wrapped import WrappedLoss
 
 __all__ = ["CrammerSinger", "OneVsRest"]
 
 
 @dataclass(eq=False)
-class OneVsRest(Loss):
-    """L independent binary losses, with target +1 at the class of the point and -1 elsewhere; factors multiply.
-
-    Parameters
-    ----------
-    loss : a binary loss
-    """
+class OneVsRest(WrappedLoss):
+    """A binary `loss` for each of L classes, target +1 at the class of the point and -1 elsewhere; factors multiply."""
 
     loss: Loss = field(default_factory=Hinge)
 
-    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
-        return self.loss.log_factor(score, y)
-
-    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
-        return self.loss.augment(score, y, generator)
-
-    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
-        return self.loss.expect(score_mean, score_var, y)
-
-    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
-        return self.loss.expected_log_factor(score_mean, score_var, y)
-
-    def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
-        return self.loss.majorize(score, y)
-
-    def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        return self.loss.log_marginal(scale, y)
-
-    def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        return self.loss.draw_score(scale, y, generator)
-
-    def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return self.loss.one_point(variance, y)
-
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """The factors normalized over the classes: the softmax of each class's log odds."""
-        if scores.shape[-1] == 1:
-            return self.loss.probabilities(scores)
-        positive_class = torch.ones_like(scores)
-        log_odds = self.loss.log_factor(scores, positive_class) - self.loss.log_factor(scores, -positive_class)
-        return log_odds.softmax(-1)
+    is_likelihood = False  # normalized over each sign, not over the classes
+    binary = False
 
 
 @dataclass(eq=False)
@@ -85,6 +44,9 @@ class CrammerSinger(Loss):
     strength: float = 1.0
     margin: float = 1.0
 
+    meets = True
+    positive_params = ("strength", "margin")
+
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         own = torch.where(y > 0, score, 0.0).sum(-1, keepdim=True)
         return -2 * self.strength * (self._with_cost(score, y).amax(-1, keepdim=True) - own)
@@ -99,34 +61,25 @@ class CrammerSinger(Loss):
         return others - self.margin * (1 - sign) / 2 - sign * self.margin
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
-        """For one class score less its reference."""
-        return self._hinge.augment(score, y, generator)
+        """For one class score less its reference, as `majorize`."""
+        return Hinge(self.strength, self.margin).augment(score, y, generator)
 
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
-        """For one class score less its reference."""
-        return self._hinge.majorize(score, y)
-
-    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
-        raise NotImplementedError(_NO_EXPECTATION)
-
-    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
-        raise NotImplementedError(_NO_EXPECTATION)
+        return Hinge(self.strength, self.margin).majorize(score, y)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
         """The hinge's integral in f_y, averaged over the largest of the other scores (math/dp-mixtures, section 3)."""
         rows = scale.split(_CHUNK)
-        log_integrals = [self._log_largest(row, y.shape[-1] - 1)[1].logsumexp(-1, keepdim=True) for row in rows]
-        return torch.cat(log_integrals) + math.log(_STEP)
+        return torch.cat([self._log_largest(row, y.shape[-1] - 1)[1].logsumexp(-1, keepdim=True) for row in rows])
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """The largest of the other scores, then the score of the class given it, then the rest below it."""
-        scale = positive(scale)
         num_others = y.shape[-1] - 1
         largest = draw_interpolated(*self._log_largest(scale, num_others), generator).unsqueeze(-1)
         own = draw_hinge(self.strength, self.margin + scale * largest, scale, generator)
         below = largest.expand(*largest.shape[:-1], num_others).contiguous()
         rest = below - normal_excess(-below, log_uniform(below, generator))
-        chosen = torch.rand(rest.shape, generator=generator, dtype=y.dtype, device=y.device).argmax(-1, keepdim=True)
+        chosen = uniforms(rest.shape, generator).argmax(-1, keepdim=True)
         rest = scale * rest.scatter(-1, chosen, largest)
         score = own.expand(y.shape).clone()
         score[y < 0] = rest.reshape(-1)
@@ -136,29 +89,22 @@ class CrammerSinger(Loss):
         """The class's score q a, the others' -q a / (L - 1), with a = min(2c, l (L - 1) / (L q)), q the variance."""
         num_classes = y.shape[-1]
         share = num_classes / (num_classes - 1)
-        q = positive(variance)
-        a = (self.margin / (share * q)).clamp(max=2 * self.strength)
-        slack = torch.relu(self.margin - q * a * share)
-        return torch.where(
-            y > 0, q * a, -q * a / (num_classes - 1)
-        ), 2 * self.strength * slack + q * a.square() * share / 2
-
-    @property
-    def _hinge(self) -> Hinge:
-        return Hinge(self.strength, self.margin)
+        a = (self.margin / (share * variance)).clamp(max=2 * self.strength)
+        own = variance * a
+        score = torch.where(y > 0, own, -own / (num_classes - 1))
+        return score, 2 * self.strength * torch.relu(self.margin - own * share) + own * a * share / 2
 
     def _with_cost(self, score: Tensor, y: Tensor) -> Tensor:
         """l 1[m != y] + f_m."""
         return score + self.margin * (1 - y) / 2
 
     def _log_largest(self, scale: Tensor, num_others: int) -> tuple[Tensor, Tensor]:
-        """Nodes g [G], and the log density [N, G] of the largest of the others' scores / scale, times the factor."""
-        g = normal_nodes(scale, _STEP)
-        log_law = math.log(num_others) + log_normal_density(g) + (num_others - 1) * torch.special.log_ndtr(g)
+        """Nodes g [G], and the log weights [N, G] of the largest of the others' scores / scale, times the factor."""
+        g, log_law = normal_rule(scale, _STEP)
+        log_law = log_law + math.log(num_others) + (num_others - 1) * torch.special.log_ndtr(g)
         return g, log_law + log_hinge_integral(self.strength, self.margin + scale * g, scale)
 
 
-_NO_EXPECTATION = "CrammerSinger has no closed expected maximum, so SVI needs OneVsRest(Hinge(...)) instead."
 _STEP = 0.05  # in standard deviations; the integrand is smooth, so that the trapezoid rule is exact to rounding
 _CHUNK = 1024  # rows of nodes in memory at a time
 

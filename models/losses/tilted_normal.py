@@ -7,22 +7,22 @@ shifted normal, so its integral and its draws need only normal tails. All functi
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..distributions.sampling import uniforms
 
 __all__ = [
     "draw_hinge",
     "draw_interpolated",
     "log_hinge_integral",
     "log_linear_tail",
-    "log_normal_density",
     "log_normal_tail",
     "log_survival_ratio",
     "log_uniform",
     "normal_excess",
-    "normal_nodes",
+    "normal_rule",
     "positive",
 ]
 
@@ -31,12 +31,12 @@ _NEWTON_STEPS = 6  # from the right of a concave function: the error is below 1e
 
 
 def log_normal_tail(margin: Tensor | float, scale: Tensor) -> Tensor:
-    """log P(f > margin) for f ~ N(0, scale^2)."""
+    """log P(f > margin) [...] for f ~ N(0, scale^2)."""
     return torch.special.log_ndtr(-margin / positive(scale))
 
 
 def log_linear_tail(strength: float, margin: Tensor | float, scale: Tensor) -> Tensor:
-    """log E[exp(-2 c (margin - f)); f < margin] for f ~ N(0, scale^2), without cancellation or overflow."""
+    """log E[exp(-2 c (margin - f)); f < margin] [...] for f ~ N(0, scale^2), without cancellation or overflow."""
     scale = positive(scale)
     bound, tilt = margin / scale, 2 * strength * scale
     inner = tilt.square() / 2 - 2 * strength * margin + torch.special.log_ndtr(bound - tilt)
@@ -45,29 +45,29 @@ def log_linear_tail(strength: float, margin: Tensor | float, scale: Tensor) -> T
 
 
 def log_hinge_integral(strength: float, margin: Tensor | float, scale: Tensor) -> Tensor:
-    """log E exp(-2 c max(0, margin - f)) for f ~ N(0, scale^2); any sign of the margin (math/dp-mixtures, 3)."""
+    """log E exp(-2 c max(0, margin - f)) [...] for f ~ N(0, scale^2); any sign of the margin (math/dp-mixtures, 3)."""
     return torch.logaddexp(log_normal_tail(margin, scale), log_linear_tail(strength, margin, scale))
 
 
 def draw_hinge(strength: float, margin: Tensor | float, scale: Tensor, generator: torch.Generator) -> Tensor:
-    """An exact draw of f from N(0, scale^2) exp(-2 c max(0, margin - f)) / (its integral)."""
+    """An exact draw [...] of f from N(0, scale^2) exp(-2 c max(0, margin - f)) / (its integral)."""
     scale = positive(scale)
     log_above = log_normal_tail(margin, scale)
     log_below = log_linear_tail(strength, margin, scale)
-    above = torch.rand(log_above.shape, **_like(scale, generator)) < torch.sigmoid(log_above - log_below)
+    above = uniforms(log_above.shape, generator) < torch.sigmoid(log_above - log_below)
     bound = torch.where(above, margin / scale, 2 * strength * scale - margin / scale)
     excess = scale * normal_excess(bound, log_uniform(bound, generator))
     return torch.where(above, margin + excess, margin - excess)
 
 
 def log_survival_ratio(bound: Tensor, excess: Tensor) -> Tensor:
-    """log P(Z > bound + excess) / P(Z > bound) of a standard normal Z, for bound >= 0 and excess >= 0."""
+    """log P(Z > bound + excess) / P(Z > bound) [...] of a standard normal Z, for bound >= 0 and excess >= 0."""
     ratio = torch.special.erfcx((bound + excess) / _SQRT2) / torch.special.erfcx(bound / _SQRT2)
     return torch.log(ratio) - excess * (bound + excess / 2)
 
 
 def normal_excess(bound: Tensor, log_level: Tensor) -> Tensor:
-    """e >= 0 with P(Z > bound + e | Z > bound) = exp(log_level): a draw of Z - bound given Z > bound, uniform level.
+    """e >= 0 [...] with P(Z > bound + e | Z > bound) = exp(log_level): at a uniform level a draw of the excess.
 
     For bound > 0, where a difference of quantiles would cancel, by Newton's method on the log survival function.
     """
@@ -82,18 +82,14 @@ def normal_excess(bound: Tensor, log_level: Tensor) -> Tensor:
 
 
 def log_uniform(like: Tensor, generator: torch.Generator) -> Tensor:
-    """log U, U uniform on (0, 1], in the shape of `like`."""
-    return torch.log1p(-torch.rand(like.shape, **_like(like, generator)))
+    """log U, U uniform on (0, 1], in the shape [...] of `like`."""
+    return torch.log1p(-uniforms(like.shape, generator)).to(like)
 
 
-def normal_nodes(like: Tensor, step: float) -> Tensor:
-    """Nodes [G] of a trapezoid rule over +-9 standard deviations."""
-    return torch.arange(-9.0, 9.0 + step / 2, step, dtype=like.dtype, device=like.device)
-
-
-def log_normal_density(nodes: Tensor) -> Tensor:
-    """log density of a standard normal."""
-    return -nodes.square() / 2 - math.log(2 * math.pi) / 2
+def normal_rule(like: Tensor, step: float) -> tuple[Tensor, Tensor]:
+    """Nodes [G] over +-9 and log weights [G] of the trapezoid rule for expectations under a standard normal."""
+    nodes = torch.arange(-9.0, 9.0 + step / 2, step, dtype=like.dtype, device=like.device)
+    return nodes, math.log(step / math.sqrt(2 * math.pi)) - nodes.square() / 2
 
 
 def draw_interpolated(nodes: Tensor, log_density: Tensor, generator: torch.Generator) -> Tensor:
@@ -102,22 +98,19 @@ def draw_interpolated(nodes: Tensor, log_density: Tensor, generator: torch.Gener
     A constant curvature of the log density leaves the masses of the intervals exact, so that the error is far below
     the square of the step.
     """
-    log_density = log_density.log_softmax(-1).clamp(min=-80.0)
-    rise = log_density.diff()
-    rise = torch.where(rise.abs() < 1e-6, 1e-6, rise)
-    cumulative = torch.cumsum(log_density[..., :-1].exp() * (rise.expm1() / rise) * nodes.diff(), -1)
-    level = torch.rand((*rise.shape[:-1], 2), **_like(rise, generator))
+    log_density = (log_density - log_density.amax(-1, keepdim=True)).clamp(min=-80.0)
+    density, rise = log_density.exp(), log_density.diff()
+    flat = rise.abs() < 1e-3  # where the exact mean of the ends, their difference over the rise, would cancel
+    mean = torch.where(flat, density[..., :-1] * (1 + rise / 2), density.diff() / rise)
+    cumulative = torch.cumsum(mean * nodes.diff(), -1)
+    level = uniforms((*rise.shape[:-1], 2), generator).to(rise)
     index = torch.searchsorted(cumulative, level[..., :1] * cumulative[..., -1:]).clamp(max=rise.shape[-1] - 1)
-    rise = rise.gather(-1, index).squeeze(-1)
-    index = index.squeeze(-1)
+    rise, index = rise.gather(-1, index).squeeze(-1), index.squeeze(-1)
+    rise = torch.where(rise.abs() < 1e-6, 1e-6, rise)
     part = torch.log1p(level[..., 1] * rise.expm1()) / rise
     return nodes[index] + part * (nodes[index + 1] - nodes[index])
 
 
 def positive(scale: Tensor) -> Tensor:
-    """Scales kept away from 0, so far below any margin that a score drawn there is 0 within rounding."""
+    """Scales [...] kept away from 0, so far below any margin that a score drawn there is 0 within rounding."""
     return scale.clamp(min=torch.finfo(scale.dtype).tiny ** 0.5)
-
-
-def _like(tensor: Tensor, generator: torch.Generator) -> dict[str, Any]:
-    return {"generator": generator, "dtype": tensor.dtype, "device": tensor.device}

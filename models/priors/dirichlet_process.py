@@ -1,119 +1,129 @@
-"""The Dirichlet process prior over partitions: sticks, urn, EPPF, concentration, and the small-variance penalty.
+"""The Dirichlet process prior over partitions.
 
-Sources: Sethuraman (1994), Pitman (1995), Escobar & West (1995), Kulis & Jordan (2012).
+    v_k ~ Beta(1, alpha),    EPPF = alpha^K Gamma(alpha) / Gamma(alpha + N) prod_k Gamma(n_k),    alpha ~ Gamma
+
+Sources: Sethuraman (1994), Pitman (1995), Escobar & West (1995), Kulis & Jordan (2012); math/dp-mixtures, section 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Gamma, kl_divergence
 
-__all__ = [
-    "expected_log_sticks",
-    "farthest_first_penalty",
-    "log_eppf",
-    "log_labelled_prior",
-    "log_stick_weights",
-    "posterior_sticks",
-    "resample_concentration",
-]
+from ..checks import require_gamma_prior, require_number
+from ..distributions.sampling import log_gamma_draw
+from .base import Hyper, PartitionPrior, StickExpectations, gamma_law
+from .sticks import posterior_sticks
+
+__all__ = ["DirichletProcess", "resample_concentration"]
 
 
-def log_stick_weights(sticks: Tensor) -> Tensor:
-    """log pi [..., T] of stick proportions v [..., T-1]: pi_k = v_k prod_{j<k} (1 - v_j), v_T = 1.
+@dataclass(eq=False)
+class DirichletProcess(PartitionPrior):
+    """Dirichlet process.
 
-    >>> log_stick_weights(torch.tensor([0.5, 0.5])).exp()
-    tensor([0.5000, 0.2500, 0.2500])
+    Parameters
+    ----------
+    concentration : alpha > 0 (the starting value if it has a prior); about alpha log N components are expected
+    concentration_prior : (shape, rate) of alpha ~ Gamma, or None for a fixed alpha
+
+    Examples
+    --------
+    >>> round(DirichletProcess(concentration=2.0).expected_components(100), 2)
+    8.39
     """
-    zero = sticks.new_zeros(*sticks.shape[:-1], 1)
-    # a stick that rounds to 0 or 1 keeps a finite log weight and a finite gradient (log1p(-v) has none at v = 1)
-    tiny = torch.finfo(sticks.dtype).tiny
-    log_v = torch.cat([sticks.clamp(min=tiny).log(), zero], -1)
-    log_rest = torch.cat([zero, (1 - sticks).clamp(min=tiny).log().cumsum(-1)], -1)
-    return log_v + log_rest
 
+    concentration: float = 1.0
+    concentration_prior: tuple[float, float] | None = None
 
-def posterior_sticks(counts: Tensor, concentration: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Beta parameters (a, b), each [..., T-1], of v_k | z: a = 1 + n_k, b = alpha + n_{>k}, from counts [..., T]."""
-    after = counts.flip(-1).cumsum(-1).flip(-1) - counts
-    return 1 + counts[..., :-1], concentration + after[..., :-1]
+    def check(self) -> None:
+        require_number("concentration", self.concentration)
+        require_gamma_prior("concentration_prior", self.concentration_prior)
 
+    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+        return {"concentration": gamma_law(self.concentration_prior, like)}
 
-def expected_log_sticks(sticks: Tensor) -> tuple[Tensor, Tensor]:
-    """(E log v, E log(1 - v)), each [T - 1], of sticks v ~ Beta with parameters [2, T - 1]."""
-    a, b = sticks
-    total = torch.digamma(a + b)
-    return torch.digamma(a) - total, torch.digamma(b) - total
+    def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
+        sizes = torch.arange(num_data + 1, dtype=torch.float64, device=h["concentration"].device)
+        return sizes.clamp(min=1).log(), h["concentration"].log().expand(capacity + 1)
 
+    def log_partition(self, counts: Tensor, h: Hyper) -> Tensor:
+        alpha = h["concentration"]
+        sizes = counts.to(alpha.dtype)
+        urn = torch.lgamma(alpha) - torch.lgamma(alpha + sizes.sum())
+        return len(sizes) * alpha.log() + urn + torch.lgamma(sizes).sum()
 
-def log_eppf(counts: Tensor, concentration: Tensor | float) -> Tensor:
-    """log probability of a partition with block sizes `counts` [K] > 0.
+    def sticks(self, h: Hyper, truncation: int) -> tuple[Tensor, Tensor]:
+        b = h["concentration"] * h["concentration"].new_ones(truncation - 1)
+        return torch.ones_like(b), b
 
-    EPPF = alpha^K Gamma(alpha) / Gamma(alpha + N) prod_k Gamma(n_k).
-    """
-    alpha = torch.as_tensor(concentration, dtype=_float(counts), device=counts.device)
-    sizes = counts.to(alpha.dtype)
-    urn = torch.lgamma(alpha) - torch.lgamma(alpha + sizes.sum())
-    return len(sizes) * alpha.log() + urn + torch.lgamma(sizes).sum()
+    def draw_rest(self, h: Hyper, num_components: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(h["concentration"]), h["concentration"]
 
+    def draw(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
+        """alpha given the block sizes [K], through their number alone, by Escobar and West's step."""
+        if self.concentration_prior is None:
+            return h
+        total = int(counts.sum())
+        return {
+            "concentration": resample_concentration(
+                h["concentration"], len(counts), total, self.concentration_prior, generator
+            )
+        }
 
-def log_labelled_prior(counts: Tensor, concentration: Tensor | float) -> Tensor:
-    """log p(z) [...] under the truncated prior, sticks integrated out, from counts [..., T] (empty ones included).
+    def draw_truncated(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
+        """alpha from its gamma law given sticks, which are drawn given alpha and the counts [T], and dropped."""
+        if self.concentration_prior is None:
+            return h
+        shape, rate = self.concentration_prior
+        log_v, log_rest = (
+            log_gamma_draw(part, generator) for part in posterior_sticks(counts, *self.sticks(h, len(counts)))
+        )
+        log_rest = log_rest - torch.logaddexp(log_v, log_rest)
+        total = log_rest.new_tensor(shape + len(log_rest))
+        return {"concentration": torch._standard_gamma(total, generator=generator) / (rate - log_rest.sum())}
 
-    p(z) = prod_{k<T} B(1 + n_k, alpha + n_{>k}) / B(1, alpha).
-    """
-    alpha = torch.as_tensor(concentration, dtype=_float(counts), device=counts.device)
-    a, b = posterior_sticks(counts.to(alpha.dtype), alpha)
-    return (torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b) + alpha.log()).sum(-1)
+    # -- q(alpha) is a gamma density: q = (shape, rate) [2], or (alpha, 1) where alpha is fixed ---------------------
+
+    def initial(self, like: Tensor) -> Tensor:
+        return like.new_tensor(self.concentration_prior or (self.concentration, 1.0), dtype=torch.float64)
+
+    def update(self, q: Tensor, log_v: Tensor, log_rest: Tensor) -> Tensor:
+        """q(alpha) = Gamma(shape + T - 1, rate - sum_k E log(1 - v_k)) [2], where alpha has a prior."""
+        if self.concentration_prior is None:
+            return q
+        shape, rate = self.concentration_prior
+        return torch.stack([log_rest.new_tensor(shape + len(log_rest)), rate - log_rest.sum()])
+
+    def expect(self, q: Tensor, truncation: int) -> StickExpectations:
+        shape, rate = q
+        mean, log_mean, kl = shape / rate, (shape / rate).log(), q.new_zeros(())
+        if self.concentration_prior is not None:
+            log_mean = torch.digamma(shape) - rate.log()
+            pairs = q, q.new_tensor(self.concentration_prior)
+            kl = kl_divergence(*(Gamma(one, two, validate_args=False) for one, two in pairs))
+        one = q.new_ones(truncation - 1)
+        return StickExpectations(one, mean * one, -(truncation - 1) * log_mean, kl, {"concentration": mean})
 
 
 def resample_concentration(
     concentration: Tensor, num_components: int, num_data: int, prior: tuple[float, float], generator: torch.Generator
 ) -> Tensor:
-    """One Escobar-West step for alpha ~ Gamma(shape, rate), given K components of N points (infinite model).
+    """One Escobar-West step [] for alpha ~ Gamma(shape, rate), given K components of N points (infinite model).
 
     t ~ Beta(alpha + 1, N), rate' = rate - log t, odds (shape + K - 1) / (N rate') for shape' = shape + K,
     else shape + K - 1.
     """
     shape, rate = prior
-    log_t = _log_beta(concentration + 1, torch.full_like(concentration, num_data), generator)
-    rate_given_t = rate - log_t
+    one, two = (
+        torch._standard_gamma(value, generator=generator)
+        for value in (concentration + 1, torch.full_like(concentration, num_data))
+    )
+    rate_given_t = rate - (one.log() - (one + two).log())
     odds = (shape + num_components - 1) / (num_data * rate_given_t)
     uniform = torch.rand(odds.shape, generator=generator, dtype=odds.dtype, device=odds.device)
     shape_given_t = shape + num_components - (uniform * (1 + odds) > odds).to(odds.dtype)
     return torch._standard_gamma(shape_given_t, generator=generator) / rate_given_t
-
-
-def farthest_first_penalty(
-    cost_of: Callable[[int | None], Tensor], num_components: int, refund: Tensor | float = 0.0
-) -> float:
-    """The small-variance penalty at which about `num_components` components pay for themselves.
-
-    Farthest-first: start from the global centre, K times take the point with the largest cost, record it, and make it
-    a centre. The last recorded cost is returned (Kulis & Jordan 2012; math/dp-mixtures, section 8).
-
-    Parameters
-    ----------
-    cost_of : maps a row index (None: the global centre) to the cost [N] of every point under that centre
-    refund : [N] or 0, what a point would still cost in a component of its own
-    """
-    cost = cost_of(None)
-    penalty = 0.0
-    for _ in range(num_components):
-        gain = cost - refund
-        farthest = int(gain.argmax())
-        penalty = float(gain[farthest])
-        cost = torch.minimum(cost, cost_of(farthest))
-    return penalty
-
-
-def _log_beta(a: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-    """log of a Beta(a, b) draw through two gammas."""
-    x = torch._standard_gamma(a, generator=generator)
-    return x.log() - (x + torch._standard_gamma(b, generator=generator)).log()
-
-
-def _float(counts: Tensor) -> torch.dtype:
-    return counts.dtype if counts.is_floating_point() else torch.float64

@@ -1,159 +1,129 @@
-"""The hierarchical Dirichlet process prior over state sequences: rows, tables, top-level weights, concentrations.
+"""The hierarchical Dirichlet process prior over state sequences, with stickiness.
 
     beta ~ GEM(gamma),   pi_j ~ DP(alpha, (1 - rho) beta + rho delta_j)   for each state j,   pi_start ~ DP(alpha, beta)
+    z_1 ~ pi_start,      z_t ~ pi_{z_{t-1}}
 
-Over K states a row is Dirichlet(alpha b_j), b_j = (1 - rho) beta + rho delta_j, with b_start = beta.
-rho, the stickiness, is the prior probability that a new table of row j serves state j itself. Rows are indexed
-0..K-1 by state, the last one is the start row.
-
-Sources: Teh, Jordan, Beal & Blei (2006); Fox, Sudderth, Jordan & Willsky (2011) for rho; Nguyen, Phung, Le & Bui;
-math/discriminative-clustering, sections 9 and 10.
+Sources: Teh, Jordan, Beal & Blei (2006); Fox, Sudderth, Jordan & Willsky (2011) for rho;
+math/discriminative-clustering, sections 9 and 10. The counts and draws are in `franchise`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pyro
+import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
-from .dirichlet_process import posterior_sticks, resample_concentration
+from ..checks import require_gamma_prior, require_number
+from ..config import Config
+from .base import Hyper, gamma_law
+from .franchise import (
+    draw_base_weights,
+    draw_row_concentration,
+    draw_sticks,
+    draw_tables,
+    draw_top_concentration,
+    log_paths,
+    row_means,
+)
+from .sticks import log_stick_weights
 
-__all__ = [
-    "count_transitions",
-    "draw_base_weights",
-    "draw_row_concentration",
-    "draw_sticks",
-    "draw_tables",
-    "draw_top_concentration",
-    "log_paths",
-    "row_means",
-]
-
-
-def row_means(base: Tensor, num_states: int, stickiness: float) -> Tensor:
-    """b [K + 1, ...] from beta [K], or [K + 1] with the weight of all states not yet seen last: prior means of rows.
-
-    >>> row_means(torch.tensor([0.5, 0.5]), 2, 0.5)
-    tensor([[0.7500, 0.2500],
-            [0.2500, 0.7500],
-            [0.5000, 0.5000]])
-    """
-    own = torch.eye(num_states, len(base), dtype=base.dtype, device=base.device)
-    return torch.cat([(1 - stickiness) * base + stickiness * own, base.unsqueeze(0)])
+__all__ = ["HierarchicalDirichletProcess"]
 
 
-def count_transitions(states: Tensor, starts: Tensor, num_states: int) -> Tensor:
-    """n [K + 1, K] int64 of states [N]: moves from row j to state k; the first of a sequence comes from the start row.
+@dataclass(eq=False)
+class HierarchicalDirichletProcess(Config):
+    """Prior over the rows of a transition matrix and the states that they share.
 
     Parameters
     ----------
-    starts : bool [N], True at the first step of every sequence
+    concentration : alpha > 0 of the rows (the starting value if it has a prior)
+    concentration_prior : (shape, rate) of alpha ~ Gamma, or None for a fixed alpha
+    top_concentration, top_concentration_prior : the same of gamma, which the number of states grows with
+    stickiness : rho in [0, 1), prior share of a row that goes to its own state
+
+    Hyperparameters h are {"concentration": alpha, "top_concentration": gamma}, each [] float64. Counts [K + 1, K] are
+    moves from row j to state k, the start row last; base weights [K + 1] are beta_1..beta_K and that of all others.
     """
-    before = torch.cat([states.new_full((1,), num_states), states[:-1]])
-    before = torch.where(starts, num_states, before)
-    cells = before * num_states + states
-    return torch.bincount(cells, minlength=(num_states + 1) * num_states).view(num_states + 1, num_states)
 
+    concentration: float = 1.0
+    concentration_prior: tuple[float, float] | None = (1.0, 1.0)
+    top_concentration: float = 1.0
+    top_concentration_prior: tuple[float, float] | None = (1.0, 1.0)
+    stickiness: float = 0.0
 
-def log_paths(counts: Tensor, concentration: Tensor, means: Tensor) -> Tensor:
-    """log p(z | alpha, beta) [] with the rows integrated out, from counts n [J, K] and prior means b [J, K].
+    def check(self) -> None:
+        """Raise ValueError that names a hyperparameter outside its domain."""
+        for name in ("concentration", "top_concentration"):
+            require_number(name, getattr(self, name))
+            require_gamma_prior(f"{name}_prior", getattr(self, f"{name}_prior"))
+        require_number("stickiness", self.stickiness, below=1.0, closed=True)
 
-    prod_j Gamma(alpha) / Gamma(alpha + n_j.) prod_k Gamma(alpha b_jk + n_jk) / Gamma(alpha b_jk).
-    """
-    alpha, n = concentration.to(means.dtype), counts.to(means.dtype)
-    shape = alpha * means
-    used = torch.where(counts > 0, torch.lgamma(shape + n) - torch.lgamma(shape.clamp(min=_TINY)), 0.0)
-    return (torch.lgamma(alpha) - torch.lgamma(alpha + n.sum(1))).sum() + used.sum()
+    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+        """The laws of alpha and gamma, None where fixed; tensors take dtype and device of `like` [...]."""
+        priors = {"concentration": self.concentration_prior, "top_concentration": self.top_concentration_prior}
+        return {name: gamma_law(prior, like) for name, prior in priors.items()}
 
+    def start(self, like: Tensor) -> Hyper:
+        """The values given to the constructor, on the device of `like` [...]."""
+        values = {"concentration": self.concentration, "top_concentration": self.top_concentration}
+        return {name: like.new_tensor(float(value), dtype=torch.float64) for name, value in values.items()}
 
-def draw_tables(
-    counts: Tensor, concentration: Tensor, means: Tensor, stickiness: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Tables m [J, K] of every row's restaurant, and those of them [K] that state k was chosen for by beta.
+    def sample(self, truncation: int, like: Tensor) -> Tensor:
+        """Sites of the Pyro program, in the dtype of `like` [...]: concentrations that have priors, `sticks` [T - 1]
+        and `transitions` [T + 1, T], which it returns; the last row is where sequences start."""
+        alpha, gamma = (
+            like.new_tensor(float(getattr(self, name))) if law is None else pyro.sample(name, law)
+            for name, law in self.hyperpriors(like).items()
+        )
+        with pyro.plate("sticks_plate", truncation - 1):
+            sticks = pyro.sample("sticks", dist.Beta(like.new_ones(()), gamma))
+        means = self.row_means(log_stick_weights(sticks).exp(), truncation)
+        with pyro.plate("rows", truncation + 1):
+            tiny = torch.finfo(like.dtype).tiny
+            return pyro.sample("transitions", dist.Dirichlet((alpha * means).clamp(min=tiny)))
 
-    m_jk = sum_{i < n_jk} Bernoulli(alpha b_jk / (alpha b_jk + i)). With rho > 0 a table of row j that serves j itself
-    came from the stickiness with probability rho / b_jj; such tables tell nothing of beta.
-    """
-    n, shape = counts.flatten(), (concentration.to(means.dtype) * means).flatten()
-    cells = torch.repeat_interleave(torch.arange(len(n), device=n.device), n)
-    first = n.cumsum(0) - n
-    seated = torch.arange(len(cells), device=n.device) - first[cells]
-    own = shape[cells]
-    opened = _uniforms(own.shape, generator) * (own + seated) < own
-    tables = torch.bincount(cells[opened], minlength=len(n)).view(counts.shape)
-    chosen = tables.sum(0)
-    if stickiness > 0:
+    def row_means(self, base: Tensor, num_states: int) -> Tensor:
+        """Prior means b [K + 1, ...] of the rows from beta [K], or [K + 1] with the weight of all other states."""
+        return row_means(base, num_states, self.stickiness)
+
+    def log_paths(self, counts: Tensor, base: Tensor, h: Hyper) -> Tensor:
+        """log p(z | alpha, beta) [], rows integrated out."""
         K = counts.shape[1]
-        diagonal = tables[:K].diagonal()
-        from_base = 1 - stickiness / means[:K].diagonal()
-        rows = torch.repeat_interleave(torch.arange(K, device=n.device), diagonal)
-        kept = _uniforms(rows.shape, generator) < from_base[rows]
-        chosen = chosen - diagonal + torch.bincount(rows[kept], minlength=K)
-    return tables, chosen
+        return log_paths(counts, h["concentration"], self.row_means(base, K)[:, :K])
 
+    def log_density(self, base: Tensor, h: Hyper, *, truncated: bool) -> Tensor:
+        """log p(beta | gamma) p(alpha) p(gamma) []; beta counts through its sticks in the truncated model."""
+        K, gamma = len(base) - 1, h["top_concentration"]
+        log_base = base.clamp(min=torch.finfo(base.dtype).tiny).log()
+        if truncated:
+            total = (K - 1) * gamma.log() + (gamma - 1) * log_base[K - 1]
+        else:
+            total = K * gamma.log() + (gamma - 1) * log_base[K] - log_base[:K].sum()
+        for name, law in self.hyperpriors(gamma).items():
+            if law is not None:
+                total = total + law.log_prob(h[name])
+        return total
 
-def draw_row_concentration(
-    concentration: Tensor,
-    counts: Tensor,
-    tables: Tensor,
-    prior: tuple[float, float] | None,
-    generator: torch.Generator,
-) -> Tensor:
-    """alpha ~ Gamma(a + m_.. - sum_j s_j, b - sum_j log w_j), over rows with moves; as it was without a prior.
-
-    w_j ~ Beta(alpha + 1, n_j.),  s_j ~ Bernoulli(n_j. / (n_j. + alpha)).
-    """
-    if prior is None:
-        return concentration
-    shape, rate = prior
-    n = counts.sum(1)
-    n = n[n > 0].to(concentration.dtype)
-    one = torch._standard_gamma((concentration + 1).expand(len(n)).contiguous(), generator=generator)
-    log_w = one.log() - (one + torch._standard_gamma(n, generator=generator)).log()
-    s = _uniforms(n.shape, generator) * (n + concentration) < n
-    total = (shape + tables.sum() - s.sum()).to(concentration.dtype)
-    return torch._standard_gamma(total, generator=generator) / (rate - log_w.sum())
-
-
-def draw_top_concentration(
-    top_concentration: Tensor, chosen: Tensor, prior: tuple[float, float] | None, generator: torch.Generator
-) -> Tensor:
-    """gamma given the tables [K] that beta chose states for, beta integrated out (infinite model)."""
-    total = int(chosen.sum())
-    if prior is None or not total:
-        return top_concentration
-    num_states = int((chosen > 0).sum())
-    return resample_concentration(top_concentration, num_states, total, prior, generator)
-
-
-def draw_base_weights(chosen: Tensor, top_concentration: Tensor, generator: torch.Generator) -> Tensor:
-    """(beta_1..beta_K, rest) [K + 1] ~ Dirichlet(m_.1, ..., m_.K, gamma): the infinite model."""
-    shape = torch.cat([chosen.to(top_concentration.dtype), top_concentration.reshape(1)])
-    return log_dirichlet(shape, generator).exp()
-
-
-def draw_sticks(chosen: Tensor, top_concentration: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Truncated model: (log beta [T], sum_{k<T} log(1 - u_k)) with u_k ~ Beta(1 + m_.k, gamma + m_.>k), u_T = 1."""
-    after, before = posterior_sticks(chosen.to(top_concentration.dtype), top_concentration)
-    log_one, log_two = log_gamma_draw(after, generator), log_gamma_draw(before, generator)
-    log_total = torch.logaddexp(log_one, log_two)
-    log_u, log_rest = log_one - log_total, log_two - log_total
-    zero = log_u.new_zeros(1)
-    return torch.cat([log_u, zero]) + torch.cat([zero, log_rest.cumsum(0)]), log_rest.sum()
-
-
-def log_dirichlet(shape: Tensor, generator: torch.Generator) -> Tensor:
-    """log of Dirichlet draws [..., K], finite however small the entries of the shape are."""
-    return log_gamma_draw(shape, generator).log_softmax(-1)
-
-
-def log_gamma_draw(shape: Tensor, generator: torch.Generator) -> Tensor:
-    """log of Gamma(shape, 1) draws, finite for any shape > 0: Gamma(a) = Gamma(a + 1) U^(1 / a)."""
-    boosted = torch._standard_gamma(shape + 1, generator=generator).log()
-    return boosted + torch.log1p(-_uniforms(shape.shape, generator)).to(shape) / shape.clamp(min=_TINY)
-
-
-def _uniforms(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
-
-
-_TINY = 1e-300
+    def draw(
+        self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator, *, truncated: bool
+    ) -> tuple[Hyper, Tensor]:
+        """alpha, gamma and base weights [K + 1] given the moves, through auxiliary tables."""
+        K, alpha, gamma = counts.shape[1], h["concentration"], h["top_concentration"]
+        means = self.row_means(base, K)[:, :K]
+        tables, chosen = draw_tables(counts, alpha, means, self.stickiness, generator)
+        alpha = draw_row_concentration(alpha, counts, tables, self.concentration_prior, generator)
+        prior = self.top_concentration_prior
+        if not truncated:
+            gamma = draw_top_concentration(gamma, chosen, prior, generator)
+            base = draw_base_weights(chosen, gamma, generator)
+        else:
+            log_base, log_rest = draw_sticks(chosen, gamma, generator)
+            base = torch.cat([log_base.exp(), log_base.new_zeros(1)])
+            if prior is not None:
+                shape, rate = prior
+                gamma = torch._standard_gamma(gamma.new_tensor(shape + K - 1), generator=generator) / (rate - log_rest)
+        return {"concentration": alpha, "top_concentration": gamma}, base

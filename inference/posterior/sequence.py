@@ -13,20 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models.arrays import as_sequences, like
-from ..models.distributions.sampling import draw as draw_from
-from . import markov
-from .posterior import Posterior
+from ...models.arrays import as_sequences, like
+from ...models.distributions.sampling import draw as draw_from
+from ...models.distributions.sampling import draw_categorical, uniforms
+from ...models.sequence import Sequences
+from .. import markov
+from ..structures import Draw, Structure, register_structure
+from .base import Posterior
+from .clustering import Clustering, clustering_summaries
+from .components import counts_hyperplanes, hyperplane_gain, log_component_density, log_unseen_density
+from .stacking import stack_components
 
 __all__ = ["SequencePosterior"]
 
 
-class SequencePosterior(Posterior):
+class SequencePosterior(Clustering, Posterior):
     """A fitted model of state sequences.
 
-    `samples` holds what `Posterior` names (`assignments` [S, N] are the states) and `log_start` [S, K + 1],
-    `log_transitions` [S, K, K + 1], `top_concentration` [S]; of Gibbs also `log_unseen_row` [S, K + 1], of small
-    variance `log_edges` [1, K + 1, K + 1], minus what a move costs (the last row: of a start).
+    `samples` holds `assignments` [S, N], the states, and what `PartitionPosterior` names of their emissions and
+    hyperplanes; `log_start` [S, K + 1], `log_transitions` [S, K, K + 1], `top_concentration` [S]; of Gibbs also
+    `log_unseen_row` [S, K + 1], of small variance `log_edges` [1, K + 1, K + 1], minus what a move costs (the last row:
+    of a start).
 
     Methods take sequences as `fit` does: rows X [N, D] one sequence after another with their `lengths`, NaN rows
     missing. Those that tell of states read the representative draw (see `partition`), whose truncated model may also
@@ -96,12 +103,10 @@ class SequencePosterior(Posterior):
             start = torch.as_tensor(self.predict_state(given)).to(chi)[0].log()
         generator = torch.Generator(chi.device).manual_seed(seed)
         parameters = likelihood.draw(chi.contiguous(), generator)
-        start, rows = (table[..., :-1].softmax(-1) for table in (start, log_rows))
-        now = torch.multinomial(start.expand(num_sequences, -1), 1, generator=generator).squeeze(1)
-        path = [now]
-        for _ in range(num_steps - 1):
-            now = torch.multinomial(rows[now], 1, generator=generator).squeeze(1)
-            path.append(now)
+        moves, path = start[:-1].expand(num_sequences, -1), list[Tensor]()
+        for _ in range(num_steps):
+            path.append(draw_categorical(moves, uniforms((num_sequences,), generator)))
+            moves = log_rows[path[-1], :-1]
         states = torch.stack(path, 1).flatten()
         own = {name: value[states] for name, value in parameters.items()}
         X = draw_from(likelihood.distribution(own), generator)
@@ -114,46 +119,27 @@ class SequencePosterior(Posterior):
 
         States that the draw pads with cannot be entered. With `unseen` the states not yet seen are one more.
         """
-        samples = self.samples
-        options = {"num_features": self.model.num_features, "like": samples["log_mixture"]}
+        draw = {name: value[index] for name, value in self.samples.items()}
+        options = {"num_features": self.model.num_features, "like": draw["log_mixture"]}
         rows, sizes, observed = as_sequences(X, lengths, min_rows=0, **options)
-        log_start, log_rows = samples["log_start"][index], samples["log_transitions"][index]
-        emission = self._log_emission(rows, index, unseen=unseen)
-        if self._hyperplanes_count(discriminative):
-            emission = emission + self._gain(rows, index)
-        emission = torch.where(observed.unsqueeze(1), emission, 0.0)
+        log_start, log_rows = draw["log_start"], draw["log_transitions"]
+        emission = log_component_density(self.model, rows, draw)
         if unseen:
             # draws without such a row never reach the state
-            own_row = samples.get("log_unseen_row", samples["log_start"])[index]
-            return (log_start, torch.cat([log_rows, own_row.unsqueeze(0)]), emission), sizes
-        return (log_start[:-1], log_rows[:, :-1], emission), sizes
+            own_row = draw.get("log_unseen_row", log_start)
+            log_rows = torch.cat([log_rows, own_row.unsqueeze(0)])
+            emission = torch.cat([emission, log_unseen_density(self.model, rows, draw)], 1)
+        else:
+            log_start, log_rows = log_start[:-1], log_rows[:, :-1]
+        if counts_hyperplanes(self.model, discriminative):
+            emission = emission + hyperplane_gain(self.model, rows, draw)
+        return (log_start, log_rows, torch.where(observed.unsqueeze(1), emission, 0.0)), sizes
 
-    def _log_emission(self, rows: Tensor, index: int, *, unseen: bool) -> Tensor:
-        """log p(x_t | state k) [N, K], or -scale times the divergence from its centre."""
-        likelihood = self.model.likelihood
-        if "centers" in self.samples:
-            cost = likelihood.divergence(likelihood.coordinates(rows), self.samples["centers"][index])
-            return -self.samples["scale"][index] * cost
-        chi = self.samples["hyperparameters"][index]
-        if unseen:
-            chi = torch.cat([chi, likelihood.prior().unsqueeze(0)])
-        return likelihood.log_predictive(rows, chi)
 
-    def _no_labels(self) -> ValueError:
-        return ValueError(f"{type(self.model).__name__} finds states without labels: use assign(X) or smooth(X).")
+def _stack(draws: list[Draw]) -> Draw:
+    log_weights = ("log_mixture", "log_start", "log_transitions", "log_unseen_row")
+    components = ("hyperparameters", "centers", "weights", "precision_tril", "log_transitions")
+    return stack_components(draws, log_weights=log_weights, components=components)
 
-    def decision_function(self, X: Any) -> Any:
-        """A model of states has no labels: raises ValueError."""
-        raise self._no_labels()
 
-    def predict(self, X: Any) -> Any:
-        """A model of states has no labels: raises ValueError."""
-        raise self._no_labels()
-
-    def predict_proba(self, X: Any) -> Any:
-        """A model of states has no labels: raises ValueError."""
-        raise self._no_labels()
-
-    def assign_proba(self, X: Any, *, discriminative: bool | None = None) -> Any:
-        """A model of states has `smooth`: raises ValueError."""
-        raise ValueError(f"{type(self.model).__name__} finds states over time: use smooth(X).")
+register_structure(Structure("sequence", Sequences, SequencePosterior, _stack, clustering_summaries))

@@ -1,4 +1,4 @@
-"""The joint dual of a Crammer-Singer classifier: all classes of one component at once.
+"""SVM duals that more than one backend solves: here that of Crammer and Singer, all classes of one component at once.
 
     maximize  l sum_nm A_nm - |eta|^2 / (2 nu^2)    over  A_nm >= 0 for m != y_n,  sum_m A_nm <= 2 c
     eta_m = nu^2 sum_n x_n (1[m = y_n] sum_j A_nj - 1[m != y_n] A_nm)                (math/dp-mixtures, section 7)
@@ -9,12 +9,25 @@ point, so the variables of one pass start the next.
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 import torch
 from torch import Tensor
 
-from ...models.losses import CrammerSinger
+from ..models.losses import CrammerSinger, Loss, Masked
+from .collectives import all_sum
 
-__all__ = ["ascend", "primal"]
+__all__ = ["ascend", "joint_hinge", "primal"]
+
+
+@singledispatch
+def joint_hinge(loss: Loss) -> CrammerSinger | None:
+    """The hinge of all classes together that a loss is, or masks; None for another loss."""
+    return None
+
+
+joint_hinge.register(CrammerSinger, lambda loss: loss)
+joint_hinge.register(Masked, lambda loss: joint_hinge(loss.loss))
 
 
 def ascend(
@@ -29,7 +42,7 @@ def ascend(
 ) -> tuple[Tensor, Tensor]:
     """Classifiers [P, L] and dual variables [n, L] after at most `num_steps` steps from `dual`.
 
-    Stops as soon as the duality gap is at most `tolerance` times the primal objective.
+    Stops as soon as the duality gap is at most `tolerance` times the primal objective. Without points weights are 0.
     """
     correct = targets > 0
     step = 1 / (weight_scale**2 * targets.shape[1] * _largest_eigenvalue(features)).clamp(min=1e-30)
@@ -41,7 +54,7 @@ def ascend(
         gradient = loss.margin + scores - scores[correct].unsqueeze(1)
         moved = _project(ahead + step * gradient, correct, 2 * loss.strength)
         # momentum that points downhill is dropped (O'Donoghue & Candes 2015)
-        uphill = float((gradient * (moved - dual)).sum()) >= 0
+        uphill = float(all_sum((gradient * (moved - dual)).sum())) >= 0
         following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2 if uphill else 1.0
         ahead = moved + (momentum - 1) / following * (moved - dual) if uphill else moved
         dual, momentum = moved, following
@@ -54,14 +67,14 @@ def _gap(features: Tensor, correct: Tensor, dual: Tensor, loss: CrammerSinger, w
     scores = features @ weights
     worst = scores.masked_fill(correct, -torch.inf).amax(1)
     ridge = weights.square().sum() / (2 * weight_scale**2)
-    upper = ridge + 2 * loss.strength * (loss.margin + worst - scores[correct]).relu().sum()
-    lower = loss.margin * dual.sum() - ridge
+    upper = ridge + all_sum(2 * loss.strength * (loss.margin + worst - scores[correct]).relu().sum())
+    lower = all_sum(loss.margin * dual.sum()) - ridge
     return float((upper - lower) / upper)
 
 
 def primal(features: Tensor, correct: Tensor, dual: Tensor, weight_scale: float) -> Tensor:
-    """Classifiers [P, L] of the dual variables [n, L], which are 0 at the correct classes."""
-    return weight_scale**2 * features.T @ torch.where(correct, dual.sum(1, keepdim=True), -dual)
+    """Classifiers [P, L] from features [n, P] and dual variables [n, L], which are 0 at the correct classes [n, L]."""
+    return weight_scale**2 * all_sum(features.T @ torch.where(correct, dual.sum(1, keepdim=True), -dual))
 
 
 def _project(values: Tensor, correct: Tensor, total: float) -> Tensor:
@@ -74,9 +87,12 @@ def _project(values: Tensor, correct: Tensor, total: float) -> Tensor:
 
 
 def _largest_eigenvalue(features: Tensor) -> Tensor:
+    """Of the Gram matrix, []; on many machines the sum of each one's, which is not less."""
+    if not len(features):
+        return all_sum(features.new_zeros(()))
     wide = features.shape[0] < features.shape[1]
     gram = features @ features.T if wide else features.T @ features
-    return torch.linalg.eigvalsh(gram)[-1]
+    return all_sum(torch.linalg.eigvalsh(gram)[-1])
 
 
 _CHECK_EVERY = 5

@@ -1,0 +1,138 @@
+"""The Gaussian families compiled: kap and the mean, then whatever describes the spread.
+
+With gain = kap / (kap + 1), or kap / (kap - 1) for a component that includes x_n. Loops over plain indices throughout:
+slices and array expressions take numba far longer to compile.
+"""
+
+import math
+
+import numpy as np
+
+from ..compiled import inner
+from ._component_states import Diagonal, Full, Spherical
+from ._numba_family import implements, log_predictives, shift, take_logs
+
+__all__: list[str] = []
+
+
+@inner
+def _shift_mean(X, n, rows, k, start, sign):
+    """kap stands in the first row."""
+    rows[0, k] += sign
+    for d in range(X.shape[1]):
+        rows[start + d, k] += sign * (X[n, d] - rows[start + d, k]) / rows[0, k]
+
+
+@implements(log_predictives, Spherical)
+def _log_predictives_spherical(state, n, own, out):
+    X, rows = state.X, state.components
+    for k in range(len(out)):
+        out[k] = 0.0
+    for d in range(X.shape[1]):
+        for k in range(len(out)):
+            out[k] += (X[n, d] - rows[1 + d, k]) ** 2
+    for k in range(len(out)):
+        kap = rows[0, k]
+        out[k] *= -kap / ((kap - 1.0 if k == own else kap + 1.0) * 2.0 * state.variance)
+
+
+@implements(shift, Spherical)
+def _shift_spherical(state, n, k, sign):
+    _shift_mean(state.X, n, state.components, k, 1, sign)
+    return False
+
+
+@implements(log_predictives, Diagonal)
+def _log_predictives_diagonal(state, n, own, out):
+    """One logarithm for the product over sixteen columns."""
+    X, rows = state.X, state.components
+    size = X.shape[1]
+    gain, product = np.empty(len(out)), np.empty(len(out))
+    for k in range(len(out)):
+        sign = -1.0 if k == own else 1.0
+        gain[k] = sign * rows[0, k] / (rows[0, k] + sign)
+        product[k] = 1.0
+        out[k] = 0.0
+    for d in range(size):
+        for k in range(len(out)):
+            factor = 1.0 + gain[k] * (X[n, d] - rows[3 + d, k]) ** 2 * rows[3 + size + d, k]
+            product[k] *= max(factor, _ROUNDING)
+        if d % 16 == 15 or d == size - 1:
+            take_logs(product, out)
+    for k in range(len(out)):
+        sign = -1.0 if k == own else 1.0
+        out[k] = -rows[2, k] - sign * (rows[1, k] + sign * 0.5) * out[k]
+
+
+@implements(shift, Diagonal)
+def _shift_diagonal(state, n, k, sign):
+    X, rows = state.X, state.components
+    size = X.shape[1]
+    gain = sign * rows[0, k] / (rows[0, k] + sign)
+    rows[1, k] += sign * 0.5
+    least = 1.0
+    for d in range(size):
+        factor = max(1.0 + gain * (X[n, d] - rows[3 + d, k]) ** 2 * rows[3 + size + d, k], _ROUNDING)
+        rows[2, k] += 0.5 * math.log(factor)
+        rows[3 + size + d, k] /= factor
+        least = min(least, factor)
+    _shift_mean(X, n, rows, k, 3, sign)
+    return least < _CANCELLED
+
+
+@implements(log_predictives, Full)
+def _log_predictives_full(state, n, own, out):
+    """|L^-1 (x - mean)|^2 costs D^2 / 2; the determinants follow from it."""
+    X, rows = state.X, state.components
+    size = X.shape[1]
+    gap, inner = np.empty((size, len(out))), np.empty(len(out))
+    for k in range(len(out)):
+        out[k] = 0.0
+    entry = 3 + size
+    for i in range(size):
+        for k in range(len(out)):
+            gap[i, k] = X[n, i] - rows[3 + i, k]
+            inner[k] = 0.0
+        for j in range(i + 1):
+            for k in range(len(out)):
+                inner[k] += rows[entry + j, k] * gap[j, k]
+        entry += i + 1
+        for k in range(len(out)):
+            out[k] += inner[k] ** 2
+    for k in range(len(out)):
+        sign = -1.0 if k == own else 1.0
+        factor = max(1.0 + sign * rows[0, k] / (rows[0, k] + sign) * out[k], _ROUNDING)
+        out[k] = -rows[2, k] - sign * 0.5 * (rows[1, k] + sign) * math.log(factor)
+
+
+@implements(shift, Full)
+def _shift_full(state, n, k, sign):
+    """Psi + gain d d^T = L M M^T L^T with d = x - mean, p = L^-1 d and M M^T = I + gain p p^T.
+
+    Row i of M^-1 L^-1 takes only the rows above it, through their sum weighted by p / sqrt(s_i s_{i-1}), where
+    s_i = 1 + gain (p_1^2 + .. + p_i^2).
+    """
+    X, rows = state.X, state.components
+    size = X.shape[1]
+    gain = sign * rows[0, k] / (rows[0, k] + sign)
+    above = np.zeros(size)
+    before, entry = 1.0, 3 + size
+    for i in range(size):
+        p = 0.0
+        for j in range(i + 1):
+            p += rows[entry + j, k] * (X[n, j] - rows[3 + j, k])
+        after = max(before + gain * p * p, _ROUNDING)
+        shrink, weight = math.sqrt(before / after), p / math.sqrt(before * after)
+        for j in range(i + 1):
+            rows[entry + j, k] = (rows[entry + j, k] - gain * p * above[j]) * shrink
+            above[j] += weight * rows[entry + j, k]
+        before = after
+        entry += i + 1
+    rows[1, k] += sign
+    rows[2, k] += 0.5 * math.log(before)
+    _shift_mean(X, n, rows, k, 3, sign)
+    return before < _CANCELLED
+
+
+_ROUNDING = 1e-15
+_CANCELLED = 1e-8  # of a scatter: half of the digits

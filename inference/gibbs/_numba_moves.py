@@ -1,0 +1,67 @@
+"""What the compiled scans share: the draw of a slot, what it means for the slots, and the move of a point."""
+
+import math
+
+import numpy as np
+
+from ..compiled import inner
+from . import _numba_counts, _numba_gaussians  # noqa: F401 (what they implement)
+from ._numba_family import shift
+
+__all__ = ["choose", "draw", "move_row", "outcome"]
+
+
+@inner
+def draw(logits, uniform, least):
+    """A slot by inverse CDF of the categorical law; overwrites log weights by weights.
+
+    Those below e^least of the largest vanish in the rounding of the sum.
+    """
+    top = -np.inf
+    for k in range(len(logits)):
+        top = max(top, logits[k])
+    total = 0.0
+    for k in range(len(logits)):
+        gap = logits[k] - top
+        logits[k] = math.exp(gap) if gap > least else 0.0
+        total += logits[k]
+    return choose(logits, uniform * total)
+
+
+@inner
+def choose(weights, level):
+    """The slot in which the sum of the weights first exceeds a level."""
+    chosen = -1
+    for k in range(len(weights)):
+        if weights[k] > 0.0:
+            chosen = k
+            level -= weights[k]
+            if level < 0.0:
+                break
+    return chosen
+
+
+@inner
+def outcome(own, chosen, free, alone):
+    """(slot to go to, slot opened or -1, slot closed or -1)."""
+    closed = own if alone and chosen != own else -1
+    if chosen != free:
+        return chosen, -1, closed
+    if closed >= 0:  # it leaves a component of its own for a new one: the same slot serves
+        return own, own, own
+    return chosen, free, -1
+
+
+@inner
+def move_row(state, row, own, chosen, counts):
+    """Take a row to another slot; returns whether the components must be computed anew."""
+    stale = False
+    counts[own] -= 1
+    if counts[own] == 0:
+        for w in range(len(state.components)):  # back to the prior, which the last column holds
+            state.components[w, own] = state.components[w, -1]
+    else:
+        stale = shift(state, row, own, -1.0)
+    shift(state, row, chosen, 1.0)
+    counts[chosen] += 1
+    return stale

@@ -1,0 +1,100 @@
+"""The options of Gibbs sampling; kernels are in the files of their structures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..backend import Backend
+from ..engine import Schedule
+from ..options import require_choice, require_counts
+from ..protocol import KernelData, Model
+
+__all__ = ["Gibbs"]
+
+
+@dataclass(eq=False)
+class Gibbs(Backend):
+    """Draws from the exact posterior by Gibbs sampling, with split-merge proposals.
+
+    Parameters
+    ----------
+    num_samples : draws kept of each chain
+    num_warmup : sweeps before the first draw is kept
+    num_chains : independent chains, one after another
+    thinning : sweeps for each draw that is kept
+    scan : how the assignments are drawn.
+        "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best
+        "slice": all points at once; infinite model
+        "blocked": all points at once; model truncated at `model.truncation` components
+        "auto": "collapsed" where it is compiled (built-in families on a CPU), else "slice"
+        and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all steps
+        at once, truncated model) and "auto" ("direct" where it is compiled, else "beam")
+    split_merge : split-merge proposals before each scan; none where components repel, nor for sequences
+    num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and as a mixture
+        without time for sequences
+    births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
+        good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
+        leave no distribution invariant and open far too many components
+    init : "one" (all points in one component), "random" (in `model.truncation` components), or a Tensor [N] of labels
+    seed : of the random generator; the same seed, device and dtype give the same draws
+    progress : whether to show a bar; None: on a terminal only
+    """
+
+    num_samples: int = 500
+    num_warmup: int = 200
+    num_chains: int = 1
+    thinning: int = 1
+    scan: str = "auto"
+    split_merge: int = 2
+    num_generative: int = 10
+    births: str = "exact"
+    init: str | Tensor = "one"
+    seed: int = 0
+    progress: bool | None = None
+
+    value_name: ClassVar[str] = "log joint"
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the model truncated at `model.truncation` components is sampled, not the infinite one."""
+        return self.scan == "blocked"
+
+    def check(self) -> None:
+        require_counts(self, num_samples=1, num_warmup=0, num_chains=1, thinning=1, seed=0)
+        require_counts(self, split_merge=0, num_generative=0)
+        require_choice(self, "births", ("exact", "prior"))
+        if not isinstance(self.init, Tensor) and self.init not in ("one", "random"):
+            raise ValueError(f"init is {self.init!r}; expected 'one', 'random' or a Tensor of labels.")
+
+    def require_scan(self, model: Model, *scans: str) -> None:
+        """Raise ValueError unless `scan` is one of those that the structure has."""
+        require_choice(self, "scan", scans, type(model).__name__)
+
+    def require_labels(self, data: KernelData, truncation: int, infinite: str) -> None:
+        """Raise ValueError unless labels [N] given for a start fit the data and, of a truncated model, its components.
+
+        `infinite` is the scan that takes any number of labels.
+        """
+        if not isinstance(self.init, Tensor):
+            return
+        if self.init.shape != (data.num_data,):
+            shape = tuple(self.init.shape)
+            raise ValueError(f"init has shape {shape}; expected [{data.num_data}], a label for each row.")
+        num_labels = len(torch.unique(self.init))
+        if self.truncated and num_labels > truncation:
+            raise ValueError(
+                f"init has {num_labels} labels, but the model is truncated at {truncation} components. "
+                f"Use truncation={num_labels} or more, or scan={infinite!r}."
+            )
+
+    def schedule(self) -> Schedule:
+        warmup, thinning = self.num_warmup, self.thinning
+        return Schedule(
+            num_steps=warmup + self.num_samples * thinning,
+            num_chains=self.num_chains,
+            keep=lambda step: step >= warmup and (step - warmup + 1) % thinning == 0,
+        )

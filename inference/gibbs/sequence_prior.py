@@ -1,0 +1,89 @@
+"""What a state sequence says of rows and base weights: their draws given the states, and the labels' own moves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...models.distributions.sampling import log_dirichlet, log_gamma_draw, uniforms
+from ...models.priors.franchise import count_transitions
+from ...models.sequence import Sequences, StateSpace
+from ..collectives import all_sum
+from .state import SequenceState
+
+__all__ = ["break_rest", "count_moves", "draw_prior", "log_path", "relabel", "row_posterior"]
+
+
+def count_moves(state: SequenceState, data: Sequences) -> Tensor:
+    """n_jk [K + 1, K]: moves from row j to state k, the start row last."""
+    return all_sum(count_transitions(state.states, data.starts, len(state.weights)))
+
+
+def row_posterior(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:
+    """alpha b_jk + n_jk [K + 1, K + 1] of every row pi_j | z ~ Dirichlet: last row starts, last column is the rest."""
+    K = len(state.weights)
+    shape = state.hyper["concentration"] * model.prior.row_means(state.base, K)
+    shape[:, :K] += count_moves(state, data)
+    return shape
+
+
+def log_path(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:
+    """log p(z | alpha, beta) [], rows integrated out."""
+    return model.prior.log_paths(count_moves(state, data), state.base, state.hyper)
+
+
+def draw_prior(
+    state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator, *, truncated: bool
+) -> SequenceState:
+    """Concentrations and beta given the states (math/discriminative-clustering, section 10)."""
+    counts = count_moves(state, data)
+    hyper, base = model.prior.draw(state.hyper, state.base, counts, generator, truncated=truncated)
+    return replace(state, hyper=hyper, base=base)
+
+
+def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
+    """Metropolis swaps of neighbouring labels k, k + 1 of the truncated model, along with their base weights.
+
+    Only the density of beta changes, gamma^(T-1) beta_T^(gamma-1) prod_{k<T} 1 / r_k with r_k = 1 - sum_{j<k} beta_j:
+    by (r_k - beta_k) / (r_k - beta_{k+1}), and at the last pair by (beta_{T-1} / beta_T)^(gamma-1).
+    """
+    base, gamma = state.base[:-1].tolist(), float(state.hyper["top_concentration"])
+    T, order = len(base), list(range(len(base)))
+    log_uniforms = torch.log1p(-uniforms((T - 1,), generator)).tolist()
+    for k, log_uniform in enumerate(log_uniforms):
+        own, other, rest = base[k], base[k + 1], math.fsum(base[k + 2 :])
+        last = k + 2 == T
+        log_ratio = (gamma - 1) * (_log(own) - _log(other)) if last else _log(other + rest) - _log(own + rest)
+        if log_uniform < log_ratio:
+            base[k], base[k + 1] = other, own
+            order[k], order[k + 1] = order[k + 1], order[k]
+    kept = torch.tensor(order, device=state.states.device)
+    moved = torch.cat([state.base[kept], state.base[-1:]])
+    return replace(state, states=torch.argsort(kept)[state.states], weights=state.weights[kept], base=moved)
+
+
+def break_rest(
+    log_rows: Tensor, base: Tensor, num_new: int, state: SequenceState, model: StateSpace, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """M more states: Beta(1, gamma) shares of what is left of beta, Dirichlet(alpha b) ones of the rest of each row.
+
+    Takes log rows [K + 1, K + 1] and base weights [K + 1], and returns those of K + M states.
+    """
+    alpha, gamma, K = state.hyper["concentration"], state.hyper["top_concentration"], len(base) - 1 + num_new
+    log_share = torch.log1p(-uniforms((num_new,), generator)) / gamma  # of 1 - s, for s ~ Beta(1, gamma)
+    left = base[-1] * log_share.cumsum(0).exp()
+    new = torch.cat([base[-1:], left[:-1]]) * -torch.expm1(log_share)
+    base = torch.cat([base[:-1], new, left[-1:]])
+    means = model.prior.row_means(base, K)  # rows of the K states and of the start
+    known = torch.cat([means[: K - num_new], means[-1:]])[:, K - num_new :]
+    split = log_rows[:, -1:] + log_gamma_draw(alpha * known, generator).log_softmax(1)
+    fresh = log_dirichlet(alpha * means[K - num_new : K], generator)
+    widened = torch.cat([log_rows[:, :-1], split], 1)
+    return torch.cat([widened[:-1], fresh, widened[-1:]]), base
+
+
+def _log(weight: float) -> float:
+    return math.log(max(weight, torch.finfo(torch.float64).tiny))

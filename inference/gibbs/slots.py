@@ -1,0 +1,230 @@
+"""What the scans share that visit one point at a time: slots for components, and the loop over the points.
+
+A component sits in a slot, of which some are free. A point that opens a component takes a free slot; from a component
+of its own it goes to a new one in the same slot. Everything is in double precision: log predictives are differences of
+large numbers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ...models.data import Data
+from ...models.distributions.sampling import draw_categorical, uniforms
+from ...models.scores import scores
+from ..collectives import own_stream
+from ._component_states import component_table, family_rows, is_compiled, log_normalizers
+from .founders import Founders
+
+__all__ = ["Slots", "double", "point_logits", "visit_all"]
+
+Visit = tuple[int, int, int, bool]  # position to go on from, slot opened or -1, slot closed or -1, whether to build
+
+
+def double(data: Data, model: Any) -> tuple[Data, Any]:
+    """Data, and the model with its family, in double precision."""
+    exact = data.double()
+    return exact, model if exact is data else model.replace(likelihood=model.likelihood.resolve(exact.X))
+
+
+class Slots(ABC):
+    """Scratch of one scan: components in slots 0..capacity-1, of which at least one is free. Changed in place.
+
+    Attributes
+    ----------
+    labels [N] : slot of each point;  sizes [capacity] : points in a slot, 0: free;  counts [capacity] : those with an x
+    observed : the points with an x;  points : all N, on no side of any hyperplane where x is missing
+    weights [capacity, P, C];  log_margin [N, capacity] : log phi(y_n | eta_k), [N, 0] without classifiers
+    founders : where new components take their classifiers from
+    """
+
+    sizes: Tensor
+    counts: Tensor
+
+    def __init__(self, labels: Tensor, weights: Tensor, model: Any, observed: Data, points: Data, founders: Founders):
+        """Component k in slot k, and some free slots."""
+        self.labels, self.weights, self.model = labels.clone(), weights.double(), model
+        self.observed, self.points, self.founders = observed, points, founders
+        self.has_classifiers = points.targets.shape[1] > 0
+        self.log_margin = self.weights.new_zeros(len(labels), 0)
+        if self.has_classifiers:
+            self.log_margin = self._log_margin(self.weights)
+        self.extend(4 + len(weights) // 4)
+
+    # -- what a scan defines -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def count(self, capacity: int) -> None:
+        """Compute from the labels what is kept of so many slots."""
+
+    @abstractmethod
+    def logits(self, n: int, log_predictive: Tensor) -> Tensor:
+        """Log weights [capacity] of point n from log p(x_n | the others in each slot); one free slot is a new one."""
+
+    @abstractmethod
+    def move(self, n: int, own: int, chosen: int) -> None:
+        """Take point n from one slot to another."""
+
+    @abstractmethod
+    def kernels(self) -> Any:
+        """The module with the compiled `scan` and `fill_logits`."""
+
+    @abstractmethod
+    def arrays(self) -> Any:
+        """The tuple of arrays that they take."""
+
+    def urn(self, normalizers: Tensor) -> Tensor:
+        """What a component weighs by the number of its points, [N + 1], from what its family says of it."""
+        return normalizers
+
+    def row(self, n: int) -> int:
+        """The place of point n among those with an x, -1: without."""
+        return n
+
+    def members(self) -> Tensor:
+        """The labels of the points with an x."""
+        return self.labels
+
+    # -- what follows --------------------------------------------------------------------------------------------------
+
+    def extend(self, more: int) -> None:
+        """Add free slots."""
+        self.weights = pad(self.weights, (0, 0, 0, 0, 0, more))
+        self.log_margin = pad(self.log_margin, (0, more * self.has_classifiers))
+        self.count(len(self.weights))
+
+    def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
+        """Exchange classifiers after point n opened or closed a component, and keep a slot free."""
+        if self.sizes.all():
+            self.extend(len(self.sizes))
+        if not self.has_classifiers:
+            return
+        left = self.weights[closed].clone() if closed >= 0 else None
+        if opened >= 0:
+            self.weights[opened] = self.founders.found(n, generator)
+            self.log_margin[:, opened] = self._log_margin(self.weights[opened : opened + 1]).squeeze(1)
+        else:
+            self.log_margin[:, closed] = 0.0
+        if left is not None:
+            self.founders.receive(left)
+
+    def compact(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(occupied slots [capacity], labels 0..K-1 [N], classifiers [K, P, C] in the dtype of those given)."""
+        occupied = self.sizes > 0
+        return occupied, (occupied.cumsum(0) - 1)[self.labels], self.weights[occupied].to(weights)
+
+    def _log_margin(self, weights: Tensor) -> Tensor:
+        """log phi(y_n | eta_k) [N, K]."""
+        found: Tensor = self.model.log_margin(scores(self.points.features, weights), self.points.targets.unsqueeze(1))
+        return found
+
+
+def visit_all(slots: Slots, generator: torch.Generator, *, shuffle: bool, compiled: bool | None) -> None:
+    """One visit of every point, in random order or in that of the rows; labels [N] and all else of the slots change."""
+    stream, num_data, device = own_stream(generator), len(slots.labels), slots.labels.device
+    order = torch.arange(num_data, device=device)
+    if shuffle:
+        order = torch.randperm(num_data, generator=stream, device=device)
+    levels, visitor, position = uniforms((num_data,), stream), _visitor(slots, compiled), 0
+    while position < num_data:
+        capacity = len(slots.sizes)
+        position, opened, closed, stale = visitor.visit(position, order, levels)
+        if opened + closed > -2:
+            slots.settle(int(order[position - 1]), opened, closed, generator)
+        if stale or len(slots.sizes) > capacity:
+            visitor.build()
+
+
+def point_logits(n: int, slots: Slots, *, compiled: bool | None) -> Tensor:
+    """Log weights [capacity] of point n."""
+    return _visitor(slots, compiled).logits(n)
+
+
+def _visitor(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
+    if compiled is None:
+        compiled = slots.labels.device.type == "cpu" and is_compiled(slots.model.likelihood)
+    visitor = Compiled(slots) if compiled else Tensors(slots)
+    visitor.build()
+    return visitor
+
+
+class Compiled:
+    """Visits for the families that the compiled scans know."""
+
+    def __init__(self, slots: Slots) -> None:
+        family, data = slots.model.likelihood, slots.observed
+        self.slots, self.kernels = slots, slots.kernels()
+        self.rows = family_rows(family, data)
+        self.urn = slots.urn(log_normalizers(family, data.num_data + 1)).numpy()
+
+    def build(self) -> None:
+        """Compute what the family keeps of each slot from the labels."""
+        slots = self.slots
+        members = slots.observed, slots.members(), len(slots.sizes)
+        self.state = self.rows._replace(components=component_table(slots.model.likelihood, self.rows, *members))
+
+    def logits(self, n: int) -> Tensor:
+        """Log weights [capacity] of point n."""
+        logits = torch.empty(len(self.slots.sizes), dtype=torch.float64)
+        self.kernels.fill_logits(self.state, self.slots.arrays(), self.urn, n, logits.numpy())
+        return logits
+
+    def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
+        """Visit order[position:] [N] until the slots must be settled or the components be built anew."""
+        arrays = self.slots.arrays()
+        visit: Visit = self.kernels.scan(self.state, arrays, self.urn, position, order.numpy(), levels.numpy())
+        return visit
+
+
+class Tensors:
+    """Visits for any family on any device, by natural hyperparameters chi [capacity, S]: as `Compiled`, but slowly."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots, self.likelihood = slots, slots.model.likelihood
+
+    def build(self) -> None:
+        """Compute what the family keeps of each slot from the labels."""
+        sums = self.likelihood.summed_statistics(self.slots.observed.X, self.slots.members(), len(self.slots.sizes))
+        self.chi = self.likelihood.prior() + sums
+
+    def logits(self, n: int) -> Tensor:
+        """Log weights [capacity] of point n."""
+        slots, row = self.slots, self.slots.row(n)
+        if row < 0:
+            return slots.logits(n, self.chi.new_zeros(len(self.chi)))
+        x, chi, own = slots.observed.X[row : row + 1], self.chi.clone(), slots.labels[n]
+        chi[own] -= self.likelihood.statistics(x).squeeze(0)
+        if slots.counts[own] == 1:
+            chi[own] = self.likelihood.prior()
+        return slots.logits(n, self.likelihood.log_predictive(x, chi).squeeze(0))
+
+    def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
+        """Visit order[position:] [N] until a component opened or closed."""
+        slots = self.slots
+        for index in range(position, len(order)):
+            n = int(order[index])
+            own, chosen = int(slots.labels[n]), int(draw_categorical(self.logits(n), levels[n]))
+            opened = chosen if slots.sizes[chosen] == 0 else -1
+            closed = own if slots.sizes[own] == 1 and chosen != own else -1
+            if opened >= 0 and closed >= 0:  # from a component of its own to a new one: the same slot serves
+                opened = chosen = own
+            if chosen != own:
+                slots.move(n, own, chosen)
+                self._move(slots.row(n), own, chosen)
+            if opened + closed > -2:
+                return index + 1, opened, closed, False
+        return len(order), -1, -1, False
+
+    def _move(self, row: int, own: int, chosen: int) -> None:
+        if row < 0:
+            return
+        statistics = self.likelihood.statistics(self.slots.observed.X[row : row + 1]).squeeze(0)
+        self.chi[own] -= statistics
+        if self.slots.counts[own] == 0:
+            self.chi[own] = self.likelihood.prior()
+        self.chi[chosen] += statistics

@@ -1,0 +1,69 @@
+"""The log joint of a state, and what a posterior keeps of it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...models.data import Data
+from ...models.mixture import Mixture
+from ...models.priors.sticks import log_labelled_prior, log_stick_weights, posterior_sticks
+from ...models.scores import own_scores
+from ..collectives import all_sum
+from ..engine import Draw
+from .components import count_members, hyperparameters
+from .hyperplanes import NUM_RESERVED
+from .state import PartitionState
+
+__all__ = ["draw", "log_joint", "mixture_posterior"]
+
+
+def log_joint(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Tensor:
+    """log density [] of (z, eta, h) and the data: theta and the mixture weights integrated out, omega too.
+
+    In an infinite model whose components repel it is relative to the law of a hyperplane without points, whose
+    normalizer nobody knows: the hyperplanes then count through exp(h) alone.
+    """
+    prior, counts = model.prior, count_members(state)
+    log_partition = (
+        log_labelled_prior(counts, *prior.sticks(state.hyper, len(counts)))
+        if truncated
+        else prior.log_partition(counts, state.hyper)
+    )
+    log_marginal = model.likelihood.log_marginal(hyperparameters(state, data, model)).double().sum()
+    points = model.likelihood.log_base_measure(data.X).double()
+    points = points + model.log_margin(own_scores(data.features, state.weights, state.assignments), data.targets)
+    if model.repels and truncated:
+        points = points + model.log_rejection(data.features @ state.weights.squeeze(-1).T)
+    total = log_partition + prior.log_density(state.hyper) + log_marginal + all_sum(points.sum())
+    if model.repels and not truncated:
+        return total
+    square = (state.weights.double() / model.weight_scale).square().sum()
+    return total - (square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
+
+
+def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Draw:
+    """What the posterior keeps of a state; the mixture weights are their expectations given the assignments."""
+    kept = {
+        "assignments": state.assignments,
+        "hyperparameters": hyperparameters(state, data, model),
+        "log_mixture": mixture_posterior(state, model, truncated=truncated).to(data.X.dtype),
+        "weights": state.weights,
+        **{name: value.to(data.X.dtype) for name, value in state.hyper.items()},
+        "log_joint": log_joint(state, data, model, truncated=truncated),
+    }
+    if state.reservoir is not None:  # as many in every draw, some of them twice where components took many
+        places = torch.arange(NUM_RESERVED, device=state.reservoir.device) % len(state.reservoir)
+        kept["unseen_weights"] = state.reservoir[places]
+    return kept
+
+
+def mixture_posterior(state: PartitionState, model: Mixture, *, truncated: bool) -> Tensor:
+    """log E[pi_k | z] [K + 1] float64; the last entry is all components not yet seen: none in the truncated model."""
+    counts = count_members(state)
+    if not truncated:
+        return model.prior.log_expected_weights(counts, state.hyper)
+    after, before = posterior_sticks(counts, *model.prior.sticks(state.hyper, len(counts)))
+    return torch.cat([log_stick_weights(after / (after + before)), counts.new_tensor([-torch.inf])])

@@ -1,0 +1,99 @@
+"""What every structure shares of a fitted model: its draws, its trace, files, and the way to ArviZ."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from ...models.config import from_plain, to_plain
+from ..files import read_file, write_file
+from ..protocol import Model
+from ..structures import Draw, structure_of
+from .trace import Trace
+
+__all__ = ["Posterior"]
+
+
+class Posterior:
+    """A fitted model.
+
+    Attributes
+    ----------
+    model : the model with every data-dependent default resolved
+    backend : the backend that computed it
+    samples : dict of Tensors with a leading axis of S draws (chains one after another; S = 1 for SVI, SmallVariance)
+    num_draws : int list, draws of each chain
+    trace : Trace
+    metadata : dict of plain data that travels with the posterior; empty unless its user fills it
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        backend: Any,
+        samples: Draw,
+        num_draws: list[int],
+        trace: Trace,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        self.model: Any = model
+        self.backend = backend
+        self.samples = samples
+        self.num_draws = num_draws
+        self.trace = trace
+        self.metadata = dict(metadata or {})
+
+    def __repr__(self) -> str:
+        facts = [f"{sum(self.num_draws)} draws", *self.facts()]
+        facts.append(f"{self.trace.name} {float(self.trace.final.max()):.6g}")
+        return f"Posterior({type(self.model).__name__} by {type(self.backend).__name__}: {', '.join(facts)})"
+
+    def facts(self) -> list[str]:
+        """What `repr` says of the structure."""
+        return []
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write tensors and plain data to `path`, atomically.
+
+        Raises
+        ------
+        ValueError    if the model holds anything else, such as a function for a feature map.
+        """
+        content = {
+            "model": to_plain(self.model),
+            "backend": to_plain(self.backend),
+            "samples": self.samples,
+            "num_draws": self.num_draws,
+            "trace": vars(self.trace),
+            "metadata": self.metadata,
+        }
+        write_file(path, "posterior", content)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: Any = None) -> Any:
+        """Read a saved posterior, of the class that its model's structure has; never runs code from the file.
+
+        Raises
+        ------
+        FileNotFoundError    if there is no such file.
+        ValueError           if it is broken, of another schema, or needs a class that is not imported.
+        """
+        content = read_file(path, "posterior", device)
+        model, backend = from_plain(content["model"]), from_plain(content["backend"])
+        parts = content["samples"], content["num_draws"], Trace(**content["trace"]), content["metadata"]
+        return structure_of(model).posterior(model, backend, *parts)
+
+    def to_arviz(self) -> Any:
+        """The structure's label-free summaries as arviz InferenceData (0.x) or DataTree (1.x)."""
+        import arviz
+
+        if len(set(self.num_draws)) != 1:
+            raise ValueError(f"The chains have {self.num_draws} draws, but arviz needs equal numbers. Resume the fit.")
+        shape = (len(self.num_draws), self.num_draws[0])
+        kept = structure_of(self.model).summaries(self)
+        groups = {"posterior": {name: np.asarray(value.cpu()).reshape(shape) for name, value in kept.items()}}
+        if int(arviz.__version__.split(".")[0]) >= 1:
+            return arviz.from_dict(groups)
+        return arviz.from_dict(**groups)

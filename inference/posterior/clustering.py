@@ -1,0 +1,73 @@
+"""What posteriors over assignments answer of the training points, whatever the labels of their components."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..partitions import align, expected_loss
+from ..structures import Draw
+
+__all__ = ["Clustering", "clustering_summaries"]
+
+
+class Clustering:
+    """A mixin for posteriors with `assignments` [S, N] among their samples."""
+
+    samples: Draw
+
+    @property
+    def num_components(self) -> int:
+        """Number of occupied components in the representative draw."""
+        return len(torch.unique(self.samples["assignments"][self.representative]))
+
+    def similarity(self) -> Tensor:
+        """Posterior probability [N, N] that two training points share a component."""
+        assignments = self.samples["assignments"]
+        if assignments.shape[1] > 20_000:
+            raise ValueError(f"The similarity of {assignments.shape[1]} points takes N x N memory; use partition().")
+        total = torch.zeros(2 * assignments.shape[1:], device=assignments.device)
+        for draw in assignments:
+            total += draw.unsqueeze(0) == draw.unsqueeze(1)
+        return total / len(assignments)
+
+    def partition(self, loss: str = "vi") -> Tensor:
+        """Point partition [N] of the training points: the draw of least posterior expected loss.
+
+        Parameters
+        ----------
+        loss : "vi" (variation of information) or "binder" (pairs put together or apart wrongly)
+        """
+        return self.samples["assignments"][self._best_draw(loss)]
+
+    def aligned(self) -> Tensor:
+        """Assignments [S, N] with the labels of every draw changed to agree best with the representative draw."""
+        assignments = self.samples["assignments"]
+        return torch.stack([align(draw, assignments[self.representative]) for draw in assignments])
+
+    @cached_property
+    def representative(self) -> int:
+        """Index of the draw that `partition()` returns."""
+        return self._best_draw("vi")
+
+    def facts(self) -> list[str]:
+        """What `repr` says of the structure."""
+        return [f"{self.num_components} components"]
+
+    def _best_draw(self, loss: str) -> int:
+        assignments = self.samples["assignments"]
+        if len(assignments) == 1:
+            return 0
+        return int(expected_loss(assignments, loss).argmin())
+
+
+def clustering_summaries(posterior: Clustering) -> Draw:
+    """Number and largest size of the components, and whatever else is one number in each draw, [S] each."""
+    assignments = posterior.samples["assignments"]
+    return {
+        "num_components": torch.tensor([len(torch.unique(draw)) for draw in assignments]),
+        "largest_component": torch.stack([torch.bincount(draw).max() for draw in assignments]),
+        **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
+    }

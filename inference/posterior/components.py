@@ -1,0 +1,77 @@
+"""What a draw says of rows under each of its components: for posteriors over partitions and over sequences alike.
+
+A component's inputs are in a draw as posterior `hyperparameters` [K, S] of the family, as `parameters.<name>` [K, ...]
+of a family without conjugacy, or as `centers` [K, D] in the small-variance limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.scores import scores as scores_of
+from ..ridge import Ridge
+from ..structures import Draw
+
+__all__ = ["counts_hyperplanes", "hyperplane_gain", "log_component_density", "log_unseen_density", "score_moments"]
+
+
+def log_component_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
+    """log p(x_n | component k) [N, K] of rows [N, D]; of centres -scale times the divergence, up to a constant."""
+    likelihood = model.likelihood
+    if "centers" in draw:
+        cost: Tensor = likelihood.divergence(likelihood.coordinates(X), draw["centers"])
+        return -draw["scale"] * cost if "scale" in draw else -cost
+    if "hyperparameters" in draw:
+        density: Tensor = likelihood.log_predictive(X, draw["hyperparameters"])
+        return density
+    parameters = {
+        name.removeprefix("parameters."): value for name, value in draw.items() if name.startswith("parameters.")
+    }
+    density = likelihood.log_density(X, parameters)
+    return density
+
+
+def log_unseen_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
+    """log p(x_n) [N, 1] of rows [N, D] in a component not yet seen; -inf where the draw does not know of any."""
+    if "hyperparameters" not in draw:
+        return torch.full((len(X), 1), -torch.inf, dtype=X.dtype, device=X.device)
+    density: Tensor = model.likelihood.log_predictive(X, model.likelihood.prior().unsqueeze(0))
+    return density
+
+
+def score_moments(model: Any, X: Tensor, draw: Draw) -> tuple[Tensor, Tensor | None]:
+    """Means [N, K, C] of the scores of rows [N, D] and, of variational classifiers, variances [N, K, C]."""
+    features, weights = model.features(X), draw["weights"]
+    scores = scores_of(features, weights)
+    if "precision_tril" not in draw or not scores.numel():
+        return scores, None
+    return scores, Ridge(weights, draw["precision_tril"]).score_variance(features)
+
+
+def counts_hyperplanes(model: Any, discriminative: bool | None) -> bool:
+    """Whether hyperplanes count as well as the likelihood; None: they do where components repel.
+
+    Raises
+    ------
+    ValueError    if they are asked to and there are none.
+    """
+    if discriminative and not model.repels:
+        raise ValueError(f"The components of {type(model).__name__} have no hyperplanes that part them.")
+    return model.repels if discriminative is None else discriminative
+
+
+def hyperplane_gain(model: Any, X: Tensor, draw: Draw) -> Tensor:
+    """h(f) [N, K]: what the hyperplanes of a draw add to the log weight of a component for rows [N, D].
+
+    Of variational hyperplanes it is the difference of the bounds of E log phi, as in the fit.
+    """
+    scores, variance = score_moments(model, X, draw)
+    if variance is None:
+        gain: Tensor = model.log_margin(scores, model.targets(X).unsqueeze(1))
+        return gain
+    bound, one = model.loss.expected_log_factor, torch.ones_like(scores)
+    gain = (bound(scores, variance, one) - bound(scores, variance, -one)).sum(-1)
+    return gain

@@ -1,0 +1,169 @@
+"""The posterior of a model of partitions: assignment and prediction of new points.
+
+A draw leaves log weights of its components and of one not yet seen, and what a component's inputs and classifiers look
+like. The weight of component k for a row is W_k = w_k p(x | component k); a component not yet seen has score 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from ...models.arrays import as_features, like
+from ...models.data import Data
+from ...models.scores import scores as scores_of
+from ..partitions import align
+from ..structures import Draw, Structure, register_structure
+from .base import Posterior
+from .clustering import Clustering, clustering_summaries
+from .components import (
+    counts_hyperplanes,
+    hyperplane_gain,
+    log_component_density,
+    log_unseen_density,
+    score_moments,
+)
+from .scores import ScoreMixture, ScorePrediction, chunks
+from .stacking import stack_components
+
+__all__ = ["PartitionPosterior"]
+
+
+class PartitionPosterior(ScorePrediction, Clustering, Posterior):
+    """A fitted model of partitions.
+
+    `samples` holds `assignments` [S, N], `weights` [S, K, P, C], `log_mixture` [S, K + 1] (last: a component not yet
+    seen), `hyperparameters` [S, K, ...] or `parameters.<name>` [S, K, ...] of the family or `centers` [S, K, D], and
+    the prior's hyperparameters, such as `concentration` [S]; of SVI also `precision_tril` [S, K, C, P, P]; of an
+    infinite model whose components repel `unseen_weights` [S, A, P, 1], hyperplanes of components without points.
+    Components beyond a draw's own have log weight -inf.
+    """
+
+    def assign(self, X: Any, *, discriminative: bool | None = None) -> Any:
+        """Component [N] of each row in the representative draw (see `partition`), 0..K-1.
+
+        Parameters
+        ----------
+        discriminative : whether hyperplanes count as well as the likelihood; None: they do where components repel
+        """
+        rows, with_margin = self.checked(X), counts_hyperplanes(self.model, discriminative)
+        draw, chosen = self._draw(self.representative), []
+        for part in chunks(rows):
+            log_weights = self._log_weights(part, draw, nearest=not with_margin)[:, :-1]
+            if with_margin:
+                log_weights = log_weights + hyperplane_gain(self.model, part, draw)
+            chosen.append(log_weights.argmax(1))
+        return like(torch.cat(chosen), X)
+
+    def assign_proba(self, X: Any, *, discriminative: bool | None = None) -> Any:
+        """Probability [N, K + 1] that each row belongs to component k of the representative draw; last: to no such one.
+
+        sum_g W_k^g / sum_g sum_j W_j^g with W_k^g = w_k p(x | component k) over the draws g, whose components take the
+        labels of `aligned`. Where hyperplanes count, the row takes part in the margin factors:
+
+            W_k = w_k p(x | k) exp(h(f_k)) prod_j phi(-1 | f_j) / q_-^K,     W_new = w_new p(x) q_+ / q_- prod_j ...,
+
+        q_+- the mean of phi(+-1 | f) over hyperplanes of components without points; in a truncated model these are
+        among the f_j, and there is no q (math/discriminative-clustering, section 7).
+
+        Parameters
+        ----------
+        discriminative : as in `assign`
+        """
+        rows, with_margin = self.checked(X), counts_hyperplanes(self.model, discriminative)
+        reference = self.samples["assignments"][self.representative]
+        num_labels = int(reference.max()) + 1
+        if "centers" in self.samples:
+            chosen = torch.as_tensor(self.assign(rows, discriminative=discriminative))
+            return like(one_hot(chosen, num_labels + 1).to(self.samples["centers"]), X)
+        labels = [self._labels(draw, reference, num_labels) for draw in self._draws()]
+        return like(torch.cat([self._assign_chunk(part, labels, num_labels, with_margin) for part in chunks(rows)]), X)
+
+    def log_predictive_density(self, X: Any) -> Any:
+        """log of the mean over the draws of p(x_n) [N], components summed out; margin factors do not count."""
+        rows = self.checked(X)
+        if "centers" in self.samples:
+            raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
+        parts = [
+            torch.stack([self._log_weights(part, draw).logsumexp(1) for draw in self._draws()]).logsumexp(0)
+            for part in chunks(rows)
+        ]
+        return like(torch.cat(parts) - math.log(sum(self.num_draws)), X)
+
+    def checked(self, X: Any) -> Tensor:
+        return as_features(X, num_features=self.model.num_features, like=self.samples["log_mixture"])
+
+    def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
+        for draw in self._draws():
+            if not self.averages_probabilities:
+                draw.pop("precision_tril", None)  # variances cost the most, and scores are averaged without
+            mean, variance = score_moments(self.model, X, draw)
+            # the score of a component not yet seen is 0, the mean under the prior of its classifier
+            unseen = None if variance is None else pad(variance, (0, 0, 0, 1))
+            yield ScoreMixture(self._log_weights(X, draw), pad(mean, (0, 0, 0, 1)), unseen)
+
+    def _draw(self, index: int) -> Draw:
+        return {name: value[index] for name, value in self.samples.items()}
+
+    def _draws(self) -> Iterator[Draw]:
+        return (self._draw(index) for index in range(len(self.samples["assignments"])))
+
+    def _labels(self, draw: Draw, reference: Tensor, num_labels: int) -> Tensor:
+        """Labels [K + 1] in the reference of the components of a draw; `num_labels` for those it has no label for."""
+        labels = torch.full_like(draw["log_mixture"], num_labels, dtype=torch.long)
+        labels[draw["assignments"]] = align(draw["assignments"], reference).clamp(max=num_labels)
+        return labels
+
+    def _assign_chunk(self, X: Tensor, labels: list[Tensor], num_labels: int, with_margin: bool) -> Tensor:
+        log_evidence, shares = [], []
+        for draw, label in zip(self._draws(), labels, strict=True):
+            log_weights = self._clamped_log_weights(X, draw) if with_margin else self._log_weights(X, draw)
+            log_evidence.append(log_weights.logsumexp(1))
+            share = log_weights.new_zeros(len(X), num_labels + 1)
+            shares.append(share.index_add_(1, label, log_weights.softmax(1)))
+        return torch.einsum("sn,snk->nk", torch.stack(log_evidence).softmax(0), torch.stack(shares))
+
+    def _clamped_log_weights(self, X: Tensor, draw: Draw) -> Tensor:
+        """log W [N, K + 1] of rows that take part in the margin factors of a draw."""
+        log_weights, gain = self._log_weights(X, draw), hyperplane_gain(self.model, X, draw)
+        features, log_factor = self.model.features(X), self.model.loss.log_factor
+        exists = draw["log_mixture"][:-1] > -torch.inf
+        scores = scores_of(features, draw["weights"])
+        rejected = log_factor(scores, scores.new_tensor(-1.0)).sum(-1).where(exists, 0.0).sum(1)
+        new = torch.zeros_like(gain[:, :1])
+        if "unseen_weights" in draw:
+            unseen = draw["unseen_weights"]
+            scores = scores_of(features, unseen)
+            accept, reject = (
+                log_factor(scores, scores.new_tensor(side)).sum(-1).logsumexp(1) - math.log(len(unseen))
+                for side in (1.0, -1.0)
+            )
+            rejected, new = rejected - exists.sum() * reject, (accept - reject).unsqueeze(1)
+        return log_weights + torch.cat([gain, new], 1) + rejected.unsqueeze(1)
+
+    def _log_weights(self, X: Tensor, draw: Draw, *, nearest: bool = True) -> Tensor:
+        """log W [N, K + 1] of a draw, the last column a component not yet seen.
+
+        For centres it is 0 at the nearest one, and -inf elsewhere; with `nearest` false -scale times the divergence.
+        """
+        seen = log_component_density(self.model, X, draw)
+        if "centers" not in draw:
+            return torch.cat([seen, log_unseen_density(self.model, X, draw)], 1) + draw["log_mixture"]
+        log_weights = pad(seen.where(draw["log_mixture"][:-1] > -torch.inf, -torch.inf), (0, 1), value=-torch.inf)
+        if not nearest:
+            return log_weights
+        closest = log_weights.argmax(1, keepdim=True)
+        return torch.full_like(log_weights, -torch.inf).scatter_(1, closest, 0.0)
+
+
+def _stack(draws: list[Draw]) -> Draw:
+    components = ("hyperparameters", "centers", "weights", "precision_tril")
+    return stack_components(draws, log_weights=("log_mixture",), components=components)
+
+
+register_structure(Structure("partition", Data, PartitionPosterior, _stack, clustering_summaries))

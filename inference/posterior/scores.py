@@ -1,0 +1,113 @@
+"""Prediction from scores: what posteriors of models with labels or targets share, whatever their structure.
+
+A draw gives a row one of K scores, each with a weight that says how well the row goes with it. Then
+
+    f(x) = sum_g sum_k W_k^g(x) f_k^g(x)  /  sum_g sum_k W_k^g(x)
+
+is a ratio of averages over the draws g (math/dp-mixtures, section 5). Where the loss is a likelihood of labels, their
+probabilities are averaged in place of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.arrays import like
+
+__all__ = ["ScoreMixture", "ScorePrediction", "chunks"]
+
+
+class ScoreMixture(NamedTuple):
+    """Scores of N rows under one draw: with weight W_k a row has the k-th."""
+
+    log_weights: Tensor  # [N, K]
+    mean: Tensor  # [N, K, C]
+    variance: Tensor | None  # [N, K, C] of variational classifiers, where probabilities are averaged
+
+
+class ScorePrediction:
+    """A mixin for posteriors of models with a loss: gives `predict` from `checked` and `score_mixtures`."""
+
+    model: Any
+
+    def checked(self, X: Any) -> Tensor:
+        """The rows [N, D] of what a user passes."""
+        raise NotImplementedError
+
+    def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
+        """The scores of rows [N, D] under each draw."""
+        raise NotImplementedError
+
+    def decision_function(self, X: Any) -> Any:
+        """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L]."""
+        return like(self._decision(self.checked(X)), X)
+
+    def predict(self, X: Any) -> Any:
+        """Labels [N] in the user's own values; for a regression loss the posterior mean target."""
+        decision = self._decision(self.checked(X))
+        if self.model.loss.target == "real":
+            return like(decision, X)
+        index = (decision > 0).long() if decision.ndim == 1 else decision.argmax(1)
+        return like(self.model.classes[index], X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities [N, L], classes sorted.
+
+        With a logistic loss these are posterior predictive probabilities. A hinge is no likelihood: there they are
+        the loss's pseudo-likelihood at the posterior mean score, normalized over the classes.
+        """
+        rows = self.checked(X)
+        if self.model.classes is None:
+            use = "predict(X)" if self.model.loss.target == "real" else "assign(X)"
+            raise ValueError(f"{type(self.model).__name__} was fitted without classes; use {use}.")
+        mean = self._mean(rows)
+        return like(mean if self.averages_probabilities else self.model.loss.probabilities(mean), X)
+
+    @property
+    def averages_probabilities(self) -> bool:
+        """Whether probabilities of labels are averaged over components and draws, not scores."""
+        return bool(self.model.loss.is_likelihood and self.model.loss.target == "sign")
+
+    def _decision(self, X: Tensor) -> Tensor:
+        if self.model.classes is None and self.model.loss.target == "sign":
+            raise ValueError(f"{type(self.model).__name__} has no labels to predict; use assign(X).")
+        mean = self._mean(X)
+        if not self.averages_probabilities:
+            return mean.squeeze(1) if mean.shape[1] == 1 else mean
+        log_odds = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
+        return log_odds[:, 1] - log_odds[:, 0] if mean.shape[1] == 2 else log_odds
+
+    def _mean(self, X: Tensor) -> Tensor:
+        """Posterior means [N, C or L] of the scores, or of the probabilities."""
+        return torch.cat([self._mean_of_chunk(rows) for rows in chunks(X)])
+
+    def _mean_of_chunk(self, X: Tensor) -> Tensor:
+        log_evidence, means = [], []
+        for mixture in self.score_mixtures(X):
+            log_evidence.append(mixture.log_weights.logsumexp(1))
+            means.append(torch.einsum("nk,nkc->nc", mixture.log_weights.softmax(1), self._averaged(mixture)))
+        share = torch.stack(log_evidence).softmax(0)
+        return torch.einsum("sn,snc->nc", share, torch.stack(means))
+
+    def _averaged(self, mixture: ScoreMixture) -> Tensor:
+        """What is averaged over components and draws, [N, K, C or L]."""
+        if not self.averages_probabilities:
+            return mixture.mean
+        loss = self.model.loss
+        if mixture.variance is None:
+            probabilities: Tensor = loss.probabilities(mixture.mean)
+            return probabilities
+        probabilities = loss.expected_probabilities(mixture.mean, mixture.variance)
+        return probabilities
+
+
+def chunks(X: Tensor) -> Iterator[Tensor]:
+    """X [N, D] in parts of some thousand rows."""
+    yield from (X[start : start + _CHUNK] for start in range(0, max(1, len(X)), _CHUNK))
+
+
+_CHUNK = 4096

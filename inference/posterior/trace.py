@@ -1,0 +1,38 @@
+"""How a fit went: the value of every step, and the time it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..engine import Chain
+
+__all__ = ["Trace"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Log joint, ELBO or objective after every step, with the seconds it took to get there."""
+
+    name: str
+    values: Tensor  # [chains, steps] float64, NaN after a chain's last step
+    seconds: Tensor  # [chains, steps] float64
+
+    @classmethod
+    def of(cls, name: str, chains: list[Chain]) -> Trace:
+        """The trace of some chains."""
+        length = max((len(chain.values) for chain in chains), default=0)
+
+        def padded(rows: list[list[float]]) -> Tensor:
+            return torch.tensor([row + [float("nan")] * (length - len(row)) for row in rows], dtype=torch.float64)
+
+        return cls(name, padded([chain.values for chain in chains]), padded([chain.times for chain in chains]))
+
+    @property
+    def final(self) -> Tensor:
+        """The last value [chains] of every chain; NaN for one that was stopped before its first step."""
+        values = torch.cat([self.values, self.values.new_full((len(self.values), 1), torch.nan)], 1)
+        last = (~self.values.isnan()).sum(1) - 1
+        return values.gather(1, (last % values.shape[1]).unsqueeze(1)).squeeze(1)

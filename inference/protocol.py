@@ -1,0 +1,33 @@
+"""What a backend asks of a model before any kernel of its structure is called."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
+__all__ = ["KernelData", "Model"]
+
+
+class KernelData(Protocol):
+    """What the kernels of a structure see; the engine itself reads only this much of it."""
+
+    @property
+    def X(self) -> Tensor:
+        """The rows [M, D], whose device is that of the fit."""
+
+    @property
+    def num_data(self) -> int:
+        """N, the number of points or steps."""
+
+
+class Model(Protocol):
+    """A model of any structure: a `Config` that names the class of its data and makes such data."""
+
+    data_type: ClassVar[type[Any]]  # which structure it is of, see `structures`
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Constructor arguments by name."""
+
+    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Any, Any]:
+        """(the resolved model, its data) of what a user passes to `fit`, X [N, D] and y [N] or [N, C]."""

@@ -1,0 +1,91 @@
+"""The options of the small-variance limit; kernels are in the files of their structures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..backend import Backend
+from ..engine import Chain, Draw, Kernel, Schedule
+from ..options import require_choice, require_counts, require_numbers
+from ..protocol import KernelData, Model
+
+__all__ = ["SmallVariance"]
+
+
+@dataclass(eq=False)
+class SmallVariance(Backend):
+    """Point estimates in the limit of vanishing variances: one partition, its centres and its classifiers.
+
+        L = penalty K + sum_k |eta_k|^2 / (2 nu^2)
+            + sum_n [scale D(x_n, mu_{z_n}) - log phi(y_n | eta_{z_n} . a_n)]
+
+    is lowered in every step (Wang & Zhu 2014, equation (35); without classifiers it is DP-means). The Bregman
+    divergence D is that of the likelihood, in units of its prior's expected covariance for a Gaussian. States of its
+    kernels have `objective` [] and `converged`.
+
+    Parameters
+    ----------
+    penalty : cost of one more component; None: from `num_components`
+    transition_penalty : for sequences, cost of one more kind of transition; None: what a step costs on average
+    transition_weight : for sequences, weight of the log probabilities of transitions. 0: how often a transition is
+        used does not matter, the plain limit; 1: as much as in the likelihood (Roychowdhury, Jiang & Kulis 2013)
+    scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components
+    num_components : number of components for which the penalty is chosen if it is None; the fit may find another
+    tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
+        fraction of the points, and no split or merge helps
+    max_steps : most sweeps of a restart
+    num_restarts : descents from different seeds; the lowest is kept
+    merge : try to merge components whenever the descent has settled
+    creation : "joint": a component opens where that pays for all points that would join it, so that L gets low; a
+        sensible penalty then grows with the number of points. "single": only where it pays for one point alone, as in
+        DP-means as published, where the penalty is a squared distance times scale / 2; L stays higher, but it
+        finds small components beside large ones
+    seed : of all randomness
+    progress : a progress bar; None: on a terminal only
+
+    References
+    ----------
+    Kulis & Jordan (2012); Wang & Zhu (2014).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from regbayes.models import DPM
+    >>> X = torch.cat([torch.zeros(5, 1), torch.ones(5, 1)])
+    >>> SmallVariance(penalty=1.0).fit(DPM(), X).num_components
+    2
+    """
+
+    penalty: float | None = None
+    transition_penalty: float | None = None
+    transition_weight: float = 0.0
+    scale: float = 1.0
+    num_components: int = 8
+    tolerance: float = 1e-3
+    max_steps: int = 100
+    num_restarts: int = 1
+    merge: bool = True
+    creation: str = "joint"
+    seed: int = 0
+    progress: bool | None = None
+
+    value_name: ClassVar[str] = "objective"
+
+    def check(self) -> None:
+        require_choice(self, "creation", ("joint", "single"))
+        require_numbers(self, "scale")
+        require_numbers(self, "penalty", "transition_penalty", optional=True)
+        require_numbers(self, "transition_weight", "tolerance", closed=True)
+        require_counts(self, num_components=1, max_steps=1, num_restarts=1, seed=0)
+
+    def schedule(self) -> Schedule:
+        return Schedule(
+            self.max_steps,
+            self.num_restarts,
+            stop=lambda chain: chain.state.converged,
+        )
+
+    def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
+        best = min(chains, key=lambda chain: float(chain.state.objective))
+        return [[kernel.draw(best.state, data, model)]]

@@ -1,0 +1,100 @@
+"""New components of a descent: where they open, best first, and which points move there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..collectives import all_sum
+from .assignment import all_costs
+from .problem import Problem
+from .state import Descent
+
+__all__ = ["candidates", "open_components"]
+
+
+def open_components(
+    state: Descent,
+    cost: Tensor,
+    problem: Problem,
+    generator: torch.Generator,
+    *,
+    single: bool = False,
+    most_components: int | None = None,
+) -> Descent:
+    """Open components at some points, best first, as long as that saves more than it costs:
+
+    gain(i) = sum_n [Q_n(z_n) - Q_n(component of i alone)]_+ - (Lambda(K + 1) - Lambda(K)) - |eta_i|^2 / (2 nu^2) - ...
+
+    Savings are those left over by the components opened before, from costs [N], and K counts these. With `single` only
+    points for which a component of their own would pay are candidates.
+    """
+    K = state.num_components
+    most = problem.num_data if most_components is None else most_components - K
+    excess = cost - problem.founding
+    chosen = candidates(excess, K, problem.X.shape[1], generator)
+    if single:
+        chosen = chosen[excess[chosen] > problem.next_price(state.penalty, K)]
+    if not len(chosen):
+        return replace(state, grows=False)
+    centers, weights = problem.founders(chosen)
+    savings = (cost - all_costs(problem, centers, weights)).relu_()
+    charges, assignments = problem.charges(centers, weights), state.assignments.clone()
+
+    def price(num_opened: int) -> float:
+        return problem.next_price(state.penalty, K + num_opened)
+
+    opened = _best_first(savings, charges, price, most, assignments, K)
+    if not opened:
+        return replace(state, grows=False)
+    state = replace(
+        state,
+        assignments=assignments,
+        centers=torch.cat([state.centers, centers[opened]]),
+        weights=torch.cat([state.weights, weights[opened]]),
+        grows=True,
+    )
+    return state.occupied()
+
+
+def candidates(excess: Tensor, num_components: int, num_features: int, generator: torch.Generator) -> Tensor:
+    """Points [M] that may found a component: those that cost most beyond a component of their own [N], and a random
+    sample in proportion to it."""
+    N = len(excess)
+    most = max(4, min(max(16, num_components), _GAIN_NUMBERS // max(N, num_features)))
+    count = min(most, (N + 1) // 2)
+    dearest = excess.topk(max(1, count // 4)).indices
+    noise = torch.empty_like(excess).exponential_(generator=generator)
+    weight = excess.clamp(min=torch.finfo(excess.dtype).tiny) / noise
+    weight[dearest] = 0.0
+    return torch.cat([dearest, weight.topk(count - len(dearest)).indices])
+
+
+def _best_first(
+    savings: Tensor, charges: Tensor, price: Callable[[int], float], most: int, assignments: Tensor, first_label: int
+) -> list[int]:
+    """The candidates opened, in order; points move to them in `assignments` [N], and `savings` [M, N] are used up.
+
+    A candidate that lost over half of its own savings to the others is put off: once the centres have moved to their
+    means it would often not be worth it.
+    """
+    total = all_sum(savings.sum(1, dtype=torch.float64))
+    first_total, opened = total.clone(), list[int]()
+    while len(opened) < most:
+        gain, best = torch.where(total >= first_total / 2, total - charges, -torch.inf).max(0)
+        if gain <= price(len(opened)):
+            break
+        movers = torch.nonzero(savings[best] > 0).squeeze(1)
+        assignments[movers] = first_label + len(opened)
+        opened.append(int(best))
+        old = savings[:, movers]
+        left = (old - old[best]).relu_()
+        savings[:, movers] = left
+        total -= all_sum((old - left).sum(1, dtype=torch.float64))
+    return opened
+
+
+_GAIN_NUMBERS = 2**25

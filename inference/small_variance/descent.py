@@ -1,0 +1,99 @@
+"""DP-means and M2DPM: descent on the small-variance objective of a mixture of classifiers.
+
+No step raises L (`problem`). Assignments see the labels; new points are assigned by the divergence alone.
+Sources: Kulis & Jordan (2012); Wang & Zhu (2014), equations (31)-(35) and algorithm 1, with the corrections of
+math/dp-mixtures, sections 7 and 12: components open after the pass, and by what they save in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...models.scores import own_scores
+from ..collectives import all_sum
+from .assignment import component_sums, nearest_components
+from .births import open_components
+from .classifiers import fit_classifiers, summed_losses
+from .merge import merge_components
+from .problem import Problem
+from .state import Descent, Parts
+
+__all__ = ["assign", "fit_components", "init", "objective", "sweep"]
+
+
+def init(problem: Problem, penalty: float) -> Descent:
+    """One component with all points."""
+    N, (P, C) = problem.num_data, (problem.data.features.shape[1], problem.data.targets.shape[1])
+    assignments = torch.zeros(N, dtype=torch.int64, device=problem.X.device)
+    centers = problem.centers(*component_sums(problem.X, assignments, 1))
+    weights, duals = centers.new_zeros(1, P, C), centers.new_zeros(N, C)
+    state = Descent(assignments, centers, weights, duals, centers.new_tensor(penalty), centers.new_tensor(0.0))
+    return replace(state, objective=objective(problem, state))
+
+
+def sweep(
+    state: Descent,
+    problem: Problem,
+    generator: torch.Generator,
+    *,
+    tolerance: float = 1e-3,
+    merge: bool = True,
+    single: bool = False,
+    most_components: int | None = None,
+) -> Descent:
+    """One pass over the points. A settled state is also searched for splits and merges before it is final."""
+    before = state
+    state, cost = assign(state, problem)
+    price = problem.next_price(state.penalty, state.num_components)
+    if state.grows or state.settled or bool((cost - problem.founding > price).any()):
+        state = open_components(state, cost, problem, generator, single=single, most_components=most_components)
+    state, parts = fit_components(state, problem, _POLISH if state.settled else 1)
+    if merge and state.settled:
+        state, parts = merge_components(state, parts, problem)
+    state = replace(state, objective=_objective(problem, state, parts))
+    settled = _changed_little(before, state, tolerance, parts.counts.sum())
+    return replace(state, settled=settled, converged=settled and before.settled)
+
+
+def assign(state: Descent, problem: Problem) -> tuple[Descent, Tensor]:
+    """Every point to its cheapest component, empty ones deleted; and the costs [N]."""
+    assignments, cost = nearest_components(problem, state.centers, state.weights)
+    return replace(state, assignments=assignments).occupied(), cost
+
+
+def fit_components(state: Descent, problem: Problem, num_steps: int) -> tuple[Descent, Parts]:
+    """The best centres and better classifiers at these assignments."""
+    sums, counts = component_sums(problem.X, state.assignments, state.num_components)
+    weights, duals, losses = fit_classifiers(problem, state.assignments, state.weights, state.duals, num_steps)
+    state = replace(state, centers=problem.centers(sums, counts), weights=weights, duals=duals)
+    return state, Parts(sums, counts, losses)
+
+
+def objective(problem: Problem, state: Descent) -> Tensor:
+    """L of a state, []."""
+    K = state.num_components
+    scores = own_scores(problem.data.features, state.weights, state.assignments)
+    losses = summed_losses(problem, state.assignments, scores, K)
+    return _objective(problem, state, Parts(*component_sums(problem.X, state.assignments, K), losses))
+
+
+def _objective(problem: Problem, state: Descent, parts: Parts) -> Tensor:
+    divergences = problem.divergences(parts.sums, parts.counts, state.centers)
+    components = problem.charges(state.centers, state.weights) + divergences + parts.losses
+    base = all_sum(problem.base.sum(dtype=torch.float64))
+    return components.sum() + base + problem.price(state.penalty, state.num_components)
+
+
+def _changed_little(before: Descent, state: Descent, tolerance: float, num_data: Tensor) -> bool:
+    """Whether L fell by no more than this fraction, and no more than this fraction of the points moved."""
+    if state.num_components != before.num_components:
+        return False
+    moved = all_sum((state.assignments != before.assignments).sum())
+    little = before.objective - state.objective <= tolerance * state.objective.abs()
+    return bool(little & (moved <= tolerance * num_data))
+
+
+_POLISH = 20

@@ -1,0 +1,108 @@
+"""What stays fixed during a descent of components that repel or follow one another, and what its structure costs.
+
+    J = scale sum_n D(x_n, mu_{z_n}) + sum_k [SVM_k(eta_k) - R0] + structure(z)
+
+Here the points are exchangeable, structure(z) = Lambda(K); `sequence` has the landscape of state sequences. A model
+without hyperplanes has neither SVM_k nor R0 (math/discriminative-clustering, sections 8 and 13).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ...models.base import Model
+from ...models.data import Data
+from ...models.dpm import DPM
+from ...models.priors import PartitionPrior
+from ..collectives import all_sum
+from .assignment import component_sums
+from .hyperplanes import fit_hyperplanes, hyperplane_costs
+from .problem import Problem
+from .state import Descent, RepellingDescent
+
+__all__ = ["Landscape"]
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The landscape of exchangeable points: M = N."""
+
+    problem: Problem  # of the M observed points
+    empty: Tensor  # [1, P, C] the hyperplane that rejects every point at the least cost
+    empty_cost: Tensor  # [1] R0
+
+    @classmethod
+    def of(cls, model: Model, data: Data, scale: float) -> Self:
+        """The landscape of a resolved model."""
+        return cls(Problem.of(model, data, scale), *_rejecting(data, model))
+
+    # -- what depends on the structure -----------------------------------------------------------------------------
+
+    @property
+    def prior(self) -> PartitionPrior:
+        """What prices the components of the descents of DP-means that a fit starts from."""
+        prior: PartitionPrior = self.problem.model.prior
+        return prior
+
+    def observed(self, assignments: Tensor) -> Tensor:
+        """Assignments [M] of the observed points, from all [N]."""
+        return assignments
+
+    def completed(self, assignments: Tensor) -> Tensor:
+        """Assignments [N] from those of the observed points [M]."""
+        return assignments
+
+    def cheapest(self, costs: Tensor, state: RepellingDescent, unused: float) -> Tensor:
+        """Assignments [N] of least cost, or less than now, from the costs [M, K] of the observed points."""
+        return costs.argmin(1)
+
+    def structure_cost(self, state: RepellingDescent) -> Tensor:
+        """structure(z) [] float64."""
+        return state.objective.new_tensor(self.problem.price(state.penalty, state.num_components), dtype=torch.float64)
+
+    def natural_transition_penalty(self, start: Descent, plain: Problem) -> float:
+        """The default of the penalty of a transition, from a descent of DP-means."""
+        return 0.0
+
+    # -- what does not ---------------------------------------------------------------------------------------------
+
+    def plain(self) -> Problem:
+        """The problem without hyperplanes."""
+        data = self.problem.data
+        bare = Data(data.X, data.features[:, :0], data.targets[:, :0])
+        return Problem.of(DPM(self.problem.likelihood, self.prior), bare, self.problem.scale)
+
+    def objective(self, state: RepellingDescent) -> Tensor:
+        """J of a state, [] float64."""
+        problem, own = self.problem, self.observed(state.assignments)
+        divergences = problem.divergences(*component_sums(problem.X, own, state.num_components), state.centers)
+        costs = hyperplane_costs(problem.data.features, own, state.weights, problem.model) - self.empty_cost
+        components = divergences + costs + problem.smoothing(state.centers)
+        return components.sum() + all_sum(problem.base.sum(dtype=torch.float64)) + self.structure_cost(state)
+
+
+def _rejecting(points: Data, model: Model) -> tuple[Tensor, Tensor]:
+    """The hyperplane [1, P, C] that rejects every point at the least cost, and that cost [1].
+
+    It starts from weights along the mean a of the features, or zero if that costs less. As all losses are convex,
+    N loss(mean score) bounds their sum from below: for centred features, where a is the intercept alone, the best
+    multiple of a is the least R0 of all.
+    """
+    features, (P, C) = points.features, (points.features.shape[1], points.targets.shape[1])
+    nobody = torch.full((len(features),), -1, device=features.device)
+    start = features.new_zeros(2, P, C)
+    if start.numel():
+        N = all_sum(features.new_tensor(float(len(features)), dtype=torch.float64))
+        mean = all_sum(features.sum(0, dtype=torch.float64)) / N
+        size = mean.square().sum().clamp(min=torch.finfo(mean.dtype).tiny)
+        score, _ = model.loss.one_point(N * model.weight_scale**2 * size, size.new_tensor(-1.0))
+        start[1, :, 0] = (score / size * mean).to(start)
+    best = hyperplane_costs(features, nobody, start, model).argmin()
+    return fit_hyperplanes(features, nobody, start[best].unsqueeze(0), model, num_steps=_EMPTY_STEPS)
+
+
+_EMPTY_STEPS = 400

@@ -1,0 +1,113 @@
+"""The kernel of sequences: the descent of `repelling` on the landscape of state sequences.
+
+    structure(z) = penalty (K - 1) + transition_penalty sum_j (successors of row j - 1), rows with exits
+                   - transition_weight sum_t log P_{z_{t-1} z_t},    P_jk = n_jk / n_j.
+
+A transition not in use costs a path `transition_penalty` every time: an upper bound of J that is exact at the present
+path. With a transition weight unused ones get a share of P first, and such a path is taken only if it lowers J.
+(math/discriminative-clustering, section 13)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ...models.priors import DirichletProcess, PartitionPrior
+from ...models.priors.franchise import count_transitions
+from ...models.sequence import Sequences, StateSpace
+from ..engine import Draw, Kernel
+from ..markov import viterbi
+from . import repelling
+from .backend import SmallVariance
+from .landscape import Landscape
+from .problem import Problem, require_divergence
+from .state import Descent, RepellingDescent
+
+__all__ = ["SequenceLandscape", "check", "draw", "kernel"]
+
+
+def check(backend: SmallVariance, model: StateSpace) -> None:
+    """Raise on a family without a small-variance limit."""
+    require_divergence(model)
+
+
+def kernel(backend: SmallVariance, model: StateSpace) -> Kernel:
+    """The descent for a resolved model."""
+    return repelling.kernel(backend, lambda data: SequenceLandscape.over(model, data, backend.scale), draw)
+
+
+@dataclass(frozen=True)
+class SequenceLandscape(Landscape):
+    """The landscape of sequences with N steps, M of them observed."""
+
+    sequences: Sequences
+
+    @classmethod
+    def over(cls, model: StateSpace, data: Sequences, scale: float) -> Self:
+        """The landscape of a resolved model."""
+        points = Landscape.of(model, data.points, scale)
+        return cls(points.problem, points.empty, points.empty_cost, data)
+
+    @property
+    def prior(self) -> PartitionPrior:
+        return DirichletProcess()
+
+    def observed(self, assignments: Tensor) -> Tensor:
+        return assignments[self.sequences.steps]
+
+    def completed(self, assignments: Tensor) -> Tensor:
+        """States [N]: those of the observed steps [M]; a missing step has that of the last observed one before it."""
+        place = torch.zeros(self.sequences.num_data, dtype=torch.long, device=assignments.device)
+        place[self.sequences.steps] = 1
+        return assignments[(place.cumsum(0) - 1).clamp(min=0)]
+
+    def cheapest(self, costs: Tensor, state: RepellingDescent, unused: float) -> Tensor:
+        """States [N] of the cheapest paths, from the costs [M, K] of the observed steps."""
+        K = state.num_components
+        log_steps = self.log_edges(state, unused=unused).to(costs)
+        paths, _ = viterbi(log_steps[K], log_steps[:K], self.sequences.spread(-costs), self.sequences.lengths)
+        return paths
+
+    def structure_cost(self, state: RepellingDescent) -> Tensor:
+        counts = self.transitions(state).double()
+        spare = ((counts > 0).sum(1) - 1).clamp(min=0).sum()  # a row without exits has none
+        surprise = (torch.xlogy(counts.sum(1), counts.sum(1)) - torch.xlogy(counts, counts).sum(1)).sum()
+        states = state.penalty.double() * (state.num_components - 1)
+        return states + state.transition_penalty.double() * spare + state.transition_weight.double() * surprise
+
+    def natural_transition_penalty(self, start: Descent, plain: Problem) -> float:
+        """What an observed step costs on average, its component's penalty apart."""
+        cost = (start.objective - plain.price(start.penalty, start.num_components)) / plain.num_data
+        return float(cost.clamp(min=torch.finfo(plain.X.dtype).tiny))
+
+    def transitions(self, state: RepellingDescent) -> Tensor:
+        """Moves [K + 1, K] between states, from the start row last."""
+        return count_transitions(state.assignments, self.sequences.starts, state.num_components)
+
+    def log_edges(self, state: RepellingDescent, *, unused: float = 0.5) -> Tensor:
+        """Minus what each move costs [K + 1, K], from the start row last."""
+        counts = self.transitions(state).double()
+        log_edges = torch.where(counts > 0, 0.0, -state.transition_penalty.double())
+        if not state.transition_weight:
+            return log_edges
+        moves = torch.where(counts > 0, counts, unused)
+        log_shares = (moves / moves.sum(1, keepdim=True)).log().nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+        return log_edges + state.transition_weight.double() * log_shares
+
+
+def draw(state: RepellingDescent, landscape: SequenceLandscape) -> Draw:
+    """What a Posterior keeps of a state: rows of transitions are those of K states that share alpha evenly."""
+    centers, K = state.centers, state.num_components
+    none = centers.new_full((K + 1, 1), -torch.inf)
+    moves = landscape.transitions(state).to(centers) + landscape.problem.model.prior.concentration / K
+    log_rows = torch.cat([(moves / moves.sum(1, keepdim=True)).log(), none], 1)
+    return repelling.draw(state, landscape) | {
+        "log_edges": torch.cat([landscape.log_edges(state).to(centers), none], 1),
+        "log_start": log_rows[K],
+        "log_transitions": log_rows[:K],
+        "transition_penalty": state.transition_penalty,
+    }

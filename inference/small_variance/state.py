@@ -1,0 +1,77 @@
+"""Where a descent stands: one partition, its centres and its classifiers or hyperplanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from ..collectives import all_sum
+
+__all__ = ["Descent", "Parts", "RepellingDescent"]
+
+
+@dataclass(frozen=True)
+class _Partition:
+    """What both kinds of states hold: N points, K components, D coordinates, P features, C scores."""
+
+    assignments: Tensor  # [N] int64, 0..K-1, all occupied
+    centers: Tensor  # [K, D] in the likelihood's coordinates
+    weights: Tensor  # [K, P, C]
+
+    @property
+    def num_components(self) -> int:
+        """K."""
+        return len(self.centers)
+
+    @property
+    def counts(self) -> Tensor:
+        """Numbers of points [K], int64."""
+        return all_sum(torch.bincount(self.assignments, minlength=self.num_components))
+
+    def occupied(self) -> Self:
+        """The state without its empty components."""
+        kept = self.counts > 0
+        if kept.all():
+            return self
+        label = kept.cumsum(0) - 1
+        assignments, centers, weights = label[self.assignments], self.centers[kept], self.weights[kept]
+        return replace(self, assignments=assignments, centers=centers, weights=weights)
+
+
+@dataclass(frozen=True)
+class Descent(_Partition):
+    """One descent of components that see their own points alone."""
+
+    duals: Tensor  # [N, C] of a joint multi-class loss, which warm-start the next pass
+    penalty: Tensor  # []
+    objective: Tensor  # [] float64, L after the last sweep
+    grows: bool = True  # the last search for new components found some
+    settled: bool = False  # the last sweep changed little: search, polish and merge in the next one
+    converged: bool = False  # it has, and that changed little as well
+
+
+@dataclass(frozen=True)
+class RepellingDescent(_Partition):
+    """One descent of components that repel, or of the states of sequences: N points or steps."""
+
+    penalty: Tensor  # []
+    transition_penalty: Tensor  # []
+    transition_weight: Tensor  # []
+    objective: Tensor  # [] float64
+    settled: bool = False  # the last sweep changed little: try to open and to merge in the next one
+    converged: bool = False  # it has, and in vain
+
+
+class Parts(NamedTuple):
+    """What the objective needs of the points of each component."""
+
+    sums: Tensor  # [K, D] of the rows
+    counts: Tensor  # [K]
+    losses: Tensor  # [K] -log phi, summed
+
+    def rows(self, index: Tensor | list[int]) -> Parts:
+        """The parts of some components, from their indices [M]."""
+        return Parts(self.sums[index], self.counts[index], self.losses[index])

@@ -1,0 +1,61 @@
+"""The registry of structures: what a posterior over partitions, sequences, ... is made of.
+
+A structure is known by the class of its kernels' data, which its models name as `data_type`. To add one, define that
+class and a posterior, call `register_structure`, and give backends a kernel by `Gibbs.register(data_type, module)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .protocol import Model
+
+__all__ = ["Draw", "Structure", "lookup", "register_structure", "structure_of"]
+
+Draw = dict[str, Tensor]
+"""What a posterior keeps of one state of a chain, by name."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the parts that serve every model must know of one kind of latent structure."""
+
+    name: str
+    data: type[Any]  # of the kernels' data
+    posterior: type[Any]  # a subclass of `Posterior`
+    stack: Callable[[list[Draw]], Draw]  # S draws of any sizes -> one Tensor [S, ...] for each name
+    summaries: Callable[[Any], dict[str, Tensor]]  # posterior -> numbers [S] that do not depend on labels
+
+
+def register_structure(structure: Structure) -> None:
+    """Make models with this `data_type`, or one derived from it, be of this structure."""
+    _STRUCTURES[structure.data] = structure
+
+
+def structure_of(model: Model) -> Structure:
+    """The structure of a model.
+
+    Raises
+    ------
+    NotImplementedError    if none is registered for its `data_type`.
+    """
+    found: Structure | None = lookup(_STRUCTURES, model)
+    if found is None:
+        known = ", ".join(sorted(structure.name for structure in _STRUCTURES.values()))
+        raise NotImplementedError(
+            f"{type(model).__name__} has no known structure; known are: {known}. Import the module that registers it."
+        )
+    return found
+
+
+def lookup(table: Any, model: Model) -> Any:
+    """The entry of a table keyed by data types that is nearest to the model's own; None without one."""
+    kinds = getattr(model, "data_type", object).__mro__
+    return next((table[kind] for kind in kinds if kind in table), None)
+
+
+_STRUCTURES: dict[type[Any], Structure] = {}

@@ -1,0 +1,154 @@
+"""What the variational posteriors of all structures share: components, hyperplanes, and which of them to merge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...models.data import Data
+from ...models.likelihoods.exponential_family import ExponentialFamily
+from ...models.linalg import safe_cholesky
+from ...models.sums import row_chunks
+from ..collectives import all_sum
+from ..ridge import Ridge
+
+__all__ = [
+    "MERGE_ROUNDS",
+    "SETTLED",
+    "Variational",
+    "components_kl",
+    "family_of",
+    "move",
+    "pairs",
+    "prior_classifiers",
+    "require",
+]
+
+SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried
+State = TypeVar("State", bound="Variational")
+MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variational:
+    """Factors of T components with S statistics, P features and C scores; N points or steps, M of them observed."""
+
+    hyperparameters: Tensor  # [T, S] chi of q(theta_k)
+    mean: Tensor  # [T, P, C] of q(eta_k)
+    precision_tril: Tensor  # [T, C, P, P]
+    responsibilities: Tensor  # [N, T] q(z_n), or marginals of it; [0, T] after a stochastic step
+    precision: Tensor  # [M, T, C] expected pseudo-observations
+    shift: Tensor  # [M, T, C]
+    bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
+    may_merge: bool = True  # until all promising unions have been tried in vain
+
+    @property
+    def num_data(self) -> int:
+        """N."""
+        return len(self.responsibilities)
+
+    @cached_property
+    def classifiers(self) -> Ridge:
+        """q(eta_k)."""
+        return Ridge(self.mean, self.precision_tril)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Expected number of points of each component, [T] float64."""
+        return all_sum(self.responsibilities.sum(0, dtype=torch.float64))
+
+    @property
+    def natural(self) -> tuple[Tensor, Tensor]:
+        """Natural parameters (A [T, C, P, P], A m [T, P, C]) of q(eta_k)."""
+        gram = self.precision_tril @ self.precision_tril.mT
+        return gram, (gram @ self.mean.mT.unsqueeze(-1)).squeeze(-1).mT
+
+    def permuted(self, order: Tensor) -> Self:
+        """Components in another order [T]; sticks stay in their places."""
+        return replace(
+            self,
+            hyperparameters=self.hyperparameters[order],
+            mean=self.mean[order],
+            precision_tril=self.precision_tril[order],
+            responsibilities=self.responsibilities[:, order],
+            precision=self.precision[:, order],
+            shift=self.shift[:, order],
+        )
+
+    def without_rows(self) -> Self:
+        """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
+        return replace(
+            self, responsibilities=self.responsibilities[:0], precision=self.precision[:0], shift=self.shift[:0]
+        )
+
+
+def family_of(model: Any) -> ExponentialFamily:
+    """The family of a model; NotImplementedError unless it is conjugate."""
+    family = model.likelihood
+    if not isinstance(family, ExponentialFamily):
+        raise NotImplementedError(
+            f"{type(family).__name__} is no conjugate exponential family (`ExponentialFamily`: statistics and their "
+            "normalizers), which SVI needs; NUTS and Autoguide take it as it is."
+        )
+    return family
+
+
+def require(model: Any) -> None:
+    """Raise NotImplementedError, which says what is missing, unless the family is conjugate and the loss has
+    expectations."""
+    family_of(model)
+    if not model.loss.has_expectation:
+        model.loss.expect(*torch.zeros(3, 1))  # says what serves
+
+
+def prior_classifiers(model: Any, data: Data) -> dict[str, Any]:
+    """Fields of a `Variational` with hyperplanes at their prior: `mean` [T, P, C] and what belongs to it."""
+    T, (M, C), P = model.truncation, data.targets.shape, data.features.shape[1]
+    like = data.features
+    identity = torch.eye(P, dtype=like.dtype, device=like.device)
+    return {
+        "mean": like.new_zeros(T, P, C),
+        "precision_tril": identity.repeat(T, C, 1, 1) / model.weight_scale,
+        "precision": like.new_zeros(M, T, C),
+        "shift": like.new_zeros(M, T, C),
+    }
+
+
+def components_kl(state: Variational, model: Any) -> Tensor:
+    """KL of q(theta) and q(eta) from their priors, [] float64."""
+    family = family_of(model).kl(state.hyperparameters).sum(dtype=torch.float64)
+    return family + state.classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
+
+
+def pairs(state: Variational, model: Any) -> list[list[int]]:
+    """Pairs of occupied components, those whose union has the best block marginal first."""
+    family, chi = family_of(model), state.hyperparameters
+    occupied = torch.nonzero(state.sizes > 0.5).squeeze(1)
+    first, second = torch.combinations(occupied).unbind(1) if len(occupied) > 1 else (occupied[:0], occupied[:0])
+    own = family.log_marginal(chi)
+    unions = [
+        family.log_marginal(chi[first[some]] + chi[second[some]] - family.prior())
+        for some in row_chunks(first, chi.shape[1])
+    ]
+    gain = torch.cat(unions) - own[first] - own[second]
+    best = gain.topk(min(_MERGE_TRIES, len(gain))).indices
+    return torch.stack([first[best], second[best]], 1).tolist()
+
+
+def move(state: State, target: Variational, rho: float) -> State:
+    """The state with its components and hyperplanes a step of size rho, in natural parameters, towards a target."""
+    gram, linear = (torch.lerp(*pair, rho) for pair in zip(state.natural, target.natural, strict=True))
+    tril = safe_cholesky(gram)
+    return replace(
+        state.without_rows(),
+        hyperparameters=torch.lerp(state.hyperparameters, target.hyperparameters, rho),
+        mean=torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT,
+        precision_tril=tril,
+    )
+
+
+_MERGE_TRIES = 10

@@ -1,0 +1,170 @@
+"""The factors of a truncated mixture of margin classifiers, the update of each, and the bound.
+
+    q = prod_k q(v_k) q(theta_k; chi_k) N(eta_k; m_k, V_k) prod_n q(z_n) q(omega_n | z_n)    [q(h) of the prior]
+
+maximizes a bound of log Z of the truncated model (math/dp-mixtures, section 6; math/priors, section 1). Each omega is
+given its optimal factor for every pair (n, k), so that a margin factor enters through `Loss.expect` and
+`Loss.expected_log_factor` alone. Where components repel (`Hyperplanes`) every pair counts on both sides
+(`hyperplanes`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ...models.data import Data
+from ...models.mixture import Mixture
+from ...models.priors import StickExpectations
+from ...models.priors.sticks import expected_log_sticks, log_beta, posterior_sticks
+from ...models.scores import scores
+from ..collectives import all_sum
+from ..ridge import soft_ridge
+from .factors import Variational, components_kl, family_of
+from .hyperplanes import blend, expect_sides
+
+__all__ = [
+    "VariationalPartition",
+    "assignment_logits",
+    "elbo",
+    "expected_margins",
+    "expected_prior",
+    "kl",
+    "observe",
+    "update_classifiers",
+    "update_components",
+    "update_factors",
+    "update_prior",
+    "update_responsibilities",
+    "update_sticks",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariationalPartition(Variational):
+    """A variational posterior of the assignments of N points to T components."""
+
+    sticks: Tensor  # [2, T - 1] float64, of q(v_k) = Beta
+    q: Tensor  # float64, of the prior's hyperparameters, in the form [...] that the prior gives it
+
+    @cached_property
+    def expected_log_sticks(self) -> tuple[Tensor, Tensor]:
+        """(E log v, E log(1 - v)), each [T - 1] float64."""
+        return expected_log_sticks(*self.sticks)
+
+
+def expected_prior(state: VariationalPartition, model: Mixture) -> StickExpectations:
+    """What q(h) expects of the sticks' Beta parameters, each [T - 1], and of h."""
+    return model.prior.expect(state.q, model.truncation)
+
+
+# -- one update for each factor: its optimum given the others ----------------------------------------------------------
+
+
+def update_factors(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
+    """All factors but the responsibilities."""
+    state = update_prior(update_sticks(state, model), model)
+    return update_classifiers(update_components(state, data, model), data, model)
+
+
+def update_sticks(state: VariationalPartition, model: Mixture) -> VariationalPartition:
+    """q(v_k) = Beta(E a_k + sum_n r_nk, E b_k + sum_n sum_{j>k} r_nj)."""
+    prior = expected_prior(state, model)
+    return replace(state, sticks=torch.stack(posterior_sticks(state.sizes, prior.a, prior.b)))
+
+
+def update_prior(state: VariationalPartition, model: Mixture) -> VariationalPartition:
+    """q(h) prop. to p(h) exp E log p(v | h)."""
+    return replace(state, q=model.prior.update(state.q, *state.expected_log_sticks))
+
+
+def update_components(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
+    """chi_k = chi0 + sum_n r_nk statistics(x_n)."""
+    family = family_of(model)
+    statistics = family.weighted_statistics(data.X, state.responsibilities)
+    return replace(state, hyperparameters=family.prior() + statistics)
+
+
+def update_classifiers(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
+    """V_k^-1 = I / nu^2 + sum_n r_nk precision_nk a_n a_n^T,  m_k = V_k sum_n r_nk shift_nk a_n."""
+    r = state.responsibilities
+    if model.repels:  # every point counts for every hyperplane, and its sides are blended already
+        r = r.sum(1, keepdim=True).expand_as(r)
+    ridge = soft_ridge(data.features, state.precision, state.shift, r, weight_scale=model.weight_scale)
+    return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
+
+
+def update_responsibilities(
+    state: VariationalPartition, data: Data, model: Mixture, penalty: Tensor | None = None
+) -> VariationalPartition:
+    """log r_nk = E log pi_k + E log p(x_n | theta_k) + bound of E log phi(y_n | f_nk) + const; and the ELBO, which at
+    these responsibilities is the sum of the log normalizers less the KL terms, the penalty [] where it is known."""
+    rejection: Tensor | float = 0.0
+    if model.repels:
+        sides = expect_sides(data.features, state.classifiers, model.loss)
+        logits = assignment_logits(state, data, model, sides.gain)
+        precision, shift = blend(sides, logits.softmax(1))
+        rejection = sides.rejection.sum(dtype=torch.float64)
+    else:
+        precision, shift, margin = expected_margins(state, data, model)
+        logits = assignment_logits(state, data, model, margin)
+    penalty = kl(state, model) if penalty is None else penalty
+    bound = all_sum(logits.logsumexp(1).sum(dtype=torch.float64) + rejection) - penalty
+    return replace(state, responsibilities=logits.softmax(1), precision=precision, shift=shift, bound=bound)
+
+
+def observe(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
+    """The pseudo-observations at these classifiers and responsibilities."""
+    if model.repels:
+        precision, shift = blend(expect_sides(data.features, state.classifiers, model.loss), state.responsibilities)
+    else:
+        precision, shift, _ = expected_margins(state, data, model)
+    return replace(state, precision=precision, shift=shift)
+
+
+def assignment_logits(state: VariationalPartition, data: Data, model: Mixture, margin: Tensor | None = None) -> Tensor:
+    """log r_nk [N, T] up to a constant for each point."""
+    if margin is None:
+        if model.repels:
+            margin = expect_sides(data.features, state.classifiers, model.loss).gain
+        else:
+            *_, margin = expected_margins(state, data, model)
+    log_v, log_rest = state.expected_log_sticks
+    log_mixture = pad(log_v, (0, 1)) + pad(log_rest.cumsum(0), (1, 0))
+    log_density = family_of(model).expected_log_density(data.X, state.hyperparameters)
+    return log_mixture.to(margin.dtype) + log_density + margin
+
+
+def expected_margins(state: VariationalPartition, data: Data, model: Mixture) -> tuple[Tensor, Tensor, Tensor]:
+    """Expected pseudo-observations (precision, shift), each [N, T, C], and the bound of E log phi, [N, T]."""
+    mean, variance = scores(data.features, state.mean), state.classifiers.score_variance(data.features)
+    targets = data.targets.unsqueeze(1)
+    precision, shift = model.loss.expect(mean, variance, targets)
+    margin = model.loss.expected_log_factor(mean, variance, targets) @ mean.new_ones(mean.shape[2])  # faster than a sum
+    return precision.expand_as(mean), shift.expand_as(mean), margin
+
+
+# -- the bound ---------------------------------------------------------------------------------------------------------
+
+
+def elbo(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
+    """The bound of any state, [] float64; the responsibilities need not be optimal."""
+    logits, r = assignment_logits(state, data, model), state.responsibilities
+    rows = (r * logits + torch.special.entr(r)).sum(dtype=torch.float64)
+    if model.repels:
+        rows = rows + expect_sides(data.features, state.classifiers, model.loss).rejection.sum(dtype=torch.float64)
+    return all_sum(rows) - kl(state, model)
+
+
+def kl(state: VariationalPartition, model: Mixture) -> Tensor:
+    """KL of the global factors from their priors, [] float64. That of the sticks, v_k ~ Beta(a_k, b_k) a priori, is
+
+    E log B(a, b) - log B(A, B) + (A - E a) E log v + (B - E b) E log(1 - v),  (A, B) those of q, a and b under q(h).
+    """
+    prior, (A, B), (log_v, log_rest) = expected_prior(state, model), state.sticks, state.expected_log_sticks
+    sticks = ((A - prior.a) * log_v + (B - prior.b) * log_rest - log_beta(A, B)).sum() + prior.log_normalizer
+    return sticks + prior.kl + components_kl(state, model)

@@ -1,0 +1,131 @@
+"""How a variational fit runs, whatever the structure: coordinate ascent, or stochastic steps on minibatches.
+
+Stochastic steps start from coordinate ascent on some rows, which also settles how many components there are, and end
+with a few full sweeps where the data are tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..engine import Draw, Kernel
+from ..truncation import warn_if_full
+from .backend import SVI
+from .stream import Stream
+
+__all__ = ["NUM_FIRST", "Minibatch", "Steps"]
+
+NUM_FIRST = 5_000  # rows from which a stochastic fit starts
+D = TypeVar("D")
+
+
+class Minibatch(NamedTuple, Generic[D]):
+    """Data that stand for all: of several sequences some, of one the block of its `owned` steps with a margin."""
+
+    data: D
+    scale: float  # points, sequences or blocks in all, for each one here
+    owned: slice = slice(None)  # the steps that count, with the transition into each of them
+    at_start: bool = True  # the first step starts a sequence
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The functions of one structure, of which its kernels are made; states derive from `Variational`."""
+
+    state: type[Any]
+    init: Callable[..., Any]  # (model, data, generator) -> state
+    sweep: Callable[..., Any]  # (state, data, model) -> state, of coordinate ascent
+    complete: Callable[..., Any]  # (state, data, model) -> state with the responsibilities of all rows
+    draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps
+    first: Callable[..., Any]  # (data, number of rows, generator) -> about as many of them
+    count: Callable[[Any], int]  # data -> number of points, or of sequences
+    extrapolate: Callable[..., Any]  # (state, rows, model, num_data, num_units) -> state as if they stood for all
+    minibatch: Callable[..., Minibatch[Any]]  # (data, size, generator) -> what a stochastic step sees
+    stochastic_sweep: Callable[..., Any]  # (state, minibatch, model, rho) -> state
+    read: Callable[..., tuple[Any, Stream[Any]]]  # (loader, model, number of rows) -> resolved model, stream
+
+    def kernel(self, backend: SVI) -> Kernel:
+        """Coordinate ascent, or stochastic steps, with the options of the backend bound."""
+        return Kernel(
+            state=self.state,
+            init=partial(self._init, backend=backend),
+            sweep=partial(self._sweep, backend=backend),
+            value=lambda state, data, model: state.bound,
+            draw=self.draw,
+            finish=self._finish,
+            warn=warn_if_full,
+        )
+
+    def stream(self, backend: SVI, model: Any, loader: DataLoader[Any]) -> tuple[Kernel, Any, Stream[Any]]:
+        """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
+        model, stream = self.read(loader, model, NUM_FIRST)
+        kernel = replace(
+            self.kernel(backend),
+            init=partial(self._init_stream, backend=backend),
+            sweep=partial(self._sweep_stream, backend=backend),
+            finish=self._finish_stream,
+        )
+        return kernel, model, stream
+
+    # -- tensors -------------------------------------------------------------------------------------------------------
+
+    def _init(self, model: Any, data: Any, generator: torch.Generator, *, backend: SVI) -> Any:
+        if not backend.batch_size:
+            return self.init(model, data, generator)
+        first = self.first(data, NUM_FIRST, generator)
+        state = self._settle(first, model, generator, backend)
+        return self.extrapolate(state, first, model, data.num_data, self.count(data))
+
+    def _sweep(self, state: Any, data: Any, model: Any, generator: torch.Generator, step: int, *, backend: SVI) -> Any:
+        if not backend.batch_size or step >= backend.num_steps:
+            return self.sweep(state, data, model)
+        batch = self.minibatch(data, backend.batch_size, generator)
+        return self._stochastic_sweep(state, batch, data.num_data, model, step, backend)
+
+    def _finish(self, state: Any, data: Any, model: Any) -> Any:
+        """Of a fit that was stopped among its stochastic steps, the responsibilities are not those of all rows."""
+        return state if state.num_data == data.num_data else self.complete(state, data, model)
+
+    # -- a stream ------------------------------------------------------------------------------------------------------
+
+    def _init_stream(self, model: Any, data: Stream[Any], generator: torch.Generator, *, backend: SVI) -> Any:
+        state = self._settle(data.first, model, generator, backend)
+        return self.extrapolate(state, data.first, model, data.num_data, data.num_units)
+
+    def _sweep_stream(
+        self, state: Any, data: Stream[Any], model: Any, generator: torch.Generator, step: int, *, backend: SVI
+    ) -> Any:
+        rows = data.next()
+        batch = Minibatch(rows, data.num_units / self.count(rows))
+        return self._stochastic_sweep(state, batch, data.num_data, model, step, backend)
+
+    def _finish_stream(self, state: Any, data: Stream[Any], model: Any) -> Any:
+        parts = [self.complete(state, batch, model).responsibilities for batch in data.once()]
+        return replace(state, responsibilities=torch.cat(parts))
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    def _settle(self, first: Any, model: Any, generator: torch.Generator, backend: SVI) -> Any:
+        state = self.init(model, first, generator)
+        for _ in range(_FIRST_SWEEPS):
+            before = state.bound
+            state = self.sweep(state, first, model)
+            if state.bound - before <= backend.tolerance * first.num_data:
+                break
+        return state
+
+    def _stochastic_sweep(
+        self, state: Any, batch: Minibatch[Any], num_data: int, model: Any, step: int, backend: SVI
+    ) -> Any:
+        # the first rows count as the batches that they would make
+        made = batch.scale * min(1.0, NUM_FIRST / num_data)
+        return self.stochastic_sweep(state, batch, model, (step + 1 + backend.delay + made) ** -backend.forgetting)
+
+
+_FIRST_SWEEPS = 50

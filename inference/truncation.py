@@ -1,0 +1,30 @@
+"""Draws in which a truncated model has no empty component left."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from .structures import Draw
+
+__all__ = ["TruncationWarning", "warn_if_full"]
+
+
+class TruncationWarning(UserWarning):
+    """All components of the truncated model are occupied: the truncation binds."""
+
+
+def warn_if_full(draws: list[Draw], model: Any, remedy: str = "") -> None:
+    """Warn where the `assignments` [N] of a draw occupy all `model.truncation` components.
+
+    It is what kernels of truncated models give as `Kernel.warn`. `remedy` comes after a larger truncation.
+    """
+    if num_full := sum(len(torch.unique(draw["assignments"])) == model.truncation for draw in draws):
+        warnings.warn(
+            f"All {model.truncation} components are occupied in {num_full} of {len(draws)} draws, so the truncation "
+            f"binds. Fit again with truncation={2 * model.truncation}{remedy}.",
+            TruncationWarning,
+            stacklevel=4,  # of a call by `Backend.finish`
+        )

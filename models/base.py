@@ -1,0 +1,100 @@
+"""What all models are: parts, and the few questions that every backend asks of them."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from .arrays import as_features
+from .checks import require_number
+from .config import Config
+from .likelihoods import Likelihood
+from .losses import Hinge, Loss
+
+__all__ = ["Model"]
+
+
+class Model(Config):
+    """A model, built from a prior, a likelihood, a margin loss and a feature map.
+
+    Kernels call its methods on a *resolved* model: one in which every None has been set from the data.
+
+    Attributes
+    ----------
+    data_type : class of what the kernels see of a data set; it says which kernels and which posterior serve the model
+    prior_type : class of the priors that the program takes
+    repels : whether every hyperplane sees every point (see `Hyperplanes`), or only those of its own component
+    """
+
+    data_type: ClassVar[type]
+    prior_type: ClassVar[Any]
+    repels: ClassVar[bool] = False
+
+    likelihood: Any  # a `Likelihood`; our own kernels take an `ExponentialFamily` alone
+    prior: Any
+    truncation: int
+    num_features: int | None
+
+    # of a model without hyperplanes there is no score for a loss to act on
+    loss: Loss = Hinge()
+    weight_scale: float = 1.0
+    classes: Tensor | None = None
+
+    def check(self) -> None:
+        """Raise ValueError that names an argument of the model or of one of its parts outside its domain."""
+        if not isinstance(self.prior, self.prior_type):
+            raise ValueError(f"prior is {self.prior!r}; {type(self).__name__} needs a {self.prior_type.__name__}.")
+        for name, kind in (("likelihood", Likelihood), ("loss", Loss)):
+            if not isinstance(value := getattr(self, name), kind):
+                raise ValueError(f"{name} is {value!r}; expected a {kind.__name__}, such as {_SUCH[name]}.")
+        self.prior.check()
+        self.loss.check()
+        require_number("weight_scale", self.weight_scale)
+        if not isinstance(self.truncation, Integral) or self.truncation < 2:
+            raise ValueError(f"truncation is {self.truncation!r}; it must be an integer of at least 2.")
+
+    def resolve(self, X: Any, y: Any = None) -> Self:
+        """A copy with all data-dependent defaults set from X [N, D] and y [N]; checks arguments and data.
+
+        Resolving a resolved model changes nothing.
+        """
+        X = as_features(X, num_features=self.num_features)
+        self.check()
+        self.likelihood.admit(X)
+        return self.replace(likelihood=self.likelihood.resolve(X), num_features=X.shape[1])
+
+    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Any]:
+        """The resolved model and the kernels' view of what a user passes to `fit`."""
+        raise NotImplementedError
+
+    def features(self, X: Any) -> Tensor:
+        """What the hyperplanes see [N, P] of the rows of X [N, D]: nothing, P = 0, without hyperplanes."""
+        return X.new_zeros(len(X), 0)
+
+    def targets(self, X: Any, y: Any = None) -> Tensor:
+        """Targets [N, C] of the scores, NaN where one is missing; C = 0 without hyperplanes."""
+        return X.new_zeros(len(X), 0)
+
+    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """What a point adds to the log weight of a component, [...] from scores [..., C]; 0 without hyperplanes."""
+        return scores.new_zeros(scores.shape[:-1])
+
+    def log_rejection(self, scores: Tensor) -> Tensor:
+        """What hyperplanes that repel say of a point apart from its own component, [N] from scores [N, K]."""
+        return scores.new_zeros(len(scores))
+
+    def components(self, features: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Sites of the Pyro program: parameters of the family [T, ...] and weights [T, P, C] of the hyperplanes."""
+        with pyro.plate("components", self.truncation):
+            parameters = self.likelihood.parameters(self.likelihood.prior(), pyro.sample)
+            scale = features.new_full((features.shape[1], targets.shape[1]), self.weight_scale)
+            weights = pyro.sample("weights", dist.Normal(torch.zeros_like(scale), scale).to_event(2))
+        return parameters, weights
+
+
+_SUCH = {"likelihood": "DiagonalGaussian()", "loss": "Hinge()"}

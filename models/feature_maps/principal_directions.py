@@ -1,0 +1,97 @@
+"""Leading principal directions: what the hyperplanes of clusters see of many columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..sparse import SparseRows
+from ..sums import all_sum
+from .base import FeatureMap, Rows
+
+__all__ = ["PrincipalDirections"]
+
+
+@dataclass(eq=False)
+class PrincipalDirections(FeatureMap):
+    """(x - loc) axes: the leading principal directions, scaled so that the mean square length of a row is 1.
+
+    All of X, unrotated, if it has no more columns than `num_directions`. The prior deviation of a score is then
+    about `weight_scale` (math/discriminative-clustering, section 3). Of sparse rows the directions come from subspace
+    iteration, and the rows stay sparse.
+
+    Parameters
+    ----------
+    num_directions : the most directions
+    proportions : see x / sum(x), for counts
+    intercept : value of the constant feature; 0 for hyperplanes through the mean of the data
+    loc, axes : [D] and [D, P]; None: from the data
+    """
+
+    num_directions: int = 50
+    proportions: bool = False
+    intercept: float = 1.0
+    loc: Any = None
+    axes: Any = None
+
+    def check(self) -> None:
+        super().check()
+        if not isinstance(self.num_directions, Integral) or self.num_directions < 1:
+            raise ValueError(f"num_directions is {self.num_directions!r}; it must be an integer of at least 1.")
+
+    def resolve(self, X: Rows) -> Self:
+        self.check()
+        if (self.loc is None) != (self.axes is None):
+            raise ValueError("loc and axes of the feature map belong together: give both or neither.")
+        if self.loc is not None:
+            loc, axes = (torch.as_tensor(part, dtype=X.dtype, device=X.device) for part in (self.loc, self.axes))
+            return self.replace(loc=loc, axes=axes)
+        loc, axes = _directions(self._inputs(X).double(), self.num_directions)
+        return self.replace(loc=loc.to(X.dtype), axes=axes.to(X.dtype))
+
+    def project(self, X: Rows) -> Tensor:
+        loc, axes, rows = self.require(self.loc), self.require(self.axes), self._inputs(X)
+        return rows @ axes - loc @ axes if isinstance(rows, SparseRows) else (rows - loc) @ axes
+
+    def _inputs(self, X: Rows) -> Rows:
+        if not self.proportions:
+            return X
+        share = 1 / X.sum(1).clamp(min=torch.finfo(X.dtype).tiny)
+        return X.scale_rows(share) if isinstance(X, SparseRows) else X * share.unsqueeze(1)
+
+
+def _directions(X: Rows, most: int) -> tuple[Tensor, Tensor]:
+    """The mean [D] of X [N, D] in double precision, and scaled axes [D, P]."""
+    num_data, num_columns = X.shape
+    loc = all_sum(X.sum(0)) / num_data
+    if isinstance(X, SparseRows):
+        axes = _subspace(X, loc, min(most, num_columns))
+        projected = X @ axes - loc @ axes
+    else:
+        centred = X - loc
+        axes = torch.eye(num_columns, dtype=torch.float64, device=X.device)
+        if num_columns > most:
+            axes = torch.linalg.eigh(all_sum(centred.T @ centred)).eigenvectors.flip(1)[:, :most]
+        projected = centred @ axes
+    # the sign of an axis is arbitrary; fixed, so that a fit can be repeated
+    sign = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
+    size = (all_sum(projected.square().sum()) / num_data).sqrt()
+    tiny = torch.finfo(X.dtype).eps * (X.values if isinstance(X, SparseRows) else X).abs().amax()
+    return loc, axes * sign / (size if size > tiny else torch.ones_like(size))
+
+
+def _subspace(X: SparseRows, loc: Tensor, most: int) -> Tensor:
+    """Orthonormal axes [D, P] near the leading ones of the centred rows, by subspace iteration from a fixed start."""
+    start = torch.randn(X.shape[1], most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    axes = torch.linalg.qr(start.to(loc)).Q
+    for _ in range(_NUM_ROUNDS):
+        projected = X @ axes - loc @ axes
+        axes = torch.linalg.qr(all_sum(X.transposed_product(projected))).Q  # projected sums to 0: loc drops out
+    return axes
+
+
+_NUM_ROUNDS = 8

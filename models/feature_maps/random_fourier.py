@@ -1,0 +1,69 @@
+"""Random Fourier features: linear classifiers that see them are kernel machines with an RBF kernel.
+
+    phi(x) = M^(-1/2) (cos w_m^T u, sin w_m^T u),  w_m ~ N(0, I / length_scale^2),  u = (x - loc) / scale
+    phi(x)^T phi(x') is near exp(-|u - u'|^2 / (2 length_scale^2))
+
+Source: Rahimi & Recht (2007); with them the infinite SVM is a DP mixture of kernel machines (Zhu, Chen & Xing 2011).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..checks import require_number
+from .base import FeatureMap, Rows, dense_rows
+from .standardized import Standardized
+
+__all__ = ["RandomFourier"]
+
+
+@dataclass(eq=False)
+class RandomFourier(FeatureMap):
+    """Random features of an RBF kernel on standardized columns.
+
+    Parameters
+    ----------
+    num_features : 2 M, an even number; the kernel's error is about num_features^(-1/2)
+    length_scale : of the kernel, in standard deviations; None: (D / 2)^(1/2), scikit-learn's gamma = 1 / D
+    seed : of the frequencies
+    intercept : value of the constant feature; 0 for none
+    loc, scale : as in `Standardized`
+    frequencies : [D, M]; None: drawn from the seed
+    """
+
+    num_features: int = 200
+    length_scale: float | None = None
+    seed: int = 0
+    intercept: float = 1.0
+    loc: Any = None
+    scale: Any = None
+    frequencies: Any = None
+
+    def check(self) -> None:
+        super().check()
+        require_number("num_features", self.num_features, above=2, closed=True)
+        if self.num_features % 2:
+            raise ValueError(f"num_features is {self.num_features!r}; it must be even, a cosine and a sine each.")
+        if self.length_scale is not None:
+            require_number("length_scale", self.length_scale)
+
+    def resolve(self, X: Rows) -> Self:
+        self.check()
+        X = dense_rows(X, "RandomFourier")
+        inputs, frequencies = Standardized(self.loc, self.scale).resolve(X), self.frequencies
+        if frequencies is None:
+            # from a stream of the CPU, so that every device has the same features
+            generator, shape = torch.Generator().manual_seed(self.seed), (X.shape[1], self.num_features // 2)
+            length = math.sqrt(X.shape[1] / 2) if self.length_scale is None else float(self.length_scale)
+            frequencies = torch.randn(shape, generator=generator, dtype=torch.float64) / length
+        return self.replace(loc=inputs.loc, scale=inputs.scale, frequencies=torch.as_tensor(frequencies).to(X))
+
+    def project(self, X: Rows) -> Tensor:
+        frequencies = self.require(self.frequencies)
+        angles = Standardized(self.loc, self.scale).project(X) @ frequencies
+        return torch.cat([angles.cos(), angles.sin()], 1) / math.sqrt(frequencies.shape[1])

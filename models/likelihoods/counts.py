@@ -1,0 +1,115 @@
+"""What the families of counts and bits share: statistics linear in x, so that the rows may be sparse."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..sparse import Rows, SparseRows, entries_sum, first_entry, group_sums, weighted_sums
+from ..sums import all_sum, row_chunks
+from .exponential_family import ExponentialFamily
+
+__all__ = ["CountFamily", "finite_log", "log_rising"]
+
+Faults = tuple[tuple[str, Callable[[Tensor], Tensor]], ...]
+
+
+class CountFamily(ExponentialFamily):
+    """An exponential family whose statistics [S] of n rows follow from their sum [D] and n; X may be `SparseRows`."""
+
+    accepts_sparse = True
+    faults: ClassVar[Faults] = (("negative", lambda x: x < 0), ("not a whole number", lambda x: x.round() != x))
+    accepted = "counts 0, 1, 2, ...; use a Gaussian family for other data"
+
+    def check(self, X: Rows) -> None:
+        for fault, is_wrong in self.faults:
+            if found := first_entry(X, is_wrong):
+                value, row, column = found
+                raise ValueError(
+                    f"X has a value that is {fault}: {value} in row {row}, column {column}. "
+                    f"{type(self).__name__} accepts {self.accepted}."
+                )
+
+    # -- what a family defines ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def spread(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """Statistics [..., S] of sums of rows [..., D] and their numbers [...]."""
+
+    @abstractmethod
+    def linear(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """slope [K, D] and offset [K] with <statistics(x), t_k> = <x, slope_k> + offset_k, from t [K, S]."""
+
+    @abstractmethod
+    def potential(self, x: Tensor) -> Tensor:
+        """The convex function [...] of entries x [...] behind the divergence, 0 at 0."""
+
+    def total_potential(self, total: Tensor) -> Tensor:
+        """What the total [...] of a row adds to the sum of `potential`."""
+        return torch.zeros_like(total)
+
+    # -- what follows ---------------------------------------------------------------------------------------------
+
+    def statistics(self, X: Rows) -> Tensor:
+        """Statistics [N, S], dense: for a few rows at a time."""
+        return self.spread(X if isinstance(X, Tensor) else X.dense(), X.new_ones(len(X)))
+
+    def weighted_statistics(self, X: Rows, responsibilities: Tensor) -> Tensor:
+        """sum_n r_nk statistics(x_n), [K, S], from responsibilities [N, K]."""
+        counts = responsibilities.sum(0, dtype=torch.float64)
+        return self.spread(all_sum(weighted_sums(X, responsibilities)), all_sum(counts)).to(X.dtype)
+
+    def summed_statistics(self, X: Rows, assignments: Tensor, num_components: int) -> Tensor:
+        """Sums [K, S] of the statistics over the rows of each component, from assignments [N] in 0..K-1."""
+        counts = torch.bincount(assignments, minlength=num_components).double()
+        return self.spread(all_sum(group_sums(X, assignments, num_components)), all_sum(counts)).to(X.dtype)
+
+    def linear_log_density(self, X: Rows, natural: Tensor) -> Tensor:
+        slope, offset = self.linear(natural)
+        return (X @ slope.T).add_(offset).add_(self.log_base_measure(X).unsqueeze(1))
+
+    def coordinates(self, X: Rows) -> Rows:
+        return X
+
+    def divergence(self, X: Rows, means: Tensor) -> Tensor:
+        slope, offset = self.divergence_terms(means)
+        return (X @ slope.T).neg_().add_(offset).add_(self.divergence_base(X).unsqueeze(1))
+
+    def divergence_base(self, X: Rows) -> Tensor:
+        return entries_sum(X, self.potential) + self.total_potential(X.sum(-1))
+
+    def founding_divergence(self, X: Rows) -> Tensor:
+        """base(x) + w base(row) - (1 + w) base(m) [N], m = (x + w row) / (1 + w): both from their common centre."""
+        row, weight = self.pseudo_observation()
+        if row is None:
+            return X.new_zeros(len(X))
+        rows, row, share = X.double(), row.double(), 1 / (1 + weight)  # large sums cancel
+        rest = weight * share * row
+        gains = entries_sum(rows, lambda x, r: self.potential(r + share * x) - self.potential(r), rest)
+        center = gains + self.potential(rest).sum() + self.total_potential(rest.sum() + share * rows.sum(-1))
+        cost = self.divergence_base(rows) + weight * self.divergence_base(row.unsqueeze(0)) - center / share
+        return cost.to(X.dtype)
+
+
+def log_rising(X: Rows, shapes: Tensor) -> Tensor:
+    """sum_d log Gamma(a_kd + x_nd) - log Gamma(a_kd), [N, K] in double precision, from shapes a [K, D]."""
+    columns = shapes.double().T.contiguous()
+    width = shapes.numel() if isinstance(X, Tensor) else len(shapes) * (1 + len(X.values) // max(1, len(X)))
+    result = []
+    for rows in row_chunks(X, width):
+        entries = SparseRows.of(X[rows]).double()
+        a, x = columns[entries.columns], entries.values
+        terms = a.log()  # of x = 1, as most words of a document are
+        many = (x != 1).nonzero().squeeze(1)
+        terms[many] = torch.lgamma(a[many] + x[many].unsqueeze(1)) - torch.lgamma(a[many])
+        result.append(entries.entry_sums(terms))
+    return torch.cat(result)
+
+
+def finite_log(values: Tensor) -> Tensor:
+    """log [...] of values [...] of at least 0, finite at 0, so that 0 log 0 = 0."""
+    return values.clamp(min=torch.finfo(values.dtype).tiny).log()

@@ -1,0 +1,145 @@
+"""Conjugate exponential families: what Gibbs, SVI and SmallVariance read.
+
+    log p(x | theta) = <statistics(x), t(theta)> + log_base_measure(x)
+    p(theta | chi)   = exp(<chi, t(theta)> - log_partition(chi)),      posterior  chi = prior() + sum of statistics
+
+A family states its prior, its statistics, their normalizers and its two densities; everything else (predictive,
+block marginal, expected log density, KL) follows, and is overridden only where a closed form is faster or stabler.
+Gaussian families take the statistics of x - loc, so that nothing cancels for data far from zero.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from ..sparse import Rows, group_sums, weighted_sums
+from ..sums import all_sum, row_chunks
+from .base import Likelihood
+
+__all__ = ["ExponentialFamily"]
+
+
+class ExponentialFamily(Likelihood):
+    """A conjugate exponential family for the rows of X [N, D]; S is the length of its statistics.
+
+    What a new family must define is abstract here and in `Likelihood`.
+    """
+
+    # -- what a family defines ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prior(self) -> Tensor:
+        """Natural hyperparameters chi0 [S] of a resolved family."""
+
+    @abstractmethod
+    def statistics(self, X: Rows) -> Tensor:
+        """Additive statistics [N, S] of the rows, counts included."""
+
+    @abstractmethod
+    def log_base_measure(self, X: Rows) -> Tensor:
+        """log h(x) [N]."""
+
+    @abstractmethod
+    def log_partition(self, chi: Tensor) -> Tensor:
+        """A(chi) [...] of hyperparameters [..., S]: the log normalizer of the conjugate prior."""
+
+    # -- what a family defines for the small-variance limit ------------------------------------------------------
+    # A Bregman divergence is linear in x:  D(x, mu) = base(x) - <x, slope(mu)> + offset(mu).
+    # Rows, means and sums are in `coordinates` throughout; the default divergence is |x - mu|^2 / 2 there.
+
+    def coordinates(self, X: Rows) -> Rows:
+        """The rows [N, D] as the divergence takes them: centred and whitened for a Gaussian, as they are for counts."""
+        raise NotImplementedError(f"{type(self).__name__} defines no divergence, so SmallVariance cannot use it.")
+
+    def from_coordinates(self, means: Tensor) -> Tensor:
+        """Means [K, D] in the units of the data."""
+        return means
+
+    def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
+        """slope [K, D] and offset [K] of the divergence at the means [K, D]."""
+        return means, means.square().sum(-1) / 2
+
+    def divergence_base(self, X: Rows) -> Tensor:
+        """base(x) [N], which makes D(x, x) = 0."""
+        return X.square().sum(-1) / 2
+
+    def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """Minimizers [K, D] of the summed divergence from sums of rows [K, D] and numbers of rows [K].
+
+        No row at all has the origin for its centre.
+        """
+        return sums / counts.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-1)
+
+    def pseudo_observation(self) -> tuple[Tensor | None, float]:
+        """(row [D], weight): the prior as `weight` copies of one row, which every centre includes ("smoothed").
+
+        (None, 0.0) where the centres need no prior. Each component then pays `weight * D(row, mu_k)`.
+        """
+        return None, 0.0
+
+    # -- what follows ------------------------------------------------------------------------------------------
+
+    def divergence(self, X: Rows, means: Tensor) -> Tensor:
+        """D(x_n, mu_k) [N, K] of rows and means in `coordinates`."""
+        slope, offset = self.divergence_terms(means)
+        return torch.addmm(offset + self.divergence_base(X).unsqueeze(-1), X, slope.T, alpha=-1)
+
+    def founding_divergence(self, X: Rows) -> Tensor:
+        """D(x, mu) + w D(row, mu) [N] of each row and the pseudo-observation at their centre mu; X in `coordinates`."""
+        return X.new_zeros(len(X))
+
+    def weighted_statistics(self, X: Rows, responsibilities: Tensor) -> Tensor:
+        """sum_n r_nk statistics(x_n), [K, S], from responsibilities [N, K]; chunks are added up in double precision."""
+        return all_sum(weighted_sums(X, responsibilities, self.statistics)).to(X.dtype)
+
+    def summed_statistics(self, X: Rows, assignments: Tensor, num_components: int) -> Tensor:
+        """Sums [K, S] of the statistics over the rows of each component, from assignments [N] in 0..K-1."""
+        return all_sum(group_sums(X, assignments, num_components, self.statistics)).to(X.dtype)
+
+    def mean_parameters(self, chi: Tensor) -> Tensor:
+        """E[t(theta)] [..., S] under hyperparameters [..., S]: the gradient of `log_partition`."""
+        with torch.enable_grad():
+            chi = chi.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.log_partition(chi).sum(), chi)
+        return gradient
+
+    def linear_log_density(self, X: Rows, natural: Tensor) -> Tensor:
+        """<statistics(x_n), t_k> + log h(x_n) [N, K] for natural parameters t [K, S], or their expectations."""
+        parts = (X[rows] for rows in row_chunks(X, natural.shape[1]))
+        return torch.cat(
+            [torch.addmm(self.log_base_measure(x).unsqueeze(1), self.statistics(x), natural.T) for x in parts]
+        )
+
+    def expected_log_density(self, X: Rows, chi: Tensor) -> Tensor:
+        """E log p(x_n | theta_k) [N, K] under hyperparameters [K, S]."""
+        return self.linear_log_density(X, self.mean_parameters(chi))
+
+    def log_predictive(self, X: Rows, chi: Tensor) -> Tensor:
+        """log of the integral of p(x_n | theta) p(theta | chi_k), [N, K], under hyperparameters [K, S].
+
+        A(chi + statistics(x)) - A(chi) + log h(x), in double precision because A grows with the number of points.
+        """
+        exact, parts = chi.double(), (X[rows] for rows in row_chunks(X, chi.numel()))
+        after = torch.cat([self.log_partition(exact + self.statistics(x).unsqueeze(1)) for x in parts])
+        return (after - self.log_partition(exact) + self.log_base_measure(X).unsqueeze(1)).to(X.dtype)
+
+    def log_repeat(self, X: Rows) -> Tensor:
+        """log p(x_n | a component that holds x_n alone) [N], in double precision."""
+        prior, gains = self.prior().double(), []
+        for rows in row_chunks(X, len(prior)):
+            statistics = self.statistics(X[rows]).double()
+            gains.append(self.log_partition(prior + 2 * statistics) - self.log_partition(prior + statistics))
+        return torch.cat(gains) + self.log_base_measure(X)
+
+    def log_marginal(self, chi: Tensor) -> Tensor:
+        """log m [...] of blocks with posterior hyperparameters [..., S], without the blocks' log base measures."""
+        return (self.log_partition(chi.double()) - self.log_partition(self.prior().double())).to(chi.dtype)
+
+    def kl(self, chi: Tensor) -> Tensor:
+        """KL(q_chi || prior) [...] = A(chi0) - A(chi) + <chi - chi0, E t>, in double precision: its terms cancel."""
+        posterior, prior = chi.double(), self.prior().double()
+        inner = ((posterior - prior) * self.mean_parameters(posterior)).sum(-1)
+        return (self.log_partition(prior) - self.log_partition(posterior) + inner).to(chi.dtype)

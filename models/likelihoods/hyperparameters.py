@@ -1,0 +1,70 @@
+"""Hyperparameters of the families: checks of those given, and moments of the columns for those left to the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..sparse import Rows
+from ..sums import all_sum
+
+__all__ = ["SHARES", "column_means", "column_sums", "column_variances", "hyperparameter", "location", "or_one"]
+
+# the variance expected within a component, in shares of that of the data: of 0.05, 0.1, 0.25, 0.5 and 1 the values that
+# never gave much less than the best evidence to the known classes of iris, wine and breast cancer, and to blobs in 2,
+# 10 and 50 columns of unequal scales
+SHARES = {"spherical": 0.25, "diagonal": 0.25, "full": 0.5}
+
+
+def hyperparameter(
+    name: str, value: Any, default: Any, X: Rows, size: int | None = None, *, above: float = 0.0
+) -> Tensor:
+    """The argument `name` in the dtype and on the device of X: a scalar, or [size] (a scalar is repeated).
+
+    Raises ValueError unless every entry is finite and larger than `above`, and the shape is accepted.
+    """
+    value = default if value is None else value
+    tensor = torch.as_tensor(value, dtype=X.dtype, device=X.device).detach()
+    shape = () if size is None else (size,)
+    if tensor.shape not in {(), shape}:
+        accepted = "a number" if size is None else f"a number, or one for each of the {size} columns of X"
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {accepted}.")
+    if not (torch.isfinite(tensor) & (tensor > above)).all():
+        domain = "finite" if above == -torch.inf else "positive" if above == 0 else f"larger than {above:g}"
+        raise ValueError(f"{name} is {value!r}; it must be {domain}.")
+    return tensor.expand(shape).clone()
+
+
+def location(value: Any, X: Tensor) -> Tensor:
+    """The prior mean [D] of a Gaussian family; None: the mean of the data X [N, D]."""
+    return hyperparameter("loc", value, column_means(X), X, X.shape[1], above=-torch.inf)
+
+
+def column_sums(X: Rows) -> tuple[Tensor, Tensor]:
+    """Sums [D] of the columns of X [N, D] in double precision, and the number of rows []."""
+    num_rows = torch.tensor(float(len(X)), dtype=torch.float64, device=X.device)
+    return all_sum(X.sum(0, dtype=torch.float64)), all_sum(num_rows)
+
+
+def column_means(X: Tensor) -> Tensor:
+    """Means [D] of the columns of X [N, D], summed in double precision."""
+    total, num_rows = column_sums(X)
+    return (total / num_rows).to(X.dtype)
+
+
+def column_variances(X: Tensor) -> Tensor:
+    """Variances [D] of the columns of X [N, D]; 0 for a column that is constant up to rounding."""
+    total, num_rows = column_sums(X)
+    means = total / num_rows
+    deviations = X.double() - means
+    offset, square = (column_sums(values)[0] / num_rows for values in (deviations, deviations.square()))
+    variances = (square - offset.square()).clamp(min=0)  # offset: what rounding took from the means
+    constant = variances.sqrt() <= 8 * torch.finfo(X.dtype).eps * (variances + means.square()).sqrt()
+    return torch.where(constant, torch.zeros_like(variances), variances).to(X.dtype)
+
+
+def or_one(variances: Tensor) -> Tensor:
+    """Variances [...] with 1 in place of 0: constant columns tell no components apart, whatever their scale."""
+    return torch.where(variances > 0, variances, 1.0)

@@ -1,0 +1,35 @@
+"""Cholesky factors of matrices that are positive definite up to rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["safe_cholesky"]
+
+
+def safe_cholesky(matrix: Tensor, *, strict: bool = True) -> Tensor:
+    """Lower Cholesky factors [..., D, D]; a diagonal is raised by as small a share as rounding made necessary.
+
+    Parameters
+    ----------
+    matrix : symmetric [..., D, D]
+    strict : False: what no small share mends comes back as it is, for samplers that refuse such a proposal
+
+    Raises
+    ------
+    FloatingPointError    if no small share is enough, and `strict`.
+    """
+    tril, info = torch.linalg.cholesky_ex(matrix)
+    jitter = matrix.shape[-1] * torch.finfo(matrix.dtype).eps
+    while info.any() and jitter < 1:
+        raised = torch.diag_embed(jitter * matrix.diagonal(dim1=-2, dim2=-1).abs())
+        again, info_again = torch.linalg.cholesky_ex(matrix + raised)
+        tril = torch.where(info[..., None, None] > 0, again, tril)
+        info = torch.where(info > 0, info_again, info)
+        jitter *= 10
+    if strict and info.any():
+        raise FloatingPointError(
+            "A Gram matrix is not finite or not positive definite. Use float64, or scale the features down."
+        )
+    return tril

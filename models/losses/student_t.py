@@ -1,0 +1,47 @@
+"""The Student t factor of a real target: robust regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Loss, PseudoObservation
+
+__all__ = ["StudentT"]
+
+
+@dataclass
+class StudentT(Loss):
+    """phi(y | f) = (1 + (y - f)^2 / (d s^2))^(-(d + 1) / 2) = E exp(-lambda (y - f)^2 / 2), a mixture in f [..., C].
+
+    lambda ~ Gamma((d + 1) / 2, rate d s^2 / 2), and given f lambda ~ Gamma((d + 1) / 2, rate (d s^2 + (y - f)^2) / 2).
+
+    Parameters
+    ----------
+    df : d > 0, degrees of freedom; the fewer, the less an outlier counts
+    scale : s > 0, of the errors; not far below a hundredth of a score's prior deviation, whose step the integrals take
+    """
+
+    df: float = 4.0
+    scale: float = 1.0
+
+    target = "real"
+    positive_params = ("df", "scale")
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -(self.df + 1) / 2 * torch.log1p(((y - score) / self.scale).square() / self.df)
+
+    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        rate = (self.df * self.scale**2 + (y - score).square()) / 2
+        precision = torch._standard_gamma(torch.full_like(rate, (self.df + 1) / 2), generator=generator) / rate
+        return PseudoObservation(precision, precision * y)
+
+    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
+        precision = (self.df + 1) / (self.df * self.scale**2 + (y - score_mean).square() + score_var)
+        return PseudoObservation(precision, precision * y)
+
+    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        square = (y - score_mean).square() + score_var
+        return -(self.df + 1) / 2 * torch.log1p(square / (self.df * self.scale**2))

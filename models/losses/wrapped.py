@@ -1,0 +1,95 @@
+"""Losses built on another one: all readings handed on (`WrappedLoss`), or 0 where a target is missing (`Masked`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+
+import torch
+from torch import Tensor
+
+from ..distributions.sampling import normals
+from .base import Loss, PseudoObservation
+from .hinge import Hinge
+
+__all__ = ["Masked", "WrappedLoss"]
+
+
+class WrappedLoss(Loss):
+    """What is read of the loss is that of its field `loss`, on scores [..., C] and targets that broadcast with them."""
+
+    loss: Loss
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return self.loss.log_factor(score, y)
+
+
+_HANDED_ON = (
+    "is_likelihood target meets binary is_augmented has_expectation augment expect expected_log_factor majorize "
+    "log_marginal draw_score one_point probabilities moderated blocks reference"
+)
+for _name in _HANDED_ON.split():
+    setattr(WrappedLoss, _name, property(attrgetter(f"loss.{_name}")))
+
+
+@dataclass(eq=False)
+class Masked(WrappedLoss):
+    """A `loss` whose targets may be NaN: phi = 1 there, so that precision, shift, log integral and cost are 0.
+
+    Where the scores of all classes meet in one factor, a row with a missing target [..., C] has no known one. The inner
+    loss sees a legal target in place of NaN (0 * NaN is NaN, in gradients too); what it says of it is dropped.
+    """
+
+    loss: Loss = field(default_factory=Hinge)
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return self._read(y, partial(self.loss.log_factor, score))
+
+    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        return self._observe(y, lambda y: self.loss.augment(score, y, generator))
+
+    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
+        return self._observe(y, partial(self.loss.expect, score_mean, score_var))
+
+    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        return self._read(y, partial(self.loss.expected_log_factor, score_mean, score_var))
+
+    def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
+        return self._observe(y, partial(self.loss.majorize, score))
+
+    def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
+        return self._read(y, partial(self.loss.log_marginal, scale))
+
+    def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """Where the target is missing, a score of the prior N(0, scale^2)."""
+        known, y = self._known(y)
+        score = self.loss.draw_score(scale, y, generator)
+        return torch.where(known, score, scale * normals(score.shape, generator, score))
+
+    def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        known, y = self._known(y)
+        score, cost = self.loss.one_point(variance, y)
+        return torch.where(known, score, 0.0), torch.where(known, cost, 0.0)
+
+    def reference(self, scores: Tensor, y: Tensor, columns: slice) -> Tensor | float:
+        return self.loss.reference(scores, self._known(y)[1], columns)
+
+    def _known(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Which targets are known, [..., C] or [..., 1], and y with legal targets in place of the others."""
+        known = ~y.isnan()
+        if not self.meets:
+            return known, torch.where(known, y, 1.0)
+        known = known.all(-1, keepdim=True)
+        legal = -torch.ones_like(y)
+        legal[..., :1] = 1.0  # one class of each row, as in a row that is known
+        return known, torch.where(known, y, legal)
+
+    def _read(self, y: Tensor, reading: Callable[[Tensor], Tensor]) -> Tensor:
+        known, y = self._known(y)
+        return torch.where(known, reading(y), 0.0)
+
+    def _observe(self, y: Tensor, reading: Callable[[Tensor], PseudoObservation]) -> PseudoObservation:
+        known, y = self._known(y)
+        return PseudoObservation(*(torch.where(known, part, 0.0) for part in reading(y)))

@@ -1,0 +1,190 @@
+"""The interface of a prior over partitions: what the Pyro program, every kernel and the exact references ask of it.
+
+    sticks       v_k ~ Beta(a_k, b_k),  pi_k = v_k prod_{j<k} (1 - v_j)         program, blocked scan, SVI
+    urn          a block of size m has weight exp(log_sizes[m]), a new one exp(log_new[K])      collapsed scan
+    partition    log p(n_1, ..., n_K), the EPPF                                 split-merge, log joint, enumeration
+    rest         new blocks have weights of density mass x^(-1-exponent) e^(-x)           slice scan
+    price        Lambda(K), what K components cost                              small variance
+
+A prior states its hyperparameters with their laws, `urn`, `log_partition` and `sticks`; `draw_rest` makes it serve the
+slice scan. Everything else follows, and is overridden where there is a closed form. (math/priors, section 2)
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, biject_to
+
+from ..config import Config
+from ..distributions.sampling import draw
+from .slice_step import slice_step
+from .sticks import log_beta, log_labelled_prior
+
+__all__ = ["Hyper", "PartitionPrior", "StickExpectations", "gamma_law"]
+
+Hyper = dict[str, Tensor]
+"""Values of a prior's hyperparameters by name, each [] float64 in the state of a sampler."""
+
+
+class StickExpectations(NamedTuple):
+    """What SVI needs of q(h): expectations of the prior Beta parameters of the T - 1 sticks."""
+
+    a: Tensor  # [T - 1]
+    b: Tensor  # [T - 1]
+    log_normalizer: Tensor  # [] E sum_k log B(a_k, b_k)
+    kl: Tensor  # [] KL(q(h) || p(h))
+    hyper: Hyper  # means
+
+
+class PartitionPrior(Config, ABC):
+    """A prior over partitions of exchangeable points, of Gibbs type: weights depend on sizes and on (N, K) alone."""
+
+    # -- what a prior defines --------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise ValueError that names a hyperparameter outside its domain."""
+
+    @abstractmethod
+    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+        """The law of each hyperparameter, None where it is fixed; tensors take dtype and device of `like` [...]."""
+
+    @abstractmethod
+    def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
+        """Log weights [N + 1] of a block by its size (1..N; entry 0 is of no use) and [capacity + 1] of a new one by
+        the number of blocks."""
+
+    @abstractmethod
+    def log_partition(self, counts: Tensor, h: Hyper) -> Tensor:
+        """log p [] of a partition with block sizes `counts` [K] > 0."""
+
+    @abstractmethod
+    def sticks(self, h: Hyper, truncation: int) -> tuple[Tensor, Tensor]:
+        """Beta parameters (a, b), each [..., T - 1], of the sticks; h may have values [..., 1]."""
+
+    def draw_rest(self, h: Hyper, num_components: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """(exponent, mass), both [], of the density of the weights of new blocks beside K occupied ones."""
+        raise NotImplementedError(f"{type(self).__name__} defines no draw_rest: use scan='collapsed' or 'blocked'.")
+
+    def price(self, penalty: float | Tensor, num_components: int) -> float | Tensor:
+        """Lambda(K) []: what K components cost in the small-variance limit; it never falls with K."""
+        return penalty * num_components
+
+    def expected_components(self, num_data: int) -> float:
+        """E[K] of N points at the start values, by the chain of urn draws."""
+        h = self.start(torch.zeros(()))
+        log_sizes, log_new = (table.double() for table in self.urn(h, num_data, num_data))
+        law = torch.zeros(num_data + 1, dtype=torch.float64)
+        law[1] = 1.0
+        blocks = torch.arange(num_data + 1, dtype=torch.float64)
+        slope = log_sizes[min(2, num_data)].exp() - log_sizes[1].exp() if num_data > 1 else 1.0
+        for n in range(1, num_data):  # sizes weigh in proportion to slope * (n_k - 1) + weight of one
+            old = slope * (n - blocks) + blocks * log_sizes[1].exp()
+            share = (log_new.exp() / (old + log_new.exp())).nan_to_num()
+            law = law * (1 - share) + torch.cat([law.new_zeros(1), (law * share)[:-1]])
+        return float(law @ blocks)
+
+    # -- what follows: hyperparameters -----------------------------------------------------------------------------
+
+    def start(self, like: Tensor) -> Hyper:
+        """The values given to the constructor, on the device of `like` [...]."""
+        return {name: like.new_tensor(float(getattr(self, name)), dtype=torch.float64) for name in self._laws(like)}
+
+    def sample(self, like: Tensor) -> Hyper:
+        """Sites of the Pyro program in the dtype of `like` [...]: one for each hyperparameter with a law."""
+        laws = self.hyperpriors(like)
+        return {
+            name: like.new_tensor(float(getattr(self, name))) if law is None else pyro.sample(name, law)
+            for name, law in laws.items()
+        }
+
+    def log_density(self, h: Hyper) -> Tensor:
+        """log prior density [] of the hyperparameters that have a law."""
+        values = next(iter(h.values()))
+        terms = [law.log_prob(h[name]) for name, law in self._laws(values).items() if law is not None]
+        return torch.stack(terms).sum() if terms else values.new_zeros(())
+
+    def draw(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
+        """New hyperparameters given a partition with block sizes `counts` [K]: slice steps on the EPPF."""
+        return self._slide(h, lambda at: self.log_partition(counts, at), generator)
+
+    def draw_truncated(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
+        """The same given labelled counts [T] of the truncated model, sticks integrated out."""
+        return self._slide(h, lambda at: log_labelled_prior(counts, *self.sticks(at, len(counts))), generator)
+
+    def log_expected_weights(self, counts: Tensor, h: Hyper) -> Tensor:
+        """log E[pi_k | z] [K + 1] of the infinite model from block sizes [K]; last: all blocks not yet seen."""
+        K, total = len(counts), int(counts.sum())
+        log_sizes, log_new = self.urn(h, total, K)
+        return torch.cat([log_sizes[counts.long()], log_new[K : K + 1]]).log_softmax(0)
+
+    def _laws(self, like: Tensor) -> dict[str, Distribution | None]:
+        return self.hyperpriors(like.new_zeros((), dtype=torch.float64))
+
+    def _slide(self, h: Hyper, log_likelihood: Any, generator: torch.Generator) -> Hyper:
+        """A univariate slice step for each hyperparameter with a law, on the real line."""
+        for name, law in self._laws(next(iter(h.values()))).items():
+            if law is None:
+                continue
+            transform, others = biject_to(law.support), h
+
+            # the laws are independent: that of the others stays as it is
+            def log_target(
+                u: Tensor, name: str = name, law: Any = law, transform: Any = transform, others: Hyper = others
+            ) -> Tensor:
+                value = transform(u)
+                log_prior = law.log_prob(value) + transform.log_abs_det_jacobian(u, value)
+                return log_likelihood(others | {name: value}) + log_prior
+
+            h = others | {name: transform(slice_step(log_target, transform.inv(h[name]), generator))}
+        return h
+
+    # -- what follows: q(h) of SVI on a grid of prior quantiles, one point where nothing is free -------------------
+
+    def initial(self, like: Tensor) -> Tensor:
+        """q(h) to start from, here [H + 1, G]: grid values of the H hyperparameters, and their probabilities."""
+        laws, start = self._laws(like), self.start(like)
+        axes = [start[name].reshape(1) if law is None else _quantiles(law) for name, law in laws.items()]
+        values = torch.cartesian_prod(*axes).view(-1, len(axes)).T
+        return torch.cat([values, values.new_full((1, values.shape[1]), 1 / values.shape[1])])
+
+    def update(self, q: Tensor, log_v: Tensor, log_rest: Tensor) -> Tensor:
+        """The optimal q(h) given E log v_k and E log(1 - v_k), each [T - 1]:  log q_g = log p_g + E log p(v | h_g)."""
+        a, b = self._grid_sticks(q, len(log_v) + 1)
+        scores = ((a - 1) * log_v + (b - 1) * log_rest - log_beta(a, b)).sum(1)
+        return torch.cat([q[:-1], scores.softmax(0).unsqueeze(0)])
+
+    def expect(self, q: Tensor, truncation: int) -> StickExpectations:
+        """Expectations under q(h) for T = truncation sticks; q as `initial` gives it, [H + 1, G]."""
+        a, b = self._grid_sticks(q, truncation)
+        probabilities = q[-1]
+        kl = math.log(q.shape[1]) - torch.special.entr(probabilities).sum()
+        means = dict(zip(self._laws(q), q[:-1] @ probabilities, strict=True))
+        log_normalizer = probabilities @ log_beta(a, b).sum(1)
+        return StickExpectations(probabilities @ a, probabilities @ b, log_normalizer, kl, means)
+
+    def _grid_sticks(self, q: Tensor, truncation: int) -> tuple[Tensor, Tensor]:
+        """Beta parameters [G, T - 1]."""
+        return self.sticks(dict(zip(self._laws(q), q[:-1].unsqueeze(-1), strict=True)), truncation)
+
+
+def gamma_law(prior: tuple[float, float] | None, like: Tensor) -> dist.Gamma | None:
+    """Gamma(shape, rate) in the dtype of `like` [...]; None without a prior."""
+    return None if prior is None else dist.Gamma(*(like.new_tensor(float(value)) for value in prior))
+
+
+def _quantiles(law: Distribution) -> Tensor:
+    """Midpoints [20] of twenty equally likely intervals, from draws of a fixed stream."""
+    device = law.mean.device
+    draws = draw(law.expand((_NUM_DRAWS,)), torch.Generator(device).manual_seed(0)).sort().values
+    return draws.view(_NUM_QUANTILES, -1)[:, _NUM_DRAWS // _NUM_QUANTILES // 2]
+
+
+_NUM_QUANTILES = 20
+_NUM_DRAWS = 4000

@@ -1,0 +1,214 @@
+"""Rows of counts that are mostly zero, in compressed form, and the sums that families take over rows of either form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .sums import row_chunks
+
+__all__ = ["Rows", "SparseRows", "entries_sum", "first_entry", "group_sums", "weighted_sums"]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """A matrix [N, D] without its zeros (CSR). It acts as a tensor wherever families, kernels and checks ask it.
+
+    Row n has values[starts[n] : starts[n + 1]] in the columns of the same places, in any order and without duplicates.
+    """
+
+    starts: Tensor  # [N + 1] int64, from 0 to nnz
+    columns: Tensor  # [nnz] int64 in 0..D-1
+    values: Tensor  # [nnz] not zero
+    num_columns: int  # D
+
+    ndim = 2
+    # those of the values
+    dtype, device, is_cuda, new_zeros, new_ones = (
+        property(attrgetter(f"values.{name}")) for name in ("dtype", "device", "is_cuda", "new_zeros", "new_ones")
+    )
+
+    @classmethod
+    def of(cls, X: Any) -> SparseRows:
+        """From a tensor [N, D], dense, CSR or COO, or a scipy matrix in any format; sparse rows as they are."""
+        if isinstance(X, cls):
+            return X
+        if isinstance(X, Tensor) and X.layout == torch.strided:
+            row, columns = X.nonzero(as_tuple=True)
+            starts = torch.searchsorted(row, torch.arange(len(X) + 1, device=row.device))
+            return cls(starts, columns, X[row, columns], X.shape[1])
+        if isinstance(X, Tensor):
+            X = X.detach().to_sparse_csr()  # also sums duplicates
+            starts, columns, values = X.crow_indices().long(), X.col_indices().long(), X.values()
+        else:
+            X = X.tocsr()
+            if not X.has_canonical_format:  # the user's matrix stays as it is
+                X = X.copy()
+                X.sum_duplicates()
+            starts, columns = (torch.from_numpy(index.astype(np.int64)) for index in (X.indptr, X.indices))
+            values = torch.from_numpy(np.require(X.data, requirements=("C", "W")))
+        kept = values != 0
+        if not kept.all():
+            starts = pad(kept.cumsum(0), (1, 0))[starts]
+            columns, values = columns[kept], values[kept]
+        return cls(starts, columns, values, X.shape[1])
+
+    # -- as a tensor -----------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> torch.Size:
+        """(N, D)."""
+        return torch.Size((len(self), self.num_columns))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def to(self, target: torch.dtype | torch.device | str | Tensor) -> SparseRows:
+        """The rows [N, D] in another dtype, on another device, or in the dtype and on the device of a tensor."""
+        values = self.values.to(target)
+        if values is self.values:
+            return self
+        starts, columns = (index.to(values.device) for index in (self.starts, self.columns))
+        return SparseRows(starts, columns, values, self.num_columns)
+
+    def double(self) -> SparseRows:
+        """In double precision."""
+        return self.to(torch.float64)
+
+    def contiguous(self) -> SparseRows:
+        """The rows as they are."""
+        return self
+
+    def scale_rows(self, factors: Tensor) -> SparseRows:
+        """The rows [N, D] times factors [N], none of them 0."""
+        return replace(self, values=self.values * factors[self.row_index])
+
+    def __getitem__(self, index: Tensor | slice) -> SparseRows:
+        """Some rows, from a slice, indices [M] or a mask [N]."""
+        if isinstance(index, slice):
+            first, last, step = index.indices(len(self))
+            if step == 1:
+                bounds = self.starts[first : max(first, last) + 1]
+                entries = slice(int(bounds[0]), int(bounds[-1]))
+                return SparseRows(bounds - bounds[0], self.columns[entries], self.values[entries], self.num_columns)
+            index = torch.arange(len(self), device=self.device)[index]
+        if index.dtype == torch.bool:
+            index = index.nonzero().squeeze(1)
+        sizes = self.starts.diff()[index]
+        ends = sizes.cumsum(0)
+        shift = torch.repeat_interleave(self.starts[index] - (ends - sizes), sizes)
+        places = torch.arange(len(shift), device=self.device) + shift
+        return SparseRows(pad(ends, (1, 0)), self.columns[places], self.values[places], self.num_columns)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        """The product [N, K] with a dense matrix [D, K]."""
+        if self.is_cuda:
+            return self._compressed @ other
+        return torch.from_numpy(self._scipy @ other.numpy())  # several times as fast as torch's on a CPU
+
+    def transposed_product(self, other: Tensor) -> Tensor:
+        """The product X^T other [D, K] with a dense matrix [N, K]."""
+        if self.is_cuda:
+            return self._compressed.t() @ other
+        return torch.from_numpy(self._scipy.T @ other.numpy())
+
+    def sum(self, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Sums [D] over the rows (dim 0), or [N] over the columns (dim 1 or -1)."""
+        cells, size = (self.columns, self.num_columns) if dim == 0 else (self.row_index, len(self))
+        # in double precision, where counts add up exactly, in any order
+        return torch.bincount(cells, self.values.double(), minlength=size).to(dtype or self.dtype)
+
+    def entry_sums(self, terms: Tensor) -> Tensor:
+        """Sums [N, K] over the entries of each row, from terms [nnz, K] of the entries."""
+        count = len(self.columns)
+        places = torch.arange(count, device=self.device)
+        return SparseRows(self.starts, places, terms.new_ones(count), count) @ terms
+
+    def dense(self) -> Tensor:
+        """The dense tensor [N, D]."""
+        X = self.values.new_zeros(self.shape)
+        X[self.row_index, self.columns] = self.values
+        return X
+
+    @cached_property
+    def row_index(self) -> Tensor:
+        """The row [nnz] of each entry."""
+        return torch.repeat_interleave(torch.arange(len(self), device=self.device), self.starts.diff())
+
+    @cached_property
+    def _scipy(self) -> scipy.sparse.csr_array:
+        parts = self.values.numpy(), self.columns.numpy(), self.starts.numpy()
+        return scipy.sparse.csr_array(parts, shape=tuple(self.shape))
+
+    @cached_property
+    def _compressed(self) -> Tensor:
+        return torch.sparse_csr_tensor(self.starts, self.columns, self.values, size=self.shape)
+
+
+if TYPE_CHECKING:
+    Rows = Any  # families of dense rows narrow it to Tensor, as their `accepts_sparse` says at run time
+else:
+    Rows = Tensor | SparseRows
+"""The rows of X [N, D], dense or sparse."""
+
+Function = Callable[[Tensor], Tensor]
+
+
+# -- sums over entries and rows --------------------------------------------------------------------------------------
+
+
+def entries_sum(X: Rows, function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
+    """Sums [N] of function(x, *v_d) over the columns of X [N, D], with f(0, ...) = 0, from v [D]."""
+    if isinstance(X, Tensor):
+        return torch.cat([function(X[rows], *columns).sum(-1) for rows in row_chunks(X, X.shape[1])])
+    return replace(X, values=function(X.values, *(column[X.columns] for column in columns))).sum(-1)
+
+
+def first_entry(X: Rows, is_wrong: Callable[[Tensor], Tensor]) -> tuple[float, int, int] | None:
+    """(value, row, column) of the first entry of X [N, D] of which `is_wrong` holds, as it may not of 0; or None."""
+    wrong = is_wrong(X if isinstance(X, Tensor) else X.values)
+    if not wrong.any():
+        return None
+    place = torch.nonzero(wrong)[0]
+    if isinstance(X, Tensor):
+        row, column = place.tolist()
+        return X[row, column].item(), row, column
+    return X.values[place].item(), int(X.row_index[place]), int(X.columns[place])
+
+
+def weighted_sums(X: Rows, weights: Tensor, function: Function | None = None) -> Tensor:
+    """sum_n w_nk f(x_n) [K, S] in double precision from weights [N, K]; f is the identity or a `function` of rows."""
+    if isinstance(X, SparseRows):
+        return X.double().transposed_product(weights.double()).T
+    return _chunk_sums(X, weights.shape[1], lambda rows: weights[rows].T, function)
+
+
+def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function | None = None) -> Tensor:
+    """Sums [K, S] of f(x_n) over the rows of each group in double precision, from assignments [N] in 0..K-1.
+
+    Of dense rows a product with one-hot rows: unlike `index_add_` it is the same in every run on a GPU.
+    """
+    if isinstance(X, SparseRows):
+        cells = assignments[X.row_index] * X.num_columns + X.columns
+        sums = torch.bincount(cells, X.values.double(), minlength=num_groups * X.num_columns)
+        return sums.view(num_groups, X.num_columns)
+    labels = torch.arange(num_groups, device=X.device).unsqueeze(1)
+    return _chunk_sums(X, num_groups, lambda rows: (assignments[rows] == labels).to(X.dtype), function)
+
+
+def _chunk_sums(X: Tensor, num_sums: int, weights: Callable[[slice], Tensor], function: Function | None) -> Tensor:
+    """Chunks of rows, each a product with weights [K, n] in the dtype of X, are added up in double precision."""
+    width = (X if function is None else function(X[:1])).shape[1]
+    total = X.new_zeros(num_sums, width, dtype=torch.float64)
+    for rows in row_chunks(X, width + num_sums):
+        total += weights(rows) @ (X[rows] if function is None else function(X[rows]))
+    return total

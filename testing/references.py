@@ -1,0 +1,51 @@
+"""What is exact on tiny data, one object for each structure: what `check_kernel` and `check_model` ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["Reference", "reference_of", "register_reference"]
+
+
+def together(assignments: Tensor) -> Tensor:
+    """1 where two points share a component [N, N], from assignments [N]: it does not depend on labels."""
+    return (assignments.unsqueeze(0) == assignments.unsqueeze(1)).double().cpu()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Exact answers for the models of one structure. `posterior` and `log_evidence` take the resolved model, X, y,
+    lengths and the truncation (None: the infinite model); latents are tuples of integers."""
+
+    posterior: Callable[..., dict[Any, float]]  # probability of every value of the latents
+    log_evidence: Callable[..., float]  # log p(X, y), which an ELBO bounds
+    program: Callable[..., None]  # (model, X, y, lengths, seed): AssertionError where the program is not its parts
+    site: str = "assignments"  # name of the latents among the samples
+    indicators: Callable[[Tensor], Tensor] = together  # of one draw: numbers [...] whose means are compared
+
+
+def register_reference(data_type: type[Any], reference: Reference) -> None:
+    """Check the models with this `data_type`, or one derived from it, by a reference."""
+    _REFERENCES[data_type] = reference
+
+
+def reference_of(model: Any) -> Reference:
+    """The reference of a model's structure.
+
+    Raises
+    ------
+    NotImplementedError    if none is registered for its `data_type`.
+    """
+    for kind in model.data_type.__mro__:
+        if kind in _REFERENCES:
+            return _REFERENCES[kind]
+    raise NotImplementedError(
+        f"Nothing exact is known for {model.data_type.__name__}. Call testing.register_reference for it first."
+    )
+
+
+_REFERENCES: dict[type[Any], Reference] = {}

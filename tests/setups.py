@@ -1,0 +1,68 @@
+"""Setups that several test files share: families and their rows, comparisons of a chain with exact probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regbayes.models.likelihoods import (
+    BernoulliBeta,
+    DiagonalGaussian,
+    FullGaussian,
+    Likelihood,
+    MultinomialDirichlet,
+    PoissonGamma,
+    SphericalGaussian,
+)
+
+FAMILIES = [SphericalGaussian, DiagonalGaussian, FullGaussian, MultinomialDirichlet, PoissonGamma, BernoulliBeta]
+COUNTS = [MultinomialDirichlet, PoissonGamma, BernoulliBeta]
+
+
+class AnotherGaussian(DiagonalGaussian):
+    """A family of a user: compiled scans do not know it."""
+
+
+def mixture_rows(
+    family: type[Likelihood], num_data: int, num_features: int = 3, num_components: int = 3, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Rows [N, D] of a mixture, in the support of a family, and their components [N]."""
+    rng = np.random.default_rng(seed)
+    z = rng.integers(num_components, size=num_data)
+    if family in (MultinomialDirichlet, PoissonGamma):
+        X = rng.poisson(rng.gamma(0.5, 8.0, (num_components, num_features))[z])
+        X[0, 0] = 40  # more than compiled scans multiply out
+    elif family is BernoulliBeta:
+        X = rng.random((num_data, num_features)) < rng.beta(0.5, 0.5, (num_components, num_features))[z]
+    else:
+        X = rng.normal(0, 2, (num_components, num_features))[z] + rng.normal(size=(num_data, num_features))
+    return torch.as_tensor(X, dtype=torch.float64), torch.from_numpy(np.unique(z, return_inverse=True)[1])
+
+
+def first_appearance(labels: Iterable[int]) -> tuple[int, ...]:
+    """The same partition with labels in order of first appearance."""
+    names: dict[int, int] = {}
+    return tuple(names.setdefault(label, len(names)) for label in labels)
+
+
+def batch_errors(series: Tensor, expected: Tensor, floor: Tensor | float = 0.0, num_batches: int = 40) -> Tensor:
+    """Deviations of the means of series [S, ...] from what is expected, in standard errors from batch means."""
+    batches = series[: len(series) // num_batches * num_batches].double().unflatten(0, (num_batches, -1)).mean(1)
+    error = (batches.std(0) / num_batches**0.5).clamp(min=floor)
+    return (batches.mean(0) - expected).abs() / error
+
+
+def frequency_errors(visited: list[tuple[int, ...]], exact: dict[tuple[int, ...], float], **options: int) -> Tensor:
+    """Deviations, in standard errors, of the frequencies of what a chain visited from their exact probabilities."""
+    place = {labels: index for index, labels in enumerate(exact)}
+    num_steps = len(visited)
+    visits = torch.nn.functional.one_hot(torch.tensor([place[labels] for labels in visited]), len(exact))
+    expected = torch.tensor(list(exact.values()), dtype=torch.float64)
+    rare = expected * num_steps < 20  # too few visits each for a normal error: counted together
+    visits = torch.cat([visits[:, ~rare], visits[:, rare].sum(1, keepdim=True)], 1)
+    expected = torch.cat([expected[~rare], expected[rare].sum(0, keepdim=True)])
+    floor = (expected * (1 - expected) / num_steps).sqrt().clamp(min=1e-9)
+    return batch_errors(visits, expected, floor, **options)

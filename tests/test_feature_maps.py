@@ -1,0 +1,215 @@
+"""Feature maps: what hyperplanes see of x, while the likelihood goes on seeing x itself."""
+
+from __future__ import annotations
+
+import pytest
+import scipy.sparse
+import torch
+
+from regbayes.inference import SmallVariance
+from regbayes.models import (
+    DDPM,
+    Hinge,
+    InfiniteSVM,
+    MultinomialDirichlet,
+    PrincipalDirections,
+    RandomFourier,
+    SparseRows,
+    SphericalGaussian,
+    Standardized,
+)
+from regbayes.models.config import from_plain, to_plain
+from regbayes.models.feature_maps import Function, as_feature_map
+
+MAPS = [
+    Standardized(),
+    Standardized(loc=0.5, scale=2.0, intercept=0.0),
+    PrincipalDirections(num_directions=2),
+    PrincipalDirections(num_directions=9, intercept=2.0),
+    PrincipalDirections(num_directions=3, proportions=True, intercept=0.0),
+    RandomFourier(num_features=8),
+    RandomFourier(num_features=6, length_scale=0.5, seed=3, intercept=0.0),
+]
+WIDTHS = [5, 4, 3, 5, 3, 9, 6]
+
+
+def rows(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.tensor([1.0, 3.0, 0.2, 10.0])
+    return (torch.rand(30, 4, generator=generator) * scales + 1.0).to(device, dtype)
+
+
+def sparse_rows() -> scipy.sparse.csr_matrix:
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.poisson(torch.full((40, 12), 0.4, dtype=torch.float64), generator=generator)
+    return scipy.sparse.csr_matrix(counts.numpy())
+
+
+def same(one: object, other: object) -> bool:
+    one, other = to_plain(one)["params"], to_plain(other)["params"]
+    return all(torch.equal(one[k], other[k]) if isinstance(one[k], torch.Tensor) else one[k] == other[k] for k in one)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("feature_map", "width"), list(zip(MAPS, WIDTHS, strict=True)), ids=str)
+def test_a_map_is_resolved_once_and_takes_what_it_needs_from_the_data(feature_map, width, dtype, device) -> None:
+    X = rows(device, dtype)
+    before = to_plain(feature_map)["params"].copy()
+    once = feature_map.resolve(X)
+    assert same(once, once.resolve(X[:3] + 7.0))
+    assert to_plain(feature_map)["params"] == before
+    features = once(X)
+    assert features.shape == (30, width)
+    assert (features.dtype, features.device) == (X.dtype, X.device)
+    torch.testing.assert_close(once(X[4:5]), features[4:5])
+    if feature_map.intercept:
+        assert (features[:, -1] == feature_map.intercept).all()
+    assert torch.equal(from_plain(to_plain(once))(X), features)
+
+
+@pytest.mark.parametrize("feature_map", [Standardized(), PrincipalDirections(), RandomFourier()], ids=str)
+def test_a_map_that_is_not_resolved_says_so(feature_map) -> None:
+    with pytest.raises(ValueError, match=r"Call model.resolve\(X\) first"):
+        feature_map(rows())
+
+
+def test_standardized_columns_have_mean_zero_and_deviation_one() -> None:
+    X = rows()
+    features = Standardized(intercept=0.0).resolve(X)(X)
+    torch.testing.assert_close(features, (X - X.mean(0)) / X.std(0, correction=0))
+    given = Standardized(loc=0.5, scale=2.0, intercept=0.0).resolve(X)(X)
+    torch.testing.assert_close(given, (X - 0.5) / 2)
+
+
+def test_principal_directions_are_the_leading_ones_at_mean_square_length_one() -> None:
+    X = rows()
+    projected = PrincipalDirections(num_directions=2).resolve(X)(X)[:, :2]
+    centred = X - X.mean(0)
+    left, size, _ = torch.linalg.svd(centred, full_matrices=False)
+    expected = left[:, :2] * size[:2]
+    expected = expected / (expected.square().sum() / 30).sqrt()
+    torch.testing.assert_close(projected.abs(), expected.abs())
+    assert float(projected.square().sum(1).mean()) == pytest.approx(1.0)
+    whole = PrincipalDirections().resolve(X)(X)[:, :4]
+    torch.testing.assert_close(whole * (centred.square().sum() / 30).sqrt(), centred)
+
+
+def test_proportions_do_not_see_the_length_of_a_row() -> None:
+    X = rows()
+    feature_map = PrincipalDirections(num_directions=2, proportions=True).resolve(X)
+    torch.testing.assert_close(feature_map(X * torch.arange(1.0, 31.0).unsqueeze(1)), feature_map(X))
+
+
+@pytest.mark.parametrize("proportions", [False, True])
+@pytest.mark.parametrize("num_directions", [3, 20])
+def test_sparse_rows_have_the_features_of_dense_ones(num_directions, proportions) -> None:
+    X = sparse_rows()
+    weights = [1.0] * 12 if proportions or num_directions > 12 else [30.0, 9.0, 3.0, *[0.1] * 9]
+    sparse = SparseRows.of(scipy.sparse.csr_matrix(X.multiply(weights)))
+    feature_map = PrincipalDirections(num_directions, proportions, intercept=0.0)
+    one, other = feature_map.resolve(sparse), feature_map.resolve(sparse.dense())
+    torch.testing.assert_close(one(sparse), one(sparse.dense()))
+    assert float(one(sparse).square().sum(1).mean()) == pytest.approx(1.0)
+    # axes are as long as 1 / (root of what they find): of directions that hardly differ the span is near enough
+    lengths = [resolved.axes.square().sum(0).mean() for resolved in (other, one)]
+    assert 0.95 < float(lengths[0] / lengths[1]) < 1 + 1e-9
+    if num_directions > 12:
+        torch.testing.assert_close(one(sparse) @ one(sparse).T, other(sparse) @ other(sparse).T)
+    elif not proportions:
+        torch.testing.assert_close(one(sparse), other(sparse), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("feature_map", [Standardized(), RandomFourier()], ids=str)
+def test_maps_that_would_make_sparse_rows_dense_refuse_them(feature_map) -> None:
+    with pytest.raises(ValueError, match=r"X is sparse, .* Use feature_map=PrincipalDirections\(\)"):
+        feature_map.resolve(SparseRows.of(sparse_rows()))
+
+
+@pytest.mark.parametrize("length_scale", [0.7, None])
+def test_random_features_have_the_products_of_an_rbf_kernel(length_scale) -> None:
+    X = rows()
+    features = RandomFourier(20_000, length_scale, intercept=0.0).resolve(X)(X)
+    u = (X - X.mean(0)) / X.std(0, correction=0)
+    square = 2.0 if length_scale is None else length_scale**2  # D / 2
+    kernel = (-torch.cdist(u, u).square() / (2 * square)).exp()
+    assert (features @ features.T - kernel).abs().max() < 5 / 20_000**0.5
+    torch.testing.assert_close(features.square().sum(1), torch.ones(30, dtype=X.dtype))
+
+
+def test_random_features_are_those_of_their_seed(device) -> None:
+    X = rows()
+    one, again, other = (RandomFourier(6, seed=seed).resolve(X) for seed in (1, 1, 2))
+    assert torch.equal(one.frequencies, again.frequencies)
+    assert not torch.equal(one.frequencies, other.frequencies)
+    torch.testing.assert_close(RandomFourier(6, seed=1).resolve(X.to(device)).frequencies.cpu(), one.frequencies)
+
+
+def test_functions_and_modules_are_maps() -> None:
+    X = rows(dtype=torch.float32)
+    y = torch.arange(30) % 2
+    with torch.random.fork_rng():
+        module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
+    for function, width in ((torch.square, 5), (module, 4)):
+        model = InfiniteSVM(feature_map=function).resolve(X, y)
+        assert model.resolve(X, y).features(X).shape == (30, width)
+        torch.testing.assert_close(model.features(X)[:, :-1], function(X).detach())
+        assert not model.features(X).requires_grad
+        assert (model.features(X)[:, -1] == 1).all()
+    assert isinstance(as_feature_map(torch.square), Function)
+    assert as_feature_map(MAPS[0]) is MAPS[0]
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "message"),
+    [
+        (lambda X: X.sum(1), r"feature_map gives \(2,\) of torch.float64 for 2 rows; expected a Tensor \[2, P\]"),
+        (lambda X: X.float(), "of torch.float32 for 2 rows"),
+        (lambda X: X.numpy(), "feature_map gives ndarray"),
+        (lambda X: X[:1], r"gives \(1, 4\)"),
+        (Standardized, "feature_map is <class"),
+        ("rbf", "feature_map is 'rbf'"),
+        (Standardized(scale=0.0), "scale > 0"),
+        (Standardized(loc=float("nan")), "scale of the feature map"),
+        (Standardized(intercept=-1.0), "intercept is -1.0"),
+        (PrincipalDirections(num_directions=0), "num_directions is 0"),
+        (PrincipalDirections(loc=0.0), "give both or neither"),
+        (RandomFourier(num_features=7), "num_features is 7; it must be even"),
+        (RandomFourier(num_features=0), "num_features is 0"),
+        (RandomFourier(length_scale=-1.0), "length_scale is -1.0"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("model", [InfiniteSVM(), DDPM()], ids=lambda model: type(model).__name__)
+def test_what_is_wrong_with_a_map_is_named(model, feature_map, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.replace(feature_map=feature_map).resolve(rows(), torch.arange(30) % 2)
+
+
+def test_the_likelihood_goes_on_seeing_x() -> None:
+    X, y = rows(), torch.arange(30) % 2
+    one, other = (InfiniteSVM(feature_map=chosen).resolve(X, y) for chosen in (Standardized(), RandomFourier(10)))
+    assert torch.equal(one.data(X, y).X, other.data(X, y).X)
+    torch.testing.assert_close(one.likelihood.prior(), other.likelihood.prior())
+    assert other.data(X, y).features.shape == (30, 11)
+
+
+def test_counts_of_any_width_have_few_directions() -> None:
+    counts = torch.poisson(torch.full((20, 60), 0.5, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
+    model = DDPM(MultinomialDirichlet(), feature_map=PrincipalDirections(5, proportions=True)).resolve(counts)
+    assert model.data(counts).features.shape == (20, 6)
+
+
+def test_with_an_rbf_kernel_one_component_separates_two_rings() -> None:
+    generator = torch.Generator().manual_seed(0)
+    angles = 6.2832 * torch.rand(200, generator=generator, dtype=torch.float64)
+    y = torch.arange(200) % 2
+    radius = 1.0 + 2.0 * y + 0.1 * torch.randn(200, generator=generator, dtype=torch.float64)
+    X = torch.stack([radius * angles.cos(), radius * angles.sin()], 1)
+    linear = InfiniteSVM(SphericalGaussian(), Hinge(), weight_scale=5.0)
+    kernel_machine = linear.replace(feature_map=RandomFourier(60, length_scale=0.7))
+    accuracy = []
+    for model in (linear, kernel_machine):
+        posterior = SmallVariance(penalty=1e6).fit(model, X[:150], y[:150])
+        assert posterior.num_components == 1
+        accuracy.append(float((posterior.predict(X[150:]) == y[150:]).double().mean()))
+    assert accuracy[0] < 0.8 < 0.97 < accuracy[1]

@@ -1,0 +1,231 @@
+"""Priors over partitions: one conformance check, what it notices, and what only one of them has."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from regbayes.models import DirichletProcess, PitmanYor
+from regbayes.models.priors.slice_step import slice_step
+from regbayes.testing import check_prior
+from regbayes.testing.hyperparameters import hyper_grid, log_structure_prior
+
+FIXED = [
+    DirichletProcess(1.0),
+    DirichletProcess(0.3),
+    PitmanYor(0.0, 1.3),
+    PitmanYor(0.25, 1.0),
+    PitmanYor(0.5, -0.3),
+    PitmanYor(0.7, 2.0, price_exponent=0.4),
+]
+FREE = [
+    DirichletProcess(2.0, (2.0, 1.0)),
+    DirichletProcess(1.0, (0.5, 0.5)),
+    PitmanYor(0.5, 1.0, concentration_prior=(2.0, 1.0)),
+    PitmanYor(0.3, 1.0, discount_prior=(1.0, 2.0)),
+    PitmanYor(0.3, 1.0, discount_prior=(2.0, 3.0), concentration_prior=(2.0, 1.0)),
+]
+
+
+def double(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("prior", FIXED, ids=str)
+def test_priors_conform(prior) -> None:
+    check_prior(prior)
+
+
+@pytest.mark.parametrize("prior", FREE, ids=str)
+def test_priors_of_unknown_hyperparameters_conform(prior) -> None:
+    check_prior(prior, num_data=3, truncation=4, num_draws=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", FREE, ids=str)
+def test_long_chains_of_hyperparameters_have_their_moments(prior) -> None:
+    check_prior(prior, num_data=2, truncation=3, num_draws=2000, seed=1)
+
+
+# -- what the check notices --------------------------------------------------------------------------------------------
+
+
+class OtherUrn(PitmanYor):
+    def urn(self, h, num_data, capacity):
+        log_sizes, log_new = super().urn(h, num_data, capacity)
+        return log_sizes, log_new[:1].expand(capacity + 1).log().exp()  # a new block has the same weight for any K
+
+
+class OtherSticks(PitmanYor):
+    def sticks(self, h, truncation):
+        a, b = super().sticks(h, truncation)
+        return a, b - h["discount"]  # alpha + (k - 1) d
+
+
+class OtherPartition(PitmanYor):
+    def log_partition(self, counts, h):
+        return super().log_partition(counts, h) + 0.01 * (len(counts) > 2)
+
+
+class DirichletJumps(PitmanYor):
+    def draw_rest(self, h, num_components, generator):
+        d = h["discount"]
+        return torch.zeros_like(d), h["concentration"] + d * num_components  # the same total, jumps of other sizes
+
+
+class OtherTotal(PitmanYor):
+    def draw_rest(self, h, num_components, generator):
+        exponent, mass = super().draw_rest(h, num_components, generator)
+        return exponent, 1.2 * mass
+
+
+class OtherSites(DirichletProcess):
+    def sample(self, like):
+        return {"concentration": like.new_tensor(self.concentration)}
+
+
+class OtherDraw(DirichletProcess):
+    def draw(self, h, counts, generator):
+        return super().draw(h, counts.repeat(2), generator)
+
+
+class OtherTruncatedDraw(DirichletProcess):
+    def draw_truncated(self, h, counts, generator):
+        return super().draw_truncated(h, counts.flip(0), generator)
+
+
+class OtherUpdate(DirichletProcess):
+    def update(self, q, log_v, log_rest):
+        return super().update(q, log_v, log_rest) + double(1.0, 0.0)
+
+
+class OtherBound(DirichletProcess):
+    def expect(self, q, truncation):
+        return super().expect(q, truncation)._replace(kl=q.new_zeros(()))
+
+
+class OtherMean(DirichletProcess):
+    def expected_components(self, num_data):
+        return self.concentration * math.log1p(num_data / self.concentration)
+
+
+class FallingPrice(DirichletProcess):
+    def price(self, penalty, num_components):
+        return penalty / num_components
+
+
+@pytest.mark.parametrize(
+    ("prior", "method"),
+    [
+        (OtherUrn(0.3, 1.0), "urn"),
+        (OtherSticks(0.3, 1.0), "sticks"),
+        (OtherPartition(0.3, 1.0), "urn|log_partition"),
+        (DirichletJumps(0.3, 1.0), "draw_rest"),
+        (OtherTotal(0.3, 1.0), "draw_rest"),
+        (OtherSites(1.0, (2.0, 1.0)), "sample"),
+        (OtherDraw(1.0, (2.0, 1.0)), "draw"),
+        (OtherTruncatedDraw(1.0, (2.0, 1.0)), "draw_truncated"),
+        (OtherUpdate(1.0, (2.0, 1.0)), "update"),
+        (OtherBound(1.0, (2.0, 1.0)), "expect|update"),
+        (OtherMean(1.0), "expected_components"),
+        (FallingPrice(1.0), "price"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_part_of_another_process_is_named(prior, method) -> None:
+    with pytest.raises(AssertionError, match=rf"^({method}) "):
+        check_prior(prior, num_data=3, truncation=4, num_draws=300)
+
+
+# -- one by one --------------------------------------------------------------------------------------------------------
+
+
+def test_the_grid_integrates_every_hyperparameter() -> None:
+    prior = PitmanYor(0.3, 1.0, discount_prior=(2.0, 3.0), concentration_prior=(2.0, 4.0))
+    h, log_weights = hyper_grid(prior)
+    weights = log_weights.exp()
+    torch.testing.assert_close(weights.sum(), double(1.0).squeeze(), rtol=1e-7, atol=0)
+    torch.testing.assert_close(weights @ h["discount"], double(0.4).squeeze(), rtol=1e-7, atol=0)
+    torch.testing.assert_close(weights @ h["concentration"].square(), double(6 / 16).squeeze(), rtol=1e-7, atol=0)
+    # two points are together with probability E (1 - d) / (1 + alpha)
+    together = math.exp(log_structure_prior(prior, (2,), truncated=False))
+    assert together == pytest.approx(0.6 * float(weights @ (1 / (1 + h["concentration"]))), rel=1e-7)
+    apart = math.exp(log_structure_prior(prior, (1, 1), truncated=False))
+    assert together + apart == pytest.approx(1.0, rel=1e-7)
+
+
+def test_a_pitman_yor_process_without_discount_is_the_dirichlet_process() -> None:
+    counts, generator = torch.tensor([4, 1, 1]), torch.Generator().manual_seed(0)
+    one, other = PitmanYor(0.0, 1.7), DirichletProcess(1.7)
+    h, k = one.start(counts), other.start(counts)
+    torch.testing.assert_close(one.log_partition(counts, h), other.log_partition(counts, k))
+    torch.testing.assert_close(one.sticks(h, 6), other.sticks(k, 6))
+    torch.testing.assert_close(one.draw_rest(h, 3, generator), other.draw_rest(k, 3, generator))
+    torch.testing.assert_close(one.urn(h, 6, 3)[1], other.urn(k, 6, 3)[1])
+    torch.testing.assert_close(one.urn(h, 6, 3)[0][1:], other.urn(k, 6, 3)[0][1:])
+    assert one.price(2.5, 4) == other.price(2.5, 4) == 10.0
+
+
+def test_expected_numbers_of_components() -> None:
+    """The closed forms of math/priors, section 1."""
+    num_data, alpha = 2000, 1.5
+    exact = sum(alpha / (alpha + i) for i in range(num_data))
+    assert DirichletProcess(alpha).expected_components(num_data) == pytest.approx(exact, rel=1e-9)
+    for d in (0.25, 0.75):
+        ratio = math.lgamma(alpha + d + num_data) - math.lgamma(alpha + num_data)
+        ratio += math.lgamma(alpha + 1) - math.lgamma(alpha + d)
+        found = PitmanYor(d, alpha).expected_components(num_data)
+        assert found == pytest.approx((math.exp(ratio) - alpha) / d, rel=1e-9)
+
+
+def test_a_price_falls_with_the_number_of_components_but_never_below_zero() -> None:
+    prior = PitmanYor(price_exponent=2.0)
+    total = [prior.price(1.5, num_components) for num_components in range(1, 6)]
+    steps = [1.5, *(max(0.0, 1.5 - 2 * math.log(i)) for i in range(1, 5))]
+    assert total == pytest.approx([sum(steps[:k]) for k in range(1, 6)])
+
+
+@pytest.mark.parametrize("prior", [DirichletProcess(1.0, (2.0, 0.7)), PitmanYor(0.3, 1.0, (2.0, 3.0), (2.0, 0.7))])
+def test_q_has_the_means_of_quadrature(prior) -> None:
+    """Given the sticks themselves q(h) is p(h | v); its means are shown to users."""
+    v = double(0.3, 0.6, 0.2, 0.5)
+    log_v, log_rest = v.log(), (-v).log1p()
+    q = prior.update(prior.initial(v), log_v, log_rest)
+    h, log_weights = hyper_grid(prior)
+    a, b = prior.sticks({name: value.unsqueeze(1) for name, value in h.items()}, 5)
+    weights = (log_weights + torch.distributions.Beta(a, b).log_prob(v).sum(1)).softmax(0)
+    rel = 1e-9 if isinstance(prior, DirichletProcess) else 0.05
+    for name, mean in prior.expect(q, 5).hyper.items():
+        assert float(mean) == pytest.approx(float(weights @ h[name]), rel=rel), name
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 20.0])
+def test_slice_steps_leave_a_density_of_any_scale(scale) -> None:
+    generator, value = torch.Generator().manual_seed(0), double(0.0).squeeze()
+    draws = []
+    for _ in range(600):
+        value = slice_step(lambda x: -(x / scale).square() / 2, value, generator)
+        draws.append(value / scale)
+    means = torch.stack([part.square().mean() for part in torch.stack(draws).chunk(20)])
+    assert abs(means.mean() - 1) < 5 * means.std() / 20**0.5
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        (DirichletProcess(0.0), "concentration is 0.0"),
+        (DirichletProcess(concentration_prior=(1.0, 0.0)), "concentration_prior"),
+        (PitmanYor(1.0), "discount is 1.0"),
+        (PitmanYor(-0.1), "discount is -0.1"),
+        (PitmanYor(0.5, -0.5), "concentration is -0.5"),
+        (PitmanYor(0.5, -0.2, concentration_prior=(1.0, 1.0)), "concentration is -0.2"),
+        (PitmanYor(0.0, discount_prior=(1.0, 1.0)), "discount is 0.0"),
+        (PitmanYor(discount_prior=(1.0,)), "discount_prior"),
+        (PitmanYor(price_exponent=-1.0), "price_exponent is -1.0"),
+    ],
+)
+def test_hyperparameters_outside_their_domain_are_named(prior, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        prior.check()

@@ -1,0 +1,326 @@
+"""Variational inference under any prior, with missing labels, and on sparse rows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import scipy.sparse
+import torch
+from torch.distributions import Beta, kl_divergence
+
+from regbayes.inference import SVI
+from regbayes.inference.svi import partition
+from regbayes.inference.svi import partition_factors as factors
+from regbayes.inference.svi.factors import components_kl
+from regbayes.models import DIH, DPM, DirichletProcess, InfiniteSVM, PitmanYor, Standardized
+from regbayes.models.likelihoods import BernoulliBeta, MultinomialDirichlet, PoissonGamma, SphericalGaussian
+from regbayes.models.likelihoods.base import Likelihood
+from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic, Loss, Masked
+from regbayes.models.priors.sticks import log_labelled_prior
+from regbayes.models.sparse import SparseRows
+from regbayes.testing.enumeration import log_evidence, partition_log_weights
+
+PRIORS = {
+    "half": PitmanYor(0.5, 1.0),
+    "below zero": PitmanYor(0.6, -0.3),
+    "free discount": PitmanYor(0.3, 1.0, discount_prior=(1.0, 2.0)),
+    "free": PitmanYor(0.3, 1.0, discount_prior=(1.0, 2.0), concentration_prior=(1.0, 1.0)),
+}
+TINY = torch.tensor([[-1.2], [-0.9], [0.7], [1.4], [0.9]], dtype=torch.float64)
+FAMILY = SphericalGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
+NO_INTERCEPT = Standardized(intercept=0.0)
+
+
+def points(generator, num_data: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    """Groups of falling size, and a class for each row."""
+    group = torch.tensor([0] * 6 + [1] * 3 + [2] * 2 + [3]).repeat(num_data // 12)
+    X = 6 * torch.randn(4, 2, generator=generator, dtype=torch.float64)[group]
+    X = X + torch.randn(num_data, 2, generator=generator, dtype=torch.float64)
+    return X, (X[:, 0] > X[:, 0].median()).long()
+
+
+def problem_of(prior, loss, generator, truncation: int = 5):
+    X, y = points(generator)
+    options = {"prior": prior, "truncation": truncation}
+    model = DPM(**options) if loss is None else InfiniteSVM(loss=loss, **options)
+    model = model.resolve(X, y)
+    return model, model.data(X, y)
+
+
+def climbed(model, data, generator, num_steps: int = 3) -> factors.VariationalPartition:
+    state = partition.init(model, data, generator)
+    for _ in range(num_steps):
+        state = partition.ascend(state, data, model)
+    return state
+
+
+# -- the prior ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [None, Hinge()], ids=["DPM", "Hinge"])
+@pytest.mark.parametrize("prior", PRIORS)
+def test_no_block_lowers_the_bound(prior, loss, device, generator) -> None:
+    model, data = problem_of(PRIORS[prior], loss, generator)
+    state = factors.update_responsibilities(partition.init(model, data, generator), data, model)
+    blocks = {
+        "order and sticks": lambda state: factors.update_sticks(partition.reorder(state, model), model),
+        "prior": lambda state: factors.update_prior(state, model),
+        "sticks": lambda state: factors.update_sticks(state, model),
+        "components": lambda state: factors.update_components(state, data, model),
+        "classifiers": lambda state: factors.update_classifiers(state, data, model),
+        "responsibilities": lambda state: factors.update_responsibilities(state, data, model),
+    }
+    bound = factors.elbo(state, data, model)
+    for step in range(6):
+        for name, block in blocks.items():
+            state = block(state)
+            new = factors.elbo(state, data, model)
+            assert new >= bound - 1e-10 * bound.abs(), f"{name} lowered the bound by {bound - new} in step {step}"
+            bound = new
+        torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-9)
+
+
+def grid_of(prior, like: torch.Tensor, truncation: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Beta parameters (a, b), each [G, T - 1], of the sticks at every value of the prior's grid."""
+    values = prior.initial(like)[:-1]
+    return prior.sticks(dict(zip(prior.start(like), values.unsqueeze(-1), strict=True)), truncation)
+
+
+def log_gridded_evidence(model, X, y, truncation: int) -> float:
+    """log Z over all labellings, with the hyperparameters uniform on their grid."""
+    plain = DirichletProcess()
+    log_weights = partition_log_weights(model.replace(prior=plain), X, y, truncation=truncation)
+    counts = torch.stack([torch.bincount(torch.tensor(z), minlength=truncation) for z in log_weights]).double()
+    weights = torch.tensor(list(log_weights.values()), dtype=torch.float64)
+    a, b = grid_of(model.prior, X, truncation)
+    log_prior = log_labelled_prior(counts.unsqueeze(1), a, b).logsumexp(1) - math.log(len(a))
+    one = torch.ones(truncation - 1, dtype=torch.float64)
+    return float((weights - log_labelled_prior(counts, one, one) + log_prior).logsumexp(0))
+
+
+@pytest.mark.parametrize("loss", [None, Hinge()], ids=["DPM", "Hinge"])
+@pytest.mark.parametrize("prior", PRIORS)
+def test_the_bound_is_below_the_evidence(prior, loss, generator) -> None:
+    y = torch.tensor([0, 0, 1, 1, 0])
+    options = {"prior": PRIORS[prior], "truncation": 3}
+    model = DPM(FAMILY, **options)
+    if loss is not None:
+        model = InfiniteSVM(FAMILY, loss, feature_map=NO_INTERCEPT, **options)
+    model = model.resolve(TINY, y)
+    data, exact = model.data(TINY, y), log_gridded_evidence(model, TINY, y, 3)
+    if "free" not in prior:
+        assert exact == pytest.approx(log_evidence(model, TINY, y, truncation=3), abs=1e-9)
+    finals = []
+    for _ in range(2):
+        state, bounds = partition.init(model, data, generator), []
+        for _ in range(40):
+            state = partition.sweep(state, data, model)
+            bounds.append(float(state.bound))
+        assert all(after >= before - 1e-9 for before, after in itertools.pairwise(bounds))
+        finals.append(bounds[-1])
+    assert exact - 4.5 < max(finals) < exact
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_the_divergence_is_that_of_sticks_and_hyperparameters(prior, generator) -> None:
+    """sum_g q_g [KL(q(v) || p(v | h_g)) + log(q_g / p_g)], term by term."""
+    model, data = problem_of(PRIORS[prior], None, generator)
+    state = factors.update_prior(climbed(model, data, generator), model)
+    q, (a, b) = state.q[-1], grid_of(model.prior, data.X, 5)
+    sticks = kl_divergence(Beta(*state.sticks), Beta(a, b)).sum(1)
+    expected = (q * (sticks + (q * len(q)).clamp(min=1e-300).log())).sum()
+    torch.testing.assert_close(factors.kl(state, model) - components_kl(state, model), expected)
+
+
+@pytest.mark.parametrize("prior", [DirichletProcess(1.7), PRIORS["half"], PRIORS["below zero"]], ids=str)
+def test_best_sticks_leave_the_log_prior_of_expected_counts(prior, generator) -> None:
+    model, data = problem_of(prior, None, generator)
+    state = factors.update_sticks(climbed(model, data, generator), model)
+    log_v, log_rest = state.expected_log_sticks
+    n = state.responsibilities.sum(0)
+    later = n.flip(0).cumsum(0).flip(0) - n
+    found = (n[:-1] * log_v + later[:-1] * log_rest).sum() - factors.kl(state, model) + components_kl(state, model)
+    h = prior.start(data.X)
+    torch.testing.assert_close(found, log_labelled_prior(n, *prior.sticks(h, 5)))
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_no_neighbour_of_an_updated_grid_is_better(prior, generator) -> None:
+    model, data = problem_of(PRIORS[prior], None, generator)
+    state = factors.update_prior(climbed(model, data, generator), model)
+    best = factors.elbo(state, data, model)
+    for _ in range(5):
+        noise = 1e-2 * torch.randn(state.q[-1].shape, generator=generator, dtype=torch.float64)
+        moved = torch.cat([state.q[:-1], (state.q[-1].log() + noise).softmax(0).unsqueeze(0)])
+        assert factors.elbo(replace(state, q=moved), data, model) <= best + 1e-12
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_components_stand_in_the_best_of_all_orders(prior, generator) -> None:
+    """Against all permutations; plain decreasing sizes are worse where the discount is large."""
+    model, data = problem_of(PRIORS[prior], None, generator)
+    state, gains = climbed(model, data, generator), []
+    prior, orders = factors.expected_prior(state, model), torch.tensor(list(itertools.permutations(range(5))))
+    for _ in range(20):
+        sizes = 8 * torch.rand(5, generator=generator, dtype=torch.float64) ** 3
+        shuffled = replace(state, responsibilities=(sizes / 60).expand(60, 5).contiguous())
+        best = orders[log_labelled_prior(sizes[orders], prior.a, prior.b).argmax()]
+        decreasing, found = sizes.argsort(descending=True), partition.reorder(shuffled, model)
+        bounds = [_log_prior_of(version, model) for version in map(shuffled.permuted, (best, decreasing))]
+        torch.testing.assert_close(_log_prior_of(found, model), bounds[0])
+        assert partition.reorder(found, model) is found
+        gains.append(bounds[0] - bounds[1])
+    assert min(gains) > -1e-9
+    assert max(gains) > 0.1
+
+
+def _log_prior_of(state, model) -> torch.Tensor:
+    """Terms of the bound that an order changes, at its best sticks."""
+    state = factors.update_sticks(state, model)
+    log_v, log_rest = state.expected_log_sticks
+    n = state.sizes
+    later = n.flip(0).cumsum(0).flip(0) - n
+    return (n[:-1] * log_v + later[:-1] * log_rest).sum() - factors.kl(state, model)
+
+
+def test_draws_keep_the_means_of_the_hyperparameters(generator) -> None:
+    X, _ = points(generator)
+    posterior = SVI(num_steps=20, tolerance=-1.0).fit(DPM(prior=PRIORS["free"], truncation=8), X)
+    d, alpha = posterior.samples["discount"], posterior.samples["concentration"]
+    assert d.shape == alpha.shape == (1,)
+    assert 0 < float(d) < 0.3 < float(alpha) + 0.3
+    assert float(posterior.samples["log_mixture"].exp().sum()) == pytest.approx(1.0)
+    dirichlet = SVI(num_steps=20).fit(DPM(prior=DirichletProcess(2.5), truncation=8), X)
+    assert float(dirichlet.samples["concentration"]) == 2.5
+
+
+@pytest.mark.parametrize("batch_size", [None, 40])
+def test_every_prior_fits(batch_size, generator, monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.steps.NUM_FIRST", 60)
+    X, y = points(generator, 120)
+    backend, finals = SVI(num_steps=40, batch_size=batch_size), []
+    for prior in (DirichletProcess(1.0, (1.0, 1.0)), PRIORS["half"], PRIORS["free"]):
+        posterior = backend.fit(InfiniteSVM(prior=prior, truncation=8), X, y)
+        finals.append(float(posterior.trace.final))
+        assert (posterior.predict(X) == y).double().mean() > 0.85
+        assert 3 <= posterior.num_components <= 5
+    assert max(finals) - min(finals) < 25
+
+
+# -- missing labels ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [1, 4])
+@pytest.mark.parametrize("loss", [Hinge(), Logistic(), EpsilonInsensitive()], ids=lambda loss: type(loss).__name__)
+def test_with_a_label_missing_the_bound_is_below_the_evidence(loss, missing, generator) -> None:
+    y = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    y[missing] = torch.nan
+    model = InfiniteSVM(FAMILY, loss, truncation=2, feature_map=NO_INTERCEPT).resolve(TINY, y)
+    data, exact = model.data(TINY, y), log_evidence(model, TINY, y, truncation=2)
+    state, bounds = partition.init(model, data, generator), []
+    for _ in range(50):
+        state = partition.sweep(state, data, model)
+        bounds.append(float(state.bound))
+    assert all(after >= before - 1e-9 for before, after in itertools.pairwise(bounds))
+    assert exact - 3.5 < bounds[-1] < exact
+    # a row without a label weighs components by x alone
+    log_v, log_rest = state.expected_log_sticks
+    log_mixture = torch.stack([log_v[0], log_rest[0]])
+    logits = log_mixture + model.likelihood.expected_log_density(TINY, state.hyperparameters)
+    torch.testing.assert_close(state.responsibilities[missing], logits[missing].softmax(0))
+    assert not torch.allclose(state.responsibilities, logits.softmax(1), atol=1e-4)
+    assert not state.precision[missing].any()
+    assert not state.shift[missing].any()
+
+
+@pytest.mark.parametrize("batch_size", [None, 30])
+def test_half_of_the_labels_are_enough(batch_size, generator) -> None:
+    X, y = points(generator, 240)
+    given = y + 4
+    given[::2] = -1
+    three = torch.where(X[:, 1] > X[:, 1].median(), 2, y).double()
+    three[1::2] = torch.nan
+    for labels, truth in ((given, y + 4), (three, torch.where(X[:, 1] > X[:, 1].median(), 2, y))):
+        posterior = SVI(num_steps=60, batch_size=batch_size, seed=1).fit(InfiniteSVM(truncation=8), X, labels)
+        assert isinstance(posterior.model.loss, Masked)
+        assert all(value[~value.isinf()].isfinite().all() for value in posterior.samples.values())
+        assert (posterior.predict(X) == truth).double().mean() > 0.85
+
+
+def test_a_component_without_labels_keeps_its_prior(generator) -> None:
+    X, y = points(generator)
+    labels = y.double()
+    labels[:30] = torch.nan
+    model = InfiniteSVM(truncation=2, weight_scale=1.5).resolve(X, labels)
+    data = model.data(X, labels)
+    state = climbed(model, data, generator, 1)
+    hard = torch.nn.functional.one_hot((torch.arange(60) < 30).long(), 2).double()
+    state = factors.update_classifiers(replace(state, responsibilities=hard), data, model)
+    assert not state.mean[1].any()
+    torch.testing.assert_close(state.precision_tril[1, 0], torch.eye(3, dtype=torch.float64) / 1.5)
+    assert state.classifiers.kl(1.5)[1].abs() < 1e-12 < state.classifiers.kl(1.5)[0]
+
+
+# -- sparse rows -------------------------------------------------------------------------------------------------------
+
+
+def documents(generator, num_data: int = 200, num_words: int = 40, binary: bool = False) -> torch.Tensor:
+    topics = torch.rand(3, num_words, generator=generator, dtype=torch.float64) ** 6
+    X = torch.poisson(topics[torch.randint(3, (num_data,), generator=generator)], generator=generator)
+    return X.clamp(max=1) if binary else X
+
+
+@pytest.mark.parametrize("batch_size", [None, 50])
+@pytest.mark.parametrize("family", [MultinomialDirichlet(), PoissonGamma(), BernoulliBeta()])
+def test_sparse_rows_give_what_dense_ones_do(family, batch_size, generator, monkeypatch) -> None:
+    X = documents(generator, binary=isinstance(family, BernoulliBeta))
+    dense = SparseRows.dense
+    model, backend = DPM(family, truncation=6), SVI(num_steps=15, batch_size=batch_size, num_full_steps=3)
+    expected = backend.fit(model, X)
+
+    def few(rows: SparseRows) -> torch.Tensor:
+        assert len(rows) <= 6, "sparse rows were made dense"
+        return dense(rows)
+
+    monkeypatch.setattr(SparseRows, "dense", few)
+    found = backend.fit(model, scipy.sparse.csr_matrix(X.numpy()))
+    torch.testing.assert_close(found.trace.values, expected.trace.values)
+    for name, value in expected.samples.items():
+        torch.testing.assert_close(found.samples[name], value, rtol=1e-6, atol=1e-8, msg=name)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+class Uniform(Likelihood):
+    """A family without a conjugate prior."""
+
+    def parameters(self, chi, sample):
+        raise NotImplementedError
+
+    def distribution(self, parameters):
+        raise NotImplementedError
+
+
+class Certain(Loss):
+    """A loss that has a factor and nothing else."""
+
+    def log_factor(self, score, y):
+        return -torch.relu(1 - y * score)
+
+
+@pytest.mark.parametrize("model", [DPM(Uniform()), DIH(Uniform())], ids=lambda model: type(model).__name__)
+def test_a_family_without_conjugacy_is_refused(model) -> None:
+    with pytest.raises(NotImplementedError, match=r"Uniform is no conjugate exponential family.*NUTS and Autoguide"):
+        SVI().fit(model, TINY)
+
+
+@pytest.mark.parametrize(
+    "model", [InfiniteSVM(loss=Certain()), DIH(loss=Certain())], ids=lambda model: type(model).__name__
+)
+def test_a_loss_without_expectations_is_refused(model) -> None:
+    with pytest.raises(NotImplementedError, match=r"Certain has no closed expectation.*Gibbs"):
+        SVI().fit(model, TINY)

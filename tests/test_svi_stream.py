@@ -1,0 +1,200 @@
+"""Variational inference from a DataLoader: points, with all or some labels or sparse, and sequences."""
+
+from __future__ import annotations
+
+import pytest
+import scipy.sparse
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, TensorDataset
+
+from regbayes.inference import SVI
+from regbayes.inference.svi import partition, sequence
+from regbayes.models import DIH, DPM, IHMM, InfiniteSVM
+from regbayes.models.likelihoods import MultinomialDirichlet
+from regbayes.models.losses import EpsilonInsensitive, Logistic, Masked, OneVsRest
+from regbayes.models.sparse import SparseRows
+
+
+class Batches(Dataset):
+    """Whole batches, as they are."""
+
+    def __init__(self, *batches) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int):
+        return self.batches[index]
+
+
+def loader_of(*batches) -> DataLoader:
+    return DataLoader(Batches(*batches), batch_size=None, generator=torch.Generator())
+
+
+def blobs(generator, N: int = 600) -> tuple[torch.Tensor, torch.Tensor]:
+    """Three groups, each with its own linear rule for the class."""
+    centers = 5 * torch.eye(3, 2, dtype=torch.float64)
+    group = torch.randint(3, (N,), generator=generator)
+    noise = torch.randn(N, 2, generator=generator, dtype=torch.float64)
+    return centers[group] + noise, (noise[:, 0] * (1 - 2 * (group == 1).double()) > 0).long()
+
+
+def walk(generator, lengths) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of three states that last, and these; some rows are missing."""
+    N = sum(lengths)
+    moves, drawn = torch.rand(N, generator=generator) > 0.9, torch.randint(3, (N,), generator=generator)
+    states = drawn[torch.where(moves, torch.arange(N), 0).cummax(0).values]
+    centers = torch.tensor([[0.0, 6.0], [5.0, -3.0], [-5.0, -3.0]], dtype=torch.float64)
+    X = centers[states] + torch.randn(N, 2, generator=generator, dtype=torch.float64)
+    X[7:10] = torch.nan
+    return X, states
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _few_first_rows(monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.steps.NUM_FIRST", 200)
+
+
+# -- points ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_loader_serves_batches(generator) -> None:
+    X, y = blobs(generator)
+    labels = torch.tensor([3, 8])[y]
+    own_stream = {"batch_size": 60, "generator": torch.Generator()}
+    model = InfiniteSVM(loss=Logistic(), truncation=10)
+    posterior = SVI(num_steps=100).fit(model, DataLoader(TensorDataset(X, labels), **own_stream))
+    assert (posterior.predict(X) == labels).double().mean() > 0.9
+    same = posterior.samples["assignments"][0] == posterior.assign(X)
+    assert same.double().mean() > 0.9
+    full = SVI().fit(model, X, labels)
+    assert float(posterior.trace.values[0, -20:].mean()) == pytest.approx(float(full.trace.final), rel=0.02)
+    unlabelled = SVI(num_steps=40).fit(DPM(truncation=10), DataLoader(TensorDataset(X), **own_stream))
+    assert unlabelled.num_components == 3
+
+
+def test_labels_may_be_missing_in_any_batch(generator, monkeypatch) -> None:
+    """The first rows, which all defaults come from, have all labels but not all classes."""
+    monkeypatch.setattr("regbayes.inference.svi.stream._NUM_DEFAULTS", 100)
+    X, y = blobs(generator)
+    labels = torch.where(X[:, 1] > 3.5, 2, y)
+    order = torch.cat([torch.nonzero(labels < 2)[:150, 0], torch.nonzero(labels == 2)[:, 0]])
+    X, labels = X[order], labels[order]
+    given = labels.clone()
+    given[120::3] = -1
+    assert not (given[:100] == -1).any()
+    loader = loader_of(*zip(X.split(50), given.split(50), strict=True))
+    posterior = SVI(num_steps=60).fit(InfiniteSVM(truncation=8), loader)
+    assert posterior.model.classes.tolist() == [0, 1, 2]
+    assert isinstance(posterior.model.loss, Masked)
+    assert isinstance(posterior.model.loss.loss, OneVsRest)
+    assert (posterior.predict(X) == labels).double().mean() > 0.85
+
+
+def test_targets_of_a_whole_batch_may_be_missing(generator) -> None:
+    X, _ = blobs(generator, 240)
+    y = X @ torch.tensor([1.0, -0.5], dtype=torch.float64)
+    given = y.clone()
+    given[120:180] = torch.nan
+    loader = loader_of(*zip(X.split(60), given.split(60), strict=True))
+    posterior = SVI(num_steps=40).fit(InfiniteSVM(loss=EpsilonInsensitive(), truncation=20), loader)
+    assert (posterior.predict(X) - y).abs().mean() < 0.5
+
+
+@pytest.mark.parametrize(
+    "given", [SparseRows.of, lambda X: scipy.sparse.csr_matrix(X.numpy()), torch.Tensor.to_sparse_csr]
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_batches(given, generator) -> None:
+    topics = torch.rand(3, 30, generator=generator, dtype=torch.float64) ** 6
+    X = torch.poisson(3 * topics[torch.randint(3, (300,), generator=generator)], generator=generator)
+    model, backend = DPM(MultinomialDirichlet(), truncation=6), SVI(num_steps=20)
+    expected = backend.fit(model, loader_of(*((rows,) for rows in X.split(60))))
+    found = backend.fit(model, loader_of(*((given(rows),) for rows in X.split(60))))
+    for name, value in expected.samples.items():
+        torch.testing.assert_close(found.samples[name], value, rtol=1e-6, atol=1e-8, msg=name)
+
+
+def test_rows_by_index(generator) -> None:
+    """A data set that is asked for whole batches of rows."""
+    X, y = blobs(generator, 240)
+
+    class Rows(Dataset):
+        def __len__(self) -> int:
+            return len(X)
+
+        def __getitem__(self, index: list[int]):
+            return X[index], y[index]
+
+    sampler = BatchSampler(SequentialSampler(X), 60, drop_last=False)
+    loader = DataLoader(Rows(), batch_size=None, sampler=sampler, generator=torch.Generator())
+    model, backend = InfiniteSVM(truncation=20), SVI(num_steps=10)
+    found = backend.fit(model, loader)
+    expected = backend.fit(model, loader_of(*zip(X.split(60), y.split(60), strict=True)))
+    for name, value in expected.samples.items():
+        assert torch.equal(found.samples[name], value), name
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [IHMM(truncation=5), DIH(loss=Logistic(), truncation=5)], ids=["IHMM", "DIH"])
+def test_one_batch_of_all_sequences_is_the_tensor_fit(model, generator) -> None:
+    lengths = [40, 60, 35, 45]
+    X, _ = walk(generator, lengths)
+    backend = SVI(num_steps=8, batch_size=4, num_full_steps=0)
+    expected = backend.fit(model, X, lengths=lengths)
+    found = backend.fit(model, loader_of((X, torch.tensor(lengths))))
+    torch.testing.assert_close(found.trace.values, expected.trace.values, rtol=1e-6, atol=1e-6)
+    for name, value in expected.samples.items():
+        torch.testing.assert_close(found.samples[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_batches_of_sequences_find_the_states(generator) -> None:
+    """Two sequences a batch, then one a batch, without lengths."""
+    lengths = [80, 40, 60, 60, 50, 70]
+    X, states = walk(generator, lengths)
+    rows = X.split(lengths)
+    loader = loader_of((torch.cat(rows[:2]), lengths[:2]), (torch.cat(rows[2:4]), lengths[2:4]), rows[4], (rows[5],))
+    posterior = SVI(num_steps=16).fit(IHMM(truncation=6), loader)
+    z = posterior.samples["assignments"][0]
+    table = torch.zeros(6, 3).index_put_((z, states), torch.ones(len(z)), accumulate=True)
+    assert table.max(1).values.sum() / len(z) > 0.97  # in the order of the loader
+    full = SVI(num_steps=30).fit(IHMM(truncation=6), X, lengths=lengths)
+    assert float(posterior.trace.values[0, -8:].mean()) == pytest.approx(float(full.trace.final), rel=0.04)
+
+
+def test_streams_count_what_their_batches_stand_for(generator) -> None:
+    X, _ = walk(generator, [150, 100, 30])
+    kernel, model, data = sequence.stream(SVI(), IHMM(truncation=4), loader_of((X[:250], [150, 100]), (X[250:],)))
+    assert (data.num_data, data.num_units, data.first.lengths) == (280, 3, [150, 100])
+    batches = [data.next(), data.next(), data.next()]
+    assert [batch.lengths for batch in batches] == [[150, 100], [30], [150, 100]]
+    assert len(data.X) == 247  # the observed ones
+    state = kernel.init(model, data, generator)
+    # expected transitions as if there were three sequences of 280 / 3 steps
+    torch.testing.assert_close(state.counts[-1].sum(), torch.tensor(3.0, dtype=torch.float64))
+    assert float(state.counts[:-1].sum()) == pytest.approx(248 * 280 / 250)
+    points, y = blobs(generator, 240)
+    _, _, data = partition.stream(SVI(), InfiniteSVM(), loader_of(*zip(points.split(80), y.split(80), strict=True)))
+    assert (data.num_data, data.num_units, data.first.num_data) == (240, 240, 200)
+
+
+def test_bad_loaders_are_refused(generator) -> None:
+    X, y = blobs(generator, 20)
+    with pytest.raises(ValueError, match="cannot be resumed"):
+        SVI().fit(DPM(), loader_of((X,)), checkpoint="chain")
+    with pytest.raises(ValueError, match="come with the batches"):
+        SVI().fit(IHMM(), loader_of((X,)), lengths=[20])
+    with pytest.raises(ValueError, match="gives 1 rows"):
+        SVI().fit(DPM(), loader_of((X[:1],)))
+    with pytest.raises(ValueError, match="gives 1 steps"):
+        SVI().fit(IHMM(), loader_of((X[:1],)))
+    with pytest.raises(ValueError, match="lengths add up to"):
+        SVI().fit(IHMM(), loader_of((X, y + 1)))
