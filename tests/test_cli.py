@@ -72,6 +72,7 @@ def small_gibbs(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- fit, predict, info --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_gibbs")
 @pytest.mark.parametrize("backend", ["small_variance", "svi", "gibbs"])
 def test_fit_predict_and_info_go_together(table, tmp_path, capsys, backend):

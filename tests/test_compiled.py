@@ -53,6 +53,7 @@ def run(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_machine_code_follows_the_files_that_are_inlined(run):
     assert run() == (3.0, 0)
     assert run() == (3.0, 1)

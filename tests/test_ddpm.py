@@ -408,6 +408,7 @@ def test_hyperplanes_given_assignments_are_those_of_quadrature(loss) -> None:
         assert (deviations(draws[:, k].square(), mass @ nodes.square()) < 5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_reserved_hyperplanes_reject_all_points(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean and second moments of the law of a component without points; a refresh keeps it, and most of them."""
@@ -514,6 +515,7 @@ def few_reserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 NUM_SWEEPS = {"hinge": 1200, "logistic": 600}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("compiled", [True, False])
 def test_collapsed_frequencies_are_those_of_enumeration(loss: str, compiled: bool, few_reserved: int) -> None:
@@ -539,6 +541,7 @@ def test_frequencies_of_parallel_scans_are_those_of_enumeration(scan: str, name:
     assert (errors(step, VARIANTS[name], NUM_SWEEPS.get(name, 800), truncated=scan == "blocked") < 5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", ["collapsed", "slice"])
 def test_births_from_the_prior_are_noticed_and_too_many(scan: str) -> None:
     """This shows that the tests above can fail."""
@@ -662,12 +665,14 @@ def quick(**options) -> Gibbs:
     return Gibbs(**({"num_samples": 6, "num_warmup": 4, "num_generative": 3, "progress": False} | options))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 @pytest.mark.parametrize("backend", [quick(scan="blocked", num_samples=600, num_warmup=20), SVI(num_steps=60)], ids=str)
 def test_backend_passes_the_public_check(backend) -> None:
     check_kernel(backend, tiny(loss="logistic"), TINY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_scan_fits_and_assigns(scan: str, dtype: torch.dtype, device: torch.device, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_the_parts_are_copied_not_changed(rings):
     assert repr(inference) == repr(SmallVariance())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [[3, -1, 7], ["a", "b", "c"], [True, False]], ids=["ints", "text", "bools"])
 def test_labels_of_any_kind(labels):
     X, index = make_blobs(90, centers=len(labels), random_state=1)
@@ -108,6 +109,7 @@ def test_single_precision_is_kept(rings):
     assert Classifier().fit(X.astype(int), y).predict_proba(X).dtype == np.float64
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
 def test_search_swaps_backends_and_reaches_into_the_model():
     X, y = load_iris(return_X_y=True)

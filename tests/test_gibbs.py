@@ -436,6 +436,7 @@ def test_options_outside_their_domain_are_named(options: dict, message: str) -> 
         quick(**options).fit(DPM(truncation=5), X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_scan_fits_and_predicts(scan: str, dtype: torch.dtype, device: torch.device) -> None:

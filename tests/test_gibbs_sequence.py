@@ -67,6 +67,7 @@ def sampler(scan: str, **options) -> Gibbs:
 # -- base weights, concentrations, labels ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("rho", [0.0, 0.4])
 def test_prior_updates_preserve_the_prior(rho, truncated) -> None:
@@ -104,6 +105,7 @@ def test_prior_updates_preserve_the_prior(rho, truncated) -> None:
     assert (gap.mean(0).abs() <= 5 * error + 1e-12).all(), gap.mean(0) / error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.0, 0.3])
 def test_what_is_left_is_broken_as_the_prior_breaks_it(rho) -> None:
     """Shares of beta, of the rows' rests given beta, and new rows given beta have their means and variances."""
@@ -269,6 +271,7 @@ def long_chain(num_steps: int = 200, seed: int = 0) -> tuple[Tensor, Tensor]:
     return centers[states] + torch.randn(num_steps, 2, generator=generator, dtype=torch.float64), states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", SCANS)
 @pytest.mark.parametrize("model", [IHMM(), DIH(loss=Hinge(0.5)), DIH(loss=Logistic(), weight_scale=2.0)], ids=repr)
 def test_well_separated_states_are_found(model, scan) -> None:

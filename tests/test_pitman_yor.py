@@ -44,6 +44,7 @@ BACKENDS = {
 pytestmark = pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_fixed_hyperparameters_on_every_backend(model: str, backend: str) -> None:

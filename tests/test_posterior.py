@@ -233,6 +233,7 @@ def test_regression_predicts_targets(backend) -> None:
         posterior.predict_proba(X)
 
 
+@pytest.mark.slow
 def test_prediction_rule_is_exact_on_tiny_data() -> None:
     """f(x) against all partitions of 4 points, classifiers by quadrature (math/dp-mixtures, section 5)."""
     inputs = torch.tensor([[-1.0], [-0.5], [0.7], [1.2]], dtype=torch.float64)

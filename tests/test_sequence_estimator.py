@@ -24,6 +24,7 @@ PARTLY_MISSING = "a step is missing as a whole or not at all, and the check take
 
 
 # fits of five steps, which merge no states
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 @parametrize_with_checks([QUICK], expected_failed_checks=lambda _: {"check_estimators_pickle": PARTLY_MISSING})
 def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):

@@ -518,6 +518,7 @@ BACKENDS = {
 FITTED = {"IHMM": IHMM(), "DIH-S": DIH(loss=Hinge(0.3)), "DIH-L": DIH(loss=Logistic())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FITTED)
 def test_fitted_models_decode_what_they_saw_and_foresee_what_comes(name: str, backend: str, moves) -> None:

@@ -155,6 +155,7 @@ class Ramp(Loss):
         return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
 def test_no_block_raises_the_objective(likelihood, loss, device, generator) -> None:
@@ -395,6 +396,7 @@ def exact_minimum(problem: Problem, penalty: float) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "loss", "precision", "options"),
     [

@@ -195,6 +195,7 @@ def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, gene
     assert 0 < exact - found < gap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [None, Hinge(), Logistic(), EpsilonInsensitive()], ids=name_of)
 def test_the_bound_is_pyros(loss, generator) -> None:
     """TraceEnum_ELBO at a guide with the same factors; the margin's own bound is replaced by its expectation."""
@@ -446,6 +447,7 @@ def test_clusters_agree_with_known_classes(load, likelihood) -> None:
     assert normalized_mutual_info_score(y, posterior.partition()) >= least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=name_of)
 def test_breast_cancer_is_classified(loss) -> None:
     X, y = load_breast_cancer(return_X_y=True)

@@ -151,6 +151,7 @@ def test_hyperplanes_see_both_sides_of_every_step(model, stream) -> None:
     torch.testing.assert_close(state.mean, torch.linalg.solve(A, B).mT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 def test_sweeps_with_merges_and_reordering_climb(model, stream) -> None:
     model, data = problem_of(model, stream, lengths=(60, 90), truncation=7)
@@ -312,6 +313,7 @@ def log_evidence(model, data, num_nodes: int = 20) -> float:
     return float(log_weights.logsumexp(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stickiness", [0.0, 0.5])
 @pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
@@ -496,6 +498,7 @@ def recovered(posterior, states: torch.Tensor) -> float:
     return float(table.max(1).values.sum() / len(z))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lengths", "batch_size"), [(None, None), ([300, 500], None), (None, 100), ([100] * 8, 3)], ids=str
 )
@@ -524,6 +527,7 @@ def test_fits_find_the_states(model, lengths, batch_size, stream) -> None:
         assert (posterior.trace.values[0].diff() >= -1e-6)[: len(posterior.trace.values[0]) - 1].all()
 
 
+@pytest.mark.slow
 def test_stochastic_steps_come_close_to_the_full_fit(stream) -> None:
     X = rows_of(stream, 400)
     full = SVI(progress=False).fit(IHMM(truncation=6), X)
@@ -531,6 +535,7 @@ def test_stochastic_steps_come_close_to_the_full_fit(stream) -> None:
     assert abs(float(full.trace.final - steps.trace.final)) < 0.02 * 400
 
 
+@pytest.mark.slow
 def test_counts_and_single_precision(stream) -> None:
     states = states_of(stream, 200)
     X = torch.poisson(torch.tensor([[1.0, 12.0], [12.0, 1.0], [9.0, 9.0]])[states], generator=stream)

@@ -144,6 +144,7 @@ def test_rows_by_index(generator) -> None:
 # -- sequences ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [IHMM(truncation=5), DIH(loss=Logistic(), truncation=5)], ids=["IHMM", "DIH"])
 def test_one_batch_of_all_sequences_is_the_tensor_fit(model, generator) -> None:
     lengths = [40, 60, 35, 45]
