@@ -229,6 +229,7 @@ def test_enumeration_of_two_opposite_points_is_closed_form() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_truncated_model_tends_to_the_infinite_one(loss: str) -> None:
     model = tiny(loss)

@@ -31,6 +31,7 @@ def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):
     check(estimator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "inference", [SVI(num_steps=40), Gibbs(num_samples=10, num_warmup=20, scan="blocked")], ids=["SVI", "Gibbs"]
 )

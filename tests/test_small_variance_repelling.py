@@ -271,6 +271,7 @@ def test_hyperplanes_of_a_loss_that_is_only_a_factor_descend() -> None:
     assert found <= 1.01 * best.sum()
 
 
+@pytest.mark.slow
 def test_most_descents_reach_the_global_optimum() -> None:
     hits = 0
     for seed in range(3, 9):
@@ -325,6 +326,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("weight", [0.0, 0.7])
 @pytest.mark.parametrize("seed", range(3))

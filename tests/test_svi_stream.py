@@ -157,6 +157,7 @@ def test_one_batch_of_all_sequences_is_the_tensor_fit(model, generator) -> None:
         torch.testing.assert_close(found.samples[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 def test_batches_of_sequences_find_the_states(generator) -> None:
     """Two sequences a batch, then one a batch, without lengths."""
     lengths = [80, 40, 60, 60, 50, 70]
