@@ -38,7 +38,6 @@ def test_priors_conform(prior) -> None:
     check_prior(prior)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("prior", FREE, ids=str)
 def test_priors_of_unknown_hyperparameters_conform(prior) -> None:
     check_prior(prior, num_data=3, truncation=4, num_draws=120)
