@@ -22,8 +22,6 @@ from .errors import CommandError
 from .setups import STATE_MODELS, TABLE_MODELS, backend_of, clustering_model
 from .tables import Table, aligned, listed, read_table
 
-__all__ = ["cluster"]
-
 Clustered = PartitionPosterior | SequencePosterior
 
 

@@ -18,8 +18,6 @@ from .errors import CommandError, reported
 from .setups import backend_of, model_of
 from .tables import Table, check_labels, features_and_labels, listed, read_table
 
-__all__ = ["fit", "info", "predict"]
-
 
 def fit(options: argparse.Namespace) -> None:
     """Fit to a table and save the posterior, with the names of features and classes in its metadata."""

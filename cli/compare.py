@@ -30,8 +30,6 @@ from .rivals import rivals
 from .setups import BACKENDS, backend_of, model_of
 from .tables import aligned, check_labels, features_and_labels, read_table
 
-__all__ = ["compare", "final_value", "output_folder", "quiet_and_single_threaded"]
-
 
 @dataclass(frozen=True)
 class Problem:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["CommandError", "one_line", "reported"]
-
 
 class CommandError(Exception):
     """What the user gave cannot be used; the message says what, where, and what to do."""

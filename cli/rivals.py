@@ -15,8 +15,6 @@ from sklearn.svm import SVC, LinearSVC
 from ..estimators import Clusterer
 from ..inference import SmallVariance
 
-__all__ = ["ClusterThenSVM", "rivals"]
-
 
 def rivals(seed: int, folds: StratifiedKFold) -> dict[str, BaseEstimator]:
     """Rivals by name; each standardizes its data and chooses its arguments by cross-validation on inner folds."""

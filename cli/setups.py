@@ -19,8 +19,6 @@ from ..models import (
     StateSpace,
 )
 
-__all__ = ["BACKENDS", "LIKELIHOODS", "STATE_MODELS", "TABLE_MODELS", "backend_of", "clustering_model", "model_of"]
-
 BACKENDS = ("small_variance", "svi", "gibbs")
 LIKELIHOODS = {"full": FullGaussian, "diagonal": DiagonalGaussian, "spherical": SphericalGaussian}
 TABLE_MODELS = ("DPM", "DDPM-S", "DDPM-L")

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from .errors import CommandError
 
-__all__ = ["Table", "aligned", "check_labels", "features_and_labels", "read_table"]
-
 
 @dataclass(frozen=True)
 class Table:

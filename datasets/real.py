@@ -26,8 +26,6 @@ import scipy.sparse
 import sklearn.datasets
 from numpy.typing import NDArray
 
-__all__ = ["Dataset", "available", "load"]
-
 Arrays = dict[str, Any]
 
 

@@ -20,15 +20,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Clusters",
-    "Synthetic",
-    "make_chained_gaussians",
-    "make_dp_mixture",
-    "make_setting_one",
-    "make_setting_two",
-]
-
 
 @dataclass(frozen=True)
 class Synthetic:

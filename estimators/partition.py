@@ -17,8 +17,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..inference import SVI, Backend, PartitionPosterior, SmallVariance
 from ..models import DPM, EpsilonInsensitive, InfiniteSVM, Mixture
 
-__all__ = ["Classifier", "Clusterer", "Regressor"]
-
 
 class _PosteriorEstimator(BaseEstimator):
     """What the estimators share: the two parts, and data checked as scikit-learn does."""

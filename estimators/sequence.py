@@ -13,8 +13,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..inference import SVI, Backend, SequencePosterior, structure_of
 from ..models import IHMM, StateSpace
 
-__all__ = ["SequenceClusterer"]
-
 
 class SequenceClusterer(ClusterMixin, BaseEstimator):
     """States of one sequence or several: their number is found, not given.

@@ -11,8 +11,6 @@ import numpy as np
 
 from .compiled import entry, inner, part
 
-__all__ = ["LEAST_STEP", "backward_sample", "forward", "smooth", "viterbi"]
-
 LEAST_STEP = -200.0  # log weight; times _KEPT it is still a normal number
 _LOG_KEPT = -500.0
 _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)

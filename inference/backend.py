@@ -15,8 +15,6 @@ from .posterior.trace import Trace
 from .protocol import KernelData, Model
 from .structures import lookup, structure_of
 
-__all__ = ["Backend", "KernelModule"]
-
 
 class KernelModule(Protocol):
     """What a backend's table holds for a structure: a module, or any object, with these two functions."""

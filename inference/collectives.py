@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from ..models.sums import all_sum
-
-__all__ = ["all_sum", "own_stream"]
+from ..models.sums import all_sum as all_sum
 
 
 def own_stream(generator: torch.Generator) -> torch.Generator:

@@ -17,8 +17,6 @@ from typing import Any
 
 from numba import njit
 
-__all__ = ["OPTIONS", "entry", "inner", "part", "source_digest"]
-
 # inf keeps its meaning; a division does not look for zero
 OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from ..models.losses import CrammerSinger, Loss, Masked
 from .collectives import all_sum
 
-__all__ = ["ascend", "joint_hinge", "primal"]
-
 
 @singledispatch
 def joint_hinge(loss: Loss) -> CrammerSinger | None:

@@ -26,9 +26,7 @@ from tqdm import tqdm
 from ..models.config import to_plain
 from .files import plain, read_file, write_file
 from .protocol import KernelData, Model
-from .structures import Draw
-
-__all__ = ["Chain", "Draw", "FitInterrupted", "Kernel", "Schedule", "run"]
+from .structures import Draw as Draw
 
 
 class FitInterrupted(UserWarning):

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["plain", "read_file", "release", "write_file"]
-
 try:
     release = version("regbayes")
 except PackageNotFoundError:  # a source tree that was never installed

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..models.markov import log_normalizers
 from .markov_tensors import (
     Paths,
     Smoothed,
@@ -27,8 +26,6 @@ from .markov_tensors import (
     smooth_in_logs,
     viterbi_in_logs,
 )
-
-__all__ = ["Paths", "Smoothed", "filter_states", "log_normalizers", "sample_paths", "smooth", "viterbi"]
 
 
 def filter_states(

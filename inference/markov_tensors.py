@@ -10,17 +10,6 @@ from torch import Tensor
 from ..models.distributions.sampling import draw_categorical
 from ..models.markov import pad_sequences
 
-__all__ = [
-    "Paths",
-    "Smoothed",
-    "filter_in_logs",
-    "require_paths",
-    "require_shape",
-    "sample_in_logs",
-    "smooth_in_logs",
-    "viterbi_in_logs",
-]
-
 
 class Smoothed(NamedTuple):
     """Posterior expectations of the states of B sequences."""

@@ -7,8 +7,6 @@ from typing import Any
 from ..models.checks import require_number
 from ..models.config import Config
 
-__all__ = ["require_choice", "require_counts", "require_numbers"]
-
 
 def require_counts(config: Config, **least: int) -> None:
     """Raise ValueError unless each named option is an integer of at least its bound."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["align", "contingency", "expected_loss", "pair_f1"]
-
 
 def contingency(one: Tensor, other: Tensor) -> Tensor:
     """Numbers of points [K1, K2] in each pair of blocks of two partitions [N]."""

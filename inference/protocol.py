@@ -6,8 +6,6 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-__all__ = ["KernelData", "Model"]
-
 
 class KernelData(Protocol):
     """What the kernels of a structure see; the engine itself reads only this much of it."""

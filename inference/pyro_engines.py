@@ -36,8 +36,6 @@ from .options import require_choice, require_counts, require_numbers
 from .seeding import far_apart
 from .truncation import warn_if_full
 
-__all__ = ["NUTS", "Autoguide", "EngineState"]
-
 Latents = dict[str, Tensor]
 
 

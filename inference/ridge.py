@@ -19,8 +19,6 @@ from ..models.distributions.sampling import normals
 from ..models.linalg import safe_cholesky
 from .collectives import all_sum
 
-__all__ = ["Ridge", "segments", "soft_ridge", "weighted_ridge"]
-
 
 @dataclass(frozen=True)
 class Ridge:

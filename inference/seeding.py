@@ -8,8 +8,6 @@ from torch import Tensor
 from ..models.distributions.sampling import uniforms
 from ..models.likelihoods import ExponentialFamily
 
-__all__ = ["far_apart"]
-
 
 def far_apart(likelihood: ExponentialFamily, X: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Rows [count] of X [N, D], each drawn with weight prop. to what the rows before it explain worse than it would.

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from .protocol import Model
 
-__all__ = ["Draw", "Structure", "lookup", "register_structure", "structure_of"]
-
 Draw = dict[str, Tensor]
 """What a posterior keeps of one state of a chain, by name."""
 

@@ -9,8 +9,6 @@ import torch
 
 from .structures import Draw
 
-__all__ = ["TruncationWarning", "warn_if_full"]
-
 
 class TruncationWarning(UserWarning):
     """All components of the truncated model are occupied: the truncation binds."""

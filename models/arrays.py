@@ -14,8 +14,6 @@ from torch import Tensor
 
 from .sparse import Rows, SparseRows, first_entry
 
-__all__ = ["as_features", "as_labels", "as_sequences", "as_targets", "like"]
-
 
 def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, like: Tensor | None = None) -> Rows:
     """X as a finite floating-point tensor [N, D]; numpy-like input is converted, a tensor keeps its device.

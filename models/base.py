@@ -16,8 +16,6 @@ from .config import Config
 from .likelihoods import Likelihood
 from .losses import Hinge, Loss
 
-__all__ = ["Model"]
-
 
 class Model(Config):
     """A model, built from a prior, a likelihood, a margin loss and a feature map.

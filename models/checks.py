@@ -6,8 +6,6 @@ import math
 from numbers import Real
 from typing import Any
 
-__all__ = ["require_gamma_prior", "require_number"]
-
 
 def require_number(name: str, value: Any, *, above: float = 0.0, below: float = math.inf, closed: bool = False) -> None:
     """Raise ValueError unless `value` is a finite number in (above, below), or [above, below) if `closed`."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Self
 
-__all__ = ["Config", "from_plain", "to_plain"]
-
 
 class Config:
     """Base of every dataclass that describes a model, a part of one, or a backend."""

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from .sparse import Rows, SparseRows
 
-__all__ = ["Data"]
-
 
 @dataclass(frozen=True, eq=False)
 class Data:

@@ -19,8 +19,6 @@ from .losses import Hinge, Loss
 from .mixture import Mixture
 from .priors import DirichletProcess, PartitionPrior
 
-__all__ = ["DDPM"]
-
 
 @dataclass(eq=False)
 class DDPM(Hyperplanes, Mixture):

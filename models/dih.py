@@ -18,8 +18,6 @@ from .losses import Hinge, Loss
 from .priors import HierarchicalDirichletProcess
 from .sequence import StateSpace
 
-__all__ = ["DIH"]
-
 
 @dataclass(eq=False)
 class DIH(Hyperplanes, StateSpace):

@@ -14,8 +14,6 @@ from .likelihoods import DiagonalGaussian, Likelihood
 from .mixture import Mixture
 from .priors import DirichletProcess, PartitionPrior
 
-__all__ = ["DPM"]
-
 
 @dataclass(eq=False)
 class DPM(Mixture):

@@ -18,8 +18,6 @@ from .arrays import as_features
 from .feature_maps import FeatureMap, as_feature_map
 from .losses.base import Loss
 
-__all__ = ["Hyperplanes"]
-
 
 class Hyperplanes:
     """A mixin: features, and the factors that kernels ask of a model whose components repel."""

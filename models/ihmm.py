@@ -14,8 +14,6 @@ from .likelihoods import DiagonalGaussian, Likelihood
 from .priors import HierarchicalDirichletProcess
 from .sequence import StateSpace
 
-__all__ = ["IHMM"]
-
 
 @dataclass(eq=False)
 class IHMM(StateSpace):

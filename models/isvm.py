@@ -22,8 +22,6 @@ from .losses import Hinge, Loss, Masked, OneVsRest
 from .mixture import Mixture
 from .priors import DirichletProcess, PartitionPrior
 
-__all__ = ["InfiniteSVM"]
-
 
 @dataclass(eq=False)
 class InfiniteSVM(Mixture):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["safe_cholesky"]
-
 
 def safe_cholesky(matrix: Tensor, *, strict: bool = True) -> Tensor:
     """Lower Cholesky factors [..., D, D]; a diagonal is raised by as small a share as rounding made necessary.

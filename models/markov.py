@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["log_normalizers", "pad_sequences"]
-
 
 def pad_sequences(rows: Tensor, lengths: list[int], value: float = 0.0) -> Tensor:
     """[B, longest, ...] from rows [N, ...] of B sequences, one after another."""

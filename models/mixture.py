@@ -14,8 +14,6 @@ from .data import Data
 from .priors import PartitionPrior
 from .priors.sticks import log_stick_weights
 
-__all__ = ["Mixture"]
-
 
 class Mixture(Model):
     """What the mixture models share. Kernels call the methods below on a *resolved* model (see `Model`).

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["own_scores", "scores"]
-
 
 def scores(features: Tensor, weights: Tensor) -> Tensor:
     """f_nkc = sum_p a_np eta_kpc [N, K, C] of features [N, P] and weights [K, P, C], as one matrix product."""

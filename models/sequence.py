@@ -16,8 +16,6 @@ from .markov import log_normalizers
 from .priors import HierarchicalDirichletProcess
 from .scores import scores
 
-__all__ = ["Sequences", "StateSpace"]
-
 
 @dataclass(frozen=True, eq=False)
 class Sequences:

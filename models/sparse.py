@@ -16,8 +16,6 @@ from torch.nn.functional import pad
 
 from .sums import row_chunks
 
-__all__ = ["Rows", "SparseRows", "entries_sum", "first_entry", "group_sums", "weighted_sums"]
-
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["all_sum", "row_chunks"]
-
 
 class Sized(Protocol):
     """What holds rows: a tensor [N, ...] or sparse rows."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-__all__ = ["COLORS", "axes_or_new", "color_of"]
-
 # Okabe & Ito's palette without its yellow, told apart by colour-blind readers as well
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A4EAB", "#8C6D31")
 

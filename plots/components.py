@@ -18,8 +18,6 @@ from ..inference import PartitionPosterior
 from ..models import Standardized
 from .axes import COLORS, axes_or_new, color_of
 
-__all__ = ["plot_components"]
-
 Array = NDArray[np.float64]
 
 

@@ -13,8 +13,6 @@ from ..models.scores import scores
 from .axes import axes_or_new, color_of
 from .partition import plot_partition
 
-__all__ = ["plot_hyperplanes"]
-
 
 def plot_hyperplanes(posterior: PartitionPosterior, X: Any, ax: Axes | None = None) -> Axes:
     """Training points X [N, 2] by cluster, and for each cluster the line where its hyperplane's score is 0.

@@ -10,8 +10,6 @@ from matplotlib.axes import Axes
 
 from .axes import axes_or_new, color_of
 
-__all__ = ["plot_partition"]
-
 
 def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
     """Points X [N, D] coloured by their cluster [N], the largest first; D > 2: in the first two principal axes.

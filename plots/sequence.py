@@ -13,8 +13,6 @@ from scipy.optimize import linear_sum_assignment
 from ..inference import Posterior
 from .axes import axes_or_new, color_of
 
-__all__ = ["plot_num_components", "plot_states"]
-
 
 def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | None = None) -> Axes:
     """A ribbon of states over time, and below it that of the true ones; sequences are parted by lines.

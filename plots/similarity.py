@@ -8,8 +8,6 @@ from matplotlib.axes import Axes
 from ..inference import PartitionPosterior
 from .axes import axes_or_new
 
-__all__ = ["plot_similarity"]
-
 
 def plot_similarity(posterior: PartitionPosterior, ax: Axes | None = None) -> Axes:
     """Posterior co-assignment probability [N, N] of the training points, ordered by the point partition.

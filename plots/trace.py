@@ -10,8 +10,6 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from ..inference import Posterior
 from .axes import axes_or_new, color_of
 
-__all__ = ["plot_trace"]
-
 
 def plot_trace(posteriors: Mapping[str, Posterior], ax: Axes | None = None) -> Axes:
     """Value of every step against elapsed seconds (logarithmic), one line for each chain.

@@ -29,8 +29,6 @@ from .hyperparameters import log_structure_prior
 from .programs import check_mixture
 from .references import Reference, register_reference
 
-__all__ = ["log_classifier_integrals", "log_evidence", "partition_log_weights", "partition_posterior", "partitions"]
-
 Labels = tuple[int, ...]
 
 

@@ -13,8 +13,6 @@ from torch.distributions import Distribution, biject_to
 from ..models.priors import Hyper, PartitionPrior
 from ..models.priors.sticks import log_labelled_prior
 
-__all__ = ["hyper_grid", "log_mean", "log_structure_prior"]
-
 
 def hyper_grid(prior: Any) -> tuple[Hyper, Tensor]:
     """Values [G] of the hyperparameters of a prior and the logs of their weights [G]: G = 1 if none has a law.

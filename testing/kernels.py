@@ -8,8 +8,6 @@ import torch
 
 from .references import Reference, reference_of
 
-__all__ = ["check_kernel"]
-
 _ROUNDING = 1e-9
 
 

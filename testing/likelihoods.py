@@ -17,8 +17,6 @@ from torch.distributions import Distribution, biject_to
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters
 from ..models.sparse import SparseRows
 
-__all__ = ["check_likelihood"]
-
 
 def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Generator | None = None) -> None:
     """Check a family on rows X [N, D] of its support; a few dozen rows are enough.

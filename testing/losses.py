@@ -15,8 +15,6 @@ from torch import Tensor
 from ..models.distributions.sampling import normals
 from ..models.losses import Loss, Masked
 
-__all__ = ["check_loss"]
-
 _NUM_DRAWS = 4_000
 _NUM_SLOPES = 10_000
 _NUM_JOINT_DRAWS = 5_000

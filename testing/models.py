@@ -6,8 +6,6 @@ from typing import Any
 
 from .references import reference_of
 
-__all__ = ["check_model"]
-
 
 def check_model(model: Any, X: Any, y: Any = None, *, lengths: Any = None, seed: int = 0) -> None:
     """Check a model on a small data set X [N, D] with y [N], or with the `lengths` of its sequences.

@@ -17,8 +17,6 @@ from ..models.priors.sticks import best_order, log_beta, log_labelled_prior, log
 from .enumeration import partitions
 from .hyperparameters import hyper_grid
 
-__all__ = ["check_prior"]
-
 
 def check_prior(
     prior: PartitionPrior, *, num_data: int = 4, truncation: int = 5, num_draws: int = 400, seed: int = 0

@@ -16,8 +16,6 @@ from ..models.mixture import Mixture
 from ..models.priors.sticks import log_stick_weights
 from ..models.sequence import StateSpace
 
-__all__ = ["check_mixture", "check_state_space"]
-
 Sites = dict[str, Any]
 
 

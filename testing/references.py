@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Reference", "reference_of", "register_reference"]
-
 
 def together(assignments: Tensor) -> Tensor:
     """1 where two points share a component [N, N], from assignments [N]: it does not depend on labels."""

@@ -31,8 +31,6 @@ from .hyperparameters import log_mean, log_structure_prior
 from .programs import check_state_space
 from .references import Reference, register_reference
 
-__all__ = ["log_path_prior", "log_state_evidence", "state_log_weights", "state_posterior"]
-
 
 def state_posterior(
     model: StateSpace, X: Any, lengths: Any = None, *, truncation: int | None = None

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbayes.inference.markov import filter_states, log_normalizers, sample_paths, smooth, viterbi
+from regbayes.inference.markov import filter_states, sample_paths, smooth, viterbi
+from regbayes.models.markov import log_normalizers
 
 LENGTHS = [4, 1, 3, 2]
 SLICES = torch.tensor([-4.5, -1.0, -4.5, -2.0, -5.0, -4.5, -4.5, 0.0], dtype=torch.float64)

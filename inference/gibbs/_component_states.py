@@ -24,19 +24,6 @@ from ...models.likelihoods import (
     SphericalGaussian,
 )
 
-__all__ = [
-    "Bernoulli",
-    "Diagonal",
-    "Full",
-    "Multinomial",
-    "Poisson",
-    "Spherical",
-    "component_table",
-    "family_rows",
-    "is_compiled",
-    "log_normalizers",
-]
-
 
 class Spherical(NamedTuple):
     """Rows (kap, mean [D])."""

@@ -8,8 +8,6 @@ from ..compiled import inner
 from ._component_states import Bernoulli, Multinomial, Poisson
 from ._numba_family import implements, log_predictives, shift, take_logs
 
-__all__: list[str] = []
-
 
 @inner
 def _log_rising(a, count):

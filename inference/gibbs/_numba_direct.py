@@ -12,8 +12,6 @@ from ..compiled import entry, inner
 from ._numba_family import log_predictives
 from ._numba_moves import choose, move_row, outcome
 
-__all__ = ["Chains", "fill_logits", "scan"]
-
 
 class Chains(NamedTuple):
     """What `direct` has of the state sequences, as arrays."""

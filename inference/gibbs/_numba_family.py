@@ -16,8 +16,6 @@ from numba.extending import overload
 
 from ..compiled import OPTIONS, inner
 
-__all__ = ["implements", "log_predictives", "shift", "take_logs"]
-
 
 def log_predictives(state, n, own, out):
     raise NotImplementedError

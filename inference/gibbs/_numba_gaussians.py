@@ -12,8 +12,6 @@ from ..compiled import inner
 from ._component_states import Diagonal, Full, Spherical
 from ._numba_family import implements, log_predictives, shift, take_logs
 
-__all__: list[str] = []
-
 
 @inner
 def _shift_mean(X, n, rows, k, start, sign):

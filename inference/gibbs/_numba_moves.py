@@ -8,8 +8,6 @@ from ..compiled import inner
 from . import _numba_counts, _numba_gaussians  # noqa: F401 (what they implement)
 from ._numba_family import shift
 
-__all__ = ["choose", "draw", "move_row", "outcome"]
-
 
 @inner
 def draw(logits, uniform, least):

@@ -8,8 +8,6 @@ from ..compiled import entry, inner, part
 from ._numba_family import log_predictives
 from ._numba_moves import draw, move_row, outcome
 
-__all__ = ["Partition", "fill_logits", "scan"]
-
 
 class Partition(NamedTuple):
     """What `collapsed` has of the partition, as arrays."""

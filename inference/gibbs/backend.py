@@ -13,8 +13,6 @@ from ..engine import Schedule
 from ..options import require_choice, require_counts
 from ..protocol import KernelData, Model
 
-__all__ = ["Gibbs"]
-
 
 @dataclass(eq=False)
 class Gibbs(Backend):

@@ -19,8 +19,6 @@ from ..collectives import own_stream
 from .components import Components, count_members, draw_assignments, draw_parameters
 from .state import PartitionState
 
-__all__ = ["relabel", "scan"]
-
 
 def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
     """Hyperparameters h | z with the sticks integrated out, sticks v_k | z, h, and all assignments given them."""

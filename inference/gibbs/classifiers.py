@@ -22,8 +22,6 @@ from .elliptical_slice import elliptical_slice
 from .hyperplanes import draw_hyperplanes
 from .state import PartitionState
 
-__all__ = ["draw_weights", "observe", "slide_weights", "weights_posterior"]
-
 
 def draw_weights(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Tensor:
     """Classifiers [K, P, C] given the assignments: for each block of scores a fresh omega, then eta | omega."""

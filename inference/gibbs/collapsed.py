@@ -28,8 +28,6 @@ from .founders import Founders, Marginal, Reserved
 from .slots import Slots, double, point_logits, visit_all
 from .state import PartitionState
 
-__all__ = ["PartitionSlots", "assignment_logits", "scan"]
-
 
 def scan(
     state: PartitionState,

@@ -16,15 +16,6 @@ from ...models.sums import row_chunks
 from ..collectives import all_sum
 from .state import PartitionState
 
-__all__ = [
-    "Components",
-    "assignment_logits",
-    "count_members",
-    "draw_assignments",
-    "draw_parameters",
-    "hyperparameters",
-]
-
 
 class Components(NamedTuple):
     """What a point chooses from."""

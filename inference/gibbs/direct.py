@@ -33,8 +33,6 @@ from .founders import Founders, Reserved
 from .slots import Slots, double, point_logits, visit_all
 from .state import SequenceState
 
-__all__ = ["SequenceSlots", "scan", "state_logits"]
-
 
 def scan(
     state: SequenceState,

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from ...models.distributions.sampling import normals, uniforms
 
-__all__ = ["elliptical_slice"]
-
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 
 

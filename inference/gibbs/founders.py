@@ -16,8 +16,6 @@ from ...models.data import Data
 from ...models.distributions.sampling import normals, uniforms
 from .hyperplanes import Reservoir
 
-__all__ = ["Founders", "Marginal", "Reserved", "draw_new_weights"]
-
 
 class Founders:
     """No classifiers."""

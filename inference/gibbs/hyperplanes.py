@@ -25,17 +25,6 @@ from ..collectives import all_sum, own_stream
 from ..ridge import soft_ridge
 from .elliptical_slice import elliptical_slice
 
-__all__ = [
-    "NUM_RESERVED",
-    "Reservoir",
-    "draw_from_prior",
-    "draw_hyperplanes",
-    "fill_reservoir",
-    "refresh_reservoir",
-    "slide_rejecting",
-    "take_reserved",
-]
-
 NUM_RESERVED = 100
 
 

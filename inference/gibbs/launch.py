@@ -20,8 +20,6 @@ from ...models.sums import row_chunks
 from ..collectives import all_sum
 from ..ridge import Ridge, soft_ridge
 
-__all__ = ["Fit", "Launch", "fit_classifiers", "launch", "log_margins"]
-
 
 @dataclass(frozen=True)
 class Launch:

@@ -43,8 +43,6 @@ from .split_merge import split_merge
 from .state import PartitionState
 from .summary import draw, log_joint
 
-__all__ = ["check", "init", "init_generatively", "kernel", "sweep"]
-
 Scan = Callable[[PartitionState, Data, Mixture, torch.Generator], PartitionState]
 _SCANS: dict[str, Scan] = {"collapsed": collapsed.scan, "slice": slice_scan.scan, "blocked": blocked_scan.scan}
 

@@ -23,8 +23,6 @@ from .sequence_scans import SCANS, draw_weights, sweep
 from .sequence_summary import draw, hyperparameters, log_joint
 from .state import SequenceState
 
-__all__ = ["check", "init", "kernel"]
-
 
 def check(backend: Gibbs, model: StateSpace) -> None:
     """Raise on a scan that sequences do not have, and on a family without conjugacy."""

@@ -14,8 +14,6 @@ from ...models.sequence import Sequences, StateSpace
 from ..collectives import all_sum
 from .state import SequenceState
 
-__all__ = ["break_rest", "count_moves", "draw_prior", "log_path", "relabel", "row_posterior"]
-
 
 def count_moves(state: SequenceState, data: Sequences) -> Tensor:
     """n_jk [K + 1, K]: moves from row j to state k, the start row last."""

@@ -35,8 +35,6 @@ from .sequence_prior import break_rest, draw_prior, relabel, row_posterior
 from .sequence_summary import hyperparameters
 from .state import SequenceState
 
-__all__ = ["SCANS", "beam_scan", "blocked_scan", "draw_weights", "emissions", "sweep"]
-
 Scan = Callable[[SequenceState, Sequences, StateSpace, torch.Generator], SequenceState]
 
 

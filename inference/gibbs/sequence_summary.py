@@ -14,8 +14,6 @@ from ..structures import Draw
 from .sequence_prior import log_path, row_posterior
 from .state import SequenceState
 
-__all__ = ["draw", "hyperparameters", "log_joint"]
-
 
 def log_joint(state: SequenceState, data: Sequences, model: StateSpace, *, truncated: bool) -> Tensor:
     """log density [] of (z, beta, alpha, gamma, eta) and the data, the rest integrated out.

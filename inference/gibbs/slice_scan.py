@@ -27,8 +27,6 @@ from .components import Components, count_members, draw_assignments, draw_parame
 from .hyperplanes import take_reserved
 from .state import PartitionState
 
-__all__ = ["draw_jumps", "scan"]
-
 
 def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
     """Weights, slices below them, the new components above the floor with theta and eta of their own; then all z_n."""

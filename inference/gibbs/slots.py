@@ -21,8 +21,6 @@ from ..collectives import own_stream
 from ._component_states import component_table, family_rows, is_compiled, log_normalizers
 from .founders import Founders
 
-__all__ = ["Slots", "double", "point_logits", "visit_all"]
-
 Visit = tuple[int, int, int, bool]  # position to go on from, slot opened or -1, slot closed or -1, whether to build
 
 

@@ -39,8 +39,6 @@ from ..ridge import Ridge
 from .launch import Launch, launch, log_margins
 from .state import PartitionState
 
-__all__ = ["log_evidence_ratio", "log_proposal_ratio", "split_merge"]
-
 
 def split_merge(
     state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, truncated: bool

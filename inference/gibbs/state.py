@@ -8,8 +8,6 @@ from torch import Tensor
 
 from ...models.priors import Hyper
 
-__all__ = ["PartitionState", "SequenceState"]
-
 
 @dataclass(frozen=True)
 class PartitionState:

@@ -17,8 +17,6 @@ from .components import count_members, hyperparameters
 from .hyperplanes import NUM_RESERVED
 from .state import PartitionState
 
-__all__ = ["draw", "log_joint", "mixture_posterior"]
-
 
 def log_joint(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Tensor:
     """log density [] of (z, eta, h) and the data: theta and the mixture weights integrated out, omega too.

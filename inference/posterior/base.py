@@ -13,8 +13,6 @@ from ..protocol import Model
 from ..structures import Draw, structure_of
 from .trace import Trace
 
-__all__ = ["Posterior"]
-
 
 class Posterior:
     """A fitted model.

@@ -10,8 +10,6 @@ from torch import Tensor
 from ..partitions import align, expected_loss
 from ..structures import Draw
 
-__all__ = ["Clustering", "clustering_summaries"]
-
 
 class Clustering:
     """A mixin for posteriors with `assignments` [S, N] among their samples."""

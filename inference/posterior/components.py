@@ -15,8 +15,6 @@ from ...models.scores import scores as scores_of
 from ..ridge import Ridge
 from ..structures import Draw
 
-__all__ = ["counts_hyperplanes", "hyperplane_gain", "log_component_density", "log_unseen_density", "score_moments"]
-
 
 def log_component_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
     """log p(x_n | component k) [N, K] of rows [N, D]; of centres -scale times the divergence, up to a constant."""

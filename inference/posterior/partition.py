@@ -31,8 +31,6 @@ from .components import (
 from .scores import ScoreMixture, ScorePrediction, chunks
 from .stacking import stack_components
 
-__all__ = ["PartitionPosterior"]
-
 
 class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     """A fitted model of partitions.

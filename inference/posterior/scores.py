@@ -18,8 +18,6 @@ from torch import Tensor
 
 from ...models.arrays import like
 
-__all__ = ["ScoreMixture", "ScorePrediction", "chunks"]
-
 
 class ScoreMixture(NamedTuple):
     """Scores of N rows under one draw: with weight W_k a row has the k-th."""

@@ -24,8 +24,6 @@ from .clustering import Clustering, clustering_summaries
 from .components import counts_hyperplanes, hyperplane_gain, log_component_density, log_unseen_density
 from .stacking import stack_components
 
-__all__ = ["SequencePosterior"]
-
 
 class SequencePosterior(Clustering, Posterior):
     """A fitted model of state sequences.

@@ -7,8 +7,6 @@ from torch.nn.functional import pad
 
 from ..structures import Draw
 
-__all__ = ["stack_components"]
-
 
 def stack_components(draws: list[Draw], *, log_weights: tuple[str, ...], components: tuple[str, ...]) -> Draw:
     """One Tensor [S, ...] for each name, components padded to the most that any of the S draws has.

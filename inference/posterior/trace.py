@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ..engine import Chain
 
-__all__ = ["Trace"]
-
 
 @dataclass(frozen=True)
 class Trace:

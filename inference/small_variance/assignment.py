@@ -16,8 +16,6 @@ from ...models.sparse import SparseRows, group_sums
 from ..collectives import all_sum
 from .problem import Problem
 
-__all__ = ["all_costs", "component_sums", "nearest_components"]
-
 
 def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The cheapest component [N] of every point, and what it costs there [N]."""

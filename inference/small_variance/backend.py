@@ -10,8 +10,6 @@ from ..engine import Chain, Draw, Kernel, Schedule
 from ..options import require_choice, require_counts, require_numbers
 from ..protocol import KernelData, Model
 
-__all__ = ["SmallVariance"]
-
 
 @dataclass(eq=False)
 class SmallVariance(Backend):

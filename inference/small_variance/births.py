@@ -13,8 +13,6 @@ from .assignment import all_costs
 from .problem import Problem
 from .state import Descent
 
-__all__ = ["candidates", "open_components"]
-
 
 def open_components(
     state: Descent,

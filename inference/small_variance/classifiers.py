@@ -19,8 +19,6 @@ from ..ridge import segments, weighted_ridge
 from .assignment import component_sums
 from .problem import Problem
 
-__all__ = ["descend", "fit_classifiers", "summed_losses"]
-
 
 def fit_classifiers(
     problem: Problem, assignments: Tensor, weights: Tensor, duals: Tensor, num_steps: int

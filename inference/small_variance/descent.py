@@ -21,8 +21,6 @@ from .merge import merge_components
 from .problem import Problem
 from .state import Descent, Parts
 
-__all__ = ["assign", "fit_components", "init", "objective", "sweep"]
-
 
 def init(problem: Problem, penalty: float) -> Descent:
     """One component with all points."""

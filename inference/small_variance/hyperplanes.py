@@ -17,8 +17,6 @@ from ...models.scores import scores as scores_of
 from ..collectives import all_sum
 from ..ridge import soft_ridge
 
-__all__ = ["fit_hyperplanes", "hyperplane_costs"]
-
 
 def hyperplane_costs(features: Tensor, assignments: Tensor, weights: Tensor, model: Model) -> Tensor:
     """SVM_k [K] of weights [K, P, 1] over features [N, P], in double precision; any label [N] below 0 is of none."""

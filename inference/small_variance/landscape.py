@@ -24,8 +24,6 @@ from .hyperplanes import fit_hyperplanes, hyperplane_costs
 from .problem import Problem
 from .state import Descent, RepellingDescent
 
-__all__ = ["Landscape"]
-
 
 @dataclass(frozen=True)
 class Landscape:

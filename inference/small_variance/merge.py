@@ -12,8 +12,6 @@ from .classifiers import fit_classifiers
 from .problem import Problem
 from .state import Descent, Parts
 
-__all__ = ["merge_components", "merge_once"]
-
 
 def merge_components(state: Descent, parts: Parts, problem: Problem) -> tuple[Descent, Parts]:
     """Merge the best disjoint pairs, again and again, until no merge lowers the objective."""

@@ -16,8 +16,6 @@ from .penalty import joint_penalty, single_penalty
 from .problem import Problem, require_divergence
 from .state import Descent
 
-__all__ = ["check", "draw", "kernel"]
-
 
 def check(backend: SmallVariance, model: Mixture) -> None:
     """Raise on a family without a small-variance limit."""

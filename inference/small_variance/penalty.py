@@ -12,8 +12,6 @@ from .descent import assign, fit_components, init, sweep
 from .merge import merge_once
 from .problem import Problem
 
-__all__ = ["farthest_first", "joint_penalty", "single_penalty"]
-
 
 def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator) -> float:
     """Between what the last of `num_components` components saves and what one more would save (geometric mean).

@@ -21,8 +21,6 @@ from ...models.likelihoods import ExponentialFamily
 from ...models.sparse import SparseRows
 from ..collectives import all_sum
 
-__all__ = ["Problem", "require_divergence"]
-
 
 def require_divergence(model: Model) -> None:
     """Raise NotImplementedError on a family without a small-variance limit."""

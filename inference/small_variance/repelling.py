@@ -26,8 +26,6 @@ from .penalty import joint_penalty
 from .problem import Problem
 from .state import Descent, RepellingDescent
 
-__all__ = ["assign", "draw", "init", "joined", "kernel", "near_pairs", "refit", "sweep"]
-
 
 def kernel(
     backend: SmallVariance, landscape_of: Callable[[Any], Landscape], draw: Callable[[RepellingDescent, Any], Draw]

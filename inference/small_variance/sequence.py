@@ -27,8 +27,6 @@ from .landscape import Landscape
 from .problem import Problem, require_divergence
 from .state import Descent, RepellingDescent
 
-__all__ = ["SequenceLandscape", "check", "draw", "kernel"]
-
 
 def check(backend: SmallVariance, model: StateSpace) -> None:
     """Raise on a family without a small-variance limit."""

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..collectives import all_sum
 
-__all__ = ["Descent", "Parts", "RepellingDescent"]
-
 
 @dataclass(frozen=True)
 class _Partition:

@@ -14,8 +14,6 @@ from ..engine import Chain, Draw, Kernel, Schedule
 from ..options import require_counts
 from ..protocol import KernelData, Model
 
-__all__ = ["SVI"]
-
 
 @dataclass(eq=False)
 class SVI(Backend):

@@ -16,18 +16,6 @@ from ...models.sums import row_chunks
 from ..collectives import all_sum
 from ..ridge import Ridge
 
-__all__ = [
-    "MERGE_ROUNDS",
-    "SETTLED",
-    "Variational",
-    "components_kl",
-    "family_of",
-    "move",
-    "pairs",
-    "prior_classifiers",
-    "require",
-]
-
 SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried
 State = TypeVar("State", bound="Variational")
 MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged

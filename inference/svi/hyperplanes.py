@@ -18,8 +18,6 @@ from ...models.losses.base import Loss, PseudoObservation
 from ...models.scores import scores
 from ..ridge import Ridge
 
-__all__ = ["Sides", "blend", "expect_sides"]
-
 
 class Sides(NamedTuple):
     """What both sides of T hyperplanes expect of N points."""

@@ -35,21 +35,6 @@ from .partition_factors import (
 from .steps import Minibatch, Steps
 from .stream import Stream, stream_points
 
-__all__ = [
-    "ascend",
-    "check",
-    "extrapolate",
-    "init",
-    "kernel",
-    "merge",
-    "minibatch",
-    "reorder",
-    "stochastic_sweep",
-    "stream",
-    "summary",
-    "sweep",
-]
-
 
 def init(model: Mixture, data: Data, generator: torch.Generator) -> VariationalPartition:
     """Responsibilities from seeds that are far apart, largest component first; classifiers at their prior."""

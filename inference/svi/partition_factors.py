@@ -27,22 +27,6 @@ from ..ridge import soft_ridge
 from .factors import Variational, components_kl, family_of
 from .hyperplanes import blend, expect_sides
 
-__all__ = [
-    "VariationalPartition",
-    "assignment_logits",
-    "elbo",
-    "expected_margins",
-    "expected_prior",
-    "kl",
-    "observe",
-    "update_classifiers",
-    "update_components",
-    "update_factors",
-    "update_prior",
-    "update_responsibilities",
-    "update_sticks",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalPartition(Variational):

@@ -25,8 +25,6 @@ from .sequence_steps import extrapolate, first_steps, minibatch, stochastic_swee
 from .steps import Steps
 from .stream import Stream, stream_sequences
 
-__all__ = ["ascend", "check", "init", "kernel", "merge", "reorder", "stream", "summary", "sweep"]
-
 
 def init(model: StateSpace, data: Sequences, generator: torch.Generator) -> VariationalSequence:
     """Steps on their own, from seeds that are far apart, largest state first; hyperplanes at their prior."""

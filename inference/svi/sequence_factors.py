@@ -23,18 +23,6 @@ from .factors import Variational, components_kl, family_of
 from .hyperplanes import Sides, blend, expect_sides
 from .sequence_rows import Hierarchy, hierarchy_bound, inner, update_rows
 
-__all__ = [
-    "VariationalSequence",
-    "elbo",
-    "emissions",
-    "kl",
-    "observe",
-    "update_classifiers",
-    "update_components",
-    "update_factors",
-    "update_paths",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalSequence(Hierarchy, Variational):

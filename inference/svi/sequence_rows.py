@@ -25,8 +25,6 @@ from torch import Tensor
 from ...models.priors import HierarchicalDirichletProcess
 from ...models.priors.sticks import expected_log_sticks, posterior_sticks
 
-__all__ = ["Hierarchy", "expected_row_means", "hierarchy_bound", "inner", "start_rows", "update_rows"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchy:

@@ -31,8 +31,6 @@ from .sequence_factors import (
 from .sequence_rows import update_rows
 from .steps import Minibatch
 
-__all__ = ["block", "extrapolate", "first_steps", "minibatch", "stochastic_sweep", "update_owned_paths"]
-
 
 def minibatch(data: Sequences, size: int, generator: torch.Generator) -> Minibatch[Sequences]:
     """`size` of several sequences, or one block of `size` steps of a single one with `_BUFFER` more on either side.

@@ -19,8 +19,6 @@ from ..truncation import warn_if_full
 from .backend import SVI
 from .stream import Stream
 
-__all__ = ["NUM_FIRST", "Minibatch", "Steps"]
-
 NUM_FIRST = 5_000  # rows from which a stochastic fit starts
 D = TypeVar("D")
 

@@ -17,8 +17,6 @@ from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
 from ...models.sparse import SparseRows
 
-__all__ = ["Stream", "stream_points", "stream_sequences"]
-
 D = TypeVar("D")
 
 

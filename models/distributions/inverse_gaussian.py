@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-__all__ = ["InverseGaussian", "inverse_gaussian"]
-
 _CHUNK = 1 << 14  # elements whose working set stays in a core's cache
 
 

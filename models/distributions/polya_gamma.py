@@ -17,8 +17,6 @@ from torch.distributions import Distribution, constraints
 
 from .inverse_gaussian import inverse_gaussian
 
-__all__ = ["PolyaGamma", "polya_gamma"]
-
 _SPLIT = 0.64  # t
 _TAIL = 0.5 * math.erfc(1 / math.sqrt(2 * _SPLIT))  # P(Z > 1 / sqrt t)
 _CHUNK = 1 << 14  # elements whose working set stays in a core's cache

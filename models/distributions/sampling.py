@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-__all__ = ["draw", "draw_categorical", "log_dirichlet", "log_gamma_draw", "normals", "uniforms"]
-
 
 def draw(distribution: Distribution, generator: torch.Generator) -> Tensor:
     """One draw [...] of any torch distribution.

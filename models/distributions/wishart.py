@@ -14,8 +14,6 @@ from torch.types import _size
 
 from ..linalg import safe_cholesky
 
-__all__ = ["FromLogCholesky", "PrecisionMatrix", "PrecisionWishart", "log_diagonal"]
-
 
 class PrecisionMatrix(type(constraints.positive_definite)):  # type: ignore[misc]  # torch hides the class
     """Positive definite matrices, `biject_to` of which is `FromLogCholesky`."""

@@ -14,8 +14,6 @@ from ..checks import require_number
 from ..config import Config
 from ..sparse import Rows, SparseRows
 
-__all__ = ["FeatureMap", "Function", "as_feature_map", "dense_rows"]
-
 
 class FeatureMap(Config, ABC):
     """A map from rows [N, D] to features [N, P], the last of them a constant `intercept` unless that is 0."""

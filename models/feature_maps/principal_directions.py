@@ -13,8 +13,6 @@ from ..sparse import SparseRows
 from ..sums import all_sum
 from .base import FeatureMap, Rows
 
-__all__ = ["PrincipalDirections"]
-
 
 @dataclass(eq=False)
 class PrincipalDirections(FeatureMap):

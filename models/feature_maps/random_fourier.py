@@ -19,8 +19,6 @@ from ..checks import require_number
 from .base import FeatureMap, Rows, dense_rows
 from .standardized import Standardized
 
-__all__ = ["RandomFourier"]
-
 
 @dataclass(eq=False)
 class RandomFourier(FeatureMap):

@@ -12,8 +12,6 @@ from torch import Tensor
 from ..likelihoods.hyperparameters import column_means, column_variances
 from .base import FeatureMap, Rows, dense_rows
 
-__all__ = ["ConstantColumnWarning", "Standardized"]
-
 
 class ConstantColumnWarning(UserWarning):
     """A column of X has a single value."""

@@ -19,8 +19,6 @@ from ..distributions.sampling import draw
 from ..sparse import Rows, SparseRows
 from ..sums import row_chunks
 
-__all__ = ["Likelihood", "Parameters", "Sample"]
-
 Parameters = dict[str, Tensor]
 """The parameters of K components in common form, each [K, ...]; for instance {"loc": [K, D], "precision": [K, D]}."""
 

@@ -19,8 +19,6 @@ from .base import Parameters, Sample
 from .counts import CountFamily
 from .hyperparameters import hyperparameter
 
-__all__ = ["BernoulliBeta"]
-
 
 @dataclass(eq=False)
 class BernoulliBeta(CountFamily):

@@ -13,8 +13,6 @@ from ..sparse import Rows, SparseRows, entries_sum, first_entry, group_sums, wei
 from ..sums import all_sum, row_chunks
 from .exponential_family import ExponentialFamily
 
-__all__ = ["CountFamily", "finite_log", "log_rising"]
-
 Faults = tuple[tuple[str, Callable[[Tensor], Tensor]], ...]
 
 

@@ -21,8 +21,6 @@ from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
 from .hyperparameters import SHARES, column_variances, hyperparameter, location, or_one
 
-__all__ = ["DiagonalGaussian"]
-
 
 @dataclass(eq=False)
 class DiagonalGaussian(ExponentialFamily):

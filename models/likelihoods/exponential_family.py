@@ -19,8 +19,6 @@ from ..sparse import Rows, group_sums, weighted_sums
 from ..sums import all_sum, row_chunks
 from .base import Likelihood
 
-__all__ = ["ExponentialFamily"]
-
 
 class ExponentialFamily(Likelihood):
     """A conjugate exponential family for the rows of X [N, D]; S is the length of its statistics.

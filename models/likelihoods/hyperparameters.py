@@ -10,8 +10,6 @@ from torch import Tensor
 from ..sparse import Rows
 from ..sums import all_sum
 
-__all__ = ["SHARES", "column_means", "column_sums", "column_variances", "hyperparameter", "location", "or_one"]
-
 # the variance expected within a component, in shares of that of the data: of 0.05, 0.1, 0.25, 0.5 and 1 the values that
 # never gave much less than the best evidence to the known classes of iris, wine and breast cancer, and to blobs in 2,
 # 10 and 50 columns of unequal scales

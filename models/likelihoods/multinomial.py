@@ -21,8 +21,6 @@ from .base import Parameters, Sample
 from .counts import CountFamily, finite_log, log_rising
 from .hyperparameters import hyperparameter
 
-__all__ = ["MultinomialDirichlet"]
-
 
 @dataclass(eq=False)
 class MultinomialDirichlet(CountFamily):

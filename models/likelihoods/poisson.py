@@ -19,8 +19,6 @@ from .base import Parameters, Sample
 from .counts import CountFamily, finite_log, log_rising
 from .hyperparameters import column_sums, hyperparameter
 
-__all__ = ["PoissonGamma"]
-
 
 @dataclass(eq=False)
 class PoissonGamma(CountFamily):

@@ -19,8 +19,6 @@ from ..checks import require_number
 from ..config import Config
 from .tilted_normal import draw_interpolated, normal_rule
 
-__all__ = ["Loss", "PseudoObservation"]
-
 
 class PseudoObservation(NamedTuple):
     """The factor exp(-precision f^2 / 2 + shift f) of a score f."""

@@ -13,8 +13,6 @@ from .base import Loss, PseudoObservation
 from .hinge import draw_inverse_omega, hinge_optimum
 from .tilted_normal import log_linear_tail, log_normal_tail, log_survival_ratio, log_uniform, normal_excess, positive
 
-__all__ = ["EpsilonInsensitive"]
-
 
 @dataclass
 class EpsilonInsensitive(Loss):

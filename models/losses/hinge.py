@@ -11,8 +11,6 @@ from ..distributions.inverse_gaussian import inverse_gaussian
 from .base import Loss, PseudoObservation
 from .tilted_normal import draw_hinge, log_hinge_integral
 
-__all__ = ["Hinge", "draw_inverse_omega", "hinge_optimum"]
-
 
 @dataclass
 class Hinge(Loss):

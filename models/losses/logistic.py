@@ -13,8 +13,6 @@ from ..distributions.polya_gamma import polya_gamma
 from ..distributions.sampling import normals, uniforms
 from .base import Loss, PseudoObservation
 
-__all__ = ["Logistic"]
-
 
 @dataclass
 class Logistic(Loss):

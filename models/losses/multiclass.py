@@ -14,8 +14,6 @@ from .hinge import Hinge
 from .tilted_normal import draw_hinge, draw_interpolated, log_hinge_integral, log_uniform, normal_excess, normal_rule
 from .wrapped import WrappedLoss
 
-__all__ = ["CrammerSinger", "OneVsRest"]
-
 
 @dataclass(eq=False)
 class OneVsRest(WrappedLoss):

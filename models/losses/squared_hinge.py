@@ -10,8 +10,6 @@ from torch import Tensor
 from .base import Loss, PseudoObservation
 from .tilted_normal import log_normal_tail, positive
 
-__all__ = ["SquaredHinge"]
-
 
 @dataclass
 class SquaredHinge(Loss):

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from .base import Loss, PseudoObservation
 
-__all__ = ["StudentT"]
-
 
 @dataclass
 class StudentT(Loss):

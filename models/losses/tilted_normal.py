@@ -13,19 +13,6 @@ from torch import Tensor
 
 from ..distributions.sampling import uniforms
 
-__all__ = [
-    "draw_hinge",
-    "draw_interpolated",
-    "log_hinge_integral",
-    "log_linear_tail",
-    "log_normal_tail",
-    "log_survival_ratio",
-    "log_uniform",
-    "normal_excess",
-    "normal_rule",
-    "positive",
-]
-
 _SQRT2 = math.sqrt(2.0)
 _NEWTON_STEPS = 6  # from the right of a concave function: the error is below 1e-12 for every bound and level
 

@@ -14,8 +14,6 @@ from ..distributions.sampling import normals
 from .base import Loss, PseudoObservation
 from .hinge import Hinge
 
-__all__ = ["Masked", "WrappedLoss"]
-
 
 class WrappedLoss(Loss):
     """What is read of the loss is that of its field `loss`, on scores [..., C] and targets that broadcast with them."""

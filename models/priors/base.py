@@ -27,8 +27,6 @@ from ..distributions.sampling import draw
 from .slice_step import slice_step
 from .sticks import log_beta, log_labelled_prior
 
-__all__ = ["Hyper", "PartitionPrior", "StickExpectations", "gamma_law"]
-
 Hyper = dict[str, Tensor]
 """Values of a prior's hyperparameters by name, each [] float64 in the state of a sampler."""
 

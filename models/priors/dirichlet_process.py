@@ -18,8 +18,6 @@ from ..distributions.sampling import log_gamma_draw
 from .base import Hyper, PartitionPrior, StickExpectations, gamma_law
 from .sticks import posterior_sticks
 
-__all__ = ["DirichletProcess", "resample_concentration"]
-
 
 @dataclass(eq=False)
 class DirichletProcess(PartitionPrior):

@@ -19,17 +19,6 @@ from ..distributions.sampling import log_dirichlet, log_gamma_draw, uniforms
 from .dirichlet_process import resample_concentration
 from .sticks import posterior_sticks
 
-__all__ = [
-    "count_transitions",
-    "draw_base_weights",
-    "draw_row_concentration",
-    "draw_sticks",
-    "draw_tables",
-    "draw_top_concentration",
-    "log_paths",
-    "row_means",
-]
-
 
 def row_means(base: Tensor, num_states: int, stickiness: float) -> Tensor:
     """b [K + 1, ...] from beta [K], or [K + 1] with the weight of all states not yet seen last: prior means of rows.

@@ -31,8 +31,6 @@ from .franchise import (
 )
 from .sticks import log_stick_weights
 
-__all__ = ["HierarchicalDirichletProcess"]
-
 
 @dataclass(eq=False)
 class HierarchicalDirichletProcess(Config):

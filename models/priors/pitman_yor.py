@@ -18,8 +18,6 @@ from torch.distributions import Distribution
 from ..checks import require_gamma_prior, require_number
 from .base import Hyper, PartitionPrior, gamma_law
 
-__all__ = ["PitmanYor"]
-
 
 @dataclass(eq=False)
 class PitmanYor(PartitionPrior):

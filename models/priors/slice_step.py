@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ..distributions.sampling import uniforms
 
-__all__ = ["slice_step"]
-
 
 def slice_step(log_density: Callable[[Tensor], Tensor], value: Tensor, generator: torch.Generator) -> Tensor:
     """A step from `value` [] that leaves exp(log_density) on the real line invariant (Neal 2003): stepping out by 1,

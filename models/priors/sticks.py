@@ -13,16 +13,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = [
-    "best_order",
-    "expected_log_sticks",
-    "log_beta",
-    "log_labelled_prior",
-    "log_stick_weights",
-    "log_swap_ratio",
-    "posterior_sticks",
-]
-
 
 def log_stick_weights(sticks: Tensor) -> Tensor:
     """log pi [..., T] of stick proportions v [..., T-1].
