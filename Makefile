@@ -1,6 +1,5 @@
 # Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
 PYTHON ?= python
-SOURCES = models inference estimators datasets plots cli testing
 
 .PHONY: lint format types test docs notebooks
 
@@ -12,8 +11,8 @@ format:
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-types:  # on the installed package, since the folder names map to regbayes.*
-	cd tests && $(PYTHON) -m mypy $(addprefix -p regbayes.,$(SOURCES)) --config-file ../pyproject.toml
+types:  # of the installed package, since the folder names map to regbayes.*
+	cd tests && $(PYTHON) -m mypy -p regbayes --config-file ../pyproject.toml
 
 test:
 	$(PYTHON) -m pytest -n logical
@@ -23,4 +22,3 @@ docs:  # the examples in docstrings
 
 notebooks:
 	$(PYTHON) -m pytest tests/test_notebooks.py
-

@@ -92,7 +92,7 @@ def fit_m2dpm(candidate: tuple[tuple[Loss, float], float, int], X: np.ndarray, y
 def fit_gibbs(loss: tuple[Loss, float], num_components: int, X: np.ndarray, y: np.ndarray) -> Any:
     """Gibbs from the clusters of DP-means, which take the place of a long warm-up."""
     start = SmallVariance(num_components=num_components).fit(DPM(SphericalGaussian()), X)
-    backend = Gibbs(num_samples=50, num_warmup=50, split_merge=1, init=start.samples["assignments"][0])
+    backend = Gibbs(num_samples=50, num_warmup=50, split_merge=1, init=start.partition())
     return backend.fit(model(DiagonalGaussian(), loss), X, y)
 
 

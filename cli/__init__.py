@@ -16,6 +16,7 @@ __all__ = ["main"]
 _MODELS = ("InfiniteSVM", "DPM")
 _CLUSTERINGS = ("DPM", "DDPM-S", "DDPM-L", "IHMM", "DIH-S", "DIH-L")
 _LIKELIHOODS = ("full", "diagonal", "spherical")
+_TASKS = ("auto", "classification", "regression")
 _BACKENDS = ("small_variance", "svi", "gibbs")
 
 
@@ -30,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"regbayes: error: {one_line(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("regbayes: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"regbayes: {one_line(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
     return 0
 
@@ -58,37 +59,41 @@ def _parser() -> argparse.ArgumentParser:
 def _add_compare(commands: Any) -> None:
     compare = _command(commands, "compare", "cross-validate the infinite SVM under every backend beside SVMs", _compare)
     _data_options(compare, "table with a header row; default: scikit-learn's breast cancer")
+    _task_option(compare)
     compare.add_argument("--model", choices=_MODELS[:1], default=_MODELS[0])
     _likelihood_option(compare)
     compare.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: all")
-    compare.add_argument("--folds", type=_integer(2), default=5, help="default: 5")
+    compare.add_argument("--folds", type=_integer(2), default=3, help="default: 3")
     _seed_option(compare)
     _report_options(compare, "for the picture")
 
 
 def _add_fit(commands: Any) -> None:
-    fit = _command(commands, "fit", "fit a model to a CSV file and save the posterior", _fit)
-    _data_options(fit, "table with a header row", required=True)
+    fit = _command(commands, "fit", "fit a model to a table and save the posterior", _fit)
+    _data_options(fit, "table with a header row, such as FILE.csv or FILE.csv.gz", required=True)
+    _task_option(fit)
     text = "default: InfiniteSVM; DPM clusters, without --target"
     fit.add_argument("--model", choices=_MODELS, default=_MODELS[0], help=text)
     _likelihood_option(fit)
     fit.add_argument("--inference", choices=_BACKENDS, default=_BACKENDS[0], help="default: small_variance")
     _seed_option(fit)
+    _checkpoint_option(fit, "")
     fit.add_argument("--output", metavar="FILE", required=True, help="the posterior")
 
 
 def _add_predict(commands: Any) -> None:
-    predict = _command(commands, "predict", "label the rows of a CSV file with a saved posterior", _predict)
+    predict = _command(commands, "predict", "label the rows of a table with a saved posterior", _predict)
     predict.add_argument("--posterior", metavar="FILE", required=True)
     text = "table with the columns of the fit, in any order"
     predict.add_argument("--data", metavar="FILE.csv", required=True, help=text)
-    predict.add_argument("--output", metavar="FILE.csv", help="default: standard output")
+    text = "FILE.csv, or FILE.tsv with tabs, compressed as FILE.csv.gz; default: standard output"
+    predict.add_argument("--output", metavar="FILE.csv", help=text)
 
 
 def _add_cluster(commands: Any) -> None:
     cluster = _command(commands, "cluster", "find clusters of rows, or states over time, and label the table", _cluster)
     cluster.add_argument("--data", metavar="FILE.csv", required=True, help="table with a header row")
-    text = "the rows are one sequence in the order of this column: find states"
+    text = "the rows are one sequence in the order of this column of numbers or ISO dates: find states"
     cluster.add_argument("--time", metavar="COLUMN", help=text)
     text = "the rows are sequences of these lengths, one after another: find states"
     cluster.add_argument("--lengths", metavar="N,N,...", help=text)
@@ -99,6 +104,7 @@ def _add_cluster(commands: Any) -> None:
     text = "of a cluster's rows; default: full for up to 50 features, else diagonal"
     cluster.add_argument("--likelihood", choices=(*_LIKELIHOODS, "multinomial"), help=text)
     _seed_option(cluster)
+    _checkpoint_option(cluster, "; of several fits each has its own, FILE.MODEL.INFERENCE")
     _report_options(cluster, "for labels and picture")
 
 
@@ -112,7 +118,19 @@ def _command(commands: Any, name: str, summary: str, run: Callable[..., None]) -
 
 def _data_options(parser: argparse.ArgumentParser, text: str, required: bool = False) -> None:
     parser.add_argument("--data", metavar="FILE.csv", required=required, help=text)
-    parser.add_argument("--target", metavar="COLUMN", help="column of the labels; all others are numeric features")
+    parser.add_argument(
+        "--target", metavar="COLUMN", help="column of the labels or numbers; all others are numeric features"
+    )
+
+
+def _task_option(parser: argparse.ArgumentParser) -> None:
+    text = "auto (default): numbers that are not all whole and take over 20 values are regression"
+    parser.add_argument("--task", choices=_TASKS, default=_TASKS[0], help=text)
+
+
+def _checkpoint_option(parser: argparse.ArgumentParser, more: str) -> None:
+    text = f"where the fit is kept as it goes, and goes on from if that file exists{more}"
+    parser.add_argument("--checkpoint", metavar="FILE", help=text)
 
 
 def _likelihood_option(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import csv
 import json
 import time
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from ..inference import PartitionPosterior, SequencePosterior
 from ..inference.partitions import pair_f1
-from .compare import final_value, output_folder, quiet_and_single_threaded
-from .errors import CommandError
+from .errors import CommandError, Interrupted
+from .files import interrupted_name, output_folder, replacing, text_file
+from .fitting import checkpoint_options, final_value, quiet_and_single_threaded, when_interrupted
 from .setups import STATE_MODELS, TABLE_MODELS, backend_of, clustering_model
 from .tables import Table, aligned, listed, read_table
 
@@ -57,16 +59,18 @@ def cluster(options: argparse.Namespace) -> None:
     models = _models(options, problem)
     backends = list(dict.fromkeys(options.inference or ["gibbs"]))
     folder = output_folder(options.out)
-    results, labels, posteriors = [], {}, {}
-    with quiet_and_single_threaded():
-        for name in models:
-            for backend in backends:
-                started = time.perf_counter()
-                posterior = _fit(name, backend, problem, options)
-                seconds = time.perf_counter() - started
-                found = _labels(posterior)
-                results.append(_result(name, backend, posterior, found, seconds, problem))
-                labels[f"{name}, {backend}"], posteriors[f"{name}, {backend}"] = found, posterior
+    results, labels = [], {}
+    stopped: list[str] = []
+    with quiet_and_single_threaded(), when_interrupted(stopped.append):
+        for name, backend in product(models, backends):
+            started = time.perf_counter()
+            checkpoint = _checkpoint(options.checkpoint, name, backend, len(models) * len(backends))
+            posterior = _fit(name, backend, problem, options, checkpoint)
+            seconds = time.perf_counter() - started
+            found = labels[f"{name}, {backend}"] = _labels(posterior)
+            results.append(_result(name, backend, posterior, found, seconds, problem))
+            if stopped:
+                raise _interrupted(stopped[0], labels, problem, folder, checkpoint)
     picture, labelled = folder / "cluster.png", folder / "cluster.csv"
     _write(labelled, labels, problem)
     _draw(labels, problem, picture)
@@ -79,6 +83,25 @@ def cluster(options: argparse.Namespace) -> None:
     print(f"{Path(problem.table.path).name}: {N} {kind}, {D} features{several}\n")
     print(_as_text(results))
     print(f"\nlabels: {labelled}; picture: {picture}")
+
+
+def _checkpoint(path: str | None, name: str, backend: str, num_fits: int) -> str | None:
+    """The checkpoint of one fit: the file that the user named, or one beside it where there are several fits."""
+    return path if path is None or num_fits == 1 else f"{path}.{name}.{backend}"
+
+
+def _interrupted(
+    message: str, labels: dict[str, NDArray[np.int64]], problem: Problem, folder: Path, checkpoint: str | None
+) -> Interrupted:
+    """What Ctrl-C says, once the labels found until then are kept; the last are those of the fit that it stopped."""
+    labelled = folder / "cluster.csv"
+    kept = interrupted_name(labelled)
+    _write(kept, labels, problem)
+    on = f"; the same command goes on from {checkpoint!r}" if checkpoint else ""
+    return Interrupted(
+        f"{message} That was {list(labels)[-1]}; the labels until then are in {str(kept)!r}, "
+        f"and nothing was written to {str(labelled)!r}{on}."
+    )
 
 
 def _problem(options: argparse.Namespace) -> Problem:
@@ -95,7 +118,7 @@ def _problem(options: argparse.Namespace) -> Problem:
     X = table.numbers(names, missing_rows=sequential)
     order = np.arange(len(X))
     if options.time is not None:
-        order = np.argsort(table.numbers([options.time])[:, 0], kind="stable")
+        order = np.argsort(table.times(options.time), kind="stable")
     X = X[order]
     if len(X) < 2:
         raise CommandError(f"{table.path} has {len(X)} row; there is nothing to cluster.")
@@ -128,10 +151,12 @@ def _models(options: argparse.Namespace, problem: Problem) -> list[str]:
     return chosen
 
 
-def _fit(name: str, backend: str, problem: Problem, options: argparse.Namespace) -> Clustered:
+def _fit(name: str, backend: str, problem: Problem, options: argparse.Namespace, checkpoint: str | None) -> Clustered:
     model = clustering_model(name, options.likelihood, problem.X.shape[1])
     lengths = problem.lengths if name in STATE_MODELS else None
-    posterior: Clustered = backend_of(backend, options.seed).fit(model, problem.X, lengths=lengths)
+    posterior: Clustered = backend_of(backend, options.seed).fit(
+        model, problem.X, lengths=lengths, **checkpoint_options(checkpoint)
+    )
     return posterior
 
 
@@ -160,7 +185,7 @@ def _write(path: Path, labels: dict[str, NDArray[np.int64]], problem: Problem) -
         column = np.empty(len(found), dtype=np.int64)
         column[problem.order] = found
         columns.append(column.tolist())
-    with path.open("w", newline="") as file:
+    with text_file(str(path)) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*problem.table.names, *labels])
         writer.writerows([*row, *cells] for row, *cells in zip(problem.table.rows, *columns, strict=True))
@@ -183,7 +208,8 @@ def _draw(labels: dict[str, NDArray[np.int64]], problem: Problem, path: Path) ->
         for ax, (name, found) in zip(figure.subplots(1, len(labels), squeeze=False)[0], labels.items(), strict=True):
             plot_partition(problem.X, found, ax=ax)
             ax.set_title(f"{name}: {found.max() + 1} clusters")
-    figure.savefig(path, dpi=120)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
 
 
 def _as_text(results: list[Result]) -> str:

@@ -1,4 +1,4 @@
-"""`regbayes fit`, `predict` and `info`: from a CSV file to a saved posterior, and from there to labels."""
+"""`regbayes fit`, `predict` and `info`: from a table to a saved posterior, and from there to labels or numbers."""
 
 from __future__ import annotations
 
@@ -7,60 +7,60 @@ import csv
 import json
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..inference import PartitionPosterior, Posterior
-from .errors import CommandError, reported
+from .errors import CommandError, Interrupted, reported
+from .files import check_output, delimiter_of, interrupted_name, text_file
+from .fitting import checkpoint_options, when_interrupted
+from .problems import problem_of
+from .progress import bar
 from .setups import backend_of, model_of
-from .tables import Table, check_labels, features_and_labels, listed, read_table
+from .tables import Table, listed, read_table
 
 
 def fit(options: argparse.Namespace) -> None:
     """Fit to a table and save the posterior, with the names of features and classes in its metadata."""
+    check_output(options.output)
     table = read_table(options.data)
-    _check_folder(options.output)
-    classes, index = None, None
-    if options.target is None:
-        if options.model != "DPM":
-            raise CommandError(f"{options.model} needs --target COLUMN; the columns are {listed(table.names)}.")
-        names, X = table.names, table.numbers(table.names)
-    else:
-        names, X, labels = features_and_labels(table, options.target)
-        if options.model != "DPM":  # which only leaves the target out of its features
-            check_labels(table.path, options.target, labels)
-            classes, index = np.unique(labels, return_inverse=True)
-    with reported():
-        model = model_of(options.model, options.likelihood, len(names))
-        posterior = backend_of(options.inference, options.seed).fit(model, X, index)
-        posterior.metadata = {
-            "features": names,
-            "target": options.target,
-            "classes": None if classes is None else classes.tolist(),
-        }
-        posterior.save(options.output)
+    X, y, metadata = _given(table, options)
+    stopped: list[str] = []
+    with reported(), when_interrupted(stopped.append):
+        model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
+        backend = backend_of(options.inference, options.seed)
+        posterior = backend.fit(model, X, y, **checkpoint_options(options.checkpoint))
+        posterior.metadata = metadata
+        path = str(interrupted_name(options.output)) if stopped else options.output
+        posterior.save(path)
+    if stopped:
+        on = f"; the same command goes on from {options.checkpoint!r}" if options.checkpoint else ""
+        raise Interrupted(f"{stopped[0]} That is in {path!r}, and nothing was written to {options.output!r}{on}.")
     print(f"{posterior}\nsaved to {options.output}")
 
 
 def predict(options: argparse.Namespace) -> None:
-    """Write label, class probabilities and component of every row of a table."""
+    """Write the prediction, class probabilities and component of every row of a table."""
+    if options.output:
+        check_output(options.output)
     posterior = _load(options.posterior)
     table = read_table(options.data)
     X = table.numbers(_columns(table, posterior.metadata))
-    if options.output:
-        _check_folder(options.output)
-    header, columns = ["component"], [posterior.assign(X)]
-    if classes := posterior.metadata["classes"]:
-        probabilities = posterior.predict_proba(X)
-        header = ["prediction", *(f"probability_{name}" for name in classes), *header]
-        columns = [np.array(classes)[posterior.predict(X)], *np.char.mod("%.6g", probabilities.T), *columns]
-    with reported(), open(options.output, "w", newline="") if options.output else nullcontext(sys.stdout) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(zip(*columns, strict=True))
+    delimiter = delimiter_of(options.output) if options.output else ","
+    with (
+        reported(),
+        text_file(options.output) if options.output else nullcontext(sys.stdout) as file,
+        bar(len(X), "predict", unit="row", hidden=not options.output) as progress,
+    ):
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(_header(posterior.metadata))
+        for start in range(0, len(X), _CHUNK):
+            rows = X[start : start + _CHUNK]
+            writer.writerows(zip(*_answers(posterior, rows), strict=True))
+            progress.update(len(rows))
 
 
 def info(options: argparse.Namespace) -> None:
@@ -77,6 +77,48 @@ def info(options: argparse.Namespace) -> None:
     for component in components:
         strongest = ", ".join(f"{name} {weight:+.3g}" for name, weight in component["strongest_features"].items())
         print(f"{component['component']:>9}  {component['rows']:>6}  {strongest}")
+
+
+def _given(table: Table, options: argparse.Namespace) -> tuple[NDArray[np.float64], Any, dict[str, Any]]:
+    """Features [N, D], what the model gets as y, and the metadata by which `predict` undoes that."""
+    target = options.target
+    if options.model == "DPM":  # which only leaves the target out of its features
+        if target is not None:
+            table.column(target)
+        features = [name for name in table.names if name != target]
+        if not features:
+            raise CommandError(f"{table.path} has no column beside the target {target!r}.")
+        return table.numbers(features), None, {"features": features, "target": target, "classes": None}
+    if target is None:
+        raise CommandError(f"{options.model} needs --target COLUMN; the columns are {listed(table.names)}.")
+    problem = problem_of(table, target, options.task)
+    metadata = {"features": problem.features, "target": target}
+    if problem.task == "regression":
+        mean, scale = problem.scaling
+        units = {"target_mean": mean, "target_scale": scale}
+        return problem.X, (problem.y - mean) / scale, metadata | {"classes": None} | units
+    classes, index = np.unique(problem.y, return_inverse=True)
+    return problem.X, index, metadata | {"classes": classes.tolist()}
+
+
+def _header(metadata: dict[str, Any]) -> list[str]:
+    if "target_scale" in metadata:
+        return ["prediction", "component"]
+    if metadata["classes"]:
+        return ["prediction", *(f"probability_{name}" for name in metadata["classes"]), "component"]
+    return ["component"]
+
+
+def _answers(posterior: PartitionPosterior, X: NDArray[np.float64]) -> list[Any]:
+    """The columns under `_header` of some rows."""
+    metadata, components = posterior.metadata, posterior.assign(X)
+    if "target_scale" in metadata:
+        target = metadata["target_mean"] + metadata["target_scale"] * posterior.predict(X)
+        return [np.char.mod("%.6g", target), components]
+    if metadata["classes"]:
+        probabilities = np.char.mod("%.6g", posterior.predict_proba(X).T)
+        return [np.array(metadata["classes"])[posterior.predict(X)], *probabilities, components]
+    return [components]
 
 
 def _facts(posterior: PartitionPosterior) -> dict[str, Any]:
@@ -103,7 +145,7 @@ def _facts(posterior: PartitionPosterior) -> dict[str, Any]:
 
 
 def _strongest(weights: torch.Tensor, names: list[str], most: int = 3) -> dict[str, float]:
-    """Features with the largest classifier weights: signed for two classes, else the norm over the classes."""
+    """Features with the largest weights: signed for two classes and for a number, else the norm over the classes."""
     if weights.shape[1] == 0:
         return {}
     size = weights.squeeze(1) if weights.shape[1] == 1 else weights.norm(dim=1)
@@ -129,10 +171,4 @@ def _columns(table: Table, metadata: dict[str, Any]) -> list[str]:
     return names
 
 
-def _check_folder(path: str) -> None:
-    """Fail before the work, not after it."""
-    folder = Path(path).resolve().parent
-    if not folder.is_dir():
-        raise CommandError(f"there is no folder {str(folder)!r} to write {Path(path).name!r} to.")
-    if Path(path).is_dir():
-        raise CommandError(f"{path!r} is a folder; name a file to write.")
+_CHUNK = 4096  # rows, between two steps of the bar

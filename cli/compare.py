@@ -4,74 +4,63 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.metrics import accuracy_score, f1_score
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.base import BaseEstimator, clone
+from sklearn.metrics import accuracy_score, f1_score, r2_score, root_mean_squared_error
+from sklearn.model_selection import BaseCrossValidator, GridSearchCV, KFold, StratifiedKFold
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
-from tqdm import tqdm
 
-from ..estimators import Classifier
-from ..inference import FitInterrupted, Posterior, SmallVariance
-from .errors import CommandError, reported
-from .rivals import rivals
+from ..estimators import Classifier, Regressor
+from .errors import CommandError, Interrupted
+from .files import interrupted_name, output_folder, replacing, text_file
+from .fitting import final_value, quiet_and_single_threaded, stop, when_interrupted
+from .problems import Problem, problem_of
+from .progress import bar
+from .report import NOTES, Method, Score, TextReport, as_json
+from .rivals import SCORING, rivals
 from .setups import BACKENDS, backend_of, model_of
-from .tables import aligned, check_labels, features_and_labels, read_table
+from .tables import read_table
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A classification problem, and what to call it."""
+class Candidate(NamedTuple):
+    """A method with the arguments that it takes on a fold, and the seconds that their search took."""
 
-    name: str
-    X: NDArray[np.float64]
-    y: NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Score:
-    """One method on one fold."""
-
-    accuracy: float
-    macro_f1: float
-    components: int | None
-    fit_seconds: float  # of the last fit, with the chosen arguments
-    tuning_seconds: float  # of the search for them
-    predict_seconds: float
-    weight_scale: float | None  # of the model, tuned before the fit
-    value: float | None  # final objective, ELBO or log joint
+    estimator: BaseEstimator
+    weight_scale: float | None = None
+    tuning_seconds: float = 0.0
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Cross-validate, print the table or JSON, and write the picture."""
+    """Cross-validate method by method, print a line as soon as it is there, or JSON, and write the picture."""
     started = time.perf_counter()
     problem = _problem(options)
     folder = output_folder(options.out)
-    names = list(dict.fromkeys(options.inference or BACKENDS))
-    with quiet_and_single_threaded():
-        scores, fitted = _run(names, problem, options)
+    splits = list(_folds(problem, options.folds, options.seed).split(problem.X, problem.y))
+    candidates = _candidates(problem, splits, options)
+    report = TextReport(list(candidates), problem.task, silent=options.json)
+    report.show(f"{_said(problem, options)}\n\n{report.header}")
+    done: list[Method] = []
+    try:
+        with quiet_and_single_threaded(), when_interrupted(stop), bar(len(splits) * len(candidates), "") as progress:
+            for name, candidate in candidates.items():
+                done.append(_cross_validated(name, candidate, problem, splits, progress))
+                report.show(report.line(done[-1]))
+        with replacing(folder / "compare.png") as picture:
+            _draw(done, problem, splits[-1][0], picture)
+    except KeyboardInterrupt:
+        raise _interrupted(done, folder, problem, options) from None
     picture = folder / "compare.png"
-    _draw(fitted, problem, picture)
-    value_names = {name: method[-1].posterior_.trace.name for name, method in fitted.items()}
+    report.show(f"\n{NOTES[problem.task]}\n{time.perf_counter() - started:.0f} s in all; picture: {picture}")
     if options.json:
-        print(json.dumps(_as_json(scores, value_names, problem, options, picture), indent=2))
-        return
-    (N, D), L = problem.X.shape, len(np.unique(problem.y))
-    print(f"{problem.name}: {N} rows, {D} features, {L} classes; {options.folds} stratified folds\n")
-    print(_as_text(scores, value_names))
-    print(f"\n{_NOTE}\n{time.perf_counter() - started:.0f} s in all; picture: {picture}")
+        print(json.dumps(_described(problem, options) | {"picture": str(picture)} | as_json(done), indent=2))
 
 
 def _problem(options: argparse.Namespace) -> Problem:
@@ -81,205 +70,175 @@ def _problem(options: argparse.Namespace) -> Problem:
         from sklearn.datasets import load_breast_cancer
 
         bunch = load_breast_cancer()
-        return Problem("breast cancer", bunch.data, bunch.target_names[bunch.target])
+        names = list(bunch.feature_names)
+        return Problem("breast cancer", "classification", names, bunch.data, bunch.target_names[bunch.target])
     table = read_table(options.data)
     if options.target is None:
         raise CommandError(f"--data needs --target COLUMN; the last column is {table.names[-1]!r}.")
-    _, X, y = features_and_labels(table, options.target)
-    check_labels(table.path, options.target, y, options.folds)
-    return Problem(Path(options.data).name, X, y)
+    return problem_of(table, options.target, options.task, options.folds)
 
 
-def output_folder(path: str) -> Path:
-    """The output folder, made before the work so that a bad path fails early."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"--out {path!r} cannot be made a folder: {error.strerror}.") from None
-    return folder
+def _folds(problem: Problem, number: int, seed: int) -> BaseCrossValidator:
+    kind = KFold if problem.task == "regression" else StratifiedKFold
+    return kind(number, shuffle=True, random_state=seed)
 
 
-def _run(
-    names: list[str], problem: Problem, options: argparse.Namespace
-) -> tuple[dict[str, list[Score]], dict[str, Pipeline]]:
-    """Scores of every method on every fold; and the model on all rows by every backend, for the picture.
-
-    The methods take turns, so that a slow spell of the machine hits all of them.
-    """
-    splits = list(StratifiedKFold(options.folds, shuffle=True, random_state=options.seed).split(problem.X, problem.y))
+def _inner_folds(problem: Problem, splits: list[Any], seed: int) -> BaseCrossValidator:
+    """Three, or two where the rarest class has no more rows to train on."""
+    if problem.task == "regression":
+        return _folds(problem, 3, seed)
     fewest = min(np.unique(problem.y[train], return_counts=True)[1].min() for train, _ in splits)
-    inner = StratifiedKFold(min(3, int(fewest)), shuffle=True, random_state=options.seed)
-    ours, others = {f"{options.model}, {name}": name for name in names}, rivals(options.seed, inner)
-    scores: dict[str, list[Score]] = {name: [] for name in [*ours, *others]}
-    steps = len(splits) * (1 + len(scores)) + 1 + len(ours)
-    with tqdm(total=steps, file=sys.stderr, leave=False, unit="fit", disable=None) as bar:
-
-        def show(text: str) -> None:
-            bar.set_description(text)
-            bar.update()
-
-        for index, (train, test) in enumerate(splits):
-            show(f"fold {index + 1}, tuning")
-            scale, seconds = _tuned_scale(problem, train, inner, options)
-            for name, method in others.items():
-                show(f"fold {index + 1}, {name}")
-                scores[name].append(_score(method, problem, train, test))
-            for name, backend in ours.items():
-                show(f"fold {index + 1}, {name}")
-                method = _classifier(options, backend, problem, scale)
-                scores[name].append(_score(method, problem, train, test, scale, seconds))
-        show("all rows, tuning")
-        scale, _ = _tuned_scale(problem, np.arange(len(problem.X)), inner, options)
-        fitted = {}
-        for name, backend in ours.items():
-            show(f"all rows, {name}")
-            fitted[name] = _classifier(options, backend, problem, scale).fit(problem.X, problem.y)
-    return scores, fitted
+    return _folds(problem, min(3, int(fewest)), seed)
 
 
-def _classifier(options: argparse.Namespace, backend: str, problem: Problem, weight_scale: float) -> Pipeline:
-    model = model_of(options.model, options.likelihood, problem.X.shape[1]).set_params(weight_scale=weight_scale)
-    return make_pipeline(StandardScaler(), Classifier(model, backend_of(backend, options.seed, progress=False)))
+def _candidates(
+    problem: Problem, splits: list[Any], options: argparse.Namespace
+) -> dict[str, Callable[[int], Candidate]]:
+    """By name, what a method is on a fold. Ours share one search for the scale of the weights in every fold."""
+    inner = _inner_folds(problem, splits, options.seed)
+
+    @cache
+    def tuned(fold: int) -> tuple[float, float]:
+        return _tuned_scale(problem, splits[fold][0], inner, options)
+
+    def ours(backend: str) -> Callable[[int], Candidate]:
+        def candidate(fold: int) -> Candidate:
+            scale, seconds = tuned(fold)
+            return Candidate(_estimator(options, backend, problem, scale), scale, seconds)
+
+        return candidate
+
+    def rival(estimator: BaseEstimator) -> Callable[[int], Candidate]:
+        return lambda fold: Candidate(clone(estimator))
+
+    others = rivals(problem.task, options.seed, inner)
+    names = list(dict.fromkeys(options.inference or BACKENDS))
+    return {name: rival(estimator) for name, estimator in others.items()} | {
+        f"{options.model}, {name}": ours(name) for name in names
+    }
+
+
+def _estimator(options: argparse.Namespace, backend: str, problem: Problem, weight_scale: float) -> Pipeline:
+    real = problem.task == "regression"
+    model = model_of(options.model, options.likelihood, problem.X.shape[1], real).set_params(weight_scale=weight_scale)
+    kind = Regressor if real else Classifier
+    estimator = kind(model, backend_of(backend, options.seed, progress=False))
+    return Pipeline([("scaler", StandardScaler()), ("estimator", estimator)])
 
 
 def _tuned_scale(
-    problem: Problem, train: NDArray[Any], inner: StratifiedKFold, options: argparse.Namespace
+    problem: Problem, train: NDArray[Any], inner: BaseCrossValidator, options: argparse.Namespace
 ) -> tuple[float, float]:
     """Prior scale of the classifiers, and the seconds of the search: by the fastest backend, on behalf of all."""
     started = time.perf_counter()
-    grid = {"classifier__model__weight_scale": [0.3, 1.0, 0.1]}
-    method = _classifier(options, "small_variance", problem, 1.0)
-    search = GridSearchCV(method, grid, cv=inner, refit=False, error_score="raise")
-    search.fit(problem.X[train], problem.y[train])
-    return search.best_params_["classifier__model__weight_scale"], time.perf_counter() - started
+    grid = {"estimator__model__weight_scale": [0.3, 1.0, 0.1]}
+    method = _estimator(options, "small_variance", problem, 1.0)
+    search = GridSearchCV(method, grid, cv=inner, scoring=SCORING[problem.task], refit=False, error_score="raise")
+    search.fit(problem.X[train], _units(problem, train)[0])
+    return search.best_params_["estimator__model__weight_scale"], time.perf_counter() - started
 
 
-def _score(
-    method: BaseEstimator,
-    problem: Problem,
-    train: NDArray[Any],
-    test: NDArray[Any],
-    weight_scale: float | None = None,
-    tuning_seconds: float = 0.0,
-) -> Score:
+def _units(problem: Problem, train: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
+    """The targets of the training rows as all methods see them, and what undoes that: mean and scale of numbers."""
+    y = problem.y[train]
+    if problem.task == "classification":
+        return y, 0.0, 1.0
+    mean, scale = float(y.mean()), float(y.std()) or 1.0
+    return (y - mean) / scale, mean, scale
+
+
+def _cross_validated(
+    name: str, candidate: Callable[[int], Candidate], problem: Problem, splits: list[Any], progress: Any
+) -> Method:
+    scores = []
+    for fold, (train, test) in enumerate(splits):
+        progress.set_description(f"{name}, fold {fold + 1}")
+        chosen = candidate(fold)
+        scores.append(_score(chosen, problem, train, test))
+        progress.update()
+    posterior = getattr(_final(chosen.estimator), "posterior_", None)
+    return Method(name, scores, None if posterior is None else posterior.trace.name, chosen.estimator)
+
+
+def _score(candidate: Candidate, problem: Problem, train: NDArray[Any], test: NDArray[Any]) -> Score:
+    method, (y, mean, scale) = candidate.estimator, _units(problem, train)
     started = time.perf_counter()
-    method.fit(problem.X[train], problem.y[train])
+    method.fit(problem.X[train], y)
     fitted = time.perf_counter()
     predicted = method.predict(problem.X[test])
     finished = time.perf_counter()
-    final = getattr(method, "best_estimator_", method)[-1]
+    if problem.task == "regression":
+        predicted = mean + scale * predicted
+    final = _final(method)
     posterior = getattr(final, "posterior_", None)
     refit = getattr(method, "refit_time_", fitted - started)
     return Score(
-        accuracy=accuracy_score(problem.y[test], predicted),
-        macro_f1=f1_score(problem.y[test], predicted, average="macro"),
+        quality=_quality(problem.task, problem.y[test], predicted),
         components=getattr(final, "n_components_", None),
         fit_seconds=refit,
-        tuning_seconds=tuning_seconds + fitted - started - refit,
+        tuning_seconds=candidate.tuning_seconds + fitted - started - refit,
         predict_seconds=finished - fitted,
-        weight_scale=weight_scale,
+        weight_scale=candidate.weight_scale,
         value=None if posterior is None else final_value(posterior),
     )
 
 
-def final_value(posterior: Posterior) -> float:
-    """The final value of the chain that the posterior stands for: the best of a point estimate's, the mean of draws."""
-    final = posterior.trace.final
-    if len(posterior.num_draws) > 1:
-        return float(final.mean())
-    return float(final.min() if isinstance(posterior.backend, SmallVariance) else final.max())
+def _quality(task: str, truth: NDArray[Any], predicted: NDArray[Any]) -> dict[str, float]:
+    if task == "regression":
+        return {"r2": r2_score(truth, predicted), "rmse": root_mean_squared_error(truth, predicted)}
+    return {"accuracy": accuracy_score(truth, predicted), "macro_f1": f1_score(truth, predicted, average="macro")}
 
 
-@contextmanager
-def quiet_and_single_threaded() -> Iterator[None]:
-    """One thread, so that seconds compare; rivals' convergence warnings off; Ctrl-C ends the command, not one fit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with warnings.catch_warnings(), reported():
-            warnings.simplefilter("once")
-            warnings.filterwarnings("ignore", module="sklearn")
-            warnings.simplefilter("error", FitInterrupted)
-            yield
-    except FitInterrupted:
-        raise KeyboardInterrupt from None
-    finally:
-        torch.set_num_threads(threads)
+def _final(method: BaseEstimator) -> BaseEstimator:
+    """The last step of a fitted pipeline, or of the best one of a search."""
+    return getattr(method, "best_estimator_", method)[-1]
 
 
-def _draw(fitted: dict[str, Pipeline], problem: Problem, path: Path) -> None:
-    """Components with their hyperplanes above, the trace of every backend below."""
+def _interrupted(done: list[Method], folder: Path, problem: Problem, options: argparse.Namespace) -> Interrupted:
+    """What Ctrl-C says, once the methods that were done are kept."""
+    if not done:
+        return Interrupted("no method was done.")
+    kept = interrupted_name(folder / "compare.json")
+    with text_file(str(kept)) as file:
+        json.dump(_described(problem, options) | as_json(done), file, indent=2)
+    return Interrupted(f"the results of {len(done)} methods are in {str(kept)!r}; no picture was drawn.")
+
+
+def _draw(done: list[Method], problem: Problem, rows: NDArray[Any], path: Path) -> None:
+    """Components with their hyperplanes above, the trace of every backend below: of the last fold."""
     from matplotlib.figure import Figure
 
     from ..plots import plot_components, plot_trace
 
-    figure = Figure(figsize=(5.2 * len(fitted), 8), layout="constrained")
-    axes = figure.subplots(2, len(fitted), squeeze=False, height_ratios=[3, 2])
-    for (name, pipeline), (above, below) in zip(fitted.items(), axes.T, strict=True):
-        scaler, classifier = pipeline
-        posterior = classifier.posterior_
-        plot_components(posterior, scaler.transform(problem.X), problem.y, ax=above)
-        above.set_title(f"{name}: {posterior.num_components} components")
-        plot_trace({name: posterior}, ax=below)
-    figure.suptitle(problem.name)
-    figure.savefig(path, dpi=120)
+    ours = [method for method in done if method.value_name]
+    figure = Figure(figsize=(5.2 * len(ours), 8), layout="constrained")
+    axes = figure.subplots(2, len(ours), squeeze=False, height_ratios=[3, 2])
+    labels = problem.y[rows] if problem.task == "classification" else None
+    for method, (above, below) in zip(ours, axes.T, strict=True):
+        scaler, estimator = method.estimator
+        posterior = estimator.posterior_
+        plot_components(posterior, scaler.transform(problem.X[rows]), labels, ax=above)
+        above.set_title(f"{method.name}: {posterior.num_components} components")
+        plot_trace({method.name: posterior}, ax=below)
+    figure.suptitle(f"{problem.name}, fit of the last fold")
+    figure.savefig(path, dpi=120, format="png")
 
 
-# -- results ----------------------------------------------------------------------------------------------------------
-
-_NOTE = """\
-Means over the folds (± standard deviation), seconds of one thread. Tuned in each fold by inner cross-validation: C (and
-gamma) of the SVMs; the infinite SVM's weight_scale, by small_variance for all backends. Final values do not compare
-across backends."""
-
-
-def _as_text(scores: dict[str, list[Score]], value_names: dict[str, str]) -> str:
-    header = ["", "accuracy", "macro-F1", "components", "fit s", "tuning s", "predict s", "final value"]
-    lines = [header]
-    for name, rows in scores.items():
-        mean = _means(rows)
-        spread = {field: np.std([getattr(row, field) for row in rows]) for field in ("accuracy", "macro_f1")}
-        lines.append(
-            [
-                name,
-                *(f"{mean[field]:.3f} ± {spread[field]:.3f}" for field in ("accuracy", "macro_f1")),
-                "-" if mean["components"] is None else f"{mean['components']:.1f}",
-                f"{mean['fit_seconds']:.3g}",
-                f"{mean['tuning_seconds']:.3g}" if mean["tuning_seconds"] else "-",
-                f"{mean['predict_seconds']:.2g}",
-                "-" if mean["value"] is None else f"{value_names[name]} {mean['value']:.6g}",
-            ]
-        )
-    return aligned(lines)
-
-
-def _means(rows: list[Score]) -> dict[str, float | None]:
-    columns = {field: [asdict(row)[field] for row in rows] for field in asdict(rows[0])}
-    return {field: None if None in values else float(np.mean(values)) for field, values in columns.items()}
-
-
-def _as_json(
-    scores: dict[str, list[Score]],
-    value_names: dict[str, str],
-    problem: Problem,
-    options: argparse.Namespace,
-    picture: Path,
-) -> dict[str, Any]:
+def _described(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "data": problem.name,
+        "task": problem.task,
         "rows": len(problem.X),
         "features": problem.X.shape[1],
         "folds": options.folds,
         "seed": options.seed,
-        "picture": str(picture),
-        "methods": [
-            {
-                "name": name,
-                "value_name": value_names.get(name),
-                "mean": _means(rows),
-                "folds": [asdict(row) for row in rows],
-            }
-            for name, rows in scores.items()
-        ],
     }
+
+
+def _said(problem: Problem, options: argparse.Namespace) -> str:
+    N, D = problem.X.shape
+    if problem.task == "regression":
+        return f"{problem.name}: {N} rows, {D} features, a number to predict; {options.folds} folds"
+    return (
+        f"{problem.name}: {N} rows, {D} features, {len(np.unique(problem.y))} classes; {options.folds} stratified folds"
+    )

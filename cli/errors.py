@@ -1,4 +1,4 @@
-"""Mistakes of the user: one exception class, told in one line."""
+"""How a command ends early: a mistake of the user, told in one line, or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from contextlib import contextmanager
 
 class CommandError(Exception):
     """What the user gave cannot be used; the message says what, where, and what to do."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with a sentence on what was reached and where it is kept."""
 
 
 def one_line(message: object) -> str:

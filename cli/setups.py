@@ -9,6 +9,7 @@ from ..models import (
     DPM,
     IHMM,
     DiagonalGaussian,
+    EpsilonInsensitive,
     FullGaussian,
     Hinge,
     InfiniteSVM,
@@ -25,14 +26,16 @@ TABLE_MODELS = ("DPM", "DDPM-S", "DDPM-L")
 STATE_MODELS = ("IHMM", "DIH-S", "DIH-L")
 
 
-def model_of(name: str, likelihood: str | None, num_features: int) -> Mixture:
+def model_of(name: str, likelihood: str | None, num_features: int, real_target: bool = False) -> Mixture:
     """The model of this name, its components with the Gaussian of this name (see `LIKELIHOODS`).
 
     By default a full covariance, which takes fewer components than a diagonal one, as long as it is affordable.
+    A real target gets the loss of support vector regression.
     """
     models: dict[str, type[Mixture]] = {"InfiniteSVM": InfiniteSVM, "DPM": DPM}
     default = "full" if num_features <= _MOST_FOR_FULL else "diagonal"
-    return models[name]().set_params(likelihood=LIKELIHOODS[likelihood or default]())
+    model = models[name]().set_params(likelihood=LIKELIHOODS[likelihood or default]())
+    return model.set_params(loss=EpsilonInsensitive()) if real_target else model
 
 
 def clustering_model(name: str, likelihood: str | None, num_features: int) -> Mixture | StateSpace:

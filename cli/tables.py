@@ -1,11 +1,16 @@
-"""CSV tables of numbers and labels, read with errors that name the row and the column."""
+"""Tables of text, read with errors that name the row and the column."""
 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import math
+import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CommandError
+from .progress import bar
 
 
 @dataclass(frozen=True)
@@ -53,37 +59,54 @@ class Table:
         rows = [index for index, is_missing in enumerate(missing) if not is_missing]
         for position, name in enumerate(names):
             for index, cell in zip(rows, self.column(name, rows), strict=True):
-                value = _number(cell)
+                value = number(cell)
                 if not math.isfinite(value):
                     found = "not finite" if _is_number(cell) else "not a number"
                     raise CommandError(
                         f"{self.path}, line {self.lines[index]}, column {name!r}: {cell!r} is {found}. "
-                        "Features must be finite numbers; fix the cell, or drop the row or the column."
+                        "Expected finite numbers; fix the cell, or drop the row or the column."
                     )
                 values[index, position] = value
         return values
+
+    def times(self, name: str) -> NDArray[np.float64]:
+        """The cells [N] of a column of numbers, or of dates: then as seconds since 1970, in UTC unless they say more.
+
+        Raises
+        ------
+        CommandError    if a cell is neither a number nor an ISO date, or unlike the first one.
+        """
+        cells = self.column(name)
+        if _is_number(cells[0]):
+            return self.numbers([name])[:, 0]
+        seconds = np.array([_seconds(cell) for cell in cells])
+        if (wrong := np.flatnonzero(np.isnan(seconds))).size:
+            raise CommandError(
+                f"{self.path}, line {self.lines[wrong[0]]}, column {name!r}: {cells[wrong[0]]!r} is no ISO date. "
+                "Expected numbers throughout, or dates such as 2024-01-31 or 2024-01-31T12:30."
+            )
+        return seconds
 
 
 def read_table(path: str) -> Table:
     """A table with a header row, separated by commas, semicolons or tabs (whichever the header has most of).
 
+    A file compressed by gzip is known by its content.
+
     Raises
     ------
     CommandError    if the file is missing, unreadable, empty or ragged, or if a column has no name or another one's.
     """
+    content = _content(path)
+    lines = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise CommandError(f"there is no file {path!r}.") from None
+        header = next((line for line in lines if line.strip()), "")
+        lines.seek(0)
+        with bar(len(content), f"reading {Path(path).name}", unit="B") as progress:
+            reader = csv.reader(_counted(lines, progress), delimiter=max(",;\t", key=header.count))
+            numbered = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except UnicodeDecodeError:
         raise CommandError(f"{path!r} is not a text file in UTF-8. Export it as CSV.") from None
-    except OSError as error:
-        raise CommandError(f"{path!r} cannot be read: {error.strerror}.") from None
-    lines = text.splitlines(keepends=True)
-    header = next((line for line in lines if line.strip()), "")
-    reader = csv.reader(lines, delimiter=max(",;\t", key=header.count))
-    try:
-        numbered = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         raise CommandError(f"{path!r} is not a CSV file: line {reader.line_num}, {error}.") from None
     if not numbered:
@@ -98,45 +121,48 @@ def read_table(path: str) -> Table:
     return Table(path, names, [row for _, row in body], [line for line, _ in body])
 
 
-def features_and_labels(table: Table, target: str) -> tuple[list[str], NDArray[np.float64], NDArray[Any]]:
-    """Names [D] and values [N, D] of all columns but the target, and the labels [N] as text."""
-    labels = np.array(table.column(target))
-    names = [name for name in table.names if name != target]
-    if not names:
-        raise CommandError(f"{table.path} has no column beside the target {target!r}.")
-    return names, table.numbers(names), labels
-
-
-def check_labels(path: str, target: str, labels: NDArray[Any], folds: int = 1) -> None:
-    """Raise CommandError unless there are two classes or more, each with enough rows to be in all folds."""
-    names = labels.tolist()
-    counts = Counter(names)
-    if len(counts) < 2:
-        raise CommandError(f"{path}, column {target!r} has only one class, {names[0]!r}; expected two or more.")
-    least = 4 if folds == 2 else folds  # so that two of each class are left to train on
-    rarest = min(counts, key=lambda label: counts[label])
-    if counts[rarest] < least:
-        few = sum(count < least for count in counts.values())
-        raise CommandError(
-            f"{path}, column {target!r}: {few} of {len(counts)} classes have fewer than the {least} rows that "
-            f"{folds} folds need: {rarest!r} has {counts[rarest]}. Take fewer --folds, or drop such rows."
-        )
-
-
 def aligned(lines: list[list[str]]) -> str:
     """Rows of cells as text: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in lines
+    return "\n".join(justified(line, widths) for line in lines)
+
+
+def justified(line: list[str], widths: list[int]) -> str:
+    """One row of cells as text: the first column to the left, the others to the right."""
+    return "  ".join(
+        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
     )
 
 
 def listed(names: list[str], most: int = 8) -> str:
     """Names for a message, cut after the first few."""
     return ", ".join(map(repr, names[:most])) + (f", ... ({len(names)} in all)" if len(names) > most else "")
+
+
+def number(cell: str) -> float:
+    """The number that a cell holds; NaN if it holds none."""
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _content(path: str) -> bytes:
+    try:
+        content = Path(path).read_bytes()
+        return gzip.decompress(content) if content.startswith(_GZIP) else content
+    except FileNotFoundError:
+        raise CommandError(f"there is no file {path!r}.") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise CommandError(f"{path!r} is compressed by gzip, but broken or cut short. Compress it again.") from None
+    except OSError as error:
+        raise CommandError(f"{path!r} cannot be read: {error.strerror}.") from None
+
+
+def _counted(lines: io.TextIOWrapper, progress: Any) -> Iterator[str]:
+    for line in lines:
+        progress.update(len(line))
+        yield line
 
 
 def _check_header(path: str, names: list[str]) -> None:
@@ -152,12 +178,16 @@ def _is_missing(cell: str) -> bool:
     return cell.lower() in ("", "nan", "na")
 
 
-def _number(cell: str) -> float:
+def _is_number(cell: str) -> bool:
+    return not math.isnan(number(cell)) or cell.lower().lstrip("+-") == "nan"
+
+
+def _seconds(cell: str) -> float:
     try:
-        return float(cell)
+        moment = datetime.fromisoformat(cell)
     except ValueError:
         return math.nan
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _is_number(cell: str) -> bool:
-    return not math.isnan(_number(cell)) or cell.lower().lstrip("+-") == "nan"
+_GZIP = b"\x1f\x8b"

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,10 +88,9 @@ def make_dp_mixture(
     radius of 1.6, so that the clusters can be recovered.
     """
     generator = _generator(num_data, seed)
-    if num_features < 1:
-        raise ValueError(f"num_features is {num_features}; it must be at least 1.")
-    if not 0 < concentration < float("inf"):
-        raise ValueError(f"concentration is {concentration}; it must be a positive number.")
+    _require_whole("num_features", num_features)
+    if not (_is_number(concentration) and 1e-3 <= concentration <= 1e6):
+        raise ValueError(f"concentration is {concentration!r}; it must be a number between 0.001 and 1e6.")
     assignments = _urn(num_data, concentration, generator)
     locs = 4 * _normal(int(assignments.max()) + 1, num_features, generator)
     return _gaussian(assignments, locs, 0.5, generator)
@@ -117,6 +117,10 @@ def make_chained_gaussians(
     gap : distance between the chains
     """
     generator = _generator(num_data, seed)
+    _require_whole("num_links", num_links)
+    for name, value in {"spacing": spacing, "gap": gap}.items():
+        if not _is_number(value):
+            raise ValueError(f"{name} is {value!r}; it must be a number.")
     y = torch.randint(2, (num_data,), generator=generator)
     link = torch.randint(num_links, (num_data,), generator=generator)
     locs = torch.stack([spacing * link, gap * y], 1)
@@ -172,9 +176,18 @@ def _urn(num_data: int, concentration: float, generator: torch.Generator, max_co
 
 
 def _generator(num_data: int, seed: int) -> torch.Generator:
-    if num_data < 1:
-        raise ValueError(f"num_data is {num_data}; it must be at least 1.")
-    return torch.Generator().manual_seed(seed)
+    _require_whole("num_data", num_data)
+    _require_whole("seed", seed, least=0)
+    return torch.Generator().manual_seed(int(seed))
+
+
+def _require_whole(name: str, value: Any, least: int = 1) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) < 2**32:
+        raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(abs(value) < 1e100)  # type: ignore[operator]
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:

@@ -2,6 +2,9 @@
 
 Each is a pair (model, inference); `fit` validates the data, fits copies of both, and keeps the posterior. Both are
 searched like other hyperparameters: `model__loss__strength`, `inference`, `inference__scale`, ...
+
+A row of weight r counts r times: the same fit as with r equal rows, and with other numbers what lies between. A row of
+weight 0 is left out, and gets its component at the end. A fit depends on how often each row occurs, not on their order.
 """
 
 from __future__ import annotations
@@ -9,13 +12,19 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, ClusterMixin, RegressorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, ClusterMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..inference import SVI, Backend, PartitionPosterior, SmallVariance
+from ..inference.weights import weighs
 from ..models import DPM, EpsilonInsensitive, InfiniteSVM, Mixture
+from ..models.arrays import as_weights
+from .class_weights import class_weights, whole
+from .parts import copy_of, require_posterior, target_of
+from .rows import sort_rows
 
 
 class _PosteriorEstimator(BaseEstimator):
@@ -31,18 +40,44 @@ class _PosteriorEstimator(BaseEstimator):
         """What None stands for."""
         raise NotImplementedError
 
-    def _fit_posterior(self, X: NDArray[Any], y: NDArray[Any] | None = None) -> None:
+    def _parts(self) -> tuple[Any, Backend]:
+        """Copies of the model and the backend; ValueError unless both are objects of the right kind."""
         default_model, default_inference = self._defaults()
-        model = default_model if self.model is None else clone(self.model)
-        inference = default_inference if self.inference is None else clone(self.inference)
-        self.posterior_ = inference.fit(model, X, y)
+        model = copy_of("model", self.model, default_model)
+        name, such = type(self).__name__, f"a model of partitions such as {type(default_model).__name__}()"
+        require_posterior(model, PartitionPosterior, name, such, "SequenceClusterer for IHMM and DIH")
+        self._require_targets(model)
+        return model, copy_of("inference", self.inference, default_inference)
+
+    def _require_targets(self, model: Any) -> None:
+        """Raise ValueError unless the targets of the model are those of the estimator."""
+        raise NotImplementedError
+
+    def _fit_posterior(
+        self,
+        parts: tuple[Any, Backend],
+        X: NDArray[Any],
+        y: NDArray[Any] | None,
+        weights: NDArray[np.float64] | None,
+    ) -> None:
+        model, inference = parts
+        rows = sort_rows(X, y, weights, merge=weighs(inference, model))
+        options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
+        posterior = inference.fit(model, rows.X, rows.y, **options)
+        self.posterior_ = posterior.over_rows(torch.from_numpy(rows.place))
+
+    def _weights(self, sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArray[np.float64] | None:
+        if sample_weight is None:
+            return None
+        found: NDArray[np.float64] = as_weights(sample_weight, torch.empty(len(X), 0)).numpy()
+        return found
 
     def _fit_data(self, X: ArrayLike, **checks: Any) -> Any:
-        # torch shares memory with the array, which it needs to be writable
-        return validate_data(self, X, dtype=_FLOATS, ensure_min_samples=2, force_writeable=True, **checks)
+        return validate_data(self, X, dtype=_FLOATS, ensure_min_samples=2, **checks)
 
     def _new_data(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self)
+        # torch shares memory with the array, which it needs to be writable
         return validate_data(self, X, dtype=_FLOATS, force_writeable=True, reset=False)
 
     @property
@@ -59,11 +94,14 @@ class Classifier(ClassifierMixin, _PosteriorEstimator):
     ----------
     model : a model with classes; None: `InfiniteSVM()`. A search of its arguments needs it passed
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+    class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
+        class. They multiply `sample_weight`. Gibbs, NUTS and Autoguide take whole numbers: they are rounded to those,
+        and are at least 1
 
     Attributes
     ----------
     posterior_ : Posterior of the fit
-    classes_ : sorted labels [L]
+    classes_ : sorted labels [L] of the rows with a positive weight
     n_components_ : number of occupied components
     n_features_in_ : width of X
 
@@ -77,18 +115,50 @@ class Classifier(ClassifierMixin, _PosteriorEstimator):
 
     classes_: NDArray[Any]
 
+    def __init__(
+        self,
+        model: Mixture | None = None,
+        inference: Backend | None = None,
+        class_weight: dict[Any, float] | str | None = None,
+    ) -> None:
+        super().__init__(model, inference)
+        self.class_weight = class_weight
+
     def _defaults(self) -> tuple[Mixture, Backend]:
         return InfiniteSVM(), SmallVariance()
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit copies of the model and the backend to X [N, D] and labels y [N]."""
+    def _require_targets(self, model: Any) -> None:
+        if target_of(model) is None:
+            name = type(model).__name__
+            raise ValueError(f"model is {name}, which has no classes. Use InfiniteSVM(), or Clusterer({name}()).")
+        if target_of(model) == "real":
+            raise ValueError(f"model has {model.loss!r}, a loss of real targets. Use Regressor, or Hinge().")
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit copies of the model and the backend to X [N, D], labels y [N] and weights [N] of at least 0."""
         rows, labels = self._fit_data(X, y=y)
         check_classification_targets(labels)
-        self.classes_, index = np.unique(labels, return_inverse=True)
+        parts, weights = self._parts(), self._weights(sample_weight, rows)
+        positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
+        self.classes_ = np.unique(labels[positive])
         if len(self.classes_) < 2:
-            raise ValueError(f"y has only one class ({self.classes_[0]!r}); a classifier needs at least two.")
-        self._fit_posterior(rows, index)
+            whose = "y has" if positive.all() else "y has, in the rows of positive weight,"
+            raise ValueError(f"{whose} only one class ({self.classes_[0]!r}); a classifier needs at least two.")
+        index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        self._fit_posterior(parts, rows, index, self._with_classes(weights, index, parts))
         return self
+
+    def _with_classes(
+        self, weights: NDArray[np.float64] | None, index: NDArray[np.int64], parts: tuple[Any, Backend]
+    ) -> NDArray[np.float64] | None:
+        """The weights [N] of the rows times those of their classes, None: all 1."""
+        if self.class_weight is None:
+            return weights
+        each = np.ones(len(index)) if weights is None else weights
+        factors = class_weights(self.class_weight, self.classes_, index, each)
+        if not weighs(parts[1], parts[0]):
+            factors = whole(factors, type(parts[1]).__name__)
+        return each * factors[index]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Labels [N]."""
@@ -127,10 +197,17 @@ class Regressor(RegressorMixin, _PosteriorEstimator):
     def _defaults(self) -> tuple[Mixture, Backend]:
         return InfiniteSVM(loss=EpsilonInsensitive()), SmallVariance()
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit copies of the model and the backend to X [N, D] and targets y [N]."""
+    def _require_targets(self, model: Any) -> None:
+        if target_of(model) != "real":
+            raise ValueError(
+                f"model is {type(model).__name__}, which has no real targets as it is. Use "
+                "InfiniteSVM(loss=EpsilonInsensitive())."
+            )
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0."""
         rows, targets = self._fit_data(X, y=y, y_numeric=True)
-        self._fit_posterior(rows, targets.astype(rows.dtype))  # a copy, which is writable
+        self._fit_posterior(self._parts(), rows, targets.astype(rows.dtype), self._weights(sample_weight, rows))
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -168,9 +245,16 @@ class Clusterer(ClusterMixin, _PosteriorEstimator):
     def _defaults(self) -> tuple[Mixture, Backend]:
         return DPM(), SVI()
 
-    def fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Fit copies of the model and the backend to X [N, D]; y is ignored."""
-        self._fit_posterior(self._fit_data(X))
+    def _require_targets(self, model: Any) -> None:
+        if target_of(model) is not None:
+            raise ValueError(
+                f"model is {type(model).__name__}, which needs targets. Use DPM() or DDPM(), or else Classifier."
+            )
+
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit copies of the model and the backend to X [N, D] and weights [N] of at least 0; y is ignored."""
+        rows = self._fit_data(X)
+        self._fit_posterior(self._parts(), rows, None, self._weights(sample_weight, rows))
         partition = self.posterior_.partition().cpu().numpy()
         counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
         # a backend may leave components empty, but labels count from 0 without gaps

@@ -6,18 +6,19 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClusterMixin, clone
-from sklearn.utils import Tags
+from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..inference import SVI, Backend, SequencePosterior, structure_of
+from ..inference import SVI, Backend, SequencePosterior
 from ..models import IHMM, StateSpace
+from .parts import copy_of, require_posterior
 
 
 class SequenceClusterer(ClusterMixin, BaseEstimator):
     """States of one sequence or several: their number is found, not given.
 
-    Rows of all sequences are stacked in X, with their `lengths` (as in hmmlearn); a row of NaN is a missing step.
+    Rows of all sequences are stacked in X, with their `lengths` (as in hmmlearn); a row of NaN is a missing step. Steps
+    have no weights.
 
     Parameters
     ----------
@@ -48,10 +49,8 @@ class SequenceClusterer(ClusterMixin, BaseEstimator):
 
     def fit(self, X: ArrayLike, y: Any = None, lengths: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to the steps X [N, D] of sequences; y is ignored."""
-        model = IHMM() if self.model is None else clone(self.model)
-        inference = SVI() if self.inference is None else clone(self.inference)
-        if structure_of(model).posterior is not SequencePosterior:
-            raise ValueError(f"model is {type(model).__name__}; expected IHMM or DIH. Other models have Clusterer.")
+        model, inference = copy_of("model", self.model, IHMM()), copy_of("inference", self.inference, SVI())
+        require_posterior(model, SequencePosterior, "SequenceClusterer", "IHMM or DIH", "Clusterer for other models")
         self.posterior_ = inference.fit(model, self._rows(X, ensure_min_samples=2), lengths=lengths)
         partition = self.posterior_.partition().cpu().numpy()
         counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
@@ -71,11 +70,7 @@ class SequenceClusterer(ClusterMixin, BaseEstimator):
         check_is_fitted(self)
         return self.posterior_.num_components
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
+    # no tag `allow_nan`: that says that any single value may be missing, and here it is the whole row of a step
     def _rows(self, X: ArrayLike, **checks: Any) -> Any:
         # torch shares memory with the array, which it needs to be writable
         options: dict[str, Any] = {"dtype": [np.float64, np.float32], "force_writeable": True}

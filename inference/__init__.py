@@ -1,10 +1,10 @@
 """How posteriors are computed: one backend a class, one posterior a structure."""
 
 from .backend import Backend
+from .checkpoints import CheckpointWarning
 from .engine import Chain, FitInterrupted, Kernel, Schedule, run
 from .files import release as __version__
 from .gibbs import Gibbs
-from .options import require_choice, require_counts, require_numbers
 from .posterior import PartitionPosterior, Posterior, SequencePosterior, Trace
 from .pyro_engines import NUTS, Autoguide
 from .small_variance import SmallVariance
@@ -18,6 +18,7 @@ __all__ = [
     "Autoguide",
     "Backend",
     "Chain",
+    "CheckpointWarning",
     "FitInterrupted",
     "Gibbs",
     "Kernel",
@@ -31,9 +32,6 @@ __all__ = [
     "TruncationWarning",
     "__version__",
     "register_structure",
-    "require_choice",
-    "require_counts",
-    "require_numbers",
     "run",
     "structure_of",
 ]

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
-from ..models.config import Config
+from ..models.config import Config, to_plain
+from ..models.domains import Number, read, shown
 from .engine import Chain, Draw, Kernel, Schedule, run
 from .posterior.base import Posterior
 from .posterior.trace import Trace
 from .protocol import KernelData, Model
 from .structures import lookup, structure_of
+from .weights import CountedRows
 
 
 class KernelModule(Protocol):
@@ -35,6 +37,7 @@ class Backend(Config):
 
     kernels: ClassVar[ChainMap[type[Any], KernelModule]] = ChainMap()  # by data type; a subclass sees its bases' too
     value_name: ClassVar[str] = "value"
+    weighs: ClassVar[bool] = False  # whether its kernels read weights; if not, a row of weight 3 is 3 rows to them
     resumable: ClassVar[bool] = True  # whether a chain is all in its state, so that it can go on from a file
     seed: int
     progress: bool | None
@@ -77,14 +80,21 @@ class Backend(Config):
         """The draws that the posterior keeps, chain by chain."""
         return [chain.draws for chain in chains]
 
-    def check(self) -> None:
-        """Raise ValueError that names an option outside its domain."""
+    def may_grow(self) -> tuple[str, ...]:
+        """Names of the options that a resumed fit may have larger than the fit that wrote its checkpoint."""
+        return ()
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed fit must share: the class and all other options, as plain data."""
+        described: dict[str, Any] = to_plain(self)
+        others = {*self.may_grow(), "progress"}
+        return described | {"params": {key: value for key, value in described["params"].items() if key not in others}}
 
     def admit(self, model: Model) -> None:
-        """Raise unless this backend serves the model and its options are valid."""
-        module = self.module_of(model)
-        self.check()
-        module.check(self, model)
+        """Raise unless this backend serves the model."""
+        if not isinstance(model, Config):
+            raise ValueError(f"model is {shown(model)}; expected an object such as DPM() or InfiniteSVM().")
+        self.module_of(model).check(self, model)
 
     def fit(
         self,
@@ -93,7 +103,9 @@ class Backend(Config):
         y: Any = None,
         *,
         lengths: Any = None,
+        sample_weight: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
         resume: str | os.PathLike[str] | None = None,
     ) -> Any:
         """The posterior of `model` given X [N, D] and targets y [N] or [N, C].
@@ -103,28 +115,44 @@ class Backend(Config):
         model : a model of `regbayes.models`; it is not changed
         X, y : torch tensors (device and dtype are kept) or anything numpy-like
         lengths : rows of each sequence, one after another in X, for the models of sequences; None: one sequence
-        checkpoint : file that the chains are written to, atomically, every 50 steps and at the end
-        resume : a checkpoint to go on from; the result is the same, bit for bit, as that of one long run
+        sample_weight : how many times each row counts [N], at least 0: 0 leaves a row out, which gets its component
+            at the end. Whole numbers alone where single rows are drawn into components (Gibbs, NUTS, Autoguide)
+        checkpoint : file that the chains are written to, whole or not at all: after the first step that ends
+            `checkpoint_every` seconds or more after the last writing, and at the end, also by Ctrl-C
+        checkpoint_every : seconds; 0: after every step
+        resume : a checkpoint to go on from, of the same fit or of a shorter one (see `may_grow`); the result is the
+            same, bit for bit, as that of one long run
 
         Raises
         ------
         NotImplementedError    if this backend has no kernel for the model (names those that have).
         ValueError             on bad data or options, before any work.
         """
-        self.admit(model)
+        backend, every = self.checked(), read("checkpoint_every", checkpoint_every, Number(least=0.0))
+        backend.admit(model)
         if not self.resumable and (checkpoint is not None or resume is not None):
             raise ValueError(
                 f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
             )
-        kernel, model, data, schedule = self.prepare(model, X, y, lengths)
-        if not schedule.repeatable and (checkpoint or resume):
+        rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
+        X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
+        kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
+        if not schedule.repeatable and (checkpoint is not None or resume is not None):
             raise ValueError("A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead.")
-        whose: dict[str, Any] = {"value_name": self.value_name, "seed": self.seed, "progress": self.progress}
-        return self.finish(model, data, replace(schedule, **whose, checkpoint=checkpoint, resume=resume), kernel)
+        whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
+        files: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": every, "resume": resume}
+        schedule = replace(schedule, **whose, **files, backend=backend.identity())
+        posterior = backend.finish(model, data, schedule, kernel)
+        return posterior if rows is None else rows.completed(posterior)
 
-    def prepare(self, model: Model, X: Any, y: Any, lengths: Any) -> tuple[Kernel, Model, KernelData, Schedule]:
-        """The kernel, the resolved model, its data and the schedule of a fit to X [N, D] and y [N]."""
-        resolved, data = model.prepare(X, y, lengths)
+    def prepare(
+        self, model: Model, X: Any, y: Any, lengths: Any, **options: Any
+    ) -> tuple[Kernel, Model, KernelData, Schedule]:
+        """The kernel, the resolved model, its data and the schedule of a fit to X [N, D] and y [N].
+
+        `options` are further arguments of the model's `prepare`: the weights of the rows, if they have any.
+        """
+        resolved, data = model.prepare(X, y, lengths, **options)
         return self.kernel(resolved), resolved, data, self.schedule()
 
     def finish(self, model: Model, data: KernelData, schedule: Schedule, kernel: Kernel) -> Any:

@@ -7,16 +7,12 @@ for bit.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +20,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..models.config import to_plain
-from .files import plain, read_file, write_file
+from .chains import Chain as Chain
+from .checkpoints import Checkpoint, fingerprint, read_chains
+from .interrupts import FitStopped, Interrupts
+from .labels import LabelRows
 from .protocol import KernelData, Model
 from .structures import Draw as Draw
 
@@ -47,7 +46,8 @@ class Kernel:
 
     States are frozen dataclasses of tensors and plain data: all that a chain needs to go on from, so that a checkpoint
     holds it. Randomness comes from `generator` alone; `step` is the number of the sweep, 0-based, warm-up included.
-    `finish` and `warn` are for those who need them.
+    A sweep changes nothing but the generator: Ctrl-C drops an unfinished one. `finish` and `warn` are for those who
+    need them.
     """
 
     state: type[Any]  # the dataclass, by which a checkpoint is read
@@ -57,20 +57,6 @@ class Kernel:
     draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
     finish: Callable[..., Any] = _unchanged  # (state, data, model) -> a chain's last state, completed to be drawn
     warn: Callable[[list[Draw], Any], None] = _nothing  # (all draws kept, model): warns of what they show
-
-
-@dataclass
-class Chain:
-    """What one chain (or restart) has done so far: all that a checkpoint holds."""
-
-    state: Any
-    generator: torch.Generator
-    step: int = 0
-    seconds: float = 0.0
-    values: list[float] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    draws: list[Draw] = field(default_factory=list)
-    finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,53 +71,49 @@ class Schedule:
     seed: int = 0
     progress: bool | None = None  # None: a bar on a terminal only
     checkpoint: str | os.PathLike[str] | None = None
-    checkpoint_every: int = 50
+    checkpoint_every: float = 60.0  # seconds
     resume: str | os.PathLike[str] | None = None
+    backend: Any = None  # options that a resumed fit must share, as plain data
     repeatable: bool = True  # whether a later run sees the same data in the same order
 
 
 def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> list[Chain]:
-    """All chains of a fit, one after another; stops after the sweep in which Ctrl-C was pressed.
+    """All chains of a fit, one after another; Ctrl-C ends them with the last sweep that was finished.
 
     Raises
     ------
     FloatingPointError    if the value of a sweep is not finite (names the sweep and a remedy).
-    ValueError            if `resume` names a file that is broken or of another model or data set, or if there is a
-                          `checkpoint` and the model cannot be written to a file.
+    KeyboardInterrupt     on Ctrl-C before the first chain has a state, and on a second Ctrl-C.
+    ValueError            if `resume` names a file that is broken, or of another or a longer fit, or if there is a
+                          `checkpoint` and the model, or the file, cannot be written.
     """
-    fingerprint = {"model": to_plain(model), "num_data": data.num_data, "seed": schedule.seed}
-    if schedule.checkpoint or schedule.resume:
-        fingerprint = {name: plain(value, name) for name, value in fingerprint.items()}
-    chains = _read_chains(schedule.resume, kernel, data, fingerprint) if schedule.resume else []
+    fit = _Fit(kernel, model, data, schedule)
+    fit.open_files()
     bar = tqdm(
         total=schedule.num_steps * schedule.num_chains,
-        initial=sum(chain.step for chain in chains),
+        initial=sum(chain.step for chain in fit.chains),
         disable=None if schedule.progress is None else not schedule.progress,
         leave=False,
     )
-    with bar, _interrupts() as interrupted:
-        for index in range(schedule.num_chains):
-            if index == len(chains):
-                generator = torch.Generator(data.X.device).manual_seed(schedule.seed + 1_000_003 * index)
-                chains.append(Chain(kernel.init(model, data, generator), generator))
-            chain = chains[index]
-            while chain.step < schedule.num_steps and not chain.finished and not interrupted():
-                _advance(chain, kernel, model, data, schedule)
-                bar.update()
-                bar.set_postfix_str(f"{schedule.value_name} {chain.values[-1]:.6g}", refresh=False)
-                if schedule.checkpoint and chain.step % schedule.checkpoint_every == 0:
-                    _write_chains(schedule.checkpoint, chains, fingerprint)
-            if interrupted():
-                warnings.warn(
-                    f"Interrupted in step {chain.step} of {schedule.num_steps}, chain {index + 1} of "
-                    f"{schedule.num_chains}; returning {_what_there_is(chains, schedule)}.",
-                    FitInterrupted,
-                    stacklevel=4,  # of a call by `Backend.finish`
-                )
-                break
-    if schedule.checkpoint:
-        _write_chains(schedule.checkpoint, chains, fingerprint)
-    return chains
+    with bar, fit.interrupts.caught():
+        try:
+            for index in range(schedule.num_chains):
+                chain = fit.chain(index)
+                while chain.step < schedule.num_steps and not chain.finished:
+                    fit.advance(index)
+                    bar.update()
+                    bar.set_postfix_str(f"{schedule.value_name} {chain.values[-1]:.6g}", refresh=False)
+        except FitStopped:
+            if not fit.chains:
+                raise KeyboardInterrupt from None
+            warnings.warn(
+                f"Interrupted after step {fit.chains[-1].step} of {schedule.num_steps}, chain {len(fit.chains)} of "
+                f"{schedule.num_chains}; returning {_what_there_is(fit.chains, schedule)}.",
+                FitInterrupted,
+                stacklevel=4,  # of a call by `Backend.finish`
+            )
+        fit.write(now=True)
+    return fit.chains
 
 
 def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
@@ -142,78 +124,78 @@ def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
     return "what was drawn so far"
 
 
-def _advance(chain: Chain, kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> None:
-    started = time.perf_counter()
-    chain.state = kernel.sweep(chain.state, data, model, chain.generator, chain.step)
-    value = float(kernel.value(chain.state, data, model))
-    chain.seconds += time.perf_counter() - started
-    if not math.isfinite(value):
-        raise FloatingPointError(
-            f"The {schedule.value_name} is {value} after step {chain.step + 1}. "
-            "Use float64 inputs, standardize X, or take a smaller loss strength."
-        )
-    chain.values.append(value)
-    chain.times.append(chain.seconds)
-    if schedule.keep(chain.step):
-        chain.draws.append(kernel.draw(chain.state, data, model))
-    chain.step += 1
-    chain.finished = schedule.stop(chain)
+class _Fit:
+    """A fit in the middle: its chains, and the steps that `run` takes."""
 
+    def __init__(self, kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> None:
+        self.kernel, self.model, self.data, self.schedule = kernel, model, data, schedule
+        self.chains: list[Chain] = []
+        self.interrupts = Interrupts()
+        self.checkpoint: Checkpoint | None = None
+        self.num_kept = sum(map(schedule.keep, range(schedule.num_steps)))  # draws of each chain
+        self.rows = LabelRows(self.num_kept * schedule.num_chains)
 
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is noted, not raised, so that a sweep ends whole; a second one is raised at once."""
-    noted = False
-
-    def note(number: int, frame: Any) -> None:
-        nonlocal noted
-        if noted:
-            raise KeyboardInterrupt
-        noted = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    previous = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: noted
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def _write_chains(path: str | os.PathLike[str], chains: list[Chain], fingerprint: dict[str, Any]) -> None:
-    written = [
-        {
-            **{item.name: getattr(chain, item.name) for item in dataclasses.fields(chain)},
-            "state": {item.name: getattr(chain.state, item.name) for item in dataclasses.fields(chain.state)},
-            "generator": chain.generator.get_state(),
-        }
-        for chain in chains
-    ]
-    write_file(path, "checkpoint", {"chains": written, "fingerprint": fingerprint})
-
-
-def _read_chains(
-    path: str | os.PathLike[str], kernel: Kernel, data: KernelData, fingerprint: dict[str, Any]
-) -> list[Chain]:
-    content = read_file(path, "checkpoint", data.X.device)
-    for name, value in fingerprint.items():
-        if not _same(content["fingerprint"][name], value):
+    def open_files(self) -> None:
+        """Read the chains to go on from, and see that a checkpoint can be written: before any work."""
+        path, schedule = self.schedule.resume, self.schedule
+        if schedule.checkpoint is None and path is None:
+            return
+        described = {"backend": schedule.backend, "model": to_plain(self.model), "seed": schedule.seed}
+        whose = fingerprint(data=self.data, **described)
+        if schedule.checkpoint is not None:
+            self.checkpoint = Checkpoint(schedule.checkpoint, schedule.checkpoint_every, whose)
+        if path is None:
+            return
+        self.chains = read_chains(path, self.kernel.state, self.data.X.device, whose)
+        done = max((chain.step for chain in self.chains), default=0)
+        if done > schedule.num_steps or len(self.chains) > schedule.num_chains:
             raise ValueError(
-                f"{os.fspath(path)!r} was written by a fit with another {name}. "
-                "Resume with the same model, data and seed."
+                f"{os.fspath(path)!r} has {len(self.chains)} chain(s) of up to {done} steps, more than the "
+                f"{schedule.num_chains} of {schedule.num_steps} that are asked for. Ask for at least as many."
             )
-    chains = []
-    for written in content["chains"]:
-        generator = torch.Generator(data.X.device)
-        generator.set_state(written["generator"].cpu())
-        chains.append(Chain(**{**written, "state": kernel.state(**written["state"]), "generator": generator}))
-    return chains
+        for index, chain in enumerate(self.chains):
+            for place, draw in enumerate(chain.draws):
+                chain.draws[place] = self.rows.keep(draw, index * self.num_kept + place)
 
+    def chain(self, index: int) -> Chain:
+        """A chain, started when its turn comes."""
+        if index == len(self.chains):
+            generator = torch.Generator(self.data.X.device).manual_seed(self.schedule.seed + 1_000_003 * index)
+            with self.interrupts.droppable():
+                chain = Chain(self.kernel.init(self.model, self.data, generator), generator)
+            if self.checkpoint:
+                self.checkpoint.admit(chain)
+            self.chains.append(chain)
+        return self.chains[index]
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return bool(one == other)
+    def advance(self, index: int) -> None:
+        """One sweep of a chain with all that is kept of it; on Ctrl-C the chain is as before it."""
+        chain, schedule, model, data = self.chains[index], self.schedule, self.model, self.data
+        started, before = time.perf_counter(), chain.generator.get_state()
+        try:
+            with self.interrupts.droppable():
+                state = self.kernel.sweep(chain.state, data, model, chain.generator, chain.step)
+                value = float(self.kernel.value(state, data, model))
+                seconds = time.perf_counter() - started
+                drawn = [self.kernel.draw(state, data, model)] if schedule.keep(chain.step) else []
+        except FitStopped:
+            chain.generator.set_state(before)
+            raise
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"The {schedule.value_name} is {value} after step {chain.step + 1}. "
+                "Use float64 inputs, standardize X, or take a smaller loss strength."
+            )
+        row = index * self.num_kept + len(chain.draws)
+        chain.draws += [self.rows.keep(draw, row) for draw in drawn]
+        chain.state, chain.step, chain.seconds = state, chain.step + 1, chain.seconds + seconds
+        chain.values.append(value)
+        chain.times.append(chain.seconds)
+        chain.finished = schedule.stop(chain)
+        self.write()
+        self.interrupts.check()
+
+    def write(self, *, now: bool = False) -> None:
+        """Write the checkpoint, if there is one and it is time to."""
+        if self.checkpoint and self.chains:
+            self.checkpoint.write(self.chains, now=now)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..models.domains import OneOf, read
+
 
 def contingency(one: Tensor, other: Tensor) -> Tensor:
     """Numbers of points [K1, K2] in each pair of blocks of two partitions [N]."""
     rows, columns = int(one.max()) + 1, int(other.max()) + 1
-    return torch.bincount(one * columns + other, minlength=rows * columns).view(rows, columns).double()
+    return torch.bincount(one.long() * columns + other, minlength=rows * columns).view(rows, columns).double()
 
 
 def align(partition: Tensor, reference: Tensor) -> Tensor:
@@ -28,7 +30,7 @@ def align(partition: Tensor, reference: Tensor) -> Tensor:
     label[torch.as_tensor(rows, device=label.device)] = torch.as_tensor(columns, device=label.device)
     spare = label < 0
     label[spare] = table.shape[1] + torch.arange(int(spare.sum()), device=label.device)
-    return label[partition]
+    return label[partition.long()]
 
 
 def pair_f1(found: Tensor, truth: Tensor) -> float:
@@ -52,8 +54,7 @@ def expected_loss(assignments: Tensor, loss: str, most: int = 50) -> Tensor:
     Expectations and candidates are taken over at most `most` draws, evenly spaced; other candidates have loss inf.
     """
     losses = {"vi": _variation_of_information, "binder": _binder}
-    if loss not in losses:
-        raise ValueError(f"loss is {loss!r}; expected one of {', '.join(losses)}.")
+    loss = read("loss", loss, OneOf(*losses))
     chosen = torch.linspace(0, len(assignments) - 1, min(most, len(assignments))).round().long().tolist()
     result = torch.full((len(assignments),), torch.inf, dtype=torch.float64)
     for candidate in chosen:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pyro
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..models.data import Data
 from ..models.distributions.sampling import draw_categorical, uniforms
+from ..models.domains import Count, Natural, OneOf, Positive, Seed
 from ..models.likelihoods import ExponentialFamily
 from ..models.mixture import Mixture
 from ..models.priors import Hyper
@@ -32,11 +33,11 @@ from .collectives import own_stream
 from .engine import Chain, Draw, Kernel, Schedule
 from .gibbs import partition
 from .gibbs.state import PartitionState
-from .options import require_choice, require_counts, require_numbers
 from .seeding import far_apart
 from .truncation import warn_if_full
 
 Latents = dict[str, Tensor]
+GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,15 @@ class NUTS(Backend):
     progress : whether to show a bar; None: on a terminal only
     """
 
-    num_samples: int = 200
-    num_warmup: int = 200
-    num_chains: int = 1
-    max_tree_depth: int = 8
-    seed: int = 0
+    num_samples: Count = 200
+    num_warmup: Natural = 200
+    num_chains: Count = 1
+    max_tree_depth: Count = 8
+    seed: Seed = 0
     progress: bool | None = None
 
     value_name: ClassVar[str] = "log joint"
     resumable: ClassVar[bool] = False  # the adaptation lives in Pyro's objects
-
-    def check(self) -> None:
-        require_counts(self, num_samples=1, num_warmup=0, num_chains=1, max_tree_depth=1, seed=0)
 
     def schedule(self) -> Schedule:
         return Schedule(
@@ -104,7 +102,7 @@ class _NUTSChain:
             self.nuts.setup(self.backend.num_warmup, data)
         self.unconstrained = self.nuts.initial_params
         _require_sites(self.unconstrained, latents)
-        return _with_assignments(latents, -torch.inf, model, data, generator)
+        return with_assignments(latents, -torch.inf, model, data, generator)
 
     def sweep(
         self, state: EngineState, data: Data, model: Mixture, generator: torch.Generator, step: int
@@ -114,7 +112,7 @@ class _NUTSChain:
         transforms = self.nuts.transforms
         latents = {name: transforms[name].inv(value).detach() for name, value in self.unconstrained.items()}
         value = -float(self.nuts.potential_fn(self.unconstrained))
-        return _with_assignments(latents, value, model, data, generator)
+        return with_assignments(latents, value, model, data, generator)
 
 
 @dataclass(eq=False)
@@ -133,20 +131,15 @@ class Autoguide(Backend):
     progress : whether to show a bar; None: on a terminal only
     """
 
-    guide: str = "AutoNormal"
-    num_steps: int = 1000
-    learning_rate: float = 0.02
-    num_samples: int = 100
-    seed: int = 0
+    guide: Annotated[str, OneOf(*GUIDES)] = "AutoNormal"
+    num_steps: Count = 1000
+    learning_rate: Positive = 0.02
+    num_samples: Count = 100
+    seed: Seed = 0
     progress: bool | None = None
 
     value_name: ClassVar[str] = "ELBO estimate"
     resumable: ClassVar[bool] = False  # the guide and its optimizer live in Pyro's objects
-
-    def check(self) -> None:
-        require_counts(self, num_steps=1, num_samples=1, seed=0)
-        require_choice(self, "guide", _GUIDES)
-        require_numbers(self, "learning_rate")
 
     def schedule(self) -> Schedule:
         return Schedule(self.num_steps)
@@ -189,7 +182,7 @@ class _GuideChain:
         """A draw from the guide, and of the assignments given it."""
         with self._scope(), torch.no_grad():
             latents = self.guide(data)
-        return _draw(_with_assignments(latents, 0.0, model, data, self.generator), data, model)
+        return _draw(with_assignments(latents, 0.0, model, data, self.generator), data, model)
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
@@ -219,7 +212,7 @@ def _require_sites(found: Latents, known: Latents) -> None:
         )
 
 
-def _with_assignments(
+def with_assignments(
     latents: Latents, value: float, model: Mixture, data: Data, generator: torch.Generator
 ) -> EngineState:
     """The state at these latents, its assignments drawn given them."""
@@ -278,8 +271,6 @@ def _seeded(generator: torch.Generator) -> Iterator[None]:
             torch.cuda.default_generators[device.index or 0].manual_seed(seed)
         yield
 
-
-_GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
 
 NUTS.register(Data, SimpleNamespace(kernel=_nuts_kernel, check=_any))
 Autoguide.register(Data, SimpleNamespace(kernel=_guide_kernel, check=_any))

@@ -5,6 +5,7 @@ Whatever is refused raises a ValueError that names what was found, what is accep
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from .domains import LARGEST, shown
 from .sparse import Rows, SparseRows, first_entry
 
 
@@ -27,12 +29,10 @@ def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, l
     min_rows : the fewest rows accepted
     like : a tensor of the fitted model; a *tensor* X must match its device and dtype, other input is converted
     """
-    return _admit(_read(X), isinstance(X, Tensor | SparseRows), num_features, min_rows, like)
+    return _admit(read_rows(X), isinstance(X, Tensor | SparseRows), num_features, min_rows, like)
 
 
 def _admit(X: Rows, given_tensor: bool, num_features: int | None, min_rows: int, like: Tensor | None) -> Rows:
-    if X.dtype.is_complex:
-        raise ValueError("X has complex values. Complex data not supported: pass real numbers.")
     if not X.dtype.is_floating_point:
         X = X.to(torch.get_default_dtype() if given_tensor else torch.float64)
     if like is not None:
@@ -53,21 +53,78 @@ def _admit(X: Rows, given_tensor: bool, num_features: int | None, min_rows: int,
         raise ValueError(
             f"X has {X.shape[1]} features, but the model was fitted with {num_features} features as input."
         )
-    if found := first_entry(X, lambda x: ~torch.isfinite(x)):
-        value, row, column = found
+    _require_finite(X, to_fit=like is None)
+    return X if like is None else _within_reach(X)
+
+
+def _require_finite(X: Rows, *, to_fit: bool) -> None:
+    """ValueError on NaN and inf and, in rows to fit, on numbers whose squares would overflow."""
+    limit = _largest(X) if to_fit else torch.finfo(X.dtype).max
+    if not (found := first_entry(X, lambda x: ~(x.abs() <= limit))):
+        return
+    value, row, column = found
+    if math.isfinite(value):
         raise ValueError(
-            f"Input X contains NaN or inf: the first one, {value}, is in row {row}, column {column}. "
-            "Drop or impute such rows."
+            f"X has the value {value:g} in row {row}, column {column}; expected at most {limit:g}. Scale X down."
         )
-    return X
+    raise ValueError(
+        f"Input X contains NaN or inf: the first one, {value}, is in row {row}, column {column}. "
+        "Drop or impute such rows."
+    )
+
+
+def _within_reach(X: Rows) -> Rows:
+    """Rows [N, D], those with entries too large drawn in towards 0: the component that is nearest stays the same."""
+    if isinstance(X, SparseRows) or not len(X):
+        return X
+    size, limit = X.abs().amax(1, keepdim=True), _largest(X)
+    return X if (size <= limit).all() else torch.where(size > limit, X / size * limit, X)
+
+
+def _largest(X: Rows) -> float:
+    """The size of numbers whose fourth powers are numbers as well."""
+    return float(torch.finfo(X.dtype).max ** 0.25)
 
 
 def _as_tensor(name: str, values: Any, hint: str = "") -> Tensor:
+    """Real numbers of any shape [...], in a dtype that torch computes with."""
     if isinstance(values, Tensor):
-        return values
+        _require_readable(name, values)
+        if values.layout != torch.strided:
+            raise ValueError(f"{name} is sparse; expected a dense Tensor: pass {name}.to_dense().")
+        numbers = values.detach()
+    else:
+        numbers = torch.as_tensor(_as_array(name, values, hint))
+    if numbers.is_complex():
+        raise ValueError(f"{name} has complex values. Complex data not supported: pass real numbers.")
+    return numbers
+
+
+def _require_readable(name: str, values: Tensor) -> None:
+    if values.is_meta:
+        raise ValueError(f"{name} is on the meta device, which holds no numbers. Pass a Tensor on a CPU or a GPU.")
+    if values.dtype in {torch.float16, torch.bfloat16} or values.is_quantized:
+        raise ValueError(
+            f"{name} has dtype {values.dtype}; accepted are float32, float64 and integers: {name}.float()."
+        )
+
+
+def _as_array(name: str, values: Any, hint: str) -> np.ndarray:
+    """Numbers in memory of our own order, wide enough and writable, as torch needs them."""
+    if (masked := isinstance(values, np.ma.MaskedArray)) and values.mask.any():
+        raise ValueError(f"{name} has masked entries, which would count. Fill them, or drop their rows.")
     try:
-        return torch.as_tensor(np.require(values, requirements=("C", "W")))
-    except (TypeError, ValueError) as error:
+        array = np.require(getattr(values, "data", values) if masked else values, requirements=("C", "W"))
+        if array.dtype.kind == "O" or array.dtype in (np.float16, np.longdouble):
+            return array.astype(np.float64)
+        if array.dtype.kind == "u" and array.dtype != np.uint8:
+            if array.size and int(array.max()) > np.iinfo(np.int64).max:
+                raise ValueError("its integers are beyond 64 bits")
+            return array.astype(np.int64)
+        if array.dtype.kind not in "biufc":
+            raise TypeError(f"its type is {array.dtype}")
+        return array
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name} cannot be read as an array of numbers: {error}.{hint}") from None
 
 
@@ -77,17 +134,30 @@ def _is_sparse(X: Any) -> bool:
     return isinstance(X, SparseRows) or scipy.sparse.issparse(X)
 
 
-def _read(X: Any) -> Rows:
+def read_rows(X: Any) -> Rows:
     """X [N, D] of any dtype, as a tensor or as sparse rows."""
     if isinstance(X, Tensor) and X.layout not in {torch.strided, torch.sparse_csr, torch.sparse_coo}:
         raise ValueError(f"X has layout {X.layout}; accepted are CSR and COO. Convert X with X.to_sparse_csr().")
-    X = X if _is_sparse(X) else _as_tensor("X", X)
+    X = _as_sparse(X) if _is_sparse(X) else _as_tensor("X", X)
     if X.ndim != 2:
         raise ValueError(
             f"X has shape {tuple(X.shape)}; expected [N, D]. Reshape your data: X.reshape(-1, 1) for a single feature, "
             "X.reshape(1, -1) for a single row."
         )
     return SparseRows.of(X) if _is_sparse(X) else X
+
+
+def _as_sparse(X: Any) -> Any:
+    """A sparse matrix [N, D] with numbers that torch computes with."""
+    if isinstance(X, Tensor):
+        _require_readable("X", X)
+    elif not isinstance(X, SparseRows):
+        if X.dtype.kind not in "biuf":
+            raise ValueError(f"X has values of type {X.dtype}; pass real numbers.")
+        return X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
+    if X.dtype.is_complex:
+        raise ValueError("X has complex values. Complex data not supported: pass real numbers.")
+    return X
 
 
 def as_sequences(
@@ -105,7 +175,7 @@ def as_sequences(
     """
     if _is_sparse(X):
         raise ValueError("X is sparse; models of sequences need dense rows: pass X.toarray().")
-    rows = _read(X)
+    rows = read_rows(X)
     missing = rows.isnan()
     observed = ~missing.all(1)
     if partly := torch.nonzero(missing.any(1) & observed).flatten().tolist():
@@ -121,8 +191,9 @@ def as_sequences(
     if lengths is None:
         return rows, [len(rows)], observed
     sizes = _as_tensor("lengths", lengths)
-    if sizes.ndim != 1 or sizes.is_floating_point() or not len(sizes) or bool((sizes < 1).any()):
-        raise ValueError(f"lengths is {lengths!r}; expected whole numbers of at least 1, one for each sequence.")
+    whole = not sizes.is_floating_point() and sizes.dtype != torch.bool
+    if sizes.ndim != 1 or not whole or not len(sizes) or bool((sizes < 1).any()):
+        raise ValueError(f"lengths is {shown(lengths)}; expected whole numbers of at least 1, one for each sequence.")
     if int(sizes.sum()) != len(rows):
         raise ValueError(f"lengths add up to {int(sizes.sum())}, but X has {len(rows)} rows.")
     return rows, sizes.tolist(), observed
@@ -134,7 +205,7 @@ def as_labels(y: Any, X: Rows, classes: Tensor | None) -> tuple[Tensor, Tensor]:
     NaN is a missing label, and so is -1 unless it is a class: one of `classes`, or with +1 the only label. Its index
     is -1.
     """
-    y = _as_vector(y, X)
+    y = as_vector(y, X)
     known = ~y.isnan()
     if y.is_floating_point():
         y = torch.where(known, y, 0)
@@ -142,6 +213,10 @@ def as_labels(y: Any, X: Rows, classes: Tensor | None) -> tuple[Tensor, Tensor]:
             raise ValueError(
                 f"Unknown label type: y has the value {y[y != y.round()][0].item()}; classes must be integers. "
                 "For real targets use a regression loss such as EpsilonInsensitive."
+            )
+        if (y.abs() > 2**53).any():
+            raise ValueError(
+                f"y has the label {y[y.abs().argmax()].item():g}; expected integers of at most 2^53 in size."
             )
     y = y.long()
     if classes is None:
@@ -163,10 +238,33 @@ def as_labels(y: Any, X: Rows, classes: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def as_targets(y: Any, X: Rows, *, min_known: int = 1) -> Tensor:
     """Finite real targets y [N] in the dtype of X; NaN is a missing target, and `min_known` must be known."""
-    y = _as_vector(y, X).to(X.dtype)
+    y = as_vector(y, X).to(X.dtype)
+    if (wrong := y.abs() > _largest(X)).any():
+        raise ValueError(f"y has the value {y[wrong][0].item():g}, whose square overflows. Scale y down.")
     if int((~y.isnan()).sum()) < min_known:
         raise ValueError("y has no target that is not NaN. Give some, or fit a model without targets.")
     return y
+
+
+def as_weights(weights: Any, X: Rows) -> Tensor:
+    """How many times each row of X counts, [N] in double precision: finite, at least 0, and not all 0."""
+    found = _as_tensor("sample_weight", weights)
+    if found.shape != (len(X),) or found.is_complex():
+        raise ValueError(
+            f"sample_weight has shape {tuple(found.shape)} and dtype {found.dtype}; expected [{len(X)}], one real "
+            "number for each row of X."
+        )
+    found = found.to(X.device, torch.float64)
+    wrong = torch.nonzero(~((found >= 0) & (found <= LARGEST))).flatten()
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(
+            f"sample_weight is {float(found[row])} in row {row}; expected finite numbers from 0, which leaves the row "
+            f"out, to {LARGEST:g}."
+        )
+    if not found.any():
+        raise ValueError("sample_weight is zero in all rows. Give some rows a positive weight, or leave it out.")
+    return found
 
 
 def like(result: Tensor, given: Any) -> Any:
@@ -174,7 +272,8 @@ def like(result: Tensor, given: Any) -> Any:
     return result if isinstance(given, Tensor | SparseRows) else result.detach().cpu().numpy()
 
 
-def _as_vector(y: Any, X: Rows) -> Tensor:
+def as_vector(y: Any, X: Rows) -> Tensor:
+    """Targets y [N] of any dtype, one for each row of X; finite, or NaN where missing."""
     given_tensor = isinstance(y, Tensor)
     y = _as_tensor("y", y, " Use an estimator for text labels.")
     if y.ndim != 1 or len(y) != len(X):

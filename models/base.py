@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import pyro
@@ -11,9 +10,7 @@ import torch
 from torch import Tensor
 
 from .arrays import as_features
-from .checks import require_number
-from .config import Config
-from .likelihoods import Likelihood
+from .config import Config, resolved
 from .losses import Hinge, Loss
 
 
@@ -25,12 +22,10 @@ class Model(Config):
     Attributes
     ----------
     data_type : class of what the kernels see of a data set; it says which kernels and which posterior serve the model
-    prior_type : class of the priors that the program takes
     repels : whether every hyperplane sees every point (see `Hyperplanes`), or only those of its own component
     """
 
     data_type: ClassVar[type]
-    prior_type: ClassVar[Any]
     repels: ClassVar[bool] = False
 
     likelihood: Any  # a `Likelihood`; our own kernels take an `ExponentialFamily` alone
@@ -43,28 +38,15 @@ class Model(Config):
     weight_scale: float = 1.0
     classes: Tensor | None = None
 
-    def check(self) -> None:
-        """Raise ValueError that names an argument of the model or of one of its parts outside its domain."""
-        if not isinstance(self.prior, self.prior_type):
-            raise ValueError(f"prior is {self.prior!r}; {type(self).__name__} needs a {self.prior_type.__name__}.")
-        for name, kind in (("likelihood", Likelihood), ("loss", Loss)):
-            if not isinstance(value := getattr(self, name), kind):
-                raise ValueError(f"{name} is {value!r}; expected a {kind.__name__}, such as {_SUCH[name]}.")
-        self.prior.check()
-        self.loss.check()
-        require_number("weight_scale", self.weight_scale)
-        if not isinstance(self.truncation, Integral) or self.truncation < 2:
-            raise ValueError(f"truncation is {self.truncation!r}; it must be an integer of at least 2.")
-
-    def resolve(self, X: Any, y: Any = None) -> Self:
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """A copy with all data-dependent defaults set from X [N, D] and y [N]; checks arguments and data.
 
-        Resolving a resolved model changes nothing.
+        A row counts `weights` [N] times, None: once. Resolving a resolved model changes nothing.
         """
-        X = as_features(X, num_features=self.num_features)
-        self.check()
-        self.likelihood.admit(X)
-        return self.replace(likelihood=self.likelihood.resolve(X), num_features=X.shape[1])
+        model = self.checked()
+        X = as_features(X, num_features=model.num_features)
+        model.likelihood.admit(X)
+        return model.replace(likelihood=resolved(model.likelihood, X, weights), num_features=X.shape[1])
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Any]:
         """The resolved model and the kernels' view of what a user passes to `fit`."""
@@ -93,6 +75,3 @@ class Model(Config):
             scale = features.new_full((features.shape[1], targets.shape[1]), self.weight_scale)
             weights = pyro.sample("weights", dist.Normal(torch.zeros_like(scale), scale).to_event(2))
         return parameters, weights
-
-
-_SUCH = {"likelihood": "DiagonalGaussian()", "loss": "Hinge()"}

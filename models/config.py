@@ -8,7 +8,14 @@ scikit-learn's convention, nested names included (`model__loss__strength`), so t
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
 from typing import Any, Self
+
+from .domains import Domain, Flag, Number, Whole, read, shown
 
 
 class Config:
@@ -48,31 +55,136 @@ class Config:
         """A copy with some arguments changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
+    def checked(self, name: str = "") -> Self:
+        """A copy with every argument in its domain (see `domains`), numpy's scalars as Python's; the parts' too.
+
+        `name` goes before the names of arguments in messages, as `loss__` of a model's loss. A class whose arguments
+        depend on one another overrides this method.
+
+        Raises
+        ------
+        ValueError    naming the argument, what was found, and what is accepted.
+        """
+        cls: Any = type(self)
+        return self.replace(
+            **{
+                field.name: _checked(f"{name}{field.name}", getattr(self, field.name), field, _domains(cls))
+                for field in dataclasses.fields(cls)
+            }
+        )
+
+
+def resolved(part: Any, X: Any, weights: Any = None) -> Any:
+    """A part of a model with its defaults from the rows of X [N, D], each counted `weights` [N] times; None: once.
+
+    Raises
+    ------
+    ValueError    if there are weights and the `resolve` of the part, a user's own, takes none.
+    """
+    if weights is None:
+        return part.resolve(X)
+    if "weights" not in inspect.signature(part.resolve).parameters:
+        raise ValueError(
+            f"sample_weight is given, but {type(part).__name__}.resolve takes no weights. Give it an argument "
+            "weights=None, or leave sample_weight out."
+        )
+    return part.resolve(X, weights=weights)
+
+
+def class_name(cls: type) -> str:
+    """The name of a class with that of its module, by which files know it."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
 
 def to_plain(value: Any) -> Any:
-    """Tensors and plain data that describe a configuration, for `torch.save`."""
+    """What describes a configuration, for `torch.save`: its class and arguments; so too in lists, tuples and dicts."""
     if isinstance(value, Config):
         params = {name: to_plain(inner) for name, inner in value.get_params(deep=False).items()}
-        return {"class": type(value).__name__, "params": params}
-    return value
+        return {"class": class_name(type(value)), "params": params}
+    if isinstance(value, dict):
+        if value.keys() == _DESCRIPTION:
+            raise ValueError("A dict of 'class' and 'params' alone cannot be kept: it would be read as a class.")
+        return {key: to_plain(inner) for key, inner in value.items()}
+    return _each(value, to_plain)
 
 
 def from_plain(value: Any) -> Any:
     """The configuration that `to_plain` described; its class must have been imported.
 
+    A class goes by its name and that of its module; a name without a module is that of any class.
+
     Raises
     ------
-    ValueError    if no imported configuration class has the stored name.
+    ValueError    if no imported configuration class has the stored name, or if it takes other arguments.
     """
-    if not (isinstance(value, dict) and set(value) == {"class", "params"}):
-        return value
-    known = {cls.__name__: cls for cls in _subclasses(Config)}
-    if value["class"] not in known:
+    if not isinstance(value, dict):
+        return _each(value, from_plain)
+    if value.keys() != _DESCRIPTION:
+        return {key: from_plain(inner) for key, inner in value.items()}
+    name, params = str(value["class"]), from_plain(value["params"])
+    # the last one: a cell of a notebook that runs again defines its class anew
+    known = {label: cls for cls in _subclasses(Config) for label in (class_name(cls), cls.__name__)}
+    if name not in known:
         raise ValueError(
-            f"The file needs the class {value['class']!r}, which is not imported. "
+            f"The file needs the class {name!r}, which is not imported. "
             "Import the module that defines it, then load again."
         )
-    return known[value["class"]](**{name: from_plain(inner) for name, inner in value["params"].items()})
+    try:
+        found: Config = known[name](**params)
+    except TypeError as error:
+        raise ValueError(f"The file has other arguments for {name!r} than the class takes: {error}.") from None
+    return found
+
+
+def _each(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The function of every item of a list or tuple; anything else as it is."""
+    if isinstance(value, list | tuple):
+        items = [function(inner) for inner in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
+def _checked(name: str, value: Any, field: dataclasses.Field[Any], domains: dict[str, Any]) -> Any:
+    """One argument, read by its domain."""
+    domain, optional = domains.get(field.name, (None, True))
+    optional = optional or field.default is None
+    kind: Any = domain if isinstance(domain, type) else getattr(domain, "kind", () if domain else Config)
+    if value is None and optional:
+        return None
+    if isinstance(value, kind):
+        return value.checked(f"{name}__")
+    if isinstance(domain, type) or (isinstance(value, type) and issubclass(value, Config)):
+        whose = f" of class {kind.__name__}" if isinstance(domain, type) else ""
+        default = field.default_factory
+        such = "" if default is dataclasses.MISSING else f", such as {type(default()).__name__}()"
+        raise ValueError(f"{name} is {shown(value)}; expected an object{whose}{such}.")
+    return value if domain is None else read(name, value, domain, optional=optional)
+
+
+@functools.cache
+def _domains(cls: type) -> dict[str, tuple[Any, bool]]:
+    """Of each field of a class its domain, a class of configurations or None, and whether it may be None."""
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError:  # a class of a user, with annotations that only a type checker can read
+        return {}
+    return {field.name: _domain(hints[field.name]) for field in dataclasses.fields(cls)}
+
+
+def _domain(hint: Any) -> tuple[Domain | type[Config] | None, bool]:
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return _domain(kinds[0])[0] if len(kinds) == 1 else None, len(kinds) < len(typing.get_args(hint))
+    if typing.get_origin(hint) is typing.Annotated:
+        found = next((part for part in hint.__metadata__ if hasattr(part, "read")), None)
+        return found, False
+    if hint in _SIMPLE:
+        return _SIMPLE[hint], False
+    return hint if isinstance(hint, type) and issubclass(hint, Config) else None, hint is Any
+
+
+_DESCRIPTION = {"class", "params"}
+_SIMPLE: dict[Any, Domain] = {bool: Flag(), float: Number(), int: Whole(-(2**31))}
 
 
 def _subclasses(cls: type) -> list[type]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .sparse import Rows, SparseRows
+from .sums import all_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +19,25 @@ class Data:
     X: Rows  # [N, D], dense or sparse
     features: Tensor  # [N, P]
     targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
+    weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
 
     @property
     def num_data(self) -> int:
         """N."""
         return self.X.shape[0]
+
+    @cached_property
+    def total_weight(self) -> float:
+        """R = sum_n r_n, by which weights take the place of N."""
+        if self.weights is None:
+            return self.num_data
+        return float(all_sum(self.weights.sum(dtype=torch.float64)))
+
+    def counted(self, values: Tensor) -> Tensor:
+        """What belongs to the points, [N, ...], times their weights."""
+        if self.weights is None:
+            return values
+        return values * self.weights.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
 
     @cached_property
     def nonzeros(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -32,10 +47,15 @@ class Data:
 
     def rows(self, index: Tensor | slice) -> Data:
         """The data of some rows, from their indices [M]."""
-        return Data(self.X[index], self.features[index], self.targets[index])
+        weights = None if self.weights is None else self.weights[index]
+        return Data(self.X[index], self.features[index], self.targets[index], weights)
+
+    def without_features(self) -> Data:
+        """The data that a model without hyperplanes sees."""
+        return Data(self.X, self.features[:, :0], self.targets[:, :0], self.weights)
 
     def double(self) -> Data:
         """The same in double precision."""
         if self.X.dtype == torch.float64:
             return self
-        return Data(self.X.double(), self.features.double(), self.targets.double())
+        return Data(self.X.double(), self.features.double(), self.targets.double(), self.weights)

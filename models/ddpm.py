@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .domains import Count, Positive, Truncation
 from .dpm import DPM
-from .feature_maps import FeatureMap, PrincipalDirections
+from .feature_maps import AnyFeatureMap, PrincipalDirections
 from .hyperplanes import Hyperplanes
 from .likelihoods import DiagonalGaussian, Likelihood
 from .losses import Hinge, Loss
@@ -42,10 +43,10 @@ class DDPM(Hyperplanes, Mixture):
     likelihood: Likelihood = field(default_factory=DiagonalGaussian)
     loss: Loss = field(default_factory=Hinge)
     prior: PartitionPrior = field(default_factory=DirichletProcess)
-    feature_map: FeatureMap = field(default_factory=PrincipalDirections)
-    weight_scale: float = 1.0
-    truncation: int = 20
-    num_features: int | None = None
+    feature_map: AnyFeatureMap = field(default_factory=PrincipalDirections)
+    weight_scale: Positive = 1.0
+    truncation: Truncation = 20
+    num_features: Count | None = None
 
     def without_hyperplanes(self) -> DPM:
         """The mixture that is left for nu -> 0."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .feature_maps import FeatureMap, PrincipalDirections
+from .domains import Count, Positive, Truncation
+from .feature_maps import AnyFeatureMap, PrincipalDirections
 from .hyperplanes import Hyperplanes
 from .ihmm import IHMM
 from .likelihoods import DiagonalGaussian, Likelihood
@@ -32,10 +33,10 @@ class DIH(Hyperplanes, StateSpace):
     likelihood: Likelihood = field(default_factory=DiagonalGaussian)
     loss: Loss = field(default_factory=Hinge)
     prior: HierarchicalDirichletProcess = field(default_factory=HierarchicalDirichletProcess)
-    feature_map: FeatureMap = field(default_factory=PrincipalDirections)
-    weight_scale: float = 1.0
-    truncation: int = 20
-    num_features: int | None = None
+    feature_map: AnyFeatureMap = field(default_factory=PrincipalDirections)
+    weight_scale: Positive = 1.0
+    truncation: Truncation = 20
+    num_features: Count | None = None
 
     def without_hyperplanes(self) -> IHMM:
         """The model that is left for nu -> 0."""

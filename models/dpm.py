@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .domains import Count, Truncation
 from .likelihoods import DiagonalGaussian, Likelihood
 from .mixture import Mixture
 from .priors import DirichletProcess, PartitionPrior
@@ -29,5 +30,5 @@ class DPM(Mixture):
 
     likelihood: Likelihood = field(default_factory=DiagonalGaussian)
     prior: PartitionPrior = field(default_factory=DirichletProcess)
-    truncation: int = 20
-    num_features: int | None = None
+    truncation: Truncation = 20
+    num_features: Count | None = None

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from .arrays import as_features
-from .feature_maps import FeatureMap, as_feature_map
+from .config import resolved
+from .feature_maps import FeatureMap
 from .losses.base import Loss
 
 
@@ -28,16 +29,16 @@ class Hyperplanes:
     weight_scale: float
     feature_map: FeatureMap
 
-    def resolve(self, X: Any, y: Any = None) -> Self:
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """As `Model.resolve`, and the feature map with what it takes from X [N, D]."""
-        resolved: Any = super().resolve(X, y)  # type: ignore[misc]
-        if not self.loss.binary:
+        model: Any = super().resolve(X, y, weights)  # type: ignore[misc]
+        if not model.loss.binary:
             raise ValueError(f"loss is {self.loss!r}; a hyperplane needs a binary loss such as Hinge() or Logistic().")
-        return resolved.replace(feature_map=as_feature_map(self.feature_map).resolve(as_features(X)))
+        return model.replace(feature_map=resolved(model.feature_map, as_features(X), weights))
 
     def features(self, X: Any) -> Tensor:
         """What the hyperplanes see [N, P] of the rows of X [N, D]."""
-        return as_feature_map(self.feature_map)(X)
+        return self.feature_map(X)
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
         """+1 [N, 1]: the side of its own component's hyperplane that a point should be on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .domains import Count, Truncation
 from .likelihoods import DiagonalGaussian, Likelihood
 from .priors import HierarchicalDirichletProcess
 from .sequence import StateSpace
@@ -29,5 +30,5 @@ class IHMM(StateSpace):
 
     likelihood: Likelihood = field(default_factory=DiagonalGaussian)
     prior: HierarchicalDirichletProcess = field(default_factory=HierarchicalDirichletProcess)
-    truncation: int = 20
-    num_features: int | None = None
+    truncation: Truncation = 20
+    num_features: Count | None = None

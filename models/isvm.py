@@ -10,17 +10,34 @@ The factors phi are not normalized over y (math/dp-mixtures, section 4); of a ro
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
 
 from .arrays import as_features, as_labels, as_targets
-from .feature_maps import FeatureMap, Standardized, as_feature_map
+from .config import resolved
+from .domains import Count, Positive, Truncation
+from .feature_maps import AnyFeatureMap, Standardized
 from .likelihoods import DiagonalGaussian, Likelihood
 from .losses import Hinge, Loss, Masked, OneVsRest
 from .mixture import Mixture
 from .priors import DirichletProcess, PartitionPrior
+
+
+class Classes:
+    """The domain of given class labels."""
+
+    words = "sorted integer labels [L] of at least two classes"
+
+    def read(self, value: Any) -> Tensor:
+        """The labels [L]; ValueError or TypeError if they are no such labels."""
+        labels = torch.as_tensor(value)
+        if labels.ndim != 1 or len(labels) < 2 or labels.is_floating_point() or labels.is_complex():
+            raise ValueError
+        if not (labels.diff() > 0).all():
+            raise ValueError
+        return labels
 
 
 @dataclass(eq=False)
@@ -56,31 +73,30 @@ class InfiniteSVM(Mixture):
     likelihood: Likelihood = field(default_factory=DiagonalGaussian)
     loss: Loss = field(default_factory=Hinge)
     prior: PartitionPrior = field(default_factory=DirichletProcess)
-    feature_map: FeatureMap = field(default_factory=Standardized)
-    weight_scale: float = 1.0
-    truncation: int = 20
-    classes: Tensor | None = None
-    num_features: int | None = None
+    feature_map: AnyFeatureMap = field(default_factory=Standardized)
+    weight_scale: Positive = 1.0
+    truncation: Truncation = 20
+    classes: Annotated[Tensor, Classes()] | None = None
+    num_features: Count | None = None
 
-    def resolve(self, X: Any, y: Any = None) -> Self:
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         if y is None:
             raise ValueError("InfiniteSVM needs targets: requires y to be passed, but the target y is None.")
-        X, resolved = as_features(X), super().resolve(X)
-        loss, classes = self.loss, None
+        X, model = as_features(X), super().resolve(X, weights=weights)
+        loss, classes = model.loss, None
         if loss.target == "real":
             as_targets(y, X)
         else:
-            _, classes = as_labels(y, X, self.classes)
+            _, classes = as_labels(y, X, model.classes)
             if len(classes) > 2 and loss.binary:
                 loss = OneVsRest(loss)
-        feature_map = as_feature_map(self.feature_map).resolve(X)
-        resolved = resolved.replace(loss=loss, feature_map=feature_map, classes=classes)
-        if not isinstance(loss, Masked) and resolved.targets(X, y).isnan().any():
-            resolved = resolved.replace(loss=Masked(loss))
-        return resolved
+        model = model.replace(loss=loss, feature_map=resolved(model.feature_map, X, weights), classes=classes)
+        if not isinstance(loss, Masked) and model.targets(X, y).isnan().any():
+            model = model.replace(loss=Masked(loss))
+        return model
 
     def features(self, X: Any) -> Tensor:
-        return as_feature_map(self.feature_map)(X)
+        return self.feature_map(X)
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
         if self.loss.target == "real":

@@ -22,21 +22,22 @@ class Mixture(Model):
     """
 
     data_type: ClassVar[type] = Data
-    prior_type: ClassVar[type] = PartitionPrior
 
     prior: PartitionPrior
 
-    def data(self, X: Any, y: Any = None) -> Data:
-        """The kernels' view of X [N, D] and y [N]."""
-        return Data(X, self.features(X), self.targets(X, y))
+    def data(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Data:
+        """The kernels' view of X [N, D] and y [N], each row counted `weights` [N] times; None: once."""
+        return Data(X, self.features(X), self.targets(X, y), weights)
 
-    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Data]:
-        """The resolved model and the kernels' view of what a user passes to `fit`."""
+    def prepare(
+        self, X: Any, y: Any = None, lengths: Any = None, *, weights: Tensor | None = None
+    ) -> tuple[Self, Data]:
+        """The resolved model and the kernels' view of what a user passes to `fit`; weights [N] as in `Data`."""
         if lengths is not None:
             raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
         X = as_features(X, min_rows=2)
-        model = self.resolve(X, y)
-        return model, model.data(X, y)
+        model = self.resolve(X, y, weights)
+        return model, model.data(X, y, weights)
 
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
         """log phi(y | f) [...] of scores [..., C]: the terms of all classes together."""

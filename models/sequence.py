@@ -64,7 +64,6 @@ class StateSpace(Model):
     """
 
     data_type: ClassVar[type] = Sequences
-    prior_type: ClassVar[type] = HierarchicalDirichletProcess
 
     prior: HierarchicalDirichletProcess
 
@@ -79,8 +78,9 @@ class StateSpace(Model):
         """The resolved model and the kernels' view of what a user passes to `fit`."""
         if y is not None:
             raise ValueError(f"{type(self).__name__} finds states without labels: leave y out.")
-        rows, _, observed = as_sequences(X, lengths, num_features=self.num_features, min_rows=2)
-        model = self.resolve(rows[observed])
+        model = self.checked()
+        rows, _, observed = as_sequences(X, lengths, num_features=model.num_features, min_rows=2)
+        model = model.resolve(rows[observed])
         return model, model.data(X, lengths)
 
     def __call__(self, X: Any, lengths: Any = None) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..inference import PartitionPosterior
 from ..models import Standardized
-from .axes import COLORS, axes_or_new, color_of
+from .axes import COLORS, as_groups, as_points, axes_or_new, color_of, require_posterior
 
 Array = NDArray[np.float64]
 
@@ -32,8 +32,8 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
     ----------
     X, y : points [N, D] and their labels [N] of any kind; y None: predicted classes
     """
-    ax = axes_or_new(ax)
-    rows = np.asarray(torch.as_tensor(X).cpu(), dtype=float)
+    require_posterior(posterior, PartitionPosterior)
+    rows, ax = as_points(X), axes_or_new(ax)
     assignments = np.asarray(torch.as_tensor(posterior.assign(X)).cpu())
     names, labels = _classes(posterior, X, y)
     standard = _standardized(posterior, rows)
@@ -85,9 +85,7 @@ def _classes(posterior: PartitionPosterior, X: Any, y: Any) -> tuple[NDArray[Any
     known = posterior.model.classes
     if y is None:
         y = np.zeros(len(X), dtype=int) if known is None else posterior.predict(X)
-    names, labels = np.unique(
-        np.asarray(torch.as_tensor(y).cpu() if isinstance(y, torch.Tensor) else y), return_inverse=True
-    )
+    names, labels = as_groups("y", y, len(X))
     if known is None or len(names) == len(known):
         return names, labels
     known = np.asarray(known.cpu())

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from ..inference import PartitionPosterior
 from ..models.scores import scores
-from .axes import axes_or_new, color_of
+from .axes import as_points, axes_or_new, color_of, require_posterior
 from .partition import plot_partition
 
 
@@ -23,9 +23,10 @@ def plot_hyperplanes(posterior: PartitionPosterior, X: Any, ax: Axes | None = No
     ------
     ValueError    unless X has two columns and the model has such hyperplanes.
     """
-    rows = torch.as_tensor(X)
-    if rows.ndim != 2 or rows.shape[1] != 2:
-        raise ValueError(f"X has shape {tuple(rows.shape)}; hyperplanes are drawn in the plane: expected [N, 2].")
+    require_posterior(posterior, PartitionPosterior)
+    rows = as_points(X)
+    if rows.shape[1] != 2:
+        raise ValueError(f"X has shape {rows.shape}; hyperplanes are drawn in the plane: expected [N, 2].")
     if not posterior.model.repels:
         raise ValueError(f"The components of {type(posterior.model).__name__} have no hyperplanes that part them.")
     labels = posterior.samples["assignments"][posterior.representative].cpu()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 
-from .axes import axes_or_new, color_of
+from .axes import as_groups, as_points, axes_or_new, color_of
 
 
 def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
@@ -16,11 +15,12 @@ def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
 
     Rows with a missing value (NaN) are left out.
     """
-    ax = axes_or_new(ax)
-    points = np.asarray(torch.as_tensor(X).cpu(), dtype=float)
-    found = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
-    seen = np.isfinite(points).all(1)
+    points = as_points(X)
+    _, found = as_groups("labels", labels, len(points))
+    ax, seen = axes_or_new(ax), np.isfinite(points).all(1)
     points, found = points[seen], found[seen]
+    if not len(points):
+        raise ValueError("X has no row without a missing value: there is nothing to draw.")
     names = ("first column", "second column")
     if points.shape[1] > 2:
         centred = points - points.mean(0)

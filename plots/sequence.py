@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgb
 from scipy.optimize import linear_sum_assignment
 
-from ..inference import Posterior
-from .axes import axes_or_new, color_of
+from ..inference import PartitionPosterior, SequencePosterior
+from ..models.arrays import as_sequences
+from .axes import as_groups, axes_or_new, color_of, require_posterior
 
 
 def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | None = None) -> Axes:
@@ -25,16 +26,12 @@ def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | 
     lengths : steps of each sequence; None: one sequence
     """
     ax = axes_or_new(ax)
-    found, names = _numbered(states)
-    sizes = [len(found)] if lengths is None else [int(size) for size in lengths]
-    if sum(sizes) != len(found):
-        raise ValueError(f"lengths add up to {sum(sizes)}, but there are {len(found)} states.")
+    found, names = _numbered("states", states)
+    _, sizes, _ = as_sequences(np.zeros((len(found), 1)), lengths)
     rows, ticks = [found], ["found"]
     num_colors = len(names)
     if truth is not None:
-        true, kinds = _numbered(truth)
-        if len(true) != len(found):
-            raise ValueError(f"There are {len(found)} states, but {len(true)} true ones.")
+        true, kinds = _numbered("truth", truth, len(found))
         table = np.zeros((len(names), len(kinds)))
         np.add.at(table, (found, true), 1)
         color = np.full(len(names), -1)
@@ -56,8 +53,9 @@ def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | 
     return ax
 
 
-def plot_num_components(posterior: Posterior, ax: Axes | None = None) -> Axes:
+def plot_num_components(posterior: PartitionPosterior | SequencePosterior, ax: Axes | None = None) -> Axes:
     """The number of occupied components in every kept draw, one line for each chain."""
+    require_posterior(posterior, PartitionPosterior, SequencePosterior)
     ax = axes_or_new(ax)
     numbers = torch.tensor([len(torch.unique(draw)) for draw in posterior.samples["assignments"]])
     for index, chain in enumerate(numbers.split(posterior.num_draws)):
@@ -69,11 +67,10 @@ def plot_num_components(posterior: Posterior, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _numbered(labels: Any) -> tuple[Any, Any]:
+def _numbered(name: str, labels: Any, num_rows: int | None = None) -> tuple[Any, Any]:
     """Labels [N] as 0..K-1, the most frequent first, and their names."""
-    values = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
-    names, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
+    names, places = as_groups(name, labels, num_rows)
+    order = np.argsort(-np.bincount(places), kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    return rank[index.ravel()], names[order]
+    return rank[places], names[order]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 from matplotlib.axes import Axes
 
-from ..inference import PartitionPosterior
-from .axes import axes_or_new
+from ..inference import PartitionPosterior, SequencePosterior
+from .axes import axes_or_new, require_posterior
 
 
-def plot_similarity(posterior: PartitionPosterior, ax: Axes | None = None) -> Axes:
+def plot_similarity(posterior: PartitionPosterior | SequencePosterior, ax: Axes | None = None) -> Axes:
     """Posterior co-assignment probability [N, N] of the training points, ordered by the point partition.
 
     Components stand in order of size; within one, points stand in order of their mean similarity to it.
     """
+    require_posterior(posterior, PartitionPosterior, SequencePosterior)
     ax = axes_or_new(ax)
     similarity, partition = posterior.similarity().cpu(), posterior.partition().cpu()
     sizes = torch.bincount(partition)

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from ..inference import Posterior
-from .axes import axes_or_new, color_of
+from ..models.domains import shown
+from .axes import axes_or_new, color_of, require_posterior
 
 
 def plot_trace(posteriors: Mapping[str, Posterior], ax: Axes | None = None) -> Axes:
@@ -17,6 +18,10 @@ def plot_trace(posteriors: Mapping[str, Posterior], ax: Axes | None = None) -> A
     A single posterior is drawn in its own units. Values of several backends do not compare, so there each chain is
     drawn as the share of its way from its first value (0) to its last (1).
     """
+    if not isinstance(posteriors, Mapping) or not posteriors:
+        raise ValueError(f"posteriors is {shown(posteriors)}; expected a dict of posteriors by their names.")
+    for posterior in posteriors.values():
+        require_posterior(posterior, Posterior)
     ax = axes_or_new(ax)
     alone = len(posteriors) == 1
     for index, (name, posterior) in enumerate(posteriors.items()):

@@ -49,15 +49,15 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
 
 
 def _check_parameters(loss: Loss) -> None:
-    loss.check()
-    for name in (*loss.positive_params, *loss.nonnegative_params):
-        for value in (-1.0, math.nan, "1"):
+    loss.checked()
+    for name in (name for name, value in loss.get_params(deep=False).items() if isinstance(value, int | float)):
+        for value in (math.nan, "1"):
             try:
-                loss.replace(**{name: value}).check()
+                loss.replace(**{name: value}).checked()
             except ValueError as error:
-                _require(name in str(error), "check", f"refuses {name} = {value!r} without its name")
+                _require(name in str(error), "checked", f"refuses {name} = {value!r} without its name")
             else:
-                raise AssertionError(f"check accepts {name} = {value!r}.")
+                raise AssertionError(f"checked accepts {name} = {value!r}: state the domain of {name} at its field.")
 
 
 def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> None:

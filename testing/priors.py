@@ -31,7 +31,7 @@ def check_prior(
     ------
     AssertionError    naming the method that disagrees, and with what.
     """
-    prior.check()
+    prior.checked()
     generator = torch.Generator().manual_seed(seed)
     h = prior.start(torch.zeros(()))
     _check_sites(prior)

@@ -11,6 +11,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from regbayes.testing import enumeration
+
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> torch.device:
@@ -28,6 +30,23 @@ def generator(device: torch.device) -> torch.Generator:
 def ax() -> Axes:
     """Axes of a figure that no window shows."""
     return Figure().add_subplot()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _integrals_once():
+    """Quadratures of margin factors are computed once for each loss and data set, not in each test that needs them."""
+    compute, known = enumeration.log_classifier_integrals, {}
+
+    def integrals(data, model, members):
+        arrays = [array.cpu().numpy() for array in (data.features, data.targets, members)]
+        case = (repr(model.loss), model.weight_scale, model.repels, *((a.shape, a.tobytes()) for a in arrays))
+        if case not in known:
+            known[case] = compute(data, model, members)
+        return known[case]
+
+    enumeration.log_classifier_integrals = integrals
+    yield
+    enumeration.log_classifier_integrals = compute
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from regbayes.models.sparse import SparseRows
 X = torch.zeros((4, 2), dtype=torch.float64)
 
 
-@given(arrays(np.float64, (3, 2), elements=st.floats(-1e300, 1e300)))
+@given(arrays(np.float64, (3, 2), elements=st.floats(-1e77, 1e77)))
 def test_finite_numbers_pass_unchanged(values: np.ndarray) -> None:
     assert (as_features(values).numpy() == values).all()
 
@@ -62,9 +62,9 @@ def test_a_fitted_model_takes_numpy_and_refuses_other_tensors() -> None:
 
 
 def test_mixed_devices_are_refused() -> None:
-    with pytest.raises(ValueError, match="X is on meta"):
+    with pytest.raises(ValueError, match="X is on the meta device"):
         as_features(torch.zeros((3, 2), device="meta"), like=X)
-    with pytest.raises(ValueError, match="y is on meta"):
+    with pytest.raises(ValueError, match="y is on the meta device"):
         as_labels(torch.zeros(4, device="meta"), X, None)
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import gzip
+import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +18,7 @@ import torch
 
 from regbayes.cli import main
 from regbayes.cli.tables import read_table
-from regbayes.inference import Posterior
+from regbayes.inference import Gibbs, PartitionPosterior, Posterior
 
 CENTERS = {"cat": (0.0, 0.0), "dog": (6.0, 0.0)}
 
@@ -59,14 +63,14 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.fixture
 def small_gibbs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two dozen sweeps in place of the command's own number."""
-    from regbayes.cli import commands, compare, setups
+    from regbayes.cli import cluster, commands, compare, setups
 
     def backend_of(name, seed, progress=None):
         backend = setups.backend_of(name, seed, progress)
         return backend.replace(num_samples=12, num_warmup=12, split_merge=0) if name == "gibbs" else backend
 
-    monkeypatch.setattr(compare, "backend_of", backend_of)
-    monkeypatch.setattr(commands, "backend_of", backend_of)
+    for module in (cluster, commands, compare):
+        monkeypatch.setattr(module, "backend_of", backend_of)
 
 
 # -- fit, predict, info --------------------------------------------------------------------------------------
@@ -206,9 +210,280 @@ def test_ctrl_c_ends_the_whole_command(table, tmp_path, capsys, monkeypatch):
         warnings.warn("Interrupted in step 3", FitInterrupted, stacklevel=1)
 
     monkeypatch.setattr(compare, "_tuned_scale", interrupted)
+    monkeypatch.setattr(compare, "rivals", lambda *_: {})
     arguments = ["compare", "--data", str(table), "--target", "kind", "--out", str(tmp_path)]
     assert main(arguments) == 130
-    assert capsys.readouterr().err == "regbayes: interrupted\n"
+    assert capsys.readouterr().err == "regbayes: no method was done.\n"
+    assert list(tmp_path.glob("compare*")) == []
+
+
+@pytest.mark.slow
+def test_compare_shows_each_line_as_soon_as_it_is_there_and_keeps_them_on_ctrl_c(table, tmp_path, capsys, monkeypatch):
+    from regbayes.cli import compare
+
+    picture = tmp_path / "compare.png"
+    picture.write_text("the old one")
+    score, shown = compare._score, []
+
+    def scored(*arguments):
+        shown.append(capsys.readouterr().out)
+        if len(shown) == 4:  # the second method's second fold
+            raise KeyboardInterrupt
+        return score(*arguments)
+
+    monkeypatch.setattr(compare, "_score", scored)
+    arguments = ["compare", "--data", str(table), "--target", "kind", "--folds", "2", "--out", str(tmp_path)]
+    assert main(arguments) == 130
+    assert "2 classes; 2 stratified folds" in shown[0]
+    assert shown[1] == ""
+    assert shown[2].startswith("LinearSVC ")
+    kept = tmp_path / "compare.json.interrupted"
+    error = capsys.readouterr().err
+    assert error == f"regbayes: the results of 1 methods are in {str(kept)!r}; no picture was drawn.\n"
+    assert [method["name"] for method in json.loads(kept.read_text())["methods"]] == ["LinearSVC"]
+    assert picture.read_text() == "the old one"
+
+
+# -- Ctrl-C and checkpoints ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ctrl_c_in_sweep(monkeypatch: pytest.MonkeyPatch):
+    """Presses Ctrl-C within one sweep of Gibbs, whose number it is given; None: no more."""
+    pressed: list[int | None] = [None]
+    plain = Gibbs.kernel
+
+    def kernel(self, model):
+        made = plain(self, model)
+
+        def sweep(state, data, model, generator, step):
+            if step == pressed[0]:
+                signal.raise_signal(signal.SIGINT)
+            return made.sweep(state, data, model, generator, step)
+
+        return dataclasses.replace(made, sweep=sweep)
+
+    monkeypatch.setattr(Gibbs, "kernel", kernel)
+    return lambda step: pressed.__setitem__(0, step)
+
+
+@pytest.mark.usefixtures("small_gibbs")
+def test_ctrl_c_in_a_fit_keeps_what_was_reached_beside_the_output(table, tmp_path, capsys, ctrl_c_in_sweep):
+    output, kept = tmp_path / "p.pt", tmp_path / "p.pt.interrupted"
+    output.write_bytes(b"the old one")
+    ctrl_c_in_sweep(15)
+    arguments = ["fit", "--data", table, "--target", "kind", "--inference", "gibbs", "--output", output]
+    assert main([str(argument) for argument in arguments]) == 130
+    error = capsys.readouterr().err
+    assert error.startswith("regbayes: Interrupted ")
+    assert f"That is in {str(kept)!r}, and nothing was written to {str(output)!r}." in error
+    assert error.count("\n") == 1
+    assert output.read_bytes() == b"the old one"
+    assert 0 < sum(Posterior.load(kept).num_draws) < 12
+    assert main(["predict", "--posterior", str(kept), "--data", str(table)]) == 0
+
+
+@pytest.mark.usefixtures("small_gibbs")
+def test_a_fit_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(table, tmp_path, capsys, ctrl_c_in_sweep):
+    fit = ["fit", "--data", str(table), "--target", "kind", "--inference", "gibbs", "--output"]
+    assert main([*fit, str(tmp_path / "whole.pt")]) == 0
+    ctrl_c_in_sweep(15)
+    again = [*fit, str(tmp_path / "p.pt"), "--checkpoint", str(tmp_path / "c.pt")]
+    assert main(again) == 130
+    assert f"the same command goes on from {str(tmp_path / 'c.pt')!r}" in capsys.readouterr().err
+    ctrl_c_in_sweep(None)
+    assert main(again) == 0
+    whole, resumed = Posterior.load(tmp_path / "whole.pt"), Posterior.load(tmp_path / "p.pt")
+    assert all(torch.equal(whole.samples[name], resumed.samples[name]) for name in whole.samples)
+    capsys.readouterr()
+    assert "seed" in refuse(capsys, *again, "--seed", 1)
+
+
+@pytest.mark.usefixtures("small_gibbs")
+def test_ctrl_c_in_a_clustering_keeps_the_labels_until_then(chains, tmp_path, capsys, ctrl_c_in_sweep):
+    ctrl_c_in_sweep(3)
+    old = tmp_path / "cluster.csv"
+    old.write_text("the old one")
+    checkpoint = tmp_path / "c.pt"
+    argv = ["cluster", "--data", str(chains), "--model", "DPM", "--model", "DDPM-S", "--checkpoint", str(checkpoint)]
+    argv += ["--inference", "svi", "--inference", "gibbs", "--out", str(tmp_path)]
+    assert main(argv) == 130
+    error = capsys.readouterr().err
+    assert "That was DPM, gibbs; the labels until then are in" in error
+    assert f"goes on from {str(checkpoint) + '.DPM.gibbs'!r}" in error
+    assert old.read_text() == "the old one"
+    lines = (tmp_path / "cluster.csv.interrupted").read_text().splitlines()
+    assert lines[0].endswith('"DPM, svi","DPM, gibbs"')
+    assert len(lines) == 61
+    assert not (tmp_path / "cluster.png").exists()
+
+
+def test_ctrl_c_in_a_prediction_keeps_the_rows_until_then(fitted, table, tmp_path, capsys, monkeypatch):
+    from regbayes.cli import commands
+
+    output, calls = tmp_path / "labels.csv", []
+    output.write_text("the old one")
+    assign = PartitionPosterior.assign
+
+    def assigned(self, X):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(len(X))
+        return assign(self, X)
+
+    monkeypatch.setattr(commands, "_CHUNK", 8)
+    monkeypatch.setattr(PartitionPosterior, "assign", assigned)
+    assert main(["predict", "--posterior", str(fitted), "--data", str(table), "--output", str(output)]) == 130
+    kept = tmp_path / "labels.csv.interrupted"
+    error = capsys.readouterr().err
+    assert error == f"regbayes: the rows done so far are in {str(kept)!r}; nothing was written to {str(output)!r}.\n"
+    assert output.read_text() == "the old one"
+    assert len(kept.read_text().splitlines()) == 1 + 8
+    assert sorted(path.name for path in tmp_path.glob("*label*")) == ["labels.csv", "labels.csv.interrupted"]
+
+
+# -- regression ------------------------------------------------------------------------------------------------
+
+
+def prices(path: Path, num_rows: int = 80, digits: int = 3) -> Path:
+    rng = np.random.default_rng(0)
+    width, height = rng.normal(size=(2, num_rows))
+    price = np.round(500 + 40 * width - 25 * height + rng.normal(size=num_rows), digits)
+    columns = zip(width.round(4), height.round(4), price if digits else price.astype(int), strict=True)
+    return write(path, [["width", "height", "price"], *map(list, columns)])
+
+
+def test_a_target_of_many_numbers_is_regression_and_the_user_is_told(tmp_path, capsys):
+    table, posterior, output = prices(tmp_path / "prices.csv"), tmp_path / "p.pt", tmp_path / "out.csv"
+    assert main(["fit", "--data", str(table), "--target", "price", "--output", str(posterior)]) == 0
+    said = capsys.readouterr().err
+    assert "column 'price' has 80 different numbers, so this is regression (--task classification for classes)" in said
+    assert main(["predict", "--posterior", str(posterior), "--data", str(table), "--output", str(output)]) == 0
+    result = list(csv.DictReader(output.read_text().splitlines()))
+    assert list(result[0]) == ["prediction", "component"]
+    truth = read_table(str(table)).numbers(["price"])[:, 0]
+    error = truth - np.array([float(row["prediction"]) for row in result])
+    assert error.std() < 0.2 * truth.std()
+    assert abs(error.mean()) < 0.1 * truth.std()
+    assert main(["info", "--posterior", str(posterior), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["target_mean"] == pytest.approx(truth.mean())
+    assert facts["target_scale"] == pytest.approx(truth.std())
+    assert "classes" not in facts
+
+
+def test_many_whole_numbers_are_asked_about(tmp_path, capsys):
+    table = prices(tmp_path / "prices.csv", digits=0)
+    fit = ["fit", "--data", table, "--target", "price", "--output", tmp_path / "p.pt"]
+    assert "different whole numbers: classes, or a number to predict? Give --task" in refuse(capsys, *fit)
+    assert main([*map(str, fit), "--task", "regression"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_few_numbers_are_classes_unless_the_user_says_so(tmp_path, capsys):
+    rows = [[*row[:2], 0.5 if row[2] == "cat" else 2.0] for row in animals(40)]
+    table = write(tmp_path / "t.csv", [HEADER, *rows])
+    fit = ["fit", "--data", str(table), "--target", "kind", "--output", str(tmp_path / "p.pt")]
+    assert main(fit) == 0
+    assert Posterior.load(tmp_path / "p.pt").metadata["classes"] == ["0.5", "2.0"]
+    assert main([*fit, "--task", "regression"]) == 0
+    assert Posterior.load(tmp_path / "p.pt").metadata["target_mean"] == 1.25
+
+
+def test_regression_needs_numbers_that_vary(tmp_path, capsys, table):
+    place = ["--output", tmp_path / "p.pt", "--task", "regression"]
+    assert "'cat' is not a number" in refuse(capsys, "fit", "--data", table, "--target", "kind", *place)
+    same = write(tmp_path / "same.csv", [HEADER, [1, 2, 3.5], [2, 1, 3.5]])
+    assert "column 'kind' is 3.5 in every row" in refuse(capsys, "fit", "--data", same, "--target", "kind", *place)
+    few = prices(tmp_path / "few.csv", num_rows=7)
+    arguments = ["compare", "--data", few, "--target", "price", "--task", "regression", "--out", tmp_path]
+    assert "has 7 rows, but 3 folds need 8" in refuse(capsys, *arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_gibbs")
+def test_compare_serves_regression_whose_svr_may_use_global_stream(tmp_path, capsys):
+    table = prices(tmp_path / "prices.csv")
+    arguments = ["compare", "--data", table, "--target", "price", "--folds", 2, "--out", tmp_path]
+    assert main([*map(str, arguments), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["task"] == "regression"
+    methods = {method["name"]: method["mean"] for method in result["methods"]}
+    ours = [f"InfiniteSVM, {name}" for name in ("small_variance", "svi", "gibbs")]
+    assert list(methods) == ["LinearSVR", "RBF-SVR", "DP-means + LinearSVR", *ours]
+    for name in ["LinearSVR", *ours]:
+        assert methods[name]["r2"] > 0.9
+        assert methods[name]["rmse"] < 15  # in the target's own units
+    assert Path(result["picture"]).stat().st_size > 10_000
+    assert main([*map(str, arguments), "--inference", "small_variance"]) == 0
+    text = capsys.readouterr().out
+    assert "80 rows, 2 features, a number to predict; 2 folds" in text
+    assert "R2" in text
+
+
+# -- compressed tables, tabs, dates, bars ----------------------------------------------------------------------
+
+
+def test_compressed_tables_are_read_and_written(fitted, table, tmp_path, capsys):
+    packed, plain = tmp_path / "t.csv.gz", tmp_path / "out.csv"
+    packed.write_bytes(gzip.compress(table.read_bytes()))
+    assert read_table(str(packed)).rows == read_table(str(table)).rows
+    predict = ["predict", "--posterior", str(fitted), "--data"]
+    assert main([*predict, str(table), "--output", str(plain)]) == 0
+    for name, delimiter in [("out.csv.gz", ","), ("out.tsv.gz", "\t"), ("out.txt.gz", ","), ("out.tsv", "\t")]:
+        output = tmp_path / name
+        assert main([*predict, str(packed), "--output", str(output)]) == 0
+        text = output.read_bytes() if name == "out.tsv" else gzip.decompress(output.read_bytes())
+        assert text.decode() == plain.read_text().replace(",", delimiter)
+        assert read_table(str(output)).rows == read_table(str(plain)).rows
+    packed.write_bytes(packed.read_bytes()[:-20])
+    assert "compressed by gzip, but broken or cut short" in refuse(capsys, *predict, packed)
+
+
+def test_dates_say_the_order(tmp_path):
+    for dates in [
+        ["2024-02-01", "2024-01-31", "2023-12-31"],
+        ["2024-01-31T12:30", "2024-01-31 12:29:59.5", "2024-01-31"],
+        ["2024-01-31T12:00+01:00", "2024-01-31T10:30Z", "2024-01-31T11:29+01:00"],
+        [10.5, -2, -3e9],
+    ]:
+        table = read_table(str(write(tmp_path / "t.csv", [["when", "x"], *([date, 1] for date in dates)])))
+        times = table.times("when")
+        assert times[0] > times[1] > times[2]
+    days = read_table(str(write(tmp_path / "t.csv", [["when", "x"], ["2024-03-01", 1], ["2024-02-28", 1]])))
+    assert np.diff(days.times("when")).tolist() == [-2 * 86_400]
+
+
+@pytest.mark.parametrize(("first", "second"), [("2024-01-31", "tomorrow"), ("2024-01-31", "5"), ("5", "2024-01-31")])
+def test_cells_that_are_no_times_are_named(tmp_path, capsys, first, second):
+    table = write(tmp_path / "t.csv", [["when", "x"], [first, 1.0], [second, 2.0], [first, 3.0]])
+    line = refuse(capsys, "cluster", "--data", table, "--time", "when", "--out", tmp_path)
+    assert f"line 3, column 'when': {second!r}" in line
+
+
+def test_bars_are_for_terminals(fitted, table, tmp_path, monkeypatch):
+    from regbayes.cli import progress
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    predict = ["predict", "--posterior", str(fitted), "--data", str(table), "--output", str(tmp_path / "out.csv")]
+    for stream, seconds, bars in [(Terminal(), 0.0, True), (Terminal(), 2.0, False), (io.StringIO(), 0.0, False)]:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(progress, "_SECONDS", seconds)
+        assert main(predict) == 0
+        assert all((text in stream.getvalue()) == bars for text in ("reading animals.csv", "predict"))
+
+
+def test_only_files_are_written(fitted, table, tmp_path, capsys):
+    refused = refuse(capsys, "predict", "--posterior", fitted, "--data", table, "--output", "/dev/null")
+    assert "is a folder or a device" in refused
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    assert main(["predict", "--posterior", str(fitted), "--data", str(table), "--output", f"{tmp_path}/link.csv"]) == 0
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_text().startswith("prediction,")
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------
@@ -303,8 +578,7 @@ def test_bad_posteriors(tmp_path, capsys, table, fitted):
     nameless.metadata = {}
     nameless.save(tmp_path / "nameless.pt")
     assert "not written by `regbayes fit`" in refuse(capsys, "info", "--posterior", tmp_path / "nameless.pt")
-    newer = torch.load(fitted, weights_only=True) | {"schema": 99}
-    torch.save(newer, tmp_path / "newer.pt")
+    (tmp_path / "newer.pt").write_bytes(fitted.read_bytes().replace(b"regbayes 2 ", b"regbayes 99 ", 1))
     assert "Upgrade regbayes" in refuse(capsys, "info", "--posterior", tmp_path / "newer.pt")
 
 

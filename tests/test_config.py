@@ -57,6 +57,39 @@ def test_plain_round_trip_keeps_nested_classes_and_tensors() -> None:
     assert torch.equal(back.values, outer.values)
 
 
+def test_configurations_in_lists_tuples_and_dicts_come_back() -> None:
+    outer = Outer(values=[(1, Inner(2.0)), {"deep": [Inner(3.0)]}])
+    back = from_plain(to_plain(outer)).values
+    assert back[0][0] == 1
+    assert isinstance(back[0], tuple)
+    assert back[0][1].strength == 2.0
+    assert back[1]["deep"][0].strength == 3.0
+    with pytest.raises(ValueError, match="would be read as a class"):
+        to_plain(Outer(values={"class": "a", "params": "b"}))
+
+
+def test_names_are_those_of_modules_and_the_last_of_a_name_counts() -> None:
+    def define(default: float) -> type[Config]:
+        @dataclass(eq=False)
+        class Again(Config):
+            strength: float = default
+
+        return Again
+
+    first, last = define(1.0), define(2.0)
+    described = to_plain(first())
+    assert described["class"] == f"{__name__}.{first.__qualname__}"
+    assert type(from_plain(described)) is last
+    assert type(from_plain({"class": "Again", "params": {}})) is last  # as in files of schema 1
+
+
+def test_arguments_that_the_class_does_not_take_are_refused() -> None:
+    described = to_plain(Inner())
+    for params in ({"power": 2.0}, {1: 2.0}, None, [1]):
+        with pytest.raises(ValueError, match=r"other arguments for .*Inner' than the class takes"):
+            from_plain({**described, "params": params})
+
+
 def test_unknown_class_names_the_mend() -> None:
     with pytest.raises(ValueError, match="'Nowhere', which is not imported"):
         from_plain({"class": "Nowhere", "params": {}})

@@ -565,7 +565,7 @@ def test_births_from_the_prior_are_noticed_and_too_many(scan: str) -> None:
 def together(posterior: Posterior, new: Tensor) -> Tensor:
     """Clamped weights [S, N + 2] with which a new point joins each training point, joins none, and their total."""
     parts = []
-    for index, labels in enumerate(posterior.samples["assignments"]):
+    for index, labels in enumerate(posterior.samples["assignments"].long()):
         weights = posterior._clamped_log_weights(new, posterior._draw(index)).squeeze(0).exp()
         rest = weights.sum() - weights[torch.unique(labels)].sum()
         parts.append(torch.cat([weights[labels], rest.reshape(1), weights.sum().reshape(1)]))
@@ -646,7 +646,7 @@ def test_probabilities_of_clusters_take_the_labels_of_the_representative_draw() 
     for index in set(range(30)) - {posterior.representative}:  # other names for the components of the other draws
         K = samples["weights"].shape[1]
         order = torch.randperm(K, generator=GENERATOR)
-        samples["assignments"][index] = torch.argsort(order)[samples["assignments"][index]]
+        samples["assignments"][index] = torch.argsort(order)[samples["assignments"][index].long()]
         for name in names:
             samples[name][index, :K] = samples[name][index, order]
     torch.testing.assert_close(posterior.assign_proba(inputs), before)
@@ -725,7 +725,7 @@ def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"births": "cheap"}, "births is 'cheap'; expected one of 'exact', 'prior'"),
+        ({"births": "cheap"}, "births is 'cheap'; it must be one of 'exact', 'prior'"),
         ({"num_generative": -1}, "num_generative is -1"),
         ({"init": torch.arange(12), "scan": "blocked"}, "init has 12 labels, but the model is truncated at 5"),
     ],

@@ -242,6 +242,38 @@ def test_an_outlier_leaves_no_trace():
     assert components.visit(0, torch.arange(30), uniforms) == (1, 1, -1, True)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("repels", [False, True])
+def test_states_that_open_and_close_leave_no_trace(repels, compiled):
+    """After each of them the steps weigh all states, and a new one, as in a scan that starts there."""
+    X = rows(SphericalGaussian, 30)
+    X[[4, 17]] = NAN
+    chosen = {"likelihood": SphericalGaussian(), "prior": sticky(0.3)}
+    model, data = (DIH(loss=Logistic(), **chosen) if repels else IHMM(**chosen)).prepare(X, lengths=[18, 12])
+    known = start(torch.arange(30).clamp(min=15) - 15, data, model, alpha=9.0, gamma=9.0, num_reserved=9)
+    scratch, generator = direct.SequenceSlots(known, data, model), torch.Generator().manual_seed(0)
+    visitor = (slots.Compiled if compiled else slots.Tensors)(scratch)
+    visitor.build()
+    order, levels, position = torch.arange(30), torch.rand(30, generator=generator, dtype=X.dtype), 0
+    changes = set()
+    while position < 30:
+        capacity = len(scratch.sizes)
+        position, opened, closed, stale = visitor.visit(position, order, levels)
+        changes.add((opened >= 0, closed >= 0))
+        if opened + closed > -2:
+            scratch.settle(position - 1, opened, closed, generator)
+        if stale or len(scratch.sizes) > capacity:
+            visitor.build()
+        occupied, states, weights = scratch.compact(known.weights)
+        base = torch.cat([scratch.base[occupied], scratch.base[scratch.free].reshape(1)])
+        state = SequenceState(states, weights, base, known.hyper, scratch.founders.reserved)
+        place = torch.cat([torch.nonzero(occupied).flatten(), torch.tensor([scratch.free])])
+        for t in (position % 30, 4):
+            expected = direct.state_logits(t, state, data, model, compiled=compiled)
+            torch.testing.assert_close(visitor.logits(t)[place].softmax(0), expected.softmax(0))
+    assert changes >= {(True, False), (False, True)}
+
+
 @pytest.mark.parametrize("gamma", [1e-3, 0.6, 5.0])
 def test_new_states_share_the_rest(gamma):
     """s = beta_new / beta_u has the distribution function 1 - (1 - s)^gamma of Beta(1, gamma)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 
+import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -15,29 +17,52 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from regbayes.estimators import Classifier, Clusterer, Regressor
-from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.models import DPM, EpsilonInsensitive, InfiniteSVM, Logistic, SphericalGaussian
+from regbayes.estimators import Classifier, Clusterer, Regressor, RoundedWeightsWarning, SequenceClusterer
+from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance
+from regbayes.models import (
+    DDPM,
+    DPM,
+    IHMM,
+    DirichletProcess,
+    EpsilonInsensitive,
+    InfiniteSVM,
+    Logistic,
+    SphericalGaussian,
+)
 
 BACKENDS = {
     "small_variance": SmallVariance(progress=False),
     "svi": SVI(num_steps=50, progress=False),
     "gibbs": Gibbs(num_samples=20, num_warmup=20, split_merge=0, progress=False),
 }
-OTHER_BACKENDS = {  # than the default
-    Classifier: ("svi", "gibbs"),
-    Regressor: ("svi", "gibbs"),
-    Clusterer: ("small_variance", "gibbs"),
+SMALL = {"prior": DirichletProcess(1.0), "truncation": 3}
+MODELS = {
+    Classifier: InfiniteSVM(**SMALL),
+    Regressor: InfiniteSVM(loss=EpsilonInsensitive(), **SMALL),
+    Clusterer: DPM(SphericalGaussian(), **SMALL),
+    SequenceClusterer: IHMM(truncation=3),
 }
-ESTIMATORS = [estimator() for estimator in OTHER_BACKENDS] + [
-    estimator(inference=BACKENDS[name]) for estimator, names in OTHER_BACKENDS.items() for name in names
+QUICK = {
+    "small_variance": SmallVariance(penalty=30.0, max_steps=5, merge=False),
+    "svi": SVI(num_steps=5),
+    "gibbs": Gibbs(num_samples=2, num_warmup=4, split_merge=0),
+    "nuts": NUTS(num_samples=2, num_warmup=4, max_tree_depth=3),
+    "autoguide": Autoguide("AutoDelta", num_steps=10, learning_rate=0.1, num_samples=1),
+}
+PAIRS = [
+    (estimator, name)
+    for estimator in MODELS
+    for name in QUICK
+    if estimator is not SequenceClusterer or name in ("small_variance", "svi", "gibbs")  # what IHMM has
 ]
 
 
-# scikit-learn's checks contain constant columns and draw from numpy's global stream
+# scikit-learn's checks contain constant columns, give classes weights such as 1e-4, and draw from numpy's global stream
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
-@parametrize_with_checks(ESTIMATORS)
+@pytest.mark.filterwarnings("ignore::regbayes.estimators.RoundedWeightsWarning")
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@parametrize_with_checks([estimator(MODELS[estimator], QUICK[name]) for estimator, name in PAIRS])
 def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):
     check(estimator)
 
@@ -51,8 +76,11 @@ def rings():
     return X, np.where(side > 0, "right", "left")
 
 
+# chains of this length may still be in seven components: the scores of four are averaged
 @pytest.mark.parametrize(
-    "backend", [SmallVariance(), SVI(), Gibbs(num_samples=50, num_warmup=50)], ids=["small_variance", "svi", "gibbs"]
+    "backend",
+    [SmallVariance(), SVI(), Gibbs(num_samples=30, num_warmup=50, num_chains=4)],
+    ids=["small_variance", "svi", "gibbs"],
 )
 def test_local_classifiers_are_found_where_no_single_one_exists(rings, backend):
     X, y = rings
@@ -160,3 +188,171 @@ def test_regression_follows_each_piece(backend):
     model = InfiniteSVM(loss=EpsilonInsensitive(strength=20.0, epsilon=0.05), weight_scale=3.0)
     regressor = Regressor(model, backend).fit(X, y)
     assert regressor.score(X, y) > 0.9  # a single line has 0
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def small_data(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows [30, 2], labels, and whole weights, some of them 0."""
+    rng = np.random.default_rng(seed)
+    X, y = make_blobs(30, centers=3, random_state=seed)
+    return X, y, rng.integers(0, 4, 30)
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@pytest.mark.parametrize(("kind", "name"), [pair for pair in PAIRS if pair[0] is not SequenceClusterer])
+def test_a_fit_depends_on_how_often_rows_occur_and_on_nothing_else(kind, name):
+    X, y, weights = small_data()
+    estimator, order = kind(MODELS[kind], QUICK[name]), np.random.default_rng(1).permutation(30)
+    weighted = clone(estimator).fit(X, y, sample_weight=weights)
+    shuffled = clone(estimator).fit(X[order], y[order], sample_weight=weights[order])
+    repeated = clone(estimator).fit(X.repeat(weights, 0), y.repeat(weights))
+    first = (weights.cumsum() - weights)[weights > 0]
+    for other, copies, rows in ((shuffled, slice(None), order), (repeated, first, weights > 0)):
+        for key, value in weighted.posterior_.samples.items():
+            if key in ("assignments", "responsibilities"):
+                assert_array_equal(other.posterior_.samples[key][:, copies], value[:, rows])
+            else:
+                assert_array_equal(other.posterior_.samples[key], value)
+    assert_array_equal(shuffled.predict(X), weighted.predict(X))
+    if kind is Clusterer:
+        assert_array_equal(shuffled.labels_, weighted.labels_[order])
+        assert weighted.labels_.shape == (30,)
+    # rows of the posterior are those of the user
+    assert weighted.posterior_.samples["assignments"].shape[1] == 30
+    assert repeated.posterior_.samples["assignments"].shape[1] == weights.sum()
+
+
+def test_what_a_posterior_says_of_rows_is_in_their_order(rings):
+    X, _ = rings
+    posterior = Clusterer(DPM(SphericalGaussian())).fit(X).posterior_
+    responsibilities = posterior.samples["responsibilities"][0].numpy()
+    assert_array_equal(responsibilities.argmax(1), posterior.samples["assignments"][0].numpy())
+    assert (posterior.assign(X) == responsibilities.argmax(1)).mean() > 0.99
+
+
+def test_weights_of_classes_are_weights_of_their_rows():
+    X, y, weights = small_data()
+    names = np.array(["a", "b", "c"])[y]
+    factors = {"a": 3.0, "b": 0.25}
+    plain = Classifier(inference=QUICK["small_variance"])
+    by_class = clone(plain).set_params(class_weight=factors).fit(X, names, sample_weight=weights)
+    each = weights * np.array([3.0, 0.25, 1.0])[y]
+    by_row = clone(plain).fit(X, names, sample_weight=each)
+    assert_array_equal(by_class.decision_function(X), by_row.decision_function(X))
+    counts = np.bincount(y, weights)
+    balanced = clone(plain).set_params(class_weight="balanced").fit(X, names, sample_weight=weights)
+    by_row = clone(plain).fit(X, names, sample_weight=weights * (counts.sum() / (3 * counts))[y])
+    assert_allclose(balanced.decision_function(X), by_row.decision_function(X), rtol=1e-6)
+    plain.fit(X, names, sample_weight=weights)
+    assert np.abs(plain.decision_function(X) - by_class.decision_function(X)).max() > 1e-3
+
+
+def test_gibbs_rounds_weights_of_classes_and_says_so():
+    X, y, _ = small_data()
+    classifier = Classifier(inference=QUICK["gibbs"], class_weight={0: 2.4, 1: 1e-4, 2: 1.0})
+    with pytest.warns(RoundedWeightsWarning, match=r"Gibbs takes whole numbers: \[2.0, 1.0, 1.0\] are used"):
+        rounded = classifier.fit(X, y).decision_function(X)
+    whole = clone(classifier).set_params(class_weight={0: 2}).fit(X, y).decision_function(X)  # without a warning
+    assert_array_equal(rounded, whole)
+    with pytest.raises(ValueError, match=r"sample_weight is 0.5 in row 0; Gibbs takes whole numbers"):
+        clone(classifier).set_params(class_weight=None).fit(X, y, sample_weight=np.full(30, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("class_weight", "message"),
+    [
+        ("even", "class_weight is 'even'; expected None, 'balanced' or a dict"),
+        ({0: 1.0, 7: 2.0}, r"class_weight has a weight for 7; the classes in y are \[0, 1, 2\]"),
+        ({0: -1.0}, "class_weight is -1.0 for 0; expected a finite number above 0"),
+        ({0: float("nan")}, "class_weight is nan for 0"),
+        ({0: "a"}, "class_weight is 'a' for 0"),
+    ],
+    ids=str,
+)
+def test_weights_of_classes_that_mean_nothing_are_refused(class_weight, message):
+    X, y, _ = small_data()
+    with pytest.raises(ValueError, match=message):
+        Classifier(class_weight=class_weight).fit(X, y)
+
+
+def test_a_class_whose_rows_have_no_weight_is_no_class():
+    X, y, _ = small_data()
+    classifier = Classifier(inference=QUICK["small_variance"]).fit(X, y, sample_weight=(y != 1).astype(float))
+    assert_array_equal(classifier.classes_, [0, 2])
+    assert set(classifier.predict(X)) == {0, 2}
+    assert classifier.predict_proba(X).shape == (30, 2)
+    with pytest.raises(ValueError, match="y has, in the rows of positive weight, only one class"):
+        Classifier().fit(X, y, sample_weight=(y == 2).astype(float))
+
+
+# -- what is no model of the estimator, and other kinds of tables ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (Classifier(DPM()), r"model is DPM, which has no classes. Use InfiniteSVM\(\), or Clusterer\(DPM\(\)\)"),
+        (Classifier(InfiniteSVM(loss=EpsilonInsensitive())), "a loss of real targets. Use Regressor"),
+        (Regressor(DDPM()), r"model is DDPM, which has no real targets as it is. Use InfiniteSVM\(loss=Eps"),
+        (Regressor(InfiniteSVM()), "model is InfiniteSVM, which has no real targets as it is"),
+        (Clusterer(InfiniteSVM()), r"model is InfiniteSVM, which needs targets. Use DPM\(\) or DDPM\(\)"),
+        (Clusterer(IHMM()), r"model is IHMM; Clusterer needs a model of partitions such as DPM\(\)"),
+        (Classifier(IHMM()), "model is IHMM; Classifier needs a model of partitions"),
+        (Classifier(InfiniteSVM), r"model is <class .*; expected an object such as InfiniteSVM\(\)"),
+        (Clusterer("dpm"), r"model is 'dpm'; expected an object such as DPM\(\)"),
+        (Regressor(SVI()), r"model is SVI\(.*; expected an object such as InfiniteSVM\(\)"),
+        (Clusterer(inference=Gibbs), r"inference is <class .*; expected an object such as SVI\(\)"),
+        (Clusterer(inference=DPM()), r"inference is DPM\(.*; expected an object such as SVI\(\)"),
+    ],
+    ids=repr,
+)
+def test_parts_that_do_not_serve_are_refused_in_a_sentence(estimator, message):
+    X, y, _ = small_data()
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X, y)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_tables_with_names(library):
+    table = pytest.importorskip(library)
+    X, y, weights = small_data()
+    frame = table.DataFrame({"width": X[:, 0], "height": X[:, 1]})
+    labels, counts = table.Series(np.array(["a", "b", "c"])[y]), table.Series(weights)
+    for kind in (Classifier, Clusterer):
+        estimator = kind(inference=QUICK["small_variance"]).fit(frame, labels, sample_weight=counts)
+        assert_array_equal(estimator.feature_names_in_, ["width", "height"])
+        plain = clone(estimator).fit(X, np.array(["a", "b", "c"])[y], sample_weight=weights)
+        assert_array_equal(estimator.predict(frame), plain.predict(X))
+        with pytest.raises(ValueError, match="feature names should match"):
+            estimator.predict(frame[["height", "width"]])
+        with pytest.warns(UserWarning, match="X does not have valid feature names"):
+            estimator.predict(X)
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@pytest.mark.parametrize("kind", [Classifier, Regressor, Clusterer])
+def test_pickle_and_joblib_keep_all(kind):
+    X, y, weights = small_data()
+    estimator, file = kind(MODELS[kind], QUICK["svi"]).fit(X, y, sample_weight=weights), io.BytesIO()
+    joblib.dump(estimator, file)
+    file.seek(0)
+    for again in (joblib.load(file), pickle.loads(pickle.dumps(estimator))):
+        assert_array_equal(again.predict(X), estimator.predict(X))
+        assert_array_equal(clone(again).fit(X, y, sample_weight=weights).predict(X), estimator.predict(X))
+
+
+@pytest.mark.slow
+def test_a_search_in_a_pipeline_runs_in_two_processes_with_weights():
+    X, y, weights = small_data()
+    scaler = StandardScaler().set_output(transform="pandas")
+    pipeline = make_pipeline(scaler, Classifier(InfiniteSVM(), QUICK["small_variance"]))
+    grid = {"classifier__model__loss__strength": [0.5, 1.0], "classifier__class_weight": [None, "balanced"]}
+    options = {"cv": 2, "error_score": "raise"}
+    parallel, serial = (
+        GridSearchCV(pipeline, grid, n_jobs=n_jobs, **options).fit(X, y, classifier__sample_weight=weights + 1)
+        for n_jobs in (2, 1)
+    )
+    assert_array_equal(parallel.cv_results_["mean_test_score"], serial.cv_results_["mean_test_score"])
+    assert_array_equal(parallel.predict(X), serial.predict(X))

@@ -19,7 +19,7 @@ from regbayes.models import (
     Standardized,
 )
 from regbayes.models.config import from_plain, to_plain
-from regbayes.models.feature_maps import Function, as_feature_map
+from regbayes.models.feature_maps import Function
 
 MAPS = [
     Standardized(),
@@ -155,8 +155,8 @@ def test_functions_and_modules_are_maps() -> None:
         torch.testing.assert_close(model.features(X)[:, :-1], function(X).detach())
         assert not model.features(X).requires_grad
         assert (model.features(X)[:, -1] == 1).all()
-    assert isinstance(as_feature_map(torch.square), Function)
-    assert as_feature_map(MAPS[0]) is MAPS[0]
+    assert isinstance(DDPM(feature_map=torch.square).checked().feature_map, Function)
+    assert isinstance(DDPM(feature_map=MAPS[0]).checked().feature_map, type(MAPS[0]))
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_functions_and_modules_are_maps() -> None:
         (lambda X: X[:1], r"gives \(1, 4\)"),
         (Standardized, "feature_map is <class"),
         ("rbf", "feature_map is 'rbf'"),
-        (Standardized(scale=0.0), "scale > 0"),
-        (Standardized(loc=float("nan")), "scale of the feature map"),
+        (Standardized(scale=0.0), "feature_map__scale is 0.0; it must be positive"),
+        (Standardized(loc=float("nan")), "feature_map__loc is nan; it must be finite"),
         (Standardized(intercept=-1.0), "intercept is -1.0"),
         (PrincipalDirections(num_directions=0), "num_directions is 0"),
         (PrincipalDirections(loc=0.0), "give both or neither"),

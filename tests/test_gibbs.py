@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from dataclasses import replace
@@ -42,6 +43,7 @@ from regbayes.models import (
     Standardized,
 )
 from regbayes.models.distributions import draw
+from regbayes.models.priors import dirichlet_process
 from regbayes.models.priors.sticks import log_labelled_prior, log_stick_weights, posterior_sticks
 from regbayes.testing.enumeration import log_evidence, partition_log_weights, partition_posterior
 
@@ -182,28 +184,31 @@ CLASSIFIERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_weights_given_assignments_are_those_of_quadrature(name: str) -> None:
-    """One feature: each component's classifiers from a grid; the chain redraws omega and eta with fixed assignments."""
-    loss, y = CLASSIFIERS[name]
+def test_weights_given_assignments_are_those_of_quadrature(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One feature, many copies of two components side by side: a few draws from exact starts leave them in that law."""
+    monkeypatch.setattr(classifiers, "_NUM_STEPS", 1)  # of a loss without omega
+    (loss, y), num_copies = CLASSIFIERS[name], 400
     inputs, labels = X[:5, :1], torch.tensor([0, 0, 1, 1, 1])
-    model = InfiniteSVM(SphericalGaussian(), loss, feature_map=THROUGH_ZERO, weight_scale=1.5)
-    state, data, model, generator = start(model, inputs, y, truncated=False, labels=labels)
-    draws = []
-    for _ in range(2000 if model.loss.is_augmented else 1000):
-        state = replace(state, weights=classifiers.draw_weights(state, data, model, generator))
-        draws.append(state.weights[:, 0])
-    draws = torch.stack(draws[50:])
+    model = InfiniteSVM(SphericalGaussian(), loss, feature_map=THROUGH_ZERO, weight_scale=1.5).resolve(inputs, y)
+    data, generator = model.data(inputs.repeat(num_copies, 1), y.repeat(num_copies)), torch.Generator().manual_seed(0)
     num_scores = data.targets.shape[1]
     axis = torch.linspace(-7, 7, 1401 if num_scores == 1 else 81, dtype=torch.float64) * 1.5
     grid = torch.cartesian_prod(*[axis] * num_scores).view(-1, num_scores)
-    scores = data.features.unsqueeze(1) * grid
-    margin = model.log_margin(scores, data.targets.unsqueeze(1))
-    for k in range(2):
-        mass = (margin[labels == k].sum(0) - (grid / 1.5).square().sum(1) / 2).softmax(0)
-        assert (batch_errors(draws[:, k], mass @ grid) < 5).all()
-        assert (batch_errors(draws[:, k].square(), mass @ grid.square()) < 5).all()
+    margin = model.log_margin(data.features[:5].unsqueeze(1) * grid, data.targets[:5].unsqueeze(1))
+    log_prior = -(grid / 1.5).square().sum(1) / 2
+    masses = [(margin[labels == k].sum(0) + log_prior).softmax(0) for k in range(2)]
+    starts = [grid[torch.multinomial(mass, num_copies, replacement=True, generator=generator)] for mass in masses]
+    copies, weights = 2 * torch.arange(num_copies).repeat_interleave(5), torch.stack(starts, 1)
+    state = PartitionState(labels.repeat(num_copies) + copies, weights.view(-1, 1, num_scores), model.prior.start(X))
+    draws = []
+    for _ in range(5):
+        state = replace(state, weights=classifiers.draw_weights(state, data, model, generator))
+        draws.append(state.weights.view(num_copies, 2, num_scores))
+    for k, mass in enumerate(masses):
+        for power in (1, 2):
+            found, expected = torch.stack(draws)[:, :, k].pow(power).mean(0), mass @ grid.pow(power)
+            assert (batch_errors(found, expected, num_batches=num_copies) < 5).all()
 
 
 FAMILY = SphericalGaussian(variance=1.0, prior_variance=2.0)
@@ -236,8 +241,9 @@ def enumeration_errors(model, y, step, *, truncated: bool, num_steps: int) -> Te
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENUMERATED)
 @pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
-def test_frequencies_are_those_of_enumeration(name: str, scan: str) -> None:
+def test_frequencies_are_those_of_enumeration(name: str, scan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # scale of the test: new components from the prior's eta (TV 0.18), or omega kept from before the scan, fail by far
+    monkeypatch.setattr(classifiers, "_NUM_STEPS", 1)  # as exact as more of them
     model, y = ENUMERATED[name]
     step = partial(partition.sweep, scan=scan, num_split_merge=0)
     num_steps = 800 if name in ("crammer-singer", "factor-alone") else 1500
@@ -258,6 +264,18 @@ def test_relabelling_leaves_the_labelled_prior_invariant(prior) -> None:
     assert len(known) == 24
     expected = log_labelled_prior(sizes[torch.tensor(known)].double(), *prior.sticks(h, 4)).softmax(0)
     assert (frequency_errors(orders, dict(zip(known, expected.tolist(), strict=True))) < 5).all()
+
+
+def test_a_truncated_model_draws_its_concentration_given_sticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """alpha ~ Gamma(a + T - 1, b - sum_k log(1 - v_k)) at given sticks, which are shares of two gamma numbers each."""
+    v, generator = torch.tensor([0.3, 0.6, 0.2], dtype=torch.float64), torch.Generator().manual_seed(0)
+    parts = itertools.cycle([v.log() + 0.7, (1 - v).log() + 0.7])
+    monkeypatch.setattr(dirichlet_process, "log_gamma_draw", lambda shape, generator: next(parts))
+    prior, counts = DirichletProcess(1.0, (2.0, 0.5)), torch.tensor([2, 0, 3, 1])
+    h = prior.start(counts)
+    draws = torch.stack([prior.draw_truncated(h, counts, generator)["concentration"] for _ in range(1000)])
+    scaled = draws * (0.5 - (1 - v).log().sum())
+    assert (scaled.mean() - 5).abs() < 5 * (5 / 1000) ** 0.5
 
 
 @pytest.mark.slow
@@ -340,6 +358,25 @@ def test_points_below_the_floor_stay(discount: float, guard: float, monkeypatch:
             state = slice_scan.scan(state, data, model, generator)
         reached.append(first_appearance(state.assignments.tolist()))
     assert (frequency_errors(reached, exact) < 5).all()
+
+
+@pytest.mark.parametrize("prior", [DirichletProcess(), PitmanYor(0.7)], ids=repr)
+def test_only_points_below_a_floor_that_knows_nothing_of_the_partition_stay(prior, monkeypatch) -> None:
+    """Point 0 fits the component of point 1 and has a slice of e^-36: it stays where e^-36 is below the guard."""
+    inputs = torch.tensor([[-5.0], [-5.1], [5.0], [5.1]], dtype=torch.float64)
+    model = DPM(SphericalGaussian(loc=0.0, variance=0.1, prior_variance=25.0), prior).resolve(inputs)
+    data, generator, floors = model.data(inputs), torch.Generator().manual_seed(0), []
+    numbers = torch.tensor([[0.5, 0.5, 0.5, 0.5], [1 - 1e-16, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    monkeypatch.setattr(slice_scan, "uniforms", lambda shape, generator: numbers)
+    monkeypatch.setattr(
+        slice_scan, "draw_jumps", lambda d, mass, floor, generator: floors.append(floor) or numbers[:0, 0]
+    )
+    for labels in ([1, 0, 1, 1], [1, 0, 2, 3]):
+        state = partition.init(model, data, generator, start=torch.tensor(labels), truncated=False)
+        found = slice_scan.scan(state, data, model, generator).assignments.tolist()
+        assert (found[0] == found[1]) == isinstance(prior, DirichletProcess)
+    guard = slice_scan._log_guard(0.7)
+    assert max(floors) < -30 if isinstance(prior, DirichletProcess) else floors == [guard, guard]
 
 
 def test_few_components_open_beside_many_singletons() -> None:
@@ -425,7 +462,7 @@ def quick(**options) -> Gibbs:
         ({"thinning": 0}, "thinning is 0"),
         ({"split_merge": -2}, "split_merge is -2"),
         ({"seed": "a"}, "seed is 'a'"),
-        ({"scan": "slices"}, "scan is 'slices'; for DPM expected one of 'auto', 'collapsed', 'slice', 'blocked'"),
+        ({"scan": "slices"}, "scan is 'slices'; it must be one of 'auto', 'collapsed', 'slice', 'blocked'"),
         ({"init": "two"}, "init is 'two'"),
         ({"init": torch.zeros(3, dtype=torch.long)}, r"init has shape \(3,\); expected \[7\]"),
         ({"init": torch.arange(7), "scan": "blocked"}, "init has 7 labels, but the model is truncated at 5"),
@@ -480,9 +517,9 @@ def test_interrupt_returns_the_draws_so_far(monkeypatch: pytest.MonkeyPatch) -> 
         return sweep(*arguments, **options)
 
     monkeypatch.setattr(partition, "sweep", interrupted)
-    with pytest.warns(FitInterrupted, match="step 9 of 24"):
+    with pytest.warns(FitInterrupted, match="after step 8 of 24"):
         posterior = quick(num_samples=20).fit(DPM(), X)
-    assert posterior.num_draws == [5]
+    assert posterior.num_draws == [4]
 
 
 def test_a_binding_truncation_warns() -> None:

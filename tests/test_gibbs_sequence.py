@@ -22,6 +22,7 @@ from regbayes.models import DIH, IHMM, DiagonalGaussian, Hinge, Logistic, Spheri
 from regbayes.models.distributions.sampling import log_dirichlet
 from regbayes.models.feature_maps import PrincipalDirections
 from regbayes.models.priors import HierarchicalDirichletProcess
+from regbayes.models.priors import hierarchical_dirichlet_process as hierarchy
 from regbayes.models.priors.franchise import draw_sticks, row_means
 from regbayes.models.priors.sticks import log_stick_weights
 from regbayes.testing import check_kernel
@@ -105,6 +106,30 @@ def test_prior_updates_preserve_the_prior(rho, truncated) -> None:
     assert (gap.mean(0).abs() <= 5 * error + 1e-12).all(), gap.mean(0) / error
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+def test_draws_of_the_prior_see_the_tables_that_they_belong_to(truncated, monkeypatch) -> None:
+    """alpha all of them, gamma and beta those that beta chose a state for; gamma without beta, or given its sticks."""
+    tables, chosen = torch.tensor([[2, 1], [1, 3], [1, 0]]), torch.tensor([2, 3])
+    monkeypatch.setattr(hierarchy, "draw_tables", lambda *arguments: (tables, chosen))
+    monkeypatch.setattr(hierarchy, "draw_row_concentration", lambda alpha, _, seen, *rest: alpha + (seen is tables))
+    monkeypatch.setattr(hierarchy, "draw_top_concentration", lambda gamma, seen, *rest: gamma + 5 * (seen is chosen))
+    prior, generator = HierarchicalDirichletProcess(1.0, (2.0, 1.0), 1.0, (3.0, 2.0)), torch.Generator().manual_seed(6)
+    base, draws = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), []
+    for _ in range(1000):
+        values, weights = prior.draw(hyper(1.5, 2.0), base, tables, generator, truncated=truncated)
+        assert values["concentration"] == 2.5
+        draws.append(torch.cat([values["top_concentration"].reshape(1), weights]))
+    gamma, first, second, rest = torch.stack(draws).unbind(1)
+    shape = torch.tensor([3.0, 5.0, 0.0] if truncated else [2.0, 3.0, 7.0], dtype=torch.float64)
+    share = shape / shape.sum()
+    error = (share * (1 - share) / (shape.sum() + 1) / 1000).sqrt()
+    assert ((torch.stack([first, second, rest], 1).mean(0) - share).abs() <= 5 * error + 1e-12).all()
+    if truncated:  # gamma ~ Gamma(3 + 1, 2 - log(1 - u))
+        assert ((gamma * (2 - second.log())).mean() - 4).abs() < 5 * 2 / 1000**0.5
+    else:
+        assert (gamma == 7).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.0, 0.3])
 def test_what_is_left_is_broken_as_the_prior_breaks_it(rho) -> None:
@@ -165,6 +190,25 @@ def test_labels_are_swapped_along_with_their_base_weights(gamma) -> None:
 
 
 # -- scans -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scan", SCANS)
+def test_a_sweep_draws_concentrations_and_base_weights_given_its_own_states(scan, monkeypatch) -> None:
+    model, data = MODELS["sticky"].replace(prior=HierarchicalDirichletProcess(stickiness=0.4)).prepare(X, None, LENGTHS)
+    generator, seen = torch.Generator().manual_seed(0), []
+    state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan=scan, num_sweeps=1)
+
+    def spy(moved, *arguments, **options):
+        seen.append(sequence_prior.draw_prior(moved, *arguments, **options))
+        assert options == {"truncated": scan == "blocked"}
+        return seen[-1]
+
+    monkeypatch.setattr(sequence_scans, "draw_prior", spy)
+    for _ in range(5):
+        before, state = state, sequence_scans.sweep(state, data, model, generator, scan=scan)
+        assert all(state.hyper[name] == seen[-1].hyper[name] != before.hyper[name] for name in state.hyper)
+        assert torch.equal(state.base[state.states], seen[-1].base[seen[-1].states])
+    assert len(seen) == 5
 
 
 @pytest.mark.slow
@@ -321,7 +365,7 @@ def test_float32_and_a_start_from_labels(device) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scan": "collapsed"}, "scan is 'collapsed'; for IHMM expected one of 'auto', 'direct', 'beam', 'blocked'"),
+        ({"scan": "collapsed"}, "scan is 'collapsed'; for IHMM it must be one of 'auto', 'direct', 'beam', 'blocked'"),
         ({"init": torch.zeros(3, dtype=torch.long)}, r"init has shape \(3,\)"),
         ({"init": torch.arange(20) + 5, "scan": "blocked"}, "Use truncation=20 or more, or scan='beam'"),
         ({"num_generative": -1}, "num_generative is -1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regbayes.inference.gibbs import hyperplanes
 from regbayes.inference.gibbs.hyperplanes import fill_reservoir, refresh_reservoir, slide_rejecting
 from regbayes.models import (
     DDPM,
@@ -31,7 +32,10 @@ X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.fl
         ({"loss": EpsilonInsensitive()}, "a hyperplane needs a binary loss"),
         ({"loss": OneVsRest()}, "a hyperplane needs a binary loss"),
         ({"loss": CrammerSinger()}, "a hyperplane needs a binary loss"),
-        ({"feature_map": PrincipalDirections(loc=torch.zeros(3))}, "loc and axes of the feature map belong together"),
+        (
+            {"feature_map": PrincipalDirections(loc=torch.zeros(3))},
+            "feature_map__loc and feature_map__axes belong",
+        ),
         ({"weight_scale": 0.0}, r"weight_scale is 0\.0"),
         ({"feature_map": PrincipalDirections(intercept=-1.0)}, r"intercept is -1\.0"),
     ],
@@ -115,3 +119,24 @@ def test_the_slice_step_alone_has_that_law(loss, device) -> None:
     levels = distribution[torch.searchsorted(grid, planes.flatten()).clamp(max=4000)]
     counts = torch.histc(levels, 20, 0, 1)
     assert float((counts - 2000).square().sum() / 2000) < 60  # chi-squared with 19 degrees of freedom
+
+
+def test_slice_steps_leave_every_hyperplane_in_the_law_of_its_own_points(device) -> None:
+    """From exact starts, many copies of each side by side: two components of two points, and one without."""
+    generator, num_copies = torch.Generator(device).manual_seed(0), 2000
+    inputs = torch.tensor([[-0.6], [0.4], [0.9], [1.5]], dtype=torch.float64, device=device)
+    assignments, labels = torch.tensor([0, 1, 1, 0], device=device), torch.arange(3, device=device)
+    seen = PrincipalDirections(intercept=0.0)
+    model = DDPM(loss=SquaredHinge(0.5), feature_map=seen, weight_scale=1.5).resolve(inputs)
+    features, grid = model.features(inputs), torch.linspace(-8, 8, 4001, dtype=torch.float64, device=device)
+    sides = torch.where(assignments == labels.unsqueeze(1), 1.0, -1.0).double().unsqueeze(2)  # [3, N, 1]
+    log_density = model.loss.log_factor(features @ grid.unsqueeze(0), sides).sum(1) - (grid / 1.5).square() / 2
+    mass = log_density.softmax(1)
+    starts = grid[torch.multinomial(mass, num_copies, replacement=True, generator=generator)].T.reshape(-1, 1, 1)
+    many = labels.repeat(num_copies)
+    planes = hyperplanes._slide(features, assignments, many, starts, model, generator).flatten()
+    assert (planes != starts.flatten()).all()
+    for own, distribution in zip(planes.view(num_copies, 3).T, mass.cumsum(1), strict=True):
+        levels = distribution[torch.searchsorted(grid, own.contiguous()).clamp(max=4000)]
+        counts = torch.histc(levels, 20, 0, 1)
+        assert float((counts - num_copies / 20).square().sum() / (num_copies / 20)) < 60  # chi-squared of 19 degrees

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -46,9 +47,13 @@ BACKENDS = {
 }
 
 
+# what the scans draw of the other models is compared partition by partition in test_gibbs
+SAMPLED = ("logistic", "regression")
+PAIRS = [(m, b) for m in MODELS for b in BACKENDS if m in SAMPLED or not isinstance(BACKENDS[b], Gibbs)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
-@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize(("model", "backend"), PAIRS, ids=str)
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 def test_backend_agrees_with_enumeration(model: str, backend: str) -> None:
     y = X[:, 0] if model == "regression" else Y
@@ -67,18 +72,14 @@ def test_a_sampler_of_another_concentration_is_noticed() -> None:
 
 
 def test_a_bound_that_falls_or_exceeds_the_evidence_is_noticed() -> None:
-    class Wrong(SVI):
-        shift = 0.0
-        sign = 1.0
+    def altered(sign: float, shift: float, **options: Any) -> SVI:
+        class Wrong(SVI):
+            def kernel(self, model) -> Kernel:
+                return replace(super().kernel(model), value=lambda state, data, model: sign * state.bound + shift)
 
-        def kernel(self, model) -> Kernel:
-            return replace(super().kernel(model), value=lambda state, data, model: self.sign * state.bound + self.shift)
+        return Wrong(num_steps=60, **options)
 
-    high = Wrong(num_steps=60)
-    high.shift = 50.0
     with pytest.raises(AssertionError, match="above the log evidence"):
-        check_kernel(high, MODELS["hinge"], X, Y)
-    falling = Wrong(num_steps=60, tolerance=-1.0)
-    falling.sign = -1.0
+        check_kernel(altered(1.0, 50.0), MODELS["hinge"], X, Y)
     with pytest.raises(AssertionError, match="the ELBO fell"):
-        check_kernel(falling, MODELS["hinge"], X, Y)
+        check_kernel(altered(-1.0, 0.0, tolerance=None), MODELS["hinge"], X, Y)

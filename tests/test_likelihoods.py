@@ -470,7 +470,7 @@ def test_bits_are_checked():
 )
 def test_hyperparameters_are_checked(likelihood, message):
     with pytest.raises(ValueError, match=message):
-        likelihood.resolve(reals())
+        likelihood.checked().resolve(reals())
 
 
 @rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -158,9 +158,9 @@ class WrongProbabilities(Hinge):
         return super().probabilities(-scores)
 
 
-class WrongCheck(Hinge):
-    def check(self, name="loss"):
-        pass
+@dataclass
+class WrongDomain(Hinge):
+    strength: Any = 1.0
 
 
 class WrongModeration(Logistic):
@@ -193,7 +193,7 @@ class WrongJointDraw(CrammerSinger):
         (WrongDraw(), "draw_score"),
         (WrongOptimum(), "one_point"),
         (WrongProbabilities(), "probabilities"),
-        (WrongCheck(), "check accepts strength"),
+        (WrongDomain(), "checked accepts strength"),
         (WrongModeration(), "expected_probabilities"),
         (WrongReference(), "reference"),
         (WrongJointMarginal(), "log_marginal"),
@@ -499,12 +499,12 @@ def test_one_missing_class_of_several():
 )
 def test_parameters_outside_their_domain_are_named(loss, message):
     with pytest.raises(ValueError, match=message):
-        loss.check()
+        loss.checked("loss__")
 
 
 def test_numbers_of_numpy_are_numbers():
-    Hinge(np.float32(2.0), np.int64(1)).check()
-    EpsilonInsensitive(epsilon=0).check()
+    assert type(Hinge(np.float32(2.0), np.int64(1)).checked().margin) is int
+    EpsilonInsensitive(epsilon=0).checked()
 
 
 def test_what_a_loss_offers():

@@ -75,9 +75,9 @@ def test_many_states_share_grey(ax):
 
 
 def test_ribbons_of_other_lengths_are_refused(ax):
-    with pytest.raises(ValueError, match="3 states, but 2 true ones"):
+    with pytest.raises(ValueError, match="truth has shape \\(2,\\); expected \\[3\\]"):
         plot_states([0, 1, 1], [0, 1], ax=ax)
-    with pytest.raises(ValueError, match="lengths add up to 4, but there are 3 states"):
+    with pytest.raises(ValueError, match="lengths add up to 4, but X has 3 rows"):
         plot_states([0, 1, 1], lengths=[2, 2], ax=ax)
 
 

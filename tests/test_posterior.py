@@ -295,8 +295,10 @@ def test_similarity_and_partition_do_not_depend_on_labels(gibbs: Posterior) -> N
     similarity = gibbs.similarity()
     expected = torch.stack([(z[:, None] == z[None]).float() for z in gibbs.samples["assignments"]]).mean(0)
     torch.testing.assert_close(similarity, expected)
-    assert any(torch.equal(gibbs.partition("binder"), draw) for draw in gibbs.samples["assignments"])
-    with pytest.raises(ValueError, match="vi, binder"):
+    found = gibbs.partition("binder")
+    assert found.dtype == torch.int64
+    assert any((found == draw).all() for draw in gibbs.samples["assignments"])
+    with pytest.raises(ValueError, match="'vi', 'binder'"):
         gibbs.partition("size")
 
 
@@ -320,20 +322,6 @@ def test_saved_posterior_predicts_the_same(fitted: PartitionPosterior, tmp_path:
     assert torch.equal(loaded.trace.values, posterior.trace.values)
     assert repr(loaded) == repr(posterior)
     assert loaded.backend.get_params() == posterior.backend.get_params()
-
-
-def test_broken_and_newer_files_are_refused(gibbs: Posterior, tmp_path: Path) -> None:
-    path = tmp_path / "posterior.pt"
-    gibbs.save(path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-200])
-    with pytest.raises(ValueError, match="cut short"):
-        Posterior.load(path)
-    torch.save({"kind": "posterior", "schema": 7, "version": "3.0"}, path)
-    with pytest.raises(ValueError, match=r"schema 7, written by regbayes 3\.0"):
-        Posterior.load(path)
-    with pytest.raises(FileNotFoundError):
-        Posterior.load(tmp_path / "none.pt")
 
 
 @pytest.mark.filterwarnings("default")
@@ -413,7 +401,7 @@ def test_a_mixture_has_no_labels_to_predict() -> None:
     posterior = SmallVariance().fit(DPM(), X)
     with pytest.raises(ValueError, match=r"use assign\(X\)"):
         posterior.predict(X)
-    assert torch.equal(posterior.assign(X), posterior.samples["assignments"][0])
+    assert (posterior.assign(X) == posterior.samples["assignments"][0]).all()
 
 
 @pytest.mark.parametrize(

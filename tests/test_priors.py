@@ -46,7 +46,7 @@ def test_priors_of_unknown_hyperparameters_conform(prior) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("prior", FREE, ids=str)
 def test_long_chains_of_hyperparameters_have_their_moments(prior) -> None:
-    check_prior(prior, num_data=2, truncation=3, num_draws=2000, seed=1)
+    check_prior(prior, num_data=2, truncation=3, num_draws=1000, seed=1)
 
 
 # -- what the check notices --------------------------------------------------------------------------------------------
@@ -221,6 +221,7 @@ def test_slice_steps_leave_a_density_of_any_scale(scale) -> None:
         (PitmanYor(-0.1), "discount is -0.1"),
         (PitmanYor(0.5, -0.5), "concentration is -0.5"),
         (PitmanYor(0.5, -0.2, concentration_prior=(1.0, 1.0)), "concentration is -0.2"),
+        (PitmanYor(0.5, -0.2, discount_prior=(1.0, 1.0)), "concentration is -0.2; it must be more than 0"),
         (PitmanYor(0.0, discount_prior=(1.0, 1.0)), "discount is 0.0"),
         (PitmanYor(discount_prior=(1.0,)), "discount_prior"),
         (PitmanYor(price_exponent=-1.0), "price_exponent is -1.0"),
@@ -228,4 +229,4 @@ def test_slice_steps_leave_a_density_of_any_scale(scale) -> None:
 )
 def test_hyperparameters_outside_their_domain_are_named(prior, message) -> None:
     with pytest.raises(ValueError, match=message):
-        prior.check()
+        prior.checked()

@@ -1,4 +1,4 @@
-"""SequenceClusterer: scikit-learn's own checks, labels, and what it takes and refuses."""
+"""SequenceClusterer: labels, and what it takes and refuses; scikit-learn's checks are in `test_estimators`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from regbayes.estimators import SequenceClusterer
 from regbayes.inference import SVI, Gibbs, SequencePosterior
@@ -20,15 +19,6 @@ TRUTH = np.repeat([0, 1, 2, 0, 2, 1], 20)
 X = np.array([0.0, 8.0, -8.0])[TRUTH, None] + np.random.default_rng(0).normal(size=(120, 2))
 
 QUICK = SequenceClusterer(IHMM(truncation=4), SVI(num_steps=5))
-PARTLY_MISSING = "a step is missing as a whole or not at all, and the check takes single values away"
-
-
-# fits of five steps, which merge no states
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
-@parametrize_with_checks([QUICK], expected_failed_checks=lambda _: {"check_estimators_pickle": PARTLY_MISSING})
-def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.slow
@@ -88,8 +78,10 @@ def test_parameters_are_searched_as_nested_names():
 
 
 def test_a_model_without_states_is_refused():
-    with pytest.raises(ValueError, match="model is DPM; expected IHMM or DIH"):
+    with pytest.raises(ValueError, match=r"model is DPM; SequenceClusterer needs IHMM or DIH. Use Clusterer"):
         SequenceClusterer(DPM()).fit(X)
+    with pytest.raises(ValueError, match=r"model is <class .*; expected an object such as IHMM\(\)"):
+        SequenceClusterer(DIH).fit(X)
     with pytest.raises(ValueError, match="lengths add up to 100, but X has 120 rows"):
         SequenceClusterer().fit(X, lengths=[50, 50])
 

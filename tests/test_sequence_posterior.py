@@ -407,7 +407,7 @@ def test_aligned_labels_agree_with_the_representative_draw() -> None:
     reference = torch.randint(4, (50,), generator=generator)
     posterior = made("IHMM", (3, 3, 3))
     posterior.samples["assignments"] = torch.stack([torch.tensor([2, 0, 3, 1])[reference], reference, reference])
-    assert posterior.aligned().dtype == torch.int64
+    assert posterior.aligned().dtype == torch.int8
     assert torch.equal(posterior.aligned(), posterior.partition().expand(3, 50))
     for _ in range(5):
         noisy = torch.randint(3, (50,), generator=generator)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import launch, partition, split_merge
+from regbayes.inference.gibbs import classifiers, launch, partition, split_merge
 from regbayes.inference.gibbs.blocked_scan import relabel
 from regbayes.inference.gibbs.classifiers import draw_weights
 from regbayes.inference.gibbs.components import count_members
@@ -138,6 +138,7 @@ def test_frequencies_of_split_merge_are_those_of_enumeration(name: str, truncate
     )
     monkeypatch.setattr(launch, "_NUM_ROUNDS", 1)  # a poor launch is as exact as a good one
     monkeypatch.setattr(launch, "_NUM_STEPS", 3)
+    monkeypatch.setattr(classifiers, "_NUM_STEPS", 1)
 
     def step(state, data, model, generator):
         state = split_merge.split_merge(state, data, model, generator, truncated=truncated)

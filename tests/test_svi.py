@@ -524,7 +524,7 @@ def test_it_stops_when_the_bound_has_settled(generator) -> None:
     X, _ = blobs(100, generator)
     lengths = [
         SVI(num_steps=150, tolerance=tolerance).fit(DPM(truncation=4), X).trace.values.shape[1]
-        for tolerance in (1e-2, 1e-6, -1.0)
+        for tolerance in (1e-2, 1e-6, None)
     ]
     assert lengths[0] < lengths[1] < lengths[2] == 150
 
@@ -539,7 +539,7 @@ def test_a_binding_truncation_warns_with_a_remedy(generator) -> None:
 def test_a_resumed_fit_is_that_of_one_run(batch_size, generator, tmp_path) -> None:
     X, y = blobs(60, generator)
     model = InfiniteSVM(truncation=20)
-    options = {"batch_size": batch_size, "num_full_steps": 0, "tolerance": -1.0}
+    options = {"batch_size": batch_size, "num_full_steps": 0, "tolerance": None}
     whole = SVI(num_steps=12, **options).fit(model, X, y)
     SVI(num_steps=5, **options).fit(model, X, y, checkpoint=tmp_path / "chain")
     resumed = SVI(num_steps=12, **options).fit(model, X, y, resume=tmp_path / "chain")
@@ -556,7 +556,7 @@ def test_bad_arguments_are_refused(generator) -> None:
         ({"num_steps": 0}, "num_steps is 0"),
         ({"batch_size": 2.5}, "batch_size is 2.5"),
         ({"num_full_steps": -1}, "num_full_steps is -1"),
-        ({"forgetting": 0.5}, "forgetting 0.5"),
+        ({"forgetting": 0.5}, "forgetting is 0.5"),
         ({"delay": -1.0}, "delay is -1.0"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -188,7 +188,7 @@ def _log_prior_of(state, model) -> torch.Tensor:
 
 def test_draws_keep_the_means_of_the_hyperparameters(generator) -> None:
     X, _ = points(generator)
-    posterior = SVI(num_steps=20, tolerance=-1.0).fit(DPM(prior=PRIORS["free"], truncation=8), X)
+    posterior = SVI(num_steps=20, tolerance=None).fit(DPM(prior=PRIORS["free"], truncation=8), X)
     d, alpha = posterior.samples["discount"], posterior.samples["concentration"]
     assert d.shape == alpha.shape == (1,)
     assert 0 < float(d) < 0.3 < float(alpha) + 0.3

@@ -165,7 +165,7 @@ def test_batches_of_sequences_find_the_states(generator) -> None:
     rows = X.split(lengths)
     loader = loader_of((torch.cat(rows[:2]), lengths[:2]), (torch.cat(rows[2:4]), lengths[2:4]), rows[4], (rows[5],))
     posterior = SVI(num_steps=16).fit(IHMM(truncation=6), loader)
-    z = posterior.samples["assignments"][0]
+    z = posterior.partition()
     table = torch.zeros(6, 3).index_put_((z, states), torch.ones(len(z)), accumulate=True)
     assert table.max(1).values.sum() / len(z) > 0.97  # in the order of the loader
     full = SVI(num_steps=30).fit(IHMM(truncation=6), X, lengths=lengths)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
+from ...models.domains import Count, Labels, Natural, OneOf, Seed
 from ..backend import Backend
 from ..engine import Schedule
-from ..options import require_choice, require_counts
 from ..protocol import KernelData, Model
 
 
@@ -42,16 +42,16 @@ class Gibbs(Backend):
     progress : whether to show a bar; None: on a terminal only
     """
 
-    num_samples: int = 500
-    num_warmup: int = 200
-    num_chains: int = 1
-    thinning: int = 1
-    scan: str = "auto"
-    split_merge: int = 2
-    num_generative: int = 10
-    births: str = "exact"
-    init: str | Tensor = "one"
-    seed: int = 0
+    num_samples: Count = 500
+    num_warmup: Natural = 200
+    num_chains: Count = 1
+    thinning: Count = 1
+    scan: Annotated[str, OneOf("auto", "collapsed", "slice", "blocked", "direct", "beam")] = "auto"
+    split_merge: Natural = 2
+    num_generative: Natural = 10
+    births: Annotated[str, OneOf("exact", "prior")] = "exact"
+    init: Annotated[str | Tensor, Labels("one", "random")] = "one"
+    seed: Seed = 0
     progress: bool | None = None
 
     value_name: ClassVar[str] = "log joint"
@@ -61,16 +61,14 @@ class Gibbs(Backend):
         """Whether the model truncated at `model.truncation` components is sampled, not the infinite one."""
         return self.scan == "blocked"
 
-    def check(self) -> None:
-        require_counts(self, num_samples=1, num_warmup=0, num_chains=1, thinning=1, seed=0)
-        require_counts(self, split_merge=0, num_generative=0)
-        require_choice(self, "births", ("exact", "prior"))
-        if not isinstance(self.init, Tensor) and self.init not in ("one", "random"):
-            raise ValueError(f"init is {self.init!r}; expected 'one', 'random' or a Tensor of labels.")
+    def may_grow(self) -> tuple[str, ...]:
+        return "num_samples", "num_chains"
 
     def require_scan(self, model: Model, *scans: str) -> None:
         """Raise ValueError unless `scan` is one of those that the structure has."""
-        require_choice(self, "scan", scans, type(model).__name__)
+        if self.scan not in scans:
+            known = ", ".join(map(repr, scans))
+            raise ValueError(f"scan is {self.scan!r}; for {type(model).__name__} it must be one of {known}.")
 
     def require_labels(self, data: KernelData, truncation: int, infinite: str) -> None:
         """Raise ValueError unless labels [N] given for a start fit the data and, of a truncated model, its components.

@@ -92,7 +92,7 @@ class Slots(ABC):
 
     def extend(self, more: int) -> None:
         """Add free slots."""
-        self.weights = pad(self.weights, (0, 0, 0, 0, 0, more))
+        self.weights = torch.cat([self.weights, self.weights.new_zeros(more, *self.weights.shape[1:])])
         self.log_margin = pad(self.log_margin, (0, more * self.has_classifiers))
         self.count(len(self.weights))
 
@@ -123,15 +123,20 @@ class Slots(ABC):
 
 
 def visit_all(slots: Slots, generator: torch.Generator, *, shuffle: bool, compiled: bool | None) -> None:
-    """One visit of every point, in random order or in that of the rows; labels [N] and all else of the slots change."""
+    """One visit of every point, in random order or in that of the rows; labels [N] and all else of the slots change.
+
+    Compiled code visits them in pieces of order, since Ctrl-C waits for it to return.
+    """
     stream, num_data, device = own_stream(generator), len(slots.labels), slots.labels.device
     order = torch.arange(num_data, device=device)
     if shuffle:
         order = torch.randperm(num_data, generator=stream, device=device)
     levels, visitor, position = uniforms((num_data,), stream), _visitor(slots, compiled), 0
+    width = len(slots.model.likelihood.prior())
     while position < num_data:
         capacity = len(slots.sizes)
-        position, opened, closed, stale = visitor.visit(position, order, levels)
+        piece = max(1, _MOST_WORK // (capacity * width))
+        position, opened, closed, stale = visitor.visit(position, order[: position + piece], levels)
         if opened + closed > -2:
             slots.settle(int(order[position - 1]), opened, closed, generator)
         if stale or len(slots.sizes) > capacity:
@@ -173,7 +178,7 @@ class Compiled:
         return logits
 
     def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
-        """Visit order[position:] [N] until the slots must be settled or the components be built anew."""
+        """Visit order[position:] until the slots must be settled or the components be built anew."""
         arrays = self.slots.arrays()
         visit: Visit = self.kernels.scan(self.state, arrays, self.urn, position, order.numpy(), levels.numpy())
         return visit
@@ -202,7 +207,7 @@ class Tensors:
         return slots.logits(n, self.likelihood.log_predictive(x, chi).squeeze(0))
 
     def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
-        """Visit order[position:] [N] until a component opened or closed."""
+        """Visit order[position:] until a component opened or closed."""
         slots = self.slots
         for index in range(position, len(order)):
             n = int(order[index])
@@ -226,3 +231,6 @@ class Tensors:
         if self.slots.counts[own] == 0:
             self.chi[own] = self.likelihood.prior()
         self.chi[chosen] += statistics
+
+
+_MOST_WORK = 2**24  # sums of statistics that one call of compiled code reads: tenths of a second

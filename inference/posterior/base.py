@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from ...models.config import from_plain, to_plain
-from ..files import read_file, write_file
+from ...models.domains import shown
+from ..files import read_file, require_entries, write_file
 from ..protocol import Model
 from ..structures import Draw, structure_of
 from .trace import Trace
@@ -26,6 +28,8 @@ class Posterior:
     trace : Trace
     metadata : dict of plain data that travels with the posterior; empty unless its user fills it
     """
+
+    kept: ClassVar[tuple[str, ...]] = ()  # names that every posterior of the class has among its samples
 
     def __init__(
         self,
@@ -57,8 +61,12 @@ class Posterior:
 
         Raises
         ------
-        ValueError    if the model holds anything else, such as a function for a feature map.
+        OSError       if the file cannot be written to its end, as on a full disk; `path` is then as it was.
+        ValueError    if the model or `metadata` holds anything else, such as a function for a feature map, or if no
+                      file can be written there.
         """
+        if not isinstance(self.metadata, dict):
+            raise ValueError(f"metadata is {shown(self.metadata)}; expected a dict of plain data.")
         content = {
             "model": to_plain(self.model),
             "backend": to_plain(self.backend),
@@ -76,12 +84,16 @@ class Posterior:
         Raises
         ------
         FileNotFoundError    if there is no such file.
-        ValueError           if it is broken, of another schema, or needs a class that is not imported.
+        ValueError           if it was changed, is of a later schema, or needs a class that is not imported.
         """
         content = read_file(path, "posterior", device)
+        require_entries(content, "content", _CONTENT)
         model, backend = from_plain(content["model"]), from_plain(content["backend"])
-        parts = content["samples"], content["num_draws"], Trace(**content["trace"]), content["metadata"]
-        return structure_of(model).posterior(model, backend, *parts)
+        if not hasattr(model, "data_type") or not hasattr(backend, "fit"):
+            raise ValueError(f"The file has {model!r} by {backend!r}, which are no model and backend.")
+        posterior, samples, num_draws = structure_of(model).posterior, content["samples"], content["num_draws"]
+        _require_samples(samples, num_draws, posterior.kept)
+        return posterior(model, backend, samples, num_draws, Trace.read(content["trace"]), content["metadata"])
 
     def to_arviz(self) -> Any:
         """The structure's label-free summaries as arviz InferenceData (0.x) or DataTree (1.x)."""
@@ -95,3 +107,26 @@ class Posterior:
         if int(arviz.__version__.split(".")[0]) >= 1:
             return arviz.from_dict(groups)
         return arviz.from_dict(**groups)
+
+
+def _require_samples(samples: dict[str, Any], num_draws: list[Any], names: tuple[str, ...]) -> None:
+    """Raise ValueError unless these are tensors [S, ...] by name, of so many draws in each chain."""
+    require_entries(samples, "samples", dict.fromkeys([*samples, *names], Tensor))
+    if not all(isinstance(number, int) and number >= 0 for number in num_draws):
+        raise ValueError(f"The file has {num_draws!r} for the numbers of draws. It was not written by regbayes.")
+    for name, value in samples.items():
+        if value.ndim == 0 or len(value) != sum(num_draws):
+            raise ValueError(
+                f"The file has {name!r} of shape {list(value.shape)} for {sum(num_draws)} draws. "
+                "It was not written by regbayes."
+            )
+
+
+_CONTENT: dict[str, type] = {
+    "model": dict,
+    "backend": dict,
+    "samples": dict,
+    "num_draws": list,
+    "trace": dict,
+    "metadata": dict,
+}

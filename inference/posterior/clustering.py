@@ -7,23 +7,27 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..labels import LABELS, LabelRows, stack_labels
 from ..partitions import align, expected_loss
 from ..structures import Draw
 
 
 class Clustering:
-    """A mixin for posteriors with `assignments` [S, N] among their samples."""
+    """A mixin for posteriors with `assignments` [S, N] among their samples.
+
+    They are of the smallest integer type that holds them: call `.long()` on a draw before it indexes a tensor.
+    """
 
     samples: Draw
 
     @property
     def num_components(self) -> int:
         """Number of occupied components in the representative draw."""
-        return len(torch.unique(self.samples["assignments"][self.representative]))
+        return len(torch.unique(self.samples[LABELS][self.representative]))
 
     def similarity(self) -> Tensor:
         """Posterior probability [N, N] that two training points share a component."""
-        assignments = self.samples["assignments"]
+        assignments = self.samples[LABELS]
         if assignments.shape[1] > 20_000:
             raise ValueError(f"The similarity of {assignments.shape[1]} points takes N x N memory; use partition().")
         total = torch.zeros(2 * assignments.shape[1:], device=assignments.device)
@@ -32,18 +36,20 @@ class Clustering:
         return total / len(assignments)
 
     def partition(self, loss: str = "vi") -> Tensor:
-        """Point partition [N] of the training points: the draw of least posterior expected loss.
+        """Point partition [N] int64 of the training points: the draw of least posterior expected loss.
 
         Parameters
         ----------
         loss : "vi" (variation of information) or "binder" (pairs put together or apart wrongly)
         """
-        return self.samples["assignments"][self._best_draw(loss)]
+        return self.samples[LABELS][self._best_draw(loss)].long()
 
     def aligned(self) -> Tensor:
         """Assignments [S, N] with the labels of every draw changed to agree best with the representative draw."""
-        assignments = self.samples["assignments"]
-        return torch.stack([align(draw, assignments[self.representative]) for draw in assignments])
+        assignments, reference = self.samples[LABELS], self.samples[LABELS][self.representative]
+        kept = LabelRows(len(assignments))
+        draws = [kept.keep({LABELS: align(draw, reference)}, row) for row, draw in enumerate(assignments)]
+        return stack_labels([draw[LABELS] for draw in draws])
 
     @cached_property
     def representative(self) -> int:
@@ -55,15 +61,12 @@ class Clustering:
         return [f"{self.num_components} components"]
 
     def _best_draw(self, loss: str) -> int:
-        assignments = self.samples["assignments"]
-        if len(assignments) == 1:
-            return 0
-        return int(expected_loss(assignments, loss).argmin())
+        return int(expected_loss(self.samples[LABELS], loss).argmin())
 
 
 def clustering_summaries(posterior: Clustering) -> Draw:
     """Number and largest size of the components, and whatever else is one number in each draw, [S] each."""
-    assignments = posterior.samples["assignments"]
+    assignments = posterior.samples[LABELS]
     return {
         "num_components": torch.tensor([len(torch.unique(draw)) for draw in assignments]),
         "largest_component": torch.stack([torch.bincount(draw).max() for draw in assignments]),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...models.domains import Flag, read
 from ...models.scores import scores as scores_of
 from ..ridge import Ridge
 from ..structures import Draw
@@ -56,6 +57,7 @@ def counts_hyperplanes(model: Any, discriminative: bool | None) -> bool:
     ------
     ValueError    if they are asked to and there are none.
     """
+    discriminative = read("discriminative", discriminative, Flag(), optional=True)
     if discriminative and not model.repels:
         raise ValueError(f"The components of {type(model).__name__} have no hyperplanes that part them.")
     return model.repels if discriminative is None else discriminative

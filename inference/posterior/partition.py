@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.nn.functional import one_hot, pad
 from ...models.arrays import as_features, like
 from ...models.data import Data
 from ...models.scores import scores as scores_of
+from ..labels import stack_labels
 from ..partitions import align
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -35,12 +36,14 @@ from .stacking import stack_components
 class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     """A fitted model of partitions.
 
-    `samples` holds `assignments` [S, N], `weights` [S, K, P, C], `log_mixture` [S, K + 1] (last: a component not yet
-    seen), `hyperparameters` [S, K, ...] or `parameters.<name>` [S, K, ...] of the family or `centers` [S, K, D], and
-    the prior's hyperparameters, such as `concentration` [S]; of SVI also `precision_tril` [S, K, C, P, P]; of an
-    infinite model whose components repel `unseen_weights` [S, A, P, 1], hyperplanes of components without points.
-    Components beyond a draw's own have log weight -inf.
+    `samples` holds `assignments` [S, N] (of the smallest integer type that holds them), `weights` [S, K, P, C],
+    `log_mixture` [S, K + 1] (last: a component not yet seen), `hyperparameters` [S, K, ...] or `parameters.<name>`
+    [S, K, ...] of the family or `centers` [S, K, D], and the prior's hyperparameters, such as `concentration` [S]; of
+    SVI also `precision_tril` [S, K, C, P, P]; of an infinite model whose components repel `unseen_weights`
+    [S, A, P, 1], hyperplanes of components without points. Components beyond a draw's own have log weight -inf.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("assignments", "weights", "log_mixture")
 
     def assign(self, X: Any, *, discriminative: bool | None = None) -> Any:
         """Component [N] of each row in the representative draw (see `partition`), 0..K-1.
@@ -50,13 +53,8 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         discriminative : whether hyperplanes count as well as the likelihood; None: they do where components repel
         """
         rows, with_margin = self.checked(X), counts_hyperplanes(self.model, discriminative)
-        draw, chosen = self._draw(self.representative), []
-        for part in chunks(rows):
-            log_weights = self._log_weights(part, draw, nearest=not with_margin)[:, :-1]
-            if with_margin:
-                log_weights = log_weights + hyperplane_gain(self.model, part, draw)
-            chosen.append(log_weights.argmax(1))
-        return like(torch.cat(chosen), X)
+        draw = self._draw(self.representative)
+        return like(torch.cat([self._joining(part, draw, with_margin).argmax(1) for part in chunks(rows)]), X)
 
     def assign_proba(self, X: Any, *, discriminative: bool | None = None) -> Any:
         """Probability [N, K + 1] that each row belongs to component k of the representative draw; last: to no such one.
@@ -93,8 +91,32 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         ]
         return like(torch.cat(parts) - math.log(sum(self.num_draws)), X)
 
+    def over_rows(self, place: Tensor, left_out: Tensor | None = None) -> Self:
+        """The same posterior with other rows for its training points.
+
+        Parameters
+        ----------
+        place : row n is the training point place[n] [N] of this one, or the next of those left out where that is -1
+        left_out : rows [M, D], which join a component of each draw as new rows do
+        """
+        samples = dict(self.samples)
+        for name in samples.keys() & {"assignments", "responsibilities"}:
+            samples[name] = samples[name][:, place.clamp(min=0)]
+        if left_out is not None and len(left_out):
+            samples["assignments"] = samples["assignments"].long()
+            with_margin, joined = counts_hyperplanes(self.model, None), place < 0
+            for index, draw in enumerate(self._draws()):
+                log_weights = torch.cat([self._joining(part, draw, with_margin) for part in chunks(left_out)])
+                samples["assignments"][index, joined] = log_weights.argmax(1)
+                if "responsibilities" in samples:
+                    samples["responsibilities"][index, joined] = log_weights.softmax(1)
+            samples["assignments"] = stack_labels(list(samples["assignments"]))
+        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+
     def checked(self, X: Any) -> Tensor:
-        return as_features(X, num_features=self.model.num_features, like=self.samples["log_mixture"])
+        rows = as_features(X, num_features=self.model.num_features, like=self.samples["log_mixture"])
+        self.model.likelihood.admit(rows)
+        return rows
 
     def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
         for draw in self._draws():
@@ -105,6 +127,11 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             unseen = None if variance is None else pad(variance, (0, 0, 0, 1))
             yield ScoreMixture(self._log_weights(X, draw), pad(mean, (0, 0, 0, 1)), unseen)
 
+    def _joining(self, X: Tensor, draw: Draw, with_margin: bool) -> Tensor:
+        """Log weights [N, K] of the components of a draw for new rows, up to a constant for each row."""
+        log_weights = self._log_weights(X, draw, nearest=not with_margin)[:, :-1]
+        return log_weights + hyperplane_gain(self.model, X, draw) if with_margin else log_weights
+
     def _draw(self, index: int) -> Draw:
         return {name: value[index] for name, value in self.samples.items()}
 
@@ -114,7 +141,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     def _labels(self, draw: Draw, reference: Tensor, num_labels: int) -> Tensor:
         """Labels [K + 1] in the reference of the components of a draw; `num_labels` for those it has no label for."""
         labels = torch.full_like(draw["log_mixture"], num_labels, dtype=torch.long)
-        labels[draw["assignments"]] = align(draw["assignments"], reference).clamp(max=num_labels)
+        labels[draw["assignments"].long()] = align(draw["assignments"], reference).clamp(max=num_labels)
         return labels
 
     def _assign_chunk(self, X: Tensor, labels: list[Tensor], num_labels: int, with_margin: bool) -> Tensor:

@@ -8,7 +8,7 @@ sequences take part in prediction only: they do not change a draw (math/discrimi
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from ...models.arrays import as_sequences, like
 from ...models.distributions.sampling import draw as draw_from
 from ...models.distributions.sampling import draw_categorical, uniforms
+from ...models.domains import SEED, Whole, read
 from ...models.sequence import Sequences
 from .. import markov
 from ..structures import Draw, Structure, register_structure
@@ -28,16 +29,18 @@ from .stacking import stack_components
 class SequencePosterior(Clustering, Posterior):
     """A fitted model of state sequences.
 
-    `samples` holds `assignments` [S, N], the states, and what `PartitionPosterior` names of their emissions and
-    hyperplanes; `log_start` [S, K + 1], `log_transitions` [S, K, K + 1], `top_concentration` [S]; of Gibbs also
-    `log_unseen_row` [S, K + 1], of small variance `log_edges` [1, K + 1, K + 1], minus what a move costs (the last row:
-    of a start).
+    `samples` holds `assignments` [S, N], the states (of the smallest integer type that holds them), and what
+    `PartitionPosterior` names of their emissions and hyperplanes; `log_start` [S, K + 1], `log_transitions`
+    [S, K, K + 1], `top_concentration` [S]; of Gibbs also `log_unseen_row` [S, K + 1], of small variance `log_edges`
+    [1, K + 1, K + 1], minus what a move costs (the last row: of a start).
 
     Methods take sequences as `fit` does: rows X [N, D] one sequence after another with their `lengths`, NaN rows
     missing. Those that tell of states read the representative draw (see `partition`), whose truncated model may also
     have states without training steps; `discriminative` says whether its hyperplanes count as well as its likelihood
     (None: they do where states repel).
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("assignments", "weights", "log_mixture", "log_start", "log_transitions")
 
     def assign(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
         """The most probable path [N] of states 0..K-1 (Viterbi); of small variance that of least objective."""
@@ -88,9 +91,11 @@ class SequencePosterior(Clustering, Posterior):
         ----------
         given : rows [M, D] of a sequence that the new ones go on from; None: they start as sequences do
         """
-        for name, value in {"num_steps": num_steps, "num_sequences": num_sequences}.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1.")
+        num_steps, num_sequences = (
+            read("num_steps", num_steps, Whole(1)),
+            read("num_sequences", num_sequences, Whole(1)),
+        )
+        seed = read("seed", seed, SEED)
         if "centers" in self.samples:
             raise NotImplementedError("Small-variance centres do not simulate. Fit with Gibbs or SVI.")
         draw, likelihood = self.representative, self.model.likelihood

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
+from ..labels import LABELS, stack_labels
 from ..structures import Draw
 
 
@@ -19,7 +21,11 @@ def stack_components(draws: list[Draw], *, log_weights: tuple[str, ...], compone
     """
     most = max(len(draw["log_mixture"]) for draw in draws)
     padded = [_pad(draw, most - len(draw["log_mixture"]), log_weights, components) for draw in draws]
-    return {name: torch.stack([draw[name] for draw in padded]) for name in padded[0]}
+    return {name: _stack(name, [draw[name] for draw in padded]) for name in padded[0]}
+
+
+def _stack(name: str, values: list[Tensor]) -> Tensor:
+    return stack_labels(values) if name == LABELS else torch.stack(values)
 
 
 def _pad(draw: Draw, missing: int, log_weights: tuple[str, ...], components: tuple[str, ...]) -> Draw:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..engine import Chain
+from ..chains import Chain
+from ..files import require_entries
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,16 @@ class Trace:
             return torch.tensor([row + [float("nan")] * (length - len(row)) for row in rows], dtype=torch.float64)
 
         return cls(name, padded([chain.values for chain in chains]), padded([chain.times for chain in chains]))
+
+    @classmethod
+    def read(cls, content: Any) -> Trace:
+        """The trace that a file has; ValueError unless it is one."""
+        require_entries(content, "trace", {"name": str, "values": Tensor, "seconds": Tensor})
+        values, seconds = content["values"], content["seconds"]
+        if values.ndim != 2 or values.shape != seconds.shape or not len(values):
+            shapes = f"{list(values.shape)} and {list(seconds.shape)}"
+            raise ValueError(f"The file has values and seconds of shapes {shapes}. It was not written by regbayes.")
+        return cls(content["name"], values, seconds)
 
     @property
     def final(self) -> Tensor:

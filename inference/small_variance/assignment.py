@@ -6,6 +6,7 @@ Q_n(k) = scale D(x_n, mu_k) - log phi(y_n | eta_k . a_n)                        
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -37,14 +38,27 @@ def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
     return result
 
 
-def component_sums(X: Tensor | SparseRows, assignments: Tensor, num_components: int) -> tuple[Tensor, Tensor]:
-    """Sums [K, D] of the rows of every component, and numbers of rows [K], in double precision."""
-    counts = torch.bincount(assignments, minlength=num_components).double()
+def component_sums(
+    X: Tensor | SparseRows, assignments: Tensor, num_components: int, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sums [K, D] of the rows of every component, and numbers of rows [K], in double precision.
+
+    A row counts `weights` [N] times; None: once.
+    """
+    counts = torch.bincount(assignments, weights, num_components).double()
     sums = X.new_zeros(num_components, X.shape[1], dtype=torch.float64)
     step = _chunk_rows(X, num_components) if X.is_cuda else _SUM_ROWS
     for start in range(0, len(X), step):
-        sums += _sums(X[start : start + step].double(), assignments[start : start + step], num_components)
+        chunk = slice(start, start + step)
+        sums += _sums(_counted(X[chunk].double(), weights, chunk), assignments[chunk], num_components)
     return all_sum(sums), all_sum(counts)
+
+
+def _counted(X: Any, weights: Tensor | None, rows: slice) -> Any:
+    """Some rows, dense or sparse, times their weights."""
+    if weights is None:
+        return X
+    return X.scale_rows(weights[rows]) if isinstance(X, SparseRows) else X * weights[rows].unsqueeze(1)
 
 
 def _sums(X: Tensor | SparseRows, assignments: Tensor, num_components: int) -> Tensor:

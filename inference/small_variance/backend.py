@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from ...models.domains import Count, NonNegative, OneOf, Positive, Seed
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
-from ..options import require_choice, require_counts, require_numbers
 from ..protocol import KernelData, Model
 
 
@@ -55,27 +55,24 @@ class SmallVariance(Backend):
     2
     """
 
-    penalty: float | None = None
-    transition_penalty: float | None = None
-    transition_weight: float = 0.0
-    scale: float = 1.0
-    num_components: int = 8
-    tolerance: float = 1e-3
-    max_steps: int = 100
-    num_restarts: int = 1
+    penalty: Positive | None = None
+    transition_penalty: Positive | None = None
+    transition_weight: NonNegative = 0.0
+    scale: Positive = 1.0
+    num_components: Count = 8
+    tolerance: NonNegative = 1e-3
+    max_steps: Count = 100
+    num_restarts: Count = 1
     merge: bool = True
-    creation: str = "joint"
-    seed: int = 0
+    creation: Annotated[str, OneOf("joint", "single")] = "joint"
+    seed: Seed = 0
     progress: bool | None = None
 
     value_name: ClassVar[str] = "objective"
+    weighs: ClassVar[bool] = True
 
-    def check(self) -> None:
-        require_choice(self, "creation", ("joint", "single"))
-        require_numbers(self, "scale")
-        require_numbers(self, "penalty", "transition_penalty", optional=True)
-        require_numbers(self, "transition_weight", "tolerance", closed=True)
-        require_counts(self, num_components=1, max_steps=1, num_restarts=1, seed=0)
+    def may_grow(self) -> tuple[str, ...]:
+        return "max_steps", "num_restarts"
 
     def schedule(self) -> Schedule:
         return Schedule(

@@ -25,21 +25,23 @@ def open_components(
 ) -> Descent:
     """Open components at some points, best first, as long as that saves more than it costs:
 
-    gain(i) = sum_n [Q_n(z_n) - Q_n(component of i alone)]_+ - (Lambda(K + 1) - Lambda(K)) - |eta_i|^2 / (2 nu^2) - ...
+    gain(i) = sum_n r_n [Q_n(z_n) - Q_n(component of i alone)]_+ - Lambda(K + 1) + Lambda(K) - |eta_i|^2 / 2 nu^2 - ...
 
-    Savings are those left over by the components opened before, from costs [N], and K counts these. With `single` only
-    points for which a component of their own would pay are candidates.
+    with the points' weights r_n, 1 without. Savings are those left over by the components opened before, from costs
+    [N], and K counts these. With `single` only points for which a component of their own would pay are candidates.
     """
     K = state.num_components
     most = problem.num_data if most_components is None else most_components - K
     excess = cost - problem.founding
-    chosen = candidates(excess, K, problem.X.shape[1], generator)
+    chosen = candidates(excess, K, problem.X.shape[1], generator, problem.data.weights)
     if single:
         chosen = chosen[excess[chosen] > problem.next_price(state.penalty, K)]
     if not len(chosen):
         return replace(state, grows=False)
     centers, weights = problem.founders(chosen)
     savings = (cost - all_costs(problem, centers, weights)).relu_()
+    if problem.data.weights is not None:
+        savings *= problem.data.weights.to(savings)
     charges, assignments = problem.charges(centers, weights), state.assignments.clone()
 
     def price(num_opened: int) -> float:
@@ -58,15 +60,23 @@ def open_components(
     return state.occupied()
 
 
-def candidates(excess: Tensor, num_components: int, num_features: int, generator: torch.Generator) -> Tensor:
+def candidates(
+    excess: Tensor,
+    num_components: int,
+    num_features: int,
+    generator: torch.Generator,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Points [M] that may found a component: those that cost most beyond a component of their own [N], and a random
-    sample in proportion to it."""
+    sample in proportion to it and to their weights [N]."""
     N = len(excess)
     most = max(4, min(max(16, num_components), _GAIN_NUMBERS // max(N, num_features)))
     count = min(most, (N + 1) // 2)
     dearest = excess.topk(max(1, count // 4)).indices
     noise = torch.empty_like(excess).exponential_(generator=generator)
     weight = excess.clamp(min=torch.finfo(excess.dtype).tiny) / noise
+    if weights is not None:
+        weight *= weights.to(weight)
     weight[dearest] = 0.0
     return torch.cat([dearest, weight.topk(count - len(dearest)).indices])
 

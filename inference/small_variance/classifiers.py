@@ -1,8 +1,9 @@
-"""The classifiers of all components at fixed assignments: minimize |eta_k|^2 / (2 nu^2) - sum_{z_n = k} log phi.
+"""The classifiers of all components at fixed assignments: minimize |eta_k|^2 / (2 nu^2) - sum_{z_n = k} r_n log phi.
 
 One step minimizes the quadratic that majorizes the loss at the present scores (math/dp-mixtures, section 7). Majorizers
 keep the slack of a hinge away from zero, so the step itself may rise by a little: it is halved until it does not.
-Classes whose scores meet in one factor stall under such steps; they have the joint dual of `duals`.
+Classes whose scores meet in one factor stall under such steps; they have the joint dual of `duals`. r_n are the points'
+weights, 1 without.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def majorizer_step(
     `width` blurs the scores, in units of the targets, if the loss has an expectation: a point on the kink of a
     hinge has a majorizer so steep that it would hold its component there, and the founder of one often does.
     """
-    loss, targets = problem.model.loss, problem.data.targets
+    loss, data = problem.model.loss, problem.data
+    targets = data.targets
     reference = loss.reference(scores, targets, columns)
     shifted, target = scores[:, columns] - reference, targets[:, columns]
     if width and loss.has_expectation:
@@ -59,9 +61,9 @@ def majorizer_step(
         observed = loss.majorize(shifted, target)
     candidate = weights.clone()
     candidate[:, :, columns] = weighted_ridge(
-        problem.data.features,
-        observed.precision,
-        observed.shift + observed.precision * reference,
+        data.features,
+        data.counted(observed.precision),
+        data.counted(observed.shift + observed.precision * reference),
         assignments,
         num_components=len(weights),
         weight_scale=problem.model.weight_scale,
@@ -99,7 +101,7 @@ def summed_losses(problem: Problem, assignments: Tensor, scores: Tensor, num_com
     """-log phi summed over the points of each component, [K], in double precision."""
     if not scores.shape[1]:
         return torch.zeros(num_components, dtype=torch.float64, device=scores.device)
-    loss = -problem.log_margin(scores, problem.data.targets)
+    loss = problem.data.counted(-problem.log_margin(scores, problem.data.targets))
     return component_sums(loss.unsqueeze(1), assignments, num_components)[0].squeeze(1)
 
 
@@ -113,8 +115,9 @@ def _dual_step(
     for first, last in pairwise(bounds):
         own = order[first:last]
         own = own[labelled[own]]
+        points, scale = data.rows(own), problem.model.weight_scale
         weights, duals[own] = ascend(
-            data.features[own], data.targets[own], duals[own], loss, problem.model.weight_scale
+            points.features, points.targets, duals[own], loss, scale, row_weights=points.weights
         )
         columns.append(weights)
     return torch.stack(columns), duals

@@ -26,7 +26,7 @@ def init(problem: Problem, penalty: float) -> Descent:
     """One component with all points."""
     N, (P, C) = problem.num_data, (problem.data.features.shape[1], problem.data.targets.shape[1])
     assignments = torch.zeros(N, dtype=torch.int64, device=problem.X.device)
-    centers = problem.centers(*component_sums(problem.X, assignments, 1))
+    centers = problem.centers(*component_sums(problem.X, assignments, 1, problem.data.weights))
     weights, duals = centers.new_zeros(1, P, C), centers.new_zeros(N, C)
     state = Descent(assignments, centers, weights, duals, centers.new_tensor(penalty), centers.new_tensor(0.0))
     return replace(state, objective=objective(problem, state))
@@ -52,7 +52,7 @@ def sweep(
     if merge and state.settled:
         state, parts = merge_components(state, parts, problem)
     state = replace(state, objective=_objective(problem, state, parts))
-    settled = _changed_little(before, state, tolerance, parts.counts.sum())
+    settled = _changed_little(before, state, problem, tolerance)
     return replace(state, settled=settled, converged=settled and before.settled)
 
 
@@ -64,7 +64,7 @@ def assign(state: Descent, problem: Problem) -> tuple[Descent, Tensor]:
 
 def fit_components(state: Descent, problem: Problem, num_steps: int) -> tuple[Descent, Parts]:
     """The best centres and better classifiers at these assignments."""
-    sums, counts = component_sums(problem.X, state.assignments, state.num_components)
+    sums, counts = component_sums(problem.X, state.assignments, state.num_components, problem.data.weights)
     weights, duals, losses = fit_classifiers(problem, state.assignments, state.weights, state.duals, num_steps)
     state = replace(state, centers=problem.centers(sums, counts), weights=weights, duals=duals)
     return state, Parts(sums, counts, losses)
@@ -75,23 +75,23 @@ def objective(problem: Problem, state: Descent) -> Tensor:
     K = state.num_components
     scores = own_scores(problem.data.features, state.weights, state.assignments)
     losses = summed_losses(problem, state.assignments, scores, K)
-    return _objective(problem, state, Parts(*component_sums(problem.X, state.assignments, K), losses))
+    sums, counts = component_sums(problem.X, state.assignments, K, problem.data.weights)
+    return _objective(problem, state, Parts(sums, counts, losses))
 
 
 def _objective(problem: Problem, state: Descent, parts: Parts) -> Tensor:
     divergences = problem.divergences(parts.sums, parts.counts, state.centers)
     components = problem.charges(state.centers, state.weights) + divergences + parts.losses
-    base = all_sum(problem.base.sum(dtype=torch.float64))
-    return components.sum() + base + problem.price(state.penalty, state.num_components)
+    return components.sum() + problem.total_base + problem.price(state.penalty, state.num_components)
 
 
-def _changed_little(before: Descent, state: Descent, tolerance: float, num_data: Tensor) -> bool:
+def _changed_little(before: Descent, state: Descent, problem: Problem, tolerance: float) -> bool:
     """Whether L fell by no more than this fraction, and no more than this fraction of the points moved."""
     if state.num_components != before.num_components:
         return False
-    moved = all_sum((state.assignments != before.assignments).sum())
+    moved = all_sum(problem.data.counted((state.assignments != before.assignments).double()).sum())
     little = before.objective - state.objective <= tolerance * state.objective.abs()
-    return bool(little & (moved <= tolerance * num_data))
+    return bool(little & (moved <= tolerance * problem.data.total_weight))
 
 
 _POLISH = 20

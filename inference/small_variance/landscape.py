@@ -70,17 +70,18 @@ class Landscape:
 
     def plain(self) -> Problem:
         """The problem without hyperplanes."""
-        data = self.problem.data
-        bare = Data(data.X, data.features[:, :0], data.targets[:, :0])
+        bare = self.problem.data.without_features()
         return Problem.of(DPM(self.problem.likelihood, self.prior), bare, self.problem.scale)
 
     def objective(self, state: RepellingDescent) -> Tensor:
         """J of a state, [] float64."""
         problem, own = self.problem, self.observed(state.assignments)
-        divergences = problem.divergences(*component_sums(problem.X, own, state.num_components), state.centers)
-        costs = hyperplane_costs(problem.data.features, own, state.weights, problem.model) - self.empty_cost
+        data = problem.data
+        sums, counts = component_sums(problem.X, own, state.num_components, data.weights)
+        divergences = problem.divergences(sums, counts, state.centers)
+        costs = hyperplane_costs(data.features, own, state.weights, problem.model, data.weights) - self.empty_cost
         components = divergences + costs + problem.smoothing(state.centers)
-        return components.sum() + all_sum(problem.base.sum(dtype=torch.float64)) + self.structure_cost(state)
+        return components.sum() + problem.total_base + self.structure_cost(state)
 
 
 def _rejecting(points: Data, model: Model) -> tuple[Tensor, Tensor]:
@@ -94,13 +95,14 @@ def _rejecting(points: Data, model: Model) -> tuple[Tensor, Tensor]:
     nobody = torch.full((len(features),), -1, device=features.device)
     start = features.new_zeros(2, P, C)
     if start.numel():
-        N = all_sum(features.new_tensor(float(len(features)), dtype=torch.float64))
-        mean = all_sum(features.sum(0, dtype=torch.float64)) / N
+        N = all_sum(points.counted(torch.ones_like(features[:, 0], dtype=torch.float64)).sum())
+        mean = all_sum(points.counted(features).sum(0, dtype=torch.float64)) / N
         size = mean.square().sum().clamp(min=torch.finfo(mean.dtype).tiny)
         score, _ = model.loss.one_point(N * model.weight_scale**2 * size, size.new_tensor(-1.0))
         start[1, :, 0] = (score / size * mean).to(start)
-    best = hyperplane_costs(features, nobody, start, model).argmin()
-    return fit_hyperplanes(features, nobody, start[best].unsqueeze(0), model, num_steps=_EMPTY_STEPS)
+    best = hyperplane_costs(features, nobody, start, model, points.weights).argmin()
+    start = start[best].unsqueeze(0)
+    return fit_hyperplanes(features, nobody, start, model, num_steps=_EMPTY_STEPS, row_weights=points.weights)
 
 
 _EMPTY_STEPS = 400

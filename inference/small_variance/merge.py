@@ -80,9 +80,8 @@ def _better_classifier(first: Tensor, second: Tensor, state: Descent, problem: P
     if not weights.numel():
         return weights[first], torch.zeros(len(first), dtype=torch.float64, device=weights.device)
     losses = all_costs(problem.without_divergence(), state.centers, weights).T
-    cross, _ = component_sums(
-        losses, state.assignments, len(weights)
-    )  # [K, K]: points of the row, classifier of the column
+    # [K, K]: points of the row, classifier of the column
+    cross, _ = component_sums(losses, state.assignments, len(weights), problem.data.weights)
     ridge = problem.ridge(weights)
     options = torch.stack([cross[first, k] + cross[second, k] for k in (first, second)])
     best = (options + torch.stack([ridge[first], ridge[second]])).argmin(0)

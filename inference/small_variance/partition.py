@@ -56,12 +56,11 @@ def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
 def draw(state: Descent, data: Data, model: Mixture) -> Draw:
     """What a Posterior keeps of a state."""
     centers = state.centers
-    shares = (state.counts / state.counts.sum()).to(centers.dtype)
     return {
         "assignments": state.assignments,
         "centers": centers,
         "weights": state.weights,
-        "log_mixture": torch.cat([shares.log(), centers.new_full((1,), -torch.inf)]),
+        "log_mixture": torch.cat([state.log_shares(data.weights), centers.new_full((1,), -torch.inf)]),
         "penalty": state.penalty,
         **model.prior.start(centers),
     }

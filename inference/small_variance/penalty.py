@@ -39,7 +39,7 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
     alone = float((assign(state, sample)[1] - sample.founding).max())  # at which no point opens a component for itself
     least = _LEAST * float(state.objective)
     above, below = max(above, least), max(below, least) if below else 4 * above
-    price = (above * below) ** 0.5 * problem.num_data / sample.num_data
+    price = (above * below) ** 0.5 * problem.data.total_weight / sample.data.total_weight
     return _asking(problem, max(price, alone), num_components)
 
 
@@ -52,7 +52,7 @@ def single_penalty(problem: Problem, num_components: int) -> float:
     """
     state = init(problem, 0.0)
     centers, weights = problem.founders(farthest_first(problem, num_components))
-    least = _LEAST * float(state.objective) / problem.num_data
+    least = _LEAST * float(state.objective) / problem.data.total_weight
     state = replace(state, centers=centers, weights=weights)
     for _ in range(_NUM_FITS):
         state, _ = fit_components(assign(state, problem)[0], problem, 1)

@@ -4,7 +4,8 @@
       + sum_n [-log phi(y_n | eta_{z_n} . a_n) + scale D(x_n, mu_{z_n})]             (math/dp-mixtures, section 7)
 
 Lambda(K) is what the prior asks for K components, penalty K for a Dirichlet process. (row, w) is the pseudo-observation
-of a smoothed family, w = 0 for the others. A missing target has no loss.
+of a smoothed family, w = 0 for the others. A missing target has no loss. A point's weight multiplies its bracket: the
+costs of points, and of components that hold one alone, are those of a single copy; weights enter where they are added.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Problem:
         """The problem of a resolved model."""
         family = cast(ExponentialFamily, model.likelihood)
         X = family.coordinates(data.X).contiguous()
-        known = all_sum((~data.targets.isnan()).sum())
-        target_size = all_sum(data.targets.abs().nansum()) / known.clamp(min=1)
+        known = all_sum(data.counted((~data.targets.isnan()).to(data.targets)).sum())
+        target_size = all_sum(data.counted(data.targets.abs()).nansum())
+        target_size = target_size / known.clamp(min=torch.finfo(known.dtype).tiny)
         square = data.features.square().sum(1, keepdim=True)
         _, cost = model.loss.one_point(model.weight_scale**2 * square, data.targets)
         founding = cost.sum(1) + scale * family.founding_divergence(X)
@@ -68,6 +70,11 @@ class Problem:
     def num_data(self) -> int:
         """N."""
         return len(self.X)
+
+    @property
+    def total_base(self) -> Tensor:
+        """The base of all points together, [] float64."""
+        return all_sum(self.data.counted(self.base).sum(dtype=torch.float64))
 
     def rows(self, index: Tensor) -> Problem:
         """The problem of some of the points [M]."""

@@ -51,12 +51,12 @@ def kernel(
 def draw(state: RepellingDescent, landscape: Landscape) -> Draw:
     """What a Posterior keeps of a state."""
     centers = state.centers
-    shares = (state.counts / state.counts.sum()).to(centers.dtype)
+    shares = state.log_shares(landscape.problem.data.weights)
     return {
         "assignments": state.assignments,
         "centers": centers,
         "weights": state.weights,
-        "log_mixture": torch.cat([shares.log(), centers.new_full((1,), -torch.inf)]),
+        "log_mixture": torch.cat([shares, centers.new_full((1,), -torch.inf)]),
         "scale": centers.new_tensor(landscape.problem.scale),
         "penalty": state.penalty,
         **landscape.problem.model.prior.start(centers),
@@ -125,8 +125,11 @@ def _changed_little(before: RepellingDescent, state: RepellingDescent, tolerance
 def refit(state: RepellingDescent, landscape: Landscape, num_steps: int) -> RepellingDescent:
     """The best centres and better hyperplanes at these assignments."""
     problem, own = landscape.problem, landscape.observed(state.assignments)
-    sums, counts = component_sums(problem.X, own, state.num_components)
-    weights, _ = fit_hyperplanes(problem.data.features, own, state.weights, problem.model, num_steps=num_steps)
+    data = problem.data
+    sums, counts = component_sums(problem.X, own, state.num_components, data.weights)
+    weights, _ = fit_hyperplanes(
+        data.features, own, state.weights, problem.model, num_steps=num_steps, row_weights=data.weights
+    )
     # a state of missing steps alone has no points: it keeps its centre
     centers = torch.where((counts > 0).unsqueeze(1), problem.centers(sums, counts), state.centers)
     state = replace(state, centers=centers, weights=weights)
@@ -168,7 +171,7 @@ def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> Rep
 def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.Generator) -> Tensor:
     """Points [M'] that may found a component: drawn with weights in proportion to what they cost."""
     costs = all_costs(landscape.problem, state.centers, state.weights).amin(0)
-    weight = (costs - costs.min()).clamp(min=torch.finfo(costs.dtype).tiny)
+    weight = landscape.problem.data.counted((costs - costs.min()).clamp(min=torch.finfo(costs.dtype).tiny))
     noise = torch.empty_like(weight).exponential_(generator=generator)
     return (weight / noise).topk(min(_TRIES, len(weight))).indices
 

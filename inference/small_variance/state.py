@@ -29,6 +29,13 @@ class _Partition:
         """Numbers of points [K], int64."""
         return all_sum(torch.bincount(self.assignments, minlength=self.num_components))
 
+    def log_shares(self, weights: Tensor | None) -> Tensor:
+        """Logs of the shares [K] of the components in the points, each counted `weights` [N] times; None: once."""
+        counts = self.counts
+        if weights is not None:
+            counts = all_sum(torch.bincount(self.assignments, weights, self.num_components))
+        return (counts / counts.sum()).to(self.centers.dtype).log()
+
     def occupied(self) -> Self:
         """The state without its empty components."""
         kept = self.counts > 0
@@ -66,9 +73,9 @@ class RepellingDescent(_Partition):
 class Parts(NamedTuple):
     """What the objective needs of the points of each component."""
 
-    sums: Tensor  # [K, D] of the rows
-    counts: Tensor  # [K]
-    losses: Tensor  # [K] -log phi, summed
+    sums: Tensor  # [K, D] of the rows, with their weights
+    counts: Tensor  # [K] how many points, with their weights
+    losses: Tensor  # [K] -log phi, summed with weights
 
     def rows(self, index: Tensor | list[int]) -> Parts:
         """The parts of some components, from their indices [M]."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch.utils.data import DataLoader
 
+from ...models.domains import Count, Natural, NonNegative, Number, Seed
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
-from ..options import require_counts
 from ..protocol import KernelData, Model
 
 
@@ -19,8 +19,8 @@ from ..protocol import KernelData, Model
 class SVI(Backend):
     """Mean-field variational inference of the truncated model; a lower bound of its log evidence, a local optimum.
 
-    States of its kernels have `num_data`, the rows or steps by which the tolerance is multiplied. Their modules also
-    offer `stream(backend, model, loader) -> (kernel, resolved model, its data)`.
+    States of its kernels have `total_weight`, the number of rows or steps by which the tolerance is multiplied. Their
+    modules also offer `stream(backend, model, loader) -> (kernel, resolved model, its data)`.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class SVI(Backend):
     batch_size : None for coordinate ascent on all points, whose ELBO never falls; else points drawn for each stochastic
         step, whose recorded ELBO is a noisy estimate from the batch. Of several sequences: sequences drawn for each
         step; of a single one: steps in the block that is drawn
-    tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point
+    tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point; None: never
     num_restarts : seeds to start from; the highest final ELBO is kept
     delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
         (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]
@@ -46,22 +46,25 @@ class SVI(Backend):
     sections 6 and 12.
     """
 
-    num_steps: int = 200
-    batch_size: int | None = None
-    tolerance: float = 1e-5
-    num_restarts: int = 1
-    delay: float = 1.0
-    forgetting: float = 0.7
-    num_full_steps: int = 10
-    seed: int = 0
+    num_steps: Count = 200
+    batch_size: Count | None = None
+    tolerance: NonNegative | None = 1e-5
+    num_restarts: Count = 1
+    delay: NonNegative = 1.0
+    forgetting: Annotated[float, Number(above=0.5, most=1.0)] = 0.7
+    num_full_steps: Natural = 10
+    seed: Seed = 0
     progress: bool | None = None
 
     value_name: ClassVar[str] = "ELBO"
+    weighs: ClassVar[bool] = True
 
-    def prepare(self, model: Model, X: Any, y: Any, lengths: Any) -> tuple[Kernel, Model, KernelData, Schedule]:
+    def prepare(
+        self, model: Model, X: Any, y: Any, lengths: Any, **options: Any
+    ) -> tuple[Kernel, Model, KernelData, Schedule]:
         """As `Backend.prepare`; X [N, D] may also be a DataLoader."""
         if not isinstance(X, DataLoader):
-            return super().prepare(model, X, y, lengths)
+            return super().prepare(model, X, y, lengths, **options)
         if y is not None or lengths is not None:
             raise ValueError("y and lengths come with the batches of a DataLoader: leave them out.")
         kernel, model, data = self.module_of(model).stream(self, model, X)
@@ -70,15 +73,9 @@ class SVI(Backend):
         )
         return kernel, model, data, endless
 
-    def check(self) -> None:
-        require_counts(self, num_steps=1, num_restarts=1, num_full_steps=0, seed=0)
-        if self.batch_size is not None:
-            require_counts(self, batch_size=1)
-        if not (self.delay >= 0 and 0.5 < self.forgetting <= 1):
-            raise ValueError(
-                f"delay is {self.delay!r} and forgetting {self.forgetting!r}; "
-                "expected delay >= 0 and 0.5 < forgetting <= 1."
-            )
+    def may_grow(self) -> tuple[str, ...]:
+        # stochastic steps cannot go on once full steps have begun
+        return ("num_restarts",) if self.batch_size and self.num_full_steps else ("num_restarts", "num_steps")
 
     def schedule(self) -> Schedule:
         full = self.num_full_steps if self.batch_size else 0
@@ -93,6 +90,6 @@ class SVI(Backend):
         return [[kernel.draw(kernel.finish(best.state, data, model), data, model)]]
 
     def _stop(self, chain: Chain) -> bool:
-        if self.batch_size or len(chain.values) < 2:
+        if self.batch_size or self.tolerance is None or len(chain.values) < 2:
             return False
-        return chain.values[-1] - chain.values[-2] <= self.tolerance * chain.state.num_data
+        return chain.values[-1] - chain.values[-2] <= self.tolerance * chain.state.total_weight

@@ -33,11 +33,23 @@ class Variational:
     shift: Tensor  # [M, T, C]
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
     may_merge: bool = True  # until all promising unions have been tried in vain
+    weights: Tensor | None = None  # [N] how many times each point counts; None: once
 
     @property
     def num_data(self) -> int:
         """N."""
         return len(self.responsibilities)
+
+    @cached_property
+    def total_weight(self) -> float:
+        """R = sum_n r_n; N where each point counts once."""
+        return self.num_data if self.weights is None else float(all_sum(self.weights.sum(dtype=torch.float64)))
+
+    @property
+    def memberships(self) -> Tensor:
+        """r_n q(z_n) [N, T]: how many times each point counts in each component."""
+        r = self.responsibilities
+        return r if self.weights is None else r * self.weights.to(r.dtype).unsqueeze(1)
 
     @cached_property
     def classifiers(self) -> Ridge:
@@ -47,7 +59,7 @@ class Variational:
     @cached_property
     def sizes(self) -> Tensor:
         """Expected number of points of each component, [T] float64."""
-        return all_sum(self.responsibilities.sum(0, dtype=torch.float64))
+        return all_sum(self.memberships.sum(0, dtype=torch.float64))
 
     @property
     def natural(self) -> tuple[Tensor, Tensor]:
@@ -69,9 +81,8 @@ class Variational:
 
     def without_rows(self) -> Self:
         """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
-        return replace(
-            self, responsibilities=self.responsibilities[:0], precision=self.precision[:0], shift=self.shift[:0]
-        )
+        rows = {name: getattr(self, name)[:0] for name in ("responsibilities", "precision", "shift")}
+        return replace(self, **rows, weights=None)
 
 
 def family_of(model: Any) -> ExponentialFamily:

@@ -18,7 +18,7 @@ from ...models.mixture import Mixture
 from ...models.priors.sticks import best_order, log_labelled_prior, log_stick_weights
 from ..collectives import own_stream
 from ..engine import Draw, Kernel
-from ..seeding import far_apart
+from ..seeding import draw_rows, far_apart
 from .backend import SVI
 from .factors import MERGE_ROUNDS, SETTLED, family_of, move, pairs, prior_classifiers, require
 from .partition_factors import (
@@ -39,13 +39,14 @@ from .stream import Stream, stream_points
 def init(model: Mixture, data: Data, generator: torch.Generator) -> VariationalPartition:
     """Responsibilities from seeds that are far apart, largest component first; classifiers at their prior."""
     family, q = family_of(model), model.prior.initial(data.features)
-    seeds = data.X[far_apart(family, data.X, model.truncation, generator)]
+    seeds = data.X[far_apart(family, data.X, model.truncation, generator, data.weights)]
     chi = family.prior() + family.statistics(seeds)
     responsibilities = family.log_predictive(data.X, chi).softmax(1)
     prior = model.prior.expect(q, model.truncation)
     state = VariationalPartition(
         hyperparameters=chi,
         responsibilities=responsibilities,
+        weights=data.weights,
         sticks=torch.stack([prior.a, prior.b]),
         q=q,
         bound=q.new_tensor(-torch.inf),
@@ -120,15 +121,18 @@ def first_rows(data: Data, num_rows: int, generator: torch.Generator) -> Data:
 
 
 def extrapolate(
-    state: VariationalPartition, rows: Data, model: Mixture, num_data: int, num_units: int
+    state: VariationalPartition, rows: Data, model: Mixture, num_data: int, num_units: float
 ) -> VariationalPartition:
-    """Factors as if the rows were `num_data` points like them: where stochastic steps start."""
-    scaled = replace(state, responsibilities=state.responsibilities * (num_data / rows.num_data))
+    """Factors as if the rows were points like them that count `num_units` in all: where stochastic steps start."""
+    scaled = replace(state, responsibilities=state.responsibilities * (num_units / rows.total_weight))
     return update_factors(scaled, rows, model).without_rows()
 
 
 def minibatch(data: Data, size: int, generator: torch.Generator) -> Minibatch[Data]:
-    """`size` rows, drawn with replacement."""
+    """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
+    if data.weights is not None:
+        chosen = draw_rows(data.weights, size, own_stream(generator))
+        return Minibatch(replace(data.rows(chosen), weights=None), data.total_weight / size)
     like: dict[str, Any] = {"generator": own_stream(generator), "device": data.X.device}
     return Minibatch(data.rows(torch.randint(data.num_data, (size,), **like)), data.num_data / size)
 
@@ -192,7 +196,7 @@ _STEPS = Steps(
     complete=update_responsibilities,
     draw=summary,
     first=first_rows,
-    count=lambda data: data.num_data,
+    count=lambda data: data.total_weight,
     extrapolate=extrapolate,
     minibatch=minibatch,
     stochastic_sweep=stochastic_sweep,

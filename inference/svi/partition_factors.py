@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,15 +68,15 @@ def update_prior(state: VariationalPartition, model: Mixture) -> VariationalPart
 
 
 def update_components(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
-    """chi_k = chi0 + sum_n r_nk statistics(x_n)."""
+    """chi_k = chi0 + sum_n r_nk statistics(x_n), r_nk of `memberships`: weights count here and below."""
     family = family_of(model)
-    statistics = family.weighted_statistics(data.X, state.responsibilities)
+    statistics = family.weighted_statistics(data.X, state.memberships)
     return replace(state, hyperparameters=family.prior() + statistics)
 
 
 def update_classifiers(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
     """V_k^-1 = I / nu^2 + sum_n r_nk precision_nk a_n a_n^T,  m_k = V_k sum_n r_nk shift_nk a_n."""
-    r = state.responsibilities
+    r = state.memberships
     if model.repels:  # every point counts for every hyperplane, and its sides are blended already
         r = r.sum(1, keepdim=True).expand_as(r)
     ridge = soft_ridge(data.features, state.precision, state.shift, r, weight_scale=model.weight_scale)
@@ -86,19 +87,26 @@ def update_responsibilities(
     state: VariationalPartition, data: Data, model: Mixture, penalty: Tensor | None = None
 ) -> VariationalPartition:
     """log r_nk = E log pi_k + E log p(x_n | theta_k) + bound of E log phi(y_n | f_nk) + const; and the ELBO, which at
-    these responsibilities is the sum of the log normalizers less the KL terms, the penalty [] where it is known."""
+    these responsibilities is the sum of the log normalizers, each as often as its point counts, less the KL terms, the
+    penalty [] where it is known."""
     rejection: Tensor | float = 0.0
     if model.repels:
         sides = expect_sides(data.features, state.classifiers, model.loss)
         logits = assignment_logits(state, data, model, sides.gain)
         precision, shift = blend(sides, logits.softmax(1))
-        rejection = sides.rejection.sum(dtype=torch.float64)
+        rejection = data.counted(sides.rejection).sum(dtype=torch.float64)
     else:
         precision, shift, margin = expected_margins(state, data, model)
         logits = assignment_logits(state, data, model, margin)
     penalty = kl(state, model) if penalty is None else penalty
-    bound = all_sum(logits.logsumexp(1).sum(dtype=torch.float64) + rejection) - penalty
-    return replace(state, responsibilities=logits.softmax(1), precision=precision, shift=shift, bound=bound)
+    bound = all_sum(data.counted(logits.logsumexp(1)).sum(dtype=torch.float64) + rejection) - penalty
+    rows: dict[str, Any] = {
+        "responsibilities": logits.softmax(1),
+        "weights": data.weights,
+        "precision": precision,
+        "shift": shift,
+    }
+    return replace(state, **rows, bound=bound)
 
 
 def observe(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
@@ -138,9 +146,10 @@ def expected_margins(state: VariationalPartition, data: Data, model: Mixture) ->
 def elbo(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
     """The bound of any state, [] float64; the responsibilities need not be optimal."""
     logits, r = assignment_logits(state, data, model), state.responsibilities
-    rows = (r * logits + torch.special.entr(r)).sum(dtype=torch.float64)
+    rows = data.counted(r * logits + torch.special.entr(r)).sum(dtype=torch.float64)
     if model.repels:
-        rows = rows + expect_sides(data.features, state.classifiers, model.loss).rejection.sum(dtype=torch.float64)
+        rejection = expect_sides(data.features, state.classifiers, model.loss).rejection
+        rows = rows + data.counted(rejection).sum(dtype=torch.float64)
     return all_sum(rows) - kl(state, model)
 
 

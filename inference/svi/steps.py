@@ -42,7 +42,7 @@ class Steps:
     complete: Callable[..., Any]  # (state, data, model) -> state with the responsibilities of all rows
     draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps
     first: Callable[..., Any]  # (data, number of rows, generator) -> about as many of them
-    count: Callable[[Any], int]  # data -> number of points, or of sequences
+    count: Callable[[Any], float]  # data -> how much the points count in all, or the number of sequences
     extrapolate: Callable[..., Any]  # (state, rows, model, num_data, num_units) -> state as if they stood for all
     minibatch: Callable[..., Minibatch[Any]]  # (data, size, generator) -> what a stochastic step sees
     stochastic_sweep: Callable[..., Any]  # (state, minibatch, model, rho) -> state
@@ -114,7 +114,7 @@ class Steps:
         for _ in range(_FIRST_SWEEPS):
             before = state.bound
             state = self.sweep(state, first, model)
-            if state.bound - before <= backend.tolerance * first.num_data:
+            if state.bound - before <= (backend.tolerance or 0.0) * state.total_weight:
                 break
         return state
 

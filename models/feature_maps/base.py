@@ -5,28 +5,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
 
-from ..checks import require_number
 from ..config import Config
+from ..domains import NonNegative
 from ..sparse import Rows, SparseRows
 
 
 class FeatureMap(Config, ABC):
     """A map from rows [N, D] to features [N, P], the last of them a constant `intercept` unless that is 0."""
 
-    intercept: float
-
-    def check(self) -> None:
-        """Raise ValueError that names an argument outside its domain."""
-        require_number("intercept", self.intercept, closed=True)
+    intercept: NonNegative
 
     @abstractmethod
-    def resolve(self, X: Rows) -> Self:
-        """A copy that holds what it takes from the data X [N, D]; resolving that again changes nothing."""
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
+        """A copy that holds what it takes from the data X [N, D]; resolving that again changes nothing.
+
+        A row counts `weights` [N] times, None: once. A map that is not to be fitted with weights may leave them out.
+        """
 
     @abstractmethod
     def project(self, X: Rows) -> Tensor:
@@ -57,12 +56,13 @@ class Function(FeatureMap):
     """
 
     function: Callable[[Any], Tensor]
-    intercept: float = 1.0
+    intercept: NonNegative = 1.0
 
-    def resolve(self, X: Rows) -> Self:
-        self.check()
-        with torch.no_grad():
-            found = self.function(X[:2])
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
+        try:
+            found = self.project(X[:2])
+        except Exception as error:  # whatever the function of a user raises
+            raise ValueError(f"feature_map fails on {len(X[:2])} rows: {error!r}.") from error
         if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(X[:2]) or found.dtype != X.dtype:
             shape = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
@@ -75,13 +75,25 @@ class Function(FeatureMap):
             return self.function(X)
 
 
-def as_feature_map(value: Any) -> FeatureMap:
-    """The map that a model was given: one of ours, or any callable."""
-    if isinstance(value, FeatureMap):
-        return value
-    if not callable(value) or isinstance(value, type):
-        raise ValueError(f"feature_map is {value!r}; expected a feature map such as Standardized(), or a callable.")
-    return Function(value)
+class _AnyFunction:
+    """The domain of a model's feature map: one of ours, or any callable."""
+
+    kind = FeatureMap
+    words = "a feature map such as Standardized(), or a callable"
+
+    def read(self, value: Any) -> Function:
+        if not callable(value) or isinstance(value, type | Config):
+            raise ValueError
+        return Function(value)
+
+
+AnyFeatureMap = Annotated[FeatureMap, _AnyFunction()]
+
+
+def require_matrix(name: str, matrix: Tensor, num_columns: int) -> None:
+    """ValueError unless the matrix is [D, M] for D columns."""
+    if matrix.ndim != 2 or len(matrix) != num_columns:
+        raise ValueError(f"{name} has shape {tuple(matrix.shape)}; expected [{num_columns}, M], a row for each column.")
 
 
 def dense_rows(X: Rows, name: str) -> Tensor:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from ..domains import AnyNumbers, Count, NonNegative
+from ..likelihoods.hyperparameters import hyperparameter
 from ..sparse import SparseRows
 from ..sums import all_sum
-from .base import FeatureMap, Rows
+from .base import FeatureMap, Rows, require_matrix
 
 
 @dataclass(eq=False)
@@ -30,25 +31,23 @@ class PrincipalDirections(FeatureMap):
     loc, axes : [D] and [D, P]; None: from the data
     """
 
-    num_directions: int = 50
+    num_directions: Count = 50
     proportions: bool = False
-    intercept: float = 1.0
-    loc: Any = None
-    axes: Any = None
+    intercept: NonNegative = 1.0
+    loc: AnyNumbers = None
+    axes: AnyNumbers = None
 
-    def check(self) -> None:
-        super().check()
-        if not isinstance(self.num_directions, Integral) or self.num_directions < 1:
-            raise ValueError(f"num_directions is {self.num_directions!r}; it must be an integer of at least 1.")
-
-    def resolve(self, X: Rows) -> Self:
-        self.check()
+    def checked(self, name: str = "") -> Self:
         if (self.loc is None) != (self.axes is None):
-            raise ValueError("loc and axes of the feature map belong together: give both or neither.")
+            raise ValueError(f"{name}loc and {name}axes belong together: give both or neither.")
+        return super().checked(name)
+
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         if self.loc is not None:
-            loc, axes = (torch.as_tensor(part, dtype=X.dtype, device=X.device) for part in (self.loc, self.axes))
-            return self.replace(loc=loc, axes=axes)
-        loc, axes = _directions(self._inputs(X).double(), self.num_directions)
+            axes = torch.as_tensor(self.axes, dtype=X.dtype, device=X.device)
+            require_matrix("axes", axes, X.shape[1])
+            return self.replace(loc=hyperparameter("loc", self.loc, None, X, X.shape[1]), axes=axes)
+        loc, axes = _directions(self._inputs(X).double(), self.num_directions, weights)
         return self.replace(loc=loc.to(X.dtype), axes=axes.to(X.dtype))
 
     def project(self, X: Rows) -> Tensor:
@@ -62,34 +61,42 @@ class PrincipalDirections(FeatureMap):
         return X.scale_rows(share) if isinstance(X, SparseRows) else X * share.unsqueeze(1)
 
 
-def _directions(X: Rows, most: int) -> tuple[Tensor, Tensor]:
-    """The mean [D] of X [N, D] in double precision, and scaled axes [D, P]."""
-    num_data, num_columns = X.shape
-    loc = all_sum(X.sum(0)) / num_data
+def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The mean [D] of X [N, D] in double precision, and scaled axes [D, P]; with weights [N] if given."""
+    num_columns = X.shape[1]
+    total: Any = len(X) if weights is None else all_sum(weights.sum(dtype=torch.float64))
+    loc = all_sum(_counted(X, weights).sum(0)) / total
     if isinstance(X, SparseRows):
-        axes = _subspace(X, loc, min(most, num_columns))
+        axes = _subspace(X, loc, min(most, num_columns), weights)
         projected = X @ axes - loc @ axes
     else:
         centred = X - loc
         axes = torch.eye(num_columns, dtype=torch.float64, device=X.device)
         if num_columns > most:
-            axes = torch.linalg.eigh(all_sum(centred.T @ centred)).eigenvectors.flip(1)[:, :most]
+            axes = torch.linalg.eigh(all_sum(centred.T @ _counted(centred, weights))).eigenvectors.flip(1)[:, :most]
         projected = centred @ axes
     # the sign of an axis is arbitrary; fixed, so that a fit can be repeated
     sign = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
-    size = (all_sum(projected.square().sum()) / num_data).sqrt()
+    size = (all_sum(_counted(projected.square(), weights).sum()) / total).sqrt()
     tiny = torch.finfo(X.dtype).eps * (X.values if isinstance(X, SparseRows) else X).abs().amax()
     return loc, axes * sign / (size if size > tiny else torch.ones_like(size))
 
 
-def _subspace(X: SparseRows, loc: Tensor, most: int) -> Tensor:
+def _subspace(X: SparseRows, loc: Tensor, most: int, weights: Tensor | None) -> Tensor:
     """Orthonormal axes [D, P] near the leading ones of the centred rows, by subspace iteration from a fixed start."""
     start = torch.randn(X.shape[1], most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     axes = torch.linalg.qr(start.to(loc)).Q
     for _ in range(_NUM_ROUNDS):
-        projected = X @ axes - loc @ axes
+        projected = _counted(X @ axes - loc @ axes, weights)
         axes = torch.linalg.qr(all_sum(X.transposed_product(projected))).Q  # projected sums to 0: loc drops out
     return axes
+
+
+def _counted(X: Any, weights: Tensor | None) -> Any:
+    """Rows [N, D], dense or sparse, times their weights [N]."""
+    if weights is None:
+        return X
+    return X.scale_rows(weights.to(X.dtype)) if isinstance(X, SparseRows) else X * weights.to(X).unsqueeze(1)
 
 
 _NUM_ROUNDS = 8

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
 
-from ..checks import require_number
-from .base import FeatureMap, Rows, dense_rows
+from ..domains import AnyNumbers, NonNegative, Positive, PositiveNumbers, Seed, Whole
+from .base import FeatureMap, Rows, dense_rows, require_matrix
 from .standardized import Standardized
 
 
@@ -34,32 +34,31 @@ class RandomFourier(FeatureMap):
     frequencies : [D, M]; None: drawn from the seed
     """
 
-    num_features: int = 200
-    length_scale: float | None = None
-    seed: int = 0
-    intercept: float = 1.0
-    loc: Any = None
-    scale: Any = None
-    frequencies: Any = None
+    num_features: Annotated[int, Whole(2)] = 200
+    length_scale: Positive | None = None
+    seed: Seed = 0
+    intercept: NonNegative = 1.0
+    loc: AnyNumbers = None
+    scale: PositiveNumbers = None
+    frequencies: AnyNumbers = None
 
-    def check(self) -> None:
-        super().check()
-        require_number("num_features", self.num_features, above=2, closed=True)
-        if self.num_features % 2:
-            raise ValueError(f"num_features is {self.num_features!r}; it must be even, a cosine and a sine each.")
-        if self.length_scale is not None:
-            require_number("length_scale", self.length_scale)
+    def checked(self, name: str = "") -> Self:
+        found = super().checked(name)
+        if found.num_features % 2:
+            raise ValueError(f"{name}num_features is {found.num_features}; it must be even, a cosine and a sine each.")
+        return found
 
-    def resolve(self, X: Rows) -> Self:
-        self.check()
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         X = dense_rows(X, "RandomFourier")
-        inputs, frequencies = Standardized(self.loc, self.scale).resolve(X), self.frequencies
+        inputs, frequencies = Standardized(self.loc, self.scale).resolve(X, weights), self.frequencies
         if frequencies is None:
             # from a stream of the CPU, so that every device has the same features
             generator, shape = torch.Generator().manual_seed(self.seed), (X.shape[1], self.num_features // 2)
             length = math.sqrt(X.shape[1] / 2) if self.length_scale is None else float(self.length_scale)
             frequencies = torch.randn(shape, generator=generator, dtype=torch.float64) / length
-        return self.replace(loc=inputs.loc, scale=inputs.scale, frequencies=torch.as_tensor(frequencies).to(X))
+        frequencies = torch.as_tensor(frequencies, dtype=X.dtype, device=X.device)
+        require_matrix("frequencies", frequencies, X.shape[1])
+        return self.replace(loc=inputs.loc, scale=inputs.scale, frequencies=frequencies)
 
     def project(self, X: Rows) -> Tensor:
         frequencies = self.require(self.frequencies)

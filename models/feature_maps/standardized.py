@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from ..likelihoods.hyperparameters import column_means, column_variances
+from ..domains import AnyNumbers, NonNegative, PositiveNumbers
+from ..likelihoods.hyperparameters import column_means, column_variances, hyperparameter
 from .base import FeatureMap, Rows, dense_rows
 
 
@@ -28,27 +29,26 @@ class Standardized(FeatureMap):
         `weight_scale * intercept`; 0 for none
     """
 
-    loc: Any = None
-    scale: Any = None
-    intercept: float = 1.0
+    loc: AnyNumbers = None
+    scale: PositiveNumbers = None
+    intercept: NonNegative = 1.0
 
-    def resolve(self, X: Rows) -> Self:
-        self.check()
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         X = dense_rows(X, "Standardized")
-        loc = column_means(X) if self.loc is None else self.loc
-        scale = column_scales(X) if self.scale is None else self.scale
-        loc, scale = (torch.as_tensor(value, dtype=X.dtype, device=X.device) for value in (loc, scale))
-        if not (scale > 0).all() or not (loc.isfinite().all() and scale.isfinite().all()):
-            raise ValueError(f"scale of the feature map is {self.scale!r} and loc {self.loc!r}; expected scale > 0.")
-        return self.replace(loc=loc.expand(X.shape[1]).clone(), scale=scale.expand(X.shape[1]).clone())
+        loc = column_means(X, weights) if self.loc is None else self.loc
+        scale = column_scales(X, weights) if self.scale is None else self.scale
+        width = X.shape[1]
+        return self.replace(
+            loc=hyperparameter("loc", loc, None, X, width), scale=hyperparameter("scale", scale, None, X, width)
+        )
 
     def project(self, X: Rows) -> Tensor:
         return (dense_rows(X, "Standardized") - self.require(self.loc)) / self.require(self.scale)
 
 
-def column_scales(X: Tensor) -> Tensor:
-    """Standard deviations [D] of the columns of X [N, D]; 1 for a constant column, with a warning."""
-    scale = column_variances(X).sqrt()
+def column_scales(X: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Standard deviations [D] of the columns of X [N, D]; 1 for a constant column, with a warning. `weights` [N]."""
+    scale = column_variances(X, weights).sqrt()
     constant = scale == 0
     if constant.any():
         columns = torch.nonzero(constant).flatten().tolist()

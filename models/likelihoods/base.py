@@ -35,8 +35,11 @@ class Likelihood(Config, ABC):
     accepts_sparse: ClassVar[bool] = False
     """Whether X may be `SparseRows`."""
 
-    def resolve(self, X: Rows) -> Self:
-        """A copy in which every hyperparameter left as None is set from X [N, D]; tensors take X's dtype, device."""
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
+        """A copy in which every hyperparameter left as None is set from X [N, D]; tensors take X's dtype, device.
+
+        A row counts `weights` [N] times, None: once. A family that is not to be fitted with weights may leave them out.
+        """
         return self
 
     def check(self, X: Rows) -> None:

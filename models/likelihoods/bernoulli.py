@@ -7,13 +7,14 @@ statistics (x, 1 - x),  chi = (a, b),  log h(x) = 0
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..domains import PositiveNumbers
 from ..sparse import Rows, entries_sum
 from .base import Parameters, Sample
 from .counts import CountFamily
@@ -29,13 +30,13 @@ class BernoulliBeta(CountFamily):
     a, b : positive, numbers or [D]; None: 1/2. SmallVariance needs one and the same a + b in all columns
     """
 
-    a: Any = None
-    b: Any = None
+    a: PositiveNumbers = None
+    b: PositiveNumbers = None
 
     faults = (("negative", lambda x: x < 0), ("neither 0 nor 1", lambda x: (x != 0) & (x != 1)))
     accepted = "0 and 1; binarize X, or use another family"
 
-    def resolve(self, X: Rows) -> Self:
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         return self.replace(
             a=hyperparameter("a", self.a, 0.5, X, X.shape[1]),
             b=hyperparameter("b", self.b, 0.5, X, X.shape[1]),

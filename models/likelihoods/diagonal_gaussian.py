@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..domains import AnyNumbers, PositiveNumbers
 from ..sums import row_chunks
 from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
@@ -34,15 +35,15 @@ class DiagonalGaussian(ExponentialFamily):
     rate : b0 > 0, a number or [D]; None: a quarter of the column variances
     """
 
-    loc: Any = None
-    mean_precision: Any = None
-    shape: Any = None
-    rate: Any = None
+    loc: AnyNumbers = None
+    mean_precision: PositiveNumbers = None
+    shape: PositiveNumbers = None
+    rate: PositiveNumbers = None
 
-    def resolve(self, X: Tensor) -> Self:
-        rate = SHARES["diagonal"] * or_one(column_variances(X))
+    def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
+        rate = SHARES["diagonal"] * or_one(column_variances(X, weights))
         return self.replace(
-            loc=location(self.loc, X),
+            loc=location(self.loc, X, weights),
             mean_precision=hyperparameter("mean_precision", self.mean_precision, 0.05, X),
             shape=hyperparameter("shape", self.shape, 2.0, X),
             rate=hyperparameter("rate", self.rate, rate, X, X.shape[1]),

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..config import shown
 from ..distributions.wishart import PrecisionWishart, log_diagonal
+from ..domains import AnyNumbers, PositiveNumbers
 from ..linalg import safe_cholesky
 from ..sums import all_sum, row_chunks
 from .base import Parameters, Sample
@@ -37,18 +39,21 @@ class FullGaussian(ExponentialFamily):
         variances, a diagonal, so that fewer rows than columns do no harm
     """
 
-    loc: Any = None
-    mean_precision: Any = None
-    degrees_of_freedom: Any = None
-    scale: Any = None
+    loc: AnyNumbers = None
+    mean_precision: PositiveNumbers = None
+    degrees_of_freedom: PositiveNumbers = None
+    scale: AnyNumbers = None
 
-    def resolve(self, X: Tensor) -> Self:
+    def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
         D = X.shape[1]
+        degrees = hyperparameter("degrees_of_freedom", self.degrees_of_freedom, D + 2.0, X)
+        if degrees <= D - 1:
+            raise ValueError(f"degrees_of_freedom is {self.degrees_of_freedom!r}; it must be larger than {D - 1}.")
         return self.replace(
-            loc=location(self.loc, X),
+            loc=location(self.loc, X, weights),
             mean_precision=hyperparameter("mean_precision", self.mean_precision, 0.05, X),
-            degrees_of_freedom=hyperparameter("degrees_of_freedom", self.degrees_of_freedom, D + 2.0, X, above=D - 1),
-            scale=self._resolve_scale(X),
+            degrees_of_freedom=degrees,
+            scale=self._resolve_scale(X, weights),
         )
 
     def prior(self) -> Tensor:
@@ -149,12 +154,14 @@ class FullGaussian(ExponentialFamily):
             )
         return safe_cholesky(self.scale / spare, strict=False)
 
-    def _resolve_scale(self, X: Tensor) -> Tensor:
+    def _resolve_scale(self, X: Tensor, weights: Tensor | None) -> Tensor:
         D = X.shape[1]
         if self.scale is None:
-            return torch.diag(SHARES["full"] * or_one(column_variances(X)))
+            return torch.diag(SHARES["full"] * or_one(column_variances(X, weights)))
         scale = torch.as_tensor(self.scale, dtype=X.dtype, device=X.device).detach()
         if scale.ndim < 2:
+            if not (scale > 0).all():
+                raise ValueError(f"scale is {shown(self.scale)}; it must be positive.")
             return torch.diag(hyperparameter("scale", scale, None, X, D))
         if scale.shape != (D, D):
             raise ValueError(f"scale has shape {tuple(scale.shape)}; expected a number, [{D}] or [{D}, {D}].")

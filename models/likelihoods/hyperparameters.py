@@ -1,4 +1,4 @@
-"""Hyperparameters of the families: checks of those given, and moments of the columns for those left to the data."""
+"""Hyperparameters of the families: shapes of those given, and moments of the columns for those left to the data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..sparse import Rows
+from ..sparse import Rows, weighted_sums
 from ..sums import all_sum
 
 # the variance expected within a component, in shares of that of the data: of 0.05, 0.1, 0.25, 0.5 and 1 the values that
@@ -16,12 +16,10 @@ from ..sums import all_sum
 SHARES = {"spherical": 0.25, "diagonal": 0.25, "full": 0.5}
 
 
-def hyperparameter(
-    name: str, value: Any, default: Any, X: Rows, size: int | None = None, *, above: float = 0.0
-) -> Tensor:
+def hyperparameter(name: str, value: Any, default: Any, X: Rows, size: int | None = None) -> Tensor:
     """The argument `name` in the dtype and on the device of X: a scalar, or [size] (a scalar is repeated).
 
-    Raises ValueError unless every entry is finite and larger than `above`, and the shape is accepted.
+    Raises ValueError unless the shape is accepted; what its entries may be is said at the field (`domains`).
     """
     value = default if value is None else value
     tensor = torch.as_tensor(value, dtype=X.dtype, device=X.device).detach()
@@ -29,35 +27,38 @@ def hyperparameter(
     if tensor.shape not in {(), shape}:
         accepted = "a number" if size is None else f"a number, or one for each of the {size} columns of X"
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {accepted}.")
-    if not (torch.isfinite(tensor) & (tensor > above)).all():
-        domain = "finite" if above == -torch.inf else "positive" if above == 0 else f"larger than {above:g}"
-        raise ValueError(f"{name} is {value!r}; it must be {domain}.")
     return tensor.expand(shape).clone()
 
 
-def location(value: Any, X: Tensor) -> Tensor:
-    """The prior mean [D] of a Gaussian family; None: the mean of the data X [N, D]."""
-    return hyperparameter("loc", value, column_means(X), X, X.shape[1], above=-torch.inf)
+def location(value: Any, X: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The prior mean [D] of a Gaussian family; None: the mean of the data X [N, D], with weights [N] if given."""
+    return hyperparameter("loc", value, column_means(X, weights), X, X.shape[1])
 
 
-def column_sums(X: Rows) -> tuple[Tensor, Tensor]:
-    """Sums [D] of the columns of X [N, D] in double precision, and the number of rows []."""
+def column_sums(X: Rows, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Sums [D] of the columns of X [N, D] in double precision, and the number of rows [].
+
+    A row counts `weights` [N] times; None: once.
+    """
+    if weights is not None:
+        sums = weighted_sums(X.double(), weights.double().unsqueeze(1)).squeeze(0)
+        return all_sum(sums), all_sum(weights.sum(dtype=torch.float64))
     num_rows = torch.tensor(float(len(X)), dtype=torch.float64, device=X.device)
     return all_sum(X.sum(0, dtype=torch.float64)), all_sum(num_rows)
 
 
-def column_means(X: Tensor) -> Tensor:
-    """Means [D] of the columns of X [N, D], summed in double precision."""
-    total, num_rows = column_sums(X)
+def column_means(X: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Means [D] of the columns of X [N, D], with weights [N] if given, summed in double precision."""
+    total, num_rows = column_sums(X, weights)
     return (total / num_rows).to(X.dtype)
 
 
-def column_variances(X: Tensor) -> Tensor:
-    """Variances [D] of the columns of X [N, D]; 0 for a column that is constant up to rounding."""
-    total, num_rows = column_sums(X)
+def column_variances(X: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Variances [D] of the columns of X [N, D], with weights [N] if given; 0 where constant up to rounding."""
+    total, num_rows = column_sums(X, weights)
     means = total / num_rows
     deviations = X.double() - means
-    offset, square = (column_sums(values)[0] / num_rows for values in (deviations, deviations.square()))
+    offset, square = (column_sums(values, weights)[0] / num_rows for values in (deviations, deviations.square()))
     variances = (square - offset.square()).clamp(min=0)  # offset: what rounding took from the means
     constant = variances.sqrt() <= 8 * torch.finfo(X.dtype).eps * (variances + means.square()).sqrt()
     return torch.where(constant, torch.zeros_like(variances), variances).to(X.dtype)

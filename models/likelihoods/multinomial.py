@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.types import _size
 
+from ..domains import PositiveNumbers
 from ..sparse import Rows, entries_sum
 from .base import Parameters, Sample
 from .counts import CountFamily, finite_log, log_rising
@@ -33,9 +34,9 @@ class MultinomialDirichlet(CountFamily):
     concentration : a0 > 0, a number or [D]; None: 1/2, or 50 / D if that is less
     """
 
-    concentration: Any = None
+    concentration: PositiveNumbers = None
 
-    def resolve(self, X: Rows) -> Self:
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         default = min(0.5, 50 / X.shape[1])
         return self.replace(concentration=hyperparameter("concentration", self.concentration, default, X, X.shape[1]))
 

@@ -7,13 +7,14 @@ statistics (x, 1),  chi = (a, b),  log h(x) = -sum log Gamma(1 + x_d)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..domains import PositiveNumbers
 from ..sparse import Rows, entries_sum
 from .base import Parameters, Sample
 from .counts import CountFamily, finite_log, log_rising
@@ -30,11 +31,11 @@ class PoissonGamma(CountFamily):
     rate : positive, one number for all columns, so that the prior weighs as much as `rate` rows; None: 1 / (mean of X)
     """
 
-    shape: Any = None
-    rate: Any = None
+    shape: PositiveNumbers = None
+    rate: PositiveNumbers = None
 
-    def resolve(self, X: Rows) -> Self:
-        total, num_rows = column_sums(X)
+    def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
+        total, num_rows = column_sums(X, weights)
         means = (total + 1) / (num_rows + 1)
         rate = hyperparameter("rate", self.rate, 1 / means.mean(), X)
         return self.replace(shape=hyperparameter("shape", self.shape, rate * means, X, X.shape[1]), rate=rate)

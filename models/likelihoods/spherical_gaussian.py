@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..domains import AnyNumbers, PositiveNumbers
 from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
 from .hyperparameters import SHARES, column_variances, hyperparameter, location, or_one
@@ -31,14 +32,14 @@ class SphericalGaussian(ExponentialFamily):
     prior_variance : r2 > 0 of the component means; None: the mean column variance
     """
 
-    loc: Any = None
-    variance: Any = None
-    prior_variance: Any = None
+    loc: AnyNumbers = None
+    variance: PositiveNumbers = None
+    prior_variance: PositiveNumbers = None
 
-    def resolve(self, X: Tensor) -> Self:
-        spread = or_one(column_variances(X).mean())
+    def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
+        spread = or_one(column_variances(X, weights).mean())
         return self.replace(
-            loc=location(self.loc, X),
+            loc=location(self.loc, X, weights),
             variance=hyperparameter("variance", self.variance, SHARES["spherical"] * spread, X),
             prior_variance=hyperparameter("prior_variance", self.prior_variance, spread, X),
         )

@@ -15,7 +15,6 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import require_number
 from ..config import Config
 from .tilted_normal import draw_interpolated, normal_rule
 
@@ -37,22 +36,12 @@ class Loss(Config, ABC):
     is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over y
     target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "real": a regression loss, targets as they are
     meets: ClassVar[bool] = False  # the scores of all classes meet in one factor, which has one column [..., 1]
-    positive_params: ClassVar[tuple[str, ...]] = ()  # parameters > 0, for `check`
-    nonnegative_params: ClassVar[tuple[str, ...]] = ()  # parameters >= 0
 
     # -- the definition ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         """log phi(y | f), at most 0."""
-
-    def check(self, name: str = "loss") -> None:
-        """Raise ValueError if a parameter of the loss, which is known as `name`, is outside its domain."""
-        for key, value in self.get_params(deep=False).items():
-            if isinstance(value, Loss):
-                value.check(f"{name}__{key}")
-            elif key in (*self.positive_params, *self.nonnegative_params):
-                require_number(f"{name}__{key}", value, closed=key in self.nonnegative_params)
 
     # -- what it offers ----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..distributions.sampling import uniforms
+from ..domains import NonNegative, Positive
 from .base import Loss, PseudoObservation
 from .hinge import draw_inverse_omega, hinge_optimum
 from .tilted_normal import log_linear_tail, log_normal_tail, log_survival_ratio, log_uniform, normal_excess, positive
@@ -28,12 +29,10 @@ class EpsilonInsensitive(Loss):
     epsilon : eps >= 0, half the width of the tube without loss
     """
 
-    strength: float = 1.0
-    epsilon: float = 0.1
+    strength: Positive = 1.0
+    epsilon: NonNegative = 0.1
 
     target = "real"
-    positive_params = ("strength",)
-    nonnegative_params = ("epsilon",)
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -2 * self.strength * torch.relu((y - score).abs() - self.epsilon)

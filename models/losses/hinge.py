@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..distributions.inverse_gaussian import inverse_gaussian
+from ..domains import Positive
 from .base import Loss, PseudoObservation
 from .tilted_normal import draw_hinge, log_hinge_integral
 
@@ -27,10 +28,8 @@ class Hinge(Loss):
     margin : l > 0, the score that is counted as right with certainty
     """
 
-    strength: float = 1.0
-    margin: float = 1.0
-
-    positive_params = ("strength", "margin")
+    strength: Positive = 1.0
+    margin: Positive = 1.0
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -2 * self.strength * torch.relu(self.margin - y * score)
@@ -79,7 +78,7 @@ def draw_inverse_omega(violation: Tensor, generator: torch.Generator) -> Tensor:
     return inverse_gaussian(1 / violation, generator).clamp(max=0.01 / torch.finfo(violation.dtype).eps)
 
 
-def hinge_optimum(strength: float, margin: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+def hinge_optimum(strength: Positive, margin: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """(f, cost), each [...], that minimize 2 c max(0, margin - f) + f^2 / (2 variance); margin, variance >= 0 [...]."""
     reach = 2 * strength * variance
     cost = torch.where(reach <= margin, 2 * strength * (margin - strength * variance), margin.square() / (2 * variance))

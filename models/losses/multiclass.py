@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..distributions.sampling import uniforms
+from ..domains import Positive
 from .base import Loss, PseudoObservation
 from .hinge import Hinge
 from .tilted_normal import draw_hinge, draw_interpolated, log_hinge_integral, log_uniform, normal_excess, normal_rule
@@ -39,11 +40,10 @@ class CrammerSinger(Loss):
     margin : l > 0, by how much the score of the class should beat the others
     """
 
-    strength: float = 1.0
-    margin: float = 1.0
+    strength: Positive = 1.0
+    margin: Positive = 1.0
 
     meets = True
-    positive_params = ("strength", "margin")
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         own = torch.where(y > 0, score, 0.0).sum(-1, keepdim=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..domains import Positive
 from .base import Loss, PseudoObservation
 from .tilted_normal import log_normal_tail, positive
 
@@ -20,9 +21,8 @@ class SquaredHinge(Loss):
     strength, margin : c > 0, a quarter of the curvature, and l > 0 as in `Hinge`
     """
 
-    strength: float = 1.0
-    margin: float = 1.0
-    positive_params = ("strength", "margin")
+    strength: Positive = 1.0
+    margin: Positive = 1.0
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -2 * self.strength * torch.relu(self.margin - y * score).square()

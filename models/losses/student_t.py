@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..domains import Positive
 from .base import Loss, PseudoObservation
 
 
@@ -22,11 +23,10 @@ class StudentT(Loss):
     scale : s > 0, of the errors; not far below a hundredth of a score's prior deviation, whose step the integrals take
     """
 
-    df: float = 4.0
-    scale: float = 1.0
+    df: Positive = 4.0
+    scale: Positive = 1.0
 
     target = "real"
-    positive_params = ("df", "scale")
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -(self.df + 1) / 2 * torch.log1p(((y - score) / self.scale).square() / self.df)

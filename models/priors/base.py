@@ -46,9 +46,6 @@ class PartitionPrior(Config, ABC):
 
     # -- what a prior defines --------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Raise ValueError that names a hyperparameter outside its domain."""
-
     @abstractmethod
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
         """The law of each hyperparameter, None where it is fixed; tensors take dtype and device of `like` [...]."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Gamma, kl_divergence
 
-from ..checks import require_gamma_prior, require_number
 from ..distributions.sampling import log_gamma_draw
+from ..domains import GammaPrior, Positive
 from .base import Hyper, PartitionPrior, StickExpectations, gamma_law
 from .sticks import posterior_sticks
 
@@ -34,12 +34,8 @@ class DirichletProcess(PartitionPrior):
     8.39
     """
 
-    concentration: float = 1.0
-    concentration_prior: tuple[float, float] | None = None
-
-    def check(self) -> None:
-        require_number("concentration", self.concentration)
-        require_gamma_prior("concentration_prior", self.concentration_prior)
+    concentration: Positive = 1.0
+    concentration_prior: GammaPrior | None = None
 
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
         return {"concentration": gamma_law(self.concentration_prior, like)}

@@ -10,6 +10,7 @@ math/discriminative-clustering, sections 9 and 10. The counts and draws are in `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import pyro
 import pyro.distributions as dist
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import require_gamma_prior, require_number
 from ..config import Config
+from ..domains import GammaPrior, Number, Positive
 from .base import Hyper, gamma_law
 from .franchise import (
     draw_base_weights,
@@ -47,18 +48,11 @@ class HierarchicalDirichletProcess(Config):
     moves from row j to state k, the start row last; base weights [K + 1] are beta_1..beta_K and that of all others.
     """
 
-    concentration: float = 1.0
-    concentration_prior: tuple[float, float] | None = (1.0, 1.0)
-    top_concentration: float = 1.0
-    top_concentration_prior: tuple[float, float] | None = (1.0, 1.0)
-    stickiness: float = 0.0
-
-    def check(self) -> None:
-        """Raise ValueError that names a hyperparameter outside its domain."""
-        for name in ("concentration", "top_concentration"):
-            require_number(name, getattr(self, name))
-            require_gamma_prior(f"{name}_prior", getattr(self, f"{name}_prior"))
-        require_number("stickiness", self.stickiness, below=1.0, closed=True)
+    concentration: Positive = 1.0
+    concentration_prior: GammaPrior | None = (1.0, 1.0)
+    top_concentration: Positive = 1.0
+    top_concentration_prior: GammaPrior | None = (1.0, 1.0)
+    stickiness: Annotated[float, Number(least=0.0, below=1.0)] = 0.0
 
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
         """The laws of alpha and gamma, None where fixed; tensors take dtype and device of `like` [...]."""

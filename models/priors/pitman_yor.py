@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, Self
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ..checks import require_gamma_prior, require_number
+from ..domains import GammaPrior, NonNegative, Number, Pair
 from .base import Hyper, PartitionPrior, gamma_law
 
 
@@ -30,20 +30,22 @@ class PitmanYor(PartitionPrior):
     price_exponent : theta >= 0; for small variance component K + 1 costs max(0, penalty - theta log K)
     """
 
-    discount: float = 0.25
-    concentration: float = 1.0
-    discount_prior: tuple[float, float] | None = None
-    concentration_prior: tuple[float, float] | None = None
-    price_exponent: float = 0.0
+    discount: Annotated[float, Number(least=0.0, below=1.0)] = 0.25
+    concentration: Annotated[float, Number(above=-1.0)] = 1.0
+    discount_prior: Annotated[tuple[float, float], Pair("p > 0, q > 0")] | None = None
+    concentration_prior: GammaPrior | None = None
+    price_exponent: NonNegative = 0.0
 
-    def check(self) -> None:
-        require_number("discount", self.discount, below=1.0, closed=self.discount_prior is None)
-        require_number("concentration", self.concentration, above=0.0 if self.concentration_prior else -self.discount)
-        require_number("price_exponent", self.price_exponent, closed=True)
-        require_gamma_prior("discount_prior", self.discount_prior)
-        require_gamma_prior("concentration_prior", self.concentration_prior)
+    def checked(self, name: str = "") -> Self:
+        found = super().checked(name)
+        least = 0.0 if found.concentration_prior or found.discount_prior else -found.discount
+        if found.concentration <= least:
+            raise ValueError(f"{name}concentration is {found.concentration!r}; it must be more than {least:g}.")
+        if found.discount_prior and not found.discount:
+            raise ValueError(f"{name}discount is {found.discount!r}; it must be more than 0, as it has a prior.")
+        return found
 
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+    def hyperpriors(self, like: Tensor) -> dict[str, torch.distributions.Distribution | None]:
         beta = None if self.discount_prior is None else dist.Beta(*like.new_tensor(self.discount_prior))
         return {"discount": beta, "concentration": gamma_law(self.concentration_prior, like)}
 

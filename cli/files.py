@@ -1,0 +1,74 @@
+"""Files that a command writes: each takes its name once it is whole, and Ctrl-C leaves the old one alone."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from .errors import CommandError, Interrupted
+
+
+def interrupted_name(path: str | Path) -> Path:
+    """Where what was reached is kept when Ctrl-C stops the work on a file."""
+    return Path(f"{path}.interrupted")
+
+
+def check_output(path: str) -> None:
+    """Raise CommandError if a file cannot be written here: before the work, not after it."""
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise CommandError(f"there is no folder {str(folder)!r} to write {Path(path).name!r} to.")
+    if Path(path).exists() and not Path(path).is_file():
+        raise CommandError(f"{path!r} is a folder or a device; name a file to write.")
+    if not os.access(path if Path(path).exists() else folder, os.W_OK):
+        raise CommandError(f"{path!r} may not be written: no permission.")
+
+
+def output_folder(path: str) -> Path:
+    """The output folder, made before the work so that a bad path fails early."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"--out {path!r} cannot be made a folder: {error.strerror}.") from None
+    return folder
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A name beside `path` to write to; that file becomes `path` once it is whole, and is dropped if it is not."""
+    path = Path(os.path.realpath(path))
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def text_file(path: str) -> Iterator[TextIO]:
+    """A text file to write, compressed if its name ends in .gz.
+
+    Raises
+    ------
+    Interrupted    on Ctrl-C: what was written until then is kept under its `interrupted_name`.
+    """
+    with replacing(path) as partial:
+        opener: Any = gzip.open if path.endswith(".gz") else open
+        try:
+            with opener(partial, "wt", encoding="utf-8", newline="") as file:
+                yield file
+        except KeyboardInterrupt:
+            kept = interrupted_name(path)
+            os.replace(partial, kept)
+            raise Interrupted(f"the rows done so far are in {str(kept)!r}; nothing was written to {path!r}.") from None
+
+
+def delimiter_of(path: str) -> str:
+    """What parts the cells of a table of this name: tabs in a .tsv, else commas."""
+    return "\t" if path.removesuffix(".gz").endswith(".tsv") else ","

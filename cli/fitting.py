@@ -1,0 +1,65 @@
+"""Fits as commands run them: what Ctrl-C does to one, where it goes on from, and on how many threads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from ..inference import FitInterrupted, Posterior, SmallVariance
+from .errors import reported
+
+
+def checkpoint_options(path: str | None) -> dict[str, Any]:
+    """The arguments of `Backend.fit` that write a checkpoint, and go on from it if there is one."""
+    if path is None:
+        return {}
+    return {"checkpoint": path, "resume": path} if Path(path).exists() else {"checkpoint": path}
+
+
+@contextmanager
+def when_interrupted(act: Callable[[str], Any]) -> Iterator[None]:
+    """Call `act` with the message of a fit that Ctrl-C has stopped, in place of showing it as a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FitInterrupted)
+        show = warnings.showwarning
+
+        def show_or_act(message: Warning | str, category: type[Warning], *context: Any, **more: Any) -> None:
+            if issubclass(category, FitInterrupted):
+                act(str(message))
+            else:
+                show(message, category, *context, **more)
+
+        warnings.showwarning = show_or_act
+        yield
+
+
+def stop(message: str) -> NoReturn:
+    """Make Ctrl-C in one fit end the whole command."""
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def quiet_and_single_threaded() -> Iterator[None]:
+    """One thread, so that seconds compare; the warnings of rivals that did not converge are off."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings(), reported():
+            warnings.simplefilter("once")
+            warnings.filterwarnings("ignore", module="sklearn")
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def final_value(posterior: Posterior) -> float:
+    """The final value of the chain that the posterior stands for: the best of a point estimate's, the mean of draws."""
+    final = posterior.trace.final
+    if len(posterior.num_draws) > 1:
+        return float(final.mean())
+    return float(final.min() if isinstance(posterior.backend, SmallVariance) else final.max())

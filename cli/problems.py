@@ -1,0 +1,96 @@
+"""What `fit` and `compare` are given: features, and a target that is a label or a number."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import CommandError
+from .tables import Table, number
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows with a target: text of classes, or numbers."""
+
+    name: str
+    task: str  # "classification" or "regression"
+    features: list[str]  # [D]
+    X: NDArray[np.float64]  # [N, D]
+    y: NDArray[Any]  # [N]
+
+    @property
+    def scaling(self) -> tuple[float, float]:
+        """Mean and standard deviation of a target of numbers, in whose units models see it."""
+        return float(self.y.mean()), float(self.y.std())
+
+
+def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
+    """All columns but the target as features, the target as its task has it; enough rows of it for all folds.
+
+    Raises
+    ------
+    CommandError    if the target leaves its task open, has one value only, or too few rows.
+    """
+    features = [name for name in table.names if name != target]
+    cells = table.column(target)
+    if not features:
+        raise CommandError(f"{table.path} has no column beside the target {target!r}.")
+    if task == "auto":
+        task = _task_of(table, target, cells)
+    X = table.numbers(features)
+    if task == "regression":
+        y = table.numbers([target])[:, 0]
+        _check_numbers(table.path, target, y, folds)
+    else:
+        y = np.array(cells)
+        _check_labels(table.path, target, cells, folds)
+    return Problem(Path(table.path).name, task, features, X, y)
+
+
+def _task_of(table: Table, target: str, cells: list[str]) -> str:
+    """Text, or few values: classes. Many values that are not all whole: a number, and the user is told so."""
+    values = np.array([number(cell) for cell in set(cells)])
+    if len(values) <= _MOST_CLASSES or np.isnan(values).any():
+        return "classification"
+    found = f"column {target!r} has {len(values)} different"
+    if (values == np.rint(values)).all():
+        raise CommandError(
+            f"{table.path}, {found} whole numbers: classes, or a number to predict? "
+            "Give --task classification or --task regression."
+        )
+    print(f"regbayes: {found} numbers, so this is regression (--task classification for classes).", file=sys.stderr)
+    return "regression"
+
+
+def _check_labels(path: str, target: str, labels: list[str], folds: int) -> None:
+    """Raise CommandError unless there are two classes or more, each with enough rows to be in all folds."""
+    counts = Counter(labels)
+    if len(counts) < 2:
+        raise CommandError(f"{path}, column {target!r} has only one class, {labels[0]!r}; expected two or more.")
+    least = 4 if folds == 2 else folds  # so that two of each class are left to train on
+    rarest = min(counts, key=lambda label: counts[label])
+    if counts[rarest] < least:
+        few = sum(count < least for count in counts.values())
+        raise CommandError(
+            f"{path}, column {target!r}: {few} of {len(counts)} classes have fewer than the {least} rows that "
+            f"{folds} folds need: {rarest!r} has {counts[rarest]}. Take fewer --folds, or drop such rows."
+        )
+
+
+def _check_numbers(path: str, target: str, values: NDArray[np.float64], folds: int) -> None:
+    """Raise CommandError unless the numbers vary, and each fold has two of them."""
+    if values.min() == values.max():
+        raise CommandError(f"{path}, column {target!r} is {values[0]:g} in every row; expected a number that varies.")
+    least = 1 if folds == 1 else max(8, 2 * folds)  # so that inner folds have two as well
+    if len(values) < least:
+        raise CommandError(f"{path} has {len(values)} rows, but {folds} folds need {least}. Take fewer --folds.")
+
+
+_MOST_CLASSES = 20

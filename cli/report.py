@@ -1,0 +1,114 @@
+"""What `regbayes compare` reports of its methods: lines of one table, or JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from tqdm import tqdm
+
+from .tables import justified
+
+NOTES = {
+    "classification": """\
+Means over the folds (± standard deviation), seconds of one thread. Tuned in each fold by inner cross-validation: C (and
+gamma) of the SVMs; the infinite SVM's weight_scale, by small_variance for all backends. Final values do not compare
+across backends.""",
+}
+NOTES["regression"] = f"{NOTES['classification']} All methods see the target in units of its standard deviation."
+
+
+@dataclass(frozen=True)
+class Score:
+    """One method on one fold."""
+
+    quality: dict[str, float]  # accuracy and macro_f1, or r2 and rmse
+    components: int | None
+    fit_seconds: float  # of the last fit, with the chosen arguments
+    tuning_seconds: float  # of the search for them
+    predict_seconds: float
+    weight_scale: float | None  # of the model, tuned before the fit
+    value: float | None  # final objective, ELBO or log joint
+
+    def fields(self) -> dict[str, float | None]:
+        """All of it by name."""
+        return {**self.quality, **{name: value for name, value in asdict(self).items() if name != "quality"}}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method on all folds."""
+
+    name: str
+    scores: list[Score]
+    value_name: str | None  # of ours
+    estimator: BaseEstimator  # as fitted on the last fold
+
+    def means(self) -> dict[str, float | None]:
+        """The mean over the folds of every field of a score; None where it has none."""
+        rows = [score.fields() for score in self.scores]
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        return {
+            name: None if None in values else float(np.mean(np.array(values, dtype=float)))
+            for name, values in columns.items()
+        }
+
+
+class TextReport:
+    """A table whose lines are shown one by one, so that its widths are known before its cells."""
+
+    def __init__(self, names: list[str], task: str, silent: bool = False) -> None:
+        self.silent = silent
+        self.measures = _MEASURES[task]
+        cells = ["", *self.measures.values(), *_COLUMNS]
+        widths = [max(map(len, names)), *(_WIDTH for _ in self.measures), *_COLUMNS.values()]
+        self.widths = [max(len(cell), width) for cell, width in zip(cells, widths, strict=True)]
+        self.header = justified(cells, self.widths)
+
+    def show(self, text: str) -> None:
+        """Print lines at once, above a bar if there is one."""
+        if not self.silent:
+            tqdm.write(text)
+            sys.stdout.flush()
+
+    def line(self, method: Method) -> str:
+        """The line of one method."""
+        mean = method.means()
+        spread = {name: np.std([score.quality[name] for score in method.scores]) for name in self.measures}
+        digits = {name: ".3g" if name == "rmse" else ".3f" for name in self.measures}
+        qualities = [f"{mean[name]:{digits[name]}} ± {spread[name]:{digits[name]}}" for name in self.measures]
+        cells = [
+            *qualities,
+            "-" if mean["components"] is None else f"{mean['components']:.1f}",
+            f"{mean['fit_seconds']:.3g}",
+            f"{mean['tuning_seconds']:.3g}" if mean["tuning_seconds"] else "-",
+            f"{mean['predict_seconds']:.2g}",
+            "-" if mean["value"] is None else f"{method.value_name} {mean['value']:.6g}",
+        ]
+        return justified([method.name, *cells], self.widths)
+
+
+def as_json(methods: list[Method]) -> dict[str, Any]:
+    """The methods with their folds, ready for json."""
+    return {
+        "methods": [
+            {
+                "name": method.name,
+                "value_name": method.value_name,
+                "mean": method.means(),
+                "folds": [score.fields() for score in method.scores],
+            }
+            for method in methods
+        ]
+    }
+
+
+_MEASURES = {
+    "classification": {"accuracy": "accuracy", "macro_f1": "macro-F1"},
+    "regression": {"r2": "R2", "rmse": "RMSE"},
+}
+_WIDTH = len("0.974 ± 0.019")
+_COLUMNS = {"components": 0, "fit s": 7, "tuning s": 0, "predict s": 0, "final value": len("log joint -123456")}

@@ -1,0 +1,38 @@
+"""The parts of an estimator: objects of the right kind, copied, so that those of the user stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import clone
+
+from ..inference import Backend, structure_of
+from ..models.config import Config
+from ..models.domains import shown
+
+
+def copy_of(name: str, given: Any, default: Config) -> Any:
+    """A copy of the model or backend that a user gave, or the default.
+
+    Raises
+    ------
+    ValueError    on a class in place of an object, and on anything else that is no model or backend.
+    """
+    if given is None:
+        return default
+    kind = Backend if isinstance(default, Backend) else Config
+    if isinstance(given, type) or not isinstance(given, kind) or isinstance(given, Backend) != (kind is Backend):
+        raise ValueError(f"{name} is {shown(given)}; expected an object such as {type(default).__name__}().")
+    return clone(given)
+
+
+def require_posterior(model: Any, kind: type[Any], estimator: str, accepted: str, other: str) -> None:
+    """Raise ValueError unless fits of the model have posteriors of a kind; `other` is where it belongs instead."""
+    if not issubclass(structure_of(model).posterior, kind):
+        raise ValueError(f"model is {type(model).__name__}; {estimator} needs {accepted}. Use {other}.")
+
+
+def target_of(model: Any) -> str | None:
+    """What the targets of a model are, "sign" (classes) or "real"; None for a model without."""
+    target: str | None = model.loss.target if "classes" in model.get_params(deep=False) else None
+    return target

@@ -1,0 +1,60 @@
+"""Rows in an order of their own, so that a fit depends on how often each row occurs, not on where it stands.
+
+Random draws belong to places: without an order, a data set with its rows shuffled, or with a row twice in place of a
+weight of two, would be seen by other draws. Rows are sorted before the fit, and what it says of each is put back after.
+The order is that of a hash, hence as if shuffled: a scan that visits neighbours one after another mixes slowly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """The M rows of a fit, from N rows of a user."""
+
+    X: NDArray[Any]  # [M, D]
+    y: NDArray[Any] | None  # [M]
+    weights: NDArray[np.float64] | None  # [M]; None: all 1
+    place: NDArray[np.int64]  # [N] where each row of the user is among them
+
+
+def sort_rows(
+    X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None, *, merge: bool
+) -> SortedRows:
+    """Rows of X [N, D], targets y [N] and weights [N], sorted by a hash of (x, y).
+
+    With `merge` rows that are equal become one, with their weights added up.
+    """
+    keys = _keys(X, y)
+    if merge:
+        _, order, place = np.unique(keys, return_index=True, return_inverse=True)
+        weights = np.bincount(place, weights).astype(np.float64)
+    else:
+        order = np.argsort(keys, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        weights = None if weights is None else weights[order]
+    if weights is not None and (weights == 1).all():
+        weights = None
+    return SortedRows(X[order], None if y is None else y[order], weights, place)
+
+
+def _keys(X: NDArray[Any], y: NDArray[Any] | None) -> NDArray[Any]:
+    """A hash and the bytes [N] of each row and its target, the same for 0 and -0."""
+    columns = X if y is None else np.column_stack([X, y])
+    bits = np.ascontiguousarray(columns.astype(np.float64) + 0.0).view(np.uint64)
+    hashed = np.zeros(len(bits), dtype=np.uint64)
+    for column in bits.T:
+        hashed = (hashed ^ column) * _FACTOR
+        hashed ^= hashed >> np.uint64(32)
+    keyed = np.ascontiguousarray(np.column_stack([hashed, bits]))
+    return keyed.view(np.dtype((np.void, keyed.itemsize * keyed.shape[1]))).ravel()
+
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, 2^64 over the golden ratio

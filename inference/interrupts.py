@@ -1,0 +1,78 @@
+"""Ctrl-C while a fit runs: raised at once in work that can be dropped, noted anywhere else.
+
+A sweep makes a new state and leaves the old one as it is, so that an unfinished one can be dropped. What must not be
+cut in two, such as writing down what a sweep has made, goes on to its end; so does an import, since Python cannot
+import again what was imported by half.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class FitStopped(KeyboardInterrupt):
+    """Ctrl-C, raised where nothing is lost but the work at hand."""
+
+
+class Interrupts:
+    """Takes Ctrl-C while it is `caught`. A second one is raised as KeyboardInterrupt, wherever it comes."""
+
+    def __init__(self) -> None:
+        self._noted = self._droppable = False
+        self._later: threading.Timer | None = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Take Ctrl-C here; in the main thread alone, as Python does, and not where it is ignored."""
+        previous = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
+            yield
+            return
+        signal.signal(signal.SIGINT, self._note)
+        try:
+            yield
+        finally:
+            if self._later:
+                self._later.cancel()
+                self._later.join()
+            signal.signal(signal.SIGINT, previous)
+
+    @contextmanager
+    def droppable(self) -> Iterator[None]:
+        """Work that Ctrl-C ends at once, by `FitStopped`."""
+        try:
+            self._droppable = True
+            self.check()
+            yield
+        finally:
+            self._droppable = False
+
+    def check(self) -> None:
+        """Raise FitStopped if Ctrl-C was noted."""
+        if self._noted:
+            raise FitStopped
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        again, self._noted, self._later = self._noted and self._later is None, True, None
+        if again:
+            raise KeyboardInterrupt
+        if self._droppable and _imports(frame):
+            self._later = threading.Timer(_MOMENT, _thread.interrupt_main)
+            self._later.start()
+        elif self._droppable:
+            raise FitStopped
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether an import is under way."""
+    while frame and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
+
+
+_MOMENT = 0.05  # seconds until it is tried again

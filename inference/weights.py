@@ -1,0 +1,96 @@
+"""Observation weights: which rows a fit sees, how often each counts, and what becomes of the others.
+
+A weight r_n >= 0 stands for r_n copies of row n (math/priors, section 4). A row of weight 0 is not in the fit; it gets
+its component at the end, as a new row does. Kernels of a backend that `weighs` multiply what a row adds to every sum by
+r_n. The draws of the others seat rows one by one: they see whole copies, which are exchangeable, and report the first.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from ..models.arrays import as_features, as_vector, as_weights
+from ..models.sparse import Rows
+
+
+@dataclass(frozen=True)
+class CountedRows:
+    """The M rows that a fit sees of the N that a user gave."""
+
+    X: Rows  # [M, D]
+    y: Tensor | None  # [M]
+    options: dict[str, Tensor]  # `weights` [M] for `Model.prepare`; empty where each row counts once
+    place: Tensor  # [N] the place of each of the user's rows among them; -1 where its weight is 0
+    left_out: Rows  # [N - M', D] the rows of weight 0
+
+    @classmethod
+    def of(cls, backend: Any, model: Any, X: Any, y: Any, sample_weight: Any) -> Self | None:
+        """The rows of X [N, D] with their weights [N]; None where each counts once, as without weights.
+
+        Raises
+        ------
+        ValueError    on weights that are negative, not finite or all zero; that are not whole numbers for a backend
+                      that does not weigh; for a model of sequences; with a DataLoader.
+        """
+        _require_weighable(model, X)
+        X = as_features(X)
+        y = None if y is None else as_vector(y, X)
+        weights = as_weights(sample_weight, X)
+        if bool((weights == 1).all()):
+            return None
+        if not backend.weighs:
+            _require_whole(weights, type(backend).__name__)
+            seen = torch.arange(len(X), device=X.device).repeat_interleave(weights.long())
+            first = weights.long().cumsum(0) - weights.long()
+        else:
+            seen = torch.nonzero(weights).squeeze(1)
+            first = (weights > 0).cumsum(0) - 1
+        place = torch.where(weights > 0, first, -1)
+        counted = backend.weighs and bool((weights[seen] != 1).any())
+        options = {"weights": weights[seen]} if counted else {}
+        return cls(X[seen], None if y is None else y[seen], options, place, X[torch.nonzero(place < 0).squeeze(1)])
+
+    def completed(self, posterior: Any) -> Any:
+        """The posterior of the N rows, from that of the M rows."""
+        return posterior.over_rows(self.place, self.left_out)
+
+
+def weighs(backend: Any, model: Any) -> bool:
+    """Whether a fit takes any weights of rows as they are: the backend's kernels, the model and its parts all do."""
+    parts: list[Any] = [getattr(model, name) for name in ("likelihood", "feature_map") if hasattr(model, name)]
+    takers = [model.prepare, *(part.resolve for part in parts if hasattr(part, "resolve"))]
+    return backend.weighs and all("weights" in inspect.signature(taker).parameters for taker in takers)
+
+
+def _require_weighable(model: Any, X: Any) -> None:
+    if isinstance(X, DataLoader):
+        raise ValueError("sample_weight goes with arrays. Leave it out of a fit from a DataLoader, or repeat its rows.")
+    if "weights" not in inspect.signature(model.prepare).parameters:
+        raise ValueError(
+            f"{type(model).__name__} takes no sample_weight: only rows that are exchangeable have weights, not the "
+            "steps of sequences. Leave it out."
+        )
+
+
+def _require_whole(weights: Tensor, backend: str) -> None:
+    broken = torch.nonzero(weights != weights.round()).flatten()
+    if len(broken):
+        row = int(broken[0])
+        raise ValueError(
+            f"sample_weight is {float(weights[row]):g} in row {row}; {backend} takes whole numbers, since it draws the "
+            "component of a row, never of a fraction of it. Round the weights, or fit with SVI() or SmallVariance()."
+        )
+    if (total := float(weights.sum())) > _MOST_COPIES:
+        raise ValueError(
+            f"sample_weight adds up to {total:g} rows, and {backend} would draw a component for each; at most "
+            f"{_MOST_COPIES:g} are accepted. Take smaller weights, or fit with SVI() or SmallVariance()."
+        )
+
+
+_MOST_COPIES = 10**8

@@ -1,0 +1,211 @@
+"""What an argument may be: every field of a configuration states its domain where it is declared.
+
+    strength: Positive = 1.0
+    forgetting: Annotated[float, Number(above=0.5, most=1.0)] = 0.7
+
+`Config.checked` compares each field with its domain. A field that is `None` by default may be None; one whose type is a
+configuration takes an object of that class; one of type `float`, `int` or `bool` any finite number, integer, or truth
+value; one of another type is not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Annotated, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Domain(Protocol):
+    """What a field may hold."""
+
+    @property
+    def words(self) -> str:
+        """What is accepted, after "it must be"."""
+
+    def read(self, value: Any) -> Any:
+        """The value as Python's own number or text, or as it is; ValueError or TypeError if it is refused."""
+
+
+def read(name: str, value: Any, domain: Domain, *, optional: bool = False) -> Any:
+    """The argument `name` as its domain reads it; None if that is allowed and given.
+
+    Raises
+    ------
+    ValueError    saying what was found and what is accepted.
+    """
+    if value is None and optional:
+        return None
+    try:
+        return domain.read(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        words = f"{_SIZES} in size" if isinstance(error, OutOfReach) else domain.words + ", or None" * optional
+        raise ValueError(f"{name} is {shown(value)}; it must be {words}.") from None
+
+
+class OutOfReach(ValueError):
+    """A number so large or so small that squares and inverses of it would be none."""
+
+
+def shown(value: Any) -> str:
+    """What a message says that was found: its repr, cut where it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite real number between two ends: more than `above` or at least `least`, less than `below` or at most
+    `most`. A numpy scalar is a number, a bool is none."""
+
+    above: float = -math.inf
+    least: float = -math.inf
+    below: float = math.inf
+    most: float = math.inf
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        if self == Number(above=0.0):
+            return "a positive number"
+        ends = {"more than": self.above, "at least": self.least, "less than": self.below, "at most": self.most}
+        limits = [f"{name} {end:g}" for name, end in ends.items() if math.isfinite(end)]
+        return " of ".join(["a number", *([" and ".join(limits)] if limits else [])])
+
+    def read(self, value: Any) -> float:
+        """The number; ValueError if it is refused."""
+        if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+            raise ValueError
+        number = float(value)
+        if not (math.isfinite(number) and self.above < number < self.below and self.least <= number <= self.most):
+            raise ValueError
+        if number and not 1 / LARGEST <= abs(number) <= LARGEST:
+            raise OutOfReach
+        return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An integer of at least `least` and at most `most`."""
+
+    least: int = 0
+    most: int = 2**31 - 1
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"an integer of at least {self.least}" + (f" and at most {self.most}" if self.most < 2**31 - 1 else "")
+
+    def read(self, value: Any) -> int:
+        """The integer; ValueError if it is refused."""
+        if not isinstance(value, Integral) or isinstance(value, bool) or not self.least <= int(value) <= self.most:
+            raise ValueError
+        return int(value)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or False."""
+
+    words = "True or False"
+
+    def read(self, value: Any) -> bool:
+        """The truth value; ValueError if it is another object."""
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError
+        return bool(value)
+
+
+class OneOf:
+    """One of some words."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"one of {', '.join(map(repr, self.choices))}"
+
+    def read(self, value: Any) -> str:
+        """The word; ValueError if it is another."""
+        if not isinstance(value, str) or value not in self.choices:
+            raise ValueError
+        return str(value)
+
+
+class Labels(OneOf):
+    """One of some words, or integer labels [N]."""
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"{super().words}, or a Tensor of integer labels"
+
+    def read(self, value: Any) -> Any:
+        """The word, or the labels; ValueError if they are no integers."""
+        if isinstance(value, str):
+            return super().read(value)
+        labels = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or labels.ndim != 1:
+            raise ValueError
+        return labels
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two positive numbers: the parameters of a prior."""
+
+    names: str = "shape > 0, rate > 0"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"a pair ({self.names})"
+
+    def read(self, value: Any) -> tuple[float, float]:
+        """The pair; ValueError or TypeError if it is none."""
+        if isinstance(value, str | bytes | dict | set):
+            raise ValueError
+        one, two = (POSITIVE.read(float(part) if isinstance(part, Tensor) else part) for part in value)
+        return one, two
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A number or an array of them, all finite and more than `above`: a hyperparameter, perhaps one for each column."""
+
+    above: float = -math.inf
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        kind = {0.0: "positive", -math.inf: "finite"}.get(self.above, f"larger than {self.above:g}")
+        return f"{kind}, a number or an array"
+
+    def read(self, value: Any) -> Any:
+        """The value as it is; ValueError or TypeError if it is refused."""
+        array = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        if array.is_complex() or array.dtype == torch.bool or not (array.isfinite() & (array > self.above)).all():
+            raise ValueError
+        return value.item() if isinstance(value, np.generic) else value
+
+
+LARGEST = 1e100
+_SIZES = f"between {1 / LARGEST:g} and {LARGEST:g}"
+POSITIVE = Number(above=0.0)
+SEED = Whole(0, 2**32 - 1)
+
+Positive = Annotated[float, POSITIVE]
+NonNegative = Annotated[float, Number(least=0.0)]
+Natural = Annotated[int, Whole(0)]
+Count = Annotated[int, Whole(1)]
+Truncation = Annotated[int, Whole(2)]
+Seed = Annotated[int, SEED]
+GammaPrior = Annotated[tuple[float, float], Pair()]
+AnyNumbers = Annotated[Any, Numbers()]
+PositiveNumbers = Annotated[Any, Numbers(above=0.0)]

@@ -1,0 +1,46 @@
+"""Max-margin Bayesian nonparametric models with interchangeable inference, on torch and Pyro.
+
+A model says what is believed, a backend how it is computed; any backend runs on any model that it serves:
+
+    from regbayes.models import InfiniteSVM, DiagonalGaussian, Hinge
+    from regbayes.inference import Gibbs, SVI, SmallVariance
+
+    model = InfiniteSVM(likelihood=DiagonalGaussian(), loss=Hinge(strength=0.5))
+    posterior = SmallVariance().fit(model, X, y)
+    posterior.predict(X_new)
+
+The subpackages, each imported when it is first used:
+
+    models        what is believed: DPM, InfiniteSVM, DDPM, IHMM, DIH, and the four parts that they are built from
+    inference     how it is computed: Gibbs, SVI, SmallVariance, NUTS, Autoguide, and the posteriors that they return
+    estimators    Classifier, Regressor, Clusterer, SequenceClusterer, in the manner of scikit-learn
+    datasets      synthetic experiments and the public data sets of the papers
+    plots         pictures of posteriors
+    testing       checks of a prior, likelihood, loss, kernel or model of your own
+    cli           the command `regbayes`
+
+`help(regbayes.models)` and so on list what is in each.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import cli, datasets, estimators, inference, models, plots, testing
+
+__all__ = ["cli", "datasets", "estimators", "inference", "models", "plots", "testing"]
+__version__ = version("regbayes")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}.")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,221 @@
+"""Fits that stop and go on: only the same fit does, bit for bit, and Ctrl-C never waits long."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from setups import FAMILIES, mixture_rows
+
+from regbayes.inference import SVI, FitInterrupted, Gibbs, SmallVariance
+from regbayes.inference.gibbs import slots
+from regbayes.models import DDPM, DPM, IHMM, Hinge, InfiniteSVM, MultinomialDirichlet
+
+GENERATOR = torch.Generator().manual_seed(0)
+Y = torch.arange(40) % 2
+X = torch.randn((40, 2), generator=GENERATOR, dtype=torch.float64) + 2.0 * Y.unsqueeze(1)
+GIBBS = Gibbs(num_samples=2, num_warmup=2, thinning=2, scan="slice", split_merge=0, init=torch.arange(40) % 3)
+BATCHES = SVI(num_steps=3, batch_size=20)
+MOVED = torch.tensor([1, *[0] * 39])
+
+
+# -- the same fit and no other -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes", "name"),
+    [
+        (GIBBS, {"X": X + 1e-12}, "data.X"),
+        (GIBBS, {"X": X.flip(0), "y": Y.flip(0)}, "data.X"),
+        (GIBBS, {"X": X.numpy().copy(order="F")}, None),
+        (GIBBS, {"y": Y.flip(0)}, "data.targets"),
+        (GIBBS, {"y": Y + 5}, "model.classes"),
+        (GIBBS, {"model": InfiniteSVM(loss=Hinge(2.0))}, "model.loss.strength"),
+        (GIBBS, {"model": InfiniteSVM(weight_scale=2.0)}, "model.weight_scale"),
+        (GIBBS, {"backend": GIBBS.replace(thinning=1, num_samples=9)}, "backend.thinning"),
+        (GIBBS, {"backend": GIBBS.replace(num_warmup=3)}, "backend.num_warmup"),
+        (GIBBS, {"backend": GIBBS.replace(scan="collapsed")}, "backend.scan"),
+        (GIBBS, {"backend": GIBBS.replace(seed=1)}, "backend.seed"),
+        (GIBBS, {"backend": GIBBS.replace(split_merge=1)}, "backend.split_merge"),
+        (GIBBS, {"backend": GIBBS.replace(init=GIBBS.init[MOVED])}, "backend.init"),
+        (GIBBS, {"backend": GIBBS.replace(init=GIBBS.init.clone(), progress=False)}, None),
+        (GIBBS, {"backend": BATCHES}, "backend.class"),
+        (GIBBS, {"backend": SmallVariance()}, "backend.class"),
+        (BATCHES, {"backend": BATCHES.replace(batch_size=21)}, "backend.batch_size"),
+        (BATCHES, {"backend": BATCHES.replace(num_steps=4)}, "backend.num_steps"),
+        (SmallVariance(), {"backend": SmallVariance(penalty=5.0)}, "backend.penalty"),
+    ],
+)
+def test_another_fit_is_refused_by_name(
+    backend: Any, changes: dict[str, Any], name: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "chain.pt"
+    fit = {"model": InfiniteSVM(), "X": X, "y": Y, "backend": backend}
+    first = backend.fit(fit["model"], X, Y, checkpoint=file)
+    fit |= changes
+    if name is None:
+        again = fit["backend"].fit(fit["model"], fit["X"], fit["y"], resume=file)
+        assert torch.equal(again.samples["weights"], first.samples["weights"])
+        return
+    with pytest.raises(
+        ValueError, match=rf"chain\.pt' was written by another fit: its {name} is .*, here it is .*Resume"
+    ):
+        fit["backend"].fit(fit["model"], fit["X"], fit["y"], resume=file)
+
+
+def test_other_lengths_and_other_sparse_rows_are_other_data(tmp_path: Path) -> None:
+    file, backend = tmp_path / "chain.pt", Gibbs(num_samples=1, num_warmup=1, scan="blocked", num_generative=0)
+    backend.fit(IHMM(truncation=3), X, lengths=[20, 20], checkpoint=file)
+    with pytest.raises(ValueError, match=r"its data\.lengths is '\[20, 20\]', here it is '\[19, 21\]'"):
+        backend.fit(IHMM(truncation=3), X, lengths=[19, 21], resume=file)
+    counts = scipy.sparse.csr_matrix(np.eye(6) + np.eye(6)[::-1])
+    backend.fit(DPM(MultinomialDirichlet()), counts, checkpoint=file)
+    backend.fit(DPM(MultinomialDirichlet()), counts.tocsc(), resume=file)
+    for other, name in [(2 * counts, "values"), (counts[:, [1, 0, 2, 3, 4, 5]], "columns")]:
+        with pytest.raises(ValueError, match=rf"its data\.X\.{name} is "):
+            backend.fit(DPM(MultinomialDirichlet()), other, resume=file)
+
+
+@pytest.mark.parametrize(
+    ("backend", "growth"),
+    [
+        (GIBBS, {"num_samples": 5}),
+        (GIBBS, {"num_samples": 3, "num_chains": 3}),
+        (SVI(num_steps=2), {"num_steps": 30}),
+        (SVI(num_steps=2, num_restarts=2), {"num_steps": 30, "num_restarts": 3}),
+        (BATCHES, {"num_restarts": 2}),
+        (BATCHES.replace(num_full_steps=0), {"num_steps": 6}),
+        (SmallVariance(max_steps=2), {"max_steps": 100}),
+        (SmallVariance(), {"num_restarts": 2}),
+    ],
+)
+def test_a_finished_fit_grows_bit_for_bit_and_does_not_shrink(
+    backend: Any, growth: dict[str, int], tmp_path: Path
+) -> None:
+    file, longer, grown = tmp_path / "chain.pt", backend.replace(**growth), tmp_path / "grown.pt"
+    short = backend.fit(DPM(), X, checkpoint=file)
+    same, whole = backend.fit(DPM(), X, resume=file), longer.fit(DPM(), X)
+    resumed = longer.fit(DPM(), X, resume=file, checkpoint=grown)
+    for found, expected in ((same, short), (resumed, whole)):
+        assert found.num_draws == expected.num_draws
+        assert torch.equal(found.trace.values.nan_to_num(), expected.trace.values.nan_to_num())
+        for name, value in expected.samples.items():
+            assert torch.equal(found.samples[name], value), name
+    if short.trace.values.shape != whole.trace.values.shape:
+        with pytest.raises(ValueError, match="more than the"):
+            backend.fit(DPM(), X, resume=grown)
+
+
+@pytest.mark.parametrize("every", [-1.0, np.nan, np.inf, "often", True, None])
+def test_seconds_between_checkpoints_are_a_number(every: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"checkpoint_every is .*; it must be a number of at least 0"):
+        GIBBS.fit(InfiniteSVM(), X, Y, checkpoint=tmp_path / "chain.pt", checkpoint_every=every)
+
+
+def test_seconds_between_checkpoints_reach_the_engine(tmp_path: Path) -> None:
+    class Watched(Hinge):
+        seen = False
+
+        def augment(self, score, y, generator):
+            Watched.seen = Watched.seen or (tmp_path / "chain.pt").exists()
+            return super().augment(score, y, generator)
+
+    for every, seen in ((60, False), (np.float64(0.0), True)):
+        (tmp_path / "chain.pt").unlink(missing_ok=True)
+        Watched.seen = False
+        GIBBS.fit(InfiniteSVM(loss=Watched()), X, Y, checkpoint=tmp_path / "chain.pt", checkpoint_every=every)
+        assert Watched.seen == seen
+
+
+@pytest.mark.parametrize("path", ["", 7, b"chain.pt"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(ValueError, match=r"checkpoint is .*; expected the path of a file"):
+        GIBBS.fit(InfiniteSVM(), X, Y, checkpoint=path)
+    with pytest.raises(ValueError, match=r"path of the checkpoint is .*; expected the path of a file"):
+        GIBBS.fit(InfiniteSVM(), X, Y, resume=path)
+
+
+# -- Ctrl-C in the middle of a sweep -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [DPM(), InfiniteSVM(), DDPM(), IHMM()], ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_scan_in_pieces_is_the_scan_in_one(model: Any, compiled: bool, monkeypatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(slots, "is_compiled", lambda family: False)
+    backend = Gibbs(
+        num_samples=2, num_warmup=1, num_generative=2, scan="direct" if isinstance(model, IHMM) else "collapsed"
+    )
+    fits = []
+    for work in (2**40, 1):
+        monkeypatch.setattr(slots, "_MOST_WORK", work)
+        fits.append(backend.fit(model, X[:16], Y[:16] if isinstance(model, InfiniteSVM) else None).samples)
+    for name, value in fits[0].items():
+        assert torch.equal(value, fits[1][name]), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled_code_returns_before_long(family: Any, monkeypatch) -> None:
+    """However many points there are: it reads so many sums of statistics at once, and Ctrl-C waits for no more."""
+    rows, sizes = mixture_rows(family, 200)[0], []
+    visit = slots.Compiled.visit
+
+    def watched(self, position, order, levels):
+        sizes.append((len(order) - position) * len(self.slots.sizes) * len(self.slots.model.likelihood.prior()))
+        return visit(self, position, order, levels)
+
+    monkeypatch.setattr(slots.Compiled, "visit", watched)
+    monkeypatch.setattr(slots, "_MOST_WORK", 500)
+    Gibbs(num_samples=1, num_warmup=1, scan="collapsed").fit(DPM(family()), rows)
+    assert max(sizes) <= 500
+    assert len(sizes) > 10
+
+
+def test_ctrl_c_in_a_collapsed_scan_is_not_held_up_by_the_rest_of_it(monkeypatch) -> None:
+    visit, calls = slots.Compiled.visit, []
+
+    def pressed(self, *arguments):
+        calls.append(1)
+        if len(calls) == 100:
+            os.kill(os.getpid(), signal.SIGINT)
+        return visit(self, *arguments)
+
+    monkeypatch.setattr(slots.Compiled, "visit", pressed)
+    monkeypatch.setattr(slots, "_MOST_WORK", 1)  # one point at a time, 40 of them a sweep
+    backend = Gibbs(num_samples=6, num_warmup=0, scan="collapsed", split_merge=0)
+    with pytest.warns(FitInterrupted, match="after step 2 of 6"):
+        stopped = backend.fit(DPM(), X)
+    assert len(calls) == 100
+    monkeypatch.undo()
+    whole = backend.replace(num_samples=2).fit(DPM(), X)
+    assert torch.equal(stopped.samples["assignments"], whole.samples["assignments"])
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [SmallVariance(), SVI(num_steps=40), BATCHES.replace(num_steps=40), Gibbs(num_samples=20, num_warmup=0)],
+    ids=["SmallVariance", "SVI", "minibatches", "Gibbs"],
+)
+@pytest.mark.parametrize("delay", [0.05, 0.2])
+@pytest.mark.filterwarnings("ignore::regbayes.inference.FitInterrupted", "ignore::regbayes.inference.TruncationWarning")
+def test_ctrl_c_at_any_time_leaves_a_chain_that_goes_on_bit_for_bit(backend: Any, delay: float, tmp_path: Path) -> None:
+    rows = torch.cat([X + 5 * k for k in range(40)])
+    file, whole = tmp_path / "chain.pt", backend.fit(DPM(), rows)
+    handler = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, delay)
+    try:
+        backend.fit(DPM(), rows, checkpoint=file)
+    except KeyboardInterrupt:  # before the first sweep, or after the last
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    resumed = backend.fit(DPM(), rows, resume=file if file.exists() else None)
+    assert torch.equal(resumed.trace.values, whole.trace.values)
+    assert torch.equal(resumed.samples["assignments"], whole.samples["assignments"])
