@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -187,7 +188,8 @@ def _require_whole(name: str, value: Any, least: int = 1) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and bool(abs(value) < 1e100)  # type: ignore[operator]
+    kinds = int | float | np.integer | np.floating
+    return isinstance(value, kinds) and not isinstance(value, bool) and bool(-1e100 < value < 1e100)
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:

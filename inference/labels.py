@@ -23,9 +23,9 @@ class LabelRows:
 
     def keep(self, draw: Draw, row: int) -> Draw:
         """The same draw, with its labels [N], if it has any, in a row of the array."""
-        if LABELS not in draw:
+        labels, array = draw.get(LABELS), self._array
+        if labels is None or labels.dtype != torch.int64 or labels.ndim != 1:  # another structure's
             return draw
-        labels, array = draw[LABELS], self._array
         kind = _smallest_type([labels])
         if array is None or _largest(kind) > _largest(array.dtype):
             array = self._array = torch.empty(self._num_draws, len(labels), dtype=kind, device=labels.device)

@@ -24,7 +24,8 @@ class Config:
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name; with `deep`, those of nested configurations as `outer__inner` too."""
         params: dict[str, Any] = {}
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        cls: Any = type(self)
+        for field in dataclasses.fields(cls):
             value = params[field.name] = getattr(self, field.name)
             if deep and isinstance(value, Config):
                 params |= {f"{field.name}__{name}": inner for name, inner in value.get_params().items()}
@@ -53,7 +54,9 @@ class Config:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some arguments changed."""
-        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        given: Any = self
+        copy: Self = dataclasses.replace(given, **changes)
+        return copy
 
     def checked(self, name: str = "") -> Self:
         """A copy with every argument in its domain (see `domains`), numpy's scalars as Python's; the parts' too.

@@ -85,7 +85,7 @@ class Number:
             raise ValueError
         if number and not 1 / LARGEST <= abs(number) <= LARGEST:
             raise OutOfReach
-        return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]
+        return number
 
 
 @dataclass(frozen=True)

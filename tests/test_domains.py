@@ -89,7 +89,7 @@ def test_functions_of_users_become_feature_maps() -> None:
 def test_domains_of_a_class_that_a_type_checker_alone_can_read_are_not_looked_at() -> None:
     @dataclass
     class Local(Hinge):
-        slack: Unknown = 1.0  # type: ignore[name-defined]  # noqa: F821
+        slack: Unknown = 1.0  # noqa: F821
 
     assert Local(strength=-1.0).checked().strength == -1.0
 

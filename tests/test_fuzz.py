@@ -113,16 +113,16 @@ def use(part: Config) -> Any:
     options = {
         name: value for name, value in small.items() if getattr(part, name, None) == getattr(default, name, part)
     }
-    part = part.replace(**options)  # type: ignore[assignment]
+    part = part.replace(**options)
     if any(isinstance(value, int) and value > 10**6 for value in part.get_params().values()):
         return part.checked()
-    return part.fit(DPM(truncation=3), ROWS)  # type: ignore[attr-defined]
+    return part.fit(DPM(truncation=3), ROWS)
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_argument_of_every_configuration(kind: type[Config]) -> None:
     bad = []
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    for field in dataclasses.fields(kind):
         for value in HOSTILE:
             try:
                 part = kind(**{field.name: value})

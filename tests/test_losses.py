@@ -503,7 +503,7 @@ def test_parameters_outside_their_domain_are_named(loss, message):
 
 
 def test_numbers_of_numpy_are_numbers():
-    assert type(Hinge(np.float32(2.0), np.int64(1)).checked().margin) is int
+    assert type(Hinge(np.float32(2.0), np.int64(1)).checked().margin) is float
     EpsilonInsensitive(epsilon=0).checked()
 
 

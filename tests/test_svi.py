@@ -365,7 +365,7 @@ def test_a_full_stochastic_step_is_coordinate_ascent(loss, generator) -> None:
 def test_steps_shrink_from_the_size_that_the_first_rows_leave(generator) -> None:
     """The first rows count as the batches that they would make: here 40 rows in batches of 8."""
     model, data, _, _ = problem_of(DiagonalGaussian(), Hinge(), generator)
-    kernel = partition.kernel(SVI(num_steps=9, batch_size=8, delay=2.0, forgetting=0.6), model)
+    kernel = partition.STEPS.kernel(SVI(num_steps=9, batch_size=8, delay=2.0, forgetting=0.6), model)
     state, before = kernel.init(model, data, generator), generator.get_state()
     for step in (0, 3):
         found = kernel.sweep(state, data, model, generator.set_state(before), step)

@@ -174,7 +174,7 @@ def test_batches_of_sequences_find_the_states(generator) -> None:
 
 def test_streams_count_what_their_batches_stand_for(generator) -> None:
     X, _ = walk(generator, [150, 100, 30])
-    kernel, model, data = sequence.stream(SVI(), IHMM(truncation=4), loader_of((X[:250], [150, 100]), (X[250:],)))
+    kernel, model, data = sequence.STEPS.stream(SVI(), IHMM(truncation=4), loader_of((X[:250], [150, 100]), (X[250:],)))
     assert (data.num_data, data.num_units, data.first.lengths) == (280, 3, [150, 100])
     batches = [data.next(), data.next(), data.next()]
     assert [batch.lengths for batch in batches] == [[150, 100], [30], [150, 100]]
@@ -184,7 +184,9 @@ def test_streams_count_what_their_batches_stand_for(generator) -> None:
     torch.testing.assert_close(state.counts[-1].sum(), torch.tensor(3.0, dtype=torch.float64))
     assert float(state.counts[:-1].sum()) == pytest.approx(248 * 280 / 250)
     points, y = blobs(generator, 240)
-    _, _, data = partition.stream(SVI(), InfiniteSVM(), loader_of(*zip(points.split(80), y.split(80), strict=True)))
+    _, _, data = partition.STEPS.stream(
+        SVI(), InfiniteSVM(), loader_of(*zip(points.split(80), y.split(80), strict=True))
+    )
     assert (data.num_data, data.num_units, data.first.num_data) == (240, 240, 200)
 
 

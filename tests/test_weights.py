@@ -175,8 +175,9 @@ def test_the_mean_over_all_batches_is_the_full_step(name, monkeypatch) -> None:
 def test_stochastic_steps_start_from_rows_that_stand_for_all_weights() -> None:
     (model, data), _ = both(MODELS["hinge"])
     state = partition.sweep(partition.init(model, data, torch.Generator().manual_seed(2)), data, model)
-    found = partition.extrapolate(state, data, model, data.num_data, data.total_weight)
-    expected = factors.update_factors(state, data, model)
+    found = partition.extrapolate(state, data, model, data.num_data, 3 * data.total_weight)
+    many = replace(data, weights=3 * data.weights)
+    expected = factors.update_factors(replace(state, weights=many.weights), many, model)
     for name in ("sticks", "hyperparameters", "mean"):
         close(getattr(found, name), getattr(expected, name))
 

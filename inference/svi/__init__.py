@@ -7,5 +7,5 @@ from .backend import SVI
 
 __all__ = ["SVI"]
 
-SVI.register(Data, partition)
-SVI.register(Sequences, sequence)
+SVI.register(Data, partition.STEPS)
+SVI.register(Sequences, sequence.STEPS)

@@ -11,16 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors.sticks import best_order, log_labelled_prior, log_stick_weights
 from ..collectives import own_stream
-from ..engine import Draw, Kernel
+from ..engine import Draw
 from ..seeding import draw_rows, far_apart
-from .backend import SVI
-from .factors import MERGE_ROUNDS, SETTLED, family_of, move, pairs, prior_classifiers, require
+from .factors import MERGE_ROUNDS, SETTLED, family_of, move, pairs, prior_classifiers
 from .partition_factors import (
     VariationalPartition,
     expected_prior,
@@ -33,7 +31,7 @@ from .partition_factors import (
     update_sticks,
 )
 from .steps import Minibatch, Steps
-from .stream import Stream, stream_points
+from .stream import stream_points
 
 
 def init(model: Mixture, data: Data, generator: torch.Generator) -> VariationalPartition:
@@ -174,22 +172,7 @@ def summary(state: VariationalPartition, data: Data, model: Mixture) -> Draw:
     }
 
 
-def check(backend: SVI, model: Mixture) -> None:
-    """Raise NotImplementedError unless the loss has expectations and the family is conjugate."""
-    require(model)
-
-
-def kernel(backend: SVI, model: Mixture) -> Kernel:
-    """Coordinate ascent, or stochastic steps on minibatches, with the options of a backend bound."""
-    return _STEPS.kernel(backend)
-
-
-def stream(backend: SVI, model: Mixture, loader: DataLoader[Any]) -> tuple[Kernel, Mixture, Stream[Data]]:
-    """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
-    return _STEPS.stream(backend, model, loader)
-
-
-_STEPS = Steps(
+STEPS = Steps(
     state=VariationalPartition,
     init=init,
     sweep=sweep,

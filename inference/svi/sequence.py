@@ -7,23 +7,20 @@ A sweep sets rows, family and hyperplanes to their optimum given the paths, then
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ...models.sequence import Sequences, StateSpace
 from ..collectives import all_sum
-from ..engine import Draw, Kernel
+from ..engine import Draw
 from ..seeding import far_apart
-from .backend import SVI
-from .factors import MERGE_ROUNDS, SETTLED, family_of, pairs, prior_classifiers, require
+from .factors import MERGE_ROUNDS, SETTLED, family_of, pairs, prior_classifiers
 from .sequence_factors import VariationalSequence, observe, update_components, update_factors, update_paths
 from .sequence_rows import hierarchy_bound, start_rows, update_rows
 from .sequence_steps import extrapolate, first_steps, minibatch, stochastic_sweep
 from .steps import Steps
-from .stream import Stream, stream_sequences
+from .stream import stream_sequences
 
 
 def init(model: StateSpace, data: Sequences, generator: torch.Generator) -> VariationalSequence:
@@ -113,28 +110,13 @@ def summary(state: VariationalSequence, data: Sequences, model: StateSpace) -> D
     }
 
 
-def check(backend: SVI, model: StateSpace) -> None:
-    """Raise NotImplementedError unless the loss has expectations and the family is conjugate."""
-    require(model)
-
-
-def kernel(backend: SVI, model: StateSpace) -> Kernel:
-    """Coordinate ascent, or stochastic steps on minibatches, with the options of a backend bound."""
-    return _STEPS.kernel(backend)
-
-
-def stream(backend: SVI, model: StateSpace, loader: DataLoader[Any]) -> tuple[Kernel, StateSpace, Stream[Sequences]]:
-    """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
-    return _STEPS.stream(backend, model, loader)
-
-
 def _independent_counts(r: Tensor, starts: Tensor) -> Tensor:
     """Expected transitions [T + 1, T] if all steps were independent with marginals r [N, T]."""
     before = torch.where(starts[1:].unsqueeze(1), 0.0, r[:-1])
     return torch.cat([before.T @ r[1:], r[starts].sum(0, keepdim=True)])
 
 
-_STEPS = Steps(
+STEPS = Steps(
     state=VariationalSequence,
     init=init,
     sweep=sweep,

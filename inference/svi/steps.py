@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from ..engine import Draw, Kernel
 from ..truncation import warn_if_full
 from .backend import SVI
+from .factors import require
 from .stream import Stream
 
 NUM_FIRST = 5_000  # rows from which a stochastic fit starts
@@ -48,8 +49,12 @@ class Steps:
     stochastic_sweep: Callable[..., Any]  # (state, minibatch, model, rho) -> state
     read: Callable[..., tuple[Any, Stream[Any]]]  # (loader, model, number of rows) -> resolved model, stream
 
-    def kernel(self, backend: SVI) -> Kernel:
-        """Coordinate ascent, or stochastic steps, with the options of the backend bound."""
+    def check(self, backend: SVI, model: Any) -> None:
+        """Raise NotImplementedError unless the loss has expectations and the family is conjugate."""
+        require(model)
+
+    def kernel(self, backend: SVI, model: Any) -> Kernel:
+        """Coordinate ascent, or stochastic steps on minibatches, with the options of the backend bound."""
         return Kernel(
             state=self.state,
             init=partial(self._init, backend=backend),
@@ -64,7 +69,7 @@ class Steps:
         """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
         model, stream = self.read(loader, model, NUM_FIRST)
         kernel = replace(
-            self.kernel(backend),
+            self.kernel(backend, model),
             init=partial(self._init_stream, backend=backend),
             sweep=partial(self._sweep_stream, backend=backend),
             finish=self._finish_stream,

@@ -37,7 +37,8 @@ class Stream(Generic[D]):
     @property
     def X(self) -> Tensor:
         """The first rows [M, D]."""
-        X: Tensor = self.first.X  # type: ignore[attr-defined]
+        first: Any = self.first
+        X: Tensor = first.X
         return X
 
     def next(self) -> D:
