@@ -24,7 +24,7 @@ class LabelRows:
     def keep(self, draw: Draw, row: int) -> Draw:
         """The same draw, with its labels [N], if it has any, in a row of the array."""
         labels, array = draw.get(LABELS), self._array
-        if labels is None or labels.dtype != torch.int64 or labels.ndim != 1:  # another structure's
+        if labels is None or labels.dtype not in _TYPES or labels.ndim != 1:  # another structure's
             return draw
         kind = _smallest_type([labels])
         if array is None or _largest(kind) > _largest(array.dtype):
