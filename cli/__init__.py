@@ -13,7 +13,8 @@ from .errors import CommandError, one_line
 
 __all__ = ["main"]
 
-_MODELS = ("InfiniteSVM", "DPM")
+_MODELS = ("InfiniteSVM", "InfiniteLatentSVM", "MedLDA", "DPM")
+_SHORT = {"ilsvm": "InfiniteLatentSVM", "medlda": "MedLDA"}
 _CLUSTERINGS = ("DPM", "DDPM-S", "DDPM-L", "IHMM", "DIH-S", "DIH-L")
 _LIKELIHOODS = ("full", "diagonal", "spherical")
 _TASKS = ("auto", "classification", "regression")
@@ -57,12 +58,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_compare(commands: Any) -> None:
-    compare = _command(commands, "compare", "cross-validate the infinite SVM under every backend beside SVMs", _compare)
+    compare = _command(commands, "compare", "cross-validate a model under every backend beside SVMs", _compare)
     _data_options(compare, "table with a header row; default: scikit-learn's breast cancer")
     _task_option(compare)
-    compare.add_argument("--model", choices=_MODELS[:1], default=_MODELS[0])
+    text = "default: InfiniteSVM; ilsvm and medlda (for counts) for short"
+    compare.add_argument("--model", type=_model, choices=_MODELS[:3], default=_MODELS[0], help=text)
     _likelihood_option(compare)
-    compare.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: all")
+    compare.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: all it has")
     compare.add_argument("--folds", type=_integer(2), default=3, help="default: 3")
     _seed_option(compare)
     _report_options(compare, "for the picture")
@@ -72,10 +74,11 @@ def _add_fit(commands: Any) -> None:
     fit = _command(commands, "fit", "fit a model to a table and save the posterior", _fit)
     _data_options(fit, "table with a header row, such as FILE.csv or FILE.csv.gz", required=True)
     _task_option(fit)
-    text = "default: InfiniteSVM; DPM clusters, without --target"
-    fit.add_argument("--model", choices=_MODELS, default=_MODELS[0], help=text)
+    text = "default: InfiniteSVM; ilsvm and medlda (for counts) for short; DPM clusters, without --target"
+    fit.add_argument("--model", type=_model, choices=_MODELS, default=_MODELS[0], help=text)
     _likelihood_option(fit)
-    fit.add_argument("--inference", choices=_BACKENDS, default=_BACKENDS[0], help="default: small_variance")
+    text = "default: small_variance, or svi for MedLDA"
+    fit.add_argument("--inference", choices=_BACKENDS, help=text)
     _seed_option(fit)
     _checkpoint_option(fit, "")
     fit.add_argument("--output", metavar="FILE", required=True, help="the posterior")
@@ -133,8 +136,12 @@ def _checkpoint_option(parser: argparse.ArgumentParser, more: str) -> None:
     parser.add_argument("--checkpoint", metavar="FILE", help=text)
 
 
+def _model(name: str) -> str:
+    return _SHORT.get(name.lower(), name)
+
+
 def _likelihood_option(parser: argparse.ArgumentParser) -> None:
-    text = "covariance of the Gaussian components; default: full for up to 50 features, else diagonal"
+    text = "covariance of the components of InfiniteSVM and DPM; default: full for up to 50 features, else diagonal"
     parser.add_argument("--likelihood", choices=_LIKELIHOODS, help=text)
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..inference import PartitionPosterior, Posterior
+from ..inference import FeaturePosterior, PartitionPosterior, Posterior
 from .errors import CommandError, Interrupted, reported
 from .files import check_output, delimiter_of, interrupted_name, text_file
 from .fitting import checkpoint_options, when_interrupted
 from .problems import problem_of
 from .progress import bar
-from .setups import backend_of, model_of
+from .setups import backend_of, backends_for, model_of
 from .tables import Table, listed, read_table
 
 
@@ -31,7 +31,7 @@ def fit(options: argparse.Namespace) -> None:
     stopped: list[str] = []
     with reported(), when_interrupted(stopped.append):
         model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
-        backend = backend_of(options.inference, options.seed)
+        backend = backend_of(options.inference or backends_for(options.model)[0], options.seed)
         posterior = backend.fit(model, X, y, **checkpoint_options(options.checkpoint))
         posterior.metadata = metadata
         path = str(interrupted_name(options.output)) if stopped else options.output
@@ -43,7 +43,7 @@ def fit(options: argparse.Namespace) -> None:
 
 
 def predict(options: argparse.Namespace) -> None:
-    """Write the prediction, class probabilities and component of every row of a table."""
+    """Write the prediction, class probabilities and, of a mixture, the component of every row of a table."""
     if options.output:
         check_output(options.output)
     posterior = _load(options.posterior)
@@ -56,7 +56,7 @@ def predict(options: argparse.Namespace) -> None:
         bar(len(X), "predict", unit="row", hidden=not options.output) as progress,
     ):
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(_header(posterior.metadata))
+        writer.writerow(_header(posterior))
         for start in range(0, len(X), _CHUNK):
             rows = X[start : start + _CHUNK]
             writer.writerows(zip(*_answers(posterior, rows), strict=True))
@@ -70,13 +70,16 @@ def info(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(facts, indent=2))
         return
-    components = facts.pop("components")
+    (kind, components) = list(facts.items())[-1]
+    facts.pop(kind)
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<16} {listed(value) if isinstance(value, list) else value}")
-    print(f"\n{'component':>9}  {'rows':>6}  strongest features")
+    name, count = kind.removesuffix("s"), "tokens" if kind == "topics" else "rows"
+    width = max(9, len(name))
+    print(f"\n{name.replace('_', ' '):>{width}}  {count:>6}  strongest features")
     for component in components:
-        strongest = ", ".join(f"{name} {weight:+.3g}" for name, weight in component["strongest_features"].items())
-        print(f"{component['component']:>9}  {component['rows']:>6}  {strongest}")
+        strongest = ", ".join(f"{label} {weight:+.3g}" for label, weight in component["strongest_features"].items())
+        print(f"{component[name]:>{width}}  {component[count]:>6}  {strongest}")
 
 
 def _given(table: Table, options: argparse.Namespace) -> tuple[NDArray[np.float64], Any, dict[str, Any]]:
@@ -101,47 +104,65 @@ def _given(table: Table, options: argparse.Namespace) -> tuple[NDArray[np.float6
     return problem.X, index, metadata | {"classes": classes.tolist()}
 
 
-def _header(metadata: dict[str, Any]) -> list[str]:
+def _header(posterior: Any) -> list[str]:
+    metadata, component = posterior.metadata, ["component"] if isinstance(posterior, PartitionPosterior) else []
     if "target_scale" in metadata:
-        return ["prediction", "component"]
+        return ["prediction", *component]
     if metadata["classes"]:
-        return ["prediction", *(f"probability_{name}" for name in metadata["classes"]), "component"]
-    return ["component"]
+        return ["prediction", *(f"probability_{name}" for name in metadata["classes"]), *component]
+    return component
 
 
-def _answers(posterior: PartitionPosterior, X: NDArray[np.float64]) -> list[Any]:
+def _answers(posterior: Any, X: NDArray[np.float64]) -> list[Any]:
     """The columns under `_header` of some rows."""
-    metadata, components = posterior.metadata, posterior.assign(X)
+    metadata = posterior.metadata
+    components = [posterior.assign(X)] if isinstance(posterior, PartitionPosterior) else []
     if "target_scale" in metadata:
         target = metadata["target_mean"] + metadata["target_scale"] * posterior.predict(X)
-        return [np.char.mod("%.6g", target), components]
+        return [np.char.mod("%.6g", target), *components]
     if metadata["classes"]:
         probabilities = np.char.mod("%.6g", posterior.predict_proba(X).T)
-        return [np.array(metadata["classes"])[posterior.predict(X)], *probabilities, components]
-    return [components]
+        return [np.array(metadata["classes"])[posterior.predict(X)], *probabilities, *components]
+    return components
 
 
-def _facts(posterior: PartitionPosterior) -> dict[str, Any]:
-    draw = posterior.representative
-    sizes = torch.bincount(posterior.samples["assignments"][draw])
+def _facts(posterior: Any) -> dict[str, Any]:
     backend = {name: value for name, value in posterior.backend.get_params().items() if name != "progress"}
+    part = "likelihood" if hasattr(posterior.model, "likelihood") else "prior"
+    kind, described = _described(posterior)
     return {
         "model": type(posterior.model).__name__,
-        "likelihood": type(posterior.model.likelihood).__name__,
+        part: type(getattr(posterior.model, part)).__name__,
         "backend": f"{type(posterior.backend).__name__}({', '.join(f'{k}={v}' for k, v in backend.items())})",
-        "rows": posterior.samples["assignments"].shape[1],
+        **_rows(posterior),
         "draws": sum(posterior.num_draws),
         posterior.trace.name.replace(" ", "_"): float(posterior.trace.final[-1]),
         **{name: value for name, value in posterior.metadata.items() if value is not None},
-        "components": [
-            {
-                "component": int(k),
-                "rows": int(sizes[k]),
-                "strongest_features": _strongest(posterior.samples["weights"][draw, k], posterior.metadata["features"]),
-            }
-            for k in torch.nonzero(sizes).flatten()
-        ],
+        kind: described,
     }
+
+
+def _rows(posterior: Any) -> dict[str, int]:
+    """How many rows the fit had, if the posterior says something of each."""
+    name = {PartitionPosterior: "assignments", FeaturePosterior: "features"}.get(type(posterior))
+    return {} if name is None else {"rows": posterior.samples[name].shape[1]}
+
+
+def _described(posterior: Any) -> tuple[str, list[dict[str, Any]]]:
+    """What the posterior is made of, and each one's number, rows (or tokens) and strongest columns."""
+    draw, names = posterior.representative, posterior.metadata["features"]
+    if isinstance(posterior, PartitionPosterior):
+        sizes, shown = torch.bincount(posterior.samples["assignments"][draw]), posterior.samples["weights"][draw]
+        kind, count, found = "component", "rows", torch.nonzero(sizes).flatten().tolist()
+    elif isinstance(posterior, FeaturePosterior):
+        sizes, shown = (posterior.features > 0.5).sum(0), posterior.loadings.unsqueeze(2)
+        kind, count, found = "latent_feature", "rows", torch.nonzero(sizes).flatten().tolist()
+    else:
+        sizes, shown = posterior.samples["topic_sizes"][draw], posterior.samples["topics"][draw].unsqueeze(2)
+        kind, count, found = "topic", "tokens", list(range(posterior.num_topics))
+    return f"{kind}s", [
+        {kind: k, count: round(float(sizes[k])), "strongest_features": _strongest(shown[k], names)} for k in found
+    ]
 
 
 def _strongest(weights: torch.Tensor, names: list[str], most: int = 3) -> dict[str, float]:
@@ -153,9 +174,9 @@ def _strongest(weights: torch.Tensor, names: list[str], most: int = 3) -> dict[s
     return {names[index]: float(size[index]) for index in order}
 
 
-def _load(path: str) -> PartitionPosterior:
+def _load(path: str) -> Any:
     with reported():
-        posterior: PartitionPosterior = Posterior.load(path)
+        posterior = Posterior.load(path)
     if "features" not in posterior.metadata:
         raise CommandError(f"{path!r} has no column names; it was not written by `regbayes fit`.")
     return posterior

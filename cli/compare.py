@@ -19,6 +19,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ..estimators import Classifier, Regressor
+from ..inference import PartitionPosterior
 from .errors import CommandError, Interrupted
 from .files import interrupted_name, output_folder, replacing, text_file
 from .fitting import final_value, quiet_and_single_threaded, stop, when_interrupted
@@ -26,7 +27,7 @@ from .problems import Problem, problem_of
 from .progress import bar
 from .report import NOTES, Method, Score, TextReport, as_json
 from .rivals import SCORING, rivals
-from .setups import BACKENDS, backend_of, model_of
+from .setups import backend_of, backends_for, model_of
 from .tables import read_table
 
 
@@ -112,7 +113,7 @@ def _candidates(
         return lambda fold: Candidate(clone(estimator))
 
     others = rivals(problem.task, options.seed, inner)
-    names = list(dict.fromkeys(options.inference or BACKENDS))
+    names = list(dict.fromkeys(options.inference or backends_for(options.model)))
     return {name: rival(estimator) for name, estimator in others.items()} | {
         f"{options.model}, {name}": ours(name) for name in names
     }
@@ -123,7 +124,8 @@ def _estimator(options: argparse.Namespace, backend: str, problem: Problem, weig
     model = model_of(options.model, options.likelihood, problem.X.shape[1], real).set_params(weight_scale=weight_scale)
     kind = Regressor if real else Classifier
     estimator = kind(model, backend_of(backend, options.seed, progress=False))
-    return Pipeline([("scaler", StandardScaler()), ("estimator", estimator)])
+    scaler = "passthrough" if options.model == "MedLDA" else StandardScaler()  # counts stay counts
+    return Pipeline([("scaler", scaler), ("estimator", estimator)])
 
 
 def _tuned_scale(
@@ -132,7 +134,7 @@ def _tuned_scale(
     """Prior scale of the classifiers, and the seconds of the search: by the fastest backend, on behalf of all."""
     started = time.perf_counter()
     grid = {"estimator__model__weight_scale": [0.3, 1.0, 0.1]}
-    method = _estimator(options, "small_variance", problem, 1.0)
+    method = _estimator(options, backends_for(options.model)[0], problem, 1.0)
     search = GridSearchCV(method, grid, cv=inner, scoring=SCORING[problem.task], refit=False, error_score="raise")
     search.fit(problem.X[train], _units(problem, train)[0])
     return search.best_params_["estimator__model__weight_scale"], time.perf_counter() - started
@@ -205,21 +207,24 @@ def _interrupted(done: list[Method], folder: Path, problem: Problem, options: ar
 
 
 def _draw(done: list[Method], problem: Problem, rows: NDArray[Any], path: Path) -> None:
-    """Components with their hyperplanes above, the trace of every backend below: of the last fold."""
+    """Components, if there are such, with their hyperplanes above, the traces below: of the last fold."""
     from matplotlib.figure import Figure
 
     from ..plots import plot_components, plot_trace
 
     ours = [method for method in done if method.value_name]
-    figure = Figure(figsize=(5.2 * len(ours), 8), layout="constrained")
-    axes = figure.subplots(2, len(ours), squeeze=False, height_ratios=[3, 2])
+    mixture = isinstance(ours[0].estimator[-1].posterior_, PartitionPosterior)
+    heights = [3, 2] if mixture else [2]
+    figure = Figure(figsize=(5.2 * len(ours), 8 if mixture else 4), layout="constrained")
+    axes = figure.subplots(len(heights), len(ours), squeeze=False, height_ratios=heights)
     labels = problem.y[rows] if problem.task == "classification" else None
-    for method, (above, below) in zip(ours, axes.T, strict=True):
+    for method, column in zip(ours, axes.T, strict=True):
         scaler, estimator = method.estimator
         posterior = estimator.posterior_
-        plot_components(posterior, scaler.transform(problem.X[rows]), labels, ax=above)
-        above.set_title(f"{method.name}: {posterior.num_components} components")
-        plot_trace({method.name: posterior}, ax=below)
+        if mixture:
+            plot_components(posterior, scaler.transform(problem.X[rows]), labels, ax=column[0])
+            column[0].set_title(f"{method.name}: {posterior.num_components} components")
+        plot_trace({method.name: posterior}, ax=column[-1])
     figure.suptitle(f"{problem.name}, fit of the last fold")
     figure.savefig(path, dpi=120, format="png")
 

@@ -15,7 +15,7 @@ from .tables import justified
 NOTES = {
     "classification": """\
 Means over the folds (± standard deviation), seconds of one thread. Tuned in each fold by inner cross-validation: C (and
-gamma) of the SVMs; the infinite SVM's weight_scale, by small_variance for all backends. Final values do not compare
+gamma) of the SVMs; the weight_scale of our model, by its first backend for all of them. Final values do not compare
 across backends.""",
 }
 NOTES["regression"] = f"{NOTES['classification']} All methods see the target in units of its standard deviation."

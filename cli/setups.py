@@ -12,13 +12,17 @@ from ..models import (
     EpsilonInsensitive,
     FullGaussian,
     Hinge,
+    InfiniteLatentSVM,
     InfiniteSVM,
     Logistic,
+    MedLDA,
     Mixture,
+    Model,
     MultinomialDirichlet,
     SphericalGaussian,
     StateSpace,
 )
+from .errors import CommandError
 
 BACKENDS = ("small_variance", "svi", "gibbs")
 LIKELIHOODS = {"full": FullGaussian, "diagonal": DiagonalGaussian, "spherical": SphericalGaussian}
@@ -26,16 +30,34 @@ TABLE_MODELS = ("DPM", "DDPM-S", "DDPM-L")
 STATE_MODELS = ("IHMM", "DIH-S", "DIH-L")
 
 
-def model_of(name: str, likelihood: str | None, num_features: int, real_target: bool = False) -> Mixture:
-    """The model of this name, its components with the Gaussian of this name (see `LIKELIHOODS`).
+def model_of(name: str, likelihood: str | None, num_features: int, real_target: bool = False) -> Model:
+    """The model of this name, the components of a mixture with the Gaussian of this name (see `LIKELIHOODS`).
 
     By default a full covariance, which takes fewer components than a diagonal one, as long as it is affordable.
     A real target gets the loss of support vector regression.
+
+    Raises
+    ------
+    CommandError    on a likelihood for a model that is no mixture.
     """
-    models: dict[str, type[Mixture]] = {"InfiniteSVM": InfiniteSVM, "DPM": DPM}
-    default = "full" if num_features <= _MOST_FOR_FULL else "diagonal"
-    model = models[name]().set_params(likelihood=LIKELIHOODS[likelihood or default]())
+    models: dict[str, type[Model]] = {
+        "InfiniteSVM": InfiniteSVM,
+        "DPM": DPM,
+        "InfiniteLatentSVM": InfiniteLatentSVM,
+        "MedLDA": MedLDA,
+    }
+    model: Model = models[name]()
+    if isinstance(model, Mixture):
+        default = "full" if num_features <= _MOST_FOR_FULL else "diagonal"
+        model.set_params(likelihood=LIKELIHOODS[likelihood or default]())
+    elif likelihood is not None:
+        raise CommandError(f"--likelihood is for components of mixtures, and {name} has none. Leave it out.")
     return model.set_params(loss=EpsilonInsensitive()) if real_target else model
+
+
+def backends_for(name: str) -> tuple[str, ...]:
+    """The names of the backends that the model of a name has, the default one first."""
+    return BACKENDS[1:] if name == "MedLDA" else BACKENDS
 
 
 def clustering_model(name: str, likelihood: str | None, num_features: int) -> Mixture | StateSpace:

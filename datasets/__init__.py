@@ -1,5 +1,6 @@
 """Data: generators of synthetic experiments (`make_*`) and the public sets that examples and tests use (`load`)."""
 
+from .bars import Bars, make_bars
 from .real import Dataset, available, load
 from .synthetic import (
     Clusters,
@@ -11,11 +12,13 @@ from .synthetic import (
 )
 
 __all__ = [
+    "Bars",
     "Clusters",
     "Dataset",
     "Synthetic",
     "available",
     "load",
+    "make_bars",
     "make_chained_gaussians",
     "make_dp_mixture",
     "make_setting_one",

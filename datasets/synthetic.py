@@ -57,7 +57,7 @@ def make_setting_one(num_data: int = 1000, seed: int = 0) -> Synthetic:
     After the tenth cluster has opened, points choose among the ten in proportion to their sizes. The clusters overlap,
     so `probabilities` weigh sigmoid(eta_k^T (x - mu_k)) by p(z = k | x); the prior of z is the realized share n_k / N.
     """
-    generator = _generator(num_data, seed)
+    generator = seeded_generator(num_data, seed)
     assignments = _urn(num_data, 1.0, generator, max_components=10)
     return _gaussian(assignments, _diagonal(int(assignments.max()) + 1), 0.5, generator)
 
@@ -67,7 +67,7 @@ def make_setting_two(num_data: int = 10_000, seed: int = 0) -> Synthetic:
 
     The cubes are disjoint, so x tells the component. Rows go round the clusters: any stretch of rows is balanced.
     """
-    generator = _generator(num_data, seed)
+    generator = seeded_generator(num_data, seed)
     assignments = torch.arange(num_data) % 10
     locs = _diagonal(int(assignments.max()) + 1)
     X = locs[assignments] + torch.rand(num_data, 10, generator=generator, dtype=torch.float64) - 0.5
@@ -88,9 +88,9 @@ def make_dp_mixture(
     10,000 on average; 8 and 14 there), and in ten dimensions the centres lie some 18 apart, where a cluster has a
     radius of 1.6, so that the clusters can be recovered.
     """
-    generator = _generator(num_data, seed)
-    _require_whole("num_features", num_features)
-    if not (_is_number(concentration) and 1e-3 <= concentration <= 1e6):
+    generator = seeded_generator(num_data, seed)
+    require_whole("num_features", num_features)
+    if not (is_number(concentration) and 1e-3 <= concentration <= 1e6):
         raise ValueError(f"concentration is {concentration!r}; it must be a number between 0.001 and 1e6.")
     assignments = _urn(num_data, concentration, generator)
     locs = 4 * _normal(int(assignments.max()) + 1, num_features, generator)
@@ -117,10 +117,10 @@ def make_chained_gaussians(
     spacing : distance between the means of neighbouring links, in their standard deviations
     gap : distance between the chains
     """
-    generator = _generator(num_data, seed)
-    _require_whole("num_links", num_links)
+    generator = seeded_generator(num_data, seed)
+    require_whole("num_links", num_links)
     for name, value in {"spacing": spacing, "gap": gap}.items():
-        if not _is_number(value):
+        if not is_number(value):
             raise ValueError(f"{name} is {value!r}; it must be a number.")
     y = torch.randint(2, (num_data,), generator=generator)
     link = torch.randint(num_links, (num_data,), generator=generator)
@@ -176,18 +176,21 @@ def _urn(num_data: int, concentration: float, generator: torch.Generator, max_co
     return assignments
 
 
-def _generator(num_data: int, seed: int) -> torch.Generator:
-    _require_whole("num_data", num_data)
-    _require_whole("seed", seed, least=0)
+def seeded_generator(num_data: int, seed: int) -> torch.Generator:
+    """The generator of a seed; ValueError unless both are whole numbers, and there is a row at least."""
+    require_whole("num_data", num_data)
+    require_whole("seed", seed, least=0)
     return torch.Generator().manual_seed(int(seed))
 
 
-def _require_whole(name: str, value: Any, least: int = 1) -> None:
+def require_whole(name: str, value: Any, least: int = 1) -> None:
+    """ValueError unless the argument `name` is an integer of at least `least`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) < 2**32:
         raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}.")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number, not a truth value."""
     kinds = int | float | np.integer | np.floating
     return isinstance(value, kinds) and not isinstance(value, bool) and bool(-1e100 < value < 1e100)
 

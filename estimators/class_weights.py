@@ -44,13 +44,12 @@ def class_weights(
     return np.array(list(found.values()), dtype=np.float64)
 
 
-def whole(factors: NDArray[np.float64], backend: str) -> NDArray[np.float64]:
-    """Weights [L] as whole numbers of at least 1; warns if that changes them."""
+def whole(factors: NDArray[np.float64], taker: str, mend: str) -> NDArray[np.float64]:
+    """Weights [L] as whole numbers of at least 1, which `taker` asks for; warns, with a mend, if that changes them."""
     rounded: NDArray[np.float64] = np.maximum(np.rint(factors), 1.0)
     if (rounded != factors).any():
         warnings.warn(
-            f"class_weight gives {factors.tolist()}; {backend} takes whole numbers: {rounded.tolist()} are used. "
-            "SVI() and SmallVariance() take them as they are.",
+            f"class_weight gives {factors.tolist()}; {taker} takes whole numbers: {rounded.tolist()} are used.{mend}",
             RoundedWeightsWarning,
             stacklevel=4,  # of a call of `fit`
         )

@@ -1,4 +1,4 @@
-"""Estimators over the mixture models: `Classifier`, `Regressor` and `Clusterer`.
+"""Estimators over models of partitions, latent features and topics: `Classifier`, `Regressor` and `Clusterer`.
 
 Each is a pair (model, inference); `fit` validates the data, fits copies of both, and keeps the posterior. Both are
 searched like other hyperparameters: `model__loss__strength`, `inference`, `inference__scale`, ...
@@ -12,88 +12,28 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, ClusterMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, ClusterMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..inference import SVI, Backend, PartitionPosterior, SmallVariance
 from ..inference.weights import weighs
-from ..models import DPM, EpsilonInsensitive, InfiniteSVM, Mixture
-from ..models.arrays import as_weights
+from ..models import DPM, EpsilonInsensitive, InfiniteSVM, Mixture, Model, TopicData
+from .base import PosteriorEstimator
 from .class_weights import class_weights, whole
-from .parts import copy_of, require_posterior, target_of
-from .rows import sort_rows
+from .parts import target_of
 
 
-class _PosteriorEstimator(BaseEstimator):
-    """What the estimators share: the two parts, and data checked as scikit-learn does."""
+class Classifier(ClassifierMixin, PosteriorEstimator):
+    """Classification by margin classifiers, of a mixture, of latent features or of topics; labels of any kind.
 
-    posterior_: PartitionPosterior
-
-    def __init__(self, model: Mixture | None = None, inference: Backend | None = None) -> None:
-        self.model = model
-        self.inference = inference
-
-    def _defaults(self) -> tuple[Mixture, Backend]:
-        """What None stands for."""
-        raise NotImplementedError
-
-    def _parts(self) -> tuple[Any, Backend]:
-        """Copies of the model and the backend; ValueError unless both are objects of the right kind."""
-        default_model, default_inference = self._defaults()
-        model = copy_of("model", self.model, default_model)
-        name, such = type(self).__name__, f"a model of partitions such as {type(default_model).__name__}()"
-        require_posterior(model, PartitionPosterior, name, such, "SequenceClusterer for IHMM and DIH")
-        self._require_targets(model)
-        return model, copy_of("inference", self.inference, default_inference)
-
-    def _require_targets(self, model: Any) -> None:
-        """Raise ValueError unless the targets of the model are those of the estimator."""
-        raise NotImplementedError
-
-    def _fit_posterior(
-        self,
-        parts: tuple[Any, Backend],
-        X: NDArray[Any],
-        y: NDArray[Any] | None,
-        weights: NDArray[np.float64] | None,
-    ) -> None:
-        model, inference = parts
-        rows = sort_rows(X, y, weights, merge=weighs(inference, model))
-        options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
-        posterior = inference.fit(model, rows.X, rows.y, **options)
-        self.posterior_ = posterior.over_rows(torch.from_numpy(rows.place))
-
-    def _weights(self, sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArray[np.float64] | None:
-        if sample_weight is None:
-            return None
-        found: NDArray[np.float64] = as_weights(sample_weight, torch.empty(len(X), 0)).numpy()
-        return found
-
-    def _fit_data(self, X: ArrayLike, **checks: Any) -> Any:
-        return validate_data(self, X, dtype=_FLOATS, ensure_min_samples=2, **checks)
-
-    def _new_data(self, X: ArrayLike) -> NDArray[Any]:
-        check_is_fitted(self)
-        # torch shares memory with the array, which it needs to be writable
-        return validate_data(self, X, dtype=_FLOATS, force_writeable=True, reset=False)
-
-    @property
-    def n_components_(self) -> int:
-        """Number of occupied components."""
-        check_is_fitted(self)
-        return self.posterior_.num_components
-
-
-class Classifier(ClassifierMixin, _PosteriorEstimator):
-    """Classification by a mixture of margin classifiers; labels of any kind, two or more classes.
+    Of a topic model (`MedLDA`) X has counts, dense or sparse, and weights are whole numbers.
 
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM()`. A search of its arguments needs it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`, or `SVI()` of
+        topic models
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
         class. They multiply `sample_weight`. Gibbs, NUTS and Autoguide take whole numbers: they are rounded to those,
         and are at least 1
@@ -102,7 +42,7 @@ class Classifier(ClassifierMixin, _PosteriorEstimator):
     ----------
     posterior_ : Posterior of the fit
     classes_ : sorted labels [L] of the rows with a positive weight
-    n_components_ : number of occupied components
+    n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
 
     Examples
@@ -117,17 +57,17 @@ class Classifier(ClassifierMixin, _PosteriorEstimator):
 
     def __init__(
         self,
-        model: Mixture | None = None,
+        model: Model | None = None,
         inference: Backend | None = None,
         class_weight: dict[Any, float] | str | None = None,
     ) -> None:
         super().__init__(model, inference)
         self.class_weight = class_weight
 
-    def _defaults(self) -> tuple[Mixture, Backend]:
-        return InfiniteSVM(), SmallVariance()
+    def defaults(self) -> tuple[Model, Backend]:
+        return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance()
 
-    def _require_targets(self, model: Any) -> None:
+    def require_targets(self, model: Any) -> None:
         if target_of(model) is None:
             name = type(model).__name__
             raise ValueError(f"model is {name}, which has no classes. Use InfiniteSVM(), or Clusterer({name}()).")
@@ -136,16 +76,16 @@ class Classifier(ClassifierMixin, _PosteriorEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D], labels y [N] and weights [N] of at least 0."""
-        rows, labels = self._fit_data(X, y=y)
+        rows, labels = self.fit_data(X, y=y)
         check_classification_targets(labels)
-        parts, weights = self._parts(), self._weights(sample_weight, rows)
+        parts, weights = self.parts(), self.row_weights(sample_weight, rows)
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
         self.classes_ = np.unique(labels[positive])
         if len(self.classes_) < 2:
             whose = "y has" if positive.all() else "y has, in the rows of positive weight,"
             raise ValueError(f"{whose} only one class ({self.classes_[0]!r}); a classifier needs at least two.")
         index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
-        self._fit_posterior(parts, rows, index, self._with_classes(weights, index, parts))
+        self.fit_posterior(parts, rows, index, self._with_classes(weights, index, parts))
         return self
 
     def _with_classes(
@@ -156,28 +96,31 @@ class Classifier(ClassifierMixin, _PosteriorEstimator):
             return weights
         each = np.ones(len(index)) if weights is None else weights
         factors = class_weights(self.class_weight, self.classes_, index, each)
-        if not weighs(parts[1], parts[0]):
-            factors = whole(factors, type(parts[1]).__name__)
+        model, inference = parts
+        if not inference.weighs:
+            factors = whole(factors, type(inference).__name__, " SVI() and SmallVariance() take them as they are.")
+        elif not weighs(inference, model):
+            factors = whole(factors, type(model).__name__, "")
         return each * factors[index]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Labels [N]."""
-        rows = self._new_data(X)
+        rows = self.new_data(X)
         return self.classes_[self.posterior_.predict(rows)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Class probabilities [N, L] in the order of `classes_`; see `Posterior.predict_proba` for what they mean."""
-        rows = self._new_data(X)
+        rows = self.new_data(X)
         return self.posterior_.predict_proba(rows)
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior mean scores: [N] for two classes (positive: the larger label), else [N, L]."""
-        rows = self._new_data(X)
+        rows = self.new_data(X)
         return self.posterior_.decision_function(rows)
 
 
-class Regressor(RegressorMixin, _PosteriorEstimator):
-    """Regression by a mixture of support vector regressors.
+class Regressor(RegressorMixin, PosteriorEstimator):
+    """Regression by support vectors, of a mixture, of latent features or of topics.
 
     The loss and the prior of the weights have fixed scales, so targets should have a standard deviation near 1;
     `sklearn.compose.TransformedTargetRegressor` sees to it.
@@ -185,19 +128,20 @@ class Regressor(RegressorMixin, _PosteriorEstimator):
     Parameters
     ----------
     model : a model with a regression loss; None: `InfiniteSVM(loss=EpsilonInsensitive())`
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`, or `SVI()` of
+        topic models
 
     Attributes
     ----------
     posterior_ : Posterior of the fit
-    n_components_ : number of occupied components
+    n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
     """
 
-    def _defaults(self) -> tuple[Mixture, Backend]:
-        return InfiniteSVM(loss=EpsilonInsensitive()), SmallVariance()
+    def defaults(self) -> tuple[Model, Backend]:
+        return InfiniteSVM(loss=EpsilonInsensitive()), SVI() if self.is_of(TopicData) else SmallVariance()
 
-    def _require_targets(self, model: Any) -> None:
+    def require_targets(self, model: Any) -> None:
         if target_of(model) != "real":
             raise ValueError(
                 f"model is {type(model).__name__}, which has no real targets as it is. Use "
@@ -206,17 +150,17 @@ class Regressor(RegressorMixin, _PosteriorEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0."""
-        rows, targets = self._fit_data(X, y=y, y_numeric=True)
-        self._fit_posterior(self._parts(), rows, targets.astype(rows.dtype), self._weights(sample_weight, rows))
+        rows, targets = self.fit_data(X, y=y, y_numeric=True)
+        self.fit_posterior(self.parts(), rows, targets.astype(rows.dtype), self.row_weights(sample_weight, rows))
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior mean targets [N]."""
-        rows = self._new_data(X)
+        rows = self.new_data(X)
         return self.posterior_.predict(rows)
 
 
-class Clusterer(ClusterMixin, _PosteriorEstimator):
+class Clusterer(ClusterMixin, PosteriorEstimator):
     """Clustering by a Dirichlet process mixture: the number of clusters is found, not given.
 
     Parameters
@@ -241,11 +185,13 @@ class Clusterer(ClusterMixin, _PosteriorEstimator):
     """
 
     labels_: NDArray[np.int64]
+    posteriors = (PartitionPosterior,)
+    accepted = "a model of partitions"
 
-    def _defaults(self) -> tuple[Mixture, Backend]:
+    def defaults(self) -> tuple[Mixture, Backend]:
         return DPM(), SVI()
 
-    def _require_targets(self, model: Any) -> None:
+    def require_targets(self, model: Any) -> None:
         if target_of(model) is not None:
             raise ValueError(
                 f"model is {type(model).__name__}, which needs targets. Use DPM() or DDPM(), or else Classifier."
@@ -253,8 +199,8 @@ class Clusterer(ClusterMixin, _PosteriorEstimator):
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D] and weights [N] of at least 0; y is ignored."""
-        rows = self._fit_data(X)
-        self._fit_posterior(self._parts(), rows, None, self._weights(sample_weight, rows))
+        rows = self.fit_data(X)
+        self.fit_posterior(self.parts(), rows, None, self.row_weights(sample_weight, rows))
         partition = self.posterior_.partition().cpu().numpy()
         counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
         # a backend may leave components empty, but labels count from 0 without gaps
@@ -264,8 +210,5 @@ class Clusterer(ClusterMixin, _PosteriorEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Cluster [N] of new rows, in the numbering of `labels_`."""
-        rows = self._new_data(X)
+        rows = self.new_data(X)
         return self._label_of_component[self.posterior_.assign(rows)]
-
-
-_FLOATS = [np.float64, np.float32]

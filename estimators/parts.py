@@ -26,8 +26,10 @@ def copy_of(name: str, given: Any, default: Config) -> Any:
     return clone(given)
 
 
-def require_posterior(model: Any, kind: type[Any], estimator: str, accepted: str, other: str) -> None:
-    """Raise ValueError unless fits of the model have posteriors of a kind; `other` is where it belongs instead."""
+def require_posterior(
+    model: Any, kind: type[Any] | tuple[type[Any], ...], estimator: str, accepted: str, other: str
+) -> None:
+    """Raise ValueError unless fits of the model have posteriors of these kinds; `other` is where it belongs instead."""
     if not issubclass(structure_of(model).posterior, kind):
         raise ValueError(f"model is {type(model).__name__}; {estimator} needs {accepted}. Use {other}.")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 
@@ -18,19 +19,19 @@ from numpy.typing import NDArray
 class SortedRows:
     """The M rows of a fit, from N rows of a user."""
 
-    X: NDArray[Any]  # [M, D]
+    X: Any  # [M, D], an array or a sparse matrix
     y: NDArray[Any] | None  # [M]
     weights: NDArray[np.float64] | None  # [M]; None: all 1
     place: NDArray[np.int64]  # [N] where each row of the user is among them
 
 
-def sort_rows(
-    X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None, *, merge: bool
-) -> SortedRows:
+def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None, *, merge: bool) -> SortedRows:
     """Rows of X [N, D], targets y [N] and weights [N], sorted by a hash of (x, y).
 
-    With `merge` rows that are equal become one, with their weights added up.
+    With `merge` rows that are equal become one, with their weights added up. Sparse rows stay in their order.
     """
+    if scipy.sparse.issparse(X):
+        return SortedRows(X, y, weights, np.arange(X.shape[0]))
     keys = _keys(X, y)
     if merge:
         _, order, place = np.unique(keys, return_index=True, return_inverse=True)

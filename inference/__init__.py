@@ -5,7 +5,15 @@ from .checkpoints import CheckpointWarning
 from .engine import Chain, FitInterrupted, Kernel, Schedule, run
 from .files import release as __version__
 from .gibbs import Gibbs
-from .posterior import PartitionPosterior, Posterior, SequencePosterior, Trace
+from .posterior import (
+    FeaturePosterior,
+    PartitionPosterior,
+    Posterior,
+    ProjectionPosterior,
+    SequencePosterior,
+    TopicPosterior,
+    Trace,
+)
 from .pyro_engines import NUTS, Autoguide
 from .small_variance import SmallVariance
 from .structures import Structure, register_structure, structure_of
@@ -19,15 +27,18 @@ __all__ = [
     "Backend",
     "Chain",
     "CheckpointWarning",
+    "FeaturePosterior",
     "FitInterrupted",
     "Gibbs",
     "Kernel",
     "PartitionPosterior",
     "Posterior",
+    "ProjectionPosterior",
     "Schedule",
     "SequencePosterior",
     "SmallVariance",
     "Structure",
+    "TopicPosterior",
     "Trace",
     "TruncationWarning",
     "__version__",

@@ -1,21 +1,163 @@
-"""SVM duals that more than one backend solves: here that of Crammer and Singer, all classes of one component at once.
+"""SVM duals for every backend: the classifier that minimizes a ridge and a convex margin loss, and its tilts.
 
-    maximize  l sum_nm A_nm - |eta|^2 / (2 nu^2)    over  A_nm >= 0 for m != y_n,  sum_m A_nm <= 2 c r_n
-    eta_m = nu^2 sum_n x_n (1[m = y_n] sum_j A_nj - 1[m != y_n] A_nm)                (math/dp-mixtures, section 7)
+    minimize  |eta|^2 / (2 nu^2) + sum_n r_n g(eta^T a_n)      over eta [P, C],   g = -log phi(y_n | .)
+    maximize -|eta|^2 / (2 nu^2) - sum_n r_n g*(-t_n / r_n)    over t [N, C],     eta = nu^2 sum_n a_n t_n^T
 
-with r_n the weight of a point (1 without), by accelerated projected gradient steps. Feasibility of a row of A does not
-depend on the component that holds the point, so the variables of one pass start the next.
+have one value (math/regbayes, section 2); r_n counts a point, 1 without. Sums of
+r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, f_n = eta^T a_n, are the duality gap, which says when to stop. On the
+CPU points take turns, compiled, for losses with a `box` and for that of Crammer and Singer: each sets its own t_n to
+the optimum given all others. For any other loss with a `conjugate`, and on other devices, all points move at once, by
+accelerated proximal gradient steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import singledispatch
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..models.losses import CrammerSinger, Loss, Masked
 from .collectives import all_sum
+
+
+class Dual(NamedTuple):
+    """An optimum up to its gap: P features, C scores, N points."""
+
+    weights: Tensor  # [P, C] eta
+    tilt: Tensor  # [N, C] t, which starts the next solution of a similar problem
+    gap: float  # (primal - dual) / primal
+    num_passes: int  # over the points
+
+    def to(self, dtype: torch.dtype) -> Dual:
+        """The same in another precision."""
+        return self._replace(weights=self.weights.to(dtype), tilt=self.tilt.to(dtype))
+
+
+def solve(
+    features: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    weight_scale: float,
+    *,
+    row_weights: Tensor | None = None,
+    start: Tensor | None = None,
+    tolerance: float = 1e-3,
+    max_passes: int = 1000,
+) -> Dual:
+    """The minimum of |eta|^2 / (2 nu^2) + sum_n r_n g(eta^T a_n) and the tilts that attain it.
+
+    Parameters
+    ----------
+    features : a [N, P], dense
+    targets : y [N, C] as the loss has them; NaN for a `Masked` loss
+    loss : with a `conjugate`
+    weight_scale : nu > 0
+    row_weights : r [N] > 0, how many times each point counts; None: once
+    start : tilts [N, C] to start from, feasible or not; None: zeros
+    tolerance : the relative duality gap (primal - dual) / primal at which to stop
+    max_passes : most passes over the points, after which the gap may be larger; 0: the weights and the gap of `start`
+
+    Raises
+    ------
+    NotImplementedError    if the loss has no conjugate.
+    """
+    problem = _Problem(features, targets, loss, weight_scale, row_weights)
+    tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
+    if features.device.type == "cpu":
+        exact = problem.double()
+        visit = _visitor(exact)
+        if visit is not None:
+            return _take_turns(exact, visit, tilt.double(), tolerance, max_passes).to(features.dtype)
+    return _accelerate(problem, tilt, tolerance, max_passes)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Both objectives, row by row."""
+
+    features: Tensor
+    targets: Tensor
+    loss: Loss
+    weight_scale: float
+    row_weights: Tensor | None
+
+    @property
+    def count(self) -> Tensor | float:
+        """r [N, 1]."""
+        return 1.0 if self.row_weights is None else self.row_weights.to(self.features).unsqueeze(1)
+
+    def feasible(self, tilt: Tensor) -> Tensor:
+        return self.count * self.loss.feasible(tilt / self.count, self.targets)
+
+    def weights(self, tilt: Tensor) -> Tensor:
+        """eta [P, C]."""
+        return self.weight_scale**2 * all_sum(self.features.T @ tilt)
+
+    def double(self) -> _Problem:
+        weights = None if self.row_weights is None else self.row_weights.double()
+        return replace(self, features=self.features.double(), targets=self.targets.double(), row_weights=weights)
+
+    def gaps(self, scores: Tensor, tilt: Tensor) -> tuple[Tensor, float]:
+        """What each factor adds to the duality gap, [N, C] or [N, 1], and the gap as a fraction of the primal."""
+        cost = -self.count * self.loss.log_factor(scores, self.targets)
+        ridge = tilt * scores  # sums to |eta|^2 / nu^2
+        ridge = ridge if cost.shape == ridge.shape else ridge.sum(1, keepdim=True)
+        gaps = cost + self.count * self.loss.conjugate(tilt / self.count, self.targets) + ridge
+        gap, primal = all_sum(torch.stack([gaps.sum(), (cost + ridge / 2).sum()]))
+        return gaps, float(gap / primal.clamp(min=torch.finfo(primal.dtype).tiny))
+
+
+# -- points take turns, compiled ---------------------------------------------------------------------------------------
+
+Visit = Callable[[Tensor, Tensor, Tensor], None]  # (pairs [n, 2] of a row and a column, tilt, weights [C, P])
+
+
+def _take_turns(problem: _Problem, visit: Visit, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """Passes over the rows that still add to the gap, in random order; the others would stay where they are."""
+    weights, generator = problem.weights(tilt).T.contiguous(), torch.Generator().manual_seed(0)
+    num_passes, num_checks = 0, 0
+    while True:
+        gaps, gap = problem.gaps(problem.features @ weights.T, tilt)
+        if gap <= tolerance or num_passes >= max_passes:
+            return Dual(weights.T.contiguous(), tilt, gap, num_passes)
+        pairs, num_checks = torch.nonzero(gaps > 0), num_checks + 1
+        for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
+            visit(pairs[torch.randperm(len(pairs), generator=generator)], tilt, weights)
+            num_passes += 1
+
+
+def _visitor(problem: _Problem) -> Visit | None:
+    """The compiled visits of a loss that has them; None for another."""
+    from . import _numba_duals  # compiles or loads machine code: only where it is needed
+
+    targets, variance = problem.targets, problem.weight_scale**2
+    features, count = problem.features.contiguous(), problem.count * torch.ones_like(targets[:, :1])
+    squares = (variance * features.square().sum(1)).numpy()
+    hinge, box = joint_hinge(problem.loss), problem.loss.box(targets)
+    if hinge is not None:
+        mass = (2 * hinge.strength * count).squeeze(1).numpy()
+        simplex = (targets.argmax(1).numpy(), mass, float(hinge.margin), variance)
+
+        def visit_rows(pairs: Tensor, tilt: Tensor, weights: Tensor) -> None:
+            arrays = pairs[:, 0].numpy(), tilt.numpy(), weights.numpy()
+            _numba_duals.visit_simplices(features.numpy(), squares, simplex, *arrays)
+
+        return visit_rows
+    if box is None:
+        return None
+    bounds = [(part * torch.ones_like(targets)).numpy() for part in (box.linear, count * box.lower, count * box.upper)]
+    curvature = (box.curvature / count).squeeze(1).numpy()
+    boxes = (*bounds, curvature, float(box.tube), variance)
+
+    def visit_pairs(pairs: Tensor, tilt: Tensor, weights: Tensor) -> None:
+        rows, columns = pairs.T.contiguous().numpy()
+        _numba_duals.visit_boxes(features.numpy(), squares, boxes, rows, columns, tilt.numpy(), weights.numpy())
+
+    return visit_pairs
 
 
 @singledispatch
@@ -28,71 +170,26 @@ joint_hinge.register(CrammerSinger, lambda loss: loss)
 joint_hinge.register(Masked, lambda loss: joint_hinge(loss.loss))
 
 
-def ascend(
-    features: Tensor,
-    targets: Tensor,
-    dual: Tensor,
-    loss: CrammerSinger,
-    weight_scale: float,
-    *,
-    row_weights: Tensor | None = None,
-    num_steps: int = 25,
-    tolerance: float = 1e-3,
-) -> tuple[Tensor, Tensor]:
-    """Classifiers [P, L] and dual variables [n, L] after at most `num_steps` steps from `dual`, `row_weights` [n].
-
-    Stops as soon as the duality gap is at most `tolerance` times the primal objective. Without points weights are 0.
-    """
-    correct = targets > 0
-    box = 2 * loss.strength * (1.0 if row_weights is None else row_weights.to(dual).unsqueeze(1))
-    step = 1 / (weight_scale**2 * targets.shape[1] * _largest_eigenvalue(features)).clamp(min=1e-30)
-    ahead, momentum = dual, 1.0
-    for index in range(num_steps):
-        if index % _CHECK_EVERY == 0 and _gap(features, correct, dual, loss, weight_scale, row_weights) <= tolerance:
-            break
-        scores = features @ primal(features, correct, ahead, weight_scale)
-        gradient = loss.margin + scores - scores[correct].unsqueeze(1)
-        moved = _project(ahead + step * gradient, correct, box)
-        # momentum that points downhill is dropped (O'Donoghue & Candes 2015)
-        uphill = float(all_sum((gradient * (moved - dual)).sum())) >= 0
-        following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2 if uphill else 1.0
-        ahead = moved + (momentum - 1) / following * (moved - dual) if uphill else moved
-        dual, momentum = moved, following
-    return primal(features, correct, dual, weight_scale), dual
+# -- all points at once ------------------------------------------------------------------------------------------------
 
 
-def _gap(
-    features: Tensor,
-    correct: Tensor,
-    dual: Tensor,
-    loss: CrammerSinger,
-    weight_scale: float,
-    row_weights: Tensor | None,
-) -> float:
-    """The duality gap, as a fraction of the primal objective."""
-    weights = primal(features, correct, dual, weight_scale)
-    scores = features @ weights
-    worst = scores.masked_fill(correct, -torch.inf).amax(1)
-    ridge = weights.square().sum() / (2 * weight_scale**2)
-    slack = (loss.margin + worst - scores[correct]).relu()
-    slack = slack if row_weights is None else slack * row_weights.to(slack)
-    upper = ridge + all_sum(2 * loss.strength * slack.sum())
-    lower = all_sum(loss.margin * dual.sum()) - ridge
-    return float((upper - lower) / upper)
-
-
-def primal(features: Tensor, correct: Tensor, dual: Tensor, weight_scale: float) -> Tensor:
-    """Classifiers [P, L] from features [n, P] and dual variables [n, L], which are 0 at the correct classes [n, L]."""
-    return weight_scale**2 * all_sum(features.T @ torch.where(correct, dual.sum(1, keepdim=True), -dual))
-
-
-def _project(values: Tensor, correct: Tensor, total: Tensor | float) -> Tensor:
-    """The nearest rows [n, L] with entries >= 0, 0 at the correct class, and a sum of at most `total` [n, 1]."""
-    positive = values.masked_fill(correct, 0.0).relu()
-    descending = positive.sort(1, descending=True).values
-    excess = (descending.cumsum(1) - total) / torch.arange(1, values.shape[1] + 1).to(values)
-    threshold = excess.amax(1, keepdim=True).clamp(min=0)
-    return (positive - threshold).relu()
+def _accelerate(problem: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """Proximal gradient steps with momentum that starts anew where it points uphill (O'Donoghue & Candes 2015)."""
+    variance = problem.weight_scale**2 * _largest_eigenvalue(problem.features)
+    count, targets = problem.count, problem.targets
+    ahead, momentum, num_passes = tilt, 1.0, 0
+    while True:
+        if num_passes % _CHECK_EVERY == 0 or num_passes == max_passes:
+            weights = problem.weights(tilt)
+            _, gap = problem.gaps(problem.features @ weights, tilt)
+            if gap <= tolerance or num_passes == max_passes:
+                return Dual(weights, tilt, gap, num_passes)
+        scores = problem.features @ problem.weights(ahead) - variance * ahead
+        moved = count * problem.loss.best_tilt(scores, variance * count, targets)
+        uphill = float(all_sum(((ahead - moved) * (moved - tilt)).sum())) > 0
+        following = 1.0 if uphill else (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        ahead = moved if uphill else moved + (momentum - 1) / following * (moved - tilt)
+        tilt, momentum, num_passes = moved, following, num_passes + 1
 
 
 def _largest_eigenvalue(features: Tensor) -> Tensor:
@@ -105,3 +202,4 @@ def _largest_eigenvalue(features: Tensor) -> Tensor:
 
 
 _CHECK_EVERY = 5
+_MOST_UNCHECKED = 5  # passes in turns, fewer at first

@@ -26,3 +26,14 @@ def warn_if_full(draws: list[Draw], model: Any, remedy: str = "") -> None:
             TruncationWarning,
             stacklevel=4,  # of a call by `Backend.finish`
         )
+
+
+def warn_if_all_used(draws: list[Draw], model: Any) -> None:
+    """Warn where every one of the `model.truncation` features is one that some row has: `features` [N, K] of a draw."""
+    if num_full := sum(bool((draw["features"] > 0.5).any(0).all()) for draw in draws):
+        warnings.warn(
+            f"All {model.truncation} features are in use in {num_full} of {len(draws)} draws, so the truncation binds. "
+            f"Fit again with truncation={2 * model.truncation}.",
+            TruncationWarning,
+            stacklevel=4,  # of a call by `Backend.finish`
+        )

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..models.arrays import as_features, as_vector, as_weights
+from ..models.arrays import as_features, as_incomplete, as_vector, as_weights
+from ..models.latent_features import FeatureData
 from ..models.sparse import Rows
+from ..models.topics import TopicData
 
 
 @dataclass(frozen=True)
@@ -36,23 +38,24 @@ class CountedRows:
         Raises
         ------
         ValueError    on weights that are negative, not finite or all zero; that are not whole numbers for a backend
-                      that does not weigh; for a model of sequences; with a DataLoader.
+                      or a model that does not weigh; for a model of sequences or of many tasks; with a DataLoader.
         """
         _require_weighable(model, X)
-        X = as_features(X)
+        X = _rows(model, X)
         y = None if y is None else as_vector(y, X)
         weights = as_weights(sample_weight, X)
         if bool((weights == 1).all()):
             return None
-        if not backend.weighs:
-            _require_whole(weights, type(backend).__name__)
+        counting = backend.weighs and _takes_weights(model)
+        if not counting:
+            _require_whole(weights, backend, model)
             seen = torch.arange(len(X), device=X.device).repeat_interleave(weights.long())
             first = weights.long().cumsum(0) - weights.long()
         else:
             seen = torch.nonzero(weights).squeeze(1)
             first = (weights > 0).cumsum(0) - 1
         place = torch.where(weights > 0, first, -1)
-        counted = backend.weighs and bool((weights[seen] != 1).any())
+        counted = counting and bool((weights[seen] != 1).any())
         options = {"weights": weights[seen]} if counted else {}
         return cls(X[seen], None if y is None else y[seen], options, place, X[torch.nonzero(place < 0).squeeze(1)])
 
@@ -71,25 +74,40 @@ def weighs(backend: Any, model: Any) -> bool:
 def _require_weighable(model: Any, X: Any) -> None:
     if isinstance(X, DataLoader):
         raise ValueError("sample_weight goes with arrays. Leave it out of a fit from a DataLoader, or repeat its rows.")
-    if "weights" not in inspect.signature(model.prepare).parameters:
+    if not _takes_weights(model) and not issubclass(model.data_type, TopicData):
         raise ValueError(
             f"{type(model).__name__} takes no sample_weight: only rows that are exchangeable have weights, not the "
             "steps of sequences. Leave it out."
         )
 
 
-def _require_whole(weights: Tensor, backend: str) -> None:
+def _rows(model: Any, X: Any) -> Rows:
+    """The rows [N, D] of what a user passes, NaN where an entry is missing and the model takes that."""
+    if not issubclass(model.data_type, FeatureData):
+        return as_features(X)
+    rows, observed = as_incomplete(X)
+    return rows if observed is None else rows.masked_fill(observed == 0, torch.nan)
+
+
+def _takes_weights(model: Any) -> bool:
+    return "weights" in inspect.signature(model.prepare).parameters
+
+
+def _require_whole(weights: Tensor, backend: Any, model: Any) -> None:
+    taker, why = type(backend).__name__, "since it draws the component of a row, never of a fraction of it"
+    mend = "Round the weights, or fit with SVI() or SmallVariance()."
+    if backend.weighs:
+        taker, why, mend = type(model).__name__, "since its documents are of whole words", "Round the weights."
     broken = torch.nonzero(weights != weights.round()).flatten()
     if len(broken):
         row = int(broken[0])
         raise ValueError(
-            f"sample_weight is {float(weights[row]):g} in row {row}; {backend} takes whole numbers, since it draws the "
-            "component of a row, never of a fraction of it. Round the weights, or fit with SVI() or SmallVariance()."
+            f"sample_weight is {float(weights[row]):g} in row {row}; {taker} takes whole numbers, {why}. {mend}"
         )
     if (total := float(weights.sum())) > _MOST_COPIES:
         raise ValueError(
-            f"sample_weight adds up to {total:g} rows, and {backend} would draw a component for each; at most "
-            f"{_MOST_COPIES:g} are accepted. Take smaller weights, or fit with SVI() or SmallVariance()."
+            f"sample_weight adds up to {total:g} rows, and {taker} would see a copy for each; at most "
+            f"{_MOST_COPIES:g} are accepted. Take smaller weights."
         )
 
 

@@ -9,13 +9,20 @@ from .dpm import DPM
 from .feature_maps import FeatureMap, PrincipalDirections, RandomFourier, Standardized
 from .feature_maps.standardized import ConstantColumnWarning
 from .ihmm import IHMM
+from .ilsvm import InfiniteLatentSVM
 from .isvm import InfiniteSVM
+from .latent_features import FeatureData, FeatureModel
+from .lfm import LatentFeatureModel
 from .likelihoods import (
     BernoulliBeta,
+    Blocks,
     DiagonalGaussian,
     ExponentialFamily,
     FullGaussian,
     Likelihood,
+    LinearBernoulli,
+    LinearGaussian,
+    LinearLikelihood,
     MultinomialDirichlet,
     PoissonGamma,
     SphericalGaussian,
@@ -32,35 +39,63 @@ from .losses import (
     SquaredHinge,
     StudentT,
 )
+from .medlda import LDA, MedLDA
 from .mixture import Mixture
-from .priors import DirichletProcess, HierarchicalDirichletProcess, PartitionPrior, PitmanYor
+from .mt_ilsvm import MultiTaskInfiniteLatentSVM
+from .multi_task import TaskData, by_task
+from .priors import (
+    BetaBernoulli,
+    DirichletProcess,
+    DirichletTopics,
+    FeaturePrior,
+    HierarchicalDirichletProcess,
+    IndianBuffetProcess,
+    PartitionPrior,
+    PitmanYor,
+)
 from .sequence import Sequences, StateSpace
 from .sparse import SparseRows
+from .topics import TopicData, TopicModel
 
 __all__ = [
     "DDPM",
     "DIH",
     "DPM",
     "IHMM",
+    "LDA",
     "BernoulliBeta",
+    "BetaBernoulli",
+    "Blocks",
     "ConstantColumnWarning",
     "CrammerSinger",
     "Data",
     "DiagonalGaussian",
     "DirichletProcess",
+    "DirichletTopics",
     "EpsilonInsensitive",
     "ExponentialFamily",
+    "FeatureData",
     "FeatureMap",
+    "FeatureModel",
+    "FeaturePrior",
     "FullGaussian",
     "HierarchicalDirichletProcess",
     "Hinge",
+    "IndianBuffetProcess",
+    "InfiniteLatentSVM",
     "InfiniteSVM",
+    "LatentFeatureModel",
     "Likelihood",
+    "LinearBernoulli",
+    "LinearGaussian",
+    "LinearLikelihood",
     "Logistic",
     "Loss",
     "Masked",
+    "MedLDA",
     "Mixture",
     "Model",
+    "MultiTaskInfiniteLatentSVM",
     "MultinomialDirichlet",
     "OneVsRest",
     "PartitionPrior",
@@ -76,4 +111,8 @@ __all__ = [
     "Standardized",
     "StateSpace",
     "StudentT",
+    "TaskData",
+    "TopicData",
+    "TopicModel",
+    "by_task",
 ]

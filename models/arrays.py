@@ -32,6 +32,24 @@ def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, l
     return _admit(read_rows(X), isinstance(X, Tensor | SparseRows), num_features, min_rows, like)
 
 
+def as_incomplete(
+    X: Any, *, num_features: int | None = None, min_rows: int = 1, like: Tensor | None = None
+) -> tuple[Rows, Tensor | None]:
+    """X [N, D] as by `as_features`, but NaN is a missing entry: it becomes 0, and observed [N, D] has 0 there.
+
+    observed is None where nothing is missing. A column without any entry is refused in rows to fit.
+    """
+    rows = read_rows(X)
+    missing = rows.isnan() if isinstance(rows, Tensor) and rows.is_floating_point() else None
+    if missing is None or not missing.any():
+        return _admit(rows, isinstance(X, Tensor | SparseRows), num_features, min_rows, like), None
+    filled = _admit(rows.masked_fill(missing, 0.0), isinstance(X, Tensor), num_features, min_rows, like)
+    if like is None and (empty := missing.all(0)).any():
+        columns = torch.nonzero(empty).flatten().tolist()
+        raise ValueError(f"Columns {columns} of X have no entry that is not NaN. Drop them.")
+    return filled, (~missing).to(filled)
+
+
 def _admit(X: Rows, given_tensor: bool, num_features: int | None, min_rows: int, like: Tensor | None) -> Rows:
     if not X.dtype.is_floating_point:
         X = X.to(torch.get_default_dtype() if given_tensor else torch.float64)
@@ -205,7 +223,11 @@ def as_labels(y: Any, X: Rows, classes: Tensor | None) -> tuple[Tensor, Tensor]:
     NaN is a missing label, and so is -1 unless it is a class: one of `classes`, or with +1 the only label. Its index
     is -1.
     """
-    y = as_vector(y, X)
+    return read_labels(as_vector(y, X), classes)
+
+
+def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same of labels [...] of any shape that are a tensor of finite numbers, or NaN where missing."""
     known = ~y.isnan()
     if y.is_floating_point():
         y = torch.where(known, y, 0)
@@ -238,7 +260,12 @@ def as_labels(y: Any, X: Rows, classes: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def as_targets(y: Any, X: Rows, *, min_known: int = 1) -> Tensor:
     """Finite real targets y [N] in the dtype of X; NaN is a missing target, and `min_known` must be known."""
-    y = as_vector(y, X).to(X.dtype)
+    return read_targets(as_vector(y, X), X, min_known=min_known)
+
+
+def read_targets(y: Tensor, X: Rows, *, min_known: int = 1) -> Tensor:
+    """The same of targets [...] of any shape that are a tensor of finite numbers, or NaN where missing."""
+    y = y.to(X.dtype)
     if (wrong := y.abs() > _largest(X)).any():
         raise ValueError(f"y has the value {y[wrong][0].item():g}, whose square overflows. Scale y down.")
     if int((~y.isnan()).sum()) < min_known:
@@ -279,6 +306,26 @@ def as_vector(y: Any, X: Rows) -> Tensor:
     if y.ndim != 1 or len(y) != len(X):
         hint = " Use y.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
         raise ValueError(f"y has shape {tuple(y.shape)}; expected [{len(X)}], one target for each row of X.{hint}")
+    return _beside(y, X, given_tensor)
+
+
+def as_target_matrix(Y: Any, X: Rows, num_tasks: int | None = None) -> Tensor:
+    """Targets Y [N, M] of any dtype, a column for each of M tasks; finite, or NaN where a row has none in a task."""
+    given_tensor = isinstance(Y, Tensor)
+    Y = _as_tensor("Y", Y, " Give a number for each label.")
+    if Y.ndim != 2 or len(Y) != len(X) or not Y.shape[1]:
+        hint = " Use by_task(y, tasks), or y.reshape(-1, 1) for a single task." if Y.ndim == 1 else ""
+        raise ValueError(
+            f"Y has shape {tuple(Y.shape)}; expected [{len(X)}, M], a row for each row of X and a column for each of M "
+            f"tasks, NaN where a row has no target.{hint}"
+        )
+    if num_tasks is not None and Y.shape[1] != num_tasks:
+        raise ValueError(f"Y has {Y.shape[1]} columns, but the model has {num_tasks} tasks.")
+    return _beside(Y, X, given_tensor)
+
+
+def _beside(y: Tensor, X: Rows, given_tensor: bool) -> Tensor:
+    """Targets [N, ...] on the device of X [N, D], none of them infinite."""
     if given_tensor and y.device != X.device:
         raise ValueError(f"y is on {y.device}, X on {X.device}. Move y there with y.to({str(X.device)!r}).")
     if y.isinf().any():

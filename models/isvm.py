@@ -12,36 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
-import torch
 from torch import Tensor
 
-from .arrays import as_features, as_labels, as_targets
+from .arrays import as_features
 from .config import resolved
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap, Standardized
 from .likelihoods import DiagonalGaussian, Likelihood
-from .losses import Hinge, Loss, Masked, OneVsRest
+from .losses import Hinge, Loss
 from .mixture import Mixture
 from .priors import DirichletProcess, PartitionPrior
-
-
-class Classes:
-    """The domain of given class labels."""
-
-    words = "sorted integer labels [L] of at least two classes"
-
-    def read(self, value: Any) -> Tensor:
-        """The labels [L]; ValueError or TypeError if they are no such labels."""
-        labels = torch.as_tensor(value)
-        if labels.ndim != 1 or len(labels) < 2 or labels.is_floating_point() or labels.is_complex():
-            raise ValueError
-        if not (labels.diff() > 0).all():
-            raise ValueError
-        return labels
+from .targets import Classes, Targets
 
 
 @dataclass(eq=False)
-class InfiniteSVM(Mixture):
+class InfiniteSVM(Targets, Mixture):
     """DP mixture of max-margin classifiers, for two or more classes, or real targets with a regression loss.
 
     A missing target is NaN in y, or -1 among integer labels (unless the labels are the signs -1 and +1): such a row
@@ -80,29 +65,10 @@ class InfiniteSVM(Mixture):
     num_features: Count | None = None
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        if y is None:
-            raise ValueError("InfiniteSVM needs targets: requires y to be passed, but the target y is None.")
+        self.require_targets(y)
         X, model = as_features(X), super().resolve(X, weights=weights)
-        loss, classes = model.loss, None
-        if loss.target == "real":
-            as_targets(y, X)
-        else:
-            _, classes = as_labels(y, X, model.classes)
-            if len(classes) > 2 and loss.binary:
-                loss = OneVsRest(loss)
-        model = model.replace(loss=loss, feature_map=resolved(model.feature_map, X, weights), classes=classes)
-        if not isinstance(loss, Masked) and model.targets(X, y).isnan().any():
-            model = model.replace(loss=Masked(loss))
-        return model
+        model = model.resolve_targets(X, y)
+        return model.replace(feature_map=resolved(model.feature_map, X, weights))
 
     def features(self, X: Any) -> Tensor:
         return self.feature_map(X)
-
-    def targets(self, X: Any, y: Any = None) -> Tensor:
-        if self.loss.target == "real":
-            return as_targets(y, X, min_known=0).unsqueeze(1)
-        index, classes = as_labels(y, X, self.classes)
-        signs = 2 * torch.nn.functional.one_hot(index.clamp(min=0), len(classes)).to(X.dtype) - 1
-        if len(classes) == 2 and self.loss.binary:
-            signs = signs[:, 1:]
-        return torch.where((index >= 0).unsqueeze(1), signs, torch.nan)

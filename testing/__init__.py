@@ -2,6 +2,7 @@
 data."""
 
 from .enumeration import partition_posterior
+from .features import feature_posterior
 from .kernels import check_kernel
 from .likelihoods import check_likelihood
 from .losses import check_loss
@@ -9,6 +10,7 @@ from .models import check_model
 from .priors import check_prior
 from .references import Reference, register_reference
 from .sequences import state_posterior
+from .topics import topic_posterior
 
 __all__ = [
     "Reference",
@@ -17,7 +19,9 @@ __all__ = [
     "check_loss",
     "check_model",
     "check_prior",
+    "feature_posterior",
     "partition_posterior",
     "register_reference",
     "state_posterior",
+    "topic_posterior",
 ]

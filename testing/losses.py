@@ -46,6 +46,8 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
     _check_parameters(loss)
     (_check_joint if loss.meets else _check_elementwise)(loss, like, generator)
     _check_mask(loss, like, generator)
+    if loss.has_conjugate:
+        _check_conjugate(loss, like, generator)
 
 
 def _check_parameters(loss: Loss) -> None:
@@ -200,6 +202,41 @@ def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
     _require(not slope[~known].any() and slope.isfinite().all(), "log_factor", "has a slope at a missing target")
     free = masked.draw_score(2 * one[:1].expand(_NUM_DRAWS, 1), holed[:1].expand(_NUM_DRAWS, -1), generator)
     _require_centered(torch.stack([free, free.square() - 4], 1), "draw_score", "is not the prior's at a missing target")
+
+
+# -- the conjugate ---------------------------------------------------------------------------------------------------
+
+
+def _check_conjugate(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
+    """g(f) + g*(-t) + t . f >= 0 at all scores and tilts, and 0 at t = -g'(f), which for a convex g says all of g*.
+
+    Tilts are multiples and mixtures of slopes, inside and outside the domain. A best tilt is that of its own score.
+    """
+    y = _signs(like).repeat(50, 1) if loss.meets else torch.stack(_targets(loss, like)).repeat(100).unsqueeze(1)
+    scores, others = (4 * normals(y.shape, generator, like) for _ in range(2))
+    slope, other = _slope(loss, scores, y), _slope(loss, others, y)
+
+    def young(score: Tensor, tilt: Tensor) -> Tensor:
+        conjugate = loss.conjugate(tilt, y)
+        shape = (len(y), 1) if loss.meets else y.shape
+        _require(conjugate.shape == shape, "conjugate", f"has shape {tuple(conjugate.shape)}; expected {tuple(shape)}")
+        return (conjugate - loss.log_factor(score, y)).sum(1) + (tilt * score).sum(1)
+
+    nothing = torch.zeros(len(y), dtype=like.dtype, device=like.device)
+    _require_close(young(scores, slope), nothing, "conjugate", "at minus the slope of the cost is not -t f - g(f)")
+    for share in (0.0, 0.3, 1.0):
+        mixed = torch.lerp(slope, other, share)
+        _require(young(others, mixed).min() >= -_CLOSE, "conjugate", "is less than -t f - g(f) at some score")
+        _require_close(loss.feasible(mixed, y), mixed, "feasible", "moves a tilt that is in the domain")
+    for factor in (-3.0, 1.3, 40.0):
+        _require(young(others, factor * slope).min() >= -_CLOSE, "conjugate", "is less than -t f - g(f) at some score")
+        inside = loss.conjugate(loss.feasible(factor * slope, y), y).isfinite().all()
+        _require(inside, "feasible", "gives a tilt outside the domain")
+    for variance in (1e-3, 0.1, 3.0):
+        width = torch.full_like(y, variance)
+        tilt = loss.best_tilt(scores, width, y)
+        message = f"is not the optimum for a point alone at variance {variance:g}"
+        _require_close(young(scores + variance * tilt, tilt), nothing, "best_tilt", message, _CLOSE)
 
 
 # -- a component of one point ----------------------------------------------------------------------------------------

@@ -24,28 +24,28 @@ def check_mixture(model: Mixture, X: Any, y: Any = None, lengths: Any = None, se
     resolved = model.resolve(X, y)
     again = resolved.resolve(X, y)
     data = again.data(as_features(X), y)
-    sites = _sites(resolved, (X, y), seed)
-    h = _compare_prior(again, sites, ["sticks"])
-    _require_sites(sites, ["assignments", "X", "margin"])
+    sites = sites_of(resolved, (X, y), seed)
+    h = compare_prior(again, sites, ["sticks"])
+    require_sites(sites, ["assignments", "X", "margin"])
     a, b = again.prior.sticks(h, again.truncation)
     log_prior = again.prior.log_density(h) + dist.Beta(a, b).log_prob(sites["sticks"]["value"]).sum()
-    _compare(_total(sites, [*_laws(again), "sticks"]), log_prior, "the prior's part of the program")
+    compare(log_total(sites, [*laws_of(again), "sticks"]), log_prior, "the prior's part of the program")
     parameters, weights, family = _compare_components(again, data, sites)
     points = list[str](filter(sites.__contains__, ("assignments", "X", "margin", "rejection")))
-    known = [*_laws(again), "sticks", *family, "weights", *points]
-    _require_no_others(sites, known)
+    known = [*laws_of(again), "sticks", *family, "weights", *points]
+    require_no_others(sites, known)
     scores = torch.einsum("np,kpc->nkc", data.features, weights)
     table = log_stick_weights(sites["sticks"]["value"]) + _emission(again, data, parameters, scores)
     if again.repels:
         table = table + again.log_rejection(scores.squeeze(-1)).unsqueeze(1)
     own = table.gather(1, sites["assignments"]["value"].unsqueeze(1)).sum()
-    _compare(_total(sites, points), own, "the points' part of the program")
+    compare(log_total(sites, points), own, "the points' part of the program")
     rest = {name: sites[name]["value"] for name in known if name not in points}
     program = poutine.enum(poutine.condition(resolved, data=rest), first_available_dim=-2)
     with torch.random.fork_rng():
         summed = -TraceEnum_ELBO(max_plate_nesting=1).loss(program, _empty_guide, X, y)
-    expected = _total(sites, list(rest)) + table.logsumexp(1).sum()
-    _compare(summed, expected, "the program with assignments summed out")
+    expected = log_total(sites, list(rest)) + table.logsumexp(1).sum()
+    compare(summed, expected, "the program with assignments summed out")
 
 
 def check_state_space(model: StateSpace, X: Any, y: Any = None, lengths: Any = None, seed: int = 0) -> None:
@@ -53,27 +53,27 @@ def check_state_space(model: StateSpace, X: Any, y: Any = None, lengths: Any = N
     resolved, data = model.prepare(X, y, lengths)
     points, T = data.points, resolved.truncation
     again = resolved.resolve(points.X)
-    sites = _sites(resolved, (X, lengths), seed)
-    h = _compare_prior(again, sites, ["sticks", "transitions"])
-    _require_sites(sites, ["paths"])
+    sites = sites_of(resolved, (X, lengths), seed)
+    h = compare_prior(again, sites, ["sticks", "transitions"])
+    require_sites(sites, ["paths"])
     base = log_stick_weights(sites["sticks"]["value"]).exp()
     rows = sites["transitions"]["value"]
     log_prior = again.prior.log_density(torch.cat([base, base.new_zeros(1)]), h, truncated=True)
     log_prior = log_prior + dist.Dirichlet(h["concentration"] * again.prior.row_means(base, T)).log_prob(rows).sum()
-    _compare(_total(sites, [*_laws(again), "sticks", "transitions"]), log_prior, "the prior's part of the program")
+    compare(log_total(sites, [*laws_of(again), "sticks", "transitions"]), log_prior, "the prior's part of the program")
     parameters, weights, family = _compare_components(again, points, sites)
-    known = [*_laws(again), "sticks", "transitions", *family, "weights", "paths", "rejection"]
-    _require_no_others(sites, known)
+    known = [*laws_of(again), "sticks", "transitions", *family, "weights", "paths", "rejection"]
+    require_no_others(sites, known)
     scores = torch.einsum("np,kpc->nkc", points.features, weights)
     emission = data.spread(_emission(again, points, parameters, scores))
     own = _log_paths(rows.log(), emission, data.starts)
     if again.repels:
         own = own + again.log_rejection(scores.squeeze(-1)).sum()
-    found = _total(sites, [name for name in ("paths", "rejection") if name in sites])
-    _compare(found, own, "the points' part of the program")
+    found = log_total(sites, [name for name in ("paths", "rejection") if name in sites])
+    compare(found, own, "the points' part of the program")
 
 
-def _sites(model: Any, args: tuple[Any, ...], seed: int) -> Sites:
+def sites_of(model: Any, args: tuple[Any, ...], seed: int) -> Sites:
     """Sample statements of one run of the program, by name."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -83,15 +83,15 @@ def _sites(model: Any, args: tuple[Any, ...], seed: int) -> Sites:
     return {name: site for name, site in sites.items() if not poutine.util.site_is_subsample(site)}
 
 
-def _laws(model: Any) -> list[str]:
+def laws_of(model: Any) -> list[str]:
     """Names of the hyperparameters that have a law."""
     return [name for name, law in model.prior.hyperpriors(torch.zeros(())).items() if law is not None]
 
 
-def _compare_prior(model: Any, sites: Sites, names: list[str]) -> dict[str, Tensor]:
-    """Hyperparameters of this run of the program, after a look at whether it has the sites of the prior object."""
-    _require_sites(sites, [*_laws(model), *names])
-    drawn = {name: sites[name]["value"] for name in _laws(model)}
+def compare_prior(model: Any, sites: Sites, names: list[str]) -> dict[str, Tensor]:
+    """Hyperparameters [] of this run of the program, after a look at whether it has the sites of the prior object."""
+    require_sites(sites, [*laws_of(model), *names])
+    drawn = {name: sites[name]["value"] for name in laws_of(model)}
     start: dict[str, Tensor] = model.prior.start(sites[names[0]]["value"])
     return {name: drawn.get(name, value) for name, value in start.items()}
 
@@ -102,21 +102,21 @@ def _compare_components(model: Any, data: Data, sites: Sites) -> tuple[dict[str,
 
     def replay(name: str, law: Any) -> Tensor:
         nonlocal log_family
-        _require_sites(sites, [name])
+        require_sites(sites, [name])
         names.append(name)
         value: Tensor = sites[name]["value"]
         log_family = log_family + law.log_prob(value).sum()
         return value
 
     parameters = model.likelihood.parameters(model.likelihood.prior(), replay)
-    _compare(_total(sites, names), log_family, "the family's part of the program")
-    _require_sites(sites, ["weights"])
+    compare(log_total(sites, names), log_family, "the family's part of the program")
+    require_sites(sites, ["weights"])
     weights: Tensor = sites["weights"]["value"]
     shape = (model.truncation, data.features.shape[1], data.targets.shape[1])
     assert weights.shape == shape, f"the program's weights are {list(weights.shape)}; expected {list(shape)}"
     law = dist.Normal(weights.new_zeros(()), weights.new_tensor(float(model.weight_scale)))
     log_weights = law.log_prob(weights).sum()
-    _compare(_total(sites, ["weights"]), log_weights, "the weights' part of the program")
+    compare(log_total(sites, ["weights"]), log_weights, "the weights' part of the program")
     return parameters, weights, names
 
 
@@ -139,22 +139,25 @@ def _log_paths(log_rows: Tensor, emission: Tensor, starts: Tensor) -> Tensor:
     return total + log_forward.logsumexp(0)
 
 
-def _total(sites: Sites, names: list[str]) -> Tensor:
+def log_total(sites: Sites, names: list[str]) -> Tensor:
+    """Log density [] of these sites together."""
     return torch.stack([torch.as_tensor(sites[name]["log_prob_sum"]) for name in names]).sum()
 
 
-def _require_sites(sites: Sites, names: list[str]) -> None:
+def require_sites(sites: Sites, names: list[str]) -> None:
+    """Raise AssertionError unless the program has these sites."""
     for name in names:
         assert name in sites, f"the program has no site {name!r}, which the model's parts state"
 
 
-def _require_no_others(sites: Sites, names: list[str]) -> None:
+def require_no_others(sites: Sites, names: list[str]) -> None:
+    """Raise AssertionError if the program has other sites."""
     others = sorted(set(sites) - set(names))
     assert not others, f"the program has sites of its own, {others}, which no part of the model states"
 
 
-def _compare(found: Tensor | float, expected: Tensor | float, what: str) -> None:
-    """Equal log densities, up to the rounding of the dtype."""
+def compare(found: Tensor | float, expected: Tensor | float, what: str) -> None:
+    """Equal log densities [], up to the rounding of the dtype."""
     found, expected = torch.as_tensor(found), torch.as_tensor(expected)
     close = 1e-9 if isinstance(found, Tensor) and found.dtype == torch.float64 else 1e-4
     gap = abs(float(found) - float(expected))

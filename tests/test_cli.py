@@ -61,23 +61,44 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 @pytest.fixture
-def small_gibbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two dozen sweeps in place of the command's own number."""
+def small_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two dozen sweeps of Gibbs and steps of SVI, and five of small variance, in place of the command's own numbers."""
     from regbayes.cli import cluster, commands, compare, setups
 
+    sizes = {
+        "gibbs": {"num_samples": 12, "num_warmup": 12, "split_merge": 0},
+        "svi": {"num_steps": 24},
+        "small_variance": {"max_steps": 5},
+    }
+
     def backend_of(name, seed, progress=None):
-        backend = setups.backend_of(name, seed, progress)
-        return backend.replace(num_samples=12, num_warmup=12, split_merge=0) if name == "gibbs" else backend
+        return setups.backend_of(name, seed, progress).replace(**sizes[name])
 
     for module in (cluster, commands, compare):
         monkeypatch.setattr(module, "backend_of", backend_of)
+
+
+@pytest.fixture
+def small_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compare` chooses from two strengths for its rivals, in place of four, and in two folds."""
+    from regbayes.cli import compare, rivals
+
+    inner_folds = compare._inner_folds
+
+    def two_folds(*arguments):
+        folds = inner_folds(*arguments)
+        folds.n_splits = 2
+        return folds
+
+    monkeypatch.setattr(rivals, "_STRENGTHS", [0.1, 1.0])
+    monkeypatch.setattr(compare, "_inner_folds", two_folds)
 
 
 # -- fit, predict, info --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_gibbs")
+@pytest.mark.usefixtures("small_backends")
 @pytest.mark.parametrize("backend", ["small_variance", "svi", "gibbs"])
 def test_fit_predict_and_info_go_together(table, tmp_path, capsys, backend):
     posterior, labelled = tmp_path / "posterior.pt", tmp_path / "labelled.csv"
@@ -153,9 +174,9 @@ def test_separators_and_byte_order_mark(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_gibbs")
+@pytest.mark.usefixtures("small_backends", "small_searches")
 def test_compare_writes_json_and_a_picture(table, tmp_path, capsys):
-    arguments = ["compare", "--data", table, "--target", "kind", "--folds", 3, "--out", tmp_path / "out", "--json"]
+    arguments = ["compare", "--data", table, "--target", "kind", "--folds", 2, "--out", tmp_path / "out", "--json"]
     assert main([str(argument) for argument in arguments]) == 0
     result = json.loads(capsys.readouterr().out)
     methods = {method["name"]: method for method in result["methods"]}
@@ -163,7 +184,7 @@ def test_compare_writes_json_and_a_picture(table, tmp_path, capsys):
     assert ours <= set(methods)
     assert {"LinearSVC", "RBF-SVC", "DP-means + LinearSVC"} <= set(methods)
     for name, method in methods.items():
-        assert len(method["folds"]) == 3
+        assert len(method["folds"]) == 2
         assert method["mean"]["accuracy"] >= 0.9
         assert method["mean"]["fit_seconds"] > 0
         assert (method["value_name"] is not None) == (name in ours)
@@ -175,6 +196,7 @@ def test_compare_writes_json_and_a_picture(table, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_backends", "small_searches")
 def test_compare_prints_one_table(table, tmp_path, capsys):
     arguments = ["compare", "--data", table, "--target", "kind", "--folds", 2, "--out", tmp_path]
     assert main([*map(str, arguments), "--inference", "small_variance", "--inference", "small_variance"]) == 0
@@ -189,6 +211,7 @@ def test_compare_prints_one_table(table, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_backends", "small_searches")
 def test_compare_is_repeatable(tmp_path, capsys):
     table = write(tmp_path / "few.csv", [HEADER, *animals(16)])
     arguments = ["compare", "--data", table, "--target", "kind", "--folds", 2, "--seed", 5, "--json", "--out", tmp_path]
@@ -218,6 +241,7 @@ def test_ctrl_c_ends_the_whole_command(table, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_backends", "small_searches")
 def test_compare_shows_each_line_as_soon_as_it_is_there_and_keeps_them_on_ctrl_c(table, tmp_path, capsys, monkeypatch):
     from regbayes.cli import compare
 
@@ -267,7 +291,7 @@ def ctrl_c_in_sweep(monkeypatch: pytest.MonkeyPatch):
     return lambda step: pressed.__setitem__(0, step)
 
 
-@pytest.mark.usefixtures("small_gibbs")
+@pytest.mark.usefixtures("small_backends")
 def test_ctrl_c_in_a_fit_keeps_what_was_reached_beside_the_output(table, tmp_path, capsys, ctrl_c_in_sweep):
     output, kept = tmp_path / "p.pt", tmp_path / "p.pt.interrupted"
     output.write_bytes(b"the old one")
@@ -283,7 +307,7 @@ def test_ctrl_c_in_a_fit_keeps_what_was_reached_beside_the_output(table, tmp_pat
     assert main(["predict", "--posterior", str(kept), "--data", str(table)]) == 0
 
 
-@pytest.mark.usefixtures("small_gibbs")
+@pytest.mark.usefixtures("small_backends")
 def test_a_fit_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(table, tmp_path, capsys, ctrl_c_in_sweep):
     fit = ["fit", "--data", str(table), "--target", "kind", "--inference", "gibbs", "--output"]
     assert main([*fit, str(tmp_path / "whole.pt")]) == 0
@@ -299,7 +323,7 @@ def test_a_fit_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(table, tmp_p
     assert "seed" in refuse(capsys, *again, "--seed", 1)
 
 
-@pytest.mark.usefixtures("small_gibbs")
+@pytest.mark.usefixtures("small_backends")
 def test_ctrl_c_in_a_clustering_keeps_the_labels_until_then(chains, tmp_path, capsys, ctrl_c_in_sweep):
     ctrl_c_in_sweep(3)
     old = tmp_path / "cluster.csv"
@@ -401,7 +425,7 @@ def test_regression_needs_numbers_that_vary(tmp_path, capsys, table):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_gibbs")
+@pytest.mark.usefixtures("small_backends", "small_searches")
 def test_compare_serves_regression_whose_svr_may_use_global_stream(tmp_path, capsys):
     table = prices(tmp_path / "prices.csv")
     arguments = ["compare", "--data", table, "--target", "price", "--folds", 2, "--out", tmp_path]
@@ -557,6 +581,7 @@ def test_bad_options(tmp_path, capsys, table):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_backends")
 def test_two_folds_need_four_rows_of_each_class(tmp_path, capsys):
     rows = animals(8)
     few = write(tmp_path / "few.csv", [HEADER, *rows[:7]])

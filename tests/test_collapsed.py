@@ -304,7 +304,7 @@ def test_partitions_with_classifiers_have_their_exact_probabilities(prior, missi
     state = start(torch.zeros(4, dtype=torch.long), data, model)
     exact = partition_posterior(model, X, y)
     generator, draws = torch.Generator().manual_seed(0), []
-    for _ in range(2000):
+    for _ in range(800):
         state = collapsed.scan(state, data, model, generator)
         z, num_components = state.assignments, len(state.weights)
         score = data.features * state.weights[z, :, 0]

@@ -13,7 +13,15 @@ import sklearn.datasets
 import torch
 from sklearn.utils import Bunch
 
-from regbayes.datasets import Synthetic, available, load, make_dp_mixture, make_setting_one, make_setting_two
+from regbayes.datasets import (
+    Synthetic,
+    available,
+    load,
+    make_bars,
+    make_dp_mixture,
+    make_setting_one,
+    make_setting_two,
+)
 from regbayes.datasets.synthetic import _urn
 
 FOLDER = Path(os.environ.get("REGBAYES_DATA", ""))
@@ -349,3 +357,19 @@ def test_pickled_objects_are_never_loaded(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("REGBAYES_DATA", str(tmp_path))
     with pytest.raises(ValueError, match="allow_pickle=False"):
         load("wireless")
+
+
+def test_bars_are_sums_of_shapes_and_noise() -> None:
+    bars = make_bars(2000, noise=0.25, seed=1)
+    assert (bars.X.shape, bars.features.shape, bars.loadings.shape) == ((2000, 36), (2000, 4), (4, 36))
+    noise = bars.X - bars.features.double() @ bars.loadings
+    assert abs(float(noise.std()) - 0.25) < 0.005
+    assert (bars.features.double().mean(0) - 0.5).abs().max() < 0.05
+    assert torch.equal(bars.y, (bars.features[:, 0] + bars.features[:, 1] > 0).long())
+    assert torch.equal(make_bars(5, seed=3).X, make_bars(5, seed=3).X)
+
+
+@pytest.mark.parametrize(("options", "words"), [({"num_data": 0}, "num_data is 0"), ({"noise": -1}, "noise is -1")])
+def test_bars_refuse(options: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make_bars(**options)

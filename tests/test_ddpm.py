@@ -397,7 +397,7 @@ def test_hyperplanes_given_assignments_are_those_of_quadrature(loss) -> None:
     labels = torch.tensor([0, 0, 1, 0])
     state, data, model, generator = start(tiny(loss="hinge").replace(loss=loss), TINY, labels, truncated=True)
     draws = []
-    for _ in range(1500):
+    for _ in range(800):
         state = replace(state, weights=draw_weights(state, data, model, generator))
         draws.append(state.weights[..., 0])
     draws = torch.stack(draws[50:])
@@ -620,7 +620,7 @@ def exact_draws(model: DDPM, num_draws: int, *, truncated: bool) -> Posterior:
 def test_clamped_clusters_of_a_new_point_are_those_of_enumeration(loss: str, truncated: bool) -> None:
     """The new point as a fifth one: its law under the joint of all five (math section 7)."""
     model, new = tiny(loss), torch.tensor([[3.0]], dtype=torch.float64)
-    posterior = exact_draws(model, 1000 if truncated else 4000, truncated=truncated)
+    posterior = exact_draws(model, 600 if truncated else 1500, truncated=truncated)
     exact, five = torch.zeros(5, dtype=torch.float64), torch.cat([TINY, new])
     law = partition_posterior(posterior.model, five, truncation=model.truncation if truncated else None)
     for labels, probability in law.items():
@@ -679,15 +679,15 @@ def test_backend_passes_the_public_check(backend) -> None:
 def test_every_scan_fits_and_assigns(scan: str, dtype: torch.dtype, device: torch.device, tmp_path: Path) -> None:
     inputs = X.to(device, dtype)
     model = DDPM(loss=Logistic(), prior=DirichletProcess(concentration_prior=(1.0, 1.0)))
-    options = {"scan": scan, "init": "random", "num_chains": 2, "thinning": 2}
+    options = {"scan": scan, "init": "random", "num_samples": 3, "num_warmup": 2, "num_chains": 2, "thinning": 2}
     posterior = quick(**options).fit(model, inputs)
     kept = posterior.samples
-    assert posterior.num_draws == [6, 6]
+    assert posterior.num_draws == [3, 3]
     assert kept["weights"].shape[2:] == (4, 1)
     assert kept["weights"].dtype == kept["log_mixture"].dtype == dtype
     assert kept["weights"].device == inputs.device
     assert torch.isfinite(posterior.trace.values).all()
-    assert not torch.equal(kept["assignments"][:6], kept["assignments"][6:])
+    assert not torch.equal(kept["assignments"][:3], kept["assignments"][3:])
     similarity = posterior.similarity()
     assert (similarity.diagonal() == 1).all()
     assert torch.equal(similarity, similarity.T)

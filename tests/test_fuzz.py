@@ -25,7 +25,21 @@ import regbayes.inference
 import regbayes.models
 import regbayes.plots
 from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance
-from regbayes.models import DDPM, DIH, DPM, IHMM, DiagonalGaussian, EpsilonInsensitive, Hinge, InfiniteSVM, Model
+from regbayes.models import (
+    DDPM,
+    DIH,
+    DPM,
+    IHMM,
+    LDA,
+    DiagonalGaussian,
+    DirichletTopics,
+    EpsilonInsensitive,
+    Hinge,
+    InfiniteSVM,
+    MedLDA,
+    Model,
+    TopicModel,
+)
 from regbayes.models.config import Config
 from regbayes.models.feature_maps import FeatureMap
 from regbayes.models.likelihoods import Likelihood
@@ -103,6 +117,11 @@ def use(part: Config) -> Any:
         return Gibbs(num_samples=1, num_warmup=1, num_generative=1).fit(IHMM(prior=part, truncation=3), ROWS)
     if isinstance(part, Likelihood):
         return Gibbs(num_samples=1, num_warmup=1).fit(DPM(part), rows)
+    if isinstance(part, DirichletTopics | TopicModel):
+        model = LDA(part, 2) if isinstance(part, DirichletTopics) else part
+        return Gibbs(num_samples=1, num_warmup=1, num_generative=1).fit(
+            model, COUNTS, SIGNS if isinstance(model, MedLDA) else None
+        )
     if isinstance(part, FeatureMap):
         return quick.fit(InfiniteSVM(feature_map=part), ROWS, SIGNS)
     if isinstance(part, Model):

@@ -37,7 +37,7 @@ MODELS = {
     "squared hinge": InfiniteSVM(FAMILY, SquaredHinge(0.6), truncation=3, feature_map=THROUGH_ZERO),
     "regression": InfiniteSVM(FAMILY, EpsilonInsensitive(), truncation=3, feature_map=THROUGH_ZERO),
 }
-SAMPLER = partial(Gibbs, num_samples=1000, num_warmup=50, split_merge=0)
+SAMPLER = partial(Gibbs, num_samples=400, num_warmup=30, split_merge=0)
 BACKENDS = {
     "slice": SAMPLER(scan="slice"),
     "collapsed": SAMPLER(scan="collapsed"),
@@ -68,7 +68,7 @@ def test_a_sampler_of_another_concentration_is_noticed() -> None:
             return posterior
 
     with pytest.raises(AssertionError, match="co-assignment probabilities are off"):
-        check_kernel(Wrong(num_samples=1000, num_warmup=50, split_merge=0), MODELS["DPM"], X)
+        check_kernel(Wrong(num_samples=400, num_warmup=30, split_merge=0), MODELS["DPM"], X)
 
 
 def test_a_bound_that_falls_or_exceeds_the_evidence_is_noticed() -> None:

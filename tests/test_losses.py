@@ -183,9 +183,39 @@ class WrongJointDraw(CrammerSinger):
         return super().draw_score(scale, y, generator) + 0.2 * scale
 
 
+class WrongConjugate(Hinge):
+    def box(self, y):
+        return super().box(y)._replace(linear=1.01 * y)
+
+
+class WrongDomainOfTilts(EpsilonInsensitive):
+    def box(self, y):
+        return super().box(y)._replace(upper=torch.full_like(y, 3.0))
+
+
+class WrongTilt(Logistic):
+    def best_tilt(self, score, variance, y):
+        return 0.99 * super().best_tilt(score, variance, y)
+
+
+class WrongFeasible(CrammerSinger):
+    def feasible(self, tilt, y):
+        return tilt
+
+
+class WrongJointConjugate(CrammerSinger):
+    def conjugate(self, tilt, y):
+        return 0.9 * super().conjugate(tilt, y)
+
+
 @pytest.mark.parametrize(
     ("loss", "method"),
     [
+        (WrongConjugate(), "conjugate"),
+        (WrongDomainOfTilts(), "conjugate"),
+        (WrongTilt(), "best_tilt"),
+        (WrongFeasible(), "feasible"),
+        (WrongJointConjugate(), "conjugate"),
         (WrongShift(), "expect shift"),
         (WrongAugmentation(), "augment"),
         (WrongBound(), "expected_log_factor exceeds"),

@@ -147,7 +147,7 @@ def test_frequencies_of_split_merge_are_those_of_enumeration(name: str, truncate
             return relabel(state, model.prior, generator)
         return replace(state, hyper=model.prior.draw(state.hyper, count_members(state), generator))
 
-    num_steps = 600 if name == "crammer-singer" else 1000
+    num_steps = 400 if name == "crammer-singer" else 500
     assert (enumeration_errors(model, y, step, truncated=truncated, num_steps=num_steps) < 5).all()
 
 

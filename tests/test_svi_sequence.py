@@ -325,8 +325,8 @@ def test_bound_is_below_the_log_evidence(model, prior, stickiness, stream) -> No
     model, data = model.replace(**options).prepare(X, None, [4, 2])
     evidence = log_evidence(model, data)
     best = -torch.inf
-    for _ in range(3):
-        state = climbed(model, data, stream, 40)
+    for _ in range(2):
+        state = climbed(model, data, stream, 30)
         assert state.bound < evidence
         best = max(best, float(state.bound))
     assert evidence - best < (4.5 if model.repels else 3.5)
@@ -518,7 +518,7 @@ def test_fits_find_the_states(model, lengths, batch_size, stream) -> None:
     X = centers[states] + torch.randn(800, 2, generator=stream, dtype=torch.float64)
     X[100:104] = torch.nan
     model = model.replace(truncation=8)
-    backend = SVI(num_steps=30, batch_size=batch_size, num_full_steps=3, progress=False)
+    backend = SVI(num_steps=15, batch_size=batch_size, num_full_steps=3, progress=False)
     posterior = backend.fit(model, X, lengths=lengths)
     assert recovered(posterior, states) > 0.97
     samples = posterior.samples

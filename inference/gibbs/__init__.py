@@ -1,11 +1,17 @@
 """Gibbs sampling: exact in the limit of many sweeps."""
 
 from ...models.data import Data
+from ...models.latent_features import FeatureData
+from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
-from . import partition, sequence
+from ...models.topics import TopicData
+from . import features, partition, projections, sequence, topics
 from .backend import Gibbs
 
 __all__ = ["Gibbs"]
 
 Gibbs.register(Data, partition)
 Gibbs.register(Sequences, sequence)
+Gibbs.register(TopicData, topics)
+Gibbs.register(TaskData, projections)
+Gibbs.register(FeatureData, features)

@@ -30,14 +30,20 @@ class Gibbs(Backend):
         "blocked": all points at once; model truncated at `model.truncation` components
         "auto": "collapsed" where it is compiled (built-in families on a CPU), else "slice"
         and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all steps
-        at once, truncated model) and "auto" ("direct" where it is compiled, else "beam")
+        at once, truncated model) and "auto" ("direct" where it is compiled, else "beam"); for topics "collapsed"
+        and for latent features "collapsed" (each row in turn, infinite model, on a CPU for the built-in losses),
+        "slice" (each feature in turn, infinite model: in many columns it hardly ever opens a new one), "blocked" (each
+        feature in turn, truncated model) and "auto" (the first of these that the prior and the device have)
     split_merge : split-merge proposals before each scan; none where components repel, nor for sequences
-    num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and as a mixture
-        without time for sequences
+    num_generative : sweeps that a chain starts with: without hyperplanes where components repel, as a mixture without
+        time for sequences, and without the margin for topics
     births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
         good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
         leave no distribution invariant and open far too many components
-    init : "one" (all points in one component), "random" (in `model.truncation` components), or a Tensor [N] of labels
+    init : "one" (all points in one component), "random" (in `model.truncation` components), or a Tensor [N] of labels;
+        for topics a Tensor [M], the topic of each token in the order of `TopicData`; else each starts at a random one
+        for latent features "one" (features opened one after another, at most `model.truncation`), or "random" (that
+        many, bits at random)
     seed : of the random generator; the same seed, device and dtype give the same draws
     progress : whether to show a bar; None: on a terminal only
     """

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...models.data import Data
-from ...models.losses.base import PseudoObservation
+from ...models.losses.base import Loss, PseudoObservation
 from ...models.mixture import Mixture
 from ...models.scores import own_scores
 from ...models.sparse import group_sums
@@ -41,8 +41,15 @@ def observe(
 ) -> PseudoObservation:
     """Gaussian pseudo-observations [N, C'] of the scores in these columns, at a draw of omega given all scores."""
     scores = own_scores(data.features, state.weights, state.assignments)
-    reference = model.loss.reference(scores, data.targets, columns)
-    observed = model.loss.augment(scores[:, columns] - reference, data.targets[:, columns], own_stream(generator))
+    return observe_scores(scores, data.targets, model.loss, columns, generator)
+
+
+def observe_scores(
+    scores: Tensor, targets: Tensor, loss: Loss, columns: slice, generator: torch.Generator
+) -> PseudoObservation:
+    """Pseudo-observations [N, C'] of scores [N, C] in these columns, at a draw of omega given all scores."""
+    reference = loss.reference(scores, targets, columns)
+    observed = loss.augment(scores[:, columns] - reference, targets[:, columns], own_stream(generator))
     return PseudoObservation(observed.precision, observed.shift + observed.precision * reference)
 
 

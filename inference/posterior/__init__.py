@@ -1,8 +1,19 @@
 """What a fit learned: one class for each structure, from whichever backend."""
 
 from .base import Posterior
+from .features import FeaturePosterior
 from .partition import PartitionPosterior
+from .projection import ProjectionPosterior
 from .sequence import SequencePosterior
+from .topics import TopicPosterior
 from .trace import Trace
 
-__all__ = ["PartitionPosterior", "Posterior", "SequencePosterior", "Trace"]
+__all__ = [
+    "FeaturePosterior",
+    "PartitionPosterior",
+    "Posterior",
+    "ProjectionPosterior",
+    "SequencePosterior",
+    "TopicPosterior",
+    "Trace",
+]

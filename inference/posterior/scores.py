@@ -11,7 +11,7 @@ probabilities are averaged in place of scores.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,13 +30,15 @@ class ScoreMixture(NamedTuple):
 class ScorePrediction:
     """A mixin for posteriors of models with a loss: gives `predict` from `checked` and `score_mixtures`."""
 
+    instead: ClassVar[str] = "assign(X)"  # what a model without labels has to offer
+
     model: Any
 
-    def checked(self, X: Any) -> Tensor:
+    def checked(self, X: Any) -> Any:
         """The rows [N, D] of what a user passes."""
         raise NotImplementedError
 
-    def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
+    def score_mixtures(self, X: Any) -> Iterator[ScoreMixture]:
         """The scores of rows [N, D] under each draw."""
         raise NotImplementedError
 
@@ -60,7 +62,7 @@ class ScorePrediction:
         """
         rows = self.checked(X)
         if self.model.classes is None:
-            use = "predict(X)" if self.model.loss.target == "real" else "assign(X)"
+            use = "predict(X)" if self.model.loss.target == "real" else self.instead
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use {use}.")
         mean = self._mean(rows)
         return like(mean if self.averages_probabilities else self.model.loss.probabilities(mean), X)
@@ -70,20 +72,20 @@ class ScorePrediction:
         """Whether probabilities of labels are averaged over components and draws, not scores."""
         return bool(self.model.loss.is_likelihood and self.model.loss.target == "sign")
 
-    def _decision(self, X: Tensor) -> Tensor:
+    def _decision(self, X: Any) -> Tensor:
         if self.model.classes is None and self.model.loss.target == "sign":
-            raise ValueError(f"{type(self.model).__name__} has no labels to predict; use assign(X).")
+            raise ValueError(f"{type(self.model).__name__} has no labels to predict; use {self.instead}.")
         mean = self._mean(X)
         if not self.averages_probabilities:
             return mean.squeeze(1) if mean.shape[1] == 1 else mean
         log_odds = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
         return log_odds[:, 1] - log_odds[:, 0] if mean.shape[1] == 2 else log_odds
 
-    def _mean(self, X: Tensor) -> Tensor:
+    def _mean(self, X: Any) -> Tensor:
         """Posterior means [N, C or L] of the scores, or of the probabilities."""
         return torch.cat([self._mean_of_chunk(rows) for rows in chunks(X)])
 
-    def _mean_of_chunk(self, X: Tensor) -> Tensor:
+    def _mean_of_chunk(self, X: Any) -> Tensor:
         log_evidence, means = [], []
         for mixture in self.score_mixtures(X):
             log_evidence.append(mixture.log_weights.logsumexp(1))
@@ -103,7 +105,7 @@ class ScorePrediction:
         return probabilities
 
 
-def chunks(X: Tensor) -> Iterator[Tensor]:
+def chunks(X: Any) -> Iterator[Any]:
     """X [N, D] in parts of some thousand rows."""
     yield from (X[start : start + _CHUNK] for start in range(0, max(1, len(X)), _CHUNK))
 

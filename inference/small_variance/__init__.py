@@ -1,11 +1,15 @@
 """The small-variance limit: DP-means and its kin, fast point estimates by descent on an explicit objective."""
 
 from ...models.data import Data
+from ...models.latent_features import FeatureData
+from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
-from . import partition, sequence
+from . import features, partition, projections, sequence
 from .backend import SmallVariance
 
 __all__ = ["SmallVariance"]
 
 SmallVariance.register(Data, partition)
 SmallVariance.register(Sequences, sequence)
+SmallVariance.register(FeatureData, features)
+SmallVariance.register(TaskData, projections)

@@ -13,7 +13,7 @@ from ..protocol import KernelData, Model
 
 @dataclass(eq=False)
 class SmallVariance(Backend):
-    """Point estimates in the limit of vanishing variances: one partition, its centres and its classifiers.
+    """Point estimates in the limit of vanishing variances: one partition or feature matrix, and its classifiers.
 
         L = penalty K + sum_k |eta_k|^2 / (2 nu^2)
             + sum_n [scale D(x_n, mu_{z_n}) - log phi(y_n | eta_{z_n} . a_n)]
@@ -21,6 +21,9 @@ class SmallVariance(Backend):
     is lowered in every step (Wang & Zhu 2014, equation (35); without classifiers it is DP-means). The Bregman
     divergence D is that of the likelihood, in units of its prior's expected covariance for a Gaussian. States of its
     kernels have `objective` [] and `converged`.
+
+    Of latent features K is the number, and a row has the sum of the loadings of its own in place of one centre:
+    BP-means (Broderick, Kulis & Jordan 2013) with a margin. What is said of components below then holds of features.
 
     Parameters
     ----------
@@ -44,7 +47,7 @@ class SmallVariance(Backend):
 
     References
     ----------
-    Kulis & Jordan (2012); Wang & Zhu (2014).
+    Kulis & Jordan (2012); Broderick, Kulis & Jordan (2013); Wang & Zhu (2014).
 
     Examples
     --------

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...models.losses import CrammerSinger
 from ...models.scores import own_scores
-from ..duals import ascend, joint_hinge
+from ..duals import joint_hinge, solve
 from ..ridge import segments, weighted_ridge
 from .assignment import component_sums
 from .problem import Problem
@@ -116,13 +116,20 @@ def _dual_step(
         own = order[first:last]
         own = own[labelled[own]]
         points, scale = data.rows(own), problem.model.weight_scale
-        weights, duals[own] = ascend(
-            points.features, points.targets, duals[own], loss, scale, row_weights=points.weights
+        weights, duals[own], *_ = solve(
+            points.features,
+            points.targets,
+            loss,
+            scale,
+            row_weights=points.weights,
+            start=duals[own],
+            max_passes=_NUM_PASSES,
         )
         columns.append(weights)
     return torch.stack(columns), duals
 
 
 _HALVINGS = 10
+_NUM_PASSES = 25  # of the dual, in one step
 _WIDTHS = (0.3, 0.1, 0.03, 0.0)
 _NEGLIGIBLE = 1e-5

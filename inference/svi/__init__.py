@@ -1,11 +1,17 @@
 """Variational inference: coordinate ascent on the evidence bound, or stochastic natural gradients on minibatches."""
 
 from ...models.data import Data
+from ...models.latent_features import FeatureData
+from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
-from . import partition, sequence
+from ...models.topics import TopicData
+from . import averaging, features, projections, sequence, topics
 from .backend import SVI
 
 __all__ = ["SVI"]
 
-SVI.register(Data, partition.STEPS)
+SVI.register(Data, averaging.STEPS)
 SVI.register(Sequences, sequence.STEPS)
+SVI.register(TopicData, topics)
+SVI.register(TaskData, projections)
+SVI.register(FeatureData, features)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch.utils.data import DataLoader
 
-from ...models.domains import Count, Natural, NonNegative, Number, Seed
+from ...models.domains import Count, Natural, NonNegative, Number, OneOf, Seed
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
 from ..protocol import KernelData, Model
@@ -33,6 +33,12 @@ class SVI(Backend):
     delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
         (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]
     num_full_steps : sweeps over all points that finish a stochastic fit of a tensor (a DataLoader gets none)
+    rule : "gibbs": the expected loss, so that hyperplanes are learnt with their uncertainty. "averaging", for
+        InfiniteSVM and any convex loss with a conjugate, `CrammerSinger` too: the loss of the expected score, as first
+        published. Its hyperplanes are those of an SVM, a mean without a spread; the ELBO is then minus the objective
+        of Zhu, Chen & Xing, which is no bound of the evidence, and `posterior.samples["duality_gap"]` says how far, as
+        a fraction, the classifiers are from the optimum for their responsibilities. Duals are solved to ten times the
+        tolerance. All points at once: no batch_size, no DataLoader
     seed, progress : of the random stream; whether to show a bar (None: on a terminal)
 
     X may also be a torch DataLoader of batches (X [n, D], y [n]) or (X [n, D],); for the models of sequences of
@@ -42,8 +48,8 @@ class SVI(Backend):
 
     References
     ----------
-    Blei & Jordan (2006); Hoffman et al. (2013); math/dp-mixtures, section 6; math/discriminative-clustering,
-    sections 6 and 12.
+    Blei & Jordan (2006); Hoffman et al. (2013); Zhu, Chen & Xing (2011, 2014); math/dp-mixtures, section 6;
+    math/regbayes; math/discriminative-clustering, sections 6 and 12.
     """
 
     num_steps: Count = 200
@@ -53,6 +59,7 @@ class SVI(Backend):
     delay: NonNegative = 1.0
     forgetting: Annotated[float, Number(above=0.5, most=1.0)] = 0.7
     num_full_steps: Natural = 10
+    rule: Annotated[str, OneOf("gibbs", "averaging")] = "gibbs"
     seed: Seed = 0
     progress: bool | None = None
 

@@ -104,6 +104,29 @@ def require(model: Any) -> None:
         model.loss.expect(*torch.zeros(3, 1))  # says what serves
 
 
+def require_averaging(backend: Any, model: Any, known: bool) -> None:
+    """Raise NotImplementedError, which says what is missing, unless a fit may follow the averaging rule.
+
+    `known` : whether the structure of the model has it; it needs hyperplanes that see their own components alone.
+    """
+    family_of(model)
+    if not known or model.repels or "loss" not in model.get_params(deep=False):
+        raise NotImplementedError(
+            f'{type(model).__name__} has no rule="averaging", which InfiniteSVM has: take rule="gibbs".'
+        )
+    if not model.loss.has_conjugate:
+        other = "EpsilonInsensitive()" if model.loss.target == "real" else "Hinge()"
+        raise NotImplementedError(
+            f'{type(model.loss).__name__} has no convex conjugate (`conjugate`), which rule="averaging" needs: take '
+            f'rule="gibbs", or another loss such as {other}.'
+        )
+    if backend.batch_size is not None:
+        raise NotImplementedError(f'rule="averaging" with batch_size={backend.batch_size}: it {ALL_AT_ONCE}')
+
+
+ALL_AT_ONCE = 'sees all points at once: pass tensors and batch_size=None, or take rule="gibbs".'
+
+
 def prior_classifiers(model: Any, data: Data) -> dict[str, Any]:
     """Fields of a `Variational` with hyperplanes at their prior: `mean` [T, P, C] and what belongs to it."""
     T, (M, C), P = model.truncation, data.targets.shape, data.features.shape[1]
@@ -111,7 +134,7 @@ def prior_classifiers(model: Any, data: Data) -> dict[str, Any]:
     identity = torch.eye(P, dtype=like.dtype, device=like.device)
     return {
         "mean": like.new_zeros(T, P, C),
-        "precision_tril": identity.repeat(T, C, 1, 1) / model.weight_scale,
+        "precision_tril": (identity / model.weight_scale).expand(T, C, P, P),
         "precision": like.new_zeros(M, T, C),
         "shift": like.new_zeros(M, T, C),
     }

@@ -7,8 +7,9 @@ minibatch (Hoffman et al. 2013).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -33,8 +34,15 @@ from .partition_factors import (
 from .steps import Minibatch, Steps
 from .stream import stream_points
 
+P = TypeVar("P", bound=VariationalPartition)
+
 
 def init(model: Mixture, data: Data, generator: torch.Generator) -> VariationalPartition:
+    """`seeded`, with the pseudo-observations there."""
+    return observe(seeded(model, data, generator), data, model)
+
+
+def seeded(model: Mixture, data: Data, generator: torch.Generator) -> VariationalPartition:
     """Responsibilities from seeds that are far apart, largest component first; classifiers at their prior."""
     family, q = family_of(model), model.prior.initial(data.features)
     seeds = data.X[far_apart(family, data.X, model.truncation, generator, data.weights)]
@@ -51,7 +59,7 @@ def init(model: Mixture, data: Data, generator: torch.Generator) -> VariationalP
         **prior_classifiers(model, data),
     )
     state = state.permuted(state.sizes.argsort(descending=True))
-    return observe(update_components(update_sticks(state, model), data, model), data, model)
+    return update_components(update_sticks(state, model), data, model)
 
 
 # -- full batch: coordinate ascent -------------------------------------------------------------------------------------
@@ -82,11 +90,8 @@ def merge(state: VariationalPartition, data: Data, model: Mixture) -> Variationa
     Coordinate ascent hardly ever empties a component that has points, so it would keep all that it started from
     (Bryant & Sudderth 2012; Hughes & Sudderth 2013).
     """
-    for kept, absorbed in pairs(state, model):
-        r = state.responsibilities.clone()
-        r[:, kept] += r[:, absorbed]
-        r[:, absorbed] = 0
-        merged = observe(replace(state, responsibilities=r), data, model)
+    for union in unions(state, model):
+        merged = observe(union, data, model)
         for _ in range(MERGE_ROUNDS):
             merged = ascend(merged, data, model)
         if merged.bound > state.bound:
@@ -94,7 +99,16 @@ def merge(state: VariationalPartition, data: Data, model: Mixture) -> Variationa
     return replace(state, may_merge=False)
 
 
-def reorder(state: VariationalPartition, model: Mixture) -> VariationalPartition:
+def unions(state: P, model: Mixture) -> Iterator[P]:
+    """The most promising pairs of components, the points of the second with the first."""
+    for kept, absorbed in pairs(state, model):
+        r = state.responsibilities.clone()
+        r[:, kept] += r[:, absorbed]
+        r[:, absorbed] = 0
+        yield replace(state, responsibilities=r)
+
+
+def reorder(state: P, model: Mixture) -> P:
     """Components in their best order, if that raises the bound.
 
     Its terms of the sticks, at their best q(v), are log p(z) of the expected counts with E a and E b of q(h), and a

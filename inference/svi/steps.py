@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from ..engine import Draw, Kernel
 from ..truncation import warn_if_full
 from .backend import SVI
-from .factors import require
+from .factors import ALL_AT_ONCE, require, require_averaging
 from .stream import Stream
 
 NUM_FIRST = 5_000  # rows from which a stochastic fit starts
@@ -48,13 +48,24 @@ class Steps:
     minibatch: Callable[..., Minibatch[Any]]  # (data, size, generator) -> what a stochastic step sees
     stochastic_sweep: Callable[..., Any]  # (state, minibatch, model, rho) -> state
     read: Callable[..., tuple[Any, Stream[Any]]]  # (loader, model, number of rows) -> resolved model, stream
+    rows: str = "responsibilities"  # field of the state that `complete` fills
+    warn: Callable[[list[Draw], Any], None] = warn_if_full  # of a truncation that binds
+    averaging: Callable[[SVI], Steps] | None = None  # those of the averaging rule, where there are any
 
     def check(self, backend: SVI, model: Any) -> None:
-        """Raise NotImplementedError unless the loss has expectations and the family is conjugate."""
-        require(model)
+        """Raise NotImplementedError unless the loss has what the rule needs, and the family is conjugate."""
+        if backend.rule == "averaging":
+            require_averaging(backend, model, self.averaging is not None)
+        else:
+            require(model)
 
     def kernel(self, backend: SVI, model: Any) -> Kernel:
         """Coordinate ascent, or stochastic steps on minibatches, with the options of the backend bound."""
+        if backend.rule == "averaging" and self.averaging is not None:
+            return self.averaging(backend)._kernel(backend)
+        return self._kernel(backend)
+
+    def _kernel(self, backend: SVI) -> Kernel:
         return Kernel(
             state=self.state,
             init=partial(self._init, backend=backend),
@@ -62,14 +73,16 @@ class Steps:
             value=lambda state, data, model: state.bound,
             draw=self.draw,
             finish=self._finish,
-            warn=warn_if_full,
+            warn=self.warn,
         )
 
     def stream(self, backend: SVI, model: Any, loader: DataLoader[Any]) -> tuple[Kernel, Any, Stream[Any]]:
         """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
+        if backend.rule == "averaging" and self.averaging is not None:
+            raise NotImplementedError(f'rule="averaging" {ALL_AT_ONCE}')
         model, stream = self.read(loader, model, NUM_FIRST)
         kernel = replace(
-            self.kernel(backend, model),
+            self._kernel(backend),
             init=partial(self._init_stream, backend=backend),
             sweep=partial(self._sweep_stream, backend=backend),
             finish=self._finish_stream,
@@ -109,8 +122,8 @@ class Steps:
         return self._stochastic_sweep(state, batch, data.num_data, model, step, backend)
 
     def _finish_stream(self, state: Any, data: Stream[Any], model: Any) -> Any:
-        parts = [self.complete(state, batch, model).responsibilities for batch in data.once()]
-        return replace(state, responsibilities=torch.cat(parts))
+        parts = [getattr(self.complete(state, batch, model), self.rows) for batch in data.once()]
+        return replace(state, **{self.rows: torch.cat(parts)})
 
     # -- both ----------------------------------------------------------------------------------------------------------
 

@@ -2,19 +2,27 @@
 
 from .base import Likelihood, Parameters
 from .bernoulli import BernoulliBeta
+from .blocks import Blocks
 from .diagonal_gaussian import DiagonalGaussian
 from .exponential_family import ExponentialFamily
 from .full_gaussian import FullGaussian
+from .linear import LinearLikelihood
+from .linear_bernoulli import LinearBernoulli
+from .linear_gaussian import LinearGaussian
 from .multinomial import MultinomialDirichlet
 from .poisson import PoissonGamma
 from .spherical_gaussian import SphericalGaussian
 
 __all__ = [
     "BernoulliBeta",
+    "Blocks",
     "DiagonalGaussian",
     "ExponentialFamily",
     "FullGaussian",
     "Likelihood",
+    "LinearBernoulli",
+    "LinearGaussian",
+    "LinearLikelihood",
     "MultinomialDirichlet",
     "Parameters",
     "PoissonGamma",

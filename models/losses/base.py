@@ -3,7 +3,8 @@
 `log_factor` alone makes a loss. Where it has a closed form as well, a backend turns the factor into a Gaussian
 pseudo-observation exp(-precision f^2 / 2 + shift f) of the score f: Gibbs draws the scale-mixture variable (`augment`;
 without it, it moves the weights by elliptical slice steps), SVI takes its expectation (`expect`; without it there is no
-SVI), and the small-variance limit sets it to its limit (`majorize`, which has a numerical default).
+SVI), and the small-variance limit sets it to its limit (`majorize`, which has a numerical default). A convex cost has
+its conjugate as well (`conjugate`), by which duals are solved.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..config import Config
+from .conjugates import Box
 from .tilted_normal import draw_interpolated, normal_rule
 
 
@@ -60,6 +62,11 @@ class Loss(Config, ABC):
         """SVI has a closed bound: `expect` and `expected_log_factor`."""
         return type(self).expect is not Loss.expect
 
+    @property
+    def has_conjugate(self) -> bool:
+        """The cost -log phi is convex in the score and its conjugate known: `conjugate`, `best_tilt`, `feasible`."""
+        return type(self).conjugate is not Loss.conjugate or type(self).box is not Loss.box
+
     # -- one reading for each backend; all but the last are optional ---------------------------------------------
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
@@ -102,10 +109,46 @@ class Loss(Config, ABC):
     @property
     def _no_expectation(self) -> str:
         other = "EpsilonInsensitive()" if self.target == "real" else "OneVsRest(Hinge())"
+        averaging = ', or SVI(rule="averaging")' if self.has_conjugate else ""
         return (
             f"{type(self).__name__} has no closed expectation (`expect`, `expected_log_factor`), which SVI needs: take "
-            f"another loss such as {other}, or Gibbs, SmallVariance, NUTS or Autoguide, which need log_factor alone."
+            f"another loss such as {other}{averaging}, or Gibbs, SmallVariance, NUTS or Autoguide, which need "
+            "log_factor alone."
         )
+
+    # -- the conjugate of the cost g(f) = -log phi(y | f); optional --------------------------------------------------
+
+    def conjugate(self, tilt: Tensor, y: Tensor) -> Tensor:
+        """Duals: g*(-t) = max_f [-t . f - g(f)] at tilts t [..., C], +inf outside its domain.
+
+        [..., C], or [..., 1] where the classes meet. By Fenchel and Young g(f) + g*(-t) + t . f >= 0, with equality
+        at t = -g'(f): the tilt exp(t . f) is what the margin adds to a posterior (math/regbayes, section 2).
+        """
+        return self._box(y).value(tilt)
+
+    def best_tilt(self, score: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Duals: the tilt [..., C] that minimizes g*(-t) + t . score + variance |t|^2 / 2, variance >= 0 [..., 1].
+
+        It is that of a point alone, whose scores are `score` without it and score + variance t with it.
+        """
+        return self._box(y).best(score, variance)
+
+    def feasible(self, tilt: Tensor, y: Tensor) -> Tensor:
+        """Duals: a tilt [..., C] in the domain of the conjugate, the same one if it is there."""
+        return self._box(y).clamp(tilt)
+
+    def box(self, y: Tensor) -> Box | None:
+        """The whole conjugate of a cost of one score that is made of lines and one parabola; None of any other."""
+        return None
+
+    def _box(self, y: Tensor) -> Box:
+        box = self.box(y)
+        if box is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no convex conjugate (`conjugate`), which duals need: take "
+                f"{'EpsilonInsensitive()' if self.target == 'real' else 'Hinge()'}, or a backend that solves none."
+            )
+        return box
 
     # -- one point alone: numerical, override where there is a closed form ---------------------------------------
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..distributions.sampling import uniforms
 from ..domains import NonNegative, Positive
 from .base import Loss, PseudoObservation
+from .conjugates import Box
 from .hinge import draw_inverse_omega, hinge_optimum
 from .tilted_normal import log_linear_tail, log_normal_tail, log_survival_ratio, log_uniform, normal_excess, positive
 
@@ -71,6 +72,11 @@ class EpsilonInsensitive(Loss):
         variance, y = torch.broadcast_tensors(variance, y)
         score, cost = hinge_optimum(self.strength, torch.relu(y.abs() - self.epsilon), variance)
         return y.sign() * score, cost
+
+    def box(self, y: Tensor) -> Box:
+        """g*(-t) = eps |t| - y t for |t| <= 2 c."""
+        bound = torch.full_like(y, 2 * self.strength)
+        return Box(y, -bound, bound, tube=self.epsilon)
 
     def _slacks(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return y - score - self.epsilon, score - y - self.epsilon

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..distributions.inverse_gaussian import inverse_gaussian
 from ..domains import Positive
 from .base import Loss, PseudoObservation
+from .conjugates import Box
 from .tilted_normal import draw_hinge, log_hinge_integral
 
 
@@ -57,6 +58,11 @@ class Hinge(Loss):
         variance, y = torch.broadcast_tensors(variance, y)
         score, cost = hinge_optimum(self.strength, torch.full_like(variance, self.margin), variance)
         return y * score, cost
+
+    def box(self, y: Tensor) -> Box:
+        """g*(-t) = -l y t for 0 <= y t <= 2 c."""
+        bound = 2 * self.strength * y
+        return Box(self.margin * y, bound.clamp(max=0.0), bound.clamp(min=0.0))
 
     def _width(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """E slack, E slack^2 and its floored root, the mode of q(omega) in units of 1 / c."""

@@ -63,6 +63,28 @@ class Logistic(Loss):
         score = log_score.exp()
         return y * score, score * (score / variance) / 2 - logsigmoid(score)
 
+    def conjugate(self, tilt: Tensor, y: Tensor) -> Tensor:
+        """a log a + (1 - a) log(1 - a) for 0 <= a <= 1, a = y t."""
+        share = y * tilt
+        return -torch.special.entr(share) - torch.special.entr(1 - share)
+
+    def best_tilt(self, score: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """y sigma(-m) at the root of m = y score + variance sigma(-m): Newton, monotone on either side of 0.
+
+        It goes by about 1 a step where the sigmoid is exponential, up to the log of the variance, and then doubles the
+        digits.
+        """
+        start, score = torch.zeros_like(score * y + variance), y * score
+        rises = score + variance / 2 > 0
+        m = torch.where(rises, torch.maximum(score, start), torch.minimum(score + variance, start))
+        for _ in range(8 + int(variance.amax().log1p()) if m.numel() else 0):
+            rest = torch.sigmoid(-m)
+            m = m - (m - score - variance * rest) / (1 + variance * rest * torch.sigmoid(m))
+        return y * torch.sigmoid(-m)
+
+    def feasible(self, tilt: Tensor, y: Tensor) -> Tensor:
+        return y * (y * tilt).clamp(0.0, 1.0)
+
     def moderated(self, score_mean: Tensor, score_var: Tensor) -> Tensor:
         """E sigmoid(f) is about sigmoid(E f / sqrt(1 + pi var f / 8)) (MacKay 1992)."""
         return score_mean / (1 + math.pi / 8 * score_var).sqrt()

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..distributions.sampling import uniforms
 from ..domains import Positive
 from .base import Loss, PseudoObservation
+from .conjugates import balanced, crammer_singer_tilt
 from .hinge import Hinge
 from .tilted_normal import draw_hinge, draw_interpolated, log_hinge_integral, log_uniform, normal_excess, normal_rule
 from .wrapped import WrappedLoss
@@ -91,6 +92,21 @@ class CrammerSinger(Loss):
         own = variance * a
         score = torch.where(y > 0, own, -own / (num_classes - 1))
         return score, 2 * self.strength * torch.relu(self.margin - own * share) + own * a * share / 2
+
+    def conjugate(self, tilt: Tensor, y: Tensor) -> Tensor:
+        """-l t_y for t = w 1[m = y] - tau with tau >= 0 and sum tau = w = 2 c, up to rounding of the sum."""
+        own = torch.where(y > 0, tilt, 0.0).sum(-1, keepdim=True)
+        rounding = 1e2 * torch.finfo(tilt.dtype).eps
+        inside = (tilt <= torch.where(y > 0, torch.inf, 0.0)).all(-1, keepdim=True)
+        inside &= own <= 2 * self.strength * (1 + rounding)
+        inside &= tilt.sum(-1, keepdim=True).abs() <= rounding * own
+        return torch.where(inside, -self.margin * own, torch.inf)
+
+    def best_tilt(self, score: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        return crammer_singer_tilt(score, variance, y, self.strength, self.margin)
+
+    def feasible(self, tilt: Tensor, y: Tensor) -> Tensor:
+        return balanced(tilt, y, 2 * self.strength)
 
     def _with_cost(self, score: Tensor, y: Tensor) -> Tensor:
         """l 1[m != y] + f_m."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..domains import Positive
 from .base import Loss, PseudoObservation
+from .conjugates import Box
 from .tilted_normal import log_normal_tail, positive
 
 
@@ -44,3 +45,8 @@ class SquaredHinge(Loss):
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         gain = 4 * self.strength * variance * y.square()
         return y * self.margin * gain / (1 + gain), 2 * self.strength * self.margin**2 / (1 + gain)
+
+    def box(self, y: Tensor) -> Box:
+        """g*(-t) = t^2 / (8 c) - l y t for y t >= 0."""
+        bound = torch.inf * y
+        return Box(self.margin * y, bound.clamp(max=0.0), bound.clamp(min=0.0), curvature=1 / (4 * self.strength))

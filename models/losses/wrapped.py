@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..distributions.sampling import normals
 from .base import Loss, PseudoObservation
+from .conjugates import Box
 from .hinge import Hinge
 
 
@@ -26,7 +27,8 @@ class WrappedLoss(Loss):
 
 _HANDED_ON = (
     "is_likelihood target meets binary is_augmented has_expectation augment expect expected_log_factor majorize "
-    "log_marginal draw_score one_point probabilities moderated blocks reference"
+    "log_marginal draw_score one_point probabilities moderated blocks reference "
+    "has_conjugate conjugate best_tilt feasible box"
 )
 for _name in _HANDED_ON.split():
     setattr(WrappedLoss, _name, property(attrgetter(f"loss.{_name}")))
@@ -73,6 +75,27 @@ class Masked(WrappedLoss):
 
     def reference(self, scores: Tensor, y: Tensor, columns: slice) -> Tensor | float:
         return self.loss.reference(scores, self._known(y)[1], columns)
+
+    def conjugate(self, tilt: Tensor, y: Tensor) -> Tensor:
+        """Where the target is missing, 0 at tilt 0 and +inf elsewhere."""
+        known, legal = self._known(y)
+        other = (tilt != 0).any(-1, keepdim=True) if self.meets else tilt != 0
+        missing = torch.where(other, torch.inf, torch.zeros((), dtype=tilt.dtype, device=tilt.device))
+        return torch.where(known, self.loss.conjugate(tilt, legal), missing)
+
+    def best_tilt(self, score: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        return self._read(y, partial(self.loss.best_tilt, score, variance))
+
+    def feasible(self, tilt: Tensor, y: Tensor) -> Tensor:
+        return self._read(y, partial(self.loss.feasible, tilt))
+
+    def box(self, y: Tensor) -> Box | None:
+        known, legal = self._known(y)
+        box = self.loss.box(legal)
+        if box is None:
+            return None
+        linear, lower, upper = (torch.where(known, part, 0.0) for part in box[:3])
+        return Box(linear, lower, upper, box.curvature, box.tube)
 
     def _known(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Which targets are known, [..., C] or [..., 1], and y with legal targets in place of the others."""

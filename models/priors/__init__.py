@@ -1,14 +1,23 @@
 """Priors over latent structure, one file each; `base` states the interface of those over partitions."""
 
 from .base import Hyper, PartitionPrior, StickExpectations
+from .beta_bernoulli import BetaBernoulli
 from .dirichlet_process import DirichletProcess
+from .features import FeatureFactors, FeaturePrior
 from .hierarchical_dirichlet_process import HierarchicalDirichletProcess
+from .indian_buffet_process import IndianBuffetProcess
 from .pitman_yor import PitmanYor
+from .topics import DirichletTopics
 
 __all__ = [
+    "BetaBernoulli",
     "DirichletProcess",
+    "DirichletTopics",
+    "FeatureFactors",
+    "FeaturePrior",
     "HierarchicalDirichletProcess",
     "Hyper",
+    "IndianBuffetProcess",
     "PartitionPrior",
     "PitmanYor",
     "StickExpectations",

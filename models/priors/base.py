@@ -13,22 +13,18 @@ slice scan. Everything else follows, and is overridden where there is a closed f
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from abc import abstractmethod
+from typing import NamedTuple
 
-import pyro
-import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, biject_to
+from torch.distributions import Distribution
 
-from ..config import Config
 from ..distributions.sampling import draw
-from .slice_step import slice_step
+from .hyper import Hyper as Hyper
+from .hyper import HyperPrior
+from .hyper import gamma_law as gamma_law
 from .sticks import log_beta, log_labelled_prior
-
-Hyper = dict[str, Tensor]
-"""Values of a prior's hyperparameters by name, each [] float64 in the state of a sampler."""
 
 
 class StickExpectations(NamedTuple):
@@ -41,14 +37,10 @@ class StickExpectations(NamedTuple):
     hyper: Hyper  # means
 
 
-class PartitionPrior(Config, ABC):
+class PartitionPrior(HyperPrior):
     """A prior over partitions of exchangeable points, of Gibbs type: weights depend on sizes and on (N, K) alone."""
 
     # -- what a prior defines --------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        """The law of each hyperparameter, None where it is fixed; tensors take dtype and device of `like` [...]."""
 
     @abstractmethod
     def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
@@ -87,31 +79,13 @@ class PartitionPrior(Config, ABC):
 
     # -- what follows: hyperparameters -----------------------------------------------------------------------------
 
-    def start(self, like: Tensor) -> Hyper:
-        """The values given to the constructor, on the device of `like` [...]."""
-        return {name: like.new_tensor(float(getattr(self, name)), dtype=torch.float64) for name in self._laws(like)}
-
-    def sample(self, like: Tensor) -> Hyper:
-        """Sites of the Pyro program in the dtype of `like` [...]: one for each hyperparameter with a law."""
-        laws = self.hyperpriors(like)
-        return {
-            name: like.new_tensor(float(getattr(self, name))) if law is None else pyro.sample(name, law)
-            for name, law in laws.items()
-        }
-
-    def log_density(self, h: Hyper) -> Tensor:
-        """log prior density [] of the hyperparameters that have a law."""
-        values = next(iter(h.values()))
-        terms = [law.log_prob(h[name]) for name, law in self._laws(values).items() if law is not None]
-        return torch.stack(terms).sum() if terms else values.new_zeros(())
-
     def draw(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
         """New hyperparameters given a partition with block sizes `counts` [K]: slice steps on the EPPF."""
-        return self._slide(h, lambda at: self.log_partition(counts, at), generator)
+        return self.slide(h, lambda at: self.log_partition(counts, at), generator)
 
     def draw_truncated(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
         """The same given labelled counts [T] of the truncated model, sticks integrated out."""
-        return self._slide(h, lambda at: log_labelled_prior(counts, *self.sticks(at, len(counts))), generator)
+        return self.slide(h, lambda at: log_labelled_prior(counts, *self.sticks(at, len(counts))), generator)
 
     def log_expected_weights(self, counts: Tensor, h: Hyper) -> Tensor:
         """log E[pi_k | z] [K + 1] of the infinite model from block sizes [K]; last: all blocks not yet seen."""
@@ -119,32 +93,11 @@ class PartitionPrior(Config, ABC):
         log_sizes, log_new = self.urn(h, total, K)
         return torch.cat([log_sizes[counts.long()], log_new[K : K + 1]]).log_softmax(0)
 
-    def _laws(self, like: Tensor) -> dict[str, Distribution | None]:
-        return self.hyperpriors(like.new_zeros((), dtype=torch.float64))
-
-    def _slide(self, h: Hyper, log_likelihood: Any, generator: torch.Generator) -> Hyper:
-        """A univariate slice step for each hyperparameter with a law, on the real line."""
-        for name, law in self._laws(next(iter(h.values()))).items():
-            if law is None:
-                continue
-            transform, others = biject_to(law.support), h
-
-            # the laws are independent: that of the others stays as it is
-            def log_target(
-                u: Tensor, name: str = name, law: Any = law, transform: Any = transform, others: Hyper = others
-            ) -> Tensor:
-                value = transform(u)
-                log_prior = law.log_prob(value) + transform.log_abs_det_jacobian(u, value)
-                return log_likelihood(others | {name: value}) + log_prior
-
-            h = others | {name: transform(slice_step(log_target, transform.inv(h[name]), generator))}
-        return h
-
     # -- what follows: q(h) of SVI on a grid of prior quantiles, one point where nothing is free -------------------
 
     def initial(self, like: Tensor) -> Tensor:
         """q(h) to start from, here [H + 1, G]: grid values of the H hyperparameters, and their probabilities."""
-        laws, start = self._laws(like), self.start(like)
+        laws, start = self.laws(like), self.start(like)
         axes = [start[name].reshape(1) if law is None else _quantiles(law) for name, law in laws.items()]
         values = torch.cartesian_prod(*axes).view(-1, len(axes)).T
         return torch.cat([values, values.new_full((1, values.shape[1]), 1 / values.shape[1])])
@@ -160,18 +113,13 @@ class PartitionPrior(Config, ABC):
         a, b = self._grid_sticks(q, truncation)
         probabilities = q[-1]
         kl = math.log(q.shape[1]) - torch.special.entr(probabilities).sum()
-        means = dict(zip(self._laws(q), q[:-1] @ probabilities, strict=True))
+        means = dict(zip(self.laws(q), q[:-1] @ probabilities, strict=True))
         log_normalizer = probabilities @ log_beta(a, b).sum(1)
         return StickExpectations(probabilities @ a, probabilities @ b, log_normalizer, kl, means)
 
     def _grid_sticks(self, q: Tensor, truncation: int) -> tuple[Tensor, Tensor]:
         """Beta parameters [G, T - 1]."""
-        return self.sticks(dict(zip(self._laws(q), q[:-1].unsqueeze(-1), strict=True)), truncation)
-
-
-def gamma_law(prior: tuple[float, float] | None, like: Tensor) -> dist.Gamma | None:
-    """Gamma(shape, rate) in the dtype of `like` [...]; None without a prior."""
-    return None if prior is None else dist.Gamma(*(like.new_tensor(float(value)) for value in prior))
+        return self.sticks(dict(zip(self.laws(q), q[:-1].unsqueeze(-1), strict=True)), truncation)
 
 
 def _quantiles(law: Distribution) -> Tensor:

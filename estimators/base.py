@@ -1,0 +1,155 @@
+"""What the estimators over a model and a backend share: the two parts, and data checked as scikit-learn does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, TransformerTags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+
+from ..inference import Backend, FeaturePosterior, PartitionPosterior, TopicPosterior
+from ..inference.weights import weighs
+from ..models import FeatureData, Model, TaskData, TopicData
+from ..models.arrays import as_weights
+from .parts import copy_of, require_posterior
+from .rows import sort_rows
+
+
+def _transforms(estimator: PosteriorEstimator) -> bool:
+    """Whether fits of the model have latent features or topics of rows."""
+    return any(map(estimator.is_of, (FeatureData, TopicData, TaskData)))
+
+
+class PosteriorEstimator(BaseEstimator):
+    """An estimator with the two parts `model` and `inference`; `fit` leaves `posterior_`.
+
+    With a model of latent features X may have NaN, entries that are missing, unless a feature map needs them; with a
+    topic model it holds counts, which may be sparse.
+    """
+
+    posterior_: Any
+    posteriors: tuple[type[Any], ...] = (PartitionPosterior, FeaturePosterior, TopicPosterior)
+    accepted = "a model of partitions, latent features or topics"
+    default_data: type[Any] | None = None  # what a model of None has, if it is looked at before a fit
+
+    def __init__(self, model: Model | None = None, inference: Backend | None = None) -> None:
+        self.model = model
+        self.inference = inference
+
+    def defaults(self) -> tuple[Any, Backend]:
+        """What None stands for."""
+        raise NotImplementedError
+
+    def require_targets(self, model: Any) -> None:
+        """Raise ValueError unless the targets of the model are those of the estimator."""
+        raise NotImplementedError
+
+    def parts(self) -> tuple[Any, Backend]:
+        """Copies of the model and the backend; ValueError unless both are objects of the right kind."""
+        default_model, default_inference = self.defaults()
+        model = copy_of("model", self.model, default_model)
+        name, such = type(self).__name__, f"{self.accepted} such as {type(default_model).__name__}()"
+        require_posterior(model, self.posteriors, name, such, "SequenceClusterer for IHMM and DIH")
+        self.require_targets(model)
+        return model, copy_of("inference", self.inference, default_inference)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._takes_nan
+        if self.is_of(TopicData):
+            tags.input_tags.positive_only = tags.input_tags.sparse = True  # there is no tag of whole numbers
+        if hasattr(self, "transform"):
+            tags.transformer_tags = TransformerTags()
+        return tags
+
+    def is_of(self, data_type: type[Any]) -> bool:
+        """Whether the model has kernels with data of this kind."""
+        kind = getattr(self.model, "data_type", self.default_data)
+        return isinstance(kind, type) and issubclass(kind, data_type)
+
+    @property
+    def _takes_nan(self) -> bool:
+        return self.is_of(FeatureData) and getattr(self.model, "feature_map", None) is None
+
+    # -- fits ------------------------------------------------------------------------------------------------------
+
+    def fit_posterior(
+        self, parts: tuple[Any, Backend], X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
+    ) -> None:
+        """Fit to rows in an order of their own, and put what the posterior says of rows back in that of X [N, D]."""
+        model, inference = parts
+        rows = sort_rows(X, y, weights, merge=weighs(inference, model))
+        options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
+        posterior = inference.fit(model, rows.X, rows.y, **options)
+        self.posterior_ = posterior.over_rows(torch.from_numpy(rows.place))
+
+    fit: Callable[..., Self]  # each estimator says to what
+
+    def row_weights(self, sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64] | None:
+        """Weights [N] of at least 0; None: all 1."""
+        if sample_weight is None:
+            return None
+        found: NDArray[np.float64] = as_weights(sample_weight, torch.empty(X.shape[0], 0)).numpy()
+        return found
+
+    def fit_data(self, X: ArrayLike, **checks: Any) -> Any:
+        """The rows [N, D] to fit, with y if there is one."""
+        found = validate_data(self, X, ensure_min_samples=2, **self._checks(), **checks)
+        self._require_counts(found[0] if isinstance(found, tuple) else found)
+        return found
+
+    def new_data(self, X: ArrayLike) -> Any:
+        """New rows [N, D] for a fitted estimator."""
+        check_is_fitted(self)
+        # torch shares memory with the array, which it needs to be writable
+        rows = validate_data(self, X, force_writeable=True, reset=False, **self._checks())
+        self._require_counts(rows)
+        return rows
+
+    def _require_counts(self, X: Any) -> None:
+        if self.is_of(TopicData):  # the model says it as well, in other words
+            check_non_negative(X, type(self).__name__)
+
+    def _checks(self) -> dict[str, Any]:
+        finite = "allow-nan" if self._takes_nan else True
+        sparse = "csr" if self.is_of(TopicData) else False
+        return {"dtype": _FLOATS, "ensure_all_finite": finite, "accept_sparse": sparse}
+
+    # -- what it found ---------------------------------------------------------------------------------------------
+
+    @property
+    def n_components_(self) -> int:
+        """Number of occupied components, of latent features that some row has, or of topics."""
+        check_is_fitted(self)
+        names = ("num_components", "num_latent_features", "num_topics")
+        return next(int(getattr(self.posterior_, name)) for name in names if hasattr(self.posterior_, name))
+
+    @available_if(_transforms)
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Latent features (probabilities, or bits of small variance), expected topic proportions, or what the tasks'
+        projection makes of rows, [N, K]: from the rows alone, without targets, also for those of the fit."""
+        rows = self.new_data(X)
+        found: NDArray[Any] = self.posterior_.transform(rows)
+        return found
+
+    @available_if(_transforms)
+    def fit_transform(self, X: ArrayLike, y: ArrayLike, **options: Any) -> NDArray[Any]:
+        """`fit(X, y, ...)`, then `transform(X)`."""
+        found: NDArray[Any] = self.fit(X, y, **options).transform(X)
+        return found
+
+    @available_if(_transforms)
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Names [K] of the columns of `transform`: feature0, feature1, ... or topic0, topic1, ..."""
+        check_is_fitted(self)
+        name, samples = ("topic", "topics") if self.is_of(TopicData) else ("feature", "weights")
+        return np.array([f"{name}{k}" for k in range(self.posterior_.samples[samples].shape[1])], dtype=object)
+
+
+_FLOATS = [np.float64, np.float32]

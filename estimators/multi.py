@@ -1,0 +1,192 @@
+"""Estimators of many tasks that share what they learn: `MultiLabelClassifier` and `MultiTaskRegressor`."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils import Tags, check_array, check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+from ..inference import Backend, ProjectionPosterior, SmallVariance
+from ..models import EpsilonInsensitive, MultiTaskInfiniteLatentSVM, TaskData, by_task
+from .base import PosteriorEstimator
+from .parts import target_of
+from .rows import sort_rows
+
+
+class _TaskEstimator(PosteriorEstimator):
+    """What both share: one fit to targets [N, M] of M tasks, NaN where a row has none."""
+
+    posteriors = (ProjectionPosterior,)
+    accepted = "a model of many tasks"
+    default_data = TaskData
+
+    def fit_tasks(self, X: NDArray[Any], targets: NDArray[Any]) -> None:
+        """Fit to X [N, D] and targets [N, M], the rows in an order of their own."""
+        model, inference = self.parts()
+        rows = sort_rows(X, targets.astype(X.dtype), None, merge=False)
+        self.posterior_ = inference.fit(model, rows.X, rows.y)
+
+
+class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
+    """Sets of labels by classifiers that share a binary projection of X, each label a task.
+
+    y is a matrix [N, L] of 0 and 1; or a vector [N] of one label each, of any kind: a task for each of more than two
+    classes, of which the one with the highest score is predicted. Rows have no weights.
+
+    Parameters
+    ----------
+    model : a model of many tasks; None: `MultiTaskInfiniteLatentSVM()`
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+
+    Attributes
+    ----------
+    posterior_ : ProjectionPosterior of the fit
+    classes_ : sorted labels [L] of a vector y, or the numbers 0..L-1 of the columns of a matrix
+    n_components_ : number of features of the projection
+    n_features_in_ : width of X
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> X, Y = make_multilabel_classification(n_classes=3, random_state=0)
+    >>> MultiLabelClassifier().fit(X, Y).predict(X[:2]).shape
+    (2, 3)
+    """
+
+    classes_: NDArray[Any]
+
+    def defaults(self) -> tuple[Any, Backend]:
+        return MultiTaskInfiniteLatentSVM(), SmallVariance()
+
+    def require_targets(self, model: Any) -> None:
+        if target_of(model) != "sign":
+            raise ValueError(f"model has {model.loss!r}, a loss of real targets. Use MultiTaskRegressor, or Hinge().")
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit copies of the model and the backend to X [N, D] and y [N, L] of 0 and 1, or labels y [N]."""
+        rows, labels = self.fit_data(X, y=y, multi_output=True)
+        check_classification_targets(labels)
+        self._matrix = labels.ndim == 2 and labels.shape[1] > 1
+        if self._matrix:
+            if not np.isin(labels, (0, 1)).all():
+                found = labels[~np.isin(labels, (0, 1))][0]
+                raise ValueError(f"y has the value {found}; expected a matrix of 0 and 1, a column for each label.")
+            self.classes_ = np.arange(labels.shape[1])
+            signs = labels
+        else:
+            labels = column_or_1d(labels, warn=labels.ndim == 2)
+            self.classes_, index = np.unique(labels, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise ValueError(f"y has only one class ({self.classes_[0]!r}); a classifier needs at least two.")
+            several = len(self.classes_) > 2
+            signs = (index[:, None] == np.arange(len(self.classes_))).astype(float) if several else index[:, None]
+        self.fit_tasks(rows, signs)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """0 and 1 [N, L] for each label, or labels [N] if the fit had such."""
+        decision = self.decision_function(X)
+        if self._matrix:
+            return (decision > 0).astype(int)
+        found: NDArray[Any] = self.classes_[decision.argmax(1) if decision.ndim == 2 else (decision > 0).astype(int)]
+        return found
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Probabilities [N, L] of each label, or of the classes if the fit had one label for each row.
+
+        Those of more than two classes are in proportion to what each task says of its own. See
+        `ProjectionPosterior.predict_proba`.
+        """
+        rows = self.new_data(X)
+        found: NDArray[Any] = self.posterior_.predict_proba(rows)
+        if self._matrix:
+            return found
+        if found.shape[1] == 1:
+            return np.hstack([1 - found, found])
+        return found / found.sum(1, keepdims=True)
+
+    def decision_function(self, X: ArrayLike) -> NDArray[Any]:
+        """Posterior mean scores [N, L] of each label (positive: the row has it); [N] for labels of two classes."""
+        rows = self.new_data(X)
+        scores: NDArray[Any] = self.posterior_.decision_function(rows)
+        return scores.ravel() if scores.shape[1] == 1 else scores
+
+
+class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
+    """Regressions that share a binary projection of X, each a task.
+
+    y is a matrix [N, M] of a target for each task, NaN where a row has none; or a vector [N] with the task of each row
+    in `tasks`. Targets should have standard deviations near 1, as those of `Regressor`. Rows have no weights.
+
+    Parameters
+    ----------
+    model : a model of many tasks with a regression loss; None:
+        `MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive())`
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+
+    Attributes
+    ----------
+    posterior_ : ProjectionPosterior of the fit
+    n_components_ : number of features of the projection
+    n_features_in_ : width of X
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(40, 3))
+    >>> y, tasks = X[:, 0], np.arange(40) % 2
+    >>> MultiTaskRegressor().fit(X, y, tasks=tasks).predict(X, tasks=tasks).shape
+    (40,)
+    """
+
+    def defaults(self) -> tuple[Any, Backend]:
+        return MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive()), SmallVariance()
+
+    def require_targets(self, model: Any) -> None:
+        if target_of(model) != "real":
+            raise ValueError(
+                f"model is {type(model).__name__}, which has no real targets as it is. Use "
+                "MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive()), or MultiLabelClassifier."
+            )
+
+    def fit(self, X: ArrayLike, y: ArrayLike, tasks: ArrayLike | None = None) -> Self:
+        """Fit copies of the model and the backend to X [N, D] and y [N, M], or to y [N] and tasks [N] from 0."""
+        rows = self.fit_data(X)
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        targets = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan", input_name="y")
+        check_consistent_length(rows, targets)
+        self._one = targets.ndim == 1 and tasks is None
+        if tasks is not None:
+            targets = by_task(targets, self._tasks(tasks, rows))
+        self.fit_tasks(rows, targets.reshape(len(rows), -1))
+        return self
+
+    def predict(self, X: ArrayLike, tasks: ArrayLike | None = None) -> NDArray[Any]:
+        """Posterior mean targets [N, M] of all tasks, or [N] of the task of each row; [N] if y was one vector."""
+        rows = self.new_data(X)
+        found: NDArray[Any] = self.posterior_.predict(rows)
+        if tasks is None:
+            return found.ravel() if self._one else found
+        index = self._tasks(tasks, rows)
+        if len(index) and index.max() >= found.shape[1]:
+            raise ValueError(f"tasks has {index.max()}; the tasks of the fit are 0 to {found.shape[1] - 1}.")
+        return found[np.arange(len(found)), index]
+
+    def _tasks(self, tasks: ArrayLike, X: NDArray[Any]) -> NDArray[np.int64]:
+        index = np.asarray(tasks)
+        if index.shape != (len(X),) or index.dtype.kind not in "iu" or (len(index) and index.min() < 0):
+            raise ValueError(
+                f"tasks has shape {index.shape} and dtype {index.dtype}; expected [{len(X)}], an integer from 0 for "
+                "each row of X."
+            )
+        return index.astype(np.int64)

@@ -1,0 +1,260 @@
+"""Gibbs sampling of a topic model, topics and proportions integrated out.
+
+    target(z, eta, h) = p(z | alpha) p(w | z, beta) p(h) N(eta; 0, nu^2 I) prod_n phi(y_n | eta . zbar_n)
+
+A state is (z, eta, h). With counts that leave the token out, rest the sums of eta over the other tokens of its
+document, and pseudo-observations exp(-precision f^2 / 2 + shift f) of its scores f = eta . zbar at draws of omega,
+
+    p(z_m = k)  prop. to  (C_kw + beta) / (C_k. + V beta) (C_nk + alpha)
+                          exp( sum_c shift_c eta_kc / M - precision_c (eta_kc^2 + 2 eta_kc rest_c) / (2 M^2) )
+
+Where the scores of all classes meet in one factor (Crammer & Singer) a token sees that factor itself. omega is scratch:
+drawn for the tokens, forgotten, and drawn anew before eta is; z, omega, eta is the order of `sweep`.
+
+Sources: Griffiths & Steyvers (2004); Zhu, Chen, Perkins & Zhang (2014); math/latent-features, section 7.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ...models.distributions.sampling import uniforms
+from ...models.losses import CrammerSinger, PseudoObservation
+from ...models.losses.wrapped import WrappedLoss
+from ...models.priors import Hyper
+from ...models.priors.topics import Tally, mean_proportions
+from ...models.topics import TopicData, TopicModel
+from ..collectives import all_sum, own_stream
+from ..engine import Draw, Kernel
+from ..ridge import Ridge, soft_ridge
+from .backend import Gibbs
+
+
+@dataclass(frozen=True)
+class TopicState:
+    """One draw of a topic model: N documents, V words, M tokens, K topics, C scores; counts follow from assignments."""
+
+    assignments: Tensor  # [M] int32, the topic of each token, in the order of `TopicData`
+    document_counts: Tensor  # [N, K] int32, tokens of each topic in each document
+    word_counts: Tensor  # [V, K] int32, tokens of each word in each topic
+    weights: Tensor  # [K, C]
+    hyper: Hyper  # hyperparameters of the prior, each [] float64
+
+
+def check(backend: Gibbs, model: TopicModel) -> None:
+    """Raise on a scan that topics do not have, and on a loss whose factor tokens and weights cannot be drawn under."""
+    backend.require_scan(model, "auto", "collapsed")
+    loss = model.loss
+    if loss.meets and not isinstance(_innermost(loss), CrammerSinger):
+        raise NotImplementedError(
+            f"{type(loss).__name__} joins the scores of all classes in one factor, and Gibbs has tokens drawn under "
+            "that of CrammerSinger alone. Take CrammerSinger(), or a binary loss, which is used one-versus-rest."
+        )
+    if not loss.is_augmented:
+        raise NotImplementedError(
+            f"{type(loss).__name__} is no known Gaussian scale mixture (`augment`), by which Gibbs draws the topics of "
+            "tokens. Take another loss, such as Hinge(), SquaredHinge(), Logistic() or EpsilonInsensitive()."
+        )
+
+
+def kernel(backend: Gibbs, model: TopicModel) -> Kernel:
+    """The collapsed scan, with the options of a backend bound."""
+    start = partial(init, start=backend.init, num_generative=backend.num_generative)
+    return Kernel(state=TopicState, init=start, sweep=sweep, value=log_joint, draw=draw)
+
+
+def init(
+    model: TopicModel,
+    data: TopicData,
+    generator: torch.Generator,
+    *,
+    start: str | Tensor = "random",
+    num_generative: int = 10,
+) -> TopicState:
+    """Tokens at random topics, or as given [M], after sweeps of the same model without its margin; then weights.
+
+    Raises
+    ------
+    ValueError             if the topics given are not M numbers 0..K-1.
+    NotImplementedError    if the data are not on a CPU.
+    """
+    if data.X.device.type != "cpu":
+        raise NotImplementedError(
+            f"X is on {data.X.device}; the scan of topics is compiled for a CPU alone. Pass X.cpu(), or fit with SVI()."
+        )
+    K, num_tokens = model.num_topics, len(data.words)
+    if isinstance(start, Tensor):
+        if start.shape != (num_tokens,) or bool(((start < 0) | (start >= K)).any()):
+            raise ValueError(
+                f"init has shape {tuple(start.shape)}; expected [{num_tokens}], a topic 0..{K - 1} for each token: for "
+                "each row of X, each word in it and each of its copies."
+            )
+        assignments = start.to(torch.int32)
+    else:
+        assignments = torch.randint(K, (num_tokens,), generator=own_stream(generator), dtype=torch.int32)
+    documents, words = (count(assignments.long(), K).int() for count in (data.document_counts, data.word_counts))
+    weights = data.targets.new_zeros(K, data.targets.shape[1])
+    state = TopicState(assignments, documents, words, weights, model.prior.start(data.targets))
+    unsupervised = replace(data, targets=data.targets[:, :0])
+    for _ in range(0 if isinstance(start, Tensor) else num_generative):
+        state = draw_assignments(replace(state, weights=weights[:, :0]), unsupervised, model, generator)
+    state = replace(state, weights=weights)
+    return replace(state, weights=draw_weights(state, data, model, generator))
+
+
+def sweep(
+    state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator, step: int = 0
+) -> TopicState:
+    """One sweep; each line leaves the target invariant."""
+    state = draw_assignments(state, data, model, generator)
+    state = replace(state, weights=draw_weights(state, data, model, generator))
+    hyper = model.prior.draw(state.hyper, state.document_counts, state.word_counts, generator)
+    return replace(state, hyper=hyper)
+
+
+# -- the topics of the tokens ------------------------------------------------------------------------------------------
+
+
+def draw_assignments(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> TopicState:
+    """Visit every token once, in the order of the documents.
+
+    Compiled code visits them in pieces, since Ctrl-C waits for it to return.
+    """
+    loss, stream = model.loss, own_stream(generator)
+    if data.targets.shape[1] and loss.meets:
+        found = _innermost(loss)
+        margin: tuple[Any, ...] = (_classes(data.targets).numpy(), float(found.strength), float(found.margin))
+    else:
+        observed = observe(state, data, model, slice(0, data.targets.shape[1]), generator)
+        margin = tuple(part.double().contiguous().numpy() for part in observed)
+    return visit(state, data, margin, stream)
+
+
+def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: torch.Generator) -> TopicState:
+    """The compiled scan, given pseudo-observations (precision [N, C], shift [N, C]) or (classes [N], c, l)."""
+    from . import _numba_topics as compiled  # compiles or loads machine code: only where a scan needs it
+
+    num_topics, num_tokens = state.document_counts.shape[1], len(state.assignments)
+    proposes = len(margin) == 3
+    padding = -num_topics % compiled.WIDTH
+    state = replace(state, assignments=state.assignments.clone(), document_counts=state.document_counts.clone())
+    word_counts = pad(state.word_counts, (0, padding)).clone()
+    tokens = compiled.Tokens(
+        data.starts.numpy(),
+        data.words.numpy(),
+        state.assignments.numpy(),
+        state.document_counts.numpy(),
+        word_counts.numpy(),
+        word_counts.sum(0).numpy(),
+        uniforms((num_tokens,), stream).numpy(),
+        uniforms((num_tokens if proposes else 0,), stream).numpy(),
+        float(state.hyper["document_concentration"]),
+        float(state.hyper["topic_concentration"]),
+    )
+    eta = pad(state.weights.double().T, (0, padding)).contiguous().numpy()
+    scan = compiled.scan_crammer_singer if proposes else compiled.scan
+    step = max(1, _MOST_WORK * data.num_data // max(1, num_tokens * num_topics))
+    for first in range(0, data.num_data, step):
+        scan(tokens, *margin, eta, first, min(first + step, data.num_data))
+    return replace(state, word_counts=word_counts[:, :num_topics].contiguous())
+
+
+def token_logits(
+    m: int, state: TopicState, data: TopicData, model: TopicModel, observed: PseudoObservation | None = None
+) -> Tensor:
+    """Log weights [K] float64 of the topics of token m given all other tokens, up to a constant.
+
+    Given pseudo-observations [N, C] of the scores, or, without them, under the margin factors themselves.
+    """
+    n, word, own = int(data.documents[m]), int(data.words[m]), int(state.assignments[m])
+    h, num_words, num_topics = state.hyper, *state.word_counts.shape
+    one = torch.eye(num_topics, dtype=torch.float64)
+    document, words, sizes = (
+        counts.double() - one[own]
+        for counts in (state.document_counts[n], state.word_counts[word], state.word_counts.sum(0))
+    )
+    beta, scores = h["topic_concentration"], (document + one) / int(data.lengths[n]) @ state.weights.double()
+    logits = (words + beta).log() - (sizes + num_words * beta).log() + (document + h["document_concentration"]).log()
+    if observed is None:
+        return logits + model.log_margin(scores, data.targets[n].double())
+    return logits + (observed.shift[n] * scores - observed.precision[n] * scores.square() / 2).sum(1)
+
+
+def _classes(targets: Tensor) -> Tensor:
+    """The class [N] of each row of signs [N, L]; -1 where it is missing."""
+    return torch.where(targets.isnan().any(1), -1, targets.nan_to_num().argmax(1))
+
+
+def _innermost(loss: Any) -> Any:
+    """The loss in the middle of those that wrap it."""
+    return _innermost(loss.loss) if isinstance(loss, WrappedLoss) else loss
+
+
+# -- the weights of the topics -----------------------------------------------------------------------------------------
+
+
+def draw_weights(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> Tensor:
+    """Weights [K, C] given the assignments: for each block of scores a fresh omega, then eta | omega."""
+    weights = state.weights.clone()
+    for columns in model.loss.blocks(data.targets.shape[1]):
+        observed = observe(replace(state, weights=weights), data, model, columns, generator)
+        weights[:, columns] = weights_posterior(state, data, model, observed).draw(generator).squeeze(0)
+    return weights
+
+
+def observe(
+    state: TopicState, data: TopicData, model: TopicModel, columns: slice, generator: torch.Generator
+) -> PseudoObservation:
+    """Gaussian pseudo-observations [N, C'] of the scores in these columns, at a draw of omega given all scores."""
+    scores = data.mean_topics(state.document_counts) @ state.weights
+    if not scores.shape[1]:
+        return PseudoObservation(scores, scores)
+    reference = model.loss.reference(scores, data.targets, columns)
+    observed = model.loss.augment(scores[:, columns] - reference, data.targets[:, columns], own_stream(generator))
+    return PseudoObservation(observed.precision, observed.shift + observed.precision * reference)
+
+
+def weights_posterior(state: TopicState, data: TopicData, model: TopicModel, observed: PseudoObservation) -> Ridge:
+    """N(A^-1 B, A^-1) of the weights of the observed scores, with features zbar [N, K]."""
+    features = data.mean_topics(state.document_counts)
+    precision, shift = (part.unsqueeze(1) for part in observed)
+    one = features.new_ones(len(features), 1)
+    return soft_ridge(features, precision, shift, one, weight_scale=model.weight_scale)
+
+
+# -- summaries ---------------------------------------------------------------------------------------------------------
+
+
+def log_joint(state: TopicState, data: TopicData, model: TopicModel) -> Tensor:
+    """log density [] of (z, eta, h), the words and the margin factors; topics, proportions and omega integrated out."""
+    tables = {"document_concentration": state.document_counts, "topic_concentration": state.word_counts.T}
+    total = model.prior.log_density(state.hyper)
+    for name, counts in tables.items():
+        total = total + Tally.of(counts).log_polya(state.hyper[name])
+    scores = data.mean_topics(state.document_counts) @ state.weights
+    total = total + all_sum(model.log_margin(scores, data.targets).double().sum())
+    square = (state.weights.double() / model.weight_scale).square().sum()
+    return total - (square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
+
+
+def draw(state: TopicState, data: TopicData, model: TopicModel) -> Draw:
+    """What the posterior keeps of a state: topics are their expectations given the assignments."""
+    counts, like = state.word_counts, state.weights
+    return {
+        "assignments": state.assignments,
+        "topics": mean_proportions(counts.T.to(like.dtype), float(state.hyper["topic_concentration"])),
+        "topic_sizes": counts.sum(0).to(like.dtype),
+        "weights": state.weights,
+        **{name: value.to(like.dtype) for name, value in state.hyper.items()},
+        "log_joint": log_joint(state, data, model),
+    }
+
+
+_MOST_WORK = 2**28  # weights of topics between two looks at whether Ctrl-C was pressed

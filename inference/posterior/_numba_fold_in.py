@@ -1,0 +1,62 @@
+"""The fixed point of `fold_in` compiled: document by document, each until its counts settle."""
+
+import math
+
+import numpy as np
+
+from ..compiled import entry, inner
+
+
+@inner
+def _exp_digamma(x):
+    """exp(digamma(x)) for x > 0: the recurrence up to 6, then the asymptotic series."""
+    shift = 0.0
+    while x < 6.0:
+        shift += 1.0 / x
+        x += 1.0
+    square = 1.0 / (x * x)
+    series = (1 / 12 - (1 / 120 - (1 / 252 - (1 / 240 - square / 132) * square) * square) * square) * square
+    return x * math.exp(-0.5 / x - series - shift)
+
+
+@entry
+def fold_in(starts, columns, values, weights, concentration, collapsed, most_steps, tolerance, counts):
+    """Fill the expected counts [N, K] of documents in compressed rows, from b [V, K]."""
+    num_topics = weights.shape[1]
+    longest = 1
+    for n in range(len(counts)):
+        longest = max(longest, starts[n + 1] - starts[n])
+    phi, total, new = np.empty((longest, num_topics)), np.empty(num_topics), np.empty(num_topics)
+    for n in range(len(counts)):
+        first, size = starts[n], starts[n + 1] - starts[n]
+        length = 0.0
+        for e in range(size):
+            length += values[first + e]
+            scale = 0.0
+            for k in range(num_topics):
+                phi[e, k] = weights[columns[first + e], k]
+                scale += phi[e, k]
+            for k in range(num_topics):
+                phi[e, k] /= scale
+                counts[n, k] += values[first + e] * phi[e, k]
+        for _ in range(most_steps if size else 0):
+            for k in range(num_topics):
+                total[k] = counts[n, k] + concentration
+                if not collapsed:
+                    total[k] = _exp_digamma(total[k])
+                new[k] = 0.0
+            own = 1.0 if collapsed else 0.0
+            for e in range(size):
+                word, number, scale = columns[first + e], values[first + e], 0.0
+                for k in range(num_topics):
+                    phi[e, k] = weights[word, k] * (total[k] - own * phi[e, k])
+                    scale += phi[e, k]
+                for k in range(num_topics):
+                    phi[e, k] /= scale
+                    new[k] += number * phi[e, k]
+            change = 0.0
+            for k in range(num_topics):
+                change = max(change, abs(new[k] - counts[n, k]))
+                counts[n, k] = new[k]
+            if change <= tolerance * max(1.0, length):
+                break

@@ -1,0 +1,153 @@
+"""The posterior of a latent feature model: features of rows, their loadings, and prediction from both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ...models.arrays import as_incomplete, like
+from ...models.latent_features import FeatureData
+from ..feature_rows import LoadingMoments, infer_features
+from ..structures import Draw, Structure, register_structure
+from .base import Posterior
+from .scores import ScoreMixture, ScorePrediction, chunks
+
+
+class FeaturePosterior(ScorePrediction, Posterior):
+    """A fitted model of latent binary features.
+
+    `samples` holds `features` [S, N, K] (bits, int8; of SVI probabilities), `log_odds` [S, K] of the features of a new
+    row, `loadings` [S, K, D], `weights` [S, K, C] and `input_weights` [S, P, C] of the scores, and the hyperparameters
+    of prior and likelihood, such as `concentration` and `noise_precision` [S]; of SVI also `loading_covariance`
+    [S, U, K, K] of the U kinds of columns and `kind` [S, D]. Features beyond a draw's own have log odds -inf.
+
+    The features of a new row come from its entries alone, by coordinate ascent under each draw (of small variance: as
+    bits); its scores are averaged over the draws. To predict rows transductively fit with their targets missing.
+    """
+
+    instead = "transform(X)"
+    kept: ClassVar[tuple[str, ...]] = ("features", "log_odds", "loadings", "weights", "input_weights")
+
+    def transform(self, X: Any) -> Any:
+        """Probabilities [N, K] of the features of rows [N, D] under the representative draw; NaN is missing."""
+        rows = self.checked(X)
+        draw = self._draw(self.representative)
+        return like(torch.cat([self._features(part, draw) for part in chunks(rows)]), X)
+
+    @property
+    def num_latent_features(self) -> int:
+        """Features that some training row has (with probability above one half) in the representative draw."""
+        return int((self.features > 0.5).any(0).sum())
+
+    @property
+    def features(self) -> Tensor:
+        """Features [N, K] of the training rows in the representative draw."""
+        return self.samples["features"][self.representative]
+
+    @property
+    def loadings(self) -> Tensor:
+        """Loadings [K, D] of the representative draw."""
+        return self.samples["loadings"][self.representative]
+
+    @cached_property
+    def representative(self) -> int:
+        """The draw whose numbers of features shared by pairs of rows are nearest to their posterior means.
+
+        Of many rows some 2,000 pairs are looked at, the same in each draw.
+        """
+        features = self.samples["features"]
+        if len(features) == 1:
+            return 0
+        generator = torch.Generator(features.device).manual_seed(0)
+        pairs = torch.randint(features.shape[1], (2, _NUM_PAIRS), generator=generator, device=features.device)
+        shared = torch.stack([(draw[pairs[0]] * draw[pairs[1]]).sum(1, dtype=torch.float64) for draw in features])
+        return int((shared - shared.mean(0)).square().sum(1).argmin())
+
+    def facts(self) -> list[str]:
+        """What `repr` says of the structure."""
+        return [f"{self.num_latent_features} features"]
+
+    def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
+        """The same posterior with other rows for its training rows: row n is the row place[n] [N] of this one, or the
+        next of those left out [M, D] where that is -1, whose features come from their entries."""
+        samples = dict(self.samples)
+        samples["features"] = samples["features"][:, place.clamp(min=0)]
+        if left_out is not None and len(left_out):
+            found = [self._features(left_out, self._draw(index)) for index in range(len(samples["features"]))]
+            bits = not samples["features"].is_floating_point()
+            joined = torch.stack([(psi > 0.5) if bits else psi for psi in found]).to(samples["features"])
+            samples["features"][:, place < 0] = joined
+        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    def checked(self, X: Any) -> Tensor:
+        """The rows [N, D] of what a user passes, NaN where an entry is missing."""
+        rows, observed = as_incomplete(X, num_features=self.model.num_features, like=self.samples["loadings"])
+        self.model.likelihood.admit(rows, observed)
+        if observed is None:
+            return rows
+        if self.model.feature_map is not None:
+            raise ValueError("X has missing entries (NaN), and feature_map needs them all: impute them.")
+        return rows.masked_fill(observed == 0, torch.nan)
+
+    def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
+        inputs = self.model.features(X.nan_to_num())
+        for index in range(sum(self.num_draws)):
+            draw = self._draw(index)
+            scores = self._features(X, draw) @ draw["weights"] + inputs @ draw["input_weights"]
+            yield ScoreMixture(scores.new_zeros(len(scores), 1), scores.unsqueeze(1), None)
+
+    def _features(self, X: Tensor, draw: Draw) -> Tensor:
+        """Probabilities [N, K] of the features of rows [N, D], NaN where an entry is missing."""
+        missing = X.isnan()
+        counted = (~missing).to(X) if missing.any() else None
+        loadings = LoadingMoments(draw["loadings"], draw.get("loading_covariance"), draw.get("kind"))
+        h = {name: draw[name] for name in self.model.likelihood.start(X)}
+        hard = self.backend.value_name == "objective"
+        return infer_features(
+            X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings, hard=hard
+        )
+
+    def _draw(self, index: int) -> Draw:
+        return {name: value[index] for name, value in self.samples.items()}
+
+
+def _stack(draws: list[Draw]) -> Draw:
+    """Draws with different numbers of features: missing ones have log odds -inf and loadings and weights 0."""
+    most = max(len(draw["log_odds"]) for draw in draws)
+    padded = [_pad(draw, most - len(draw["log_odds"])) for draw in draws]
+    return {name: torch.stack([draw[name] for draw in padded]) for name in padded[0]}
+
+
+def _pad(draw: Draw, missing: int) -> Draw:
+    more = {
+        "features": pad(draw["features"], (0, missing)),
+        "log_odds": pad(draw["log_odds"], (0, missing), value=-torch.inf),
+        "loadings": pad(draw["loadings"], (0, 0, 0, missing)),
+        "weights": pad(draw["weights"], (0, 0, 0, missing)),
+    }
+    if "loading_covariance" in draw:
+        more["loading_covariance"] = pad(draw["loading_covariance"], (0, missing, 0, missing))
+    return draw | more
+
+
+def _summaries(posterior: FeaturePosterior) -> Draw:
+    """Numbers of features used and of features a row has, the length of the weights, and what is one number a draw."""
+    features = posterior.samples["features"] > 0.5
+    return {
+        "num_latent_features": features.any(1).sum(1),
+        "features_per_row": features.double().sum(2).mean(1),
+        "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
+        **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
+    }
+
+
+_NUM_PAIRS = 2000
+
+register_structure(Structure("features", FeatureData, FeaturePosterior, _stack, _summaries))

@@ -1,0 +1,195 @@
+"""The posterior of tasks that share a binary projection: the projection, prediction, and classifiers of new tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ...models.arrays import as_features, as_labels, as_targets, like
+from ...models.losses import Masked
+from ...models.multi_task import TaskData
+from ...models.sparse import SparseRows
+from ..duals import solve
+from ..structures import Draw, Structure, register_structure
+from .base import Posterior
+
+
+class ProjectionPosterior(Posterior):
+    """A fitted model of M tasks that share a binary projection.
+
+    `samples` holds `features` [S, D, K] (the projection Z: bits, int8; of SVI probabilities), `weights` [S, K, M] and
+    `input_weights` [S, P, M] of the scores, and the hyperparameters of prior and likelihood, such as `concentration`
+    [S]. A score is linear in the row, f = eta^T [Z^T x; b]: nothing is inferred of a new one. It is averaged over the
+    draws; where the loss is a likelihood of labels, `predict_proba` averages their probabilities.
+    """
+
+    kept: ClassVar[tuple[str, ...]] = ("features", "weights", "input_weights")
+
+    # -- the projection ------------------------------------------------------------------------------------------------
+
+    def transform(self, X: Any) -> Any:
+        """Projected rows Z^T x [N, K] of X [N, D] under the representative draw."""
+        rows = self.checked(X)
+        return like(self.model.preprocessed(rows) @ self.features.to(rows), X)
+
+    @property
+    def features(self) -> Tensor:
+        """The projection Z [D, K] of the representative draw."""
+        return self.samples["features"][self.representative]
+
+    @property
+    def num_latent_features(self) -> int:
+        """Features that some dimension has (with probability above one half) in the representative draw."""
+        return int((self.features > 0.5).any(0).sum())
+
+    @cached_property
+    def representative(self) -> int:
+        """The draw whose numbers of features shared by pairs of dimensions are nearest to their posterior means."""
+        features = self.samples["features"]
+        if len(features) == 1:
+            return 0
+        shared = torch.stack([draw.double() @ draw.double().T for draw in features])
+        return int((shared - shared.mean(0)).square().sum((1, 2)).argmin())
+
+    def facts(self) -> list[str]:
+        """What `repr` says of the structure."""
+        return [f"{self.num_latent_features} features", f"{self.model.num_tasks} tasks"]
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    def decision_function(self, X: Any) -> Any:
+        """Posterior mean scores [N, M] of all tasks (positive: the larger label), or targets of a regression loss."""
+        return like(self._scores(self.checked(X)), X)
+
+    def predict(self, X: Any) -> Any:
+        """Labels [N, M] of all tasks in the user's own values; for a regression loss posterior mean targets."""
+        return like(_decide(self._scores(self.checked(X)), self.model.classes), X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities [N, M] of the larger label in each task.
+
+        With a logistic loss these are posterior predictive. A hinge is no likelihood: there they are the loss's
+        pseudo-likelihood at the posterior mean score, normalized over the two labels.
+        """
+        rows, loss = self.checked(X), self.model.loss
+        if loss.target == "real":
+            raise ValueError(f"{type(self.model).__name__} was fitted without classes; use predict(X).")
+        if not loss.is_likelihood:
+            return like(_larger(loss, self._scores(rows)), X)
+        projected, inputs = self.model.preprocessed(rows), self.model.features(rows)
+        total = rows.new_zeros(len(rows), self.model.num_tasks)
+        for coefficients, input_weights in zip(self._all_coefficients(), self.samples["input_weights"], strict=True):
+            total += _larger(loss, projected @ coefficients + inputs @ input_weights)
+        return like(total / len(self.samples["weights"]), X)
+
+    def fit_task(self, X: Any, y: Any, *, tolerance: float = 1e-4) -> NewTask:
+        """The classifier, or regression, of a new task from its rows X [n, D] and targets y [n]; the projection stays.
+
+        Under each draw of the projection it is the minimum of |eta|^2 / (2 nu^2) - sum_n log phi(y_n | f_n), by duals;
+        its scores are averaged.
+
+        Parameters
+        ----------
+        X, y : rows and targets; labels are those of the model
+        tolerance : the relative duality gap at which to stop
+
+        Raises
+        ------
+        NotImplementedError    if the cost has no known conjugate.
+        """
+        rows, model = self.checked(X), self.model
+        if model.loss.target == "real":
+            targets = as_targets(y, rows)
+        else:
+            index, _ = as_labels(y, rows, model.classes)
+            targets = torch.where(index >= 0, 2 * index.to(rows.dtype) - 1, torch.nan)
+        known = ~targets.isnan()
+        projected, inputs = model.preprocessed(rows[known]), model.features(rows[known])
+        found, loss = [], model.loss.loss if isinstance(model.loss, Masked) else model.loss
+        for features in self.samples["features"].to(rows):
+            seen = torch.cat([projected @ features, inputs], 1)
+            weights = solve(
+                seen, targets[known].unsqueeze(1), loss, model.weight_scale, tolerance=tolerance
+            ).weights.squeeze(1)
+            K = features.shape[1]
+            found.append(torch.cat([features @ weights[:K], weights[K:]]))
+        mean = torch.stack(found).mean(0)
+        width = projected.shape[1]
+        return NewTask(self, mean[:width], mean[width:])
+
+    def checked(self, X: Any) -> Tensor:
+        """The rows [N, D] of what a user passes."""
+        rows = as_features(X, num_features=self.model.num_features, like=self.samples["weights"])
+        if isinstance(rows, SparseRows):
+            raise ValueError(f"X is sparse; {type(self.model).__name__} needs dense rows: pass X.toarray().")
+        return rows
+
+    @cached_property
+    def coefficients(self) -> Tensor:
+        """E Z eta [D, M]: what the scores of the tasks see of the preprocessed rows."""
+        total = torch.zeros_like(self.samples["features"][0], dtype=self.samples["weights"].dtype)
+        total = total.new_zeros(len(total), self.model.num_tasks)
+        for coefficients in self._all_coefficients():
+            total += coefficients
+        return total / len(self.samples["weights"])
+
+    def _all_coefficients(self) -> Any:
+        for features, weights in zip(self.samples["features"], self.samples["weights"], strict=True):
+            yield features.to(weights) @ weights
+
+    def _scores(self, rows: Tensor) -> Tensor:
+        input_weights = self.samples["input_weights"].mean(0)
+        return self.model.preprocessed(rows) @ self.coefficients + self.model.features(rows) @ input_weights
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """A task that was added to a fitted model: its scores are f = coefficients . x + input_weights . b."""
+
+    posterior: ProjectionPosterior
+    coefficients: Tensor  # [D]
+    input_weights: Tensor  # [P]
+
+    def decision_function(self, X: Any) -> Any:
+        """Scores [N] (positive: the larger label), or targets of a regression loss, of rows [N, D]."""
+        return like(self._scores(X), X)
+
+    def predict(self, X: Any) -> Any:
+        """Labels [N] in the user's own values, or real targets."""
+        return like(_decide(self._scores(X), self.posterior.model.classes), X)
+
+    def _scores(self, X: Any) -> Tensor:
+        rows, model = self.posterior.checked(X), self.posterior.model
+        return model.preprocessed(rows) @ self.coefficients + model.features(rows) @ self.input_weights
+
+
+def _decide(scores: Tensor, classes: Tensor | None) -> Tensor:
+    return scores if classes is None else classes.to(scores.device)[(scores > 0).long()]
+
+
+def _larger(loss: Any, scores: Tensor) -> Tensor:
+    """The probability [...] of the larger label at scores [...]."""
+    probabilities: Tensor = loss.probabilities(scores.unsqueeze(-1))[..., 1]
+    return probabilities
+
+
+def _stack(draws: list[Draw]) -> Draw:
+    return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+
+
+def _summaries(posterior: ProjectionPosterior) -> Draw:
+    """Numbers of features used and of features a dimension has, the length of the weights, and single numbers."""
+    features = posterior.samples["features"] > 0.5
+    return {
+        "num_latent_features": features.any(1).sum(1),
+        "features_per_dimension": features.double().sum(2).mean(1),
+        "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
+        **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
+    }
+
+
+register_structure(Structure("projections", TaskData, ProjectionPosterior, _stack, _summaries))

@@ -1,0 +1,162 @@
+"""The posterior of a topic model: topics, their weights in the scores, and prediction for new documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ...models.arrays import as_features, like
+from ...models.domains import Whole, read
+from ...models.priors.topics import mean_proportions
+from ...models.sparse import SparseRows
+from ...models.topics import TopicData, require_counts
+from ..labels import LABELS, stack_labels
+from ..structures import Draw, Structure, register_structure
+from .base import Posterior
+from .fold_in import expected_counts
+from .scores import ScoreMixture, ScorePrediction, chunks
+
+
+class TopicPosterior(ScorePrediction, Posterior):
+    """A fitted topic model.
+
+    `samples` holds `topics` [S, K, V] (their expectations: of Gibbs given the assignments, of SVI under q), `weights`
+    [S, K, C] (of SVI their means), `topic_sizes` [S, K], the (expected) number of tokens of each topic, and the prior's
+    hyperparameters `document_concentration` and `topic_concentration` [S]; of Gibbs also `assignments` [S, M], the
+    topics of the tokens in the order of `TopicData`, and `log_joint` [S]; of SVI also `log_topics` [S, K, V], their
+    expected logs. A draw has K V numbers: for many words and topics keep few draws.
+
+    A new document has no margin factor. Its expected counts come from the fixed point of `fold_in` for each draw, and
+    its score is eta . zbar, averaged over the draws; 0 if it has no tokens.
+    """
+
+    instead = "transform(X)"
+    kept: ClassVar[tuple[str, ...]] = (
+        "topics",
+        "weights",
+        "topic_sizes",
+        "document_concentration",
+        "topic_concentration",
+    )
+
+    def transform(self, X: Any) -> Any:
+        """Expected topic proportions E theta [N, K] of documents X [N, V], averaged over the draws.
+
+        Topics of all draws are matched with those of the representative one, see `matches`. A document without tokens
+        has the prior's, 1 / K each.
+        """
+        rows = self.checked(X)
+        return like(torch.cat([self._proportions(part) for part in chunks(rows)]), X)
+
+    def top_words(self, num: int = 10, vocabulary: Sequence[Any] | None = None) -> list[list[Any]]:
+        """The most probable words of each of the K topics, most probable first: columns of X, or their names.
+
+        Parameters
+        ----------
+        num : how many of each topic
+        vocabulary : the name of each column of X [V]
+        """
+        num_words = self.samples["topics"].shape[2]
+        num = read("num", num, Whole(1, num_words))
+        if vocabulary is not None and len(vocabulary) != num_words:
+            raise ValueError(f"vocabulary has {len(vocabulary)} names; expected {num_words}, one for each column of X.")
+        best = self.topics.topk(num).indices.tolist()
+        return best if vocabulary is None else [[vocabulary[word] for word in words] for words in best]
+
+    @property
+    def num_topics(self) -> int:
+        """K."""
+        return self.samples["topics"].shape[1]
+
+    @cached_property
+    def topics(self) -> Tensor:
+        """Expected topics [K, V], averaged over the draws as in `transform`."""
+        total = torch.zeros_like(self.samples["topics"][0])
+        for draw, match in zip(self.samples["topics"], self.matches, strict=True):
+            total += draw[match]
+        return total / len(self.matches)
+
+    @cached_property
+    def representative(self) -> int:
+        """Index of the draw of the highest log joint."""
+        return int(self.samples["log_joint"].argmax()) if "log_joint" in self.samples else 0
+
+    @cached_property
+    def matches(self) -> Tensor:
+        """Topics [S, K] of each draw that are most like topics 0..K-1 of the representative draw.
+
+        One to one, and of the largest sum of sum_w sqrt(topic_kw topic'_kw): labels may differ between chains.
+        """
+        from scipy.optimize import linear_sum_assignment  # slow to import, and prediction does not need it
+
+        reference = self.samples["topics"][self.representative].sqrt()
+        tables = (reference @ draw.sqrt().T for draw in self.samples["topics"])
+        found = [linear_sum_assignment(table.double().cpu().numpy(), maximize=True)[1] for table in tables]
+        return torch.stack([torch.as_tensor(columns) for columns in found]).to(reference.device)
+
+    def facts(self) -> list[str]:
+        """What `repr` says of the structure."""
+        return [f"{self.num_topics} topics"]
+
+    def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
+        """The same posterior for other rows, without the topics of single tokens, which are in the order of the fit."""
+        samples = {name: value for name, value in self.samples.items() if name != LABELS}
+        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+
+    # -- prediction ------------------------------------------------------------------------------------------------
+
+    def checked(self, X: Any) -> SparseRows:
+        """The counts [N, V] of what a user passes."""
+        rows = as_features(X, num_features=self.model.num_features, like=self.samples["weights"])
+        rows = SparseRows.of(rows)
+        require_counts(rows, type(self.model).__name__)
+        return rows
+
+    def score_mixtures(self, X: SparseRows) -> Iterator[ScoreMixture]:
+        lengths = X.sum(1).clamp(min=1.0).unsqueeze(1)
+        for draw in self._draws():
+            scores = self._counts(X, draw) / lengths @ draw["weights"]
+            yield ScoreMixture(scores.new_zeros(len(scores), 1), scores.unsqueeze(1), None)
+
+    def _proportions(self, X: SparseRows) -> Tensor:
+        total = X.new_zeros(len(X), self.num_topics)
+        for draw, match in zip(self._draws(), self.matches, strict=True):
+            total += mean_proportions(self._counts(X, draw), draw["document_concentration"])[:, match]
+        return total / len(self.matches)
+
+    def _counts(self, X: SparseRows, draw: Draw) -> Tensor:
+        """Expected numbers [N, K] of tokens of each topic in new documents, under a draw."""
+        collapsed = "log_topics" not in draw
+        # of each word relative to its likeliest topic, so that rare words do not underflow
+        weights = draw["topics"] if collapsed else (draw["log_topics"] - draw["log_topics"].amax(0)).exp()
+        return expected_counts(X, weights, float(draw["document_concentration"]), collapsed=collapsed)
+
+    def _draws(self) -> Iterator[Draw]:
+        names = set(self.samples) - {LABELS}
+        for index in range(len(self.samples["weights"])):
+            yield {name: self.samples[name][index] for name in names}
+
+
+def _stack(draws: list[Draw]) -> Draw:
+    samples = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0] if name != LABELS}
+    if LABELS in draws[0]:
+        samples[LABELS] = stack_labels([draw[LABELS] for draw in draws])
+    return samples
+
+
+def _summaries(posterior: TopicPosterior) -> Draw:
+    """exp of the entropy of the topics of a token, the length of the weights, and what is one number in each draw."""
+    shares = posterior.samples["topic_sizes"].double()
+    shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
+    return {
+        "effective_topics": torch.special.entr(shares).sum(1).exp(),
+        "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
+        **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
+    }
+
+
+register_structure(Structure("topics", TopicData, TopicPosterior, _stack, _summaries))

@@ -1,0 +1,86 @@
+"""The infinite latent SVM: binary features by an Indian buffet process, and a max-margin classifier that sees them.
+
+    pi ~ IBP(alpha),   z_nk ~ Bernoulli(pi_k),   w_k ~ N(0, loading variance I),   x_n ~ p(. | W^T z_n)       k = 1..K
+    eta_c ~ N(0, nu^2 I),   factor phi(y_n | eta^T [z_n; b_n])                                          n = 1..N
+
+b_n are inputs that the classifier sees as they are: a constant, or a feature map of x_n. With K = `truncation` this is
+the Pyro program. Source: Zhu, Chen & Xing, section 4.2; math/latent-features, section 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Self
+
+from torch import Tensor
+
+from .arrays import as_incomplete
+from .config import resolved
+from .domains import Count, Positive, Truncation
+from .feature_maps import AnyFeatureMap
+from .latent_features import FeatureModel
+from .likelihoods import LinearGaussian, LinearLikelihood
+from .losses import Hinge, Loss
+from .priors import FeaturePrior, IndianBuffetProcess
+from .targets import Classes, Targets
+
+
+@dataclass(eq=False)
+class InfiniteLatentSVM(Targets, FeatureModel):
+    """Latent binary features shaped by a likelihood of X and by a margin loss on y.
+
+    Entries of X that are NaN are missing, and so are targets that are NaN, or -1 among integer labels (unless the
+    labels are the signs -1 and +1). Rows without a target shape the features through x alone: to predict rows
+    transductively, fit with them so.
+
+    Parameters
+    ----------
+    likelihood : of the columns given the features: `LinearGaussian`, `LinearBernoulli`, or `Blocks` of both
+    loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
+    prior : over the features, `IndianBuffetProcess` or `BetaBernoulli`
+    feature_map : what the classifiers see of x beside the latent features: `Standardized`, ... or any callable from
+        [N, D] to [N, P]; None: a constant
+    weight_scale : nu > 0, prior standard deviation of the classifier weights
+    truncation : K >= 2, number of features of the Pyro program, of SVI and of the blocked Gibbs scan
+    classes : sorted integer labels [L]; None: those in the data
+    num_features : width D of X; None: that of the data
+
+    References
+    ----------
+    Zhu, Chen & Xing (2014), section 4.2; the latent features are at most `truncation`, the columns of X `num_features`.
+
+    Examples
+    --------
+    >>> from regbayes.models import Hinge, InfiniteLatentSVM
+    >>> InfiniteLatentSVM(loss=Hinge(strength=2.0)).get_params()["loss__strength"]
+    2.0
+    """
+
+    likelihood: LinearLikelihood = field(default_factory=LinearGaussian)
+    loss: Loss = field(default_factory=Hinge)
+    prior: FeaturePrior = field(default_factory=IndianBuffetProcess)
+    feature_map: AnyFeatureMap | None = None
+    weight_scale: Positive = 1.0
+    truncation: Truncation = 20
+    classes: Annotated[Tensor, Classes()] | None = None
+    num_features: Count | None = None
+
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
+        self.require_targets(y)
+        rows, observed = as_incomplete(X)
+        model = super().resolve(X, weights=weights).resolve_targets(rows, y)
+        if model.feature_map is None:
+            return model
+        if observed is not None:
+            raise ValueError(
+                "X has missing entries (NaN), and feature_map needs them all: impute them, or leave feature_map out."
+            )
+        return model.replace(feature_map=resolved(model.feature_map, rows, weights))
+
+    def features(self, X: Any) -> Tensor:
+        """What the classifiers see of the rows of X [N, D] beside the latent features: [N, P]."""
+        return X.new_ones(len(X), 1) if self.feature_map is None else self.feature_map(X)
+
+    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """log phi(y | f) [...] of scores [..., C]: the terms of all classes together."""
+        return self.loss.log_factor(scores, targets).sum(-1)

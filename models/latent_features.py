@@ -1,0 +1,133 @@
+"""What latent feature models share: what kernels see of a data set, and the truncated Pyro program.
+
+    pi ~ prior,   z_nk ~ Bernoulli(pi_k),   w_k ~ N(0, loading variance I),   x_n ~ p(. | W^T z_n)          k = 1..K
+    eta_c ~ N(0, nu^2 I),   factor phi(y_n | eta^T [z_n; b_n])                                          n = 1..N
+
+Sources: Griffiths & Ghahramani (2011); Zhu, Chen & Xing, section 4.2; math/latent-features, section 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from .arrays import as_incomplete
+from .base import Model
+from .likelihoods import LinearLikelihood
+from .priors import FeaturePrior
+from .sums import all_sum
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureData:
+    """N rows of D columns, P inputs that the classifiers see beside the latent features, C scores."""
+
+    X: Tensor  # [N, D]; 0 where an entry is missing
+    inputs: Tensor  # [N, P]
+    targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
+    observed: Tensor | None = None  # [N, D] of 0 and 1 in the dtype of X; None: all entries are
+    weights: Tensor | None = None  # [N] > 0, how many times each row counts; None: once
+
+    @property
+    def num_data(self) -> int:
+        """N."""
+        return len(self.X)
+
+    @cached_property
+    def total_weight(self) -> float:
+        """R = sum_n r_n, by which weights take the place of N."""
+        if self.weights is None:
+            return self.num_data
+        return float(all_sum(self.weights.sum(dtype=torch.float64)))
+
+    @cached_property
+    def row_weights(self) -> Tensor:
+        """r_n [N, 1] in the dtype of X."""
+        return torch.ones_like(self.X[:, :1]) if self.weights is None else self.weights.to(self.X).unsqueeze(1)
+
+    @cached_property
+    def counted(self) -> Tensor:
+        """[N, 1] or [N, D]: how many times each entry counts, 0 where it is missing."""
+        return self.row_weights if self.observed is None else self.row_weights * self.observed
+
+    def rows(self, index: Tensor | slice) -> FeatureData:
+        """The data of some rows, from their indices [M]."""
+        observed = None if self.observed is None else self.observed[index]
+        weights = None if self.weights is None else self.weights[index]
+        return FeatureData(self.X[index], self.inputs[index], self.targets[index], observed, weights)
+
+
+class FeatureModel(Model):
+    """What latent feature models share. Kernels call the methods below on a *resolved* model (see `Model`).
+
+    Shapes: N rows, D columns, K = `truncation` features, P inputs of the classifiers, C scores (0 without classifiers).
+    """
+
+    data_type: ClassVar[type] = FeatureData
+
+    likelihood: LinearLikelihood
+    prior: FeaturePrior
+
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
+        """As `Model.resolve`; NaN in X [N, D] is a missing entry."""
+        model = self.checked()
+        rows, observed = as_incomplete(X, num_features=model.num_features)
+        model.likelihood.admit(rows, observed)
+        likelihood = model.likelihood.resolve(rows, weights, observed)
+        return model.replace(likelihood=likelihood, num_features=rows.shape[1])
+
+    def prepare(
+        self, X: Any, y: Any = None, lengths: Any = None, *, weights: Tensor | None = None
+    ) -> tuple[Self, FeatureData]:
+        """The resolved model and the kernels' view of X [N, D] and y [N]; weights [N] as in `FeatureData`."""
+        if lengths is not None:
+            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
+        as_incomplete(X, min_rows=2)
+        model = self.resolve(X, y, weights)
+        return model, model.data(X, y, weights)
+
+    def data(self, X: Any, y: Any = None, weights: Tensor | None = None) -> FeatureData:
+        """The kernels' view of X [N, D], NaN where missing, and y [N], rows counted `weights` [N] times."""
+        rows, observed = as_incomplete(X, num_features=self.num_features)
+        return FeatureData(rows, self.features(rows), self.targets(rows, y), observed, weights)
+
+    def scores(self, features: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:
+        """f = eta^T [z; b], [..., N, C], of features [..., N, K], inputs [N, P] and weights [K + P, C]."""
+        K = features.shape[-1]
+        return features @ weights[:K] + inputs @ weights[K:]
+
+    def __call__(self, X: Any, y: Any = None) -> None:
+        """The Pyro program on the truncated model: `program` of the resolved model on its data."""
+        model = self.resolve(X, y)
+        model.program(model.data(X, y))
+
+    def program(self, data: FeatureData) -> None:
+        """The Pyro program of a resolved model.
+
+        Sites: the hyperparameters of prior and likelihood that have a law, `sticks` [K] (or `probabilities`),
+        `loadings` [K, D], `weights` [K + P, C], `features` [N, K], `X` (observed), and the factor `margin`.
+        """
+        X, K, D = data.X, self.truncation, data.X.shape[1]
+        pi = self.prior.probabilities(self.prior.sample(X), K)
+        start = self.likelihood.start(X)
+        h = {
+            name: start[name].to(X) if law is None else pyro.sample(name, law)
+            for name, law in self.likelihood.hyperpriors(X).items()
+        }
+        scale = self.likelihood.loading_precision(h, D).to(X).rsqrt().expand(K, D)
+        loadings = pyro.sample("loadings", dist.Normal(torch.zeros_like(scale), scale).to_event(2))
+        nu = X.new_full((K + data.inputs.shape[1], data.targets.shape[1]), self.weight_scale)
+        weights = pyro.sample("weights", dist.Normal(torch.zeros_like(nu), nu).to_event(2))
+        with pyro.plate("data", data.num_data):
+            features = pyro.sample("features", dist.Bernoulli(pi.expand(data.num_data, K)).to_event(1))
+            entries = self.likelihood.distribution(features @ loadings, h)
+            if data.observed is not None:
+                entries = entries.mask(data.observed.bool())
+            pyro.sample("X", entries.to_event(1), obs=X)
+            pyro.factor("margin", self.log_margin(self.scores(features, data.inputs, weights), data.targets))

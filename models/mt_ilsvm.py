@@ -1,0 +1,198 @@
+"""The infinite latent SVM of many tasks: classifiers or regressions that share one binary projection of their inputs.
+
+    pi ~ IBP(alpha),   z_dk ~ Bernoulli(pi_k)                                  dimensions d = 1..D, features k = 1..K
+    eta_m ~ N(0, nu^2 I),   f_nm = eta_m^T [Z^T x_n; b_n],   factor phi(y_nm | f_nm)           rows n, tasks m = 1..M
+    w_n ~ N(0, loading variance I),   x_n ~ N(offset + Z w_n, noise variance I)               with a `likelihood`
+
+Rows of Z are dimensions of x, so that the prior's N is D here. b_n are inputs that the classifiers see as they are.
+Rows of multi-label data have a target in each task, the inputs counting once; those of other data often in one alone.
+Source: Zhu, Chen & Xing, sections 4.3 and 4.4; math/latent-features, section 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Self
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from .arrays import as_features, as_target_matrix, read_labels, read_targets
+from .base import Model
+from .config import resolved
+from .domains import Count, Positive, Truncation
+from .feature_maps import AnyFeatureMap, Standardized
+from .likelihoods import LinearGaussian
+from .losses import Hinge, Loss, Masked
+from .multi_task import TaskData
+from .priors import FeaturePrior, IndianBuffetProcess
+from .sparse import Rows, SparseRows
+from .targets import Classes
+
+
+@dataclass(eq=False)
+class MultiTaskInfiniteLatentSVM(Model):
+    """Tasks that share a binary projection of their inputs, learned with all of their margins.
+
+    Targets are Y [N, M], a column for each task: labels of two classes, the same two in all tasks, or real numbers with
+    a regression loss; NaN (or -1 among integers, unless the classes are -1 and +1) where a row has none. Where each row
+    is of one task, `by_task(y, tasks)` makes Y.
+
+    Parameters
+    ----------
+    likelihood : of the inputs given the projection; None: only the margins shape it
+    loss : margin loss of each task: a binary one, or one of real targets
+    prior : over the projection, `IndianBuffetProcess` or `BetaBernoulli`
+    preprocessing : what the projection sees of the rows of X, whose dimensions are the rows of Z; None: X as it is
+    feature_map : what the classifiers see of X beside the projection: `Standardized`, ... or any callable from [N, D]
+        to [N, P]; None: a constant
+    weight_scale : nu > 0, prior standard deviation of the classifier weights
+    truncation : K >= 2, number of features
+    classes : the two labels, sorted [2]; None: those in the data
+    num_features : width D of X; None: that of the data
+    num_tasks : M; None: that of the data
+
+    References
+    ----------
+    Zhu, Chen & Xing (2014), sections 4.3 and 4.4.
+
+    Examples
+    --------
+    >>> from regbayes.models import EpsilonInsensitive, MultiTaskInfiniteLatentSVM
+    >>> MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(epsilon=0.2)).get_params()["loss__epsilon"]
+    0.2
+    """
+
+    data_type: ClassVar[type] = TaskData
+
+    likelihood: LinearGaussian | None = None
+    loss: Loss = field(default_factory=Hinge)
+    prior: FeaturePrior = field(default_factory=IndianBuffetProcess)
+    preprocessing: AnyFeatureMap | None = field(default_factory=lambda: Standardized(intercept=0.0))
+    feature_map: AnyFeatureMap | None = None
+    weight_scale: Positive = 1.0
+    truncation: Truncation = 20
+    classes: Annotated[Tensor, Classes()] | None = None
+    num_features: Count | None = None
+    num_tasks: Count | None = None
+
+    def checked(self, name: str = "") -> Self:
+        model = super().checked(name)
+        if model.loss.meets:
+            raise ValueError(
+                f"{name}loss is {type(model.loss).__name__}, which joins several classes; expected a loss of one "
+                "score, such as Hinge() or EpsilonInsensitive(). Give each class a task of its own."
+            )
+        if model.classes is not None and len(model.classes) != 2:
+            raise ValueError(f"{name}classes is {model.classes.tolist()}; expected two labels, the same in all tasks.")
+        return model
+
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
+        if y is None:
+            raise ValueError(f"{type(self).__name__} needs targets: requires y to be passed, but the target y is None.")
+        model: Any = self.checked()
+        rows = _dense(as_features(X, num_features=model.num_features))
+        targets = as_target_matrix(y, rows, model.num_tasks)
+        if model.loss.target == "real":
+            read_targets(targets, rows)
+        else:
+            model = model.replace(classes=_two(read_labels(targets, model.classes)[1]))
+        maps = {
+            name: None if (part := getattr(model, name)) is None else resolved(part, rows)
+            for name in ("preprocessing", "feature_map")
+        }
+        model = model.replace(**maps, num_features=rows.shape[1], num_tasks=targets.shape[1])
+        if model.likelihood is not None:
+            model = model.replace(likelihood=model.likelihood.resolve(model.preprocessed(rows)))
+        if not isinstance(model.loss, Masked) and model.targets(rows, y).isnan().any():
+            model = model.replace(loss=Masked(model.loss))
+        return model
+
+    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, TaskData]:
+        """The resolved model and the kernels' view of X [N, D] and targets y [N, M]."""
+        if lengths is not None:
+            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
+        as_features(X, min_rows=2)
+        model = self.resolve(X, y)
+        return model, model.data(X, y)
+
+    def data(self, X: Any, y: Any = None) -> TaskData:
+        """The kernels' view of X [N, D] and targets y [N, M]."""
+        rows = _dense(as_features(X, num_features=self.num_features))
+        return TaskData(self.preprocessed(rows), self.features(rows), self.targets(rows, y))
+
+    def preprocessed(self, X: Any) -> Tensor:
+        """What the projection sees [N, D'] of the rows of X [N, D]."""
+        return X if self.preprocessing is None else self.preprocessing(X)
+
+    def features(self, X: Any) -> Tensor:
+        """What the classifiers see of the rows of X [N, D] beside the projection: [N, P]."""
+        return X.new_ones(len(X), 1) if self.feature_map is None else self.feature_map(X)
+
+    def targets(self, X: Any, y: Any = None) -> Tensor:
+        """Targets [N, M] in the dtype of X [N, D]: signs or real numbers, NaN where a row has none."""
+        values = as_target_matrix(y, X, self.num_tasks)
+        if self.loss.target == "real":
+            return read_targets(values, X, min_known=0)
+        index, _ = read_labels(values, self.classes)
+        return torch.where(index >= 0, 2 * index.to(X.dtype) - 1, torch.nan)
+
+    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """log phi(y | f) [...] of scores [..., M]: the terms of all tasks together."""
+        return self.loss.log_factor(scores, targets).sum(-1)
+
+    def scores(self, projected: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:
+        """f = eta^T [Z^T x; b], [N, M], of projected rows [N, K], inputs [N, P] and weights [K + P, M]."""
+        K = projected.shape[-1]
+        return projected @ weights[:K] + inputs @ weights[K:]
+
+    def __call__(self, X: Any, y: Any = None) -> None:
+        """The Pyro program: `program` of the resolved model on its data."""
+        model, data = self.prepare(X, y)
+        model.program(data)
+
+    def program(self, data: TaskData) -> None:
+        """The Pyro program of a resolved model.
+
+        Sites: the hyperparameters of the prior that have a law, `sticks` [K] (or `probabilities`), `weights`
+        [K + P, M], `features` [D, K], the factor `margin` [N]; with a likelihood also its hyperparameters that have a
+        law, `loadings` [N, K] and `X` (observed).
+        """
+        X, K = data.X, self.truncation
+        pi = self.prior.probabilities(self.prior.sample(X), K)
+        nu = X.new_full((K + data.inputs.shape[1], data.num_tasks), self.weight_scale)
+        weights = pyro.sample("weights", dist.Normal(torch.zeros_like(nu), nu).to_event(2))
+        with pyro.plate("dimensions", X.shape[1]):
+            features = pyro.sample("features", dist.Bernoulli(pi.expand(X.shape[1], K)).to_event(1))
+        if self.likelihood is not None:
+            self._generate(self.likelihood, X, features)
+        with pyro.plate("margins", data.num_data):
+            pyro.factor("margin", self.log_margin(self.scores(X @ features, data.inputs, weights), data.targets))
+
+    def _generate(self, likelihood: LinearGaussian, X: Tensor, features: Tensor) -> None:
+        start = likelihood.start(X)
+        h = {
+            name: start[name].to(X) if law is None else pyro.sample(name, law)
+            for name, law in likelihood.hyperpriors(X).items()
+        }
+        scale = h["loading_precision"].rsqrt().to(X).expand(len(X), features.shape[1])
+        with pyro.plate("data", len(X)):
+            loadings = pyro.sample("loadings", dist.Normal(torch.zeros_like(scale), scale).to_event(1))
+            pyro.sample("X", likelihood.distribution(loadings @ features.T, h).to_event(1), obs=X)
+
+
+def _dense(X: Rows) -> Tensor:
+    if isinstance(X, SparseRows):
+        raise ValueError("X is sparse; MultiTaskInfiniteLatentSVM needs dense rows: pass X.toarray().")
+    return X
+
+
+def _two(classes: Tensor) -> Tensor:
+    if len(classes) != 2:
+        raise ValueError(
+            f"y has the labels {classes.tolist()}; expected two, the same in all tasks. Give each class a task of its "
+            "own."
+        )
+    return classes

@@ -1,0 +1,122 @@
+"""The interface of a prior over binary features: which of K features each of N rows has.
+
+    z_nk ~ Bernoulli(pi_k),    pi ~ the prior given its hyperparameters h
+
+What a program and the kernels ask: pi as sites of the program; draws of pi and of h given the numbers m_k of rows that
+have each feature (blocked scan); an optimal q(pi) and a bound of E log p(Z, pi) (SVI); Lambda(K), what K features cost
+(small variance). A prior that is also one over infinitely many features states `infinite` and has the rest of
+`IndianBuffetProcess`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..distributions.sampling import uniforms
+from .hyper import Hyper, HyperPrior
+
+
+class FeatureFactors(NamedTuple):
+    """q(pi) and q(h): Beta(a_k, b_k) of K sticks or probabilities, and the parameters of the concentration's law."""
+
+    a: Tensor  # [K]
+    b: Tensor  # [K]
+    concentration: Tensor  # [2]: Gamma(shape, rate), or (alpha, 1) where alpha is fixed
+
+
+class FeaturePrior(HyperPrior):
+    """A prior over binary features. Its `infinite` form is the limit of many features."""
+
+    infinite: ClassVar[bool] = False
+
+    @abstractmethod
+    def probabilities(self, h: Hyper, truncation: int) -> Tensor:
+        """pi [K] of K = truncation features: sites of the Pyro program, in the dtype of h."""
+
+    @abstractmethod
+    def log_probabilities(self, pi: Tensor, h: Hyper) -> Tensor:
+        """log p(pi | h) [] of probabilities [K]."""
+
+    @abstractmethod
+    def start_probabilities(self, h: Hyper, truncation: int) -> Tensor:
+        """Probabilities [K] float64 to start from."""
+
+    @abstractmethod
+    def draw_probabilities(
+        self, pi: Tensor, counts: Tensor, num_data: int, h: Hyper, generator: torch.Generator
+    ) -> Tensor:
+        """New pi [K] given pi [K] itself and the numbers [K] of the rows, N in all, that have each feature."""
+
+    @abstractmethod
+    def draw_truncated(self, h: Hyper, pi: Tensor, generator: torch.Generator) -> Hyper:
+        """New hyperparameters given the probabilities [K]."""
+
+    @abstractmethod
+    def log_features(self, counts: Tensor, num_data: int, h: Hyper) -> Tensor:
+        """log p(Z | h) [] of the truncated model, pi integrated out, from counts [K]: for tiny data and for tests."""
+
+    # -- SVI -----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def initial(self, like: Tensor, truncation: int) -> FeatureFactors:
+        """Factors to start from, in the dtype and on the device of `like` [...]."""
+
+    @abstractmethod
+    def update(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
+        """The factors that are best given the expected numbers [K] of rows with each feature, of `total` rows.
+
+        Neither the bound below nor any other term falls by it.
+        """
+
+    @abstractmethod
+    def log_odds(self, q: FeatureFactors) -> Tensor:
+        """What the prior adds to the log odds [K] of a feature: (a bound of) E log pi_k - E log(1 - pi_k)."""
+
+    @abstractmethod
+    def bound(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> Tensor:
+        """(A lower bound of) E log p(Z, pi, h) - E log q(pi) q(h) [] for expected counts [K] of `total` rows."""
+
+    def mean_hyper(self, q: FeatureFactors) -> Hyper:
+        """Expected hyperparameters, each []."""
+        return {"concentration": q.concentration[0] / q.concentration[1]}
+
+    # -- small variance ------------------------------------------------------------------------------------------------
+
+    def price(self, penalty: float | Tensor, num_features: int) -> float | Tensor:
+        """Lambda(K) []: what K features cost in the small-variance limit; it never falls with K."""
+        return penalty * num_features
+
+
+def slice_between(
+    value: Tensor, low: Tensor, high: Tensor, power: Tensor, fails: Tensor, generator: torch.Generator
+) -> Tensor:
+    """A slice step [K] that leaves prop. to x^power (1 - x)^fails d log x on (low, high) invariant, element by element.
+
+    The level is uniform below the density at `value` [K]; proposals shrink from the ends towards it.
+    """
+    # u = log x; where low is 0 the left end is so far that what lies beyond has a probability below rounding
+    u, top = value.log(), high.log()
+    bottom = torch.where(low > 0, low.clamp(min=_TINY).log(), torch.minimum(u, top) - _FAR / power.clamp(min=1e-3))
+
+    def log_density(at: Tensor) -> Tensor:
+        return power * at + fails * (-torch.expm1(at)).clamp(min=_TINY).log()
+
+    level = log_density(u) + uniforms(u.shape, generator).to(u).clamp(min=_TINY).log()
+    waiting, result = torch.ones_like(u, dtype=torch.bool), u
+    while bool(waiting.any()):
+        proposal = bottom + (top - bottom) * uniforms(u.shape, generator).to(u)
+        inside = log_density(proposal) >= level
+        result = torch.where(waiting & inside, proposal, result)
+        waiting = waiting & ~inside & (top - bottom > _NARROW)
+        below = proposal < u
+        bottom, top = torch.where(below, proposal, bottom), torch.where(below, top, proposal)
+    return result.exp()
+
+
+_TINY = 1e-300
+_FAR = 80.0  # e-folds of the density
+_NARROW = 1e-13

@@ -1,0 +1,88 @@
+"""The prior of a topic model: symmetric Dirichlet laws of the topics of a document and of the words of a topic.
+
+    theta_n ~ Dir(alpha 1_K),  topic_k ~ Dir(beta 1_V);  integrated out, with counts n_rk of a row r,
+
+    log p = sum_r [ sum_k log Gamma(a + n_rk) / Gamma(a) - log Gamma(K a + n_r.) / Gamma(K a) ]
+
+Sources: Blei, Ng & Jordan (2003); Griffiths & Steyvers (2004).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..domains import GammaPrior, Positive
+from .hyper import Hyper, HyperPrior, gamma_law
+
+
+@dataclass(eq=False)
+class DirichletTopics(HyperPrior):
+    """theta_n ~ Dir(alpha 1_K) for every document, topic_k ~ Dir(beta 1_V) for every topic.
+
+    Parameters
+    ----------
+    document_concentration : alpha > 0 (the starting value if it has a prior); below 1 a document has few topics
+    topic_concentration : beta > 0 (likewise); below 1 a topic has few words
+    document_concentration_prior : (shape, rate) of alpha ~ Gamma, or None for a fixed alpha
+    topic_concentration_prior : (shape, rate) of beta ~ Gamma, or None for a fixed beta
+    """
+
+    document_concentration: Positive = 0.1
+    topic_concentration: Positive = 0.01
+    document_concentration_prior: GammaPrior | None = None
+    topic_concentration_prior: GammaPrior | None = None
+
+    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+        return {
+            "document_concentration": gamma_law(self.document_concentration_prior, like),
+            "topic_concentration": gamma_law(self.topic_concentration_prior, like),
+        }
+
+    def draw(self, h: Hyper, documents: Tensor, words: Tensor, generator: torch.Generator) -> Hyper:
+        """New hyperparameters given the counts of each topic in each document [N, K] and of each word [V, K] in it."""
+        if all(law is None for law in self.laws(documents).values()):
+            return h
+        tables = {"document_concentration": Tally.of(documents), "topic_concentration": Tally.of(words.T)}
+        # a slice step for one of them looks at its own factor alone; the other's is constant in it
+        return self.slide(h, lambda at: sum(table.log_polya(at[name]) for name, table in tables.items()), generator)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts [R, K], each value once with its number: all that their law depends on."""
+
+    values: Tensor  # [A] float64 > 0, the counts there are
+    numbers: Tensor  # [A] float64, how often
+    totals: Tensor  # [B] float64 > 0, the totals of rows that there are
+    total_numbers: Tensor  # [B] float64
+    width: int  # K
+
+    @classmethod
+    def of(cls, counts: Tensor) -> Tally:
+        """From counts [R, K]."""
+        return cls(*_distinct(counts), *_distinct(counts.sum(-1)), counts.shape[-1])
+
+    def log_polya(self, concentration: Tensor) -> Tensor:
+        """log int prod theta^counts Dir(theta; a 1) d theta [] in double precision, of all rows, at a [] float64."""
+        rows = _log_rising(concentration * self.width, self.totals) @ self.total_numbers
+        return _log_rising(concentration, self.values) @ self.numbers - rows
+
+
+def mean_proportions(counts: Tensor, concentration: Tensor | float) -> Tensor:
+    """E theta [..., K] given (expected) counts [..., K], from theta ~ Dir(a 1_K)."""
+    shape = counts + concentration
+    return shape / shape.sum(-1, keepdim=True)
+
+
+def _distinct(counts: Tensor) -> tuple[Tensor, Tensor]:
+    values, numbers = torch.unique(counts[counts > 0], return_counts=True)
+    return values.double(), numbers.double()
+
+
+def _log_rising(a: Tensor, counts: Tensor) -> Tensor:
+    """log Gamma(a + n) / Gamma(a) [...] of n [...]."""
+    return torch.lgamma(a + counts) - torch.lgamma(a)

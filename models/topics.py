@@ -1,0 +1,161 @@
+"""What topic models share: what kernels see of a set of documents, and the Pyro program over its tokens.
+
+    topic_k ~ Dir(beta 1_V)                                                    k = 1..K
+    theta_n ~ Dir(alpha 1_K),  z_m ~ theta_n,  w_m ~ topic_{z_m}               n = 1..N, tokens m of document n
+    eta ~ N(0, nu^2 I),  factor phi(y_n | eta^T zbar_n),  zbar_n = mean of onehot(z_m) over the tokens of n
+
+Sources: Blei, Ng & Jordan (2003); Zhu, Ahmed & Xing (2012); math/latent-features, section 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from .arrays import as_features
+from .base import Model
+from .priors.topics import DirichletTopics
+from .sparse import SparseRows, first_entry
+
+
+@dataclass(frozen=True, eq=False)
+class TopicData:
+    """N documents of V words with M tokens in all, and C scores.
+
+    Tokens are in the order of the documents, and within a document in that of its words: token m of a row is one of the
+    `values` copies of the word in `columns`.
+    """
+
+    X: SparseRows  # [N, V] numbers of each word in each document
+    targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
+
+    @property
+    def num_data(self) -> int:
+        """N."""
+        return len(self.X)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Tokens [N] int64 of each document."""
+        return self.X.sum(1, torch.float64).long()
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Places [N + 1] int64: document n has the tokens starts[n] : starts[n + 1]."""
+        return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+
+    @cached_property
+    def words(self) -> Tensor:
+        """The word [M] int64 of each token."""
+        return self.X.columns.repeat_interleave(self.X.values.long())
+
+    @cached_property
+    def documents(self) -> Tensor:
+        """The document [M] int64 of each token."""
+        return torch.arange(self.num_data, device=self.X.device).repeat_interleave(self.lengths)
+
+    def document_counts(self, assignments: Tensor, num_topics: int) -> Tensor:
+        """Numbers [N, K] int64 of tokens of each topic in each document, from the topics [M] of the tokens."""
+        cells = self.documents * num_topics + assignments
+        return torch.bincount(cells, minlength=self.num_data * num_topics).view(self.num_data, num_topics)
+
+    def word_counts(self, assignments: Tensor, num_topics: int) -> Tensor:
+        """Numbers [V, K] int64 of tokens of each word in each topic, from the topics [M] of the tokens."""
+        num_words = self.X.shape[1]
+        cells = self.words * num_topics + assignments
+        return torch.bincount(cells, minlength=num_words * num_topics).view(num_words, num_topics)
+
+    def mean_topics(self, counts: Tensor) -> Tensor:
+        """zbar [N, K] in the dtype of X, from (expected) counts [N, K]; 0 for a document without tokens."""
+        return counts.to(self.X.dtype) / self.lengths.clamp(min=1).unsqueeze(1).to(self.X.dtype)
+
+
+class TopicModel(Model):
+    """What topic models share. Kernels call the methods below on a *resolved* model (see `Model`).
+
+    Shapes: N documents, V words, M tokens, K topics, C scores.
+    """
+
+    data_type: ClassVar[type] = TopicData
+
+    prior: DirichletTopics
+    num_topics: int
+
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
+        model = self.checked()
+        return model.replace(num_features=self._documents(X, num_features=model.num_features).shape[1])
+
+    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, TopicData]:
+        """The resolved model and the kernels' view of counts X [N, V], dense or sparse, and of targets y [N]."""
+        if lengths is not None:
+            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
+        X = self._documents(X)
+        model = self.resolve(X, y)
+        return model, model.data(X, y)
+
+    def data(self, X: Any, y: Any = None) -> TopicData:
+        """The kernels' view of counts X [N, V] and targets y [N]."""
+        X = SparseRows.of(X)
+        return TopicData(X, self.targets(X, y))
+
+    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """log phi(y | f) [...] of scores [..., C]: the terms of all classes together, 0 without targets."""
+        if not targets.shape[-1]:
+            return scores.new_zeros(scores.shape[:-1])
+        return self.loss.log_factor(scores, targets).sum(-1)
+
+    def _documents(self, X: Any, **options: Any) -> SparseRows:
+        rows = SparseRows.of(as_features(X, **options))
+        require_counts(rows, type(self).__name__)
+        return rows
+
+    # -- the program -----------------------------------------------------------------------------------------------
+
+    def __call__(self, X: Any, y: Any = None) -> None:
+        """The Pyro program: `program` of the resolved model on its data."""
+        model, data = self.prepare(X, y)
+        model.program(data)
+
+    def program(self, data: TopicData) -> None:
+        """The Pyro program of a resolved model.
+
+        Sites: the prior's hyperparameters that have a law, `topics` [K, V], `weights` [K, C], `proportions` [N, K],
+        `assignments` [M] and `words` [M] (observed) of the tokens, and the factor `margin` [N]. All tokens of a
+        document meet in its factor, so they cannot be enumerated one by one.
+        """
+        X, K, h = data.X, self.num_topics, self.prior.sample(data.targets)
+        scale = X.new_zeros(K, data.targets.shape[1]) + self.weight_scale
+        with pyro.plate("components", K):
+            topics = pyro.sample("topics", dist.Dirichlet(X.new_ones(X.shape[1]) * h["topic_concentration"]))
+            weights = pyro.sample("weights", dist.Normal(torch.zeros_like(scale), scale).to_event(1))
+        with pyro.plate("data", data.num_data):
+            proportions = pyro.sample("proportions", dist.Dirichlet(X.new_ones(K) * h["document_concentration"]))
+        with pyro.plate("tokens", len(data.words)):
+            assignments = pyro.sample("assignments", dist.Categorical(proportions[data.documents]))
+            pyro.sample("words", dist.Categorical(topics[assignments]), obs=data.words)
+        counts = X.new_zeros(data.num_data, K).index_add(0, data.documents, one_hot(assignments, K).to(X.dtype))
+        with pyro.plate("margins", data.num_data):
+            pyro.factor("margin", self.log_margin(data.mean_topics(counts) @ weights, data.targets))
+
+
+def require_counts(X: SparseRows, whose: str) -> None:
+    """Raise ValueError unless X [N, V] holds whole numbers of words, not too many in all."""
+    if found := first_entry(X, lambda x: (x < 0) | (x.round() != x)):
+        value, row, column = found
+        fault = "negative" if value < 0 else "not a whole number"
+        raise ValueError(
+            f"X has a value that is {fault}: {value} in row {row}, column {column}. {whose} accepts how often each "
+            "word (column) is in each document (row): 0, 1, 2, ...; not tf-idf or other weights of words."
+        )
+    if (total := float(X.values.double().sum())) > _MOST_TOKENS:
+        raise ValueError(f"X has {total:g} tokens; at most {_MOST_TOKENS} are accepted. Fit some of its rows.")
+
+
+_MOST_TOKENS = 2**31 - 1

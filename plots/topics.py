@@ -1,0 +1,43 @@
+"""Topics: their most probable words, and which side of the hyperplane each one speaks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from ..inference import TopicPosterior
+from .axes import COLORS, axes_or_new, require_posterior
+
+
+def plot_topics(
+    posterior: TopicPosterior, vocabulary: Sequence[Any] | None = None, *, num_words: int = 8, ax: Axes | None = None
+) -> Axes:
+    """Topics as bars of their weights in the score, with their most probable words beside them.
+
+    With more than two classes the bar of a topic is its largest weight, and the class that it speaks for is named. The
+    bars are in increasing order. Of several draws it shows the representative one.
+
+    Parameters
+    ----------
+    vocabulary : the name of each column of X [V]; None: its number
+    num_words : words of each topic
+    """
+    require_posterior(posterior, TopicPosterior)
+    weights = np.asarray(posterior.samples["weights"][posterior.representative].cpu(), dtype=np.float64)
+    if not weights.shape[1]:
+        raise ValueError("The topics have no weights: the model was fitted without targets.")
+    words = [" ".join(map(str, found)) for found in posterior.top_words(num_words, vocabulary)]
+    strongest, value = weights.argmax(1), weights.max(1)
+    classes = posterior.model.classes
+    if weights.shape[1] > 1 and classes is not None:
+        words = [f"{classes[index].item()}: {text}" for index, text in zip(strongest, words, strict=True)]
+    order = np.argsort(value, kind="stable")
+    ax = axes_or_new(ax)
+    ax.barh(range(len(order)), value[order], color=[COLORS[0] if value[k] > 0 else COLORS[5] for k in order])
+    ax.set_yticks(range(len(order)), [words[k] for k in order], fontsize="small")
+    ax.axvline(0, color="0.5", linewidth=0.8)
+    ax.set_xlabel("weight of the topic in the score")
+    return ax

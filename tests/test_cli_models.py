@@ -1,0 +1,77 @@
+"""The command line with latent features and topics: fit, predict, info, compare."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regbayes.cli import main
+from regbayes.inference import Posterior
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Counts of six words in forty documents of two classes, and a number."""
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    X = rng.poisson(np.where((y[:, None] == 0) == (np.arange(6) < 3), 3.0, 0.3))
+    path = tmp_path / "documents.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"word{d}" for d in range(6)), "kind"])
+        writer.writerows([*row, "law" if own else "art"] for row, own in zip(X.tolist(), y.tolist(), strict=True))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What a command prints."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "inference"),
+    [("ilsvm", "latent_features", "small_variance"), ("medlda", "topics", None)],
+    ids=["ilsvm", "medlda"],
+)
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_fit_predict_and_info(model, kind, inference, table, tmp_path, capsys) -> None:
+    output, data = tmp_path / "fit.pt", ["--data", table]
+    chosen = ["--inference", inference] if inference else []
+    run(capsys, "fit", *data, "--target", "kind", "--model", model, *chosen, "--output", output)
+    posterior = Posterior.load(output)
+    rows = list(csv.DictReader(run(capsys, "predict", "--posterior", output, *data).splitlines()))
+    assert list(rows[0]) == ["prediction", "probability_art", "probability_law"]
+    with open(table) as file:
+        truth = [row["kind"] for row in csv.DictReader(file)]
+    assert np.mean([row["prediction"] == own for row, own in zip(rows, truth, strict=True)]) > 0.8
+    facts = json.loads(run(capsys, "info", "--posterior", output, "--json"))
+    assert facts["model"] == type(posterior.model).__name__
+    assert facts[kind]
+    assert set(facts[kind][0]["strongest_features"]) <= set(facts["features"])
+    assert kind.removesuffix("s").replace("_", " ") in run(capsys, "info", "--posterior", output)
+
+
+def test_compare_runs_the_backends_of_the_model(table, tmp_path, capsys) -> None:
+    options = ["--model", "medlda", "--inference", "svi", "--folds", 2, "--json", "--out", tmp_path / "out"]
+    found = json.loads(run(capsys, "compare", "--data", table, "--target", "kind", *options))
+    names = [method["name"] for method in found["methods"]]
+    assert names[-1] == "MedLDA, svi"
+    assert found["methods"][-1]["mean"]["accuracy"] > 0.8
+    assert (tmp_path / "out" / "compare.png").stat().st_size > 1000
+
+
+def test_what_a_model_does_not_have_is_refused(table, tmp_path, capsys) -> None:
+    common = ["fit", "--data", table, "--target", "kind", "--output", tmp_path / "fit.pt"]
+    for arguments, message in (
+        (["--model", "medlda", "--inference", "small_variance"], "MedLDA has no SmallVariance backend"),
+        (["--model", "ilsvm", "--likelihood", "full"], "--likelihood is for components of mixtures"),
+        (["--model", "lda"], "invalid choice: 'lda'"),
+    ):
+        assert main([str(argument) for argument in [*common, *arguments]]) == 2
+        assert message in capsys.readouterr().err

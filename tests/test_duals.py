@@ -1,0 +1,243 @@
+"""SVM duals: against generic solvers and liblinear, in turns and all at once, and what a caller may rely on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.svm import LinearSVC, LinearSVR
+from torch import Tensor
+
+from regbayes.inference.duals import Dual, solve
+from regbayes.models.losses import (
+    CrammerSinger,
+    EpsilonInsensitive,
+    Hinge,
+    Logistic,
+    Loss,
+    Masked,
+    OneVsRest,
+    SquaredHinge,
+    StudentT,
+)
+
+NU = 0.7
+LOSSES = [
+    Hinge(1.3, 0.8),
+    SquaredHinge(0.7, 1.2),
+    EpsilonInsensitive(0.7, 0.2),
+    Logistic(),
+    OneVsRest(Hinge(0.6)),
+    CrammerSinger(0.7, 1.4),
+    Masked(OneVsRest(SquaredHinge())),
+    Masked(CrammerSinger()),
+]
+
+
+class Boxless(Hinge):
+    """A hinge without its box, so that all points move at once."""
+
+    def conjugate(self, tilt: Tensor, y: Tensor) -> Tensor:
+        return super().box(y).value(tilt)
+
+    def best_tilt(self, score: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        return super().box(y).best(score, variance)
+
+    def feasible(self, tilt: Tensor, y: Tensor) -> Tensor:
+        return super().box(y).clamp(tilt)
+
+    def box(self, y: Tensor) -> None:
+        return None
+
+
+def name_of(loss: Loss) -> str:
+    return type(loss).__name__ + type(getattr(loss, "loss", loss)).__name__
+
+
+def case(loss: Loss, generator: torch.Generator, N: int = 25, P: int = 4, L: int = 3) -> tuple[Tensor, Tensor]:
+    """(features [N, P], targets [N, C]), not separable."""
+    like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+    features = torch.randn(N, P, **like)
+    truth = features @ torch.randn(P, L, **like) + torch.randn(N, L, **like)
+    if loss.target == "real":
+        return features, truth[:, :1]
+    if isinstance(loss, OneVsRest | CrammerSinger | Masked):
+        targets = 2.0 * torch.nn.functional.one_hot(truth.argmax(1), L).to(truth) - 1
+        if isinstance(loss, Masked):
+            targets[::5] = torch.nan
+        return features, targets
+    return features, truth[:, :1].sign()
+
+
+def primal(weights: Tensor, features: Tensor, targets: Tensor, loss: Loss, counts: Tensor | None = None) -> Tensor:
+    cost = -loss.log_factor(features @ weights, targets).sum(1)
+    return weights.square().sum() / (2 * NU**2) + (cost if counts is None else counts * cost).sum()
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float) -> None:
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, Boxless(1.3, 0.8)], ids=name_of)
+def test_it_is_the_minimum_that_its_gap_says(loss, device, generator) -> None:
+    features, targets = case(loss, generator)
+    found = solve(features, targets, loss, NU, tolerance=1e-6, max_passes=5_000)
+    value = primal(found.weights, features, targets, loss)
+    assert found.gap <= 1e-6
+    close(found.weights, NU**2 * features.T @ found.tilt, 1e-10)
+    dual = -loss.conjugate(found.tilt, targets).sum() - found.weights.square().sum() / (2 * NU**2)
+    assert float(value - dual) == pytest.approx(found.gap * float(value), abs=1e-11 * float(value))
+    for _ in range(20):
+        step = 0.1 * torch.randn(found.weights.shape, generator=generator, device=device, dtype=torch.float64)
+        assert primal(found.weights + step, features, targets, loss) >= dual
+
+
+@pytest.mark.parametrize("loss", LOSSES[:6], ids=name_of)
+def test_a_generic_solver_agrees(loss, generator) -> None:
+    """Hinges as quadratic programs with slacks; smooth losses by quasi-Newton steps."""
+    features, targets = case(loss, generator, N=10, P=2)
+    found = solve(features, targets, loss, NU, tolerance=1e-8, max_passes=10_000)
+    if isinstance(loss, SquaredHinge | Logistic):
+        expected = smooth_minimum(features, targets, loss)
+    else:
+        expected = slack_minimum(features.numpy(), targets.numpy(), loss)
+    value, other = (float(primal(w, features, targets, loss)) for w in (found.weights, torch.from_numpy(expected)))
+    assert value == pytest.approx(other, rel=1e-6)
+    close(found.weights, torch.from_numpy(expected), 1e-3)
+
+
+def smooth_minimum(features: Tensor, targets: Tensor, loss: Loss) -> np.ndarray:
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        leaf = torch.from_numpy(flat).view(features.shape[1], -1).requires_grad_()
+        value = primal(leaf, features, targets, loss)
+        return float(value.detach()), torch.autograd.grad(value, leaf)[0].numpy().ravel()
+
+    start = np.zeros(features.shape[1] * targets.shape[1])
+    return minimize(objective, start, jac=True, options={"gtol": 1e-9}).x.reshape(features.shape[1], -1)
+
+
+def slack_minimum(features: np.ndarray, targets: np.ndarray, loss: Loss) -> np.ndarray:
+    """min |eta|^2 / (2 nu^2) + w sum xi, xi above each line of its loss."""
+    P, C = features.shape[1], targets.shape[1]
+
+    def lines(eta: np.ndarray) -> np.ndarray:
+        """[lines, slacks]"""
+        f = features @ eta
+        if isinstance(loss, CrammerSinger):
+            own = targets > 0
+            return (loss.margin * ~own + f - f[own][:, None]).T
+        if isinstance(loss, EpsilonInsensitive):
+            return np.stack([targets - f - loss.epsilon, f - targets - loss.epsilon, 0 * f]).reshape(3, -1)
+        margin = getattr(loss, "loss", loss).margin
+        return np.stack([margin - targets * f, 0 * f]).reshape(2, -1)
+
+    strength, num_slacks = getattr(loss, "loss", loss).strength, lines(np.zeros((P, C))).shape[1]
+    start = np.concatenate([np.zeros(P * C), np.full(num_slacks, 5.0)])
+    found = minimize(
+        lambda v: (v[: P * C] ** 2).sum() / (2 * NU**2) + 2 * strength * v[P * C :].sum(),
+        start,
+        jac=lambda v: np.concatenate([v[: P * C] / NU**2, np.full(num_slacks, 2.0 * strength)]),
+        constraints={"type": "ineq", "fun": lambda v: (v[P * C :] - lines(v[: P * C].reshape(P, C))).ravel()},
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-13},
+    )
+    return found.x[: P * C].reshape(P, C)
+
+
+def test_liblinear_has_the_same_weights(generator) -> None:
+    """The maps of math/regbayes, section 2: mu = l w at C0 = 2 c nu^2 / l, and mu = w at C0 = 2 c nu^2."""
+    tight = {"fit_intercept": False, "tol": 1e-9, "max_iter": 1_000_000, "random_state": 0}
+    for loss in (Hinge(0.4, 0.8), CrammerSinger(0.3, 1.4), EpsilonInsensitive(0.4, 0.2)):
+        features, targets = case(loss, generator, N=60)
+        found = solve(features, targets, loss, NU, tolerance=1e-13, max_passes=200_000).weights
+        X, strength, margin = features.numpy(), 2 * loss.strength * NU**2, getattr(loss, "margin", 1.0)
+        if isinstance(loss, EpsilonInsensitive):
+            rival = LinearSVR(C=strength, epsilon=loss.epsilon, loss="epsilon_insensitive", dual=True, **tight)
+            coef = rival.fit(X, targets.squeeze(1).numpy()).coef_[None]
+        else:
+            labels = targets.argmax(1) if loss.meets else targets.squeeze(1)
+            kind = {"multi_class": "crammer_singer"} if loss.meets else {"loss": "hinge", "dual": True}
+            coef = LinearSVC(C=strength / margin, **kind, **tight).fit(X, labels.numpy()).coef_
+        close(found, margin * torch.from_numpy(coef.T.copy()), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "other"),
+    [(Hinge(1.3, 0.8), Boxless(1.3, 0.8)), (Masked(OneVsRest(Hinge())), Masked(OneVsRest(Boxless())))],
+)
+def test_points_in_turns_and_all_at_once_agree(loss, other, generator) -> None:
+    features, targets = case(loss, generator)
+    counts = 0.3 + torch.rand(len(features), generator=generator, dtype=torch.float64)
+    options = {"row_weights": counts, "tolerance": 1e-4, "max_passes": 3_000}
+    one, two = (solve(features, targets, each, NU, **options) for each in (loss, other))
+    close(one.weights, two.weights, 5e-2)
+    value = primal(one.weights, features, targets, loss, counts)
+    assert float(primal(two.weights, features, targets, loss, counts)) == pytest.approx(float(value), rel=2e-4)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_a_row_of_weight_two_is_two_rows(loss, generator) -> None:
+    features, targets = case(loss, generator, N=12)
+    counts = torch.ones(12, dtype=torch.float64)
+    counts[4:] = 2
+    order = torch.arange(12).repeat_interleave(counts.long())
+    options = {"tolerance": 1e-8, "max_passes": 5_000}
+    weighted = solve(features, targets, loss, NU, row_weights=counts, **options)
+    repeated = solve(features[order], targets[order], loss, NU, **options)
+    close(weighted.weights, repeated.weights, 1e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_it_goes_on_from_any_start(loss, generator) -> None:
+    features, targets = case(loss, generator)
+    found = solve(features, targets, loss, NU, tolerance=1e-5, max_passes=5_000)
+    again = solve(features, targets, loss, NU, start=found.tilt, tolerance=1e-5)
+    assert again.num_passes == 0
+    close(again.weights, found.weights, 1e-12)
+    none = solve(features, targets, loss, NU, start=found.tilt, tolerance=0.0, max_passes=0)
+    assert none.gap == pytest.approx(found.gap, abs=1e-12)
+    wild = 10 * torch.randn(targets.shape, generator=generator, dtype=torch.float64)
+    far = solve(features, targets, loss, NU, start=wild, tolerance=1e-5, max_passes=5_000)
+    assert far.gap <= 1e-5
+    close(far.weights, found.weights, 2e-2)
+
+
+def test_a_missing_target_has_no_tilt(generator) -> None:
+    for loss in LOSSES[-2:]:
+        features, targets = case(loss, generator)
+        found, known = solve(features, targets, loss, NU, tolerance=1e-7, max_passes=5_000), ~targets.isnan().any(1)
+        assert not found.tilt[~known].any()
+        rest = solve(features[known], targets[known], loss.loss, NU, tolerance=1e-7, max_passes=5_000)
+        close(found.weights, rest.weights, 1e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_single_precision_and_edges(loss, generator) -> None:
+    features, targets = case(loss, generator)
+    double = solve(features, targets, loss, NU, tolerance=1e-4, max_passes=20_000)
+    single = solve(features.float(), targets.float(), loss, NU, tolerance=1e-4, max_passes=20_000)
+    assert single.weights.dtype == single.tilt.dtype == torch.float32
+    close(single.weights.double(), double.weights, 5e-2)
+    # rows of zeros cost what they cost, and close their gap; no rows at all leave the prior
+    zeros = torch.cat([features, torch.zeros_like(features[:3])])
+    found = solve(zeros, torch.cat([targets, targets[1:4]]), loss, NU, tolerance=1e-5, max_passes=5_000)
+    assert found.gap <= 1e-5
+    empty = solve(features[:0], targets[:0], loss, NU)
+    assert not empty.weights.any()
+    assert empty.gap == 0
+
+
+def test_a_loss_without_conjugate_is_refused(generator) -> None:
+    features, targets = case(EpsilonInsensitive(), generator)
+    with pytest.raises(NotImplementedError, match=r"StudentT has no convex conjugate.*EpsilonInsensitive"):
+        solve(features, targets, StudentT(), NU)
+
+
+def test_few_passes_report_their_gap(generator) -> None:
+    loss = CrammerSinger(5.0)
+    features, targets = case(loss, generator, N=200)
+    gaps = [solve(features, targets, loss, NU, tolerance=0.0, max_passes=most) for most in (1, 10, 100)]
+    assert [each.num_passes for each in gaps] == [1, 10, 100]
+    assert gaps[0].gap > gaps[1].gap > gaps[2].gap > 0
+    assert isinstance(gaps[0], Dual)

@@ -1,0 +1,238 @@
+"""Estimators of latent features, topics and many tasks: scikit-learn's checks, weights, transforms, text labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_multilabel_classification
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from regbayes.estimators import Classifier, Clusterer, MultiLabelClassifier, MultiTaskRegressor, Regressor
+from regbayes.inference import SVI, Gibbs, SmallVariance
+from regbayes.models import (
+    EpsilonInsensitive,
+    InfiniteLatentSVM,
+    InfiniteSVM,
+    MedLDA,
+    MultiTaskInfiniteLatentSVM,
+    Standardized,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+
+REAL = {"loss": EpsilonInsensitive(5.0), "weight_scale": 3.0}
+# as short as they can be and still learn what scikit-learn's checks ask for
+QUICK = {
+    "small_variance": SmallVariance(penalty=10.0, max_steps=3, merge=False),
+    "svi": SVI(num_steps=5),
+    "gibbs": Gibbs(num_samples=1, num_warmup=2),
+    "blocked": Gibbs(num_samples=1, num_warmup=2, scan="blocked"),
+}
+FEATURES = [Classifier(InfiniteLatentSVM(truncation=3), backend) for backend in QUICK.values()]
+FEATURES += [
+    Regressor(InfiniteLatentSVM(truncation=3, feature_map=Standardized(), **REAL), backend)
+    for backend in QUICK.values()
+]
+TASKS = [MultiLabelClassifier(MultiTaskInfiniteLatentSVM(truncation=3), backend) for backend in QUICK.values()]
+LONGER = QUICK | {"small_variance": SmallVariance(penalty=0.05, max_steps=4, merge=False), "svi": SVI(num_steps=10)}
+LONGER["gibbs"] = Gibbs(num_samples=5, num_warmup=10)
+LONGER["blocked"] = Gibbs(num_samples=5, num_warmup=10, scan="blocked")
+TASKS += [MultiTaskRegressor(MultiTaskInfiniteLatentSVM(truncation=8, **REAL), backend) for backend in LONGER.values()]
+
+
+class CountClassifier(Classifier):
+    """A classifier of counts that takes scikit-learn's real numbers for counts: no tag says that they must be whole."""
+
+    def fit_data(self, X, **checks):
+        found = super().fit_data(X, **checks)
+        return (counts(found[0]), *found[1:]) if isinstance(found, tuple) else counts(found)
+
+    def new_data(self, X):
+        return counts(super().new_data(X))
+
+    def is_of(self, data_type):
+        return False  # of any real numbers, dense, without a transform
+
+
+def counts(X: np.ndarray) -> np.ndarray:
+    """One word for a large value of each column, another one for a small value."""
+    return np.hstack([np.rint(np.clip(2 + 2 * X, 0, 9)), np.rint(np.clip(2 - 2 * X, 0, 9))])
+
+
+SEVERAL = SVI(num_steps=15), Gibbs(num_samples=3, num_warmup=5)
+COUNTS = [CountClassifier(MedLDA(num_topics=4), backend) for backend in SEVERAL]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
+@pytest.mark.filterwarnings("ignore::regbayes.estimators.RoundedWeightsWarning")
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@parametrize_with_checks([*FEATURES, *TASKS])
+def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::regbayes.estimators.RoundedWeightsWarning")
+@parametrize_with_checks(COUNTS)
+def test_scikit_learn_checks_of_counts_which_may_use_global_stream(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def documents() -> tuple[np.ndarray, np.ndarray]:
+    """Counts of twelve words; each class prefers six of them."""
+    rng = np.random.default_rng(0)
+    y = np.array(["law", "art"])[np.arange(60) % 2]
+    rates = np.where((y[:, None] == "law") == (np.arange(12) < 6), 2.0, 0.3)
+    return rng.poisson(rates).astype(float), y
+
+
+@pytest.mark.parametrize("name", ["small_variance", "svi", "blocked"])
+def test_latent_features_classify_text_labels_and_transform(name):
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    backends = QUICK | {
+        "small_variance": SmallVariance(penalty=20.0, max_steps=6, merge=False),
+        "svi": SVI(num_steps=30),
+        "blocked": Gibbs(num_samples=5, num_warmup=20, scan="blocked"),
+    }
+    model = InfiniteLatentSVM(truncation=6, feature_map=Standardized())
+    classifier = Classifier(model, backends[name]).fit(X, names)
+    assert classifier.score(X, names) > 0.8
+    assert_allclose(classifier.predict_proba(X).sum(1), 1)
+    found = classifier.transform(X)
+    assert found.shape == (150, len(classifier.get_feature_names_out()))
+    assert classifier.get_feature_names_out()[0] == "feature0"
+    assert classifier.n_components_ == classifier.posterior_.num_latent_features
+    assert classifier.posterior_.features.shape[0] == 150
+
+
+def test_rows_of_a_fit_are_those_of_the_user_and_weights_their_numbers():
+    X, y = load_iris(return_X_y=True)
+    X, y = X[50:80], y[50:80] + np.arange(30) % 2
+    weights, order = np.random.default_rng(0).integers(0, 4, 30), np.random.default_rng(1).permutation(30)
+    classifier = Classifier(InfiniteLatentSVM(truncation=3), QUICK["small_variance"])
+    weighted = clone(classifier).fit(X, y, sample_weight=weights)
+    repeated = clone(classifier).fit(X.repeat(weights, 0), y.repeat(weights))
+    shuffled = clone(classifier).fit(X[order], y[order], sample_weight=weights[order])
+    assert_array_equal(weighted.decision_function(X), repeated.decision_function(X))
+    assert_array_equal(weighted.decision_function(X), shuffled.decision_function(X))
+    assert_array_equal(shuffled.posterior_.features, weighted.posterior_.features[order])
+
+
+def test_missing_entries_are_taken_by_latent_features_alone():
+    X, y = load_iris(return_X_y=True)
+    X = X.copy()
+    X[::7, 1] = np.nan
+    classifier = Classifier(InfiniteLatentSVM(), QUICK["small_variance"]).fit(X, y)
+    assert classifier.predict(X).shape == (150,)
+    for model in (InfiniteSVM(), InfiniteLatentSVM(feature_map=Standardized())):
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            Classifier(model, QUICK["small_variance"]).fit(X, y)
+    assert not hasattr(Classifier(InfiniteSVM()), "transform")
+
+
+@pytest.mark.parametrize("backend", [None, Gibbs(num_samples=5, num_warmup=15)], ids=["default", "gibbs"])
+def test_topics_classify_counts_dense_and_sparse(documents, backend):
+    X, y = documents
+    classifier = Classifier(MedLDA(num_topics=3), backend).fit(X, y)
+    assert classifier.score(X, y) > 0.9
+    assert set(classifier.classes_) == {"art", "law"}
+    assert_allclose(classifier.transform(X).sum(1), 1)
+    assert_array_equal(classifier.get_feature_names_out(), ["topic0", "topic1", "topic2"])
+    assert classifier.n_components_ == 3
+    sparse = clone(classifier).fit(scipy.sparse.csr_array(X), y)
+    assert sparse.score(scipy.sparse.csr_array(X), y) > 0.9
+    assert_allclose(sparse.predict_proba(X), sparse.predict_proba(scipy.sparse.csr_array(X)), rtol=1e-6)
+
+
+def test_weights_of_documents_are_copies(documents):
+    X, y = documents
+    weights = np.random.default_rng(2).integers(0, 3, 60)
+    classifier = Classifier(MedLDA(num_topics=3), SVI(num_steps=10))
+    weighted = clone(classifier).fit(X, y, sample_weight=weights)
+    repeated = clone(classifier).fit(X.repeat(weights, 0), y.repeat(weights))
+    assert_allclose(weighted.decision_function(X), repeated.decision_function(X))
+    with pytest.raises(ValueError, match=r"sample_weight is 0.5 in row \d+; MedLDA takes whole numbers"):
+        clone(classifier).fit(X, y, sample_weight=np.full(60, 0.5))
+    with pytest.warns(UserWarning, match=r"class_weight gives \[2.4, 1.0\]; MedLDA takes whole numbers: \[2.0, 1.0\]"):
+        clone(classifier).set_params(class_weight={"art": 2.4}).fit(X, y)
+
+
+def test_what_is_no_count_is_refused(documents):
+    X, y = documents
+    with pytest.raises(ValueError, match="Negative values in data passed to Classifier"):
+        Classifier(MedLDA()).fit(X - 1, y)
+    with pytest.raises(ValueError, match="not a whole number"):
+        Classifier(MedLDA()).fit(X + 0.5, y)
+
+
+@pytest.mark.parametrize("model", [MedLDA(num_topics=3, **REAL), InfiniteLatentSVM(truncation=4, **REAL)], ids=repr)
+def test_regression(documents, model):
+    X, y = documents
+    target = (y == "law") * 2.0 - 1
+    assert Regressor(model, SVI(num_steps=40)).fit(X, target).score(X, target) > 0.5
+
+
+# -- many tasks --------------------------------------------------------------------------------------------------------
+
+
+def test_sets_of_labels():
+    X, Y = make_multilabel_classification(n_samples=80, n_classes=4, n_labels=2, random_state=0)
+    classifier = MultiLabelClassifier(inference=SVI(num_steps=40)).fit(X, Y)
+    assert_array_equal(classifier.predict(X), classifier.decision_function(X) > 0)
+    assert classifier.predict_proba(X).shape == (80, 4)
+    assert (classifier.predict(X) == Y).mean() > 0.8
+    assert classifier.transform(X).shape == (80, len(classifier.get_feature_names_out()))
+    with pytest.raises(ValueError, match="y has the value 2; expected a matrix of 0 and 1"):
+        MultiLabelClassifier().fit(X, Y + 1)
+
+
+def test_one_label_of_several_classes_is_a_task_for_each():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    classifier = MultiLabelClassifier(inference=SVI(num_steps=40)).fit(X, names)
+    assert classifier.score(X, names) > 0.7
+    assert_allclose(classifier.predict_proba(X).sum(1), 1)
+
+
+def test_tasks_as_a_matrix_or_one_for_each_row():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 4))
+    tasks = rng.integers(0, 3, 90)
+    y = X[:, :3].sum(1) * np.array([1.0, -1.0, 0.5])[tasks]
+    Y = np.full((90, 3), np.nan)
+    Y[np.arange(90), tasks] = y
+    model = MultiTaskInfiniteLatentSVM(truncation=6, **REAL)
+    one, other = (MultiTaskRegressor(model, SVI(num_steps=60)) for _ in range(2))
+    one.fit(X, y, tasks=tasks)
+    other.fit(X, Y)
+    assert_array_equal(one.predict(X), other.predict(X))
+    assert_array_equal(one.predict(X, tasks=tasks), other.predict(X)[np.arange(90), tasks])
+    assert np.corrcoef(one.predict(X, tasks=tasks), y)[0, 1] > 0.9
+    with pytest.raises(ValueError, match="tasks has 3; the tasks of the fit are 0 to 2"):
+        one.predict(X, tasks=tasks + 1)
+    with pytest.raises(ValueError, match=r"tasks has shape \(90,\) and dtype float64; expected"):
+        one.fit(X, y, tasks=tasks + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (Classifier(MultiTaskInfiniteLatentSVM()), "model is MultiTaskInfiniteLatentSVM; Classifier needs a model of"),
+        (Clusterer(InfiniteLatentSVM()), "model is InfiniteLatentSVM; Clusterer needs a model of partitions"),
+        (MultiLabelClassifier(InfiniteSVM()), "model is InfiniteSVM; MultiLabelClassifier needs a model of many tasks"),
+        (MultiLabelClassifier(MultiTaskInfiniteLatentSVM(**REAL)), "a loss of real targets. Use MultiTaskRegressor"),
+        (MultiTaskRegressor(MultiTaskInfiniteLatentSVM()), "which has no real targets as it is"),
+        (Regressor(InfiniteLatentSVM()), "model is InfiniteLatentSVM, which has no real targets as it is"),
+    ],
+    ids=repr,
+)
+def test_parts_that_do_not_serve_are_refused(estimator, message):
+    X, y = np.random.default_rng(0).normal(size=(10, 2)), np.arange(10) % 2
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X, y)

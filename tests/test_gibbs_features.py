@@ -1,0 +1,546 @@
+"""Gibbs sampling of latent features against the Pyro program, exact enumeration and simulation of the prior."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyro.poutine as poutine
+import pytest
+import torch
+from setups import frequency_errors
+from sklearn.svm import LinearSVC
+from torch import Tensor
+
+from regbayes.datasets import load
+from regbayes.inference import Gibbs, Posterior
+from regbayes.inference.gibbs import _numba_features as compiled
+from regbayes.inference.gibbs import feature_columns, feature_parameters, feature_rows, feature_start, features
+from regbayes.models import (
+    BetaBernoulli,
+    Blocks,
+    CrammerSinger,
+    EpsilonInsensitive,
+    Hinge,
+    IndianBuffetProcess,
+    InfiniteLatentSVM,
+    LinearBernoulli,
+    LinearGaussian,
+    Logistic,
+    Masked,
+    OneVsRest,
+    SquaredHinge,
+    StudentT,
+)
+from regbayes.models.losses import Loss, PseudoObservation
+from regbayes.testing import check_kernel, check_model
+from regbayes.testing.features import feature_posterior
+
+NAN = math.nan
+X = torch.tensor([[0.3, -0.4], [1.2, 0.5], [-0.8, 0.9]], dtype=torch.float64)
+HOLES = torch.tensor([[0.3, NAN], [1.2, 0.5], [-0.8, 0.9]], dtype=torch.float64)
+BITS = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+SIGNS, CLASSES, NUMBERS = torch.tensor([1, -1, 1]), torch.tensor([0, 2, 1]), torch.tensor([0.4, -1.0, 1.5])
+SOME = torch.tensor([1.0, NAN, -1.0])
+FIXED = LinearGaussian(offset=0.1, noise_variance=0.5, loading_variance=1.0, learn=False)
+
+
+def no_inputs(rows: Tensor) -> Tensor:
+    return rows[:, :0]
+
+
+def model_of(loss: Loss | None = None, likelihood=FIXED, prior=None, **options) -> InfiniteLatentSVM:
+    options = {"truncation": 2} | options
+    return InfiniteLatentSVM(likelihood, loss or Hinge(0.7), prior or IndianBuffetProcess(1.0), **options)
+
+
+CASES = {
+    "hinge": (model_of(), X, SIGNS),
+    "holes": (model_of(prior=BetaBernoulli(1.5, (2.0, 1.0)), truncation=3), HOLES, SOME),
+    "learned": (model_of(likelihood=LinearGaussian(), prior=IndianBuffetProcess(1.0, (2.0, 1.0))), X, SIGNS),
+    "classes": (model_of(CrammerSinger(0.8)), X, CLASSES),
+    "one-versus-rest": (model_of(Hinge(0.5)), X, CLASSES),
+    "regression": (model_of(EpsilonInsensitive(0.8, 0.2), feature_map=lambda rows: rows), X, NUMBERS),
+    "blocks": (model_of(likelihood=Blocks([(LinearGaussian(), 1), (LinearBernoulli(), 1)])), BITS, SIGNS),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest):
+    model, rows, targets = CASES[request.param]
+    model, data = model.prepare(rows, targets)
+    return model, data, some_state(model, data)
+
+
+def some_state(model, data, truncated: bool = True, seed: int = 0):
+    """A state as the prior has them, with features in which every column has rows."""
+    generator = torch.Generator().manual_seed(seed)
+    state = feature_start.start_bits(model, data, generator, start="random", truncated=True)
+    bits = state.features.clone()
+    bits[0] = 1
+    pi = model.prior.start_probabilities(state.hyper, model.truncation) if truncated else None
+    state = replace(state, features=bits, probabilities=pi)
+    loadings = torch.randn(state.loadings.shape, generator=generator, dtype=data.X.dtype)
+    weights = torch.randn(state.weights.shape, generator=generator, dtype=data.X.dtype)
+    return replace(state, loadings=loadings, weights=weights)
+
+
+def log_program(model, data, state) -> float:
+    """The log density of the program at a state."""
+    sites = {"loadings": state.loadings, "weights": state.weights, "features": state.features.to(data.X)}
+    pi = state.probabilities.to(data.X)
+    if isinstance(model.prior, IndianBuffetProcess):
+        sites["sticks"] = pi / torch.cat([pi.new_ones(1), pi[:-1]])
+    else:
+        sites["probabilities"] = pi
+    sites |= {name: value.to(data.X) for name, value in (state.hyper | state.entries).items()}
+    return float(poutine.trace(poutine.condition(model.program, data=sites)).get_trace(data).log_prob_sum())
+
+
+def with_bit(state, n: int, k: int, value: int):
+    bits = state.features.clone()
+    bits[n, k] = value
+    return replace(state, features=bits)
+
+
+# -- conditionals ------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_joint_is_that_of_the_program(case) -> None:
+    """Up to the Jacobian of the sticks, which is the same in both states."""
+    model, data, state = case
+    other = some_state(model, data, seed=1)
+    hyper = {name: value * 1.3 for name, value in state.hyper.items()} if model.prior.concentration_prior else {}
+    laws = model.likelihood.hyperpriors(data.X)
+    entries = {name: value * 0.8 for name, value in state.entries.items() if laws[name] is not None}
+    other = replace(other, hyper=state.hyper | hyper, entries=state.entries | entries)
+    found = features.log_joint(other, data, model) - features.log_joint(state, data, model)
+    assert found == pytest.approx(log_program(model, data, other) - log_program(model, data, state), rel=1e-9)
+
+
+def test_bits_are_the_programs(case) -> None:
+    """Entries speak through their pseudo-observations, given which they are Gaussian factors; all else as it is."""
+    model, data, state = case
+    observed = feature_parameters.observe_entries(state, data, model, torch.Generator().manual_seed(0))
+    columns, odds = feature_columns.Columns(state, data, model, observed), state.probabilities.logit()
+
+    def gaussian(state) -> Tensor:
+        mean = state.features.to(state.loadings) @ state.loadings
+        return (data.counted * (observed.shift * mean - observed.precision * mean.square() / 2)).sum()
+
+    def entries(state) -> Tensor:
+        mean = state.features.to(state.loadings) @ state.loadings
+        return (data.counted * model.likelihood.log_density(data.X, mean, state.entries)).sum()
+
+    for k in (1, 0):
+        found = odds[k] + columns.log_ratio(k)
+        for n in range(data.num_data):
+            one, zero = (with_bit(state, n, k, value) for value in (1, 0))
+            expected = log_program(model, data, one) - log_program(model, data, zero)
+            if not isinstance(model.likelihood, LinearGaussian):
+                expected += float(gaussian(one) - gaussian(zero) - entries(one) + entries(zero))
+            assert float(found[n]) == pytest.approx(expected, abs=1e-9)
+        state = replace(state, features=state.features.clone())
+        state.features[:, k] = torch.tensor([0, 1, 1])
+        columns.place(k, state.features[:, k])
+
+
+def test_loadings_and_precisions_are_the_programs(case) -> None:
+    model, data, state = case
+    generator = torch.Generator().manual_seed(3)
+    other = replace(state, loadings=torch.randn(state.loadings.shape, generator=generator, dtype=torch.float64))
+    if isinstance(model.likelihood, LinearGaussian):
+        observed = feature_parameters.observe_entries(state, data, model, generator)
+        law = feature_parameters.loadings_posterior(state, data, model, observed)
+        gap = [one.loadings - law.mean for one in (other, state)]
+        tril = law.precision_tril[law.which]
+        log_law = [-(torch.einsum("dkj,kd->jd", tril, one)).square().sum() / 2 for one in gap]
+        expected = log_program(model, data, other) - log_program(model, data, state)
+        assert float(log_law[0] - log_law[1]) == pytest.approx(expected, rel=1e-9)
+    for name, (shape, rate) in feature_parameters.precision_laws(other, data, model).items():
+        law = torch.distributions.Gamma(shape, rate)
+        moved = replace(other, entries=other.entries | {name: other.entries[name] * 1.4})
+        found = law.log_prob(moved.entries[name]) - law.log_prob(other.entries[name])
+        assert float(found) == pytest.approx(
+            log_program(model, data, moved) - log_program(model, data, other), rel=1e-8
+        )
+
+
+def test_weights_see_bits_and_inputs(case) -> None:
+    """Given pseudo-observations their law is a Gaussian; without a scale mixture they see the program's margin."""
+    model, data, state = case
+    generator = torch.Generator().manual_seed(4)
+    observed = PseudoObservation(*torch.rand((2, *data.targets.shape), generator=generator, dtype=torch.float64))
+    law = feature_parameters.weights_posterior(feature_parameters._design(state, data), observed, model)
+    other = torch.randn(state.weights.shape, generator=generator, dtype=torch.float64)
+
+    def log_target(weights: Tensor) -> Tensor:
+        scores = model.scores(state.features.to(weights), data.inputs, weights)
+        factor = observed.shift * scores - observed.precision * scores.square() / 2
+        return factor.sum() - (weights / model.weight_scale).square().sum() / 2
+
+    gap = [one - law.mean[0] for one in (other, state.weights)]
+    log_law = [-torch.einsum("cpj,pc->jc", law.precision_tril[0], one).square().sum() / 2 for one in gap]
+    torch.testing.assert_close(log_law[0] - log_law[1], log_target(other) - log_target(state.weights))
+
+
+def test_slice_steps_of_weights_see_the_margin(monkeypatch) -> None:
+    model, data = model_of(SquaredHinge(0.5)).prepare(X, SIGNS)
+    state, seen = some_state(model, data), []
+
+    def spy(values, scale, log_likelihood, generator, *, num_steps):
+        other = values + 0.7
+        seen.append(log_likelihood(other, torch.zeros(1)) - log_likelihood(values, torch.zeros(1)))
+        assert scale == model.weight_scale
+        return other
+
+    monkeypatch.setattr(feature_parameters, "elliptical_slice", spy)
+    moved = replace(state, weights=feature_parameters.draw_weights(state, data, model, torch.Generator()))
+    change = moved.weights.square().sum() - state.weights.square().sum()
+    expected = log_program(model, data, moved) - log_program(model, data, state) + float(change) / 2
+    assert float(seen[0]) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("prior", [IndianBuffetProcess(1.0), BetaBernoulli(1.5)])
+def test_swaps_of_columns_have_the_ratio_of_the_joint(prior) -> None:
+    model, data = model_of(prior=prior).prepare(X, SIGNS)
+    state = some_state(model, data)
+    state.features[:] = torch.tensor([[0, 1], [0, 1], [1, 0]])
+    state = replace(state, probabilities=torch.tensor([0.5, 0.4], dtype=torch.float64))
+    generator, num_draws = torch.Generator().manual_seed(0), 2000
+    for _ in range(2):  # from the better order, and from the other
+        order = torch.tensor([1, 0])
+        other = feature_columns.keep_columns(state, order)
+        assert torch.equal(other.weights[2:], state.weights[2:])
+        ratio = (features.log_joint(other, data, model) - features.log_joint(state, data, model)).exp()
+        moved = [feature_columns.swap_columns(state, generator).features for _ in range(num_draws)]
+        share = sum(torch.equal(bits, other.features) for bits in moved) / num_draws
+        expected = min(1.0, float(ratio))
+        assert abs(share - expected) <= 5 * (expected * (1 - expected) / num_draws) ** 0.5
+        state = other
+
+
+# -- the infinite model ------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_drawn_by_their_weights() -> None:
+    """All 8 columns of 3 rows, of a feature below and above the least probability of the others."""
+    generator, num_draws = torch.Generator().manual_seed(0), 3000
+    log_odds = torch.tensor([-1.0, 0.3, -0.5], dtype=torch.float64)
+    p = log_odds.sigmoid()
+    for pi, least in ((0.2, 0.5), (0.6, 0.3)):
+        weights = {}
+        for bits in itertools.product((0, 1), repeat=3):
+            z = torch.tensor(bits)
+            weights[bits] = float(torch.where(z > 0, p, 1 - p).prod()) / (min(pi, least) if any(bits) else least)
+        total = sum(weights.values())
+        exact = {bits: weight / total for bits, weight in weights.items()}
+        numbers = [torch.tensor(value, dtype=torch.float64) for value in (pi, least)]
+        drawn = [feature_columns.draw_column(log_odds, *numbers, generator).int() for _ in range(num_draws)]
+        assert frequency_errors([tuple(bits.tolist()) for bits in drawn], exact).max() < 5
+
+
+def without_data(N: int, alpha: float, K: int = 0):
+    """A model of rows that say nothing, of unknown targets, and a state in which no row has a feature."""
+    model = model_of(Masked(Hinge()), prior=IndianBuffetProcess(alpha)).prepare(X.repeat(N, 1)[:N], SIGNS.repeat(N)[:N])
+    model, data = model[0], replace(model[1], targets=torch.full((N, 1), NAN, dtype=torch.float64))
+    state = some_state(model, data, truncated=False)
+    none = torch.zeros(N, 0, dtype=torch.int8)
+    state = replace(state, features=none, loadings=state.loadings[:0], weights=state.weights[2:])
+    zeros = data.X.new_zeros
+    return model, data, state, PseudoObservation(zeros(1, 2), zeros(N, 2))
+
+
+def check_prior_law(scan, N: int, num_steps: int, alpha: float = 0.8) -> None:
+    """Numbers of columns of each history follow independent Poisson laws; the number of all has mean alpha H_N."""
+    model, data, state, observed = without_data(N, alpha)
+    generator, seen = torch.Generator().manual_seed(0), []
+    for _ in range(num_steps):
+        state = scan(state, data, model, observed, generator)
+        sizes = state.features.sum(0)
+        assert (sizes > 0).all()
+        seen.append([int((sizes == m).sum()) for m in range(1, N + 1)])
+    found = torch.tensor(seen, dtype=torch.float64)
+    # comb(N, m) columns of m rows, each with rate alpha (N - m)! (m - 1)! / N!
+    rates = torch.tensor([alpha / m for m in range(1, N + 1)], dtype=torch.float64)
+    batches = found.unflatten(0, (25, -1)).mean(1)
+    assert ((batches.mean(0) - rates).abs() < 5 * batches.std(0) / 5).all(), (batches.mean(0), rates)
+    second = found.square().unflatten(0, (25, -1)).mean(1)
+    assert ((second.mean(0) - rates - rates.square()).abs() < 5 * second.std(0) / 5).all()
+
+
+def test_rows_without_data_have_features_as_the_prior_does() -> None:
+    check_prior_law(feature_rows.scan_rows, 3, 2000)
+
+
+@pytest.mark.slow
+def test_columns_without_data_have_features_as_the_prior_does() -> None:
+    check_prior_law(feature_columns.scan_slice, 3, 2000)
+
+
+def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin() -> None:
+    """Poisson(K; alpha) E exp(b . u - a . u^2 / 2) E phi(y | f + s), u and s sums of K loadings and K weights."""
+    model, data, state, _ = without_data(3, 1.5)
+    data = replace(data.rows(slice(0, 1)), targets=torch.ones(1, 1, dtype=torch.float64))
+    state = replace(state, features=state.features[:1], weights=torch.full((1, 1), -0.5, dtype=torch.float64))
+    a, b = torch.tensor([[0.7, 2.0]]).double(), torch.tensor([[3.0, -2.5]]).double()
+    nodes, exact = torch.linspace(-8, 8, 4001, dtype=torch.float64), {}
+    for K in range(9):
+        evidence = (b.square() * K / (1 + a * K) - torch.log1p(a * K)).sum() / 2
+        factor = model.log_margin((K**0.5 * nodes - 0.5).view(-1, 1), torch.ones(1)).exp()
+        margin = (factor * (-nodes.square() / 2).exp()).sum()
+        exact[(K,)] = float(1.5**K / math.factorial(K) * evidence.exp() * margin)
+    total, generator, seen = sum(exact.values()), torch.Generator().manual_seed(0), []
+    for _ in range(2000):
+        state = feature_rows.scan_rows(state, data, model, PseudoObservation(a, b), generator)
+        seen.append((min(state.features.shape[1], 8),))
+    assert frequency_errors(seen, {key: value / total for key, value in exact.items()}).max() < 5
+
+
+@pytest.mark.parametrize("name", ["hinge", "holes", "classes", "regression"])
+def test_bits_of_a_row_have_the_ratio_of_the_joint(name) -> None:
+    """With pi integrated out, seen by where the bit turns as its uniform number passes the probability."""
+    model, rows, targets = CASES[name]
+    model, data = model.replace(prior=IndianBuffetProcess(1.0)).prepare(rows, targets)
+    state = some_state(model, data, truncated=False)
+    state.features[1] = 1
+    observed = feature_parameters.observe_entries(state, data, model, torch.Generator())
+    for n in range(data.num_data):
+        one, zero = (features.log_joint(with_bit(state, n, 0, value), data, model) for value in (1, 0))
+        p = float((one - zero).sigmoid())
+        for factor, expected in ((1 - 1e-9, 1), (1 + 1e-9, 0)):
+            arrays = feature_rows._arrays(state, data, model, observed, 90)
+            place = np.array([n, model.truncation, 0, 0])
+            compiled.scan(arrays, np.full(100, p * factor), np.zeros(3000), place)
+            assert place[0] == data.num_data or place[0] > n
+            assert arrays.bits[0, n] == expected or (n < data.num_data - 1 and place[0] > n + 1)
+            assert arrays.counts[0] == arrays.bits[0].sum()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [Hinge(0.7, 1.2), SquaredHinge(0.4), Logistic(), EpsilonInsensitive(0.6, 0.3), StudentT(3.0, 0.8), CrammerSinger()],
+)
+def test_compiled_margins_are_those_of_the_losses(loss) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = 3 * torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    if loss.target == "real":
+        targets = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    else:
+        targets = 2 * torch.nn.functional.one_hot(torch.arange(40) % 3, 3).double() - 1
+    targets[::5] = NAN
+    masked = Masked(loss if loss.meets or loss.target == "real" else OneVsRest(loss))
+    out = np.empty(40)
+    compiled.margins(feature_rows.compiled_loss(masked), scores.numpy(), targets.numpy(), out)
+    torch.testing.assert_close(torch.from_numpy(out), masked.log_factor(scores, targets).sum(1))
+
+    class Mine(type(loss)):
+        pass
+
+    assert feature_rows.compiled_loss(Mine()) is None
+
+
+def test_features_of_a_row_alone_have_their_evidence_and_loadings() -> None:
+    """The evidence is that of a Gaussian; drawn loadings have its posterior mean and covariance."""
+    model, data, state, _ = without_data(3, 1.0)
+    a, b, p = torch.tensor([[0.7, 2.0]]).double(), torch.tensor([[0.5, -1.0]]).double().expand(3, 2), 1.0
+    arrays = feature_rows._arrays(state, data, model, PseudoObservation(a, b), 60)
+    for number in (1, 3):
+        variance = number / p
+        expected = (b[0].square() * variance / (1 + a[0] * variance) - torch.log1p(a[0] * variance)).sum() / 2
+        assert compiled._log_evidence(arrays, 0, b[0].numpy(), number) == pytest.approx(float(expected))
+    normals = np.random.default_rng(0).normal(size=3 * 2 * 4000)
+    place, alone, draws = np.array([0, 2, 0, 0]), np.array([0, 1]), []
+    for _ in range(4000):
+        compiled._draw_alone(arrays, 0, normals, place, np.zeros(2), alone, 2)
+        draws.append(arrays.loadings[:2].copy())
+    drawn = torch.from_numpy(np.stack(draws))  # [S, 2, D]
+    precision = p * torch.eye(2) + a[0].view(2, 1, 1) * torch.ones(2, 2)
+    covariance = precision.inverse()
+    mean = (covariance @ (b[0].view(2, 1, 1) * torch.ones(2, 1))).squeeze(-1)  # [D, 2]
+    assert ((drawn.mean(0).T - mean).abs() < 5 * (covariance.diagonal(dim1=1, dim2=2) / 4000).sqrt()).all()
+    for d in range(2):
+        torch.testing.assert_close(torch.cov(drawn[:, :, d].T), covariance[d], atol=0.08, rtol=0.0)
+
+
+# -- exact posteriors --------------------------------------------------------------------------------------------------
+
+EXACT = {
+    "IBP": ("blocked", model_of(), X, SIGNS),
+    "BetaBernoulli": ("blocked", model_of(prior=BetaBernoulli(1.5, (2.0, 1.0))), X, SIGNS),
+    "holes": ("blocked", model_of(), HOLES, SOME),
+    "learned": ("blocked", model_of(likelihood=LinearGaussian(offset=0.0)), X, SOME),
+    "classes": ("blocked", model_of(CrammerSinger(0.9), feature_map=no_inputs), X, CLASSES),
+    "regression": ("blocked", model_of(EpsilonInsensitive(0.8, 0.2), feature_map=no_inputs), X, NUMBERS),
+    "no augmentation": ("blocked", model_of(SquaredHinge(0.3), feature_map=no_inputs), X, SIGNS),
+    "bits": ("blocked", model_of(likelihood=LinearBernoulli(loading_variance=2.0, learn=False)), BITS, SOME),
+    "slice": ("slice", model_of(prior=IndianBuffetProcess(0.6)), X[:2], SIGNS[:2]),
+    "slice of 3": ("slice", model_of(prior=IndianBuffetProcess(0.5)), HOLES, SOME),
+    "collapsed": ("collapsed", model_of(prior=IndianBuffetProcess(0.6)), X[:2], SIGNS[:2]),
+    "collapsed of 3": ("collapsed", model_of(prior=IndianBuffetProcess(0.5)), HOLES, SOME),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXACT)
+def test_features_have_their_exact_probabilities(name) -> None:
+    scan, model, rows, targets = EXACT[name]
+    check_kernel(Gibbs(scan=scan, num_samples=800, num_warmup=20, seed=1), model, rows, targets)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_programs_are_their_parts(name) -> None:
+    model, rows, targets = CASES[name]
+    check_model(model, rows, targets)
+
+
+def test_the_classes_of_a_long_truncation_tend_to_those_of_the_infinite_model() -> None:
+    model = model_of(prior=IndianBuffetProcess(0.4), feature_map=no_inputs)
+    exact = feature_posterior(model, X[:2], SIGNS[:2])
+    found: dict[object, float] = {}
+    for bits, weight in feature_posterior(model, X[:2], SIGNS[:2], truncation=6).items():
+        columns = sorted(column for column in zip(*bits, strict=True) if any(column))
+        label = tuple(zip(*columns, strict=True)) or ((), ())
+        found[label] = found.get(label, 0.0) + weight
+    gap = sum(abs(exact.get(label, 0.0) - found.get(label, 0.0)) for label in {*exact, *found}) / 2
+    assert gap < 0.01
+
+
+def test_a_sampler_of_another_strength_is_noticed() -> None:
+    class Wrong(Gibbs):
+        def finish(self, model, data, schedule, kernel):
+            posterior = super().finish(model.replace(loss=Hinge(6.0)), data, schedule, kernel)
+            posterior.model = model
+            return posterior
+
+    backend = Wrong(scan="collapsed", num_samples=400, num_warmup=20)
+    with pytest.raises(AssertionError, match="probabilities are off"):
+        check_kernel(backend, model_of(prior=IndianBuffetProcess(0.6)), X[:2], SIGNS[:2])
+
+
+# -- fits --------------------------------------------------------------------------------------------------------------
+
+
+def synthetic(num_data: int = 120, seed: int = 0, dtype=torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of 3 features in 8 columns, and labels by which of two features a row has more of."""
+    generator = torch.Generator().manual_seed(seed)
+    bits = (torch.rand(num_data, 3, generator=generator) < 0.5).double()
+    loadings = 2 * torch.randn(3, 8, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    rows = bits @ loadings + 0.4 * torch.randn(num_data, 8, generator=generator, dtype=torch.float64)
+    return rows.to(dtype), (bits[:, 0] > 0).long(), bits
+
+
+@pytest.mark.parametrize("scan", ["auto", "slice", "blocked"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_are_found_and_new_rows_predicted(scan, dtype, device) -> None:
+    rows, labels, _ = synthetic(dtype=dtype)
+    backend = Gibbs(scan=scan, num_samples=5, num_warmup=15, seed=0)
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6)
+    posterior = backend.fit(model, rows.to(device), labels.to(device))
+    new, truth, _ = synthetic(seed=1, dtype=dtype)
+    new, truth = new.to(device), truth.to(device)
+    assert (posterior.predict(new) == truth).double().mean() > 0.9
+    probabilities = posterior.predict_proba(new)
+    assert probabilities.shape == (120, 2)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones_like(probabilities[:, 0]))
+    found = posterior.transform(new)
+    assert found.dtype == posterior.loadings.dtype == dtype
+    error = new - posterior.model.likelihood.offset - found @ posterior.loadings
+    assert error.square().mean() < 0.5 * new.var()
+    assert posterior.samples["features"].dtype == torch.int8
+
+
+@pytest.mark.parametrize("scan", ["collapsed", "slice", "blocked"])
+def test_a_chain_goes_on_from_a_file_bit_for_bit(scan, tmp_path) -> None:
+    rows, labels, _ = synthetic(40)
+    model = InfiniteLatentSVM(truncation=4, prior=IndianBuffetProcess(1.0, (1.0, 1.0)))
+    whole, part = (Gibbs(scan=scan, num_samples=number, num_warmup=3, seed=0) for number in (6, 3))
+    expected = whole.fit(model, rows, labels)
+    part.fit(model, rows, labels, checkpoint=tmp_path / "chain")
+    found = whole.fit(model, rows, labels, resume=tmp_path / "chain")
+    found.save(tmp_path / "posterior")
+    again = Posterior.load(tmp_path / "posterior")
+    for name, value in expected.samples.items():
+        assert torch.equal(found.samples[name], value)
+        assert torch.equal(again.samples[name], value)
+    assert torch.equal(again.predict(rows), expected.predict(rows))
+
+
+@pytest.mark.parametrize("scan", ["auto", "blocked"])
+def test_missing_entries_and_targets_are_left_out(scan) -> None:
+    rows, labels, _ = synthetic(150)
+    generator = torch.Generator().manual_seed(0)
+    holes = rows.masked_fill(torch.rand(rows.shape, generator=generator) < 0.2, NAN)
+    some = labels.double().masked_fill(torch.arange(150) % 3 == 0, NAN)
+    posterior = Gibbs(scan=scan, num_samples=5, num_warmup=15, seed=0).fit(
+        InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6), holes, some
+    )
+    assert (posterior.predict(holes) == labels).double().mean() > 0.85
+
+
+def test_options_that_features_do_not_have_are_refused() -> None:
+    fit = partial(Gibbs.fit, model=InfiniteLatentSVM(), X=X, y=SIGNS)
+    with pytest.raises(ValueError, match="scan is 'beam'; for InfiniteLatentSVM it must be one of 'auto', 'collapsed'"):
+        fit(Gibbs(scan="beam"))
+    with pytest.raises(ValueError, match="rows of InfiniteLatentSVM have features, not labels"):
+        fit(Gibbs(init=torch.tensor([0, 1, 0])))
+    for scan in ("slice", "collapsed"):
+        with pytest.raises(ValueError, match=r"of them\. Use scan='blocked', or Indian"):
+            fit(Gibbs(scan=scan), model=InfiniteLatentSVM(prior=BetaBernoulli()))
+
+    class Mine(Hinge):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Mine is not among the losses that scan='collapsed' is compiled for"):
+        fit(Gibbs(scan="collapsed"), model=InfiniteLatentSVM(loss=Mine()))
+
+
+def test_auto_takes_what_the_model_and_the_device_have(monkeypatch) -> None:
+    data = InfiniteLatentSVM().prepare(X, SIGNS)[1]
+    assert features._scan("auto", data, InfiniteLatentSVM()) == "collapsed"
+    assert features._scan("auto", data, InfiniteLatentSVM(prior=BetaBernoulli())) == "blocked"
+    monkeypatch.setattr(features, "compiled_loss", lambda loss: None)
+    assert features._scan("auto", data, InfiniteLatentSVM()) == "slice"
+
+
+def test_the_scan_of_rows_says_that_it_needs_a_cpu() -> None:
+    model, data = InfiniteLatentSVM().prepare(X, SIGNS)
+    elsewhere = replace(data, X=data.X.to("meta"))
+    with pytest.raises(NotImplementedError, match="compiled for a CPU alone"):
+        features.init(model, elsewhere, torch.Generator(), start="one", scan="collapsed")
+
+
+def test_many_new_features_find_room(monkeypatch) -> None:
+    """Arrays and random numbers are renewed in the middle of a scan, and rows go on where it stopped."""
+    widths, widen = [], feature_rows._widened
+    monkeypatch.setattr(feature_rows, "_widened", lambda rows, size: widths.append(size) or widen(rows, size))
+    rows, labels, _ = synthetic(60)
+    model = InfiniteLatentSVM(
+        LinearGaussian(noise_variance=0.01, learn=False), prior=IndianBuffetProcess(200.0), truncation=2
+    )
+    model, data = model.prepare(rows, labels)
+    generator = torch.Generator().manual_seed(0)
+    state = features.init(model, data, generator, start="one", scan="collapsed")
+    state = features.sweep(state, data, model, generator, scan="collapsed")
+    assert math.isfinite(features.log_joint(state, data, model))
+    assert state.features.shape[1] == len(state.loadings) == len(state.weights) - 1 > 60
+    assert widths
+    assert (state.features.sum(0) > 0).all()
+
+
+@pytest.mark.slow
+def test_digits_by_their_features_nearly_as_well_as_by_their_pixels() -> None:
+    """Threes, fives and eights by at most some 50 bits each, beside LinearSVC on the pixels."""
+    digits = load("digits")
+    pixels, labels = np.asarray(digits.X, float) / 16, np.asarray(digits.y)
+    kept = np.isin(labels, [3, 5, 8])
+    pixels, labels = pixels[kept], labels[kept]
+    model = InfiniteLatentSVM(loss=Hinge(2.0), truncation=20, weight_scale=2.0)
+    posterior = Gibbs(num_samples=10, num_warmup=40, seed=0).fit(model, pixels[:250], labels[:250])
+    rival = LinearSVC(random_state=0).fit(pixels[:250], labels[:250])
+    ours, theirs = ((found.predict(pixels[250:]) == labels[250:]).mean() for found in (posterior, rival))
+    assert ours > theirs - 0.1
+    assert ours > 0.85

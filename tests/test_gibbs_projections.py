@@ -1,0 +1,272 @@
+"""Gibbs on tasks that share a projection: conditionals against the Pyro program, draws against exact enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from torch import Tensor
+
+from regbayes.inference import Gibbs, Posterior
+from regbayes.inference.gibbs import projections as gibbs
+from regbayes.inference.shared_projection_bits import Margins
+from regbayes.models import (
+    BetaBernoulli,
+    EpsilonInsensitive,
+    Hinge,
+    IndianBuffetProcess,
+    LinearGaussian,
+    Logistic,
+    Loss,
+    MultiTaskInfiniteLatentSVM,
+    SquaredHinge,
+    Standardized,
+    StudentT,
+    TaskData,
+)
+
+GENERATOR = torch.Generator().manual_seed(5)
+X = torch.randn((6, 3), generator=GENERATOR, dtype=torch.float64)
+SIGNS = torch.tensor([[1.0, -1], [-1, 1], [1, math.nan], [math.nan, 1], [-1, -1], [1, 1]], dtype=torch.float64)
+REAL = torch.where(SIGNS.isnan(), torch.nan, torch.randn((6, 2), generator=GENERATOR, dtype=torch.float64))
+LIKELIHOOD = LinearGaussian(noise_variance=0.5, loading_variance=1.5, learn=False)
+LEARNED = IndianBuffetProcess(concentration_prior=(2.0, 1.0))
+
+MODELS = {
+    "hinge": MultiTaskInfiniteLatentSVM(loss=Hinge(0.7), truncation=2, weight_scale=0.8),
+    "hinge with x": MultiTaskInfiniteLatentSVM(LinearGaussian(), Hinge(0.7), LEARNED, truncation=3),
+    "regression": MultiTaskInfiniteLatentSVM(
+        LIKELIHOOD, EpsilonInsensitive(0.6), BetaBernoulli(), feature_map=Standardized(), truncation=2
+    ),
+    "squared": MultiTaskInfiniteLatentSVM(loss=SquaredHinge(0.5), prior=LEARNED, preprocessing=None, truncation=2),
+    "logistic": MultiTaskInfiniteLatentSVM(LinearGaussian(), Logistic(), BetaBernoulli(), truncation=2),
+}
+
+
+def targets(model: MultiTaskInfiniteLatentSVM) -> Tensor:
+    return REAL if model.loss.target == "real" else SIGNS
+
+
+def prepared(name: str, seed: int = 0) -> tuple[MultiTaskInfiniteLatentSVM, TaskData, gibbs.ProjectionState]:
+    """A model on its data, with a state some sweeps into a chain."""
+    model, data = MODELS[name].prepare(X, targets(MODELS[name]))
+    generator = torch.Generator().manual_seed(seed)
+    state = gibbs.init(model, data, generator)
+    for _ in range(3):
+        state = gibbs.sweep(state, data, model, generator)
+    return model, data, state
+
+
+def log_program(
+    model: MultiTaskInfiniteLatentSVM, data: TaskData, state: gibbs.ProjectionState, loadings: Tensor | None
+) -> Tensor:
+    """log density of the Pyro program at a state and its loadings."""
+    pi = state.probabilities
+    sticks = torch.cat([pi[:1], pi[1:] / pi[:-1]])
+    latents = {"sticks": sticks, "probabilities": pi, "weights": state.weights, "features": state.features}
+    latents |= state.hyper | state.precisions | ({} if loadings is None else {"loadings": loadings})
+    conditioned = poutine.condition(model.program, data=latents)
+    return poutine.trace(conditioned).get_trace(data).log_prob_sum()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_log_odds_of_a_bit_are_the_programs(name: str) -> None:
+    model, data, state = prepared(name)
+    loadings = gibbs.draw_loadings(state, data, model, torch.Generator().manual_seed(1))
+    generative = gibbs.generative(state, data, model, loadings)
+    margins = Margins(data, model.loss, state.weights[: model.truncation])
+    scores = data.pair_scores(data.X @ state.features, state.weights)
+    for d, k in itertools.product(range(3), range(model.truncation)):
+        found = generative.log_odds(state.features, d, k) + margins.log_odds(state.features, scores, d, k)
+        on, off = (state.features.clone() for _ in range(2))
+        on[d, k], off[d, k] = 1.0, 0.0
+        ends = [log_program(model, data, replace(state, features=bits), loadings) for bits in (on, off)]
+        torch.testing.assert_close(found, ends[0] - ends[1])
+
+
+@pytest.mark.parametrize("name", ["hinge", "hinge with x", "regression", "squared"])
+def test_compiled_bits_are_those_one_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, state = prepared(name)
+    runs = []
+    for compiled in (True, False):
+        if not compiled:
+            monkeypatch.setattr(Margins, "_arrays", lambda self: None)
+        generator = torch.Generator().manual_seed(2)
+        found = state
+        for _ in range(4):
+            found = gibbs.sweep(found, data, model, generator)
+        runs.append(found)
+    torch.testing.assert_close(*(run.features for run in runs))
+    torch.testing.assert_close(*(run.weights for run in runs))
+
+
+@pytest.mark.parametrize("name", ["hinge with x", "regression"])
+def test_loadings_and_precisions_have_the_conditionals_of_the_program(name: str) -> None:
+    model, data, state = prepared(name)
+    likelihood = model.likelihood
+    assert likelihood is not None
+    mean, tril = gibbs.loadings_posterior(state, data, likelihood)
+    one, two = (gibbs.draw_loadings(state, data, model, torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    assert one is not None
+    assert two is not None
+
+    def log_conditional(loadings: Tensor) -> Tensor:
+        return -((loadings - mean) @ tril).square().sum() / 2
+
+    found = log_conditional(one) - log_conditional(two)
+    torch.testing.assert_close(found, log_program(model, data, state, one) - log_program(model, data, state, two))
+    for precision, law in gibbs.precision_posterior(state, data, likelihood, one).items():
+        value = state.precisions[precision]
+        other = replace(state, precisions=state.precisions | {precision: 1.7 * value})
+        found = law.log_prob(1.7 * value) - law.log_prob(value)
+        torch.testing.assert_close(found, log_program(model, data, other, one) - log_program(model, data, state, one))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_log_joint_is_the_programs_with_loadings_and_sticks_integrated_out(name: str) -> None:
+    model, data, state = prepared(name)
+
+    def rest(state: gibbs.ProjectionState) -> Tensor:
+        """What the program has beside the log joint: the loadings given all else."""
+        if model.likelihood is None:
+            return log_program(model, data, state, None)
+        mean, tril = gibbs.loadings_posterior(state, data, model.likelihood)
+        log_density = data.num_data * (tril.diagonal().log().sum() - len(tril) * math.log(2 * math.pi) / 2)
+        return log_program(model, data, state, mean) - log_density
+
+    other = prepared(name, seed=4)[2]
+    other = replace(other, probabilities=state.probabilities)  # the sites are sticks, of another volume
+    states = [other, state]
+    found, expected = ([read(one) for one in states] for read in (lambda s: gibbs.log_joint(s, data, model), rest))
+    torch.testing.assert_close(found[0] - found[1], expected[0] - expected[1])
+
+
+# -- exact enumeration: all Z for D = 3, K = 2, weights on a grid ------------------------------------------------------
+
+SMALL = torch.tensor([[0.9, -0.4, 1.1], [-0.6, 1.0, 0.3], [0.2, 0.8, -1.2]], dtype=torch.float64)
+GRID = 65
+
+
+def exact_joint(model: MultiTaskInfiniteLatentSVM, data: TaskData) -> tuple[Tensor, Tensor, Tensor]:
+    """All Z [64, 3, 2], their probabilities [64], and those [64, grid] with weights on a grid: one task, no input."""
+    bits = torch.tensor(list(itertools.product([0.0, 1.0], repeat=6)), dtype=torch.float64).view(-1, 3, 2)
+    line = torch.linspace(-6, 6, GRID, dtype=torch.float64) * model.weight_scale
+    grid = torch.cartesian_prod(line, line)
+    h, logs = model.prior.start(data.X), []
+    log_normal = -(grid / model.weight_scale).square().sum(1) / 2
+    for Z in bits:
+        scores = data.X[data.rows] @ Z @ grid.T
+        log_margin = model.loss.log_factor(scores, data.known.unsqueeze(1)).sum(0)
+        total = model.prior.log_features(Z.sum(0), 3, h) + log_normal + log_margin
+        if model.likelihood is not None:
+            p = model.likelihood.start(data.X)
+            cov = Z @ Z.T / p["loading_precision"] + torch.eye(3, dtype=torch.float64) / p["noise_precision"]
+            offset = model.likelihood.offset
+            law = torch.distributions.MultivariateNormal(torch.as_tensor(offset), cov)
+            total = total + law.log_prob(data.X).sum()
+        logs.append(total)
+    table = torch.stack(logs)
+    joint = (table - table.logsumexp((0, 1))).exp()
+    return bits, joint.sum(1), joint
+
+
+def start_exactly(
+    model: MultiTaskInfiniteLatentSVM, data: TaskData, joint: Tensor, bits: Tensor, generator: torch.Generator
+) -> tuple[gibbs.ProjectionState, int]:
+    """A state whose Z, and weights up to the grid, are a draw from the exact posterior; pi by some steps given Z."""
+    cell = int(torch.multinomial(joint.flatten(), 1, generator=generator))
+    which, place = divmod(cell, joint.shape[1])
+    line = torch.linspace(-6, 6, GRID, dtype=torch.float64) * model.weight_scale
+    weights = torch.cartesian_prod(line, line)[place].unsqueeze(1)
+    hyper = model.prior.start(data.X)
+    pi = model.prior.start_probabilities(hyper, 2)
+    for _ in range(20 if isinstance(model.prior, IndianBuffetProcess) else 1):
+        pi = model.prior.draw_probabilities(pi, bits[which].sum(0), 3, hyper, generator)
+    precisions = {} if model.likelihood is None else model.likelihood.start(data.X)
+    return gibbs.ProjectionState(bits[which].clone(), pi, weights, hyper, precisions), which
+
+
+@pytest.mark.parametrize(
+    ("loss", "with_x", "margin"),
+    [
+        (Hinge(1.2), False, True),
+        (Hinge(1.2), False, False),
+        pytest.param(EpsilonInsensitive(1.0), True, True, marks=pytest.mark.slow),
+        pytest.param(EpsilonInsensitive(1.0), False, True, marks=pytest.mark.slow),
+        pytest.param(Hinge(1.2), True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_sweeps_leave_the_exact_posterior_as_it_is(loss: Loss, with_x: bool, margin: bool) -> None:
+    """Without the margin in the sweeps they do not."""
+    Y = torch.tensor([[1.0], [-1.0], [1.0]] if loss.target == "sign" else [[1.3], [-0.8], [0.4]], dtype=torch.float64)
+    model = MultiTaskInfiniteLatentSVM(
+        LinearGaussian(offset=0.0, noise_variance=0.6, loading_variance=1.0, learn=False) if with_x else None,
+        loss,
+        BetaBernoulli(),
+        None,
+        weight_scale=1.2,
+        truncation=2,
+    )
+    model, data = model.prepare(SMALL, Y)
+    data = replace(data, inputs=data.inputs[:, :0])
+    bits, probabilities, joint = exact_joint(model, data)
+    generator, counts, number = (
+        torch.Generator().manual_seed(11),
+        torch.zeros(64),
+        300 if loss.target == "sign" and not with_x else 800,
+    )
+    moving = model if margin else model.replace(loss=type(loss)(strength=1e-6))
+    powers = 2 ** torch.arange(5, -1, -1)
+    for _ in range(number):
+        state, _ = start_exactly(model, data, joint, bits, generator)
+        state = gibbs.sweep(state, data, moving, generator)
+        counts[int((state.features.flatten() * powers).sum())] += 1
+    kept = number * probabilities >= 5
+    expected = torch.cat([number * probabilities[kept], number * probabilities[~kept].sum().unsqueeze(0)])
+    found = torch.cat([counts[kept], counts[~kept].sum().unsqueeze(0)])
+    chi_square = float(((found - expected).square() / expected).sum())
+    freedom = len(expected) - 1
+    limit = freedom + 5 * math.sqrt(2 * freedom)
+    assert (chi_square < limit) == margin, (chi_square, freedom)
+
+
+# -- fits --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_fit_is_that_of_one_run(tmp_path: Path) -> None:
+    model, file = MODELS["hinge with x"], tmp_path / "chain.pt"
+    short, long = (Gibbs(num_samples=number, num_warmup=3, seed=4) for number in (4, 9))
+    short.fit(model, X, SIGNS, checkpoint=file)
+    again, whole = long.fit(model, X, SIGNS, resume=file), long.fit(model, X, SIGNS)
+    for name, value in whole.samples.items():
+        assert torch.equal(value, again.samples[name]), name
+    whole.save(tmp_path / "posterior.pt")
+    loaded = Posterior.load(tmp_path / "posterior.pt")
+    assert torch.equal(loaded.decision_function(X), whole.decision_function(X))
+
+
+@pytest.mark.parametrize("loss", [Hinge(), StudentT()])
+def test_many_draws_predict_the_targets(loss: Loss) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn((80, 4), generator=generator, dtype=torch.float64)
+    truth = rows @ torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], dtype=torch.float64)
+    Y = truth if loss.target == "real" else (truth > 0).double()
+    model = MultiTaskInfiniteLatentSVM(loss=loss, truncation=4, weight_scale=2.0)
+    posterior = Gibbs(num_samples=40, num_warmup=60).fit(model, rows[:60], Y[:60])
+    found = posterior.predict(rows[60:])
+    if loss.target == "real":
+        assert (found - Y[60:]).square().mean() < 0.3 * Y[60:].var()
+    else:
+        assert (found == Y[60:]).double().mean() > 0.85
+
+
+def test_what_projections_have_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="scan is 'slice'"):
+        Gibbs(scan="slice").fit(MODELS["hinge"], X, SIGNS)
+    with pytest.raises(ValueError, match="init has labels of points"):
+        Gibbs(init=torch.zeros(6, dtype=torch.long)).fit(MODELS["hinge"], X, SIGNS)

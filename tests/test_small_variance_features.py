@@ -1,0 +1,430 @@
+"""Latent features in the small-variance limit: no step raises F, F is the limit of the program, exact optima."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import StandardScaler
+
+from regbayes.inference import Posterior, SmallVariance
+from regbayes.inference.duals import solve
+from regbayes.inference.small_variance import feature_births, feature_bits, feature_fit, feature_merge, feature_shifts
+from regbayes.inference.small_variance.feature_penalty import natural_penalty, single_penalty
+from regbayes.inference.small_variance.feature_problem import FeatureDescent, FeatureProblem
+from regbayes.models import (
+    BetaBernoulli,
+    Blocks,
+    CrammerSinger,
+    EpsilonInsensitive,
+    Hinge,
+    IndianBuffetProcess,
+    InfiniteLatentSVM,
+    LatentFeatureModel,
+    LinearBernoulli,
+    LinearGaussian,
+    Logistic,
+    OneVsRest,
+    Standardized,
+)
+from regbayes.models.losses import Loss
+
+LIKELIHOODS = [LinearGaussian(), LinearBernoulli(), Blocks([(LinearGaussian(), 3), (LinearBernoulli(), 2)])]
+LOSSES = [Hinge(), Logistic(), EpsilonInsensitive(), CrammerSinger(), OneVsRest(Hinge())]
+
+
+@dataclass(eq=False)
+class Ramp(Loss):
+    """A loss of which nothing but the factor is known."""
+
+    def log_factor(self, score, y):
+        return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
+
+
+def name_of(part) -> str:
+    return type(part).__name__ + type(getattr(part, "loss", None)).__name__.removeprefix("NoneType")
+
+
+def data_of(likelihood, loss, generator, N: int = 40, D: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of three features in the support of the likelihood, and targets that two of them decide."""
+    like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+    Z = (torch.rand(N, 3, **like) < 0.4).double()
+    X = Z @ (2 * torch.randn(3, D, **like)) + 0.3 * torch.randn(N, D, **like)
+    binary = (
+        slice(0) if isinstance(likelihood, LinearGaussian) else slice(3 if isinstance(likelihood, Blocks) else 0, D)
+    )
+    X[:, binary] = (X[:, binary] > 0).double()
+    score = Z[:, 0] - Z[:, 1]
+    if isinstance(loss, EpsilonInsensitive):
+        return X, score + 0.1 * torch.randn(N, **like)
+    several = isinstance(loss, CrammerSinger | OneVsRest)
+    return X, (score + 1).long() if several else (score + 0.3 * torch.randn(N, **like) > 0).long()
+
+
+def problem_of(likelihood, loss, generator, *, weights=None, missing=False, scale=0.7, **options) -> FeatureProblem:
+    X, y = data_of(likelihood, loss, generator)
+    if missing:
+        X[torch.rand(X.shape, generator=generator, device=X.device) < 0.2] = math.nan
+        y = y.double()
+        y[::3] = math.nan
+    model = InfiniteLatentSVM(likelihood, loss, **options).resolve(X, y, weights)
+    return FeatureProblem.of(model, model.data(X, y, weights), scale)
+
+
+def random_state(problem: FeatureProblem, penalty: float, generator, K: int = 4) -> FeatureDescent:
+    state = problem.start(penalty)
+    for _ in range(K):
+        members = torch.rand(problem.data.num_data, generator=generator, device=generator.device) < 0.5
+        loadings = torch.randn(problem.data.X.shape[1], generator=generator, device=generator.device).to(problem.data.X)
+        state = state.joined(members, loadings)
+    weights = torch.randn(state.weights.shape, generator=generator, device=generator.device).to(state.weights)
+    return problem.evaluated(replace(state, weights=weights))
+
+
+def naive_objective(problem: FeatureProblem, state: FeatureDescent) -> float:
+    """F of the page, row by row, from the interfaces of the model alone."""
+    model, data, scale = problem.model, problem.data, problem.scale
+    mean = state.features @ state.loadings
+    entries = model.likelihood.divergence(data.X, mean)
+    scores = torch.cat([state.features, data.inputs], 1) @ state.weights
+    total = float(state.penalty) * state.num_features
+    for n in range(data.num_data):
+        count = 1.0 if data.weights is None else float(data.weights[n])
+        seen = torch.ones_like(entries[n]) if data.observed is None else data.observed[n]
+        total += count * scale * float((entries[n] * seen).sum())
+        total -= count * float(model.log_margin(scores[n : n + 1], data.targets[n : n + 1]))
+    precision = model.likelihood.loading_precision(model.likelihood.start(data.X), data.X.shape[1])
+    total += scale * float((precision * state.loadings.double().square()).sum()) / 2
+    return total + float(state.weights.double().square().sum()) / (2 * model.weight_scale**2)
+
+
+# -- descent -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["complete", "missing"])
+@pytest.mark.parametrize("loss", [*LOSSES, OneVsRest(Ramp())], ids=name_of)
+def test_no_step_raises_the_objective(loss, missing, device, generator) -> None:
+    assert_no_step_raises(problem_of(LinearGaussian(), loss, generator, missing=missing), generator)
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["complete", "missing"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS[1:], ids=name_of)
+def test_no_step_raises_the_objective_of_binary_columns(likelihood, missing, device, generator) -> None:
+    assert_no_step_raises(problem_of(likelihood, Hinge(), generator, missing=missing), generator)
+
+
+def test_no_step_raises_the_objective_of_weighted_rows(generator) -> None:
+    weights = 0.2 + 3 * torch.rand(40, generator=generator, dtype=torch.float64)
+    for loss in (Hinge(), CrammerSinger(), Ramp()):
+        problem = problem_of(LinearGaussian(), loss, generator, weights=weights, feature_map=Standardized())
+        assert_no_step_raises(problem, generator)
+
+
+def assert_no_step_raises(problem: FeatureProblem, generator) -> None:
+    state = random_state(problem, 2.0, generator)
+    value = first = naive_objective(problem, state)
+    steps = [
+        lambda state: feature_bits.flip_singly(state, problem, generator),
+        lambda state: feature_bits.flip_pairs(state, problem)[0],
+        lambda state: state.occupied(),
+        lambda state: feature_fit.fit_loadings(state, problem),
+        lambda state: feature_fit.fit_classifiers(state, problem),
+        lambda state: feature_births.open_feature(problem.evaluated(state), problem, generator),
+        lambda state: feature_births.add_by_labels(state, problem, generator, most=2),
+        lambda state: feature_merge.simplify(state, problem, generator, tries=1),
+        lambda state: feature_shifts.shift_features(state, problem, generator, tries=1),
+        lambda state: feature_fit.refit(state, problem, thorough=True),
+    ]
+    for _ in range(2):
+        for step in steps:
+            state = step(state)
+            before, value = value, naive_objective(problem, state)
+            assert value <= before + 1e-11 * abs(before)
+            assert float(problem.objective(state)) == pytest.approx(value, rel=1e-10)
+            assert state.weights.shape[0] == state.num_features + problem.data.inputs.shape[1]
+    assert value < 0.9 * first
+
+
+def test_single_bits_and_pairs_are_at_their_best(generator) -> None:
+    """After a pass no row gains by flipping the bit that moved last, and after pairs the best pair was taken."""
+    for likelihood in LIKELIHOODS:
+        problem = problem_of(likelihood, Logistic(), generator)
+        state = random_state(problem, 0.0, generator, K=1)
+        moved = feature_bits.flip_singly(state, problem, generator)
+        costs = [row_costs(problem, replace(state, features=torch.full_like(state.features, bit))) for bit in (0, 1)]
+        assert torch.equal(moved.features[:, 0] > 0, costs[1] < costs[0])
+    problem = problem_of(LinearGaussian(), Logistic(), generator)
+    state = random_state(problem, 0.0, generator)
+    found, _ = feature_bits.flip_pairs(state, problem)
+    options = [state.features]
+    for pair in itertools.combinations(range(4), 2):
+        options.append(state.features.clone())
+        options[-1][:, pair] = 1 - options[-1][:, pair]
+    costs = torch.stack([row_costs(problem, replace(state, features=option)) for option in options])
+    torch.testing.assert_close(row_costs(problem, found), costs.amin(0))
+
+
+def row_costs(problem: FeatureProblem, state: FeatureDescent) -> torch.Tensor:
+    return problem.divergences(state.features @ state.loadings) + problem.losses(problem.scores(state))
+
+
+@pytest.mark.parametrize("loss", [CrammerSinger(), EpsilonInsensitive()], ids=name_of)
+def test_fit_descends_converges_and_reports_its_objective(loss, generator) -> None:
+    X, y = data_of(LinearGaussian(), loss, generator)
+    posterior = SmallVariance(penalty=4.0, progress=False).fit(InfiniteLatentSVM(loss=loss), X, y)
+    values = posterior.trace.values[0]
+    assert (values.diff() <= 1e-9 * values[0].abs()).all()
+    assert len(values) < 60
+    draw = {name: value[0] for name, value in posterior.samples.items()}
+    data = posterior.model.data(X, y)
+    problem = FeatureProblem.of(posterior.model, data, 1.0)
+    weights = torch.cat([draw["weights"], draw["input_weights"]])
+    state = problem.start(4.0)
+    state = replace(state, features=draw["features"].double(), loadings=draw["loadings"], weights=weights)
+    assert naive_objective(problem, state) == pytest.approx(float(values[-1]), rel=1e-9)
+
+
+# -- the limit of the model ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [IndianBuffetProcess, BetaBernoulli])
+def test_objective_is_the_limit_of_the_program(prior, generator) -> None:
+    """-tau log p of the program with its variances, strength and concentration scaled, its sticks anywhere inside.
+
+    The constants of the normal densities, in tau log tau, are the same for two states of as many features.
+    """
+    X, y = data_of(LinearGaussian(), CrammerSinger(), generator, N=6, D=3)
+    for tau, most in ((1e-2, 0.7), (1e-4, 0.02), (1e-6, 4e-4)):
+        penalty = min(1.3, 600 * tau)  # whose exponential is a number
+        model = InfiniteLatentSVM(LinearGaussian(noise_variance=0.5, loading_variance=2.0), CrammerSinger(1.2, 0.9))
+        model = model.replace(weight_scale=1.5).resolve(X, y)
+        problem = FeatureProblem.of(model, model.data(X, y), 0.7)
+        gaps = []
+        for seed in (3, 4):
+            state = random_state(problem, penalty, torch.Generator().manual_seed(seed), K=3)
+            gaps.append(-tau * log_program(model, problem, state, tau, prior) - float(problem.objective(state)))
+        assert abs(gaps[0]) < most
+        assert abs(gaps[0] - gaps[1]) < 40 * tau
+
+
+def log_program(model, problem, state, tau: float, prior) -> float:
+    likelihood = model.likelihood.replace(
+        noise_variance=0.5 * tau / problem.scale, loading_variance=2.0 * tau / problem.scale, learn=False
+    )
+    alpha = math.exp(-float(state.penalty) / tau)
+    K = state.num_features
+    alpha = alpha * K if prior is BetaBernoulli else alpha
+    cold = model.replace(
+        likelihood=likelihood,
+        loss=CrammerSinger(1.2 / tau, 0.9),
+        weight_scale=1.5 * tau**0.5,
+        prior=prior(concentration=alpha, concentration_prior=None),
+        truncation=K,
+    )
+    latents = {name: getattr(state, name) for name in ("features", "loadings", "weights")}
+    sites = {"sticks": torch.full((K,), 0.9).double(), "probabilities": torch.full((K,), 0.4).double()}
+    with torch.no_grad():
+        traced = poutine.trace(poutine.condition(cold.program, data=latents | sites)).get_trace(problem.data)
+        return float(traced.log_prob_sum())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [CrammerSinger(2.0), Hinge(2.0)], ids=name_of)
+def test_few_restarts_find_the_global_minimum(loss) -> None:
+    """All Z of up to three features for four rows, by enumeration (math/latent-features, section 5)."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = torch.as_tensor(rng.normal(size=(4, 2)))
+        y = torch.tensor([0, 1, 2, 1]) if isinstance(loss, CrammerSinger) else torch.tensor([0, 1, 0, 1])
+        model = InfiniteLatentSVM(LinearGaussian(noise_variance=0.5, loading_variance=4.0), loss, weight_scale=2.0)
+        fitted = SmallVariance(penalty=0.8, num_restarts=8, num_components=3, progress=False).fit(model, X, y)
+        exact = least_objective(fitted.model, X, y, 0.8)
+        assert float(fitted.trace.final.min()) == pytest.approx(exact, rel=1e-4)
+
+
+def least_objective(model, X, y, penalty: float) -> float:
+    """F at its least over all feature matrices of up to three columns, loadings and classifiers."""
+    data = model.data(X, y)
+    problem = FeatureProblem.of(model, data, 1.0)
+    columns = [torch.tensor(bits).double() for bits in itertools.product((0, 1), repeat=4) if any(bits)]
+    best = math.inf
+    for K in range(4):
+        for chosen in itertools.combinations_with_replacement(columns, K):
+            Z = torch.stack([*chosen], 1) if K else X.new_zeros(4, 0)
+            gram = Z.T @ Z / 0.5 + torch.eye(K).double() / 4.0
+            residual = X - model.likelihood.offset
+            W = torch.linalg.solve(gram, Z.T @ residual / 0.5)
+            entries = float((residual - Z @ W).square().sum() / (2 * 0.5) + W.square().sum() / (2 * 4.0))
+            entries += penalty * K
+            if entries >= best:  # losses are not negative
+                continue
+            seen = torch.cat([Z, data.inputs], 1)
+            dual = solve(seen, data.targets, model.loss, model.weight_scale, tolerance=1e-7, max_passes=20_000)
+            best = min(best, entries + float(problem.margin_cost(seen @ dual.weights, dual.weights)))
+    return best
+
+
+def test_labels_open_features_that_no_entry_asks_for(generator) -> None:
+    """X is noise: nothing but the proposals by labels finds a feature."""
+    X = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    y = torch.arange(30) % 2
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0, noise_variance=100.0), Hinge(3.0), weight_scale=3.0)
+    posterior = SmallVariance(penalty=5.0, progress=False).fit(model, X, y)
+    assert posterior.num_latent_features == 1
+    column = posterior.features[:, 0].long()
+    assert torch.equal(column, y) or torch.equal(column, 1 - y)
+
+
+# -- options -------------------------------------------------------------------------------------------------------
+
+
+def features_data(seed: int = 0, N: int = 150, K: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    Z = (torch.rand(N, K, generator=generator) < 0.4).double()
+    X = Z @ (1.5 * torch.randn(K, 10, generator=generator).double())
+    X += 0.3 * torch.randn(N, 10, generator=generator).double()
+    return X, (Z[:, 0] > Z[:, 1]).long(), Z
+
+
+@pytest.mark.slow
+def test_penalty_from_a_number_finds_the_true_features() -> None:
+    X, y, Z = features_data()
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0))
+    posterior = SmallVariance(num_components=4, progress=False).fit(model, X, y)
+    found = posterior.features.double()
+    assert found.shape == Z.shape
+    apart = (Z.unsqueeze(2) - found.unsqueeze(1)).abs().sum(0).amin(1)  # rows in which each differs from its match
+    assert float(apart.max()) <= 3
+    assert (posterior.predict(X[:75]) == y[:75]).double().mean() > 0.97
+    penalty = float(posterior.samples["penalty"])
+    again = SmallVariance(penalty=penalty, progress=False).fit(model, X, y)
+    assert float(again.trace.final) == pytest.approx(float(posterior.trace.final), rel=1e-3)
+
+
+def test_penalties_grow_with_the_rows_and_fall_with_the_number(generator) -> None:
+    problem = problem_of(LinearGaussian(), Hinge(), generator)
+    twice = replace(problem, data=problem.data.rows(torch.arange(40).repeat(2)))
+    many, few = (natural_penalty(problem, number, torch.Generator().manual_seed(0)) for number in (4, 1))
+    assert 0 < many < few
+    doubled = natural_penalty(twice, 1, torch.Generator().manual_seed(0))
+    assert 1.2 * few < doubled < 3 * few
+    assert 0 < single_penalty(problem, 2, torch.Generator().manual_seed(0)) < few
+
+
+def test_single_creation_opens_features_only_where_a_row_alone_pays() -> None:
+    X, y, _ = features_data(N=60)
+    X[0] += 30  # one row far out: too few rows for a joint penalty, more than enough alone
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0, noise_variance=1.0, loading_variance=100.0), Hinge(0.01))
+    options = {"penalty": 400.0, "progress": False}
+    single = SmallVariance(creation="single", **options).fit(model, X, y)
+    assert single.num_latent_features == 1
+    assert single.features[:, 0].sum() == 1
+    chosen = SmallVariance(creation="single", num_components=2, progress=False).fit(model, X, y)
+    assert chosen.num_latent_features >= 1
+
+
+@pytest.mark.parametrize("loss", [Hinge(), CrammerSinger(), Ramp()], ids=name_of)
+def test_weights_are_repeated_rows(loss, generator) -> None:
+    """Every step, with the same random numbers, and the objective."""
+    weights = torch.tensor([1.0, 2.0, 1.0, 3.0] * 10, dtype=torch.float64)
+    rows = torch.arange(40).repeat_interleave(weights.long())
+    problem = problem_of(LinearGaussian(), loss, generator, weights=weights)
+    data = problem.data.rows(rows)
+    copies = replace(problem, data=replace(data, weights=None))
+    state = random_state(problem, 2.0, generator)
+    other = replace(state, features=state.features[rows], tilts=state.tilts[rows])
+    for seed in range(3):
+        state, other = (
+            feature_fit.refit(feature_bits.move_bits(one, of, torch.Generator().manual_seed(seed)), of, thorough=True)
+            for one, of in ((state, problem), (other, copies))
+        )
+        assert torch.equal(state.features[rows], other.features)
+        torch.testing.assert_close(state.loadings, other.loadings)
+        assert float(state.objective) == pytest.approx(float(other.objective), rel=1e-4)
+        other = replace(other, loadings=state.loadings, weights=state.weights)
+    moves = (feature_merge.dropped, feature_merge.merged)
+    for move in moves:
+        for one, two in zip(move(state, problem), move(other, copies), strict=True):
+            assert torch.equal(one.features[rows], two.features)
+    columns = feature_births.label_columns(state, problem), feature_births.label_columns(other, copies)
+    for one, two in zip(*columns, strict=True):
+        assert torch.equal(one[rows], two)
+
+
+def test_a_row_of_weight_zero_gets_its_features_at_the_end() -> None:
+    X, y, _ = features_data(N=40)
+    weights = torch.ones(40, dtype=torch.float64)
+    weights[5] = 0.0
+    posterior = SmallVariance(penalty=10.0, progress=False).fit(InfiniteLatentSVM(), X, y, sample_weight=weights)
+    assert posterior.features.shape[0] == 40
+    torch.testing.assert_close(posterior.features[5].double(), posterior.transform(X)[5])
+
+
+def test_strong_scale_is_plain_bp_means_and_weak_scale_the_labels() -> None:
+    X, y, _ = features_data(N=60)
+    y = y[torch.randperm(60, generator=torch.Generator().manual_seed(1))]
+    plain = SmallVariance(penalty=20.0, progress=False).fit(InfiniteLatentSVM(loss=Hinge(1e-9)), X, y)
+    other = SmallVariance(penalty=20.0, progress=False).fit(InfiniteLatentSVM(loss=Hinge(1e-9)), X, 1 - y)
+    assert torch.equal(plain.features, other.features)
+    by_labels = SmallVariance(penalty=5.0, scale=1e-3, progress=False).fit(InfiniteLatentSVM(loss=Hinge(3.0)), X, y)
+    draw = {name: value[0] for name, value in by_labels.samples.items()}
+    scores = draw["features"].double() @ draw["weights"] + draw["input_weights"]
+    assert ((scores[:, 0] > 0) == y.bool()).all()
+
+
+def test_single_precision_and_checkpoints(tmp_path) -> None:
+    X, y, _ = features_data(N=20)
+    backend, model = SmallVariance(penalty=12.0, num_restarts=2, progress=False), InfiniteLatentSVM(loss=Logistic())
+    posterior = backend.fit(model, X.float(), y)
+    assert posterior.loadings.dtype == torch.float32
+    double = backend.fit(model, X, y)
+    assert float(posterior.trace.final.min()) == pytest.approx(float(double.trace.final.min()), rel=1e-2)
+    double.save(tmp_path / "features.pt")
+    loaded = Posterior.load(tmp_path / "features.pt")
+    assert torch.equal(loaded.predict_proba(X), double.predict_proba(X))
+    path = tmp_path / "checkpoint"
+    backend.replace(max_steps=2).fit(model, X, y, checkpoint=path)
+    resumed = backend.fit(model, X, y, resume=path)
+    for name, value in double.samples.items():
+        assert torch.equal(resumed.samples[name], value)
+    assert torch.equal(resumed.trace.values.nan_to_num(), double.trace.values.nan_to_num())
+
+
+def test_a_penalty_beyond_all_savings_leaves_no_feature() -> None:
+    X, y, _ = features_data(N=30)
+    posterior = SmallVariance(penalty=1e9, progress=False).fit(InfiniteLatentSVM(), X, y)
+    assert posterior.num_latent_features == 0
+    assert posterior.transform(X).shape == (30, 0)
+    assert posterior.predict(X).shape == (30,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"penalty": -1.0}, "penalty"), ({"creation": "both"}, "creation"), ({"num_components": 0}, "num_components")],
+)
+def test_options_that_mean_nothing_are_refused(options, message) -> None:
+    X, y, _ = features_data(N=10)
+    with pytest.raises(ValueError, match=message):
+        SmallVariance(**options).fit(InfiniteLatentSVM(), X, y)
+
+
+@pytest.mark.slow
+def test_breast_cancer_is_told_by_a_few_features() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    X, y = torch.as_tensor(StandardScaler().fit_transform(X)), torch.as_tensor(y)
+    posterior = SmallVariance(num_components=3, progress=False).fit(InfiniteLatentSVM(), X[:200], y[:200])
+    assert 2 <= posterior.num_latent_features <= 6
+    assert (posterior.predict(X[200:]) == y[200:]).double().mean() > 0.85  # the larger class has 0.68
+
+
+def test_features_without_labels_are_bp_means(generator) -> None:
+    X, _, Z = features_data(N=60)
+    posterior = SmallVariance(num_components=4, progress=False).fit(LatentFeatureModel(LinearGaussian(offset=0.0)), X)
+    apart = (Z.unsqueeze(2) - posterior.features.double().unsqueeze(1)).abs().sum(0).amin(1)
+    assert float(apart.max()) <= 3

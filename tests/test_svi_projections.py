@@ -1,0 +1,346 @@
+"""Mean field of tasks that share a projection: its updates against a bound written in loops, and what it promises."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Beta, Gamma, MultivariateNormal, kl_divergence
+
+from regbayes.inference import SVI, Posterior
+from regbayes.inference.engine import Schedule, run
+from regbayes.inference.shared_projection_bits import Margins
+from regbayes.inference.svi import augmented_projection_steps as augmented
+from regbayes.inference.svi import projections as svi
+from regbayes.inference.svi.projection_factors import MeanFieldProjection, scatter, update_loadings, update_prior
+from regbayes.models import (
+    BetaBernoulli,
+    EpsilonInsensitive,
+    Hinge,
+    LinearGaussian,
+    Logistic,
+    Loss,
+    MultiTaskInfiniteLatentSVM,
+    SquaredHinge,
+    TaskData,
+)
+
+GENERATOR = torch.Generator().manual_seed(7)
+X = torch.randn((7, 3), generator=GENERATOR, dtype=torch.float64)
+SIGNS = torch.tensor([[1.0, -1], [-1, 1], [1, math.nan], [math.nan, 1], [-1, -1], [1, 1], [-1, 1]], dtype=torch.float64)
+REAL = torch.where(SIGNS.isnan(), torch.nan, torch.randn((7, 2), generator=GENERATOR, dtype=torch.float64))
+
+MODELS = {
+    "hinge": MultiTaskInfiniteLatentSVM(loss=Hinge(0.7), truncation=3),
+    "hinge with x": MultiTaskInfiniteLatentSVM(LinearGaussian(), Hinge(0.7), truncation=2),
+    "regression": MultiTaskInfiniteLatentSVM(
+        LinearGaussian(learn=False), EpsilonInsensitive(0.6), BetaBernoulli(), truncation=2
+    ),
+    "squared": MultiTaskInfiniteLatentSVM(loss=SquaredHinge(0.5), prior=BetaBernoulli(), truncation=2),
+    "logistic": MultiTaskInfiniteLatentSVM(loss=Logistic(), truncation=2),
+}
+BOXES = ["hinge", "hinge with x", "regression", "squared"]
+
+
+def fitted(name: str, *, averaging: bool, sweeps: int = 3) -> tuple[MultiTaskInfiniteLatentSVM, TaskData, Any]:
+    model = MODELS[name]
+    model, data = model.prepare(X, REAL if model.loss.target == "real" else SIGNS)
+    state = svi.init(model, data, torch.Generator().manual_seed(1), averaging=averaging, num_frozen=3)
+    for _ in range(sweeps):
+        state = (svi.sweep if averaging else augmented.sweep)(state, data, model)
+    return model, data, state
+
+
+# -- the bound in loops ------------------------------------------------------------------------------------------------
+
+
+def loop_bound(model: MultiTaskInfiniteLatentSVM, data: TaskData, state: MeanFieldProjection) -> Tensor:
+    """The bound without margins, term by term; the stick-breaking bound at its multinomial optimum, row by row."""
+    psi, (a, b), alpha = state.features, state.sticks, float(model.prior.concentration)  # type: ignore[attr-defined]
+    D, K = psi.shape
+    e1, e0 = torch.digamma(a) - torch.digamma(a + b), torch.digamma(b) - torch.digamma(a + b)
+    sticks = not isinstance(model.prior, BetaBernoulli)
+    shape = torch.tensor(alpha if sticks else alpha / K, dtype=a.dtype)
+    total = -sum(kl_divergence(Beta(a[k], b[k]), Beta(shape, torch.ones_like(shape))) for k in range(K))
+    for k in range(K):
+        log_on, log_off = e1[k], e0[k]
+        if sticks:
+            log_on = e1[: k + 1].sum()
+            terms = torch.stack([e0[i] + e1[:i].sum() for i in range(k + 1)])
+            r = terms.softmax(0).detach()
+            log_off = (r * (terms - r.log())).sum()
+        for d in range(D):
+            p = psi[d, k]
+            total = total + p * (log_on - p.log()) + (1 - p) * (log_off - (1 - p).log())
+    return total if model.likelihood is None else total + loop_inputs(model, data, state)
+
+
+def loop_inputs(model: MultiTaskInfiniteLatentSVM, data: TaskData, state: MeanFieldProjection) -> Tensor:
+    """Of inputs, loadings and precisions: row by row, the square of Z w by the moments of pairs of bits."""
+    psi, S, likelihood = state.features, state.loading_covariance, model.likelihood
+    assert likelihood is not None
+    (D, K), logs, means, total = psi.shape, {}, {}, torch.zeros((), dtype=psi.dtype)
+    for name, law in likelihood.hyperpriors(psi).items():
+        shape, rate = state.precisions[name]
+        means[name], logs[name] = shape / rate, (shape / rate).log()
+        if law is not None:
+            logs[name] = torch.digamma(shape) - rate.log()
+            total = total - kl_divergence(Gamma(shape, rate), law)
+    for x in data.X - likelihood.offset:
+        w = x @ state.loading_map
+        second = torch.outer(w, w) + S
+        prior = K * (logs["loading_precision"] - math.log(2 * math.pi)) - means["loading_precision"] * second.trace()
+        entropy = K * (1 + math.log(2 * math.pi)) + torch.logdet(S)
+        error = torch.zeros((), dtype=psi.dtype)
+        for d in range(D):
+            error = error + x[d] ** 2 - 2 * x[d] * (psi[d] * w).sum()
+            for j, k in itertools.product(range(K), range(K)):
+                error = error + (psi[d, j] * (psi[d, k] if j != k else 1.0)) * second[j, k]
+        entries = D * (logs["noise_precision"] - math.log(2 * math.pi)) - means["noise_precision"] * error
+        total = total + (prior + entropy + entries) / 2
+    return total
+
+
+def loop_scores(data: TaskData, state: MeanFieldProjection) -> tuple[list[Tensor], list[Tensor]]:
+    """E f and E f^2 of the known pairs; q(eta) = N(weights, Cov) or, of averaged classifiers, at its mean."""
+    psi, means, squares = state.features, [], []
+    D, K = psi.shape
+    cov = torch.cholesky_inverse(state.precision_tril) if len(state.precision_tril) else None
+    for n, m in zip(data.rows.tolist(), data.tasks.tolist(), strict=True):
+        x, mu = data.X[n], state.weights[:, m]
+        a = torch.cat([x @ psi, data.inputs[n]])
+        means.append(a @ mu)
+        B = torch.outer(mu, mu) + (cov[m] if cov is not None else 0.0)
+        second = torch.outer(a, a)
+        spread = torch.stack([sum(psi[d, k] * (1 - psi[d, k]) * x[d] ** 2 for d in range(D)) for k in range(K)])
+        second = second + torch.diag(torch.cat([spread, spread.new_zeros(len(a) - K)]))
+        squares.append((B * second).sum())
+    return means, squares
+
+
+def loop_ridge(model: MultiTaskInfiniteLatentSVM, state: MeanFieldProjection) -> Tensor:
+    """-|mu|^2 / (2 nu^2), or -KL(q(eta) || N(0, nu^2 I))."""
+    if not len(state.precision_tril):
+        return -(state.weights / model.weight_scale).square().sum() / 2
+    eye = torch.eye(len(state.weights), dtype=torch.float64)
+    prior = MultivariateNormal(eye[0] * 0, eye * model.weight_scale**2)
+    cov = torch.cholesky_inverse(state.precision_tril)
+    laws = [MultivariateNormal(mean, one) for mean, one in zip(state.weights.T, cov, strict=True)]
+    return -torch.stack([kl_divergence(law, prior) for law in laws]).sum()
+
+
+def loop_value(model: MultiTaskInfiniteLatentSVM, data: TaskData, state: MeanFieldProjection) -> Tensor:
+    """The whole bound."""
+    means, squares = (torch.stack(part) for part in loop_scores(data, state))
+    if len(state.precision_tril):
+        margins = model.loss.expected_log_factor(means, squares - means.square(), data.known)
+    else:
+        margins = model.loss.log_factor(means, data.known)
+    return loop_bound(model, data, state) + loop_ridge(model, state) + margins.sum()
+
+
+@pytest.mark.parametrize("name", BOXES)
+@pytest.mark.parametrize("averaging", [True, False])
+def test_the_bound_is_that_of_the_loops(name: str, averaging: bool) -> None:
+    model, data, state = fitted(name, averaging=averaging)
+    torch.testing.assert_close(state.bound, loop_value(model, data, state), rtol=1e-9, atol=1e-9)
+
+
+def difference(value: Any, tensor: Tensor, width: float = 1e-5) -> Tensor:
+    """Central differences of a function of a tensor, entry by entry."""
+    slopes = []
+    for index in range(tensor.numel()):
+        ends = []
+        for sign in (1, -1):
+            moved = tensor.clone().flatten()
+            moved[index] += sign * width
+            ends.append(value(moved.view(tensor.shape)))
+        slopes.append((ends[0] - ends[1]) / (2 * width))
+    return torch.stack(slopes)
+
+
+@pytest.mark.parametrize("name", ["hinge with x", "regression"])
+def test_loadings_and_precisions_are_where_the_bound_is_stationary(name: str) -> None:
+    model, data, state = fitted(name, averaging=True, sweeps=1)
+    found = update_loadings(state, model, scatter(data, model.likelihood))
+    between = replace(found, precisions=state.precisions)
+
+    def change(old: MeanFieldProjection, **parts: Tensor) -> Tensor:
+        return loop_inputs(model, data, replace(old, **parts))  # type: ignore[arg-type]
+
+    def slopes_of_loadings(old: MeanFieldProjection) -> Tensor:
+        parts = [
+            difference(lambda value: change(old, loading_map=value), old.loading_map),
+            difference(lambda value: change(old, loading_covariance=(value + value.T) / 2), old.loading_covariance),
+        ]
+        return torch.cat(parts).abs().max()
+
+    assert slopes_of_loadings(between) < 1e-5
+    assert slopes_of_loadings(state) > 0.01
+    for precision, value in found.precisions.items():
+        if model.likelihood is not None and model.likelihood.learn:
+            slopes = difference(
+                lambda new, name=precision: loop_inputs(
+                    model, data, replace(found, precisions=found.precisions | {name: new})
+                ),
+                value,
+            )
+            assert slopes.abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_no_other_probability_of_a_bit_is_better(name: str) -> None:
+    model, data, state = fitted(name, averaging=True, sweeps=1)
+    outer = scatter(data, model.likelihood)
+    before = svi.observe(state, data, model, outer).bound
+    for _ in range(60):
+        state = svi.update_bits(state, data, model, outer)
+    best = loop_value(model, data, state)
+    assert best >= before - 1e-9
+    for (d, k), move in itertools.product(itertools.product(range(3), range(model.truncation)), (-0.3, 1e-3, 0.3)):
+        psi = state.features.clone()
+        psi[d, k] = (psi[d, k].logit() + move).sigmoid()
+        assert loop_value(model, data, replace(state, features=psi)) <= best + 1e-9
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_compiled_probabilities_are_those_one_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, state = fitted(name, averaging=True, sweeps=1)
+    outer = scatter(data, model.likelihood)
+    one = svi.update_bits(state, data, model, outer)
+    monkeypatch.setattr(Margins, "_arrays", lambda self: None)
+    two = svi.update_bits(state, data, model, outer)
+    torch.testing.assert_close(one.features, two.features, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["hinge", "regression"])
+def test_frozen_tilts_are_the_gradient_of_the_margins(name: str) -> None:
+    """At an optimum of classifiers and bits together, rounds with frozen tilts move nothing (the envelope)."""
+    model, data, state = fitted(name, averaging=True, sweeps=0)
+    outer = scatter(data, model.likelihood)
+    found = svi.freeze(state, data, model, outer)
+    odds, linear, gram = svi.generative(state, model, outer)
+    psi = state.features.clone()
+    for k, d in itertools.product(range(model.truncation), range(3)):
+        pull = odds[k] + linear[d, k] - gram[k, k] / 2 - sum(psi[d, j] * gram[j, k] for j in range(len(odds)) if j != k)
+        for tilt, n, m in zip(state.tilt, data.rows.tolist(), data.tasks.tolist(), strict=True):
+            pull = pull + tilt * state.weights[k, m] * data.X[n, d]
+        psi[d, k] = pull.sigmoid()
+    torch.testing.assert_close(found.features, psi)
+
+
+@pytest.mark.parametrize("name", ["hinge", "regression"])
+def test_classifiers_are_at_the_optimum_of_their_costs(name: str) -> None:
+    model, data, state = fitted(name, averaging=True)
+    for _ in range(5):
+        state = svi.update_weights(state, data, model)
+    best = svi.sum_costs(state, data, model)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        noise = 0.1 * torch.randn(state.weights.shape, generator=generator, dtype=torch.float64)
+        assert (svi.sum_costs(replace(state, weights=state.weights + noise), data, model) >= best - 2e-3 * best).all()
+
+
+@pytest.mark.parametrize("name", ["hinge with x", "regression"])
+def test_augmented_updates_are_stationary_at_their_pseudo_observations(name: str) -> None:
+    model, data, state = fitted(name, averaging=False, sweeps=1)
+    outer, observed = scatter(data, model.likelihood), augmented.expect(state, data, model)
+
+    def value(state: MeanFieldProjection) -> Tensor:
+        means, squares = (torch.stack(part) for part in loop_scores(data, state))
+        margins = (observed.shift * means - observed.precision * squares / 2).sum()
+        return loop_bound(model, data, state) + loop_ridge(model, state) + margins
+
+    state = augmented.update_weights(state, data, model, observed)
+    slopes = difference(lambda mu: value(replace(state, weights=mu)), state.weights)
+    assert slopes.abs().max() < 1e-5
+    slopes = difference(lambda tril: value(replace(state, precision_tril=tril.tril())), state.precision_tril)
+    assert slopes.abs().max() < 1e-5
+    before = value(state)
+    for _ in range(40):
+        state = augmented.update_bits(state, data, model, outer, observed)
+    assert value(state) >= before
+    slopes = difference(lambda psi: value(replace(state, features=psi)), state.features, 1e-6)
+    inside = (state.features > 1e-3) & (state.features < 1 - 1e-3)
+    assert inside.any()
+    assert slopes[inside.flatten()].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("averaging", [True, False])
+def test_the_bound_never_falls(name: str, averaging: bool) -> None:
+    model, data, state = fitted(name, averaging=averaging, sweeps=1)
+    for _ in range(2 if averaging and name == "logistic" else 6):
+        before = state.bound
+        state = (svi.sweep if averaging else augmented.sweep)(state, data, model)
+        assert state.bound >= before - 1e-9 * before.abs()
+
+
+def test_the_augmented_bound_is_below_the_log_evidence() -> None:
+    model = MultiTaskInfiniteLatentSVM(loss=Hinge(0.7), prior=BetaBernoulli(), preprocessing=None, truncation=2)
+    model, data = model.prepare(X[:4], SIGNS[:4, :1])
+    state = svi.init(model, data, torch.Generator().manual_seed(1), averaging=False)
+    for _ in range(20):
+        state = augmented.sweep(state, data, model)
+    generator, logs = torch.Generator().manual_seed(2), []
+    weights = torch.randn((3, 4000), generator=generator, dtype=torch.float64)
+    for bits in itertools.product([0.0, 1.0], repeat=6):
+        Z = torch.tensor(bits, dtype=torch.float64).view(3, 2)
+        scores = torch.cat([data.X @ Z, data.inputs], 1)[data.rows] @ weights
+        log_mean = model.loss.log_factor(scores, data.known.unsqueeze(1)).sum(0).logsumexp(0) - math.log(4000)
+        logs.append(model.prior.log_features(Z.sum(0), 3, model.prior.start(X)) + log_mean)
+    evidence = float(torch.stack(logs).logsumexp(0))
+    assert evidence - 3 < float(state.bound) < evidence + 0.05  # of the Monte-Carlo mean
+
+
+def test_update_of_the_prior_raises_the_bound() -> None:
+    model, data, state = fitted("hinge", averaging=True, sweeps=0)
+    assert loop_bound(model, data, update_prior(state, model)) >= loop_bound(model, data, state) - 1e-9
+
+
+# -- fits --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_predicts_is_kept_and_resumed(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn((90, 4), generator=generator, dtype=torch.float64)
+    Y = (rows @ torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], dtype=torch.float64) > 0).double()
+    model = MultiTaskInfiniteLatentSVM(loss=Hinge(2.0), truncation=4)
+    resolved, data = model.prepare(rows[:60], Y[:60])
+    kernel = svi.kernel(SVI(rule="averaging"), resolved)
+    file = tmp_path / "chain.pt"
+    (short,) = run(kernel, resolved, data, Schedule(3, checkpoint=file, backend={}))
+    (resumed,) = run(kernel, resolved, data, Schedule(5, resume=file, backend={}))
+    (whole,) = run(kernel, resolved, data, Schedule(5, backend={}))
+    assert torch.equal(resumed.state.features, whole.state.features)
+    assert len(short.values) == 3
+    posterior = SVI(num_steps=15, rule="averaging").fit(model, rows[:60], Y[:60])
+    posterior.save(tmp_path / "posterior.pt")
+    loaded = Posterior.load(tmp_path / "posterior.pt")
+    assert torch.equal(loaded.decision_function(rows), posterior.decision_function(rows))
+    assert (posterior.predict(rows[60:]) == Y[60:]).double().mean() > 0.85
+
+
+@dataclass(eq=False)
+class Absolute(Loss):
+    """No more than the definition."""
+
+    target = "real"
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -(score - y).abs()
+
+
+def test_what_mean_field_has_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size is 4"):
+        SVI(batch_size=4).fit(MODELS["hinge"], X, SIGNS)
+    with pytest.raises(NotImplementedError, match="Absolute has no c"):
+        SVI().fit(MultiTaskInfiniteLatentSVM(loss=Absolute()), X, REAL)
+    with pytest.raises(NotImplementedError, match="Absolute has no convex conjugate"):
+        SVI(rule="averaging").fit(MultiTaskInfiniteLatentSVM(loss=Absolute()), X, REAL)

@@ -1,0 +1,716 @@
+"""Mean field of topic models: an objective written as loops, exact documents, evidence by enumeration, minibatches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.sparse
+import torch
+from scipy.special import digamma, gammaln
+from sklearn.svm import LinearSVC
+from torch.utils.data import DataLoader, TensorDataset
+
+from regbayes.datasets import available, load
+from regbayes.inference import SVI, Posterior
+from regbayes.inference.duals import solve
+from regbayes.inference.ridge import Ridge
+from regbayes.inference.svi import topic_factors as factors
+from regbayes.inference.svi import topics
+from regbayes.inference.svi.steps import Minibatch
+from regbayes.inference.svi.topic_documents import Globals, fit_documents
+from regbayes.inference.svi.topic_tokens import Scores, observe, score_grams, score_moments, visit_tokens
+from regbayes.models import LDA, DirichletTopics, MedLDA
+from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, SquaredHinge, StudentT
+
+PRIOR = DirichletTopics(document_concentration=0.4, topic_concentration=0.3)
+AVERAGING = [Hinge(1.5, 1.2), EpsilonInsensitive(1.5, 0.1), CrammerSinger(1.5, 1.2), SquaredHinge()]
+AUGMENTED = [Hinge(1.5, 1.2), EpsilonInsensitive(1.5, 0.1), Logistic()]
+
+
+def name_of(part) -> str:
+    return type(part).__name__
+
+
+def corpus(seed: int = 0, N: int = 12, V: int = 7, length: int = 8) -> np.ndarray:
+    """Counts [N, V] of words from three topics; the last document is empty, the one before has a single word."""
+    rng = np.random.default_rng(seed)
+    law = rng.dirichlet(np.full(V, 0.4), 3)
+    X = np.stack([rng.multinomial(rng.integers(3, length), share @ law) for share in rng.dirichlet([0.4] * 3, N)])
+    X[-1] = 0
+    X[-2] = 0
+    X[-2, 2] = 5
+    return X.astype(float)
+
+
+def targets_of(loss, X: np.ndarray, num_classes: int = 2) -> np.ndarray:
+    score = X @ np.linspace(-1, 1, X.shape[1]) / X.sum(1).clip(1)
+    if loss.target == "real":
+        return 2 * score
+    cuts = np.quantile(score, np.arange(1, num_classes) / num_classes)
+    return np.searchsorted(cuts, score)
+
+
+def problem(loss, num_classes: int = 2, missing: int = 0, device="cpu", seed: int = 0, **options):
+    """(model, data), resolved, of the corpus."""
+    X = corpus(seed)
+    options = {"num_topics": 3, "prior": PRIOR, "weight_scale": 1.5} | options
+    X_on = torch.as_tensor(X, device=device)
+    if loss is None:
+        return LDA(num_topics=options["num_topics"], prior=options["prior"]).prepare(X_on)
+    y = torch.as_tensor(targets_of(loss, X, num_classes), device=device)
+    if missing:
+        y = y.clone()
+        y[:missing] = torch.nan if loss.target == "real" else -1
+    return MedLDA(loss=loss, **options).prepare(X_on, y)
+
+
+def swept(model, data, num_sweeps: int, *, augmented: bool = False):
+    sweep = topics.sweep_augmented if augmented else topics.sweep
+    state = topics.init(model, data, torch.Generator(data.X.device).manual_seed(0))
+    for _ in range(num_sweeps):
+        state = sweep(state, data, model)
+    return state
+
+
+# -- the objective, written again as loops over tokens -----------------------------------------------------------------
+
+
+def kl_dirichlet(shape: np.ndarray, prior: float) -> float:
+    elog = digamma(shape) - digamma(shape.sum())
+    own = gammaln(shape.sum()) - gammaln(shape).sum()
+    return own - gammaln(prior * len(shape)) + len(shape) * gammaln(prior) + float((shape - prior) @ elog)
+
+
+def word_part(X: np.ndarray, phi, g: np.ndarray, lam: np.ndarray, prior) -> float:
+    """J without what the margin and q(eta) add; phi[n][w] [K] of the tokens of a word, g [N, K], lam [K, V]."""
+    total = sum(kl_dirichlet(row, prior.document_concentration) for row in g)
+    total += sum(kl_dirichlet(row, prior.topic_concentration) for row in lam)
+    for n, row in enumerate(X):
+        share = digamma(g[n]) - digamma(g[n].sum())
+        for w in np.flatnonzero(row):
+            own = phi[n][w]
+            elog = digamma(lam[:, w]) - digamma(lam.sum(1))
+            for _ in range(int(row[w])):
+                total += sum(own[k] * (math.log(max(own[k], 1e-300)) - share[k] - elog[k]) for k in range(len(own)))
+    return total
+
+
+def mean_topic(row: np.ndarray, phi) -> np.ndarray:
+    return sum(row[w] * phi[w] for w in np.flatnonzero(row)) / row.sum() if row.sum() else np.zeros(3)
+
+
+def averaged_cost(loss, scores: np.ndarray, targets: np.ndarray) -> float:
+    """sum_n g(f_n), each loss by its definition."""
+    total = 0.0
+    for f, y in zip(scores, targets, strict=True):
+        if np.isnan(y).any():
+            continue
+        if isinstance(loss, EpsilonInsensitive):
+            total += 2 * loss.strength * max(0.0, abs(y[0] - f[0]) - loss.epsilon)
+        elif isinstance(loss, CrammerSinger):
+            own = int(np.argmax(y))
+            worst = max(f[m] - f[own] + (m != own) * loss.margin for m in range(len(f)))
+            total += 2 * loss.strength * worst
+        else:
+            power = 2 if isinstance(loss, SquaredHinge) else 1
+            total += sum(2 * loss.strength * max(0.0, loss.margin - y[c] * f[c]) ** power for c in range(len(f)))
+    return total
+
+
+def words_of(data, phi: torch.Tensor):
+    """phi[n][w] from the entries' phi [nnz, K]."""
+    found = [dict() for _ in range(data.num_data)]
+    for row, column, own in zip(data.X.row_index.tolist(), data.X.columns.tolist(), phi.tolist(), strict=True):
+        found[row][column] = np.array(own)
+    return found
+
+
+def objective(model, data, phi, counts, word_counts, mean) -> float:
+    """J of the averaging rule."""
+    X = data.X.dense().cpu().numpy()
+    g = counts.cpu().numpy() + model.prior.document_concentration
+    lam = word_counts.cpu().numpy().T + model.prior.topic_concentration
+    value = word_part(X, phi, g, lam, model.prior)
+    if not mean.shape[1]:
+        return value
+    loss = model.loss
+    while hasattr(loss, "loss"):
+        loss = loss.loss
+    scores = np.stack([mean_topic(X[n], phi[n]) for n in range(len(X))]) @ mean.cpu().numpy()
+    ridge = float(mean.square().sum()) / (2 * model.weight_scale**2)
+    return value + ridge + averaged_cost(loss, scores, data.targets.cpu().numpy())
+
+
+def phi_of(state, before, data, model) -> torch.Tensor:
+    """q(z) [nnz, K] of one document step that started from `before` and led to `state`."""
+    share = torch.digamma(before.counts + model.prior.document_concentration)
+    lengths = data.lengths.clamp(min=1).unsqueeze(1)
+    share = share + state.tilt @ before.mean.T / lengths
+    return (factors.log_topics(before, model)[data.X.columns] + share[data.X.row_index]).softmax(1)
+
+
+@pytest.mark.parametrize("missing", [0, 4])
+@pytest.mark.parametrize(("loss", "num_classes"), [(None, 2), *((loss, 2) for loss in AVERAGING), (Hinge(), 3)])
+def test_the_bound_is_the_objective(loss, num_classes, missing) -> None:
+    model, data = problem(loss, num_classes, missing)
+    state = before = swept(model, data, 3)
+    state = factors.update_documents(state, data, model, 1)
+    phi = phi_of(state, before, data, model)
+    totals = data.X.entry_sums(data.X.values.unsqueeze(1) * phi)
+    torch.testing.assert_close(state.counts, totals, rtol=1e-10, atol=1e-10)
+    found = factors.with_bound(state, model, factors.margin(state, data, model)).bound
+    expected = objective(model, data, words_of(data, phi), state.counts, state.word_counts, state.mean)
+    assert -float(found) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(("loss", "num_classes"), [*((loss, 2) for loss in AVERAGING), (Hinge(), 3), (AVERAGING[2], 3)])
+def test_a_document_step_is_the_numeric_optimum(loss, num_classes) -> None:
+    """All of a document's phi at once by sequential quadratic programming with slacks for the loss."""
+    model, data = problem(loss, num_classes, weight_scale=4.0)
+    before = swept(model, data, 4)
+    state = factors.update_documents(before, data, model, 1)
+    X, logs, mean = data.X.dense().numpy(), factors.log_topics(before, model).numpy(), before.mean.numpy()
+    share = digamma(before.counts.numpy() + model.prior.document_concentration)
+    tilted = 0
+    for n in range(0, 9, 2):
+        words, y, inner = np.flatnonzero(X[n]), data.targets[n].numpy(), loss
+        numbers = X[n, words]
+
+        def cost(flat, n=n, words=words, numbers=numbers, y=y):
+            phi = flat.reshape(len(words), 3)
+            divergence = numbers @ (phi * (np.log(phi.clip(1e-300)) - share[n] - logs[words])).sum(1)
+            return divergence, numbers @ phi / numbers.sum() @ mean
+
+        ours = phi_of(state, before, data, model)[data.X.row_index == n].numpy()
+        value, scores = cost(ours.ravel())
+        value += averaged_cost(inner, scores[None], y[None])
+        numeric = numeric_minimum(cost, inner, y, len(words))
+        assert value <= numeric + 1e-6
+        assert value == pytest.approx(numeric, abs=1e-4)
+        tilted += int(abs(state.tilt[n]).max() > 1e-3)
+    assert tilted
+
+
+def numeric_minimum(cost, loss, y: np.ndarray, num_words: int) -> float:
+    """The least divergence + loss over phi [W, K] and slacks >= 0, one for each linear piece of a loss."""
+    pieces = {"EpsilonInsensitive": 1, "CrammerSinger": 1}.get(type(loss).__name__, len(y))
+
+    def gaps(v):  # each >= 0
+        _, f = cost(v[: 3 * num_words])
+        slack = v[3 * num_words :]
+        if isinstance(loss, EpsilonInsensitive):
+            return np.array([slack[0] - (y[0] - f[0] - loss.epsilon), slack[0] - (f[0] - y[0] - loss.epsilon)])
+        if isinstance(loss, CrammerSinger):
+            own = int(np.argmax(y))
+            return np.array([slack[0] - (f[m] - f[own] + (m != own) * loss.margin) for m in range(len(f))])
+        return slack - (loss.margin - y * f)
+
+    power = 2 if isinstance(loss, SquaredHinge) else 1
+
+    def total(v):
+        return cost(v[: 3 * num_words])[0] + 2 * loss.strength * (v[3 * num_words :] ** power).sum()
+
+    constraints = [
+        {"type": "eq", "fun": lambda v: v[: 3 * num_words].reshape(num_words, 3).sum(1) - 1},
+        {"type": "ineq", "fun": gaps},
+    ]
+    start = np.concatenate([np.full(3 * num_words, 1 / 3), np.full(pieces, 5.0)])
+    bounds = [(1e-12, 1)] * (3 * num_words) + [(0, None)] * pieces
+    found = scipy.optimize.minimize(
+        total, start, bounds=bounds, constraints=constraints, method="SLSQP", options={"maxiter": 500, "ftol": 1e-12}
+    )
+    value, f = cost(found.x[: 3 * num_words])
+    return value + averaged_cost(loss, f[None], y[None])
+
+
+@pytest.mark.parametrize("loss", [None, *AVERAGING], ids=name_of)
+def test_each_update_of_averaging_is_stationary(loss) -> None:
+    """Theta, topics and eta: steps away from their updates raise J (phi is in the test above)."""
+    model, data = problem(loss)
+    before = swept(model, data, 5)
+    state = factors.update_documents(before, data, model, 1)
+    phi = words_of(data, phi_of(state, before, data, model))
+    if loss is not None:
+        targets, features = data.targets, factors.mean_topics(state.counts, data.X)
+        dual = solve(features, targets, model.loss, model.weight_scale, tolerance=1e-10, max_passes=20_000)
+        best = replace(state, mean=dual.weights)
+        state = factors.update_weights(state, data, model)
+        excess = factors.margin(state, data, model) - factors.margin(best, data, model)
+        least = factors.margin(best, data, model)
+        assert -(1e-9 + dual.gap) * least <= excess <= 2e-3 * least
+        state = best
+    parts = {"counts": state.counts, "word_counts": state.word_counts, "mean": state.mean}
+    rng, value = np.random.default_rng(0), objective(model, data, phi, **parts)
+    for name, part in parts.items():
+        if not part.numel():
+            continue
+        for _ in range(3):
+            step = torch.as_tensor(rng.normal(size=part.shape)) * (part + 0.1 if name != "mean" else 1.0)
+            up, down = (objective(model, data, phi, **{**parts, name: part + e * step}) for e in (1e-4, -1e-4))
+            assert up >= value - 1e-8
+            assert down >= value - 1e-8
+            if name != "mean":  # which is at a kink
+                assert abs(up - down) / 2e-4 < 1e-4
+                wrong = 1.1 * part + 0.01
+                far = [objective(model, data, phi, **{**parts, name: wrong + e * (part + 0.1)}) for e in (1e-4, -1e-4)]
+                assert abs(far[0] - far[1]) / 2e-4 > 1e-2
+
+
+# -- the augmented rule ------------------------------------------------------------------------------------------------
+
+
+def augmented_objective(model, data, phi, g, lam, mean, tril) -> torch.Tensor:
+    """J as loops over tokens; tensors, so that it has a gradient. tril [C, K, K] of V_c^-1."""
+    prior, nu, K = model.prior, model.weight_scale, mean.shape[0]
+    total = torch.zeros((), dtype=torch.float64)
+    for rows, a in ((g, prior.document_concentration), (lam, prior.topic_concentration)):
+        for row in rows:
+            law = torch.distributions.Dirichlet(row)
+            total = total + torch.distributions.kl_divergence(
+                law, torch.distributions.Dirichlet(torch.full_like(row, a))
+            )
+    log_topics = torch.digamma(lam) - torch.digamma(lam.sum(1, keepdim=True))
+    share = torch.digamma(g) - torch.digamma(g.sum(1, keepdim=True))
+    precision = tril @ tril.mT
+    cov = torch.linalg.inv(precision)
+    for c in range(mean.shape[1]):
+        square = mean[:, c].square().sum() + cov[c].trace()
+        total = total + (square / nu**2 - K + 2 * K * math.log(nu) + torch.logdet(precision[c])) / 2
+    entries = iter(phi)
+    for n in range(data.num_data):
+        tokens = []
+        for e in range(int(data.X.starts[n]), int(data.X.starts[n + 1])):
+            own, word = next(entries), int(data.X.columns[e])
+            for _ in range(int(data.X.values[e])):
+                tokens.append(own)
+                total = total + (own * (own.log() - share[n] - log_topics[:, word])).sum()
+        M = max(1, len(tokens))
+        zbar = sum(tokens) / M if tokens else torch.zeros(K, dtype=torch.float64)
+        second = torch.zeros(K, K, dtype=torch.float64)
+        for i, j in itertools.product(range(len(tokens)), repeat=2):
+            second = second + (torch.diag(tokens[i]) if i == j else torch.outer(tokens[i], tokens[j])) / M**2
+        for c in range(mean.shape[1]):
+            outer = torch.outer(mean[:, c], mean[:, c]) + cov[c]
+            f, square = mean[:, c] @ zbar, (outer * second).sum()
+            total = total + augmented_cost(model.loss, f, square - f**2, data.targets[n, c])
+    return total
+
+
+def augmented_cost(loss, f, variance, y):
+    """c (E zeta + sqrt(E zeta^2)) of each hinge; other losses by their own bound."""
+    if torch.isnan(y):
+        return 0.0
+    while hasattr(loss, "loss"):
+        loss = loss.loss
+    if isinstance(loss, Hinge):
+        slacks = [loss.margin - y * f]
+    elif isinstance(loss, EpsilonInsensitive):
+        slacks = [y - f - loss.epsilon, f - y - loss.epsilon]
+    else:
+        return -loss.expected_log_factor(f, variance, y)
+    return sum(loss.strength * (slack + (slack**2 + variance).sqrt()) for slack in slacks)
+
+
+@pytest.mark.parametrize(("loss", "num_classes", "missing"), [*((loss, 2, 0) for loss in AUGMENTED), (Hinge(), 3, 3)])
+def test_augmented_bound_and_stationary_point(loss, num_classes, missing) -> None:
+    model, data = problem(loss, num_classes, missing)
+    state = swept(model, data, 2, augmented=True)
+    for converged in (False, True):
+        if converged:
+            for _ in range(250):
+                state = topics.sweep_augmented(state, data, model)
+        leaves = [
+            state.phi.clamp(min=1e-300).log(),
+            (state.counts + PRIOR.document_concentration).log(),
+            (state.word_counts.T + PRIOR.topic_concentration).log(),
+            state.mean,
+            state.precision_tril,
+        ]
+        leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+        value = augmented_objective(
+            model, data, leaves[0].softmax(1), leaves[1].exp(), leaves[2].exp(), leaves[3], leaves[4]
+        )
+        assert -float(state.bound) == pytest.approx(value.item(), rel=1e-10)
+    value.backward()
+    for leaf in leaves:
+        gradient = leaf.grad.tril() if leaf is leaves[4] else leaf.grad
+        assert gradient.abs().max() < 2e-4
+
+
+@pytest.mark.parametrize(("loss", "num_classes"), [(Hinge(), 2), (Hinge(), 3), (EpsilonInsensitive(), 2)])
+def test_second_moments_are_those_of_tokens(loss, num_classes) -> None:
+    model, data = problem(loss, num_classes)
+    state = swept(model, data, 2, augmented=True)
+    scores = score_moments(data.X, state.phi, state.counts, state.classifiers)
+    precision = torch.rand(scores.mean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    grams, moments = (
+        torch.zeros_like(state.precision_tril),
+        torch.linalg.inv(state.precision_tril @ state.precision_tril.mT),
+    )
+    moments = moments + state.mean.T.unsqueeze(2) * state.mean.T.unsqueeze(1)
+    for n in range(data.num_data):
+        tokens = state.phi[data.X.row_index == n].repeat_interleave(data.X.values[data.X.row_index == n].long(), 0)
+        second = torch.zeros(3, 3, dtype=torch.float64)
+        for i, j in itertools.product(range(len(tokens)), repeat=2):
+            second += (torch.diag(tokens[i]) if i == j else torch.outer(tokens[i], tokens[j])) / len(tokens) ** 2
+        grams += precision[n].view(-1, 1, 1) * second
+        square = (moments * second).sum((1, 2))
+        torch.testing.assert_close(scores.variance[n] + scores.mean[n] ** 2, square, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(score_grams(data.X, state.phi, state.counts, precision), grams)
+
+
+# -- both kinds of code ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [0, 4])
+@pytest.mark.parametrize(
+    ("loss", "num_classes"), [(None, 2), *((loss, 2) for loss in AVERAGING), (Hinge(), 3), (AVERAGING[2], 3)]
+)
+def test_compiled_documents_are_the_tensors(loss, num_classes, missing) -> None:
+    model, data = problem(loss, num_classes, missing, weight_scale=4.0)
+    state = swept(model, data, 4)
+    given = Globals(factors.log_topics(state, model), 0.4, state.mean, factors.loss_of(model))
+    compiled, plain = (
+        fit_documents(data.X, data.targets, given, state.counts, state.tilt, num_steps=20, compiled=choice)
+        for choice in (True, False)
+    )
+    values = [
+        found.divergence + factors.margin(replace(state, counts=found.counts), data, model)
+        for found in (compiled, plain)
+    ]
+    assert float(values[0] - values[1]) == pytest.approx(0.0, abs=1e-6)
+    for name in ("counts", "word_counts"):  # where the values agree to a gap, these do to its root
+        torch.testing.assert_close(getattr(compiled, name), getattr(plain, name), rtol=0, atol=1e-3)
+
+
+def test_words_that_underflow_are_kept() -> None:
+    """exp(E log theta) of a tiny concentration times a tiny topic weight is 0 in double precision."""
+    X = np.array([[3.0, 0.0], [0.0, 4.0], [2.0, 2.0]])
+    _, data = LDA(num_topics=2).prepare(X)
+    logs = torch.tensor([[0.0, -800.0], [-800.0, 0.0]], dtype=torch.float64)
+    counts = torch.tensor([[0.0, 3.0], [4.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
+    given, tilt = Globals(logs, 1e-4, torch.zeros(2, 0, dtype=torch.float64), None), torch.zeros(3, 0).double()
+    found = [fit_documents(data.X, data.targets, given, counts, tilt, num_steps=1, compiled=c) for c in (True, False)]
+    for name in ("counts", "word_counts", "divergence"):
+        torch.testing.assert_close(getattr(found[0], name), getattr(found[1], name))
+        assert getattr(found[0], name).isfinite().all()
+    torch.testing.assert_close(found[0].counts.sum(1), torch.tensor([3.0, 4.0, 4.0]).double())
+
+
+@pytest.mark.parametrize(("loss", "num_classes"), [(Hinge(), 3), (EpsilonInsensitive(), 2)])
+def test_compiled_tokens_are_the_tensors(loss, num_classes) -> None:
+    model, data = problem(loss, num_classes)
+    state = swept(model, data, 2, augmented=True)
+    observed = observe(model.loss, score_moments(data.X, state.phi, state.counts, state.classifiers), data.targets)
+    logs, share = factors.log_topics(state, model) + 0.3, torch.digamma(state.counts + 0.4)
+    shifted = Ridge(state.classifiers.mean + 1.0, state.classifiers.precision_tril)
+    compiled, plain = (
+        visit_tokens(data.X, logs, share, observed, shifted, state.phi, state.counts, compiled=choice)
+        for choice in (True, False)
+    )
+    for one, other in zip(compiled, plain, strict=True):
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(compiled[1], data.X.entry_sums(data.X.values.unsqueeze(1) * compiled[0]))
+
+
+def test_tokens_of_one_word_never_overshoot() -> None:
+    """Long runs of a word under a strong margin: each pass lowers the restricted objective."""
+    X = np.array([[30.0, 10.0, 0.0], [5.0, 0.0, 20.0], [0.0, 25.0, 5.0]])
+    model = MedLDA(loss=Hinge(50.0, 3.0), num_topics=3, weight_scale=10.0, prior=PRIOR)
+    model, data = model.prepare(X, np.array([0, 1, 1]))
+    state = swept(model, data, 1, augmented=True)
+    state = replace(state, mean=torch.tensor([[30.0], [-20.0], [5.0]], dtype=torch.float64))
+    observed = observe(model.loss, score_moments(data.X, state.phi, state.counts, state.classifiers), data.targets)
+    share, logs = torch.digamma(state.counts + 0.4), factors.log_topics(state, model)
+    phi, counts = state.phi, state.counts
+
+    def restricted(phi, counts) -> float:
+        mean, variance = score_moments(data.X, phi, counts, state.classifiers)
+        quadratic = (observed.precision * (mean.square() + variance) / 2 - observed.shift * mean).sum()
+        tokens = phi * (phi.clamp(min=1e-300).log() - logs[data.X.columns] - share[data.X.row_index])
+        return float((data.X.values.unsqueeze(1) * tokens).sum() + quadratic)
+
+    values = [restricted(phi, counts)]
+    for _ in range(20):
+        phi, counts = visit_tokens(data.X, logs, share, observed, state.classifiers, phi, counts)
+        values.append(restricted(phi, counts))
+    assert (np.diff(values) <= 1e-8).all()
+    assert values[0] - values[-1] > 0.1
+
+
+# -- sweeps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [0, 4])
+@pytest.mark.parametrize(
+    ("loss", "num_classes"), [(None, 2), *((loss, 2) for loss in AVERAGING), (Hinge(), 3), (AVERAGING[2], 3)]
+)
+def test_averaging_sweeps_climb(loss, num_classes, missing, device) -> None:
+    model, data = problem(loss, num_classes, missing, device)
+    state = topics.init(model, data, torch.Generator(device).manual_seed(0))
+    bounds = []
+    for _ in range(12):
+        state = topics.sweep(state, data, model)
+        bounds.append(float(state.bound))
+    assert (np.diff(bounds) >= -1e-8 * abs(bounds[-1])).all()
+    assert bounds[-1] > bounds[0]
+
+
+@pytest.mark.parametrize(("loss", "num_classes", "missing"), [*((loss, 2, 0) for loss in AUGMENTED), (Hinge(), 3, 3)])
+def test_augmented_sweeps_climb(loss, num_classes, missing, device) -> None:
+    model, data = problem(loss, num_classes, missing, device)
+    state = topics.init(model, data, torch.Generator(device).manual_seed(0))
+    bounds = []
+    for _ in range(12):
+        state = topics.sweep_augmented(state, data, model)
+        bounds.append(float(state.bound))
+    assert (np.diff(bounds) >= -1e-9 * abs(bounds[-1])).all()
+    assert bounds[-1] > bounds[0]
+
+
+# -- the evidence ------------------------------------------------------------------------------------------------------
+
+
+def log_evidence(model, data) -> float:
+    """Two topics: all assignments of all tokens, theta and topics integrated out, eta by a grid on the plane."""
+    prior, V = model.prior, data.X.shape[1]
+    words, documents = data.words.numpy(), data.documents.numpy()
+    if data.targets.shape[1]:
+        nodes, masses = np.polynomial.hermite_e.hermegauss(60)
+        grid = model.weight_scale * np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2)
+        mass = np.outer(masses, masses).ravel() / masses.sum() ** 2
+    terms = []
+    for z in itertools.product(range(2), repeat=len(words)):
+        z = np.array(z)
+        total = 0.0
+        for rows, a in (
+            ([np.bincount(z[documents == n], minlength=2) for n in range(data.num_data)], prior.document_concentration),
+            ([np.bincount(words[z == k], minlength=V) for k in range(2)], prior.topic_concentration),
+        ):
+            for row in rows:
+                width = len(row)
+                total += gammaln(width * a) - gammaln(width * a + row.sum())
+                total += (gammaln(a + row) - gammaln(a)).sum()
+        if data.targets.shape[1]:
+            zbar = np.stack(
+                [np.bincount(z[documents == n], minlength=2) / max(1, (documents == n).sum()) for n in range(2)]
+            )
+            scores = torch.as_tensor((grid @ zbar.T)[:, :, None])
+            factor = model.loss.log_factor(scores, data.targets).sum((1, 2)).exp().numpy()
+            total += math.log(factor @ mass)
+        terms.append(total)
+    return float(torch.tensor(terms, dtype=torch.float64).logsumexp(0))
+
+
+@pytest.mark.parametrize("loss", [None, Hinge(), EpsilonInsensitive(), Logistic()], ids=name_of)
+def test_the_bound_is_below_the_evidence(loss) -> None:
+    X = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0]])
+    prior = DirichletTopics(0.7, 0.5)
+    if loss is None:
+        model, data = LDA(num_topics=2, prior=prior).prepare(X)
+    else:
+        y = np.array([0.2, 1.0]) if loss.target == "real" else np.array([0, 1])
+        model, data = MedLDA(loss=loss, num_topics=2, prior=prior).prepare(X, y)
+    exact = log_evidence(model, data)
+    sweep = topics.sweep if loss is None else topics.sweep_augmented
+    for seed in range(2):
+        state = topics.init(model, data, torch.Generator().manual_seed(seed))
+        for _ in range(40):
+            state = sweep(state, data, model)
+        assert exact - 3.5 < float(state.bound) < exact
+
+
+def test_averaging_costs_no_more_than_the_augmented_bound() -> None:
+    """Jensen twice, at any q; so the best averaging ELBO is not below that of the other rule."""
+    for loss, num_classes in ((Hinge(), 2), (Hinge(), 3), (EpsilonInsensitive(), 2)):
+        model, data = problem(loss, num_classes)
+        state = swept(model, data, 20, augmented=True)
+        scores = score_moments(data.X, state.phi, state.counts, state.classifiers)
+        assert isinstance(scores, Scores)
+        averaged = model.loss.log_factor(scores.mean, data.targets)
+        assert (averaged >= model.loss.expected_log_factor(*scores, data.targets)).all()
+        # the same q(z), without a spread of eta
+        cost = factors.margin(replace(state, mean=state.mean), data, model)
+        assert factors.with_bound(state, model, cost).bound > state.bound
+        assert swept(model, data, 20).bound > state.bound
+
+
+# -- minibatches -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("loss", "augmented"), [(None, False), (Hinge(), True)])
+def test_steps_of_minibatches_average_to_the_step_of_all(loss, augmented) -> None:
+    model, data = problem(loss)
+    state = topics.without_rows(swept(model, data, 3, augmented=augmented))
+    step = topics.stochastic_sweep_augmented if augmented else topics.stochastic_sweep
+    whole = step(state, Minibatch(data, 1.0), model, 0.6)
+    parts = [
+        step(state, Minibatch(topics.rows_of(data, rows), 3.0), model, 0.6)
+        for rows in torch.randperm(12, generator=torch.Generator().manual_seed(0)).split(4)
+    ]
+    torch.testing.assert_close(torch.stack([part.word_counts for part in parts]).mean(0), whole.word_counts)
+    torch.testing.assert_close(torch.stack([part.bound for part in parts]).mean(), whole.bound)
+    if augmented:
+        grams = [part.precision_tril @ part.precision_tril.mT for part in (*parts, whole)]
+        torch.testing.assert_close(torch.stack(grams[:3]).mean(0), grams[3])
+        pulls = [gram[0] @ part.mean for gram, part in zip(grams, (*parts, whole), strict=True)]
+        torch.testing.assert_close(torch.stack(pulls[:3]).mean(0), pulls[3])
+
+
+@pytest.mark.parametrize(("loss", "num_classes"), [(Hinge(), 2), (AVERAGING[2], 3)])
+def test_a_step_of_size_one_on_all_points_is_the_sweep(loss, num_classes) -> None:
+    model, data = problem(loss, num_classes)
+    state = swept(model, data, 3)
+    local = factors.update_documents(*topics.started(topics.without_rows(state), data, model))
+    moved = topics.stochastic_sweep(topics.without_rows(state), Minibatch(data, 1.0), model, 1.0)
+    torch.testing.assert_close(moved.word_counts, local.word_counts)
+    features = factors.mean_topics(local.counts, data.X)
+    best = solve(features, data.targets, model.loss, model.weight_scale, tolerance=1e-9, max_passes=10_000)
+    cost = [factors.margin(replace(local, mean=mean), data, model) for mean in (moved.mean, best.weights)]
+    assert cost[0] <= cost[1] * 1.01
+
+
+def test_the_implicit_step_minimizes_its_problem() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features, mean = (torch.rand(shape, generator=generator, dtype=torch.float64) for shape in ((30, 4), (4, 1)))
+    targets = (torch.rand(30, 1, generator=generator).double() > 0.5).double() * 2 - 1
+    loss, variance = Hinge(), 0.7
+    found = topics.implicit(features, targets, loss, mean, variance, torch.zeros_like(targets))
+
+    def value(mu) -> float:
+        return float((mu - mean).square().sum() / (2 * variance) - loss.log_factor(features @ mu, targets).sum())
+
+    for _ in range(50):
+        step = 0.05 * torch.randn(4, 1, generator=generator, dtype=torch.float64)
+        assert value(found) <= value(found + step) + 1e-6
+    assert value(found) < value(mean) - 0.1
+
+
+@pytest.mark.parametrize("rule", ["averaging", "gibbs"])
+def test_a_minibatch_fit_comes_near_a_full_one(rule, monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.steps.NUM_FIRST", 30)
+    X, y = synthetic(0, 120)
+    model = MedLDA(loss=Hinge(2.0), num_topics=4, prior=DirichletTopics(0.3, 0.1))
+    full = SVI(num_steps=60, rule=rule).fit(model, X, y)
+    part = SVI(num_steps=40, batch_size=30, rule=rule).fit(model, X, y)
+    assert part.trace.values.shape[1] == 50
+    assert float(part.trace.final) == pytest.approx(float(full.trace.final), rel=0.02)
+    assert np.mean(part.predict(X) == y) > 0.8
+
+
+def test_a_loader_serves_batches(monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.steps.NUM_FIRST", 30)
+    X, y = (torch.as_tensor(part) for part in synthetic(0, 120))
+    loader = DataLoader(TensorDataset(X, y), batch_size=30, generator=torch.Generator())
+    model = MedLDA(loss=Hinge(2.0), num_topics=4, prior=DirichletTopics(0.3, 0.1))
+    posterior = SVI(num_steps=30).fit(model, loader)
+    assert (posterior.predict(X) == y).double().mean() > 0.8
+
+
+# -- as users meet it --------------------------------------------------------------------------------------------------
+
+
+def synthetic(seed: int, N: int, V: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of four topics and a label that two of them carry."""
+    rng = np.random.default_rng(seed)
+    law = np.random.default_rng(9).dirichlet(np.full(V, 0.1), 4)
+    share = rng.dirichlet([0.3] * 4, N)
+    X = np.stack([rng.multinomial(30, row @ law) for row in share]).astype(float)
+    return X, (share[:, 0] + share[:, 1] > 0.5).astype(int)
+
+
+@pytest.mark.parametrize("rule", ["averaging", "gibbs"])
+def test_predictions_files_and_resumed_fits(rule, tmp_path) -> None:
+    (X, y), (X_new, y_new) = synthetic(0, 150), synthetic(1, 100)
+    model = MedLDA(loss=Hinge(2.0), num_topics=4, prior=DirichletTopics(0.3, 0.1))
+    posterior = SVI(num_steps=20, tolerance=None, rule=rule).fit(model, scipy.sparse.csr_matrix(X), y)
+    assert np.mean(posterior.predict(X_new) == y_new) > 0.85
+    samples = posterior.samples
+    torch.testing.assert_close(samples["topics"].sum(2), torch.ones(1, 4).double())
+    torch.testing.assert_close(samples["topic_sizes"].sum(), torch.tensor(X.sum()))
+    assert (samples["log_topics"] < samples["topics"].log()).all()  # Jensen
+    posterior.save(tmp_path / "file.pt")
+    loaded = Posterior.load(tmp_path / "file.pt")
+    assert (loaded.decision_function(X_new) == posterior.decision_function(X_new)).all()
+    SVI(num_steps=8, tolerance=None, rule=rule).fit(model, X, y, checkpoint=tmp_path / "checkpoint.pt")
+    resumed = SVI(num_steps=20, tolerance=None, rule=rule).fit(model, X, y, resume=tmp_path / "checkpoint.pt")
+    for name, value in samples.items():
+        assert torch.equal(value, resumed.samples[name])
+
+
+def test_regression_and_missing_targets() -> None:
+    X, _ = synthetic(0, 150)
+    y = X @ np.linspace(-1, 1, 40) / 30
+    y[:50] = np.nan
+    for rule in ("averaging", "gibbs"):
+        model = MedLDA(loss=EpsilonInsensitive(5.0, 0.02), num_topics=4, prior=DirichletTopics(0.3, 0.1))
+        posterior = SVI(num_steps=30, rule=rule).fit(model, X, y)
+        error = np.nanmean((posterior.predict(X) - y) ** 2) / np.nanvar(y)
+        assert error < 0.4
+
+
+@pytest.mark.parametrize("rule", ["averaging", "gibbs"])
+def test_single_precision(rule) -> None:
+    X, y = synthetic(0, 80)
+    model = MedLDA(loss=Hinge(2.0), num_topics=4, prior=DirichletTopics(0.3, 0.1))
+    narrow, wide = (
+        SVI(num_steps=5, rule=rule).fit(model, torch.as_tensor(X).to(kind), y)
+        for kind in (torch.float32, torch.float64)
+    )
+    assert narrow.samples["topics"].dtype == torch.float32
+    assert float(narrow.trace.final) == pytest.approx(float(wide.trace.final), rel=1e-6)
+    torch.testing.assert_close(narrow.samples["weights"], wide.samples["weights"].float(), rtol=1e-3, atol=1e-3)
+
+
+def test_lda_is_the_same_under_both_rules() -> None:
+    X, _ = synthetic(0, 60)
+    fits = [SVI(num_steps=5, rule=rule).fit(LDA(num_topics=3), X) for rule in ("averaging", "gibbs")]
+    assert torch.equal(fits[0].samples["topics"], fits[1].samples["topics"])
+    assert fits[0].transform(X).shape == (60, 3)
+
+
+def test_restarts_keep_the_best() -> None:
+    X, _ = synthetic(0, 60)
+    posterior = SVI(num_steps=5, num_restarts=3).fit(LDA(num_topics=3), X)
+    alone = SVI(num_steps=5).fit(LDA(num_topics=3), X)
+    assert float(posterior.trace.final.max()) >= float(alone.trace.final)
+
+
+def test_bad_input() -> None:
+    X, y = synthetic(0, 20)
+    learned = DirichletTopics(document_concentration_prior=(1.0, 1.0))
+    with pytest.raises(NotImplementedError, match="document_concentration_prior"):
+        SVI().fit(LDA(prior=learned), X)
+    with pytest.raises(NotImplementedError, match='rule="averaging"'):
+        SVI().fit(MedLDA(loss=CrammerSinger()), X, y)
+    with pytest.raises(NotImplementedError, match="conjugate"):
+        SVI(rule="averaging").fit(MedLDA(loss=StudentT()), X, y.astype(float))
+    with pytest.raises(ValueError, match="not a whole number"):
+        SVI().fit(MedLDA(), X + 0.5, y)
+    with pytest.raises(ValueError, match="sample_weight"):
+        SVI().fit(MedLDA(), X, y, sample_weight=np.full(20, 0.5))
+
+
+@pytest.mark.skipif("newsgroups20" not in available(), reason="REGBAYES_DATA has no newsgroups20")
+def test_newsgroups_beat_topics_that_see_no_label() -> None:
+    """Two groups on related matters, 300 documents each to train; LinearSVC on the proportions of LDA is the rival."""
+    data = load("newsgroups20")
+    parts = []
+    for X, y, most in ((data.X, data.y, 300), (data.X_test, data.y_test, 200)):
+        rows = np.concatenate([np.flatnonzero(y == group)[:most] for group in (7, 8)])
+        parts.append((X.tocsr()[rows], (y[rows] == 8).astype(int)))
+    (X, y), (X_test, y_test) = parts
+    presence = np.asarray((X > 0).sum(0)).ravel()
+    kept = np.flatnonzero((presence >= 5) & (presence <= 0.1 * len(y)))
+    X, X_test = X[:, kept], X_test[:, kept]
+    posterior = SVI(num_steps=15, rule="averaging").fit(MedLDA(loss=Hinge(16.0), num_topics=5), X, y)
+    lda = SVI(num_steps=15).fit(LDA(num_topics=5), X)
+    rival = LinearSVC(C=10.0, random_state=0).fit(lda.transform(X), y).score(lda.transform(X_test), y_test)
+    accuracy = np.mean(posterior.predict(X_test) == y_test)
+    assert accuracy > 0.8
+    assert accuracy > rival + 0.1
