@@ -80,14 +80,21 @@ def infer_features(
     ----------
     X, counted : entries [N, D], and 1 where they were observed, 0 where not; None: all were
     h, log_odds : hyperparameters of the likelihood, prior log odds [K]
-    num_sweeps, tolerance : it stops once no probability moves by more
-    margin : what is known of them from labels; None: nothing
+    num_sweeps, tolerance : a row is left as it is once none of its probabilities moves by more, whatever the others do
+    margin : what is known of them from labels, of all rows; None: nothing
     """
     psi = log_odds.sigmoid().expand(len(X), -1).clone()
-    for _ in range(num_sweeps if psi.numel() else 0):
-        before = psi
-        psi = sweep_features(X, counted, likelihood, h, log_odds, loadings, psi, hard=hard, margin=margin)
-        if float((psi - before).abs().max()) <= tolerance:
+    moving = torch.arange(len(X) if len(log_odds) else 0, device=X.device)
+    for _ in range(num_sweeps):
+        if not len(moving):
+            break
+        rows, seen = X[moving], None if counted is None else counted[moving]
+        moved = sweep_features(rows, seen, likelihood, h, log_odds, loadings, psi[moving], hard=hard, margin=margin)
+        change = (moved - psi[moving]).abs().amax(1)
+        psi[moving] = moved
+        if margin is None:
+            moving = moving[change > tolerance]
+        elif not bool((change > tolerance).any()):
             break
     return psi
 

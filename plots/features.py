@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -75,15 +76,12 @@ def _most_used(psi: NDArray[np.float64]) -> list[int]:
 
 
 def _image(shape: Any, num_pixels: int) -> tuple[int, int]:
-    try:
-        height, width = (int(side) for side in shape)
-    except (TypeError, ValueError):
-        height = width = 0
-    if height < 1 or width < 1 or height * width != num_pixels:
+    sides = shape if isinstance(shape, tuple | list) and all(isinstance(side, Integral) for side in shape) else ()
+    if len(sides) != 2 or min(sides) < 1 or sides[0] * sides[1] != num_pixels:
         raise ValueError(
             f"shape is {shown(shape)}; expected (height, width) with {num_pixels} pixels, as X has columns."
         )
-    return height, width
+    return int(sides[0]), int(sides[1])
 
 
 _USED = 0.5

@@ -27,11 +27,13 @@ REAL = {"loss": EpsilonInsensitive(5.0), "weight_scale": 3.0}
 # as short as they can be and still learn what scikit-learn's checks ask for
 QUICK = {
     "small_variance": SmallVariance(penalty=10.0, max_steps=3, merge=False),
-    "svi": SVI(num_steps=5),
+    "svi": SVI(num_steps=8),
     "gibbs": Gibbs(num_samples=1, num_warmup=2),
     "blocked": Gibbs(num_samples=1, num_warmup=2, scan="blocked"),
 }
-FEATURES = [Classifier(InfiniteLatentSVM(truncation=3), backend) for backend in QUICK.values()]
+FEATURES = [
+    Classifier(InfiniteLatentSVM(truncation=3, feature_map=Standardized()), backend) for backend in QUICK.values()
+]
 FEATURES += [
     Regressor(InfiniteLatentSVM(truncation=3, feature_map=Standardized(), **REAL), backend)
     for backend in QUICK.values()

@@ -34,10 +34,16 @@ from regbayes.models import (
     DiagonalGaussian,
     DirichletTopics,
     EpsilonInsensitive,
+    FeatureModel,
+    FeaturePrior,
     Hinge,
+    InfiniteLatentSVM,
     InfiniteSVM,
+    LatentFeatureModel,
+    LinearLikelihood,
     MedLDA,
     Model,
+    MultiTaskInfiniteLatentSVM,
     TopicModel,
 )
 from regbayes.models.config import Config
@@ -117,6 +123,14 @@ def use(part: Config) -> Any:
         return Gibbs(num_samples=1, num_warmup=1, num_generative=1).fit(IHMM(prior=part, truncation=3), ROWS)
     if isinstance(part, Likelihood):
         return Gibbs(num_samples=1, num_warmup=1).fit(DPM(part), rows)
+    if isinstance(part, FeaturePrior | LinearLikelihood | FeatureModel):
+        name = {FeaturePrior: "prior", LinearLikelihood: "likelihood"}
+        field = next((field for kind, field in name.items() if isinstance(part, kind)), None)
+        model = LatentFeatureModel(truncation=3, **{field: part}) if field else part
+        one = Gibbs(num_samples=1, num_warmup=1, scan="blocked", init="random")
+        return one.fit(model, rows, SIGNS if isinstance(model, InfiniteLatentSVM) else None)
+    if isinstance(part, MultiTaskInfiniteLatentSVM):
+        return Gibbs(num_samples=1, num_warmup=1).fit(part, ROWS, np.stack([SIGNS, 1 - SIGNS], 1))
     if isinstance(part, DirichletTopics | TopicModel):
         model = LDA(part, 2) if isinstance(part, DirichletTopics) else part
         return Gibbs(num_samples=1, num_warmup=1, num_generative=1).fit(
@@ -360,6 +374,12 @@ def test_arguments_of_plots(name: str, posteriors: dict[str, Any]) -> None:
         "ax": plt.figure().gca(),
     }
     good |= {"posterior": posteriors["DDPM"], "posteriors": {"one": posteriors["DDPM"], "other": posteriors["SVI"]}}
+    good |= {"shape": (1, 2), "num": 2, "columns": 1, "vocabulary": ["a", "b"], "num_words": 1}
+    quick = Gibbs(num_samples=1, num_warmup=1)
+    if name in ("plot_activations", "plot_loadings"):
+        good["posterior"] = quick.fit(InfiniteLatentSVM(truncation=3), ROWS, SIGNS)
+    elif name == "plot_topics":
+        good["posterior"] = quick.fit(MedLDA(num_topics=2), COUNTS, SIGNS)
     arguments = [argument for argument in inspect.signature(function).parameters if argument != "ax"]
     given = {argument: good[argument] for argument in [*arguments, "ax"]}
     for argument in arguments:

@@ -148,7 +148,7 @@ def test_top_words_have_names(fitted):
     names = [f"w{column}" for column in range(12)]
     topics = fitted.top_words(4, names)
     assert sorted(sorted(words) for words in topics) == sorted(sorted(names[k : k + 4]) for k in (0, 4, 8))
-    with pytest.raises(ValueError, match="vocabulary has 2 names; expected 12"):
+    with pytest.raises(ValueError, match="expected a list of 12 names"):
         fitted.top_words(2, ["a", "b"])
     with pytest.raises(ValueError, match="num is 13"):
         fitted.top_words(13)

@@ -202,5 +202,5 @@ def test_an_unknown_structure_names_the_known_ones() -> None:
 
     with pytest.raises(NotImplementedError, match="Ring has no SVI backend; it has: none"):
         SVI().fit(Ring(), X)
-    with pytest.raises(NotImplementedError, match="Ring has no known structure; known are: binary features, partition"):
+    with pytest.raises(NotImplementedError, match="Ring has no known structure; known are: binary features, features, partition"):
         structure_of(Ring())

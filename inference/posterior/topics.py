@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...models.arrays import as_features, like
-from ...models.domains import Whole, read
+from ...models.domains import Whole, read, shown
 from ...models.priors.topics import mean_proportions
 from ...models.sparse import SparseRows
 from ...models.topics import TopicData, require_counts
@@ -62,8 +63,10 @@ class TopicPosterior(ScorePrediction, Posterior):
         """
         num_words = self.samples["topics"].shape[2]
         num = read("num", num, Whole(1, num_words))
-        if vocabulary is not None and len(vocabulary) != num_words:
-            raise ValueError(f"vocabulary has {len(vocabulary)} names; expected {num_words}, one for each column of X.")
+        if vocabulary is not None and (not isinstance(vocabulary, _LISTS) or len(vocabulary) != num_words):
+            raise ValueError(
+                f"vocabulary is {shown(vocabulary)}; expected a list of {num_words} names, one for each column of X."
+            )
         best = self.topics.topk(num).indices.tolist()
         return best if vocabulary is None else [[vocabulary[word] for word in words] for words in best]
 
@@ -158,5 +161,7 @@ def _summaries(posterior: TopicPosterior) -> Draw:
         **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
     }
 
+
+_LISTS = (list, tuple, np.ndarray)
 
 register_structure(Structure("topics", TopicData, TopicPosterior, _stack, _summaries))

@@ -180,7 +180,7 @@ def set_bits(state: Projection, problem: Problem) -> Projection:
 
 
 def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> Projection:
-    """The support vector machine of each task; it stays where the dual has not lowered its cost."""
+    """The support vector machine of each task, or what is best on the way to what the dual has reached."""
     data, model = problem.data, problem.model
     loss = model.loss.loss if isinstance(model.loss, Masked) else model.loss
     features = torch.cat([data.X @ state.features, data.inputs], 1)
@@ -190,8 +190,10 @@ def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> P
         begin = state.tilt[first:last].unsqueeze(1)
         found = solve(own, known, loss, model.weight_scale, start=begin, tolerance=_GAP, max_passes=max_passes)
         weights[:, task], tilt[first:last] = found.weights[:, 0], found.tilt[:, 0]
-    worse = problem.task_costs(state.features, weights) > problem.task_costs(state.features, state.weights)
-    return _scored(replace(state, weights=torch.where(worse, state.weights, weights), tilt=tilt), problem)
+    tried = torch.stack([torch.lerp(state.weights, weights, step) for step in _STEPS])
+    best = torch.stack([problem.task_costs(state.features, some) for some in tried]).argmin(0)
+    weights = tried[best, :, torch.arange(len(best), device=best.device)].T.contiguous()
+    return _scored(replace(state, weights=weights, tilt=tilt), problem)
 
 
 def grow(state: Projection, problem: Problem, generator: torch.Generator) -> Projection:
@@ -268,7 +270,8 @@ def draw(state: Projection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -
 
 
 _GAP = 1e-3
-_FEW_PASSES = 10  # to compare proposals
+_STEPS = (0.0, 0.125, 0.25, 0.5, 1.0)  # on the way from the classifiers to what the dual has reached
+_FEW_PASSES = 20  # to compare proposals
 _NUM_DIRECTIONS = 3
 _NUM_PROPOSALS = 2  # of each kind that are tried
 _TINY = 1e-12
