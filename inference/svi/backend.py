@@ -34,11 +34,11 @@ class SVI(Backend):
         (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]
     num_full_steps : sweeps over all points that finish a stochastic fit of a tensor (a DataLoader gets none)
     rule : "gibbs": the expected loss, so that hyperplanes are learnt with their uncertainty. "averaging", for
-        InfiniteSVM and any convex loss with a conjugate, `CrammerSinger` too: the loss of the expected score, as first
-        published. Its hyperplanes are those of an SVM, a mean without a spread; the ELBO is then minus the objective
-        of Zhu, Chen & Xing, which is no bound of the evidence, and `posterior.samples["duality_gap"]` says how far, as
-        a fraction, the classifiers are from the optimum for their responsibilities. Duals are solved to ten times the
-        tolerance. All points at once: no batch_size, no DataLoader
+        InfiniteSVM, latent features and topics, and any convex loss with a conjugate, `CrammerSinger` too: the loss of
+        the expected score, as first published. Its hyperplanes are those of an SVM, a mean without a spread; the ELBO
+        is then minus the objective of Zhu, Chen & Xing, which is no bound of the evidence. For InfiniteSVM
+        `posterior.samples["duality_gap"]` says how far, as a fraction, the classifiers are from the optimum for their
+        responsibilities, and there is no batch_size or DataLoader with it
     seed, progress : of the random stream; whether to show a bar (None: on a terminal)
 
     X may also be a torch DataLoader of batches (X [n, D], y [n]) or (X [n, D],); for the models of sequences of
