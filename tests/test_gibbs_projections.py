@@ -196,7 +196,6 @@ def start_exactly(
     [
         (Hinge(1.2), False, True),
         (Hinge(1.2), False, False),
-        pytest.param(EpsilonInsensitive(1.0), True, True, marks=pytest.mark.slow),
         pytest.param(EpsilonInsensitive(1.0), False, True, marks=pytest.mark.slow),
         pytest.param(Hinge(1.2), True, True, marks=pytest.mark.slow),
     ],

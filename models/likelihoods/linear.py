@@ -4,8 +4,8 @@
 
 It meets the backends as a margin loss does: each turns the factor of an entry into exp(-precision m^2 / 2 + shift m),
 at a draw of an augmentation variable (Gibbs), at its expectation (SVI), or as a quadratic below it (small variance), so
-that loadings are a Gaussian regression on the features, whatever the family. What is precise to the same degree in all
-rows says so by a precision [1, D].
+that loadings are a Gaussian regression on the features, whatever the family. A precision [1, D] says that the entries
+are Gaussian: precise to the same degree in all rows, whatever m is, so that sums over the rows say all of them.
 """
 
 from __future__ import annotations
