@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ._numba_functions import threshold
 from .compiled import entry, inner
 
 
@@ -40,32 +41,16 @@ def visit_simplices(features, squares, hinge, rows, tilt, weights):
             before[m] = tilt[n, m]
             values[m] = (_dot(point, weights[m]) + (0.0 if m == own else margin)) / square - before[m]
         values[own] += mass[n]
-        threshold = _threshold(values, mass[n])
+        least = threshold(values, mass[n])
         tilt[n, own] = 0.0
         for m in range(num_classes):
             if m != own:
-                tilt[n, m] = min(threshold - values[m], 0.0)
+                tilt[n, m] = min(least - values[m], 0.0)
                 tilt[n, own] -= tilt[n, m]
         excess = mass[n] / max(tilt[n, own], mass[n])  # 1, but for rounding
         for m in range(num_classes):
             tilt[n, m] *= excess
             _add(variance * (tilt[n, m] - before[m]), point, weights[m])
-
-
-@inner
-def _threshold(values, mass):
-    """theta with sum_m max(values_m - theta, 0) = mass: entries below it are left out until none is."""
-    threshold = -np.inf
-    while True:
-        total, count = 0.0, 0
-        for value in values:
-            if value > threshold:
-                total += value
-                count += 1
-        following = (total - mass) / count
-        if following <= threshold:
-            return threshold
-        threshold = following
 
 
 @inner

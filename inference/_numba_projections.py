@@ -34,6 +34,17 @@ def _cost(score, pair, box):
 
 
 @inner
+def _log_odds(d, k, others, generative):
+    """Without margins, given the other bits, or their probabilities, of a dimension [K]."""
+    odds, pull, gram = generative
+    found = odds[k] + pull[d, k] - gram[k, k] / 2
+    for j in range(len(others)):
+        if j != k:
+            found -= others[j] * gram[j, k]
+    return found
+
+
+@inner
 def _move(step, own, x, rows, starts, scores):
     """Scores of all pairs as the features of a dimension x [N] move by `step`, with weights [M] of the tasks."""
     for task in range(len(own)):
@@ -68,15 +79,11 @@ def set_bits(bits, levels, columns, pairs, box, weights, generative, scores):
     linear [D, K], gram [K, K]) give the log odds without margins, odds + linear - gram_kk / 2 - sum_{j != k} z_j gram.
     """
     rows, starts = pairs
-    odds, pull, gram = generative
     for d in range(len(bits)):
         x = columns[d]
         for k in range(bits.shape[1]):
             before, own = bits[d, k], weights[k]
-            gain = odds[k] + pull[d, k] - gram[k, k] / 2
-            for j in range(bits.shape[1]):
-                if j != k:
-                    gain -= bits[d, j] * gram[j, k]
+            gain = _log_odds(d, k, bits[d], generative)
             for task in range(len(own)):
                 for pair in range(starts[task], starts[task + 1]):
                     step = own[task] * x[rows[pair]]
@@ -96,16 +103,12 @@ def fit_probabilities(psi, columns, pairs, box, weights, generative, scores):
     g' is the same at p = 0 and p = 1 add a constant; the others, mostly few, are looked at anew as t is halved in on.
     """
     rows, starts = pairs
-    odds, pull, gram = generative
     base, slope, active = np.empty(len(scores)), np.empty(len(scores)), np.empty(len(scores), np.int64)
     for d in range(len(psi)):
         x = columns[d]
         for k in range(psi.shape[1]):
             before, own = psi[d, k], weights[k]
-            gain = odds[k] + pull[d, k] - gram[k, k] / 2
-            for j in range(psi.shape[1]):
-                if j != k:
-                    gain -= psi[d, j] * gram[j, k]
+            gain = _log_odds(d, k, psi[d], generative)
             low, high, num_active = gain, gain, 0
             for task in range(len(own)):
                 for pair in range(starts[task], starts[task + 1]):

@@ -1,22 +1,9 @@
 """The fixed point of `fold_in` compiled: document by document, each until its counts settle."""
 
-import math
-
 import numpy as np
 
-from ..compiled import entry, inner
-
-
-@inner
-def _exp_digamma(x):
-    """exp(digamma(x)) for x > 0: the recurrence up to 6, then the asymptotic series."""
-    shift = 0.0
-    while x < 6.0:
-        shift += 1.0 / x
-        x += 1.0
-    square = 1.0 / (x * x)
-    series = (1 / 12 - (1 / 120 - (1 / 252 - (1 / 240 - square / 132) * square) * square) * square) * square
-    return x * math.exp(-0.5 / x - series - shift)
+from .._numba_functions import exp_digamma
+from ..compiled import entry
 
 
 @entry
@@ -43,7 +30,7 @@ def fold_in(starts, columns, values, weights, concentration, collapsed, most_ste
             for k in range(num_topics):
                 total[k] = counts[n, k] + concentration
                 if not collapsed:
-                    total[k] = _exp_digamma(total[k])
+                    total[k] = exp_digamma(total[k])
                 new[k] = 0.0
             own = 1.0 if collapsed else 0.0
             for e in range(size):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from .._numba_functions import digamma, threshold
 from ..compiled import entry, part
 
 
@@ -196,18 +197,6 @@ def _log_ratio(concentration, counts):
     return total + math.lgamma(len(counts) * concentration + length) - math.lgamma(len(counts) * concentration)
 
 
-@part
-def digamma(x):
-    """For x > 0: the recurrence up to 10, then the asymptotic series."""
-    shift = 0.0
-    while x < 10.0:
-        shift += 1.0 / x
-        x += 1.0
-    square = 1.0 / (x * x)
-    series = (1 / 12 - (1 / 120 - (1 / 252 - (1 / 240 - square / 132) * square) * square) * square) * square
-    return math.log(x) - 0.5 / x - series - shift
-
-
 # -- conjugates: a box for each score, or a simplex for all of them ----------------------------------------------------
 
 
@@ -226,28 +215,12 @@ def _best(n, score, step, tilt, dual, following):
     for c in range(len(tilt)):
         following[c] = (score[c] + (0.0 if c == own else margin)) / step - tilt[c]
     following[own] += mass[n]
-    threshold = _threshold(following, mass[n])
+    least = threshold(following, mass[n])
     for c in range(len(tilt)):
         if c != own:
-            following[c] = min(threshold - following[c], 0.0)
+            following[c] = min(least - following[c], 0.0)
             total -= following[c]
     following[own] = min(total, mass[n])
-
-
-@part
-def _threshold(values, mass):
-    """theta with sum_c max(values_c - theta, 0) = mass: entries below it are left out until none is."""
-    threshold = -np.inf
-    while True:
-        total, count = 0.0, 0
-        for value in values:
-            if value > threshold:
-                total += value
-                count += 1
-        following = (total - mass) / count if count else threshold
-        if following <= threshold:
-            return threshold
-        threshold = following
 
 
 @part
