@@ -59,7 +59,7 @@ def _place(labels: Tensor) -> tuple[torch.dtype, int, int]:
 
 def _smallest_type(draws: list[Tensor]) -> torch.dtype:
     """With a sign: torch takes bytes without one for a mask where they are an index."""
-    most = max(int(labels.max()) for labels in draws)
+    most = max((int(labels.max()) for labels in draws if len(labels)), default=0)
     return next(kind for kind in _TYPES if most <= _largest(kind))
 
 

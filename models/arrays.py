@@ -247,6 +247,8 @@ def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
             classes = classes[classes != -1]
     if -1 not in classes.tolist():
         known = known & (y != -1)
+    if not len(classes):
+        raise ValueError("y has no label: all of them are missing (NaN, or -1). A classifier needs two classes.")
     if len(classes) < 2:
         raise ValueError(f"y has only one class ({classes.tolist()}); a classifier needs at least two.")
     index = torch.searchsorted(classes, y).clamp(max=len(classes) - 1)

@@ -95,8 +95,12 @@ def by_task(y: Any, tasks: Any, num_tasks: Count | None = None) -> Any:
            [nan,  2.],
            [ 3., nan]])
     """
+    for name, part in (("y", y), ("tasks", tasks)):
+        if not isinstance(part, Tensor) and np.asarray(part).dtype.kind not in "biuf":
+            raise ValueError(f"{name} is {shown(part)}; expected numbers [N].")
     values, places = (part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part)) for part in (y, tasks))
-    if places.is_floating_point() or places.ndim != 1 or (len(places) and int(places.min()) < 0):
+    whole = places.dtype != torch.bool and not places.is_floating_point()
+    if not whole or places.ndim != 1 or (len(places) and int(places.min()) < 0):
         raise ValueError(f"tasks is {shown(tasks)}; expected integers [N] from 0, the task of each row.")
     if values.shape != places.shape:
         raise ValueError(

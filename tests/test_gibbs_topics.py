@@ -122,6 +122,27 @@ def test_many_moves_leave_the_tilt_exact(precision, generator):
     assert (assert_visits_by_conditionals(model, data, state, observed) != 0).float().mean() > 0.3
 
 
+@pytest.mark.parametrize("reach", [99.0, 145.0])  # on both sides of where the table gives way
+def test_far_exponents_leave_no_topic_behind(reach, generator):
+    """A topic that had no weight left when the tilt was computed may be likely a few tokens later."""
+    rows = np.random.default_rng(0).multinomial(5, np.full(6, 1 / 6), size=30)
+    model, data = MedLDA(PRIOR, Hinge(), num_topics=2).prepare(rows, np.arange(30) % 2)
+    weights = torch.tensor([[1.0], [-1.0]]).double()
+    state = state_of(model, data, torch.randint(2, (len(data.words),), generator=generator), weights)
+    pull = torch.randn(30, 1, generator=generator, dtype=torch.float64)
+    observed = PseudoObservation(torch.full((30, 1), 25 * reach).double(), 25 * reach * pull)
+    assert_visits_by_conditionals(model, data, state, observed)
+
+
+def test_a_class_far_behind_still_weighs_its_topics(generator):
+    """exp(2c (eta_own - eta_top)) of both topics is below the smallest number, their ratio is e^32."""
+    model, data = MedLDA(PRIOR, CrammerSinger(16.0), num_topics=2).prepare(np.ones((3, 1)), [0, 1, 2])
+    weights = torch.tensor([[-31.0, 0.0, 0.0], [-30.0, 0.0, 0.0]]).double()
+    state = state_of(model, data, [0, 0, 0], weights)
+    drawn = [topics.draw_assignments(state, data, model, generator).assignments[0].item() for _ in range(20)]
+    assert drawn == [1] * 20
+
+
 def test_proposals_under_a_maximum_are_accepted_by_the_factor(generator):
     """The compiled Metropolis-Hastings scan against one whose proposals and ratios come from `token_logits`."""
     model, data, state = example(*CASES["crammer-singer"], scale=4.0)

@@ -83,6 +83,8 @@ def test_targets_and_options_that_are_refused():
         MedLDA().prepare(X)
     with pytest.raises(ValueError, match="only one class"):
         MedLDA().prepare(X, [1, 1, 1, 1, 1])
+    with pytest.raises(ValueError, match="y has no label: all of them are missing"):
+        MedLDA().prepare(X, [-1, -1, -1, -1, -1])
     with pytest.raises(ValueError, match="LDA has no sequences"):
         LDA().prepare(X, lengths=[5])
     with pytest.raises(ValueError, match="num_topics is 0; it must be an integer of at least 1"):

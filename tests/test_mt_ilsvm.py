@@ -125,9 +125,13 @@ def test_targets_of_rows_with_one_task_each() -> None:
         ([0.5, 1], None, "tasks is"),
         ([0], None, "y has shape"),
         ([0, 3], 3, "tasks has 3, but num_tasks is 3"),
+        (["a", "b"], None, "tasks is"),
+        ([True, False], None, "tasks is"),
     ):
         with pytest.raises(ValueError, match=re.escape(words)):
             by_task([1.0, 2.0], tasks, number)
+    with pytest.raises(ValueError, match="y is"):
+        by_task(["a", "b"], [0, 1])
 
 
 def test_labels_come_back_in_the_users_own_kind() -> None:
@@ -182,6 +186,8 @@ def test_a_new_task_has_the_classifier_that_the_model_would_give_it(loss: Any) -
     assert loss.target == "real" or torch.equal(task.predict(X), expected)
     with pytest.raises(ValueError, match=re.escape("y has shape (3,); expected [12]")):
         posterior.fit_task(X, Y[:3, 1])
+    with pytest.raises(ValueError, match="y has no "):
+        posterior.fit_task(X, torch.full((12,), torch.nan))
 
 
 def test_dtype_follows_the_rows() -> None:

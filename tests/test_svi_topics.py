@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.datasets import available, load
-from regbayes.inference import SVI, Posterior
+from regbayes.inference import SVI, Gibbs, Posterior
 from regbayes.inference.duals import solve
 from regbayes.inference.ridge import Ridge
 from regbayes.inference.svi import topic_factors as factors
@@ -667,6 +667,19 @@ def test_single_precision(rule) -> None:
     assert narrow.samples["topics"].dtype == torch.float32
     assert float(narrow.trace.final) == pytest.approx(float(wide.trace.final), rel=1e-6)
     torch.testing.assert_close(narrow.samples["weights"], wide.samples["weights"].float(), rtol=1e-3, atol=1e-3)
+
+
+def test_the_gibbs_rule_needs_no_conjugate() -> None:
+    model, _ = problem(StudentT())
+    y = targets_of(StudentT(), corpus(0))
+    trace = SVI(num_steps=5).fit(model, corpus(0), y).trace.values
+    assert (trace.diff() > -1e-9 * trace.abs()[..., 1:]).all()
+
+
+@pytest.mark.parametrize("backend", [SVI(num_steps=2), Gibbs(num_samples=2, num_warmup=1, num_chains=2)])
+def test_documents_may_all_be_empty(backend) -> None:
+    posterior = backend.fit(LDA(num_topics=2), np.zeros((3, 4)))
+    torch.testing.assert_close(torch.as_tensor(posterior.transform(np.zeros((3, 4)))), torch.full((3, 2), 0.5).double())
 
 
 def test_lda_is_the_same_under_both_rules() -> None:

@@ -34,8 +34,8 @@ class Tokens(NamedTuple):
 
 
 WIDTH = 8  # weights that are summed together
-_FAR = 200.0  # the largest exponent of E
-_DRIFT = 300.0  # by how much log F may move
+_FAR = 100.0  # the largest exponent of E
+_DRIFT = 200.0  # by how much log F may move before it is computed anew
 
 
 @entry
@@ -273,7 +273,7 @@ def _visit_maximum(tokens, n, own, strength, margin, eta, work):
             if scores[c] > scores[top]:
                 top = c
         if work.known[top] != n:
-            _set_linear(n, top, own, slope, eta, work)
+            _set_linear(n, top, own, slope, eta, tokens.document_counts.shape[1], work)
         new = _draw(tokens, word, tokens.uniforms[m], work, work.up[top])
         if new != old:
             after = -np.inf
@@ -290,13 +290,14 @@ def _visit_maximum(tokens, n, own, strength, margin, eta, work):
 
 
 @part
-def _set_linear(n, top, own, slope, eta, work):
+def _set_linear(n, top, own, slope, eta, num_topics, work):
     work.known[top] = n
     row = work.up[top]
     for k in range(len(row)):
         row[k] = slope * (eta[own, k] - eta[top, k])
     largest = row[0]
-    for k in range(len(row)):
+    for k in range(num_topics):
         largest = max(largest, row[k])
-    for k in range(len(row)):
+    for k in range(num_topics):
         row[k] = math.exp(row[k] - largest)
+    row[num_topics:] = 0.0

@@ -60,7 +60,7 @@ def check(backend: Gibbs, model: TopicModel) -> None:
     if not loss.is_augmented:
         raise NotImplementedError(
             f"{type(loss).__name__} is no known Gaussian scale mixture (`augment`), by which Gibbs draws the topics of "
-            "tokens. Take another loss, such as Hinge(), SquaredHinge(), Logistic() or EpsilonInsensitive()."
+            "tokens. Take another loss, such as Hinge(), Logistic() or EpsilonInsensitive()."
         )
 
 

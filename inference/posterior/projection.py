@@ -52,8 +52,10 @@ class ProjectionPosterior(Posterior):
         features = self.samples["features"]
         if len(features) == 1:
             return 0
-        shared = torch.stack([draw.double() @ draw.double().T for draw in features])
-        return int((shared - shared.mean(0)).square().sum((1, 2)).argmin())
+        mean = features[0].new_zeros(2 * features.shape[1:2], dtype=torch.float64)
+        for draw in features.double():
+            mean += draw @ draw.T / len(features)
+        return int(torch.stack([(draw @ draw.T - mean).square().sum() for draw in features.double()]).argmin())
 
     def facts(self) -> list[str]:
         """What `repr` says of the structure."""
@@ -108,6 +110,10 @@ class ProjectionPosterior(Posterior):
             index, _ = as_labels(y, rows, model.classes)
             targets = torch.where(index >= 0, 2 * index.to(rows.dtype) - 1, torch.nan)
         known = ~targets.isnan()
+        if not known.any():
+            raise ValueError(
+                "y has no target: all of them are missing. A new task needs one row whose target is known."
+            )
         projected, inputs = model.preprocessed(rows[known]), model.features(rows[known])
         found, loss = [], model.loss.loss if isinstance(model.loss, Masked) else model.loss
         for features in self.samples["features"].to(rows):

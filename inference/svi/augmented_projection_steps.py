@@ -58,7 +58,7 @@ def sweep(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLa
 def observe(
     state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
 ) -> MeanFieldProjection:
-    """The same factors with their bound []; `outer` as `gather` gives it, [D, D]."""
+    """The same factors with their bound []; `outer` as `scatter` gives it, [D, D]."""
     mean, variance = score_moments(state, data)
     margins = all_sum(model.loss.expected_log_factor(mean, variance, data.known.double()).sum())
     kl = Ridge(state.weights.double().unsqueeze(0), state.precision_tril.unsqueeze(0)).kl(model.weight_scale).sum()

@@ -112,7 +112,7 @@ def init(
     if not averaging:
         return augmented.init(state, data, model)
     outer = scatter(data, model.likelihood)
-    best = state = update_weights(_around(state, model, outer), data, model)
+    state = update_weights(_around(state, model, outer), data, model)
     best = state = observe(state, data, model, outer)
     for _ in range(num_frozen):
         state = freeze(_around(state, model, outer), data, model, outer)

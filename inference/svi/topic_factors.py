@@ -90,15 +90,19 @@ def without_rows(state: VariationalTopics) -> VariationalTopics:
 # -- averaging -------------------------------------------------------------------------------------------------------
 
 
-def update_documents(state: VariationalTopics, data: TopicData, model: TopicModel, num_steps: int) -> VariationalTopics:
+def update_documents(
+    state: VariationalTopics, data: TopicData, model: TopicModel, num_steps: int, *, with_margin: bool = True
+) -> VariationalTopics:
     """q(z) of every document at its exact optimum given q(theta), then q(theta), `num_steps` times; then q(topic)."""
-    prior, loss = model.prior, loss_of(model)
-    given = Globals(log_topics(state, model), float(prior.document_concentration), state.mean, loss)
-    found = fit_documents(data.X, data.targets, given, state.counts, state.tilt, num_steps=num_steps)
+    loss, num_scores = (loss_of(model), state.mean.shape[1]) if with_margin else (None, 0)
+    concentration, slopes = float(model.prior.document_concentration), state.mean[:, :num_scores]
+    given = Globals(log_topics(state, model), concentration, slopes, loss)
+    tilt = state.tilt[:, :num_scores]
+    found = fit_documents(data.X, data.targets, given, state.counts, tilt, num_steps=num_steps)
     return replace(
         state,
         counts=found.counts,
-        tilt=found.tilt,
+        tilt=found.tilt if with_margin else state.tilt,
         word_counts=all_sum(found.word_counts),
         divergence=all_sum(found.divergence),
     )

@@ -68,7 +68,7 @@ def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> Vari
     )
     state = with_rows(state, data, model)
     for _ in range(_FIRST_SWEEPS):
-        state = update_documents(state, data, model, _NUM_STEPS)
+        state = update_documents(state, data, model, _NUM_STEPS, with_margin=False)
     return state
 
 

@@ -112,8 +112,8 @@ class Loss(Config, ABC):
         averaging = ', or SVI(rule="averaging")' if self.has_conjugate else ""
         return (
             f"{type(self).__name__} has no closed expectation (`expect`, `expected_log_factor`), which SVI needs: take "
-            f"another loss such as {other}{averaging}, or Gibbs, SmallVariance, NUTS or Autoguide, which need "
-            "log_factor alone."
+            f"another loss such as {other}{averaging}, or another backend of the model: Gibbs, SmallVariance, NUTS and "
+            "Autoguide need log_factor alone."
         )
 
     # -- the conjugate of the cost g(f) = -log phi(y | f); optional --------------------------------------------------
