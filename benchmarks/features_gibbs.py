@@ -1,7 +1,8 @@
 """How fast a Gibbs sweep of latent features is, in CPU seconds of one thread, beside plain numpy code.
 
-python benchmarks/features_gibbs.py sweep [N]   one sweep of each scan / one sweep of numpy code, bit by bit, of the
-                                                same conditionals: N = 1000 rows, D = 36, K = 20 features, hinge
+python benchmarks/features_gibbs.py sweep [N]   a sweep of each scan / a sweep of numpy code, bit by bit, of the same
+                                                conditionals: N = 1000 rows, D = 36, K = 20 features, hinge; both in
+                                                runs of ten sweeps, as in a chain
 python benchmarks/features_gibbs.py bars        log joint, features and accuracy of each scan on rows of 10 features
 """
 
@@ -12,12 +13,14 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from timing import choose, medians, seconds
 
 SCANS = ("collapsed", "slice", "blocked")
+NUM_SWEEPS = 10
 
 
 def rows(num_data: int, num_features: int = 20, width: int = 36) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -99,10 +102,16 @@ def numpy_sweeper(X: np.ndarray, y: np.ndarray, Z: np.ndarray) -> Callable[[], N
     return sweep
 
 
+def chain(sweep: Callable[[], object]) -> None:
+    for _ in range(NUM_SWEEPS):
+        sweep()
+
+
 def sweep(num_data: str = "1000") -> None:
     arrays = rows(int(num_data))
     ours = [sweeper(scan, *arrays) for scan in SCANS]
-    *times, theirs = medians(*ours, numpy_sweeper(*arrays), repeats=3)
+    runs = [partial(chain, one) for one in (*ours, numpy_sweeper(*arrays))]
+    *times, theirs = (time / NUM_SWEEPS for time in medians(*runs, repeats=5))
     for scan, time, run in zip(SCANS, times, ours, strict=True):
         ratio = f"{1e3 * time:.1f} ms, numpy {1e3 * theirs:.0f} ms = {theirs / time:.1f} times"
         print(f"{scan}, {run()} features: {ratio}")

@@ -35,6 +35,8 @@ class Loadings:
         if len(self.precision_tril) == self.mean.shape[1]:
             upper = self.precision_tril[self.which].mT
             return drawn + torch.linalg.solve_triangular(upper, noise.T.unsqueeze(-1), upper=True).squeeze(-1).T
+        if len(self.precision_tril) == 1:
+            return drawn + torch.linalg.solve_triangular(self.precision_tril[0].T, noise, upper=True)
         for index, tril in enumerate(self.precision_tril):
             own = self.which == index
             drawn[:, own] += torch.linalg.solve_triangular(tril.T, noise[:, own], upper=True)
@@ -67,8 +69,9 @@ def sum_rows(features: Tensor, data: FeatureData, observed: PseudoObservation, s
     if len(observed.precision) == 1 and data.observed is None:
         counted = features if once else data.row_weights * features
         gram = features.T @ counted
-        gram.diagonal().add_((counted - counted * features).sum(0))
-        squares = (shift * observed.shift).sum(0, dtype=torch.float64)
+        gram.diagonal().copy_(counted.sum(0))  # z^2 = z
+        pairs = zip(shift.split(_ROWS), observed.shift.split(_ROWS), strict=True)
+        squares = torch.stack([(one * two).sum(0, dtype=torch.float64) for one, two in pairs]).sum(0)
         squares = all_sum(squares) / observed.precision[0].double().square()
         return Sums(linear, all_sum(gram) * scale, observed.precision[0], squares * scale)
     weight, spread = data.counted * observed.precision.expand_as(data.X), features * (1 - features)
@@ -118,3 +121,6 @@ def solve_columns(tril: Tensor, which: Tensor, linear: Tensor) -> Tensor:
         own = which == index
         mean[:, own] = torch.cholesky_solve(linear[:, own], factor)
     return mean
+
+
+_ROWS = 256  # whose products stay in a cache

@@ -18,7 +18,7 @@ from torch import Tensor
 from regbayes.datasets import load
 from regbayes.inference import Gibbs, Posterior
 from regbayes.inference.gibbs import _numba_features as compiled
-from regbayes.inference.gibbs import feature_columns, feature_parameters, feature_rows, feature_start, features
+from regbayes.inference.gibbs import collapsed_features, feature_columns, feature_parameters, feature_start, features
 from regbayes.models import (
     BetaBernoulli,
     Blocks,
@@ -148,6 +148,20 @@ def test_bits_are_the_programs(case) -> None:
         columns.place(k, state.features[:, k])
 
 
+def test_a_compiled_scan_of_columns_has_the_same_bits(case, monkeypatch) -> None:
+    model, data, state = case
+    state = replace(state, weights=state.weights / 4, loadings=state.loadings / 4)
+    observed = feature_parameters.observe_entries(state, data, model, torch.Generator().manual_seed(0))
+
+    def scan(seed: int) -> Tensor:
+        return feature_columns.scan_blocked(state, data, model, observed, torch.Generator().manual_seed(seed)).features
+
+    found = torch.stack([scan(seed) for seed in range(40)])
+    monkeypatch.setattr(feature_columns, "is_compiled", lambda model, data: False)
+    assert torch.equal(found, torch.stack([scan(seed) for seed in range(40)]))
+    assert 0.1 < found.double().mean() < 0.9
+
+
 def test_loadings_and_precisions_are_the_programs(case) -> None:
     model, data, state = case
     generator = torch.Generator().manual_seed(3)
@@ -238,8 +252,7 @@ def test_columns_are_drawn_by_their_weights() -> None:
             weights[bits] = float(torch.where(z > 0, p, 1 - p).prod()) / (min(pi, least) if any(bits) else least)
         total = sum(weights.values())
         exact = {bits: weight / total for bits, weight in weights.items()}
-        numbers = [torch.tensor(value, dtype=torch.float64) for value in (pi, least)]
-        drawn = [feature_columns.draw_column(log_odds, *numbers, generator).int() for _ in range(num_draws)]
+        drawn = [feature_columns.draw_column(log_odds, pi, least, generator).int() for _ in range(num_draws)]
         assert frequency_errors([tuple(bits.tolist()) for bits in drawn], exact).max() < 5
 
 
@@ -273,7 +286,7 @@ def check_prior_law(scan, N: int, num_steps: int, alpha: float = 0.8) -> None:
 
 
 def test_rows_without_data_have_features_as_the_prior_does() -> None:
-    check_prior_law(feature_rows.scan_rows, 3, 2000)
+    check_prior_law(collapsed_features.scan_rows, 3, 2000)
 
 
 @pytest.mark.slow
@@ -295,7 +308,7 @@ def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin()
         exact[(K,)] = float(1.5**K / math.factorial(K) * evidence.exp() * margin)
     total, generator, seen = sum(exact.values()), torch.Generator().manual_seed(0), []
     for _ in range(2000):
-        state = feature_rows.scan_rows(state, data, model, PseudoObservation(a, b), generator)
+        state = collapsed_features.scan_rows(state, data, model, PseudoObservation(a, b), generator)
         seen.append((min(state.features.shape[1], 8),))
     assert frequency_errors(seen, {key: value / total for key, value in exact.items()}).max() < 5
 
@@ -312,7 +325,7 @@ def test_bits_of_a_row_have_the_ratio_of_the_joint(name) -> None:
         one, zero = (features.log_joint(with_bit(state, n, 0, value), data, model) for value in (1, 0))
         p = float((one - zero).sigmoid())
         for factor, expected in ((1 - 1e-9, 1), (1 + 1e-9, 0)):
-            arrays = feature_rows._arrays(state, data, model, observed, 90)
+            arrays = collapsed_features._arrays(state, data, model, observed, 90)
             place = np.array([n, model.truncation, 0, 0])
             compiled.scan(arrays, np.full(100, p * factor), np.zeros(3000), place)
             assert place[0] == data.num_data or place[0] > n
@@ -334,28 +347,29 @@ def test_compiled_margins_are_those_of_the_losses(loss) -> None:
     targets[::5] = NAN
     masked = Masked(loss if loss.meets or loss.target == "real" else OneVsRest(loss))
     out = np.empty(40)
-    compiled.margins(feature_rows.compiled_loss(masked), scores.numpy(), targets.numpy(), out)
+    compiled.margins(collapsed_features.compiled_loss(masked), scores.numpy(), targets.numpy(), out)
     torch.testing.assert_close(torch.from_numpy(out), masked.log_factor(scores, targets).sum(1))
 
     class Mine(type(loss)):
         pass
 
-    assert feature_rows.compiled_loss(Mine()) is None
+    assert collapsed_features.compiled_loss(Mine()) is None
 
 
 def test_features_of_a_row_alone_have_their_evidence_and_loadings() -> None:
     """The evidence is that of a Gaussian; drawn loadings have its posterior mean and covariance."""
     model, data, state, _ = without_data(3, 1.0)
     a, b, p = torch.tensor([[0.7, 2.0]]).double(), torch.tensor([[0.5, -1.0]]).double().expand(3, 2), 1.0
-    arrays = feature_rows._arrays(state, data, model, PseudoObservation(a, b), 60)
+    arrays = collapsed_features._arrays(state, data, model, PseudoObservation(a, b), 60)
     for number in (1, 3):
         variance = number / p
         expected = (b[0].square() * variance / (1 + a[0] * variance) - torch.log1p(a[0] * variance)).sum() / 2
-        assert compiled._log_evidence(arrays, 0, b[0].numpy(), number) == pytest.approx(float(expected))
+        found = compiled._log_evidence(arrays.loading_precision, a[0].numpy(), b[0].numpy(), number, np.empty(2))
+        assert found == pytest.approx(float(expected))
     normals = np.random.default_rng(0).normal(size=3 * 2 * 4000)
     place, alone, draws = np.array([0, 2, 0, 0]), np.array([0, 1]), []
     for _ in range(4000):
-        compiled._draw_alone(arrays, 0, normals, place, np.zeros(2), alone, 2)
+        compiled._draw_alone(arrays, a[0].numpy(), b[0].numpy(), normals, place, alone, 2)
         draws.append(arrays.loadings[:2].copy())
     drawn = torch.from_numpy(np.stack(draws))  # [S, 2, D]
     precision = p * torch.eye(2) + a[0].view(2, 1, 1) * torch.ones(2, 2)
@@ -502,7 +516,7 @@ def test_auto_takes_what_the_model_and_the_device_have(monkeypatch) -> None:
     data = InfiniteLatentSVM().prepare(X, SIGNS)[1]
     assert features._scan("auto", data, InfiniteLatentSVM()) == "collapsed"
     assert features._scan("auto", data, InfiniteLatentSVM(prior=BetaBernoulli())) == "blocked"
-    monkeypatch.setattr(features, "compiled_loss", lambda loss: None)
+    monkeypatch.setattr(collapsed_features, "compiled_loss", lambda loss: None)
     assert features._scan("auto", data, InfiniteLatentSVM()) == "slice"
 
 
@@ -515,8 +529,8 @@ def test_the_scan_of_rows_says_that_it_needs_a_cpu() -> None:
 
 def test_many_new_features_find_room(monkeypatch) -> None:
     """Arrays and random numbers are renewed in the middle of a scan, and rows go on where it stopped."""
-    widths, widen = [], feature_rows._widened
-    monkeypatch.setattr(feature_rows, "_widened", lambda rows, size: widths.append(size) or widen(rows, size))
+    widths, widen = [], collapsed_features._widened
+    monkeypatch.setattr(collapsed_features, "_widened", lambda rows, size: widths.append(size) or widen(rows, size))
     rows, labels, _ = synthetic(60)
     model = InfiniteLatentSVM(
         LinearGaussian(noise_variance=0.01, learn=False), prior=IndianBuffetProcess(200.0), truncation=2

@@ -284,3 +284,18 @@ def test_log_odds_are_the_slope_of_the_bound(prior) -> None:
 def test_prices_of_features_add() -> None:
     for prior in PRIORS:
         assert prior.price(0.7, 3) == pytest.approx(2.1)
+
+
+def test_a_prior_of_finitely_many_features_says_what_to_do(generator) -> None:
+    prior, h = BetaBernoulli(1.3), hyper(1.3)
+    assert not prior.infinite
+    assert IndianBuffetProcess(1.3).infinite
+    counts = torch.tensor([2])
+    for name, arguments in {
+        "log_infinite": (counts, 3, h),
+        "draw_active": (counts, 3, generator),
+        "draw_empty": (LIKE + 0.5, 3, h, generator),
+        "draw": (h, 1, 3, generator),
+    }.items():
+        with pytest.raises(NotImplementedError, match=f"BetaBernoulli defines no {name}: use scan='blocked'"):
+            getattr(prior, name)(*arguments)

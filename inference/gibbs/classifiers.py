@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.data import Data
 from ...models.losses.base import Loss, PseudoObservation
-from ...models.mixture import Mixture
 from ...models.scores import own_scores
 from ...models.sparse import group_sums
 from ..collectives import all_sum, own_stream
@@ -23,7 +23,7 @@ from .hyperplanes import draw_hyperplanes
 from .state import PartitionState
 
 
-def draw_weights(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Tensor:
+def draw_weights(state: PartitionState, data: Data, model: Model, generator: torch.Generator) -> Tensor:
     """Classifiers [K, P, C] given the assignments: for each block of scores a fresh omega, then eta | omega."""
     if model.repels:
         return draw_hyperplanes(data.features, state.assignments, state.weights, model, generator)
@@ -37,7 +37,7 @@ def draw_weights(state: PartitionState, data: Data, model: Mixture, generator: t
 
 
 def observe(
-    state: PartitionState, data: Data, model: Mixture, columns: slice, generator: torch.Generator
+    state: PartitionState, data: Data, model: Model, columns: slice, generator: torch.Generator
 ) -> PseudoObservation:
     """Gaussian pseudo-observations [N, C'] of the scores in these columns, at a draw of omega given all scores."""
     scores = own_scores(data.features, state.weights, state.assignments)
@@ -53,7 +53,7 @@ def observe_scores(
     return PseudoObservation(observed.precision, observed.shift + observed.precision * reference)
 
 
-def weights_posterior(state: PartitionState, data: Data, model: Mixture, observed: PseudoObservation) -> Ridge:
+def weights_posterior(state: PartitionState, data: Data, model: Model, observed: PseudoObservation) -> Ridge:
     """N(A_k^-1 B_k, A_k^-1) of the observed scores' classifiers; the prior for an empty component."""
     return weighted_ridge(
         data.features,
@@ -64,7 +64,7 @@ def weights_posterior(state: PartitionState, data: Data, model: Mixture, observe
     )
 
 
-def slide_weights(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Tensor:
+def slide_weights(state: PartitionState, data: Data, model: Model, generator: torch.Generator) -> Tensor:
     """Classifiers [K, P, C] after elliptical slice steps, each component's [P, C] in one piece."""
     place = torch.full((len(state.weights),), -1, device=state.assignments.device)
 

@@ -9,6 +9,7 @@ scan Teh, Gorur & Ghahramani (2007).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import cast
 
@@ -20,48 +21,53 @@ from ...models.ilsvm import InfiniteLatentSVM
 from ...models.latent_features import FeatureData
 from ...models.losses import PseudoObservation
 from ..collectives import all_sum, own_stream
+from .collapsed_features import is_compiled, scan_bits
 from .feature_state import FeatureState, count_rows
 
 
 class Columns:
-    """Bits [N, K] that move one column at a time, and the scores and predictors that move with them."""
+    """Bits [K, N] that move one feature at a time, and the scores and predictors that move with them."""
 
     def __init__(
         self, state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, observed: PseudoObservation
     ) -> None:
-        self.bits = state.features.to(state.loadings)  # [N, K]
+        self.bits = state.features.T.to(state.loadings).contiguous()
         self._data, self._model, self._loadings = data, model, state.loadings
         self._weights = state.weights[: len(state.loadings)]
-        self._scores = model.scores(self.bits, data.inputs, state.weights)
+        self._scores = model.scores(self.bits.T, data.inputs, state.weights)
         self._gram: Tensor | None = None
         self._mean = torch.empty(0)
         if len(observed.precision) == 1 and data.observed is None:
-            self._shift = observed.shift @ self._loadings.T  # [N, K]
             self._gram = (self._loadings * observed.precision) @ self._loadings.T  # [K, K]
+            self._own = self._gram.diagonal().tolist()
+            self._shift = self._loadings @ observed.shift.T - self._gram.diagonal().unsqueeze(1) / 2  # [K, N]
         else:
             self._precision = observed.precision * data.counted
-            self._shift = (observed.shift * data.counted) @ self._loadings.T
-            self._mean = self.bits @ self._loadings
+            self._shift = self._loadings @ (observed.shift * data.counted).T
+            self._mean = self.bits.T @ self._loadings
 
     def log_ratio(self, k: int) -> Tensor:
         """log p(x_n, y_n | z_nk = 1) - log p(x_n, y_n | z_nk = 0) [N], given the other bits."""
-        own, w = self.bits[:, k], self._loadings[k]
+        own, w = self.bits[k].unsqueeze(1), self._loadings[k]
         if self._gram is not None:
-            gain = self._shift[:, k] - self.bits @ self._gram[k] + (own - 0.5) * self._gram[k, k]
+            gain = torch.addmv(self._shift[k], self.bits.T, self._gram[k], alpha=-1).add_(own[:, 0], alpha=self._own[k])
         else:
-            others = self._mean - own.unsqueeze(1) * w
-            gain = self._shift[:, k] - (self._precision * (others + w / 2)) @ w
-        without = self._scores - own.unsqueeze(1) * self._weights[k]
+            gain = self._shift[k] - (self._precision * (self._mean + (0.5 - own) * w)) @ w
+        without = torch.addcmul(self._scores, own, self._weights[k], value=-1)
         both = self._model.log_margin(torch.stack([without, without + self._weights[k]]), self._data.targets)
-        return gain + both[1] - both[0]
+        return gain.add_(both[1]).sub_(both[0])
 
     def place(self, k: int, bits: Tensor) -> None:
         """Put bits [N] into column k."""
-        step = (bits.to(self.bits) - self.bits[:, k]).unsqueeze(1)
-        self.bits[:, k] += step[:, 0]
-        self._scores = self._scores + step * self._weights[k]
+        step = (bits.to(self.bits) - self.bits[k]).unsqueeze(1)
+        self.bits[k] += step[:, 0]
+        self._scores = torch.addcmul(self._scores, step, self._weights[k])
         if self._gram is None:
-            self._mean = self._mean + step * self._loadings[k]
+            self._mean = torch.addcmul(self._mean, step, self._loadings[k])
+
+    def state(self, state: FeatureState) -> FeatureState:
+        """The state with these bits."""
+        return replace(state, features=self.bits.T.to(torch.int8).contiguous())
 
 
 def scan_blocked(
@@ -71,13 +77,19 @@ def scan_blocked(
     observed: PseudoObservation,
     generator: torch.Generator,
 ) -> FeatureState:
-    """The columns of the truncated model in turn, given their probabilities."""
-    columns = Columns(state, data, model, observed)
+    """The columns of the truncated model in turn, given their probabilities.
+
+    Rows are independent: where that is compiled, row after row is visited, with the same random numbers.
+    """
     log_odds = cast(Tensor, state.probabilities).logit()
-    level = uniforms((len(log_odds), data.num_data), own_stream(generator)).logit().to(columns.bits)
+    level = uniforms((len(log_odds), data.num_data), own_stream(generator))
+    if is_compiled(model, data):
+        return scan_bits(state, data, model, observed, level)
+    columns = Columns(state, data, model, observed)
+    level = level.logit().to(columns.bits)
     for k, own in enumerate(log_odds.to(columns.bits)):
         columns.place(k, own + columns.log_ratio(k) > level[k])
-    return replace(state, features=columns.bits.to(torch.int8))
+    return columns.state(state)
 
 
 def swap_columns(state: FeatureState, generator: torch.Generator) -> FeatureState:
@@ -113,19 +125,17 @@ def scan_slice(
     with pi*_k that of the others, column k is empty with weight prod_n (1 - p_n) / pi*_k, and otherwise has weight
     (1 - prod_n (1 - p_n)) / min(pi*_k, pi_k). Columns are visited by decreasing pi, an order that does not depend on Z.
     """
-    state, pi = open_features(state, data, model, generator)
-    columns = Columns(state, data, model, observed)
-    order = pi.argsort(descending=True)
-    used = count_rows(state) > 0
-    for k in order.tolist():
+    state, probabilities = open_features(state, data, model, generator)
+    columns, pi = Columns(state, data, model, observed), probabilities.tolist()
+    used = (count_rows(state) > 0).tolist()
+    for k in probabilities.argsort(descending=True).tolist():
         used[k] = False
-        least = torch.where(used, pi, 1.0).min()
-        log_odds = pi[k].logit() + columns.log_ratio(k).double()
+        least = min((other for other, is_used in zip(pi, used, strict=True) if is_used), default=1.0)
+        log_odds = probabilities[k].logit() + columns.log_ratio(k).double()
         bits = draw_column(log_odds, pi[k], least, generator)
         columns.place(k, bits)
-        used[k] = bits.any()
-    state = replace(state, features=columns.bits.to(torch.int8))
-    return keep_columns(state, torch.nonzero(used).squeeze(1))
+        used[k] = bool(bits.any())
+    return keep_columns(columns.state(state), torch.tensor(used, device=data.X.device).nonzero().squeeze(1))
 
 
 def open_features(
@@ -133,10 +143,10 @@ def open_features(
 ) -> tuple[FeatureState, Tensor]:
     """The state with the features without rows above a random floor, and all probabilities [K] float64."""
     prior, N, K = model.prior, data.num_data, len(state.loadings)
-    pi = prior.draw_active(count_rows(state), N, generator).clamp(_TINY, _NEAR_ONE)  # type: ignore[attr-defined]
+    pi = prior.draw_active(count_rows(state), N, generator).clamp(_TINY, _NEAR_ONE)
     highest = torch.cat([pi, pi.new_ones(1)]).min()
     floor = highest * (1 - uniforms((), generator))
-    empty = prior.draw_empty(floor, N, state.hyper, generator).clamp(max=_NEAR_ONE)  # type: ignore[attr-defined]
+    empty = prior.draw_empty(floor, N, state.hyper, generator).clamp(max=_NEAR_ONE)
     J = len(empty)
     scale = model.likelihood.loading_precision(state.entries, data.X.shape[1]).rsqrt().to(state.loadings)
     loadings = scale * normals((J, data.X.shape[1]), generator, state.loadings)
@@ -150,25 +160,25 @@ def open_features(
     return wider, torch.cat([pi, empty])
 
 
-def log_column_weights(log_odds: Tensor, pi: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
-    """Log weights [] of the empty column and of all others, from log odds [N], pi [] and the others' pi* []."""
-    log_empty = all_sum(torch.nn.functional.logsigmoid(-log_odds).sum())
-    log_other = torch.log(-torch.expm1(log_empty)) - torch.minimum(least, pi).log()
-    return log_empty - least.log(), log_other
+def draw_column(log_odds: Tensor, pi: float, least: float, generator: torch.Generator) -> Tensor:
+    """Bits [N] from log odds [N]: none, or the first row that has the feature by its law, and the rows after it
+    independently.
 
-
-def draw_column(log_odds: Tensor, pi: Tensor, least: Tensor, generator: torch.Generator) -> Tensor:
-    """Bits [N]: none, or the first row that has the feature by its law, and the rows after it independently."""
-    height, place = uniforms((2,), generator)
-    log_empty, log_other = log_column_weights(log_odds, pi, least)
-    bits = uniforms(log_odds.shape, own_stream(generator)).logit() < log_odds
-    if height.logit() >= log_other - log_empty:
-        return torch.zeros_like(bits)
+    Not to be empty has the log odds log(1 - e0) - log e0 + log(pi*) - log min(pi*, pi), with e0 the probability that
+    independent bits are all 0 and pi* = `least` that of the other features.
+    """
     failed = torch.nn.functional.softplus(log_odds).cumsum(0)  # -log of the probability that no row so far has it
-    first = torch.searchsorted(failed, -torch.log1p((1 - place) * torch.expm1(-failed[-1])))
-    rows = torch.arange(len(bits), device=bits.device)
-    first = first.clamp(max=len(bits) - 1)
-    return (bits & (rows > first)) | (rows == first)
+    total, own = float(all_sum(failed[-1])), float(failed[-1])
+    height, place = uniforms((2,), generator).tolist()
+    bits = uniforms(log_odds.shape, own_stream(generator)) < log_odds.sigmoid()
+    share = -math.expm1(-total)  # not to be empty, if both weighed the same
+    if height * (share * least + (1 - share) * min(least, pi)) >= share * least:
+        return torch.zeros_like(bits)
+    level = -math.log1p(place * math.expm1(-own))
+    first = min(int(torch.searchsorted(failed, level, right=True)), len(bits) - 1)
+    bits[:first] = False
+    bits[first] = True
+    return bits
 
 
 def keep_columns(state: FeatureState, index: Tensor) -> FeatureState:

@@ -78,7 +78,7 @@ def precision_laws(
     squares = torch.cat([W.square().sum(0), W.new_tensor([float(len(W))])])
     seen = model.likelihood.evidence(data.X, mean, mean.square(), squares, data.counted)
     return {
-        name: (law.concentration + seen[name][0], law.rate + seen[name][1])  # type: ignore[attr-defined]
+        name: (law.concentration + seen[name][0], law.rate + seen[name][1])
         for name, law in laws.items()
         if law is not None
     }

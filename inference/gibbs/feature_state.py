@@ -85,8 +85,7 @@ def _log_features(state: FeatureState, data: FeatureData, model: InfiniteLatentS
     """log p(Z, pi | h) [], or of the infinite model log p(Z | h)."""
     counts = count_rows(state).double()
     if state.probabilities is None:
-        log_infinite: Tensor = model.prior.log_infinite(counts, data.num_data, state.hyper)  # type: ignore[attr-defined]
-        return log_infinite
+        return model.prior.log_infinite(counts, data.num_data, state.hyper)
     pi = state.probabilities
     log_bits = torch.xlogy(counts, pi) + (data.num_data - counts) * torch.log1p(-pi)
     return log_bits.sum() + model.prior.log_probabilities(pi, state.hyper)

@@ -31,9 +31,9 @@ from ...models.latent_features import FeatureData
 from ...models.losses import PseudoObservation
 from ..engine import Kernel
 from .backend import Gibbs
+from .collapsed_features import compiled_loss, is_compiled, scan_rows
 from .feature_columns import scan_blocked, scan_slice, swap_columns
 from .feature_parameters import draw_precisions, draw_weights, loadings_posterior, observe_entries
-from .feature_rows import compiled_loss, scan_rows
 from .feature_start import start_bits
 from .feature_state import FeatureState, count_rows, draw, log_joint
 
@@ -123,8 +123,8 @@ def draw_parameters(
     state = replace(state, loadings=loadings_posterior(state, data, model, observed).draw(generator))
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if state.probabilities is None:
-        hyper = model.prior.draw(state.hyper, state.features.shape[1], data.num_data, generator)  # type: ignore[attr-defined]
-        return replace(state, hyper=hyper)
+        num_features = state.features.shape[1]
+        return replace(state, hyper=model.prior.draw(state.hyper, num_features, data.num_data, generator))
     state = swap_columns(state, generator)
     pi = _draw_probabilities(state, data, model, generator)
     return replace(state, probabilities=pi, hyper=model.prior.draw_truncated(state.hyper, pi, generator))
@@ -144,7 +144,7 @@ def _scan(scan: str, data: FeatureData, model: Any) -> str:
         return scan
     if not model.prior.infinite:
         return "blocked"
-    return "collapsed" if data.X.device.type == "cpu" and compiled_loss(model.loss) else "slice"
+    return "collapsed" if is_compiled(model, data) else "slice"
 
 
 _TINY = 1e-300

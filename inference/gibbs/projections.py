@@ -179,8 +179,7 @@ def draw_weights(
     """Weights [K + P, M] given the projection: tasks are components whose points, the pairs, are known."""
     pairs = data.pairs(data.X @ state.features)
     tasks = PartitionState(data.tasks, state.weights.T.unsqueeze(-1).contiguous(), state.hyper)
-    drawn: Tensor = draw_classifiers(tasks, pairs, model, generator)  # type: ignore[arg-type]
-    return drawn.squeeze(-1).T.contiguous()
+    return draw_classifiers(tasks, pairs, model, generator).squeeze(-1).T.contiguous()
 
 
 # -- summaries ---------------------------------------------------------------------------------------------------------

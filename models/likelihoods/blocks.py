@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Gamma
 
 from ..config import Config
 from ..losses.base import PseudoObservation
@@ -67,7 +67,7 @@ class Blocks(LinearLikelihood):
         for _, part, at in self._blocks():
             part.check(X[:, at], _columns(observed, at))
 
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+    def hyperpriors(self, like: Tensor) -> dict[str, Gamma | None]:
         return _named((end, part.hyperpriors(like)) for end, part, _ in self._blocks())
 
     def start(self, like: Tensor) -> Hyper:

@@ -16,7 +16,7 @@ from typing import Self
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Gamma
 
 from ..config import Config
 from ..losses.base import PseudoObservation
@@ -47,7 +47,7 @@ class LinearLikelihood(Config, ABC):
     # -- hyperparameters -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+    def hyperpriors(self, like: Tensor) -> dict[str, Gamma | None]:
         """The gamma law of each precision, None where it is fixed, in the dtype of `like` [...]."""
 
     @abstractmethod

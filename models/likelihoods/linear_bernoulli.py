@@ -12,7 +12,7 @@ from typing import Self
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Gamma
 from torch.nn.functional import logsigmoid, softplus
 
 from ..distributions.polya_gamma import polya_gamma
@@ -58,7 +58,7 @@ class LinearBernoulli(LinearLikelihood):
                 "and ones."
             )
 
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+    def hyperpriors(self, like: Tensor) -> dict[str, Gamma | None]:
         return precision_laws(self.learn, like, loading=self.loading_variance)
 
     def start(self, like: Tensor) -> Hyper:

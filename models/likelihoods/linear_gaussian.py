@@ -12,11 +12,11 @@ from typing import Self
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Gamma
 
 from ..domains import AnyNumbers, Positive
 from ..losses.base import PseudoObservation
-from ..priors.hyper import Hyper
+from ..priors.hyper import Hyper, gamma_law
 from .hyperparameters import hyperparameter
 from .linear import LinearLikelihood
 
@@ -55,7 +55,7 @@ class LinearGaussian(LinearLikelihood):
             loading_variance=self.loading_variance or spread,
         )
 
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+    def hyperpriors(self, like: Tensor) -> dict[str, Gamma | None]:
         return precision_laws(self.learn, like, noise=self.noise_variance, loading=self.loading_variance)
 
     def start(self, like: Tensor) -> Hyper:
@@ -65,8 +65,8 @@ class LinearGaussian(LinearLikelihood):
         self, X: Tensor, mean: Tensor, square: Tensor, loadings: Tensor, counted: Tensor
     ) -> dict[str, tuple[Tensor, Tensor]]:
         residual = X - self.offset
-        error = counted * torch.addcmul(square, residual, torch.sub(residual, mean, alpha=2))
-        number = counted.expand_as(X).sum(dtype=torch.float64)
+        error = torch.addcmul(square, residual, torch.sub(residual, mean, alpha=2)).mul_(counted)
+        number = counted.sum(dtype=torch.float64) * (X.shape[1] // counted.shape[1])
         return {"noise_precision": (number / 2, error.sum(dtype=torch.float64) / 2)} | loading_evidence(loadings)
 
     def loading_precision(self, h: Hyper, num_columns: int) -> Tensor:
@@ -99,7 +99,7 @@ class LinearGaussian(LinearLikelihood):
 
     def _observe(self, X: Tensor, precision: Tensor) -> PseudoObservation:
         precision = precision.to(X)
-        return PseudoObservation(precision.expand(1, X.shape[1]), precision * (X - self.offset))
+        return PseudoObservation(precision.expand(1, X.shape[1]), (X - self.offset).mul_(precision))
 
 
 def observed_moments(X: Tensor, weights: Tensor | None, observed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -112,12 +112,10 @@ def observed_moments(X: Tensor, weights: Tensor | None, observed: Tensor | None)
     return means.to(X), variances.to(X)
 
 
-def precision_laws(learn: bool, like: Tensor, **variances: float | None) -> dict[str, Distribution | None]:
+def precision_laws(learn: bool, like: Tensor, **variances: float | None) -> dict[str, Gamma | None]:
     """Exponential laws of precisions with these means; None where they are not learned; `like` [...]."""
     return {
-        f"{name}_precision": dist.Gamma(like.new_tensor(1.0), like.new_tensor(float(variance or 1.0)))
-        if learn
-        else None
+        f"{name}_precision": gamma_law((1.0, float(variance or 1.0)) if learn else None, like)
         for name, variance in variances.items()
     }
 

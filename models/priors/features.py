@@ -4,14 +4,13 @@
 
 What a program and the kernels ask: pi as sites of the program; draws of pi and of h given the numbers m_k of rows that
 have each feature (blocked scan); an optimal q(pi) and a bound of E log p(Z, pi) (SVI); Lambda(K), what K features cost
-(small variance). A prior that is also one over infinitely many features states `infinite` and has the rest of
-`IndianBuffetProcess`.
+(small variance). A prior that is also one over infinitely many features has the four methods of that part as well.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,9 +28,7 @@ class FeatureFactors(NamedTuple):
 
 
 class FeaturePrior(HyperPrior):
-    """A prior over binary features. Its `infinite` form is the limit of many features."""
-
-    infinite: ClassVar[bool] = False
+    """A prior over binary features. Its infinite form is the limit of many features."""
 
     @abstractmethod
     def probabilities(self, h: Hyper, truncation: int) -> Tensor:
@@ -58,6 +55,32 @@ class FeaturePrior(HyperPrior):
     @abstractmethod
     def log_features(self, counts: Tensor, num_data: int, h: Hyper) -> Tensor:
         """log p(Z | h) [] of the truncated model, pi integrated out, from counts [K]: for tiny data and for tests."""
+
+    # -- the infinite model, where there is one: all of these, or none -------------------------------------------------
+
+    @property
+    def infinite(self) -> bool:
+        """Whether this is also a prior over infinitely many features."""
+        return type(self).draw_active is not FeaturePrior.draw_active
+
+    def log_infinite(self, counts: Tensor, num_data: int, h: Hyper) -> Tensor:
+        """log p [] of a matrix with column counts [K+] > 0, up to the number of orders of its columns."""
+        raise self._finite("log_infinite")
+
+    def draw_active(self, counts: Tensor, num_data: int, generator: torch.Generator) -> Tensor:
+        """Probabilities [K+] float64 of features that counts [K+] > 0 of the N rows have."""
+        raise self._finite("draw_active")
+
+    def draw_empty(self, floor: Tensor, num_data: int, h: Hyper, generator: torch.Generator) -> Tensor:
+        """Probabilities [J] float64 above `floor` [] of features that no row has."""
+        raise self._finite("draw_empty")
+
+    def draw(self, h: Hyper, num_features: int, num_data: int, generator: torch.Generator) -> Hyper:
+        """New hyperparameters given the number of features that some of the N rows have."""
+        raise self._finite("draw")
+
+    def _finite(self, name: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} defines no {name}: use scan='blocked'.")
 
     # -- SVI -----------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ sticks; Doshi-Velez, Miller, Van Gael & Teh (2009) for the bound; math/latent-fe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import pyro
 import pyro.distributions as dist
@@ -40,8 +41,6 @@ class IndianBuffetProcess(FeaturePrior):
 
     concentration: Positive = 2.0
     concentration_prior: GammaPrior | None = None
-
-    infinite = True
 
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
         return {"concentration": gamma_law(self.concentration_prior, like)}
@@ -194,5 +193,6 @@ def _from_the_end(values: Tensor) -> Tensor:
     return values.flip(0).logcumsumexp(0).flip(0)
 
 
+@cache
 def _harmonic(number: int) -> float:
     return float(torch.arange(1, number + 1, dtype=torch.float64).reciprocal().sum())

@@ -6,12 +6,15 @@
 The second line is a block of its own with the loadings integrated out, by Metropolis-Hastings steps; then the loadings
 are drawn. The entries speak through pseudo-observations, which hold for the whole scan; the margin is the factor
 itself. Sources: Griffiths & Ghahramani (2011); math/latent-features, section 3, infinite model (a).
+
+`scan_bits` visits the bits of the truncated model in the same way, given the probabilities of the features.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,6 +61,11 @@ def compiled_loss(loss: Any) -> tuple[int, float, float] | None:
     return kind, first, second
 
 
+def is_compiled(model: InfiniteLatentSVM, data: FeatureData) -> bool:
+    """Whether compiled code can visit these rows: on a CPU, with a loss that it knows."""
+    return data.X.device.type == "cpu" and compiled_loss(model.loss) is not None
+
+
 def scan_rows(
     state: FeatureState,
     data: FeatureData,
@@ -66,24 +74,34 @@ def scan_rows(
     generator: torch.Generator,
 ) -> FeatureState:
     """One visit of every row, given pseudo-observations of the entries; only features that some row has are left."""
-    room, num_scores = _room(float(state.hyper["concentration"]) / data.num_data), state.weights.shape[1]
-    place = np.array([0, len(state.loadings), 0, 0])
-    rows = _arrays(state, data, model, observed, len(state.loadings) + 2 * room)
+    N, K, num_scores = data.num_data, len(state.loadings), state.weights.shape[1]
+    room, few = _room(float(state.hyper["concentration"]) / N), _FEW
+    place = np.array([0, K, 0, 0])
+    rows = _arrays(state, data, model, observed, K + 2 * room)
     stream = own_stream(generator)
-    while place[0] < data.num_data:
+    while place[0] < N:
         if place[1] + room > len(rows.counts):
             rows = _widened(rows, 2 * len(rows.counts))
-        rest, width = data.num_data - int(place[0]), int(place[1]) + 4
+        rest, width = N - int(place[0]), int(place[1]) + 4
         needed = 2 * room * num_scores + (width + room) * data.X.shape[1]  # normals that one row may take
         level = uniforms((min(max(_POOL, 2 * width), rest * (width + _SPARE)),), stream).numpy()
-        noise = torch.randn(_FEW + 2 * needed, generator=stream, dtype=torch.float64).numpy()
+        noise = torch.randn(few + needed, generator=stream, dtype=torch.float64).numpy()
         place[2:] = 0
         compiled.scan(rows, level, noise, place)
-    K = int(place[1])
-    features = torch.from_numpy(rows.bits[:K].T.copy())
-    loadings, weights = (torch.from_numpy(values[:K]).to(state.loadings) for values in (rows.loadings, rows.weights))
-    weights = torch.cat([weights, state.weights[len(state.loadings) :]])
-    return replace(state, features=features, loadings=loadings, weights=weights)
+        few *= 2
+    number = int(place[1])
+    loadings, weights = (torch.from_numpy(own[:number]).to(state.loadings) for own in (rows.loadings, rows.weights))
+    features = torch.from_numpy(rows.bits[:number].T.copy())
+    return replace(state, features=features, loadings=loadings, weights=torch.cat([weights, state.weights[K:]]))
+
+
+def scan_bits(
+    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, observed: PseudoObservation, levels: Tensor
+) -> FeatureState:
+    """One visit of every row of the truncated model, with uniform numbers [K, N]."""
+    rows = _arrays(state, data, model, observed, len(levels))
+    compiled.scan_truncated(rows, _doubles(levels.T))
+    return replace(state, features=torch.from_numpy(rows.bits.T.copy()))
 
 
 def _arrays(
@@ -94,10 +112,8 @@ def _arrays(
     precision, shift = observed
     if data.observed is not None:
         precision, shift = precision * data.observed, shift * data.observed
-    others = torch.arange(N, dtype=torch.float64)
-    rate = state.hyper["concentration"] / N
-    number = torch.arange(_room(float(rate)), dtype=torch.float64)
-    log_number = number * rate.log() - rate - torch.lgamma(number + 1)
+    log_number = _log_poisson(float(state.hyper["concentration"]) / N)
+    log_odds = _log_odds(N) if state.probabilities is None else state.probabilities.logit()
     return compiled.Rows(
         bits=_padded(state.features.T, capacity, np.int8),
         counts=_padded(count_rows(state), capacity, np.int64),
@@ -107,13 +123,27 @@ def _arrays(
         shift=_doubles(shift),
         scores=_doubles(data.inputs @ state.weights[K:]),
         targets=_doubles(data.targets),
-        log_odds=_doubles(others.log() - (N - others).log()),
+        log_odds=_doubles(log_odds),
         log_number=_doubles(log_number),
         cumulative=_doubles(log_number.exp().cumsum(0)),
         loading_precision=_doubles(model.likelihood.loading_precision(state.entries, data.X.shape[1])),
         weight_scale=float(model.weight_scale),
         loss=compiled_loss(model.loss) or (-1, 0.0, 0.0),
     )
+
+
+@lru_cache(maxsize=8)
+def _log_odds(num_data: int) -> Tensor:
+    """log m - log(N - m) [N] for m = 0..N - 1."""
+    others = torch.arange(num_data, dtype=torch.float64)
+    return others.log() - (num_data - others).log()
+
+
+@lru_cache(maxsize=8)
+def _log_poisson(rate: float) -> Tensor:
+    """Log probabilities [room] of numbers by a Poisson law."""
+    number = torch.arange(_room(rate), dtype=torch.float64)
+    return torch.xlogy(number, number.new_tensor(rate)) - rate - torch.lgamma(number + 1)
 
 
 def _room(rate: float) -> int:
@@ -141,5 +171,5 @@ def _doubles(values: Tensor) -> np.ndarray:
 
 
 _POOL = 1 << 16  # uniform numbers drawn at a time
-_SPARE = 8  # more features than now, of each row
-_FEW = 1 << 11  # normal numbers beyond those of two rows
+_SPARE = 2  # more features than now, of each row
+_FEW = 1 << 10  # normal numbers beyond those of one row, at first
