@@ -185,4 +185,4 @@ def _squash(hard: bool, k: int, log_odds: Tensor, psi: Tensor) -> Tensor:
     return (log_odds > 0).to(log_odds) if hard else log_odds.sigmoid()
 
 
-_BLOCK = 25  # features; one product for each block, and few enough corrections within it
+_BLOCK = 50  # features; one product for each block, and few enough corrections within it

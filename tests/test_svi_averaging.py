@@ -17,7 +17,7 @@ from regbayes.inference import SVI
 from regbayes.inference.ridge import Ridge
 from regbayes.inference.svi import averaging
 from regbayes.inference.svi import partition_factors as factors
-from regbayes.inference.svi.averaging_rows import best_responsibilities
+from regbayes.inference.svi.averaging_rows import best_responsibilities, duality_gaps, expected
 from regbayes.models import DDPM, DIH, DPM, DirichletProcess, InfiniteSVM
 from regbayes.models.losses import (
     CrammerSinger,
@@ -78,9 +78,7 @@ def test_the_tilted_law_is_the_optimum_over_all_laws(loss, generator) -> None:
     logits, scores = torch.randn(6, 7, **like), 2 * torch.randn(6, 7, num_scores, **like)
     targets = 2.0 * torch.nn.functional.one_hot(torch.arange(6) % 3, 3).to(logits) - 1
     targets = targets if num_scores == 3 else targets[:, :1]
-    tilt = torch.zeros_like(targets)
-    for _ in range(8):  # some turns each
-        r, tilt = best_responsibilities(logits, scores, targets, loss, tilt)
+    r, tilt = best_responsibilities(logits, scores, targets, loss, torch.zeros_like(targets))
     for n in range(6):
 
         def cost(q: Tensor, n: int = n) -> Tensor:
@@ -98,6 +96,29 @@ def test_the_tilted_law_is_the_optimum_over_all_laws(loss, generator) -> None:
         found = min(minimize(objective, start, method="Powell", options={"xtol": 1e-8}).fun for start in starts)
         assert float(dual) <= found + 1e-9
         assert found - float(dual) < 1e-3
+
+
+SEVERAL = [OneVsRest(Hinge(0.5)), OneVsRest(SquaredHinge(0.5)), OneVsRest(Logistic()), CrammerSinger(0.7, 1.4)]
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["known", "masked"])
+@pytest.mark.parametrize("loss", SEVERAL, ids=name_of)
+def test_many_tilts_at_once_close_the_gap(loss, masked, generator) -> None:
+    """Where two components share most points, so that the cost is flat along all directions but one."""
+    like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+    logits, scores = 6 * torch.randn(60, 9, **like), 4 * torch.randn(60, 9, 7, **like)
+    targets = 2.0 * torch.nn.functional.one_hot(torch.arange(60) % 7, 7).to(logits) - 1
+    if masked:
+        loss = Masked(loss)
+        targets[::5] = torch.nan
+        if not loss.meets:
+            targets[::2, 1:3] = torch.nan
+    r, tilt = best_responsibilities(logits, scores, targets, loss, torch.zeros_like(targets))
+    torch.testing.assert_close(r, (logits + (scores @ tilt.unsqueeze(2)).squeeze(2)).softmax(1))
+    gaps = duality_gaps(loss, expected(r, scores), tilt, targets)
+    assert float(gaps.min()) > -1e-12
+    assert float(gaps.sum(1).max()) < 1e-9
+    assert float(tilt.abs().amax()) > 0
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI, Posterior, TruncationWarning
@@ -264,7 +265,8 @@ def test_compiled_margins_are_those_of_halving(loss) -> None:
     halving = Settle(partial(rules._halve, model.loss, data.targets, scores.clone(), slope))
     for visit in (compiled.block, partial(_in_turn, halving)):
         found.append(psi.clone())
-        visit(slice(1, 9), logits[1:].clone(), coupling[1:, 1:].contiguous(), found[-1])
+        for shift in (0.0, 0.0, 0.3):  # from anywhere, then from an optimum, which may lie on a break, to one near it
+            visit(slice(1, 9), logits[1:] + shift, coupling[1:, 1:].contiguous(), found[-1])
     torch.testing.assert_close(*found, rtol=0, atol=1e-8)
     alone = compiled.one(0, logits[0], found[0])
     assert torch.isfinite(alone).all()
@@ -275,6 +277,30 @@ def test_compiled_margins_are_those_of_halving(loss) -> None:
 
 def no_inputs(X):
     return X.new_zeros(len(X), 1)
+
+
+def best_of_a_generic_optimizer(model, data, num_starts=3) -> float:
+    """The highest bound that quasi-Newton steps find from random starts, over all factors together."""
+    rule, generator = rules.RULES["gibbs"], torch.Generator().manual_seed(0)
+    start = features.prior_state(model, data, rule)
+    names = ["features", "a", "b", "loadings", "loading_tril", "weights", "weights_tril"]
+    shapes = [getattr(start, name).shape for name in names]
+
+    def minus_bound(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        leaf = torch.from_numpy(flat).requires_grad_()
+        parts = [part.view(shape) for part, shape in zip(leaf.split([s.numel() for s in shapes]), shapes, strict=True)]
+        psi, a, b, loadings, loading_tril, weights, weights_tril = parts
+        trils = (
+            tril.tril(-1) + tril.diagonal(dim1=1, dim2=2).exp().diag_embed() for tril in (loading_tril, weights_tril)
+        )
+        values = (psi.sigmoid(), a.exp(), b.exp(), loadings, next(trils), weights, next(trils))
+        state = replace(start, **dict(zip(names, values, strict=True)))
+        bound = features.with_bound(state, data, model, factors.gather(state, data, model), rule).bound
+        (slope,) = torch.autograd.grad(-bound, leaf)
+        return -float(bound.detach()), slope.numpy()
+
+    starts = torch.randn(num_starts, sum(s.numel() for s in shapes), generator=generator, dtype=torch.float64)
+    return max(-minimize(minus_bound, flat.numpy(), jac=True, options={"maxiter": 150}).fun for flat in starts)
 
 
 @pytest.mark.parametrize("prior", [IndianBuffetProcess(1.5), BetaBernoulli(1.5)], ids=["stick", "beta"])
@@ -296,7 +322,7 @@ def test_the_gibbs_rule_bounds_the_evidence(loss, prior) -> None:
         terms.append(prior.log_features(Z.sum(0), 4, h) + normal.log_prob(X.T).sum() + margin)
     evidence = float(torch.stack(terms).logsumexp(0))
     bound = SVI(num_steps=60, num_restarts=4, tolerance=None).fit(model, X, y).trace.final.max()
-    assert evidence - 3.0 < float(bound) <= evidence
+    assert best_of_a_generic_optimizer(model, data) - 1e-6 < float(bound) <= evidence
 
 
 # -- rows that count, rows in batches ----------------------------------------------------------------------------------
@@ -369,7 +395,7 @@ def test_minibatches_come_near_to_all_rows(rule_name) -> None:
 def test_a_fit_is_saved_resumed_and_predicts(rule_name, loss, tmp_path) -> None:
     model, data = problem(LinearGaussian(), loss, PRIORS[0], N=40, D=4, K=4, seed=2)
     y = data.targets.argmax(1)
-    backend = SVI(num_steps=8, tolerance=None, rule=rule_name)
+    backend = SVI(num_steps=40, tolerance=None, rule=rule_name)  # near its end: early on, rounding decides some rows
     whole = backend.fit(model, data.X, y)
     backend.replace(num_steps=4).fit(model, data.X, y, checkpoint=tmp_path / "fit")
     resumed = backend.fit(model, data.X, y, resume=tmp_path / "fit")

@@ -1,9 +1,10 @@
 """A block of features of rows with a margin, compiled: the optimum of -H(p) - o p + g(s + p w), feature after feature.
 
-g is a hinge of all scores together (`visit_joint`), or a sum over scores of costs whose conjugates are boxes
-(`visit_boxes`). Along w it is made of lines, so that logit p = o + pull, where minus its derivative, the pull, falls
-at a few breaks. Of most rows there is none between 0 and 1, and the pull is the same at both ends; of the others, walk
-over the breaks until p lies within a piece, or on a break. Rows are independent: a few at a time stay in a cache.
+g is a hinge of all scores together (`visit_joint`), or a sum of hinges of each (`visit_hinges`). Along w it is made of
+lines, so that logit p = o + pull, where the pull, minus a slope of g, falls at a few breaks. If the pull at the old p
+is also that at the p where it leads, this is the optimum, as in most rows. In the others the optimum lies between the
+two: walk over the breaks until p lies within a piece, or on a break. Rows are independent: a few at a time stay in a
+cache.
 """
 
 import math
@@ -16,156 +17,147 @@ _ROWS = 128
 
 
 @entry
-def visit_joint(logits, coupling, psi, lines, slopes, hinge):
-    """Set psi [B, N] to their optimum in turn, from logits [B, N] by all but the margin; lines [C, N] follow.
+def visit_joint(logits, coupling, psi, lines, slopes, masses):
+    """Set psi [B, N] to their optimum in turn for g = mass max_c line_c; lines [C, N] follow.
 
-    coupling [B, B] says how much a feature takes from the logits of another, the diagonal from its own; slopes [B, C]
-    what it adds to the scores; lines are the scores with the margin added to those of other classes than a row's own.
-    hinge is (own class [N], mass [N]: 2 c, or 0 where the class is unknown).
+    logits [B, N] are by all but g; coupling [B, B] says how much a feature takes from the logits of another, the
+    diagonal from its own; slopes [B, C] what it adds to the lines; masses are [1, N].
     """
-    classes, masses = hinge
     num_features, num_scores = slopes.shape
     odds, own = np.empty((num_features, _ROWS), psi.dtype), np.empty((num_scores, _ROWS), psi.dtype)
-    change, best, rise, best_last, rise_last = np.zeros((5, _ROWS), psi.dtype)
+    found, change, top, rise, top_ahead, rise_ahead = np.zeros((6, _ROWS), psi.dtype)
     for start in range(0, psi.shape[1], _ROWS):
         stop = min(start + _ROWS, psi.shape[1])
         odds[:, : stop - start], own[:, : stop - start] = logits[:, start:stop], lines[:, start:stop]
         for j in range(num_features):
             slope, probabilities = slopes[j], psi[j, start:stop]
-            _add(-1.0, probabilities, slope, own)
-            _highest(own, slope, best, rise, best_last, rise_last)
+            change[:] = 0.0
+            _highest(change, own, slope, top, rise)
             for i in range(stop - start):
-                n = start + i
-                logit, right = odds[j, i] + probabilities[i] * coupling[j, j], slope[classes[n]]
-                p = _logistic(logit + masses[n] * (right - rise[i]))
-                if rise[i] < rise_last[i]:
-                    p = _walk_lines(p, logit, own, slope, i, right, best[i], rise[i], masses[n])
-                change[i] = p - probabilities[i]
-                probabilities[i] = p
-            _add(1.0, probabilities, slope, own)
+                odds[j, i] += probabilities[i] * coupling[j, j]
+                found[i] = _logistic(odds[j, i] - masses[0, start + i] * rise[i])
+                change[i] = found[i] - probabilities[i]
+            _highest(change, own, slope, top_ahead, rise_ahead)
+            for i in range(stop - start):
+                if rise[i] != rise_ahead[i]:
+                    ends, first = (probabilities[i], found[i]), (top[i], rise[i])
+                    found[i] = _walk_lines(ends, odds[j, i], masses[0, start + i], own, slope, i, first)
+                    change[i] = found[i] - probabilities[i]
+                probabilities[i] = found[i]
+            _add(change, slope, own)
             _tell(change, odds, coupling, j)
         lines[:, start:stop] = own[:, : stop - start]
 
 
 @entry
-def visit_boxes(logits, coupling, psi, scores, slopes, box):
-    """The same for scores [C, N] and box (linear, lower, upper [C, N], tube): tilts at a bound, or 0 in the tube."""
-    linear, lower, upper, tube = box
+def visit_hinges(logits, coupling, psi, rests, slopes, heights):
+    """The same for g = sum_c height_c (-rest_c)_+, with rests and heights [C, N]."""
     num_features, num_scores = slopes.shape
-    odds, own = np.empty((num_features, _ROWS), psi.dtype), np.empty((num_scores, _ROWS), psi.dtype)
-    lines, least, most = np.zeros((3, num_scores, _ROWS), psi.dtype)
-    change, first, last = np.zeros((3, _ROWS), psi.dtype)  # and the pulls at p = 0 and at p = 1
-    breaks, falls = np.empty(2 * num_scores), np.empty(2 * num_scores)
+    odds = np.empty((num_features, _ROWS), psi.dtype)
+    own, height = np.zeros((2, num_scores, _ROWS), psi.dtype)
+    found, change, pull, pull_ahead = np.zeros((4, _ROWS), psi.dtype)
+    breaks, falls = np.empty((2, num_scores), psi.dtype)
     for start in range(0, psi.shape[1], _ROWS):
         stop = min(start + _ROWS, psi.shape[1])
-        odds[:, : stop - start], own[:, : stop - start] = logits[:, start:stop], scores[:, start:stop]
-        lines[:, : stop - start] = linear[:, start:stop]
-        least[:, : stop - start], most[:, : stop - start] = lower[:, start:stop], upper[:, start:stop]
+        odds[:, : stop - start], own[:, : stop - start] = logits[:, start:stop], rests[:, start:stop]
+        height[:, : stop - start] = heights[:, start:stop]
         for j in range(num_features):
             slope, probabilities = slopes[j], psi[j, start:stop]
-            _add(-1.0, probabilities, slope, own)
-            first[:], last[:] = 0.0, 0.0
-            for c in range(num_scores):
-                _pull(slope[c], tube, lines[c], own[c], least[c], most[c], first, last)
+            change[:] = 0.0
+            _pull(change, own, slope, height, pull)
             for i in range(stop - start):
-                logit = odds[j, i] + probabilities[i] * coupling[j, j]
-                p = _logistic(logit + first[i])
-                if first[i] != last[i]:
-                    p = _walk_boxes(logit, own, slope, i, lines, least, most, tube, breaks, falls)
-                change[i] = p - probabilities[i]
-                probabilities[i] = p
-            _add(1.0, probabilities, slope, own)
+                odds[j, i] += probabilities[i] * coupling[j, j]
+                found[i] = _logistic(odds[j, i] + pull[i])
+                change[i] = found[i] - probabilities[i]
+            _pull(change, own, slope, height, pull_ahead)
+            for i in range(stop - start):
+                if pull[i] != pull_ahead[i]:
+                    ends = probabilities[i], found[i]
+                    found[i] = _walk_hinges(ends, odds[j, i], pull[i], own, slope, i, height, breaks, falls)
+                    change[i] = found[i] - probabilities[i]
+                probabilities[i] = found[i]
+            _add(change, slope, own)
             _tell(change, odds, coupling, j)
-        scores[:, start:stop] = own[:, : stop - start]
+        rests[:, start:stop] = own[:, : stop - start]
 
 
 @inner
-def _walk_lines(p, logit, lines, slope, i, right, height, rise, mass):
-    """From p, the solution if the first line were the highest everywhere, over the upper envelope of line + p slope."""
+def _walk_lines(ends, logit, mass, lines, slope, i, first):
+    """Between the old p and the one ahead, over the upper envelope of line + slope (p - old p), from its first line."""
+    (p, ahead), (height, rise) = ends, first
+    side = 1.0 if ahead > p else -1.0
     while True:
-        at, following = 1.0, -1
+        at, following = side * (ahead - p), -1
         for c in range(len(slope)):
-            steeper = slope[c] - rise
-            if steeper > 0.0:
-                cross = (height - lines[c, i]) / steeper
-                if cross < at or (cross == at and following >= 0 and slope[c] > slope[following]):
-                    at, following = cross, c
-        if following < 0 or p <= at:
-            return p
-        p = _logistic(logit + mass * (right - slope[following]))
-        if p <= at:
-            return max(at, 0.0)
+            steeper = side * (slope[c] - rise)
+            cross = (height - lines[c, i]) / steeper
+            if (steeper > 0.0) & (cross < at):
+                at, following = cross, c
+        if following < 0:
+            return ahead
+        ahead = _logistic(logit - mass * slope[following])
+        if side * (ahead - p) <= at:
+            return p + side * at
         height, rise = lines[following, i], slope[following]
 
 
 @inner
-def _walk_boxes(logit, scores, slope, i, linear, lower, upper, tube, breaks, falls):
-    """Over the breaks in their order, from the pull at p = 0."""
-    pull, count = 0.0, 0
+def _walk_hinges(ends, logit, pull, rests, slope, i, height, breaks, falls):
+    """Between the old p and the one ahead, over the breaks in their order, from the pull at the old p."""
+    p, ahead = ends
+    side = 1.0 if ahead > p else -1.0
+    reach, count = side * (ahead - p), 0
     for c in range(len(slope)):
-        size = abs(slope[c])
-        if size > 0.0:
-            rises = slope[c] > 0.0
-            rest = linear[c, i] - scores[c, i] if rises else scores[c, i] - linear[c, i]
-            most = upper[c, i] if rises else -lower[c, i]  # pulls per |slope| fall from `most` to `least`
-            least = lower[c, i] if rises else -upper[c, i]
-            pull += size * (most if rest > tube else (least if rest <= -tube else 0.0))
-            if rest > tube and rest < tube + size and most > 0.0:
-                breaks[count], falls[count] = (rest - tube) / size, size * most
-                count += 1
-            if rest > -tube and rest < size - tube and least < 0.0:
-                breaks[count], falls[count] = (rest + tube) / size, -size * least
-                count += 1
-    p = _logistic(logit + pull)
+        speed, rest = side * slope[c], rests[c, i]
+        at = -rest / speed
+        breaks[count], falls[count] = at, side * abs(speed) * height[c, i]
+        count += ((rest < 0.0) == (speed > 0.0)) & (speed != 0.0) & (at < reach)
     for _ in range(count):
         place = 0
         for other in range(1, count):
             if breaks[other] < breaks[place]:
                 place = other
         at = breaks[place]
-        if p <= at:
+        if side * (ahead - p) <= at:
             break
         pull -= falls[place]
         breaks[place] = math.inf
-        p = _logistic(logit + pull)
-        if p <= at:
-            p = at
-            break
-    return p
+        ahead = _logistic(logit + pull)
+        if side * (ahead - p) <= at:
+            return p + side * at
+    return ahead
 
 
 @inner
-def _pull(w, tube, linear, scores, lower, upper, first, last):
-    """Add what one score pulls at p = 0 and at p = 1."""
-    for i in range(len(scores)):
-        rest = linear[i] - scores[i]
-        first[i] += w * (upper[i] if rest > tube else (lower[i] if rest < -tube else 0.0))
-        rest -= w
-        last[i] += w * (upper[i] if rest > tube else (lower[i] if rest < -tube else 0.0))
-
-
-@inner
-def _highest(lines, slope, best, rise, best_last, rise_last):
-    """The height and slope of the highest line just after p = 0 and just before p = 1."""
-    best[:], rise[:], best_last[:], rise_last[:] = lines[0], slope[0], lines[0] + slope[0], slope[0]
-    for c in range(1, len(slope)):
-        w, line = slope[c], lines[c]
-        for i in range(len(line)):
-            height = line[i]
-            higher = (height > best[i]) | ((height == best[i]) & (w > rise[i]))
-            best[i], rise[i] = height if higher else best[i], w if higher else rise[i]
-            height += w
-            higher = height > best_last[i]
-            best_last[i], rise_last[i] = height if higher else best_last[i], w if higher else rise_last[i]
-
-
-@inner
-def _add(sign, psi, slope, scores):
-    """scores + sign psi slope."""
+def _pull(change, rests, slope, heights, pull):
+    """What all hinges pull where p has changed."""
+    pull[:] = 0.0
     for c in range(len(slope)):
-        w, own = sign * slope[c], scores[c]
-        for i in range(len(psi)):
-            own[i] += psi[i] * w
+        w, own, height = slope[c], rests[c], heights[c]
+        for i in range(len(pull)):
+            force = w * height[i]
+            pull[i] += force if own[i] + change[i] * w < 0.0 else 0.0
+
+
+@inner
+def _highest(change, lines, slope, top, rise):
+    """The height and slope of the highest line where p has changed."""
+    top[:] = -math.inf
+    for c in range(len(slope)):
+        w, own = slope[c], lines[c]
+        for i in range(len(top)):
+            height = own[i] + change[i] * w
+            higher = height > top[i]
+            top[i], rise[i] = height if higher else top[i], w if higher else rise[i]
+
+
+@inner
+def _add(change, slope, scores):
+    """scores + change slope."""
+    for c in range(len(slope)):
+        w, own = slope[c], scores[c]
+        for i in range(len(change)):
+            own[i] += change[i] * w
 
 
 @inner

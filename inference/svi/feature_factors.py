@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 from torch.distributions import Gamma, kl_divergence
-from torch.nn.functional import binary_cross_entropy
 
 from ...models.latent_features import FeatureData
 from ...models.priors.features import FeatureFactors
@@ -168,8 +167,7 @@ def generative_bound(
     h = expected_hyper(state, model)
     X, mean, square, counted, whole = entries(state, data, model, sums, scale)
     fit = (counted * model.likelihood.expected_log_density(X, mean, square, h)).sum(dtype=torch.float64)
-    entropy = binary_cross_entropy(state.features, state.features, reduction="none")
-    entropy = all_sum((data.row_weights.squeeze(1) * entropy.sum(1)).sum(dtype=torch.float64)) * scale
+    entropy = all_sum((data.row_weights.squeeze(1) * _entropy(state.features)).sum(dtype=torch.float64)) * scale
     prior = model.prior.bound(state.sticks, *_counts(state, data, scale))
     return prior + entropy + _total(fit, whole) - loadings_kl(state, model) - precisions_kl(state, model)
 
@@ -229,8 +227,16 @@ def entries(
 
 def _counts(state: VariationalFeatures, data: FeatureData, scale: float) -> tuple[Tensor, float]:
     """Expected numbers [K] float64 of rows with each feature, and of all rows."""
-    counts = all_sum((data.row_weights * state.features).sum(0, dtype=torch.float64))
+    counted = state.features if data.weights is None else data.row_weights * state.features
+    counts = all_sum(counted.sum(0, dtype=torch.float64))
     return scale * counts, scale * data.total_weight
+
+
+def _entropy(features: Tensor) -> Tensor:
+    """Of the bits of each row, [N], from probabilities [N, K]; on a CPU a few rows at a time stay in its cache."""
+    some, tiny = features.split(256 if features.is_cpu else len(features)), torch.finfo(features.dtype).tiny
+    logs = ((p * p.clamp(min=tiny).log(), 1 - p) for p in some)
+    return -torch.cat([torch.addcmul(own, rest, rest.clamp(min=tiny).log()).sum(1) for own, rest in logs])
 
 
 def _total(value: Tensor, whole: bool) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -231,34 +231,41 @@ def _halve(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor, k: int, l
 
 
 def _compiled(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor) -> Settle | None:
-    """The same, compiled, for a joint hinge and for losses made of lines, on the CPU; None for others."""
-    hinge, box = joint_hinge(loss), loss.box(targets)
-    if targets.device.type != "cpu" or (hinge is None and (box is None or box.curvature)):
+    """The same, compiled, for a joint hinge and for losses made of lines, on the CPU; None for others.
+
+    Such a loss is tilts [N, C] times scores, which add to the log odds at once, and hinges.
+    """
+    joint, box = joint_hinge(loss), loss.box(targets)
+    if targets.device.type != "cpu" or (joint is None and (box is None or box.curvature)):
         return None
     from . import _numba_features  # compiles or loads machine code: only where it is needed
 
-    constants: tuple[Any, ...]
-    if hinge is not None:
-        known = ~targets.isnan().any(1)
-        classes = targets.nan_to_num(0.0).argmax(1)
-        margins = hinge.margin * (1 - torch.nn.functional.one_hot(classes, targets.shape[1]).to(scores))
-        visit, scores = _numba_features.visit_joint, scores + margins
-        constants = (classes.numpy(), (2 * hinge.strength * known.to(scores)).numpy())
+    weights = slope
+    if joint is not None:
+        visit, known = _numba_features.visit_joint, ~targets.isnan().any(1, keepdim=True)
+        own = torch.nn.functional.one_hot(targets.nan_to_num(0.0).argmax(1), targets.shape[1]).to(scores)
+        lines, heights = scores + joint.margin * (1 - own), 2 * joint.strength * known.to(scores)
+        tilts = heights * own
     else:
         assert box is not None
-        linear, lower, upper = ((part * torch.ones_like(targets)).T.contiguous().numpy() for part in box[:3])
-        visit, constants = _numba_features.visit_boxes, (linear, lower, upper, float(box.tube))
-    columns, slopes = scores.T.contiguous().numpy(), slope.contiguous().numpy()
+        visit, tilts = _numba_features.visit_hinges, box.lower
+        lines, heights = scores - box.linear, box.upper - box.lower
+        if box.tube:  # from one bound to 0, and from 0 to the other
+            lines, heights = torch.cat([lines + box.tube, lines - box.tube], 1), torch.cat([box.upper, -box.lower], 1)
+            weights = slope.repeat(1, 2)
+    columns, forces = (part.T.contiguous().numpy() for part in (lines, heights.to(scores)))
+    slopes = weights.contiguous().numpy()
 
-    def block(some: slice, logits: Tensor, coupling: Tensor, psi: Tensor) -> None:
-        visit(logits.numpy(), coupling.numpy(), psi[some].numpy(), columns, slopes[some], constants)
+    def settle(some: slice, logits: Tensor, coupling: Tensor, own: Tensor) -> None:
+        odds = torch.addmm(logits, slope[some], tilts.to(logits).T)
+        visit(odds.numpy(), coupling.numpy(), own.numpy(), columns, slopes[some], forces)
 
     def one(k: int, log_odds: Tensor, psi: Tensor) -> Tensor:
-        found, alone = psi[k : k + 1].clone(), psi.new_zeros(1, 1)
-        visit(log_odds.unsqueeze(0).numpy(), alone.numpy(), found.numpy(), columns, slopes[k : k + 1], constants)
+        found = psi[k : k + 1].clone()
+        settle(slice(k, k + 1), log_odds.unsqueeze(0), psi.new_zeros(1, 1), found)
         return found[0]
 
-    return Settle(one, block)
+    return Settle(one, lambda some, logits, coupling, psi: settle(some, logits, coupling, psi[some]))
 
 
 _GAP = 1e-3  # relative, of the dual
