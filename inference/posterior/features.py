@@ -12,6 +12,8 @@ from torch.nn.functional import pad
 
 from ...models.arrays import as_incomplete, like
 from ...models.latent_features import FeatureData
+from ...models.losses import Loss
+from ..duals import solve
 from ..feature_rows import LoadingMoments, infer_features
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -84,6 +86,43 @@ class FeaturePosterior(ScorePrediction, Posterior):
             samples["features"][:, place < 0] = joined
         return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
 
+    def refit(
+        self, X: Any, y: Any, *, loss: Loss | None = None, weight_scale: float | None = None, tolerance: float = 1e-3
+    ) -> Self:
+        """The posterior with other classifiers: SVMs on the features that rows have without their labels.
+
+        In a fit labels shape the features of their rows, and a new row has none; where that is much, classifiers that
+        are trained on features inferred as those of a new row predict better. Loadings stay as they are. Under each
+        draw eta is the minimum of |eta|^2 / (2 nu^2) - sum_n log phi(y_n | eta^T [E z_n; b_n]), by duals.
+
+        Parameters
+        ----------
+        X, y : rows [N, D] and labels, or targets [N], those of the fit or others; missing as in a fit
+        loss : in place of the model's
+        weight_scale : nu > 0 in place of the model's
+        tolerance : the relative duality gap at which to stop
+
+        Raises
+        ------
+        NotImplementedError    if the loss has no known conjugate.
+        """
+        if self.model.classes is None and self.model.loss.target == "sign":
+            raise ValueError(f"{type(self.model).__name__} has no labels to predict: fit InfiniteLatentSVM().")
+        self.checked(X)
+        changes = {"loss": loss, "weight_scale": weight_scale}
+        model = self.model.replace(**{name: value for name, value in changes.items() if value is not None})
+        model, data = model.prepare(X, y)
+        rows = data.X if data.observed is None else data.X.masked_fill(data.observed == 0, torch.nan)
+        found = []
+        for index in range(sum(self.num_draws)):
+            seen = torch.cat([self._features(rows, self._draw(index)), data.inputs], 1)
+            options: dict[str, Any] = {"tolerance": tolerance, "max_passes": _MOST_PASSES}
+            found.append(solve(seen, data.targets, model.loss, model.weight_scale, **options).weights)
+        K = self.samples["weights"].shape[1]
+        samples = dict(self.samples)
+        samples["weights"], samples["input_weights"] = torch.stack(found).split([K, len(found[0]) - K], dim=1)
+        return type(self)(model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def checked(self, X: Any) -> Tensor:
@@ -149,5 +188,6 @@ def _summaries(posterior: FeaturePosterior) -> Draw:
 
 
 _NUM_PAIRS = 2000
+_MOST_PASSES = 10_000  # of an SVM: few bits in many combinations take many
 
 register_structure(Structure("features", FeatureData, FeaturePosterior, _stack, _summaries))
