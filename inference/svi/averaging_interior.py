@@ -37,7 +37,7 @@ class Problem(NamedTuple):
         return cls(s, f * free.unsqueeze(1), linear * free, lower, upper, box.curvature, balanced)
 
     def rows(self, some: Tensor) -> Problem:
-        """That of some points, from their indices or a mask."""
+        """That of some points, from their indices [m] or a mask [n]."""
         s, f, linear, lower, upper = (part[some] for part in self[:5])
         return self._replace(s=s, f=f, linear=linear, lower=lower, upper=upper)
 
