@@ -5,22 +5,29 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils import Tags, check_array, check_consistent_length, column_or_1d
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..inference import Backend, ProjectionPosterior, SmallVariance
-from ..models import EpsilonInsensitive, MultiTaskInfiniteLatentSVM, TaskData, by_task
+from ..inference import SVI, Backend, MultiLabelPosterior, ProjectionPosterior, SmallVariance, continue_fit
+from ..models import EpsilonInsensitive, LabelData, MultiTaskInfiniteLatentSVM, TaskData, by_task
 from .base import PosteriorEstimator
 from .parts import target_of
 from .rows import sort_rows
 
 
+def _goes_on(estimator: MultiLabelClassifier) -> bool:
+    """Whether fits of the two parts can go on with another batch."""
+    return estimator.is_of(LabelData) and isinstance(estimator.inference, SVI)
+
+
 class _TaskEstimator(PosteriorEstimator):
     """What both share: one fit to targets [N, M] of M tasks, NaN where a row has none."""
 
-    posteriors = (ProjectionPosterior,)
+    posteriors: tuple[type[Any], ...] = (ProjectionPosterior,)
     accepted = "a model of many tasks"
     default_data = TaskData
 
@@ -28,25 +35,29 @@ class _TaskEstimator(PosteriorEstimator):
         """Fit to X [N, D] and targets [N, M], the rows in an order of their own."""
         model, inference = self.parts()
         rows = sort_rows(X, targets.astype(X.dtype), None, merge=False)
-        self.posterior_ = inference.fit(model, rows.X, rows.y)
+        posterior = inference.fit(model, rows.X, rows.y)
+        if isinstance(posterior, MultiLabelPosterior):
+            posterior = posterior.over_rows(torch.from_numpy(rows.place))
+        self.posterior_ = posterior
 
 
 class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
-    """Sets of labels by classifiers that share a binary projection of X, each label a task.
+    """Sets of labels, by classifiers that share a binary projection of X, each label a task, or that stand beside a
+    mixture of rows and label sets (`BNMC`).
 
     y is a matrix [N, L] of 0 and 1; or a vector [N] of one label each, of any kind: a task for each of more than two
     classes, of which the one with the highest score is predicted. Rows have no weights.
 
     Parameters
     ----------
-    model : a model of many tasks; None: `MultiTaskInfiniteLatentSVM()`
+    model : a model of many tasks or of label sets (`BNMC`); None: `MultiTaskInfiniteLatentSVM()`
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
 
     Attributes
     ----------
-    posterior_ : ProjectionPosterior of the fit
+    posterior_ : ProjectionPosterior or MultiLabelPosterior of the fit
     classes_ : sorted labels [L] of a vector y, or the numbers 0..L-1 of the columns of a matrix
-    n_components_ : number of features of the projection
+    n_components_ : number of features of the projection, or of occupied components
     n_features_in_ : width of X
 
     Examples
@@ -57,13 +68,15 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     (2, 3)
     """
 
+    posteriors = (ProjectionPosterior, MultiLabelPosterior)
+    accepted = "a model of many tasks or of label sets"
     classes_: NDArray[Any]
 
     def defaults(self) -> tuple[Any, Backend]:
         return MultiTaskInfiniteLatentSVM(), SmallVariance()
 
     def require_targets(self, model: Any) -> None:
-        if target_of(model) != "sign":
+        if model.loss.target != "sign":
             raise ValueError(f"model has {model.loss!r}, a loss of real targets. Use MultiTaskRegressor, or Hinge().")
 
     def __sklearn_tags__(self) -> Tags:
@@ -74,6 +87,26 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, L] of 0 and 1, or labels y [N]."""
         rows, labels = self.fit_data(X, y=y, multi_output=True)
+        self.fit_tasks(rows, self._signs(labels, None))
+        return self
+
+    @available_if(_goes_on)
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+        """Go on with a batch of rows X [n, D] and y [n, L] of 0 and 1, or labels y [n]; the first batch is a fit.
+
+        With `BNMC` and `SVI` alone. `classes` are all the labels of a vector y, if those of the first batch are not.
+        """
+        first = not hasattr(self, "posterior_")
+        rows, labels = self.fit_data(X, y=y, multi_output=True, reset=first)
+        if first:
+            self.fit_tasks(rows, self._signs(labels, classes))
+        else:
+            signs = self._signs(labels, None if self._matrix else self.classes_)
+            self.posterior_ = continue_fit(self.posterior_, rows, signs.astype(rows.dtype))
+        return self
+
+    def _signs(self, labels: NDArray[Any], classes: ArrayLike | None) -> NDArray[Any]:
+        """0 and 1 [N, L] of labels as a user gives them, all of which are `classes` if there are such."""
         check_classification_targets(labels)
         self._matrix = labels.ndim == 2 and labels.shape[1] > 1
         if self._matrix:
@@ -81,16 +114,17 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
                 found = labels[~np.isin(labels, (0, 1))][0]
                 raise ValueError(f"y has the value {found}; expected a matrix of 0 and 1, a column for each label.")
             self.classes_ = np.arange(labels.shape[1])
-            signs = labels
-        else:
-            labels = column_or_1d(labels, warn=labels.ndim == 2)
-            self.classes_, index = np.unique(labels, return_inverse=True)
-            if len(self.classes_) < 2:
-                raise ValueError(f"y has only one class ({self.classes_[0]!r}); a classifier needs at least two.")
-            several = len(self.classes_) > 2
-            signs = (index[:, None] == np.arange(len(self.classes_))).astype(float) if several else index[:, None]
-        self.fit_tasks(rows, signs)
-        return self
+            return labels
+        labels = column_or_1d(labels, warn=labels.ndim == 2)
+        self.classes_ = np.unique(labels if classes is None else classes)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has only one class ({self.classes_[0]!r}); a classifier needs at least two.")
+        if not np.isin(labels, self.classes_).all():
+            extra = labels[~np.isin(labels, self.classes_)][0]
+            raise ValueError(f"y has the label {extra!r}, which is not among the classes {self.classes_.tolist()}.")
+        index = np.searchsorted(self.classes_, labels)
+        several = len(self.classes_) > 2
+        return (index[:, None] == np.arange(len(self.classes_))).astype(float) if several else index[:, None]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """0 and 1 [N, L] for each label, or labels [N] if the fit had such."""
@@ -104,7 +138,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """Probabilities [N, L] of each label, or of the classes if the fit had one label for each row.
 
         Those of more than two classes are in proportion to what each task says of its own. See
-        `ProjectionPosterior.predict_proba`.
+        `predict_proba` of the posterior.
         """
         rows = self.new_data(X)
         found: NDArray[Any] = self.posterior_.predict_proba(rows)
@@ -115,7 +149,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return found / found.sum(1, keepdims=True)
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
-        """Posterior mean scores [N, L] of each label (positive: the row has it); [N] for labels of two classes."""
+        """Posterior mean scores, or log odds, [N, L] of each label (positive: the row has it); [N] for two classes."""
         rows = self.new_data(X)
         scores: NDArray[Any] = self.posterior_.decision_function(rows)
         return scores.ravel() if scores.shape[1] == 1 else scores

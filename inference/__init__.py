@@ -5,8 +5,14 @@ from .checkpoints import CheckpointWarning
 from .engine import Chain, FitInterrupted, Kernel, Schedule, run
 from .files import release as __version__
 from .gibbs import Gibbs
+from .hilbert_embedding.backend import HilbertEmbedding
+from .hilbert_embedding.closed_kernels import QuadraticKernel, RBFKernel
+from .hilbert_embedding.fourier_kernel import FourierKernel
+from .hilbert_embedding.mean_kernels import MeanKernel
+from .hilbert_embedding.mmd import MMD
 from .posterior import (
     FeaturePosterior,
+    MultiLabelPosterior,
     PartitionPosterior,
     Posterior,
     ProjectionPosterior,
@@ -18,9 +24,11 @@ from .pyro_engines import NUTS, Autoguide
 from .small_variance import SmallVariance
 from .structures import Structure, register_structure, structure_of
 from .svi import SVI
+from .svi.multi_label_online import continue_fit
 from .truncation import TruncationWarning
 
 __all__ = [
+    "MMD",
     "NUTS",
     "SVI",
     "Autoguide",
@@ -29,11 +37,17 @@ __all__ = [
     "CheckpointWarning",
     "FeaturePosterior",
     "FitInterrupted",
+    "FourierKernel",
     "Gibbs",
+    "HilbertEmbedding",
     "Kernel",
+    "MeanKernel",
+    "MultiLabelPosterior",
     "PartitionPosterior",
     "Posterior",
     "ProjectionPosterior",
+    "QuadraticKernel",
+    "RBFKernel",
     "Schedule",
     "SequencePosterior",
     "SmallVariance",
@@ -42,6 +56,7 @@ __all__ = [
     "Trace",
     "TruncationWarning",
     "__version__",
+    "continue_fit",
     "register_structure",
     "run",
     "structure_of",

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..models.arrays import as_features, as_incomplete, as_vector, as_weights
+from ..models.label_data import LabelData, as_label_sets
 from ..models.latent_features import FeatureData
 from ..models.sparse import Rows
 from ..models.topics import TopicData
@@ -26,7 +27,7 @@ class CountedRows:
     """The M rows that a fit sees of the N that a user gave."""
 
     X: Rows  # [M, D]
-    y: Tensor | None  # [M]
+    y: Rows | None  # [M], or label sets [M, C]
     options: dict[str, Tensor]  # `weights` [M] for `Model.prepare`; empty where each row counts once
     place: Tensor  # [N] the place of each of the user's rows among them; -1 where its weight is 0
     left_out: Rows  # [N - M', D] the rows of weight 0
@@ -42,7 +43,7 @@ class CountedRows:
         """
         _require_weighable(model, X)
         X = _rows(model, X)
-        y = None if y is None else as_vector(y, X)
+        y = None if y is None else _targets(model, y, X)
         weights = as_weights(sample_weight, X)
         if bool((weights == 1).all()):
             return None
@@ -87,6 +88,10 @@ def _rows(model: Any, X: Any) -> Rows:
         return as_features(X)
     rows, observed = as_incomplete(X)
     return rows if observed is None else rows.masked_fill(observed == 0, torch.nan)
+
+
+def _targets(model: Any, y: Any, X: Rows) -> Rows:
+    return as_label_sets(y, X) if issubclass(model.data_type, LabelData) else as_vector(y, X)
 
 
 def _takes_weights(model: Any) -> bool:

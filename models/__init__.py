@@ -2,6 +2,7 @@
 inference is done."""
 
 from .base import Model
+from .bnmc import BNMC
 from .data import Data
 from .ddpm import DDPM
 from .dih import DIH
@@ -11,6 +12,7 @@ from .feature_maps.standardized import ConstantColumnWarning
 from .ihmm import IHMM
 from .ilsvm import InfiniteLatentSVM
 from .isvm import InfiniteSVM
+from .label_data import LabelData
 from .latent_features import FeatureData, FeatureModel
 from .lfm import LatentFeatureModel
 from .likelihoods import (
@@ -23,8 +25,10 @@ from .likelihoods import (
     LinearBernoulli,
     LinearGaussian,
     LinearLikelihood,
+    MaskedBernoulli,
     MultinomialDirichlet,
     PoissonGamma,
+    Product,
     SphericalGaussian,
 )
 from .losses import (
@@ -58,6 +62,7 @@ from .sparse import SparseRows
 from .topics import TopicData, TopicModel
 
 __all__ = [
+    "BNMC",
     "DDPM",
     "DIH",
     "DPM",
@@ -84,6 +89,7 @@ __all__ = [
     "IndianBuffetProcess",
     "InfiniteLatentSVM",
     "InfiniteSVM",
+    "LabelData",
     "LatentFeatureModel",
     "Likelihood",
     "LinearBernoulli",
@@ -92,6 +98,7 @@ __all__ = [
     "Logistic",
     "Loss",
     "Masked",
+    "MaskedBernoulli",
     "MedLDA",
     "Mixture",
     "Model",
@@ -102,6 +109,7 @@ __all__ = [
     "PitmanYor",
     "PoissonGamma",
     "PrincipalDirections",
+    "Product",
     "PseudoObservation",
     "RandomFourier",
     "Sequences",

@@ -7,6 +7,7 @@ from .kernels import check_kernel
 from .likelihoods import check_likelihood
 from .losses import check_loss
 from .models import check_model
+from .multi_label import label_posterior
 from .priors import check_prior
 from .references import Reference, register_reference
 from .sequences import state_posterior
@@ -20,6 +21,7 @@ __all__ = [
     "check_model",
     "check_prior",
     "feature_posterior",
+    "label_posterior",
     "partition_posterior",
     "register_reference",
     "state_posterior",

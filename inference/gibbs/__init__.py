@@ -1,11 +1,12 @@
 """Gibbs sampling: exact in the limit of many sweeps."""
 
 from ...models.data import Data
+from ...models.label_data import LabelData
 from ...models.latent_features import FeatureData
 from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
 from ...models.topics import TopicData
-from . import features, partition, projections, sequence, topics
+from . import features, multi_label, partition, projections, sequence, topics
 from .backend import Gibbs
 
 __all__ = ["Gibbs"]
@@ -15,3 +16,4 @@ Gibbs.register(Sequences, sequence)
 Gibbs.register(TopicData, topics)
 Gibbs.register(TaskData, projections)
 Gibbs.register(FeatureData, features)
+Gibbs.register(LabelData, multi_label)

@@ -2,6 +2,7 @@
 
 from .base import Posterior
 from .features import FeaturePosterior
+from .multi_label import MultiLabelPosterior
 from .partition import PartitionPosterior
 from .projection import ProjectionPosterior
 from .sequence import SequencePosterior
@@ -10,6 +11,7 @@ from .trace import Trace
 
 __all__ = [
     "FeaturePosterior",
+    "MultiLabelPosterior",
     "PartitionPosterior",
     "Posterior",
     "ProjectionPosterior",

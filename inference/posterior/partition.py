@@ -17,6 +17,7 @@ from torch.nn.functional import one_hot, pad
 from ...models.arrays import as_features, like
 from ...models.data import Data
 from ...models.scores import scores as scores_of
+from ..hilbert_embedding.mmd import MMD, goodness_of_fit
 from ..labels import stack_labels
 from ..partitions import align
 from ..structures import Draw, Structure, register_structure
@@ -90,6 +91,25 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             for part in chunks(rows)
         ]
         return like(torch.cat(parts) - math.log(sum(self.num_draws)), X)
+
+    def mmd(
+        self, X: Any, *, rkhs: Any = None, num_draws: int | None = None, num_permutations: int = 999, seed: int = 0
+    ) -> MMD:
+        """Distance between the predictive distribution and rows X [N, D] in the space of a kernel, and a test of none.
+
+        The rows should not be those of the fit, to which it is nearer than to others. Margin factors do not count. The
+        distance is that of at most 1,000 components, drawn where the posterior has more or leaves parameters open.
+
+        Parameters
+        ----------
+        rkhs : a kernel such as `RBFKernel`; None: as in `HilbertEmbedding`, its bandwidth from X
+        num_draws : rows drawn from the predictive distribution, which the test permutes with those of X (with 2,000 of
+            them at random, if X has more); None: as many as it takes of X
+        num_permutations : of the test
+        seed : of draws and permutations
+        """
+        options: dict[str, Any] = {"num_draws": num_draws, "num_permutations": num_permutations, "seed": seed}
+        return goodness_of_fit(self.model, self.samples, self.checked(X), rkhs=rkhs, **options)
 
     def over_rows(self, place: Tensor, left_out: Tensor | None = None) -> Self:
         """The same posterior with other rows for its training points.

@@ -9,8 +9,10 @@ from .full_gaussian import FullGaussian
 from .linear import LinearLikelihood
 from .linear_bernoulli import LinearBernoulli
 from .linear_gaussian import LinearGaussian
+from .masked_bernoulli import MaskedBernoulli
 from .multinomial import MultinomialDirichlet
 from .poisson import PoissonGamma
+from .product import Product
 from .spherical_gaussian import SphericalGaussian
 
 __all__ = [
@@ -23,8 +25,10 @@ __all__ = [
     "LinearBernoulli",
     "LinearGaussian",
     "LinearLikelihood",
+    "MaskedBernoulli",
     "MultinomialDirichlet",
     "Parameters",
     "PoissonGamma",
+    "Product",
     "SphericalGaussian",
 ]

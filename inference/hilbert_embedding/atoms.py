@@ -1,0 +1,140 @@
+"""Components of a mixture whose weights are still to be found: from the prior, from rows, or from a posterior.
+
+Of a posterior they are read at one point for each component (`posterior_components`), or drawn from its predictive
+distribution (`Predictive`): sum_g sum_k w_k^g p(x | component k of draw g) / S, components not yet seen included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ...models.distributions.sampling import uniforms
+from ...models.likelihoods import ExponentialFamily, Likelihood, Parameters
+from ...models.sparse import Rows
+from ...models.sums import all_sum
+from ..seeding import far_apart
+from ..structures import Draw
+from .mean_families import draw_rows, point_parameters
+
+
+def from_prior(family: Likelihood, truncation: int, generator: torch.Generator) -> Parameters:
+    """T draws [T, ...] from the prior of a resolved family."""
+    return family.draw(family.prior().expand(truncation, -1), generator)
+
+
+def from_rows(
+    family: ExponentialFamily, X: Rows, weights: Tensor | None, truncation: int, generator: torch.Generator
+) -> Parameters:
+    """T components [T, ...] of groups of the rows of X [N, D], largest first; weights [N] count the rows.
+
+    Seeds are rows that are far apart; a few rounds give every row to the component that predicts it best.
+    """
+    chosen = far_apart(family, X, truncation, generator, weights)
+    chi = family.prior() + family.statistics(X[chosen])
+    for _ in range(_NUM_ROUNDS):
+        chi, sizes = _grouped(family, X, weights, family.log_predictive(X, chi).argmax(1), truncation)
+    return point_parameters(family, chi[sizes.argsort(descending=True, stable=True)], generator)
+
+
+def from_labels(
+    family: ExponentialFamily, X: Rows, weights: Tensor | None, labels: Tensor, generator: torch.Generator
+) -> Parameters:
+    """The components [K, ...] of the groups of rows of X [N, D] that have one label [N], largest first."""
+    labels = torch.unique(labels.to(X.device), return_inverse=True)[1]
+    chi, sizes = _grouped(family, X, weights, labels, int(labels.max()) + 1)
+    return point_parameters(family, chi[sizes.argsort(descending=True, stable=True)], generator)
+
+
+def posterior_components(model: Any, draw: Draw) -> Parameters:
+    """The components [K, ...] of a draw of a posterior over partitions, heaviest first, each at one point."""
+    _require_density(draw)
+    log_mixture = draw["log_mixture"][:-1]
+    order = log_mixture.argsort(descending=True, stable=True)
+    chosen = order[log_mixture[order] > -torch.inf]
+    if "hyperparameters" in draw:
+        chi = draw["hyperparameters"][chosen]
+        return point_parameters(model.likelihood, chi, torch.Generator(chi.device).manual_seed(0))
+    return {name.removeprefix(_OWN): value[chosen] for name, value in draw.items() if name.startswith(_OWN)}
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """The mixture of all draws of a posterior over partitions: A components, their margin factors left out."""
+
+    family: Any
+    weights: Tensor  # [A] double, summing to 1
+    chi: Tensor | None  # [A, S] hyperparameters of each
+    own: Parameters  # [A, ...] of a family without conjugacy, or of fixed components
+
+    @classmethod
+    def of(cls, model: Any, samples: Draw) -> Self:
+        """That of the samples [S, ...] of a posterior.
+
+        Raises
+        ------
+        NotImplementedError    if they are centres alone, which have no density.
+        """
+        _require_density(samples)
+        log_mixture, chi = samples["log_mixture"].double(), None
+        if "hyperparameters" in samples:
+            seen = samples["hyperparameters"]
+            new = model.likelihood.prior().to(seen).expand(len(seen), 1, -1)
+            chi = torch.cat([seen, new], 1).flatten(0, 1)
+        else:
+            log_mixture = log_mixture[:, :-1]
+        weights = log_mixture.softmax(1).flatten() / len(log_mixture)
+        own = {name.removeprefix(_OWN): value.flatten(0, 1) for name, value in samples.items() if name.startswith(_OWN)}
+        return cls(model.likelihood, weights, chi, own)
+
+    def parameters(self, index: Tensor, generator: torch.Generator) -> Parameters:
+        """Parameters [M, ...] of components with indices [M], drawn where the posterior leaves them open."""
+        if self.chi is not None:
+            found: Parameters = self.family.draw(self.chi[index], generator)
+            return found
+        return {name: value[index] for name, value in self.own.items()}
+
+    def components(self, most: int, generator: torch.Generator) -> tuple[Parameters, Tensor]:
+        """Parameters [M, ...] and weights [M] of at most so many components that stand for the mixture.
+
+        All of it where they are so few and their parameters are fixed. Otherwise `most` of equal weight, each component
+        as often as its weight says (systematic resampling), with parameters drawn for each.
+        """
+        used = self.weights.nonzero().squeeze(1)
+        if self.chi is None and len(used) <= most:
+            return self.parameters(used, generator), self.weights[used]
+        levels = (torch.arange(most, device=self.weights.device) + uniforms((1,), generator)) / most
+        return self.parameters(self._at(levels), generator), self.weights.new_full((most,), 1 / most)
+
+    def rows(self, count: int, totals: Tensor, generator: torch.Generator) -> Tensor:
+        """Independent rows [M, D] of the mixture; `totals` [M] as in `mean_families.draw_rows`."""
+        parameters = self.parameters(self._at(uniforms((count,), generator)), generator)
+        return draw_rows(self.family, parameters, totals, generator)
+
+    def _at(self, levels: Tensor) -> Tensor:
+        """Components [M] at levels [M] of the cumulated weights; none of weight 0."""
+        used = self.weights.nonzero().squeeze(1)
+        ends = self.weights[used].cumsum(0)
+        return used[torch.searchsorted(ends, levels * ends[-1], right=True).clamp(max=len(used) - 1)]
+
+
+def _require_density(samples: Draw) -> None:
+    if "centers" in samples:
+        raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
+
+
+def _grouped(
+    family: ExponentialFamily, X: Rows, weights: Tensor | None, labels: Tensor, num_groups: int
+) -> tuple[Tensor, Tensor]:
+    """Posterior hyperparameters [K, S] and sizes [K] of groups of rows."""
+    members = one_hot(labels, num_groups).to(X.dtype)
+    members = members if weights is None else members * weights.to(members).unsqueeze(1)
+    return family.prior() + family.weighted_statistics(X, members), all_sum(members.sum(0))
+
+
+_OWN = "parameters."
+_NUM_ROUNDS = 4  # of regrouping: more change little

@@ -1,0 +1,120 @@
+"""How far a mixture is from data: the maximum mean discrepancy (MMD), and a permutation test of no difference.
+
+    MMD^2 = |mu_hat - sum_j pi_j mu_j|^2 = sum_nm r_n r_m k(x_n, x_m) - 2 R^T pi + pi^T S pi,     r_n = 1 / N
+
+The first sum holds the pairs n = m, by which MMD^2 is too large on average; without them it is unbiased, and may be
+negative. Under no difference E MMD^2 = (E k(x, x) - |mu|^2) / N, so that it shrinks as rows are added.
+
+Source: Gretton, Borgwardt, Rasch, Schoelkopf & Smola (2012); math/dp-mixtures, section 9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.domains import SEED, Whole, read
+from ...models.likelihoods import Likelihood, Parameters
+from ...models.sparse import Rows
+from ..structures import Draw
+from .atoms import Predictive
+from .fourier_kernel import default_kernel
+from .mean_kernels import MeanKernel, dense
+
+__all__ = ["MMD", "goodness_of_fit", "permutation_p_value", "squared_mmd"]
+
+
+class MMD(NamedTuple):
+    """The distance of a posterior's predictive distribution from data, in the space of a kernel."""
+
+    squared: float  # MMD^2, at least 0
+    unbiased: float  # of the distribution behind the rows, without what their number adds
+    p_value: float  # of no difference
+
+
+def squared_mmd(
+    rkhs: MeanKernel, family: Likelihood, parameters: Parameters, weights: Tensor, X: Rows
+) -> tuple[float, float]:
+    """MMD^2 between a mixture and rows, with the pairs of a row with itself and without (unbiased).
+
+    Parameters
+    ----------
+    rkhs : a resolved kernel
+    family, parameters, weights : resolved family, parameters [T, ...] and weights [T] of the components
+    X : rows [N, D], N >= 2
+    """
+    weights, N = weights.double(), len(X)
+    model = weights @ rkhs.inner(family, parameters) @ weights
+    both = rkhs.cross(family, parameters, X).mean(0) @ weights
+    total = rkhs.quadratic_form(X, torch.ones(N, 1, dtype=torch.float64, device=X.device)).squeeze(0)
+    without = (total - rkhs.diagonal(X).sum()) / (N * (N - 1))
+    squared = float(total / N**2 - 2 * both + model)
+    return max(squared, 0.0), float(without - 2 * both + model)
+
+
+def permutation_p_value(
+    rkhs: MeanKernel, X: Rows, others: Rows, num_permutations: int, generator: torch.Generator
+) -> float:
+    """Probability, if rows [N, D] and [M, D] come from one distribution, of an MMD^2 at least as large between them.
+
+    It is (1 + number of permutations of the pooled rows that are as far apart) / (1 + `num_permutations`), which is
+    never too small: P(p <= t) <= t for every t.
+    """
+    pooled, N, M = torch.cat([dense(X), dense(others)]), len(X), len(others)
+    signs = torch.cat([pooled.new_full((N,), 1 / N), pooled.new_full((M,), -1 / M)])
+    keys = torch.rand(num_permutations, N + M, generator=generator, device=pooled.device)
+    columns = torch.cat([signs.unsqueeze(0), signs[keys.argsort(1)]]).T
+    found = rkhs.quadratic_form(pooled, columns)
+    as_far = found[1:] >= found[0] - 1e-12 * found[0].abs()  # alike up to rounding counts
+    return (1 + int(as_far.sum())) / (1 + num_permutations)
+
+
+def goodness_of_fit(
+    model: Any,
+    samples: Draw,
+    X: Rows,
+    *,
+    rkhs: MeanKernel | None = None,
+    num_draws: int | None = None,
+    num_permutations: int = 999,
+    seed: int = 0,
+) -> MMD:
+    """MMD between the predictive distribution of a posterior's samples [S, ...] and rows X [N, D].
+
+    `PartitionPosterior.mmd` says what the arguments are.
+    """
+    num_permutations = read("num_permutations", num_permutations, Whole(1))
+    num_draws = read("num_draws", num_draws, Whole(2), optional=True) or min(len(X), _MOST_ROWS)
+    generator = torch.Generator(X.device).manual_seed(read("seed", seed, SEED))
+    if len(X) < 2:
+        raise ValueError(f"X has {len(X)} row; expected at least 2, or there is no distance between rows.")
+    predictive = Predictive.of(model, samples)
+    rkhs = resolved_kernel(rkhs, model.likelihood, X)
+    parameters, weights = predictive.components(_MOST_COMPONENTS, generator)
+    squared, unbiased = squared_mmd(rkhs, model.likelihood, parameters, weights, X)
+    order = torch.randperm(len(X), generator=generator, device=X.device)
+    tested = X[order[:_MOST_ROWS]]
+    totals = tested.sum(-1)[torch.arange(num_draws, device=X.device) % len(tested)]
+    drawn = predictive.rows(num_draws, totals, generator)
+    return MMD(squared, unbiased, permutation_p_value(rkhs, tested, drawn, num_permutations, generator))
+
+
+def resolved_kernel(rkhs: MeanKernel | None, family: Likelihood, X: Rows, weights: Tensor | None = None) -> MeanKernel:
+    """The kernel with its defaults from X [N, D], each row counted `weights` [N] times; None: that of the family.
+
+    Raises
+    ------
+    ValueError             if it is no kernel.
+    NotImplementedError    if it has no means under components of the family.
+    """
+    rkhs = default_kernel(family) if rkhs is None else rkhs
+    if not isinstance(rkhs, MeanKernel):
+        raise ValueError(f"rkhs is {rkhs!r}; expected a kernel such as RBFKernel(), or None.")
+    rkhs.admit(family)
+    return rkhs.checked("rkhs__").resolve(family, X, weights)
+
+
+_MOST_COMPONENTS = 1000
+_MOST_ROWS = 2000

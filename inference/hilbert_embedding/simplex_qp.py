@@ -1,0 +1,195 @@
+"""Quadratic programs on the simplex, to a certified gap: accelerated projected gradients, then exact pivots.
+
+    minimize F(pi) = pi^T Q pi / 2 - r^T pi    over pi >= 0, sum_j pi_j = 1,        Q [T, T] positive semidefinite
+
+With g = Q pi - r, pi is optimal where g_j is the same for all pi_j > 0 and no other is smaller. Their gap
+pi^T g - min_j g_j is at least F(pi) - F(pi*), and says when to stop (math/dp-mixtures, section 9). Gradient steps find
+which weights are positive; pivots then solve for these exactly, drop what turns negative and let in the smallest g_j,
+as in Lawson & Hanson's least squares. Neither raises F by more than rounding does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.domains import Count, NonNegative, Number, Whole, read
+from ...models.linalg import safe_cholesky
+
+__all__ = ["Solution", "accelerate", "gap", "objective", "pivot", "project", "solve", "sweep"]
+
+
+class Solution(NamedTuple):
+    """An optimum up to its gap."""
+
+    weights: Tensor  # [T] pi
+    gap: float  # pi^T g - min g >= F(pi) - F(pi*)
+    objective: float  # F(pi)
+    num_sweeps: int
+
+
+def solve(
+    quadratic: Tensor,
+    linear: Tensor,
+    *,
+    start: Tensor | None = None,
+    tolerance: NonNegative = 1e-10,
+    max_sweeps: Count = 1000,
+) -> Solution:
+    """The minimum of pi^T Q pi / 2 - r^T pi over the simplex.
+
+    Parameters
+    ----------
+    quadratic : Q [T, T], symmetric and positive semidefinite, in double precision
+    linear : r [T]
+    start : pi [T] on the simplex; None: uniform
+    tolerance : the gap at which to stop, in units of the largest entry of the diagonal of Q
+    max_sweeps : most rounds of gradient steps and pivots, after which the gap may be larger
+
+    Raises
+    ------
+    ValueError    if Q is not a finite symmetric matrix that fits r and `start`, or is indefinite on its diagonal.
+
+    Examples
+    --------
+    >>> solve(torch.eye(3).double(), torch.tensor([1.0, 0.5, -1.0]).double()).weights
+    tensor([0.7500, 0.2500, 0.0000], dtype=torch.float64)
+    """
+    tolerance = read("tolerance", tolerance, Number(least=0.0))
+    max_sweeps = read("max_sweeps", max_sweeps, Whole(1))
+    _require_problem(quadratic, linear)
+    weights = torch.full_like(linear, 1 / len(linear)) if start is None else project(start.to(linear))
+    enough = tolerance * scale(quadratic)
+    before, num_sweeps = None, 0
+    while (found := gap(quadratic, linear, weights)) > enough and num_sweeps < max_sweeps:
+        if before is not None and torch.equal(weights, before):
+            break  # as near as rounding lets it come
+        before, weights, num_sweeps = weights, sweep(quadratic, linear, weights, enough), num_sweeps + 1
+    return Solution(weights, found, float(objective(quadratic, linear, weights)), num_sweeps)
+
+
+def sweep(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.0) -> Tensor:
+    """Gradient steps and then pivots from pi [T], for Q [T, T] and r [T]; ends early at a gap of `enough`."""
+    return pivot(quadratic, linear, accelerate(quadratic, linear, weights, enough), enough)
+
+
+def objective(quadratic: Tensor, linear: Tensor, weights: Tensor) -> Tensor:
+    """F(pi) [] of Q [T, T], r [T] and pi [T]."""
+    return weights @ (quadratic @ weights) / 2 - linear @ weights
+
+
+def gap(quadratic: Tensor, linear: Tensor, weights: Tensor) -> float:
+    """pi^T g - min_j g_j of g = Q pi - r, from Q [T, T], r [T] and pi [T] on the simplex."""
+    return _gap(quadratic @ weights - linear, weights)
+
+
+def scale(quadratic: Tensor) -> float:
+    """The largest entry of the diagonal of Q [T, T]: the unit of gaps."""
+    return float(quadratic.diagonal().max())
+
+
+def project(values: Tensor) -> Tensor:
+    """The point of the simplex nearest to v [T]:  (v - theta)_+ with the theta that makes it sum to 1.
+
+    >>> project(torch.tensor([0.9, 0.5, -3.0]))
+    tensor([0.7000, 0.3000, 0.0000])
+    """
+    ordered = values.sort(descending=True).values
+    ranks = torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device)
+    levels = (ordered.cumsum(0) - 1) / ranks
+    found = (values - levels[(ordered > levels).sum() - 1]).clamp(min=0)
+    return found / found.sum()  # what rounding took
+
+
+def accelerate(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.0, num_steps: int = 100) -> Tensor:
+    """Projected gradient steps with momentum from pi [T]; a step that would raise F starts the momentum anew.
+
+    Q [T, T] and r [T] as in `solve`; O'Donoghue & Candes (2015), with their restart by function values.
+    """
+    length = 1 / quadratic.abs().sum(1).max().clamp(min=torch.finfo(linear.dtype).tiny)  # rows bound eigenvalues
+    product = quadratic @ weights
+    ahead, product_ahead, momentum = weights, product, 1.0
+    for _ in range(num_steps):
+        moved = project(ahead - length * (product_ahead - linear))
+        product_moved = quadratic @ moved
+        rise = (moved - weights) @ ((product + product_moved) / 2 - linear)  # F(moved) - F(weights)
+        if rise > 0 or not moved.isfinite().all():
+            if momentum == 1.0:
+                break  # a plain gradient step raises F by rounding alone
+            ahead, product_ahead, momentum = weights, product, 1.0
+            continue
+        following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        push = (momentum - 1) / following
+        ahead, product_ahead = moved + push * (moved - weights), product_moved + push * (product_moved - product)
+        weights, product, momentum = moved, product_moved, following
+        if _gap(product - linear, weights) <= enough:
+            break
+    return weights
+
+
+def pivot(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.0) -> Tensor:
+    """Exact steps from pi [T]: to the optimum of the positive weights, or on the way there to where one becomes 0.
+
+    Where that optimum is reached, the weight of smallest g_j comes in, until the gap is `enough`. Q [T, T] and r [T] as
+    in `solve`.
+    """
+    inside = weights > 0
+    for _ in range(3 * len(weights)):
+        places = inside.nonzero().squeeze(1)
+        target = _optimum(quadratic[places][:, places], linear[places])
+        if target is None:
+            break
+        own = weights[places]
+        falling = target <= 0
+        if falling.any():
+            ratios = torch.where(falling, own / (own - target).clamp(min=torch.finfo(own.dtype).tiny), torch.inf)
+            step, first = ratios.min(0)
+            moved = (own + step * (target - own)).clamp(min=0)
+            moved[first] = 0.0
+        else:
+            moved = target
+        candidate = torch.zeros_like(weights)
+        candidate[places] = moved / moved.sum()
+        gradient = quadratic @ candidate - linear
+        rise = (candidate - weights) @ (gradient + quadratic @ weights - linear) / 2  # F(candidate) - F(weights)
+        if rise > 0 and _gap(gradient, candidate) >= gap(quadratic, linear, weights):  # by rounding alone
+            break
+        weights = candidate
+        if falling.any():
+            inside[places[first]] = False
+            continue
+        entering = int(gradient.argmin())
+        if _gap(gradient, weights) <= enough or inside[entering]:
+            break
+        inside[entering] = True
+    return weights
+
+
+def _optimum(quadratic: Tensor, linear: Tensor) -> Tensor | None:
+    """The minimum [k] over sum_j pi_j = 1 alone, signs free: Q pi = r - level; None where Q [k, k] says of none."""
+    factor = safe_cholesky(quadratic, strict=False)
+    both = torch.cholesky_solve(torch.stack([linear, torch.ones_like(linear)], 1), factor)
+    free, ones = both.T
+    found = free + (1 - free.sum()) / ones.sum() * ones
+    return found if found.isfinite().all() else None
+
+
+def _gap(gradient: Tensor, weights: Tensor) -> float:
+    # differences from the smallest: of numbers that are nearly alike the sum would round
+    return float(weights @ (gradient - gradient.min()))
+
+
+def _require_problem(quadratic: Tensor, linear: Tensor) -> None:
+    shape = tuple(quadratic.shape)
+    if linear.ndim != 1 or not len(linear) or shape != (len(linear), len(linear)):
+        raise ValueError(f"quadratic has shape {shape} and linear {tuple(linear.shape)}; expected [T, T] and [T].")
+    for name, value in (("quadratic", quadratic), ("linear", linear)):
+        if not value.isfinite().all():
+            raise ValueError(f"{name} has entries that are NaN or infinite; expected finite numbers.")
+    skew, largest = float((quadratic - quadratic.T).abs().max()), float(quadratic.abs().max())
+    if skew > 1e3 * torch.finfo(quadratic.dtype).eps * largest:
+        raise ValueError(f"quadratic differs from its transpose by {skew:.3g}. Pass (Q + Q.T) / 2.")
+    if (least := float(quadratic.diagonal().min())) < 0:
+        raise ValueError(f"quadratic has {least:.3g} on its diagonal; it must be positive semidefinite.")

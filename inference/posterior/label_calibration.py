@@ -1,0 +1,78 @@
+"""Which labels a row has, from probabilities: thresholds, the k largest, and probabilities fitted to held-out rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...models.domains import Natural, Whole, read
+
+
+def largest(probabilities: Tensor, top_k: Natural) -> Tensor:
+    """1 [N, C] at the k largest probabilities of each row, else 0; k = 0: as many as they add up to, rounded."""
+    k = read("top_k", top_k, Whole(0))
+    C = probabilities.shape[1]
+    most = torch.full_like(probabilities[:, :1], min(k, C))
+    count = probabilities.sum(1, keepdim=True).round() if k == 0 else most
+    rank = probabilities.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    return (rank < count).long()
+
+
+def best_thresholds(probabilities: Tensor, signs: Tensor) -> Tensor:
+    """The threshold [C] of each label with the highest F1, from probabilities and signs [N, C], NaN where missing.
+
+    It lies halfway between two probabilities; a label that no row has keeps one half.
+    """
+    found = probabilities.new_full((probabilities.shape[1],), 0.5)
+    for c, (p, sign) in enumerate(zip(probabilities.T, signs.T, strict=True)):
+        known = ~sign.isnan()
+        if not (sign == 1).any():
+            continue
+        p, order = p[known].sort(descending=True)
+        hits = (sign[known][order] == 1).double().cumsum(0)
+        taken = torch.arange(1, len(p) + 1, dtype=torch.float64, device=p.device)
+        below = torch.cat([p[1:], p.new_zeros(1)])
+        f1 = torch.where(p > below, 2 * hits / (taken + hits[-1]), -1.0)
+        best = int(f1.argmax())
+        found[c] = (p[best] + below[best]) / 2
+    return found
+
+
+def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset: Tensor) -> Tensor:
+    """(a, b, d_1..d_C) [2 + C] of logit p_c = a mixture_c + b classifiers_c + d_c, by penalized logistic regression.
+
+    Parameters
+    ----------
+    mixture, classifiers : log odds [N, C] of both views
+    signs : +1 and -1 [N, C], NaN where missing
+    offset : where d [C] is drawn to, with a and b drawn to 1, as by one observation of unit precision each
+    """
+    known, y = (~signs.isnan()).double(), (signs == 1).double()
+    views = torch.stack([mixture, classifiers]).double()
+    slopes, shift, center = views.new_ones(2), offset.double().clone(), offset.double()
+
+    def cost(slopes: Tensor, shift: Tensor) -> Tensor:
+        score = torch.einsum("v,vnc->nc", slopes, views) + shift
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(score, y, known, reduction="sum")
+        return loss + ((slopes - 1).square().sum() + (shift - center).square().sum()) / 2
+
+    for _ in range(_NEWTON_STEPS):
+        score = torch.einsum("v,vnc->nc", slopes, views) + shift
+        p = score.sigmoid()
+        gap, curvature = known * (p - y), known * p * (1 - p)
+        slope_of = torch.einsum("vnc,nc->v", views, gap) + slopes - 1
+        shift_of = gap.sum(0) + shift - center
+        cross = torch.einsum("vnc,nc->vc", views, curvature)
+        square = torch.einsum("vnc,wnc,nc->vw", views, views, curvature) + torch.eye(2).to(views)
+        own = curvature.sum(0) + 1
+        step = torch.linalg.solve(square - (cross / own) @ cross.T, slope_of - (cross / own) @ shift_of)
+        rest = (shift_of - cross.T @ step) / own
+        size, before = 1.0, cost(slopes, shift)
+        while cost(slopes - size * step, shift - size * rest) > before and size > _LEAST_STEP:
+            size /= 2
+        slopes, shift = slopes - size * step, shift - size * rest
+    return torch.cat([slopes, shift]).to(mixture)
+
+
+_NEWTON_STEPS = 15
+_LEAST_STEP = 1e-6

@@ -1,0 +1,251 @@
+"""Variational inference of the multi-label joints in which components and classifiers share the labels.
+
+    q = q(v, phi) prod_k q(psi_k) prod_c N(w_c; m_c, V_c) prod_n q(z_n) q(augmentation_n | z_n)
+
+A sweep sets all global factors to their optimum given what points say (`multi_label_joints`), and then the points'
+factors to theirs: the bound never falls. Of the mixture of x the updates are those of partitions, to which the labels
+give a margin (math/multilabel, section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ...models.bnmc import BNMC
+from ...models.dpm import DPM
+from ...models.label_data import LabelData
+from ...models.linalg import safe_cholesky
+from ...models.sums import row_chunks
+from ..collectives import all_sum
+from ..engine import Draw
+from ..label_draws import finished_draw
+from ..ridge import Ridge, soft_ridge
+from . import partition
+from .factors import MERGE_ROUNDS, SETTLED, move
+from .multi_label_joints import kl as psi_kl
+from .multi_label_joints import local, means, prior_of
+from .partition_factors import VariationalPartition, assignment_logits, kl, update_factors, update_prior
+from .steps import Minibatch, Steps
+from .stream_labels import stream_labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoupledLabels(VariationalPartition):
+    """Factors of the mixture of x, of psi and of C classifiers, and what the points say of the last two."""
+
+    psi: Tensor  # [T, 2 C] hyperparameters
+    label_mean: Tensor  # [1, P, C]
+    label_tril: Tensor  # [1, C, P, P]
+    told: Tensor  # [T, 2 C] float64
+    row_precision: Tensor  # [N, C] expected pseudo-observations of the scores
+    row_shift: Tensor  # [N, C]
+
+    @cached_property
+    def label_classifiers(self) -> Ridge:
+        """q(w)."""
+        return Ridge(self.label_mean, self.label_tril)
+
+    def permuted(self, order: Tensor) -> Self:
+        """Components in another order [T]."""
+        return replace(super().permuted(order), psi=self.psi[order], told=self.told[order])
+
+    def without_rows(self) -> Self:
+        """Without what belongs to single rows."""
+        return replace(super().without_rows(), row_precision=self.row_precision[:0], row_shift=self.row_shift[:0])
+
+
+def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledLabels:
+    """The start of the mixture of (x, y), psi of its labels, and classifiers at their prior."""
+    start = partition.init(model.mixture, data.points, generator)
+    (_, chi), _ = model.family.own(start.hyperparameters)
+    P, C = data.features.shape[1], data.targets.shape[1]
+    labels, shares = data.labels.nan_to_num(), start.memberships
+    ones = shares.T @ labels
+    rest = shares.T @ (~data.labels.isnan()).to(labels) - ones if model.joint == "and" else torch.zeros_like(ones)
+    identity = torch.eye(P, dtype=data.features.dtype, device=data.features.device)
+    values = {item.name: getattr(start, item.name) for item in fields(start)}
+    values |= {
+        "hyperparameters": chi.contiguous(),
+        "psi": prior_of(model) + torch.cat([ones, rest], 1),
+        "label_mean": data.features.new_zeros(1, P, C),
+        "label_tril": (identity / model.weight_scale).expand(1, C, P, P),
+        "told": torch.zeros(len(chi), 2 * C, dtype=torch.float64, device=chi.device),
+        "row_precision": data.features.new_zeros(data.num_data, C),
+        "row_shift": data.features.new_zeros(data.num_data, C),
+    }
+    return update_points(CoupledLabels(**values), data, model)
+
+
+# -- both halves of a sweep --------------------------------------------------------------------------------------------
+
+
+def update_points(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
+    """log r_nk = E log pi_k + E log p(x_n | phi_k) + bound of E log p(y_n | psi_k, f_n) + const, what the points then
+    say of psi and w, and the ELBO, in chunks of rows."""
+    plain, T = plain_mixture(model), model.truncation
+    total, told = torch.zeros_like(state.bound), torch.zeros_like(state.told)
+    parts: list[tuple[Tensor, ...]] = []
+    for rows in row_chunks(data.features, T * data.targets.shape[1]):
+        some = data.rows(rows)
+        mean, variance = _score_moments(state, some)
+        one = torch.ones_like(mean)
+        bounds = [model.loss.expected_log_factor(mean, variance, sign * one) for sign in (1, -1)]
+        found = local(model, some.labels, (bounds[0], bounds[1]), state.psi)
+        logits = assignment_logits(state, some.inputs, plain, found.margin)
+        r = logits.softmax(1)
+        said = found.told(r, some.inputs.counted(r))
+        total += some.inputs.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
+        told += said.statistics
+        parts.append((r, said.times * model.loss.expect(mean, variance, one).precision, said.shift))
+    r, precision, shift = (torch.cat(values) for values in zip(*parts, strict=True))
+    bound = all_sum(total) - global_kl(state, model)
+    none = r.new_zeros(*r.shape, 0)  # components have no classifiers
+    rows_of: dict[str, Any] = {"responsibilities": r, "row_precision": precision, "row_shift": shift}
+    rows_of |= {"precision": none, "shift": none, "weights": data.weights}
+    return replace(state, **rows_of, told=all_sum(told), bound=bound)
+
+
+def update_globals(state: CoupledLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> CoupledLabels:
+    """Sticks, h, the family of x, psi and the classifiers; each point counts `scale` times."""
+    counted: Any = replace(state, responsibilities=scale * state.responsibilities)
+    moved: Any = update_factors(counted, data.inputs, plain_mixture(model))
+    each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
+    observed = state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1)
+    ridge = soft_ridge(data.features, *observed, each, weight_scale=model.weight_scale)
+    psi = prior_of(model) + (scale * state.told).to(state.psi)
+    found: CoupledLabels = replace(moved, psi=psi, label_mean=ridge.mean, label_tril=ridge.precision_tril)
+    return found
+
+
+def global_kl(state: CoupledLabels, model: BNMC) -> Tensor:
+    """KL of all global factors from their priors, [] float64."""
+    weights = state.label_classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
+    return kl(state, plain_mixture(model)) + psi_kl(model, state.psi) + weights
+
+
+def plain_mixture(model: BNMC) -> DPM:
+    """The mixture of x alone."""
+    return DPM(model.likelihood, model.prior, model.truncation, model.num_features)
+
+
+def _score_moments(state: CoupledLabels, data: LabelData) -> tuple[Tensor, Tensor]:
+    """Means and variances [N, C] of the scores."""
+    variance = state.label_classifiers.score_variance(data.features)
+    return data.features @ state.label_mean.squeeze(0), variance.squeeze(1)
+
+
+# -- sweeps ------------------------------------------------------------------------------------------------------------
+
+
+def sweep(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
+    """All global factors, then those of the points; reorders and merges as partitions do, none lowers the bound."""
+    first = state.num_data != data.num_data  # the first full sweep after stochastic steps
+    if first:
+        state = update_points(state, data, model)
+    before = state.bound
+    if first or state.may_merge:
+        state = partition.reorder(state, plain_mixture(model))
+    state = ascend(state, data, model)
+    if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
+        state = merge(state, data, model)
+    return state
+
+
+def ascend(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
+    """One round of the block updates."""
+    return update_points(update_globals(state, data, model), data, model)
+
+
+def merge(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
+    """The first of the most promising unions that raises the bound, or the state as it is."""
+    for union in partition.unions(state, plain_mixture(model)):
+        pooled = _pooled(state, union)
+        merged = pooled
+        for _ in range(MERGE_ROUNDS):
+            merged = ascend(merged, data, model)
+        if merged.bound > state.bound:
+            return merged
+    return replace(state, may_merge=False)
+
+
+def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
+    """What the points say in a union: the absorbed component, which has no points left, gives to the other one."""
+    moved = union.responsibilities.sum(0) - state.responsibilities.sum(0)
+    kept, absorbed = int(moved.argmax()), int(moved.argmin())
+    told = state.told.clone()
+    told[kept] += told[absorbed]
+    told[absorbed] = 0.0
+    return replace(union, told=told)
+
+
+def extrapolate(state: CoupledLabels, rows: LabelData, model: BNMC, num_data: int, num_units: float) -> CoupledLabels:
+    """Factors as if the rows were points like them that count `num_units` in all: where stochastic steps start."""
+    return update_globals(state, rows, model, num_units / rows.total_weight).without_rows()
+
+
+def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: BNMC, rho: float) -> CoupledLabels:
+    """Natural parameters move by rho towards the optimum of a batch that stands for all points.
+
+    The recorded bound is the batch's estimate at the factors from before the step.
+    """
+    penalty = global_kl(state, model)
+    near = update_points(state, batch.data, model)
+    target = update_globals(near, batch.data, model, batch.scale)
+    pairs = zip(_natural(near), _natural(target), strict=True)
+    gram, linear = (torch.lerp(*pair, rho) for pair in pairs)
+    tril = safe_cholesky(gram)
+    moved: Any = replace(
+        move(near, target, rho),
+        sticks=torch.lerp(near.sticks, target.sticks, rho),
+        psi=torch.lerp(near.psi, target.psi, rho),
+        label_mean=torch.cholesky_solve(linear, tril).squeeze(-1).mT,
+        label_tril=tril,
+        bound=batch.scale * (near.bound + penalty) - penalty,
+    )
+    found: Any = update_prior(moved, plain_mixture(model))
+    return found
+
+
+def _natural(state: CoupledLabels) -> tuple[Tensor, Tensor]:
+    """A [1, C, P, P] and A m [1, C, P, 1] of q(w)."""
+    gram = state.label_tril @ state.label_tril.mT
+    return gram, gram @ state.label_mean.mT.unsqueeze(-1)
+
+
+# -- what the backend asks ---------------------------------------------------------------------------------------------
+
+
+def summary(state: CoupledLabels, data: Any, model: BNMC) -> Draw:
+    """What the posterior keeps, of `LabelData` or of a stream of such."""
+    kept = partition.summary(state, data, plain_mixture(model))
+    kept.pop("precision_tril")  # of no classifiers
+    kept["label_means"] = means(model, state.psi)
+    kept["label_hyperparameters"] = state.psi
+    more = {"classifier_tril": state.label_tril.squeeze(0), **progress(state, data)}
+    return finished_draw(kept, state.label_mean.squeeze(0), data, model, **more)
+
+
+def progress(state: VariationalPartition, data: Any) -> Draw:
+    """What a later batch goes on from: factors of the sticks [2, T - 1] and of h, and the number of points seen [1]."""
+    seen = float(data.total_weight) if isinstance(data, LabelData) else float(data.num_data)
+    return {"sticks": state.sticks, "prior_factor": state.q, "num_seen": torch.tensor([seen], dtype=torch.float64)}
+
+
+STEPS = Steps(
+    state=CoupledLabels,
+    init=init,
+    sweep=sweep,
+    complete=update_points,
+    draw=summary,
+    first=partition.first_rows,
+    count=lambda data: data.total_weight,
+    extrapolate=extrapolate,
+    minibatch=partition.minibatch,
+    stochastic_sweep=stochastic_sweep,
+    read=stream_labels,
+)

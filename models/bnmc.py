@@ -1,0 +1,260 @@
+"""Bayesian nonparametric multi-label classification: a mixture of rows and their label sets beside one classifier for
+each label.
+
+    v_k ~ Beta(a_k, b_k) of the prior,  phi_k ~ prior of the family,  psi_k ~ prior of the labels       k = 1..T
+    w_c ~ N(0, nu^2 I)                                                                                  c = 1..C
+    z_n ~ Categorical(pi(v)),  x_n ~ p(. | phi_{z_n}),  y_n ~ labels(. | psi_{z_n}),  f_nc = w_c^T a_n
+    factor prod_c phi(s_nc | f_nc),   s_nc = +1 if y_nc > 0, else -1                                     n = 1..N
+
+a_n = feature_map(x_n). Of a missing label there is neither a bit nor a factor. This is the joint "product" (P of
+math/multilabel): given the data the mixture and the classifiers are independent, and they meet in the prediction. The
+labels enter twice, so it ranks labels, and `MultiLabelPosterior.predict_proba` takes the double count out again. The
+joints "and" and "multinomial" have one law of y_n given psi and f in place of the last two (`label_joints`).
+
+Source: Nguyen, Gupta, Rana, Li & Venkatesh, supplement; corrections in math/multilabel, section 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Self
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from .arrays import as_features
+from .base import Model
+from .config import resolved
+from .domains import Count, OneOf, Positive, PositiveNumbers, Truncation
+from .dpm import DPM
+from .feature_maps import AnyFeatureMap, Standardized
+from .label_data import LabelData, as_label_sets, signs_of
+from .label_joints import COUPLED, label_law
+from .likelihoods import BernoulliBeta, DiagonalGaussian, Likelihood, MaskedBernoulli, MultinomialDirichlet, Product
+from .likelihoods.hyperparameters import hyperparameter
+from .likelihoods.product import join_columns
+from .losses import Logistic, Loss, Masked
+from .priors import DirichletProcess, PartitionPrior
+from .priors.sticks import log_stick_weights
+from .sparse import Rows, SparseRows
+from .sums import all_sum
+
+
+@dataclass(eq=False)
+class BNMC(Model):
+    """Multi-label classification by a Dirichlet process mixture of (x, y) and a margin classifier for each label.
+
+    Targets are Y [N, C] of 0 and 1, dense or sparse, NaN (or -1) where a label is missing; counts with
+    `MultinomialDirichlet` labels, of which a row is missing as a whole or not at all.
+
+    Parameters
+    ----------
+    likelihood : family of the inputs; hyperparameters left at None are set from the data
+    label_likelihood : family of the labels, `BernoulliBeta` or `MultinomialDirichlet`
+    loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
+    prior : over the partition, `DirichletProcess` or `PitmanYor`
+    feature_map : what the classifiers see of x; sparse X needs one that takes it, such as `PrincipalDirections`
+    weight_scale : nu > 0, prior standard deviation of the classifier weights
+    truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
+    joint : "product": the mixture and the classifiers both state the labels; "and": a label takes both, Bernoulli
+        (psi sigma(f)); "multinomial": counts in proportion to psi sigma(f) (joints P, A and M of math/multilabel). The
+        last two need bits and counts in turn, and a logistic loss except for SmallVariance
+    label_rates : how frequent each label is, [C] in (0, 1); None: as in the data. Calibration needs it
+    num_features, num_labels : widths D of X and C of Y; None: those of the data
+
+    References
+    ----------
+    Nguyen, Gupta, Rana, Li & Venkatesh, supplement; math/multilabel.
+
+    Examples
+    --------
+    >>> from regbayes.models import BNMC, Hinge
+    >>> BNMC(loss=Hinge(strength=2.0)).get_params()["loss__strength"]
+    2.0
+    """
+
+    data_type: ClassVar[type] = LabelData
+
+    likelihood: Likelihood = field(default_factory=DiagonalGaussian)
+    label_likelihood: Likelihood = field(default_factory=BernoulliBeta)
+    loss: Loss = field(default_factory=Logistic)
+    prior: PartitionPrior = field(default_factory=DirichletProcess)
+    feature_map: AnyFeatureMap = field(default_factory=Standardized)
+    weight_scale: Positive = 1.0
+    truncation: Truncation = 20
+    joint: Annotated[str, OneOf("product", *COUPLED)] = "product"
+    label_rates: PositiveNumbers = None
+    num_features: Count | None = None
+    num_labels: Count | None = None
+
+    def checked(self, name: str = "") -> Self:
+        model = super().checked(name)
+        if not model.loss.binary or model.loss.target != "sign":
+            raise ValueError(f"{name}loss is {model.loss!r}; each label needs a binary loss such as Logistic().")
+        if not isinstance(model.label_likelihood, BernoulliBeta | MultinomialDirichlet):
+            raise ValueError(
+                f"{name}label_likelihood is {model.label_likelihood!r}; expected BernoulliBeta() for bits, or "
+                "MultinomialDirichlet() for counts."
+            )
+        kind = {"and": BernoulliBeta, "multinomial": MultinomialDirichlet}.get(model.joint, object)
+        if not isinstance(model.label_likelihood, kind):
+            raise ValueError(f"{name}joint is {model.joint!r}, which needs label_likelihood={kind.__name__}().")
+        return model
+
+    # -- from what a user passes -----------------------------------------------------------------------------------
+
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
+        """A copy with all data-dependent defaults set from X [N, D] and labels y [N, C], rows counted `weights` [N]
+        times; checks both."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} needs labels: requires y to be passed, but the target y is None.")
+        X, model = as_features(X), super().resolve(X, weights=weights)
+        labels = model.labels(X, y)
+        missing = (labels.values if isinstance(labels, SparseRows) else labels).isnan()
+        model = model.replace(num_labels=labels.shape[1], feature_map=resolved(model.feature_map, X, weights))
+        if missing.any():
+            model = model.with_missing()
+        counts = model._counted(labels)
+        model._admit_labels(counts)
+        return model.replace(
+            label_likelihood=resolved(model.label_likelihood, counts, weights),
+            label_rates=model._rates(signs_of(labels), weights),
+        )
+
+    def accepting(self, X: Any, y: Any) -> Self:
+        """A copy of a resolved model that takes further rows X [n, D] and labels y [n, C], in which some may be missing
+        where none was before; checks both."""
+        rows = as_features(X, num_features=self.num_features)
+        self.likelihood.admit(rows)
+        labels = self.labels(rows, y)
+        missing = (labels.values if isinstance(labels, SparseRows) else labels).isnan().any()
+        model = self.with_missing() if missing else self
+        model._admit_labels(model._counted(labels))
+        return model
+
+    def prepare(
+        self, X: Any, y: Any = None, lengths: Any = None, *, weights: Tensor | None = None
+    ) -> tuple[Self, LabelData]:
+        """The resolved model and the kernels' view of X [N, D] and labels y [N, C]; weights [N] as in `LabelData`."""
+        if lengths is not None:
+            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
+        X = as_features(X, min_rows=2)
+        model = self.resolve(X, y, weights)
+        return model, model.data(X, y, weights)
+
+    def data(self, X: Any, y: Any = None, weights: Tensor | None = None) -> LabelData:
+        """The kernels' view of X [N, D] and labels y [N, C], each row counted `weights` [N] times; None: once."""
+        X = as_features(X, num_features=self.num_features)
+        labels = self.labels(X, y)
+        counts = self._counted(labels)
+        if isinstance(X, Tensor) and isinstance(counts, SparseRows):
+            counts = counts.dense()
+        return LabelData(join_columns([X, counts]), self.features(X), signs_of(labels), weights)
+
+    def labels(self, X: Rows, y: Any) -> Rows:
+        """Labels [N, C] of the rows of X [N, D], NaN where one is missing; sparse if y is."""
+        return as_label_sets(y, X, self.num_labels)
+
+    def features(self, X: Any) -> Tensor:
+        """What the classifiers see [N, P] of the rows of X [N, D]."""
+        return self.feature_map(X)
+
+    # -- what kernels ask ------------------------------------------------------------------------------------------
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether the classifiers have a say in the components."""
+        return self.joint in COUPLED
+
+    def require_probabilities(self) -> None:
+        """Raise ValueError unless the loss is the logistic one that a coupled joint needs."""
+        if self.is_coupled and not self.loss.is_likelihood:
+            raise ValueError(f"joint is {self.joint!r}, which is of probabilities: it needs loss=Logistic().")
+
+    @property
+    def family(self) -> Product:
+        """The family of rows (x, y)."""
+        return Product([(self.likelihood, self.num_features), (self.label_likelihood, self.num_labels)])
+
+    @property
+    def mixture(self) -> DPM:
+        """The mixture of rows (x, y), without classifiers."""
+        width = None if self.num_features is None or self.num_labels is None else self.num_features + self.num_labels
+        return DPM(self.family, self.prior, self.truncation, width)
+
+    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """log phi(s | f) [...] of scores [..., C]: the terms of all labels together."""
+        return self.loss.log_factor(scores, targets).sum(-1)
+
+    def __call__(self, X: Any, y: Any = None) -> None:
+        """The Pyro program on the truncated model: `program` of the resolved model on its data."""
+        model, data = self.prepare(X, y)
+        model.program(data)
+
+    def program(self, data: LabelData) -> None:
+        """The Pyro program of a resolved model.
+
+        Sites: the prior's hyperparameters that have a law, `sticks` [T-1], parameters of both families [T, ...]
+        (`_0` after the names of those of x, `_1` of y), `weights` [P, C], `assignments` [N] (enumerable in parallel),
+        `X` (observed, x and y), and the factor `margin`. In a coupled joint `X` is x alone, and `Y` is observed.
+        """
+        self.require_probabilities()
+        family, T = self.family, self.truncation
+        a, b = self.prior.sticks(self.prior.sample(data.features), T)
+        with pyro.plate("sticks_plate", T - 1):
+            sticks = pyro.sample("sticks", dist.Beta(a, b))
+        with pyro.plate("components", T):
+            parameters = family.parameters(family.prior(), pyro.sample)
+        scale = data.features.new_full((data.features.shape[1], data.targets.shape[1]), self.weight_scale)
+        weights = pyro.sample("weights", dist.Normal(torch.zeros_like(scale), scale).to_event(2))
+        with pyro.plate("data", data.num_data):
+            assignments = pyro.sample(
+                "assignments", dist.Categorical(logits=log_stick_weights(sticks)), infer={"enumerate": "parallel"}
+            )
+            own = {name: value[assignments] for name, value in parameters.items()}
+            if not self.is_coupled:
+                pyro.sample("X", family.distribution(own), obs=data.X)
+                pyro.factor("margin", self.log_margin(data.features @ weights, data.targets))
+                return
+            x, y = data.X.split([self.num_features, self.num_labels], 1)
+            inputs = {name.removesuffix("_0"): value for name, value in own.items() if name.endswith("_0")}
+            pyro.sample("X", self.likelihood.distribution(inputs), obs=x)
+            pyro.sample("Y", label_law(self.joint, own["probs_1"], data.features @ weights), obs=y)
+
+    # -- details -----------------------------------------------------------------------------------------------------
+
+    def with_missing(self) -> Self:
+        """A copy whose loss, and whose bits, may be missing."""
+        loss, labels = self.loss, self.label_likelihood
+        if isinstance(labels, BernoulliBeta) and not isinstance(labels, MaskedBernoulli):
+            labels = MaskedBernoulli(labels.a, labels.b)
+        return self.replace(loss=loss if isinstance(loss, Masked) else Masked(loss), label_likelihood=labels)
+
+    def _admit_labels(self, counts: Rows) -> None:
+        """Raise ValueError unless labels [N, C] are in the support of their family."""
+        try:
+            self.label_likelihood.admit(counts)
+        except ValueError as error:
+            raise ValueError(str(error).replace("X has", "Y has")) from error
+
+    def _counted(self, labels: Rows) -> Rows:
+        """Labels [N, C] as their family takes them: rows of counts that are missing as a whole become rows of 0."""
+        if not isinstance(self.label_likelihood, MultinomialDirichlet):
+            return labels
+        dense = labels.dense() if isinstance(labels, SparseRows) else labels
+        missing = dense.isnan()
+        if partly := torch.nonzero(missing.any(1) & ~missing.all(1)).flatten().tolist():
+            raise ValueError(
+                f"Y has rows with some counts missing: {partly[:5]}. With MultinomialDirichlet() a row is missing as a "
+                "whole; use BernoulliBeta() for labels that are missing one by one."
+            )
+        filled = dense.masked_fill(missing, 0.0)
+        return SparseRows.of(filled) if isinstance(labels, SparseRows) else filled
+
+    def _rates(self, signs: Tensor, weights: Tensor | None) -> Tensor:
+        """Shares [C] of the known labels that are present, half a label of each kind added."""
+        count = torch.ones_like(signs) if weights is None else weights.to(signs).unsqueeze(1).expand_as(signs)
+        known, present = (all_sum((count * kind).sum(0)) for kind in (~signs.isnan(), signs == 1))
+        return hyperparameter("label_rates", self.label_rates, (present + 0.5) / (known + 1), signs, signs.shape[1])

@@ -1,0 +1,88 @@
+"""What the kernels of multi-label models see: rows with their labels beside them, and signs for the classifiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .arrays import as_target_matrix, read_rows
+from .data import Data
+from .likelihoods.product import columns_of
+from .sparse import Rows, SparseRows
+
+
+@dataclass(frozen=True, eq=False)
+class LabelData:
+    """N points of D columns and C labels, P features of the classifiers."""
+
+    X: Rows  # [N, D + C]: x, then y, NaN where a label is missing; dense or sparse
+    features: Tensor  # [N, P]
+    targets: Tensor  # [N, C]: +1 where a label is present, -1 where not, NaN where that is missing
+    weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
+
+    @property
+    def num_data(self) -> int:
+        """N."""
+        return len(self.targets)
+
+    @property
+    def total_weight(self) -> float:
+        """R = sum_n r_n, by which weights take the place of N."""
+        return self.points.total_weight
+
+    @cached_property
+    def points(self) -> Data:
+        """What the mixture sees: rows (x, y), and no classifiers."""
+        return Data(self.X, self.features[:, :0], self.targets[:, :0], self.weights)
+
+    @cached_property
+    def inputs(self) -> Data:
+        """The rows of x alone."""
+        D = self.X.shape[1] - self.targets.shape[1]
+        return Data(columns_of(self.X, 0, D), self.features[:, :0], self.targets[:, :0], self.weights)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Labels [N, C], dense, NaN where one is missing."""
+        width = self.X.shape[1]
+        found = columns_of(self.X, width - self.targets.shape[1], width)
+        return found.dense() if isinstance(found, SparseRows) else found
+
+    @cached_property
+    def margins(self) -> Data:
+        """What the classifiers see."""
+        return Data(self.features, self.features, self.targets, self.weights)
+
+    def rows(self, index: Tensor | slice) -> LabelData:
+        """The data of some points, from their indices [M]."""
+        weights = None if self.weights is None else self.weights[index]
+        return LabelData(self.X[index], self.features[index], self.targets[index], weights)
+
+
+def as_label_sets(Y: Any, X: Rows, num_labels: int | None = None) -> Rows:
+    """Labels Y [N, C] in the dtype of X [N, D], dense or sparse: counts or bits, NaN (or -1) where one is missing.
+
+    Raises
+    ------
+    ValueError    unless there is a row for each row of X and, if given, a column for each of `num_labels`.
+    """
+    sparse = Y.layout != torch.strided if isinstance(Y, Tensor) else isinstance(Y, SparseRows) or hasattr(Y, "tocsr")
+    if not sparse:
+        found = as_target_matrix(Y, X, num_labels).to(X.dtype)
+        return torch.where(found == -1, torch.nan, found)
+    labels = read_rows(Y)
+    if labels.shape[0] != len(X) or num_labels not in {None, labels.shape[1]}:
+        expected = f"[{len(X)}, {num_labels or 'C'}]"
+        raise ValueError(f"Y has shape {tuple(labels.shape)}; expected {expected}, a row for each row of X.")
+    return labels.to(X.values if isinstance(X, SparseRows) else X)
+
+
+def signs_of(labels: Rows) -> Tensor:
+    """+1 [N, C] where a label of Y [N, C] is present, -1 where it is not, NaN where it is missing."""
+    dense = labels.dense() if isinstance(labels, SparseRows) else labels
+    signs = torch.where(dense > 0, 1.0, -1.0).to(dense.dtype)
+    return torch.where(dense.isnan(), torch.nan, signs)

@@ -1,0 +1,303 @@
+"""Gibbs on multi-label models: log joint and program, classifiers and quadrature, chains and exact enumeration."""
+
+from __future__ import annotations
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from setups import batch_errors
+from torch import Tensor
+
+from regbayes.inference import Gibbs, TruncationWarning
+from regbayes.inference.gibbs import components, multi_label
+from regbayes.inference.gibbs import multi_label_coupled as coupled
+from regbayes.models import (
+    BNMC,
+    DPM,
+    BernoulliBeta,
+    DirichletProcess,
+    Hinge,
+    Logistic,
+    MultinomialDirichlet,
+    SphericalGaussian,
+    SquaredHinge,
+    Standardized,
+)
+from regbayes.models.distributions import draw
+from regbayes.models.priors.sticks import log_stick_weights, posterior_sticks
+from regbayes.testing import check_kernel, check_model, label_posterior
+from regbayes.testing.multi_label import expected_weights
+
+GENERATOR = torch.Generator().manual_seed(2)
+X = torch.randn((4, 1), generator=GENERATOR, dtype=torch.float64) * 1.5
+Y = torch.tensor([[1, 0], [torch.nan, 1], [0, 0], [1, 1]], dtype=torch.float64)
+THROUGH_ZERO = Standardized(intercept=0.0)
+FAMILY = SphericalGaussian(variance=0.5)
+MODELS = {
+    "logistic": BNMC(FAMILY, feature_map=THROUGH_ZERO, truncation=2),
+    "hinge": BNMC(
+        FAMILY, BernoulliBeta(1.0, 2.0), Hinge(0.8), DirichletProcess(concentration_prior=(2.0, 1.0)), truncation=3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_program_is_its_parts(name: str) -> None:
+    check_model(MODELS[name], X, Y)
+    check_model(MODELS[name].replace(label_likelihood=MultinomialDirichlet()), X, Y.nan_to_num(0.0))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_joint_is_the_program_over_the_conditionals_of_what_it_integrates_out(name: str) -> None:
+    model, data = MODELS[name].prepare(X, Y)
+    generator = torch.Generator().manual_seed(0)
+    backend = Gibbs(scan="blocked", init="random")
+    state = multi_label.init(model, data, generator, backend=backend)
+    counts = components.count_members(state)
+    sticks = torch.rand(model.truncation - 1, generator=generator, dtype=torch.float64)
+    law = torch.distributions.Beta(*posterior_sticks(counts, *model.prior.sticks(state.hyper, model.truncation)))
+    log_conditional, parameters = law.log_prob(sticks).sum(), {}
+
+    def sample(site: str, distribution) -> Tensor:
+        nonlocal log_conditional
+        parameters[site] = draw(distribution, generator)
+        log_conditional = log_conditional + distribution.log_prob(parameters[site]).sum()
+        return parameters[site]
+
+    family = model.family
+    family.parameters(components.hyperparameters(state, data.points, model.mixture), sample)
+    latents = {**parameters, **state.hyper, "sticks": sticks, "assignments": state.assignments}
+    latents["weights"] = state.classifiers.squeeze(0)
+    program = poutine.trace(poutine.condition(model, data=latents)).get_trace(X, Y).log_prob_sum()
+    torch.testing.assert_close(multi_label.log_joint(state, data, model, truncated=True), program - log_conditional)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Hinge(1.2), SquaredHinge(0.7)], ids=repr)
+def test_classifiers_stay_in_the_law_of_quadrature(loss) -> None:
+    """Many labels with the same signs are as many chains: from exact starts two draws leave them in that law."""
+    num_copies = 2000
+    labels = torch.tensor([1, torch.nan, 0, 1], dtype=torch.float64).unsqueeze(1).expand(4, num_copies)
+    model, data = BNMC(FAMILY, loss=loss, feature_map=THROUGH_ZERO, weight_scale=1.5).prepare(X, labels)
+    grid = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+    log_law = -(grid / 1.5).square().div(2)
+    log_law = log_law + model.loss.log_factor(data.features * grid, data.targets[:, :1]).sum(0)
+    mass = log_law.softmax(0)
+    generator = torch.Generator().manual_seed(0)
+    start = grid[torch.multinomial(mass, num_copies, replacement=True, generator=generator)]
+    state = multi_label.LabelState(
+        torch.zeros(4, dtype=torch.long), X.new_zeros(1, 0, 0), {}, classifiers=start.view(1, 1, -1)
+    )
+    for _ in range(2):
+        drawn = multi_label.draw_classifiers(state, data, model, generator)
+        state = multi_label.LabelState(state.assignments, state.weights, {}, classifiers=drawn)
+    assert not torch.equal(drawn.flatten(), start)
+    assert decile_error(drawn.flatten(), grid, mass) < 38  # 9 degrees of freedom: one in 57,000
+
+
+@pytest.mark.parametrize(("scan", "name"), [("slice", "logistic"), ("blocked", "hinge")])
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_chains_are_exact(scan: str, name: str) -> None:
+    model = MODELS[name].replace(feature_map=THROUGH_ZERO)
+    check_kernel(Gibbs(num_samples=160, num_warmup=10, scan=scan, seed=1), model, X, Y)
+
+
+def test_classifiers_and_partition_do_not_see_each_other() -> None:
+    """Under joint P labels move the classifiers through their signs alone, whatever the partition."""
+    model, data = MODELS["hinge"].prepare(X, Y)
+    draws = []
+    for start in ("one", "random"):
+        state = multi_label.init(
+            model, data, torch.Generator().manual_seed(0), backend=Gibbs(scan="blocked", init=start)
+        )
+        generator = torch.Generator().manual_seed(1)
+        state = multi_label.LabelState(state.assignments, state.weights, {}, classifiers=X.new_ones(1, 2, 2))
+        draws.append(multi_label.draw_classifiers(state, data, model, generator))
+    assert torch.equal(*draws)
+
+
+def test_truncation_that_binds_warns() -> None:
+    with pytest.warns(TruncationWarning, match="slice"):
+        Gibbs(2, 0, scan="blocked", init=torch.tensor([0, 1, 0, 1])).fit(MODELS["logistic"], X * 20, Y)
+
+
+def test_resumed_chains_go_on_bit_for_bit(tmp_path) -> None:
+    whole = Gibbs(6, 2).fit(MODELS["hinge"], X, Y)
+    Gibbs(3, 2).fit(MODELS["hinge"], X, Y, checkpoint=tmp_path / "chain")
+    again = Gibbs(6, 2).fit(MODELS["hinge"], X, Y, resume=tmp_path / "chain")
+    for name, value in whole.samples.items():
+        assert torch.equal(value, again.samples[name]), name
+
+
+# -- coupled joints ----------------------------------------------------------------------------------------------------
+
+COUNTS = torch.tensor([[2, 0], [0, 0], [1, 1], [0, 3]], dtype=torch.float64)
+COUPLED = {
+    "and": (
+        BNMC(FAMILY, BernoulliBeta(1.0, 1.5), feature_map=THROUGH_ZERO, weight_scale=1.5, truncation=2, joint="and"),
+        Y,
+    ),
+    "multinomial": (
+        BNMC(FAMILY, MultinomialDirichlet(1.2), feature_map=THROUGH_ZERO, truncation=2, joint="multinomial"),
+        COUNTS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled_program_is_its_parts(name: str) -> None:
+    model, labels = COUPLED[name]
+    check_model(model, X, labels)
+
+
+def coupled_state(name: str, seed: int = 0):
+    model, labels = COUPLED[name]
+    model, data = model.prepare(X, labels)
+    generator = torch.Generator().manual_seed(seed)
+    state = coupled.init(model, data, generator, backend=Gibbs(scan="blocked", init="random"))
+    for _ in range(3):
+        state = coupled.sweep(state, data, model, generator)
+    return state, data, model, generator
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled_conditional_of_assignments_is_the_programs(name: str) -> None:
+    state, data, model, generator = coupled_state(name)
+    points, mixture = coupled.view(state, data, model)
+    sticks = torch.rand(1, generator=generator, dtype=torch.float64)
+    parameters = model.likelihood.draw(components.hyperparameters(state, points, mixture), generator)
+    chosen_from = components.Components(log_stick_weights(sticks), parameters, state.weights)
+    logits = chosen_from.log_mixture + components.assignment_logits(points, chosen_from, mixture)
+    psi = state.weights.squeeze(1)
+    latents = {f"{site}_0": value for site, value in parameters.items()} | {"sticks": sticks, **state.hyper}
+    latents["probs_1"] = psi if name == "and" else psi / psi.sum(1, keepdim=True)
+    latents["weights"] = state.classifiers.squeeze(0)
+    for n in range(data.num_data):
+        moved = state.assignments.repeat(2, 1)
+        moved[:, n] = torch.arange(2)
+        programs = [poutine.condition(model.program, data=latents | {"assignments": z}) for z in moved]
+        row = torch.stack([poutine.trace(program).get_trace(data).log_prob_sum() for program in programs])
+        torch.testing.assert_close(logits[n].log_softmax(0), row.log_softmax(0))
+
+
+def test_bits_are_the_law_of_and() -> None:
+    """The three ways to y = 0 have the weights of (psi, sigma), and y = 0 has 1 - psi sigma in all."""
+    psi, scores = torch.tensor([0.3, 0.9]).double(), torch.tensor([-1.0, 2.0]).double()
+    only_a, only_b = coupled.either_bit(psi, scores)
+    sigma = scores.sigmoid()
+    torch.testing.assert_close(only_a, psi * (1 - sigma) / (1 - psi * sigma))
+    torch.testing.assert_close(only_b, (1 - psi) * sigma / (1 - psi * sigma))
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_polya_gammas_of_whole_numbers(count: int) -> None:
+    f = torch.full((4000, 1), 1.7, dtype=torch.float64)
+    draws = coupled.draw_polya_gammas(torch.full_like(f, count), f, torch.Generator().manual_seed(0))
+    mean = count * torch.tanh(f[0] / 2) / (2 * f[0])
+    error = draws.std() / 4000**0.5
+    assert (draws.mean() - mean).abs() <= 5 * error
+
+
+def decile_error(draws: Tensor, values: Tensor, mass: Tensor) -> Tensor:
+    """Chi-square [] of draws [R] in ten intervals of about equal mass [G], of cells around evenly spaced values [G]."""
+    below, ends = mass.cumsum(0), values + (values[1] - values[0]) / 2
+    places = torch.searchsorted(below, torch.linspace(0.1, 0.9, 9).double())
+    expected = len(draws) * torch.diff(below[places], prepend=below.new_zeros(1), append=below.new_ones(1))
+    found = torch.bincount(torch.bucketize(draws.contiguous(), ends[places]), minlength=10)
+    return ((found - expected).square() / expected).sum()
+
+
+@pytest.mark.parametrize("bits", [[1.0, 0.0, 0.0, torch.nan], [0.0, 0.0, 0.0, 0.0]], ids=["mixed", "none"])
+def test_psi_and_classifiers_of_and_stay_in_their_exact_law(bits) -> None:
+    """Labels with the same bits are as many chains given z: from exact starts of (psi, w), a few draws of both."""
+    copies, z, generator = 4000, torch.tensor([0, 0, 1, 1]), torch.Generator().manual_seed(0)
+    bits = torch.tensor(bits, dtype=torch.float64)
+    model = COUPLED["and"][0].replace(weight_scale=2.0)
+    model, data = model.prepare(X, bits.unsqueeze(1).expand(4, copies))
+    w, psi = torch.linspace(-14, 14, 701).double(), (torch.arange(400).double() + 0.5) / 400
+    sigma = (data.features * w).sigmoid()
+    factors = torch.where(bits.view(4, 1, 1) == 1, psi * sigma.unsqueeze(2), 1 - psi * sigma.unsqueeze(2))
+    factors = torch.where(bits.isnan().view(4, 1, 1), 1.0, factors)
+    prior = torch.distributions.Beta(1.0, 1.5).log_prob(psi).exp()
+    tables = [prior * factors[z == k].prod(0) for k in (0, 1)]
+    mass = (-(w / 2).square() / 2).exp() * tables[0].sum(1) * tables[1].sum(1)
+    mass = mass / mass.sum()
+    chosen = torch.multinomial(mass, copies, replacement=True, generator=generator)
+    starts = [psi[torch.multinomial(table[chosen], 1, generator=generator).squeeze(1)] for table in tables]
+    state = multi_label.LabelState(z, torch.stack(starts).unsqueeze(1), {}, classifiers=w[chosen].view(1, 1, -1))
+    for _ in range(6):
+        state = coupled.draw_labels(state, data, model, generator)
+    assert decile_error(state.classifiers.flatten(), w, mass) < 38  # 9 degrees of freedom: one in 57,000
+    for k in (0, 1):
+        own = (mass.unsqueeze(1) * tables[k] / tables[k].sum(1, keepdim=True)).sum(0)
+        assert decile_error(state.weights[k].flatten(), psi, own) < 38
+
+
+def test_psi_of_counts_stays_in_its_exact_law() -> None:
+    """Components with the same rows are as many chains given z and w: from exact starts of psi, a few draws of u, g."""
+    copies, generator = 4000, torch.Generator().manual_seed(0)
+    rows, labels = torch.tensor([[0.4], [-2.0]]).double(), torch.tensor([[2.0, 1.0], [0.0, 4.0]]).double()
+    model = COUPLED["multinomial"][0].replace(truncation=copies)
+    model, data = model.prepare(rows.repeat(copies, 1), labels.repeat(copies, 1))
+    w, share = torch.tensor([[2.0, -1.0]]).double(), (torch.arange(1000).double() + 0.5) / 1000
+    psi = torch.stack([share, 1 - share], 1)
+    sigma = (data.features[:2] @ w).sigmoid()
+    q = psi.unsqueeze(1) * sigma
+    log_law = (labels * (q / q.sum(2, keepdim=True)).log()).sum((1, 2)) + 0.2 * psi.log().sum(1)
+    mass = log_law.softmax(0)
+    total = torch._standard_gamma(torch.full((copies, 1), 2.4, dtype=torch.float64), generator=generator)
+    start = psi[torch.multinomial(mass, copies, replacement=True, generator=generator)] * total
+    z = torch.arange(copies).repeat_interleave(2)
+    state = multi_label.LabelState(z, start.unsqueeze(1), {}, classifiers=w.unsqueeze(0))
+    for _ in range(5):
+        state, _ = coupled.draw_counts(state, data, model, generator)
+    g = state.weights.squeeze(1)
+    assert decile_error(g[:, 0] / g.sum(1), share, mass) < 38
+
+
+@pytest.mark.parametrize("name", COUPLED)
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_coupled_chains_are_exact(name: str) -> None:
+    """Partitions, and the means of the classifiers and of the labels' probabilities, of one chain."""
+    model, labels = COUPLED[name]
+    posterior = Gibbs(num_samples=320, num_warmup=20, scan="blocked", seed=1).fit(model, X, labels)
+    exact = label_posterior(model, X, labels, truncation=2)
+    together = [together_of(torch.tensor(z)) * share for z, share in exact.items()]
+    draws = torch.stack([together_of(z) for z in posterior.samples["assignments"]])
+    assert batch_errors(draws, torch.stack(together).sum(0), floor=1e-3).max() < 5
+    weights = posterior.samples["classifiers"].squeeze(1)
+    assert batch_errors(weights, expected_weights(model, X, labels, truncation=2)).max() < 5
+
+
+def together_of(z: Tensor) -> Tensor:
+    return (z.unsqueeze(0) == z.unsqueeze(1)).double().flatten()
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled_log_joint_is_the_program_over_the_conditionals_of_what_it_integrates_out(name: str) -> None:
+    """Of counts a change of g that keeps psi moves the log joint by that of the gamma laws alone."""
+    state, data, model, generator = coupled_state(name)
+    inputs, plain = data.inputs, DPM(model.likelihood, model.prior, 2, 1)
+    counts = components.count_members(state)
+    sticks = torch.rand(1, generator=generator, dtype=torch.float64)
+    law = torch.distributions.Beta(*posterior_sticks(counts, *model.prior.sticks(state.hyper, 2)))
+    log_conditional, parameters = law.log_prob(sticks).sum(), {}
+
+    def sample(site: str, distribution) -> Tensor:
+        nonlocal log_conditional
+        parameters[f"{site}_0"] = draw(distribution, generator)
+        log_conditional = log_conditional + distribution.log_prob(parameters[f"{site}_0"]).sum()
+        return parameters[f"{site}_0"]
+
+    model.likelihood.parameters(components.hyperparameters(state, inputs, plain), sample)
+    psi = state.weights.squeeze(1)
+    shares = psi if name == "and" else psi / psi.sum(1, keepdim=True)
+    latents = {**parameters, **state.hyper, "sticks": sticks, "assignments": state.assignments, "probs_1": shares}
+    latents["weights"] = state.classifiers.squeeze(0)
+    program = poutine.trace(poutine.condition(model.program, data=latents)).get_trace(data).log_prob_sum()
+    expected = program - log_conditional
+    if name == "multinomial":  # a Dirichlet law is that of the shares of gamma ones, whose sum is one more
+        total, size = psi.sum(1), model.label_likelihood.concentration.sum()
+        sums = torch.distributions.Gamma(size, torch.ones_like(size)).log_prob(total).sum()
+        ways = torch.lgamma(1 + COUNTS.sum(1)).sum() - torch.lgamma(1 + COUNTS).sum()
+        expected = expected + sums - total.log().sum() * (psi.shape[1] - 1) - ways
+    torch.testing.assert_close(coupled.log_joint(state, data, model), expected)

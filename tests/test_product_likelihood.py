@@ -1,0 +1,250 @@
+"""Blocks of columns with a family each: conformance, missing bits, and the product in every backend of mixtures."""
+
+from __future__ import annotations
+
+import math
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from setups import first_appearance
+from torch import Tensor
+
+from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
+from regbayes.inference.gibbs import collapsed
+from regbayes.inference.gibbs.split_merge import log_evidence_ratio
+from regbayes.inference.gibbs.state import PartitionState
+from regbayes.inference.small_variance.problem import Problem
+from regbayes.models import (
+    DPM,
+    BernoulliBeta,
+    DiagonalGaussian,
+    DirichletProcess,
+    FullGaussian,
+    Likelihood,
+    MaskedBernoulli,
+    MultinomialDirichlet,
+    PoissonGamma,
+    Product,
+    SparseRows,
+    SphericalGaussian,
+)
+from regbayes.models.likelihoods.product import columns_of, join_columns
+from regbayes.testing import check_likelihood, check_model, likelihoods
+from regbayes.testing.enumeration import log_evidence, partition_log_weights
+
+GENERATOR = torch.Generator().manual_seed(1)
+NUMBERS = torch.randn((12, 3), generator=GENERATOR, dtype=torch.float64)
+COUNTS = torch.poisson(torch.full((12, 4), 3.0, dtype=torch.float64), generator=GENERATOR)
+BITS = (torch.rand((12, 3), generator=GENERATOR, dtype=torch.float64) < 0.4).double()
+HOLES = BITS.masked_fill(torch.rand((12, 3), generator=GENERATOR) < 0.3, torch.nan)
+
+PRODUCTS = {
+    "gaussian-bernoulli": (Product([(DiagonalGaussian(), 3), (BernoulliBeta(1.0, 2.0), 3)]), [NUMBERS, BITS]),
+    "counts-bits": (Product([(MultinomialDirichlet(), 4), (MaskedBernoulli(), 3)]), [COUNTS, BITS]),
+    "gaussians": (Product([(FullGaussian(), 2), (SphericalGaussian(), 1)]), [NUMBERS]),
+    "three": (
+        Product([(PoissonGamma(), 4), (SphericalGaussian(), 3), (BernoulliBeta(0.5, 1.5), 3)]),
+        [COUNTS, NUMBERS, BITS],
+    ),
+}
+
+
+def check(family: Likelihood, X: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check_likelihood`, but for what it says of arguments that are tensors and of coordinates that are the rows."""
+    monkeypatch.setattr(likelihoods, "_check_resolve", lambda *arguments: None)
+    monkeypatch.setattr(likelihoods, "_check_sparse", lambda *arguments: None)
+    check_likelihood(family, X)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_conformance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, blocks = PRODUCTS[name]
+    check(family, torch.cat(blocks, 1), monkeypatch)
+
+
+def test_conformance_of_bits_without_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(MaskedBernoulli(0.5, 1.5), BITS, monkeypatch)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_sparse_rows_say_what_dense_ones_do(name: str) -> None:
+    family, blocks = PRODUCTS[name]
+    blocks = [
+        HOLES if block is BITS and isinstance(family.parts[-1][0], MaskedBernoulli) else block for block in blocks
+    ]
+    X = torch.cat(blocks, 1)
+    family, sparse = family.resolve(X), SparseRows.of(X)
+    shares = torch.rand((len(X), 2), generator=GENERATOR, dtype=torch.float64)
+    chi = family.prior() + family.weighted_statistics(X, shares)
+    labels = torch.arange(len(X)) % 3
+    readings = {
+        "statistics": (),
+        "log_base_measure": (),
+        "log_repeat": (),
+        "expected_log_density": (chi,),
+        "log_predictive": (chi,),
+        "weighted_statistics": (shares,),
+        "summed_statistics": (labels, 3),
+        "log_density": (family.draw(chi, torch.Generator().manual_seed(0)),),
+    }
+    for reading, arguments in readings.items():
+        both = [getattr(family, reading)(rows, *arguments) for rows in (X, sparse)]
+        torch.testing.assert_close(*both, msg=lambda text, reading=reading: f"{reading}: {text}")
+    dense, compressed = family.coordinates(X), family.coordinates(sparse)
+    torch.testing.assert_close(dense, compressed if isinstance(compressed, Tensor) else compressed.dense())
+    centers = family.centers(dense[:3], X.new_ones(3))
+    torch.testing.assert_close(family.divergence(dense, centers), family.divergence(compressed, centers))
+    torch.testing.assert_close(family.founding_divergence(dense), family.founding_divergence(compressed))
+
+
+def test_columns_and_joins_are_inverse() -> None:
+    sparse = SparseRows.of(torch.cat([COUNTS, HOLES], 1))
+    parts = [columns_of(sparse, 0, 4), columns_of(sparse, 4, 7)]
+    torch.testing.assert_close(join_columns(parts).dense(), torch.cat([COUNTS, HOLES], 1), equal_nan=True)
+    torch.testing.assert_close(join_columns([COUNTS, parts[1]]).dense(), torch.cat([COUNTS, HOLES], 1), equal_nan=True)
+
+
+# -- missing bits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_bit_is_summed_out() -> None:
+    """Of every block with holes: its marginal, predictive and density are sums over all bits that could stand there."""
+    family = MaskedBernoulli(0.7, 1.6).resolve(BITS)
+    rows = torch.tensor([[1.0, torch.nan, 0.0], [0.0, 1.0, torch.nan]], dtype=torch.float64)
+    filled = [
+        torch.tensor([[1.0, one, 0.0], [0.0, 1.0, other]], dtype=torch.float64)
+        for one in (0.0, 1.0)
+        for other in (0.0, 1.0)
+    ]
+    chi = (family.prior() + family.statistics(BITS).sum(0)).unsqueeze(0)
+    parameters = family.draw(chi, torch.Generator().manual_seed(0))
+
+    def marginal(X: Tensor) -> Tensor:
+        return family.log_marginal(family.prior() + family.statistics(X).sum(0))
+
+    torch.testing.assert_close(marginal(rows), torch.stack([marginal(X) for X in filled]).logsumexp(0))
+    twice = family.log_predictive(rows, family.prior() + family.statistics(rows)).diagonal()
+    torch.testing.assert_close(family.log_repeat(rows), twice)
+    for reading, argument in ((family.log_predictive, chi), (family.log_density, parameters)):
+        found = reading(rows, argument).sum()
+        exact = torch.stack([reading(X, argument).sum() for X in filled]).logsumexp(0)
+        torch.testing.assert_close(found, exact)
+    torch.testing.assert_close(
+        family.distribution(parameters).log_prob(rows.unsqueeze(1)), family.log_density(rows, parameters)
+    )
+
+
+def test_missing_bits_cost_nothing_and_leave_centers_alone() -> None:
+    """The divergence, founders and centres are those of each column's observed bits alone."""
+    family = Product([(SphericalGaussian(), 3), (MaskedBernoulli(1.0, 2.0), 3)])
+    X = torch.cat([NUMBERS, HOLES], 1)
+    family = family.resolve(X)
+    model = DPM(family).replace(num_features=6)
+    problem = Problem.of(model, model.data(X), 1.0)
+    centers = problem.centers(problem.X.sum(0, keepdim=True), X.new_tensor([float(len(X))]))
+    spherical = family.parts[0][0]
+    numbers = spherical.coordinates(NUMBERS)
+    known = ~HOLES.isnan()
+    share = (1.0 + HOLES.nansum(0)) / (3.0 + known.sum(0))
+    bits = torch.where(HOLES == 1, share, 1 - share).log().where(known, 0.0)
+    expected = (numbers - numbers.mean(0)).square().sum(1) / 2 - bits.sum(1)
+    torch.testing.assert_close(family.divergence(problem.X, centers).squeeze(1), expected)
+    entropy = 3 * (math.log(1 / 3) / 3 + math.log(2 / 3) * 2 / 3)
+    smoothing = -3 * (share.log() / 3 + torch.log1p(-share) * 2 / 3) + entropy
+    torch.testing.assert_close(problem.smoothing(centers), smoothing.sum().unsqueeze(0))
+    founders = problem.founding_centers(torch.arange(len(X)))
+    alone = family.divergence(problem.X, founders).diagonal() + problem.smoothing(founders)
+    torch.testing.assert_close(problem.founding, alone)
+
+
+# -- the product in the backends of mixtures ---------------------------------------------------------------------------
+
+MIXED = torch.cat([NUMBERS[:4, :1], BITS[:4, :2]], 1)
+MIXTURE = DPM(
+    Product([(SphericalGaussian(variance=0.4), 1), (BernoulliBeta(), 2)]), DirichletProcess(1.0), truncation=2
+)
+
+
+def test_program_is_its_parts() -> None:
+    check_model(MIXTURE, MIXED)
+    with torch.random.fork_rng():
+        trace = poutine.trace(MIXTURE).get_trace(MIXED)
+    assert {"loc_0", "probs_1"} <= trace.nodes.keys()
+
+
+def test_scans_have_the_conditionals_of_the_exact_posterior() -> None:
+    """The collapsed scan and split-merge, from enumerated weights; the others see densities and draws alone."""
+    model = MIXTURE.resolve(MIXED)
+    data, exact = model.data(MIXED), partition_log_weights(MIXTURE, MIXED)
+    for labels in exact:
+        state = PartitionState(torch.tensor(labels), MIXED.new_zeros(max(labels) + 1, 0, 0), model.prior.start(MIXED))
+        for n in range(len(MIXED)):
+            found = collapsed.assignment_logits(n, state, data, model)
+            moved = [(*labels[:n], k, *labels[n + 1 :]) for k in range(max(labels) + 2)]
+            alone = labels.count(labels[n]) == 1
+            weights = [
+                -math.inf if alone and k == labels[n] else exact[first_appearance(z)] for k, z in enumerate(moved)
+            ]
+            torch.testing.assert_close(found.log_softmax(0), MIXED.new_tensor(weights).log_softmax(0))
+    apart, joined = (0, 0, 1, 0), (0, 0, 0, 0)
+    state = PartitionState(torch.tensor(joined), MIXED.new_zeros(1, 0, 0), model.prior.start(MIXED))
+    ratio = log_evidence_ratio(state, data, torch.tensor(apart) == 1, 0, 1, model, truncated=False)
+    assert ratio == pytest.approx(exact[apart] - exact[joined])
+
+
+def test_bound_rises_to_less_than_the_evidence() -> None:
+    posterior = SVI(num_steps=40, tolerance=None).fit(MIXTURE, MIXED)
+    values = posterior.trace.values[0]
+    assert (values.diff() > -1e-9).all()
+    assert values[-1] < log_evidence(MIXTURE, MIXED, truncation=2)
+
+
+def blobs(num: int = 240) -> tuple[Tensor, Tensor]:
+    """Three groups, two of which only the bits part, and two only the numbers."""
+    generator = torch.Generator().manual_seed(0)
+    groups = torch.arange(num) % 3
+    numbers = torch.randn((num, 2), generator=generator, dtype=torch.float64)
+    numbers[groups == 2] += 8.0
+    odds = torch.where(groups == 1, 0.95, 0.05).double().unsqueeze(1).expand(num, 6)
+    return torch.cat([numbers, torch.bernoulli(odds, generator=generator)], 1), groups
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [SVI(num_steps=60), SVI(num_steps=60, batch_size=60), SmallVariance(num_components=3), Gibbs(10, 40)],
+    ids=["svi", "minibatches", "small variance", "gibbs"],
+)
+def test_both_blocks_part_the_groups(backend, tmp_path) -> None:
+    X, groups = blobs()
+    posterior = backend.fit(DPM(Product([(DiagonalGaussian(), 2), (BernoulliBeta(), 6)]), truncation=6), X)
+    found = posterior.assign(X)
+    pairs = (found.unsqueeze(0) == found.unsqueeze(1)) == (groups.unsqueeze(0) == groups.unsqueeze(1))
+    assert pairs.double().mean() > 0.97
+    posterior.save(tmp_path / "fit")
+    again = Posterior.load(tmp_path / "fit")
+    assert torch.equal(again.assign(X), found)
+
+
+def test_objective_falls_with_blocks_that_smooth_and_blocks_that_do_not() -> None:
+    X, _ = blobs()
+    posterior = SmallVariance(num_components=3, seed=1).fit(
+        DPM(Product([(FullGaussian(), 2), (BernoulliBeta(), 6)])), X
+    )
+    values = posterior.trace.values[0]
+    assert (values.diff() <= 1e-9 * values.abs()[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("parts", "match"),
+    [
+        ([], "parts"),
+        ([(DiagonalGaussian(), 0)], "parts"),
+        ("gaussian", "parts"),
+        ([(DiagonalGaussian(), 2)], "X has 3 columns, but the blocks have 2"),
+        ([(DiagonalGaussian(), 1), (BernoulliBeta(), 2)], "neither 0 nor 1|negative"),
+    ],
+)
+def test_wrong_blocks_are_refused(parts, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        DPM(Product(parts)).resolve(NUMBERS)

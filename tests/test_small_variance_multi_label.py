@@ -1,0 +1,158 @@
+"""The small-variance limit of multi-label models: the objective, the SVMs, and the labels' share in the partition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from regbayes.inference import SmallVariance
+from regbayes.inference.duals import solve
+from regbayes.inference.small_variance import descent, multi_label, multi_label_coupled
+from regbayes.models import BNMC, BernoulliBeta, DiagonalGaussian, Hinge, Logistic, StudentT
+from regbayes.testing import check_kernel
+
+GENERATOR = torch.Generator().manual_seed(4)
+X = torch.randn((90, 2), generator=GENERATOR, dtype=torch.float64)
+Y = torch.bernoulli(torch.stack([(2 * X[:, 0]).sigmoid(), (X[:, 1] - 1).sigmoid()], 1), generator=GENERATOR)
+HOLES = Y.masked_fill(torch.rand(Y.shape, generator=GENERATOR) < 0.2, torch.nan)
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=repr)
+def test_objective_never_rises_and_is_what_it_says(loss) -> None:
+    model = BNMC(loss=loss, label_likelihood=BernoulliBeta(0.5, 1.5))
+    backend = SmallVariance(penalty=6.0, scale=0.7)
+    check_kernel(backend, model, X, HOLES)
+    posterior = backend.fit(model, X, HOLES)
+    resolved, samples, z = posterior.model, posterior.samples, posterior.samples["assignments"][0].long()
+    centers, means, weights = (samples[name][0] for name in ("centers", "label_means", "classifiers"))
+    rows = resolved.likelihood.coordinates(X)
+    known, bits = ~HOLES.isnan(), torch.where(HOLES == 1, means[z], 1 - means[z]).log()
+    smoothing = (
+        -2 * (0.25 * means.log() + 0.75 * torch.log1p(-means))
+        - 2 * torch.tensor([0.25, 0.75]).double().pow(torch.tensor([0.25, 0.75])).prod().log().neg()
+    )
+    divergence = (rows - centers[z]).square().sum() / 2 - torch.where(known, bits, 0.0).sum() + smoothing.sum()
+    signs = 2 * HOLES - 1
+    scores = resolved.features(X) @ weights
+    factors = torch.where(known, loss.log_factor(scores, signs.nan_to_num(1.0)), 0.0).sum()
+    expected = 6.0 * len(centers) + 0.7 * divergence - factors + weights.square().sum() / 2
+    torch.testing.assert_close(posterior.trace.final[0], expected)
+
+
+@pytest.mark.parametrize("loss", [Hinge(0.5), Logistic()], ids=repr)
+def test_classifiers_are_at_the_optimum_of_the_known_labels(loss) -> None:
+    """By Fenchel's duality: no weights cost less than the value of any feasible tilts of the known labels."""
+    model, data = BNMC(loss=loss, weight_scale=0.7).prepare(X, HOLES)
+    weights = multi_label.fit_classifiers(data, model)
+    lower = 0.0
+    for c in range(2):
+        known = ~HOLES[:, c].isnan()
+        one = solve(data.features[known], data.targets[known, c : c + 1], loss, 0.7, tolerance=1e-8)
+        tilt = loss.feasible(one.tilt, data.targets[known, c : c + 1])
+        pull = 0.49 * data.features[known].T @ tilt
+        lower = lower - pull.square().sum() / 0.98 - loss.conjugate(tilt, data.targets[known, c : c + 1]).sum()
+    cost = multi_label.margin_cost(weights, data, model)
+    assert lower <= cost <= lower * (1 + 2e-4)
+
+
+def test_labels_alone_can_part_rows() -> None:
+    numbers = torch.randn((60, 1), generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.1
+    bits = (torch.arange(60) < 30).double().unsqueeze(1).expand(60, 6).clone()
+    bits[::7, 0] = torch.nan
+    posterior = SmallVariance(num_components=2).fit(BNMC(DiagonalGaussian(rate=1.0)), numbers, bits)
+    assert posterior.num_components == 2
+    assert (posterior.samples["assignments"][0].diff() != 0).sum() == 1
+    assert posterior.assign(numbers, known=bits).diff().abs().sum() == 1
+
+
+def test_a_loss_without_a_dual_is_refused() -> None:
+    class NoDual(Hinge):
+        """Without a conjugate."""
+
+        has_conjugate = False
+
+    with pytest.raises(NotImplementedError, match="no convex conjugate"):
+        SmallVariance().fit(BNMC(loss=NoDual()), X, Y)
+    assert StudentT().target == "real"
+
+
+# -- the joint "and" ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=repr)
+def test_coupled_objective_never_rises_and_is_what_it_says(loss) -> None:
+    model = BNMC(loss=loss, label_likelihood=BernoulliBeta(0.5, 1.5), joint="and")
+    backend = SmallVariance(penalty=6.0, scale=0.7)
+    posterior = backend.fit(model, X, HOLES)
+    values = posterior.trace.values[0]
+    assert (values.diff() <= 1e-9 * values[1:].abs()).all()
+    apart = backend.fit(model.replace(joint="product"), X, HOLES)
+    assert values[-1] < apart.trace.final[0]
+    resolved, samples, z = posterior.model, posterior.samples, posterior.samples["assignments"][0].long()
+    centers, means, weights = (samples[name][0] for name in ("centers", "label_means", "classifiers"))
+    rows, f = resolved.likelihood.coordinates(X), resolved.features(X) @ weights
+    one, zero, yes = -0.7 * means.log()[z], -0.7 * torch.log1p(-means)[z], -loss.log_factor(f, torch.ones_like(f))
+    no = -loss.log_factor(f, -torch.ones_like(f))
+    cost = torch.where(HOLES == 1, one + yes, torch.minimum(zero + torch.minimum(yes, no), one + no))
+    entropy = 0.25 * math.log(0.25) + 0.75 * math.log(0.75)
+    smoothing = 2 * (entropy - 0.25 * means.log() - 0.75 * torch.log1p(-means)).sum()
+    expected = 6.0 * len(centers) + 0.7 * ((rows - centers[z]).square().sum() / 2 + smoothing)
+    expected = expected + torch.where(HOLES.isnan(), 0.0, cost).sum() + weights.square().sum() / 2
+    # the recorded one has the bits from before the last step of the classifiers, which can only lower J further
+    assert expected <= values[-1] + 1e-9
+    torch.testing.assert_close(expected, values[-1], rtol=1e-3, atol=0.0)
+
+
+def test_each_block_of_the_coupled_descent_lowers_the_objective() -> None:
+    model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES)
+    kernel = multi_label_coupled.kernel(SmallVariance(penalty=6.0), model)
+    generator = torch.Generator().manual_seed(0)
+    state = kernel.sweep(kernel.init(model, data, generator), data, model, generator, 0)
+
+    def value(state) -> float:
+        problem = multi_label_coupled.problem_of(state, data, model, 1.0)
+        cost = multi_label_coupled.margin_cost(state.classifiers, state, data, model).sum()
+        return float(descent.objective(problem, state) + cost)
+
+    for _ in range(3):
+        for block in (
+            lambda state: multi_label_coupled.explain(state, data, model, 1.0),
+            lambda state: multi_label_coupled.explain(state, data, model, 1.0, moves=False),
+            lambda state: multi_label_coupled.fit_classifiers(state, data, model),
+        ):
+            moved = block(state)
+            assert value(moved) <= value(state) + 1e-9
+            state = moved
+        assert torch.equal(((state.bits == 1) & (state.signs == 1))[~HOLES.isnan()], (HOLES == 1)[~HOLES.isnan()])
+        assert torch.equal(state.bits.isnan(), HOLES.isnan())
+
+
+def test_bits_are_the_cheapest_of_all() -> None:
+    """Against every pair of bits, one label at a time, and every component for each point."""
+    model, data = BNMC(loss=Hinge(), joint="and").prepare(X[:6], Y[:6])
+    backend = SmallVariance(penalty=1.0)
+    generator = torch.Generator().manual_seed(0)
+    kernel = multi_label_coupled.kernel(backend, model)
+    state = kernel.sweep(kernel.init(model, data, generator), data, model, generator, 0)
+    moved = multi_label_coupled.explain(state, data, model, 1.0)
+    (inputs, centers), (_, shares) = model.family.own_centers(state.centers)
+    f, far = data.features @ state.classifiers, inputs.divergence(inputs.coordinates(X[:6]), centers)
+    for n in range(6):
+        costs = far[n].clone()
+        for k in range(len(costs)):
+            for c in range(2):
+                options = [
+                    -math.log(float(shares[k, c] if a else 1 - shares[k, c]))
+                    - float(model.loss.log_factor(f[n, c], f.new_tensor(2.0 * b - 1)))
+                    for a in (0, 1)
+                    for b in (0, 1)
+                    if a * b == Y[n, c]
+                ]
+                costs[k] += min(options)
+        problem = multi_label_coupled.problem_of(moved, data, model, 1.0).rows(torch.tensor([n]))
+        own = moved.centers[moved.assignments[n]].unsqueeze(0)
+        margin = model.loss.log_factor(f[n], moved.signs[n]).sum()
+        found = model.family.divergence(problem.X, own).squeeze() - margin
+        torch.testing.assert_close(found, costs.min())

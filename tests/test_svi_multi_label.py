@@ -1,0 +1,309 @@
+"""Variational inference of multi-label models: the bound, natural gradients, minibatches and streams."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from regbayes.inference import SVI, Gibbs, Posterior, continue_fit
+from regbayes.inference.svi import multi_label
+from regbayes.inference.svi import multi_label_coupled as coupled
+from regbayes.inference.svi.multi_label_joints import local
+from regbayes.inference.svi.steps import Minibatch
+from regbayes.models import (
+    BNMC,
+    BernoulliBeta,
+    DirichletProcess,
+    Hinge,
+    Logistic,
+    MultinomialDirichlet,
+    PrincipalDirections,
+    SparseRows,
+    SphericalGaussian,
+    Standardized,
+)
+from regbayes.testing import check_kernel
+
+GENERATOR = torch.Generator().manual_seed(4)
+X = torch.randn((120, 3), generator=GENERATOR, dtype=torch.float64)
+X[40:80, 0] += 4
+Y = torch.bernoulli((X @ torch.tensor([[2.0, -1.0], [1.0, 0.0], [0.0, 2.0]]).double()).sigmoid(), generator=GENERATOR)
+HOLES = Y.masked_fill(torch.rand(Y.shape, generator=GENERATOR) < 0.2, torch.nan)
+TINY, LABELS = X[:4, :1], torch.tensor([[1, 0], [torch.nan, 1], [0, 0], [1, 1]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Hinge(0.7)], ids=repr)
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_bound_is_below_the_evidence_and_never_falls(loss) -> None:
+    model = BNMC(SphericalGaussian(variance=0.5), loss=loss, feature_map=Standardized(intercept=0.0), truncation=2)
+    check_kernel(SVI(num_steps=25, tolerance=None), model, TINY, LABELS)
+
+
+@pytest.mark.parametrize("labels", [HOLES, Y], ids=["holes", "all known"])
+def test_bound_rises_on_many_points(labels) -> None:
+    model = BNMC(loss=Hinge(), prior=DirichletProcess(concentration_prior=(2.0, 1.0)))
+    values = SVI(num_steps=40, tolerance=None).fit(model, X, labels).trace.values[0]
+    assert (values.diff() > -1e-8).all()
+    assert values[-1] > values[0] + 10
+
+
+def start(steps: int = 3):
+    model, data = BNMC().prepare(X, HOLES)
+    state = multi_label.init(model, data, torch.Generator().manual_seed(0))
+    for _ in range(steps):
+        state = multi_label.sweep(state, data, model)
+    return state, data, model
+
+
+def test_classifier_factors_are_stationary_at_their_optimum() -> None:
+    """After many sweeps the gradient of the bound vanishes in the means and in the precisions of q(w)."""
+    state, data, model = start(steps=0)
+    for _ in range(120):
+        state = multi_label.update_classifiers(state, data, model)
+    for name in ("label_mean", "label_tril"):
+        value = getattr(state, name).clone().requires_grad_()
+        moved = replace(state, **{name: value})
+        (slope,) = torch.autograd.grad(multi_label.margin_bound(moved, data, model), value)
+        assert slope.tril().abs().max() < 1e-5 if name == "label_tril" else slope.abs().max() < 1e-5
+
+
+def test_a_whole_batch_at_step_one_is_a_sweep() -> None:
+    state, data, model = start()
+    moved = multi_label.stochastic_sweep(state, Minibatch(data, 1.0), model, 1.0)
+    swept = multi_label.update_classifiers(state, data, model)
+    torch.testing.assert_close(moved.label_mean, swept.label_mean)
+    torch.testing.assert_close(moved.label_tril, swept.label_tril)
+    torch.testing.assert_close(moved.bound, state.bound)
+
+
+def test_a_step_is_a_blend_of_natural_parameters_and_a_batch_counts_for_all() -> None:
+    state, data, model = start()
+    half = data.rows(slice(0, 60))
+    moved = multi_label.stochastic_sweep(state, Minibatch(half, 2.0), model, 0.25)
+    target = multi_label.update_classifiers(state, half, model, 2.0)
+    grams = [each.label_tril @ each.label_tril.mT for each in (state, target, moved)]
+    torch.testing.assert_close(grams[2], 0.75 * grams[0] + 0.25 * grams[1])
+    pulls = [gram @ each.label_mean.mT.unsqueeze(-1) for gram, each in zip(grams, (state, target, moved), strict=True)]
+    torch.testing.assert_close(pulls[2], 0.75 * pulls[0] + 0.25 * pulls[1])
+    twice = data.rows(torch.arange(60).repeat(2))
+    torch.testing.assert_close(target.label_mean, multi_label.update_classifiers(state, twice, model).label_mean)
+
+
+def test_weights_are_copies() -> None:
+    rows = torch.arange(120)
+    counts = torch.where(rows % 3 == 0, 2, 1)
+    model, data = BNMC(truncation=5).prepare(X, HOLES, weights=counts.double())
+    copied = model.data(X.repeat_interleave(counts, 0), HOLES.repeat_interleave(counts, 0))
+    state = multi_label.init(model, data, torch.Generator().manual_seed(0))
+    found = multi_label.update_classifiers(state, data, model).label_mean
+    torch.testing.assert_close(found, multi_label.update_classifiers(state, copied, model).label_mean)
+    bounds = [multi_label.margin_bound(state, each, model) for each in (data, copied)]
+    torch.testing.assert_close(*bounds)
+
+
+def test_minibatches_end_near_the_batch_optimum() -> None:
+    model = BNMC(truncation=6)
+    whole = SVI(num_steps=100).fit(model, X, HOLES)
+    parts = SVI(num_steps=60, batch_size=30, num_full_steps=5).fit(model, X, HOLES)
+    assert parts.trace.final > whole.trace.final - 0.1 * len(X)
+    rough = SVI(num_steps=150, batch_size=30, num_full_steps=0).fit(model, X, HOLES)
+    gap = (rough.samples["classifiers"] - whole.samples["classifiers"]).abs().max()
+    assert gap < 0.15
+    assert rough.samples["responsibilities"].shape == (1, 120, 6)
+
+
+def test_streams_of_dense_and_of_sparse_batches_may_use_global_stream() -> None:
+    counts = torch.poisson(torch.full((90, 5), 1.0, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
+    labels = HOLES[:90]
+    loader = DataLoader(TensorDataset(counts, labels), batch_size=30)
+    seen = PrincipalDirections(loc=counts.mean(0), axes=torch.eye(5, dtype=torch.float64))
+    model = BNMC(MultinomialDirichlet(), feature_map=seen, truncation=4)
+    backend = SVI(num_steps=6)
+    dense = backend.fit(model, loader)
+
+    def pack(batch):
+        X, y = torch.utils.data.default_collate(batch)
+        return SparseRows.of(X), SparseRows.of(y)
+
+    sparse = backend.fit(model, DataLoader(loader.dataset, batch_size=30, collate_fn=pack))
+    assert dense.samples["assignments"].shape == (1, 90)
+    torch.testing.assert_close(dense.samples["classifiers"], sparse.samples["classifiers"])
+    torch.testing.assert_close(dense.predict_proba(counts), sparse.predict_proba(counts))
+    with pytest.raises(ValueError, match="at least 2"):
+        backend.fit(model, DataLoader(TensorDataset(counts[:1], labels[:1])))
+
+
+def test_a_label_missing_late_in_a_stream_is_missing_may_use_global_stream() -> None:
+    labels = Y.clone()
+    labels[-1, 0] = math.nan
+    loader = DataLoader(TensorDataset(X, labels), batch_size=40)
+    posterior = SVI(num_steps=6).fit(BNMC(truncation=9), loader)
+    assert posterior.predict_proba(X).isfinite().all()
+
+
+# -- coupled joints ----------------------------------------------------------------------------------------------------
+
+COUNTS = torch.poisson(1.5 * (Y + 0.1), generator=GENERATOR)
+COUNTS[:3] = torch.nan
+COUPLED = {
+    "and": (BNMC(label_likelihood=BernoulliBeta(1.0, 1.5), joint="and", truncation=4), HOLES),
+    "multinomial": (BNMC(label_likelihood=MultinomialDirichlet(1.2), joint="multinomial", truncation=4), COUNTS),
+}
+
+
+@pytest.mark.parametrize("name", COUPLED)
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_coupled_bound_is_below_the_evidence_and_never_falls(name: str) -> None:
+    seen = Standardized(intercept=0.0)
+    model = COUPLED[name][0].replace(likelihood=SphericalGaussian(variance=0.5), feature_map=seen, truncation=2)
+    tiny = LABELS if name == "and" else torch.tensor([[2, 0], [0, 0], [1, 1], [0, 3]]).double()
+    check_kernel(SVI(num_steps=25, tolerance=None), model, TINY, tiny)
+
+
+@pytest.mark.parametrize("name", COUPLED)
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_coupled_bound_rises_on_many_points(name: str) -> None:
+    model, labels = COUPLED[name]
+    values = SVI(num_steps=40, tolerance=None).fit(model.replace(truncation=8), X, labels).trace.values[0]
+    assert (values.diff() > -1e-8).all()
+    assert values[-1] > values[0] + 5
+
+
+def coupled_start(name: str, steps: int = 3):
+    model, labels = COUPLED[name]
+    model, data = model.prepare(X, labels)
+    state = coupled.init(model, data, torch.Generator().manual_seed(0))
+    for _ in range(steps):
+        state = coupled.ascend(state, data, model)
+    return state, data, model
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled_factors_are_stationary_at_their_optimum(name: str) -> None:
+    """The points' factors are at their optimum in the bound, so its gradient in the others alone must vanish."""
+    state, data, model = coupled_start(name, 400)
+    for field in ("psi", "label_mean", "label_tril", "hyperparameters", "sticks"):
+        value = getattr(state, field).clone().requires_grad_()
+        bound = coupled.update_points(replace(state, **{field: value}), data, model).bound
+        (slope,) = torch.autograd.grad(bound, value)
+        slope = slope.tril() if field == "label_tril" else slope
+        assert slope.abs().max() < 2e-3, field
+
+
+def test_multinomial_bound_is_that_of_its_factors() -> None:
+    """The closed form in s against the bound written out with q(u) and q(m) at their fixed point."""
+    labels = torch.tensor([[2.0, 0.0, 1.0]]).double()
+    f, variance = torch.tensor([[0.3, -1.0, 2.0]]).double(), torch.tensor([[0.5, 0.1, 1.0]]).double()
+    one, zero = (Logistic().expected_log_factor(f, variance, f.new_tensor(sign)) for sign in (1.0, -1.0))
+    chi = torch.tensor([[1.5, 0.7, 3.0, 2.0, 1.1, 1.4]]).double()
+    a, b = chi.chunk(2, 1)
+    log_g, t, n = a.digamma() - b.log(), (a / b).sum(), labels.sum()
+    e = torch.zeros_like(f)
+    for _ in range(500):
+        s = n + e.sum()
+        e = (s.digamma() - t.log() + log_g + zero).exp()
+    log_u, entropy = s.digamma() - t.log(), torch.distributions.Gamma(s, t).entropy()
+    expected = n.add(1).lgamma() - labels.add(1).lgamma().sum() - n.lgamma() + (n - 1 + e.sum()) * log_u
+    expected = expected + ((labels + e) * log_g + labels * one + e * zero + e * (1 - e.log())).sum() - s + entropy
+    found = local(COUPLED["multinomial"][0], labels, (one, zero), chi)
+    torch.testing.assert_close(found.margin.squeeze(), expected)
+    told = found.told(f.new_ones(1, 1), f.new_ones(1, 1))
+    torch.testing.assert_close(told.statistics, torch.cat([labels + e, (s / t).expand(1, 3)], 1))
+    torch.testing.assert_close(told.times, labels + e)
+    torch.testing.assert_close(told.shift, (labels - e) / 2)
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled_whole_batch_at_step_one_is_a_sweep(name: str) -> None:
+    state, data, model = coupled_start(name)
+    moved = coupled.stochastic_sweep(state, Minibatch(data, 1.0), model, 1.0)
+    swept = coupled.update_globals(state, data, model)
+    for field in ("psi", "label_mean", "label_tril", "hyperparameters", "sticks"):
+        torch.testing.assert_close(getattr(moved, field), getattr(swept, field))
+    torch.testing.assert_close(moved.bound, state.bound)
+    half = data.rows(slice(0, 60))
+    moved = coupled.stochastic_sweep(state, Minibatch(half, 2.0), model, 0.25)
+    near = coupled.update_points(state, half, model)
+    twice = coupled.update_points(state, data.rows(torch.arange(60).repeat(2)), model)
+    target = coupled.update_globals(twice, data.rows(torch.arange(60).repeat(2)), model)
+    torch.testing.assert_close(moved.psi, 0.75 * state.psi + 0.25 * target.psi)
+    torch.testing.assert_close(near.told * 2, twice.told)
+
+
+@pytest.mark.parametrize("name", COUPLED)
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_coupled_minibatches_and_streams_may_use_global_stream(name: str) -> None:
+    model, labels = COUPLED[name]
+    whole = SVI(num_steps=60).fit(model, X, labels)
+    parts = SVI(num_steps=40, batch_size=30, num_full_steps=8).fit(model, X, labels)
+    assert parts.trace.final > whole.trace.final - 0.1 * len(X)
+    loader = DataLoader(TensorDataset(X, labels), batch_size=40)
+    stream = SVI(num_steps=9).fit(model, loader)
+    gap = (stream.predict_proba(X) - whole.predict_proba(X)).abs()
+    assert gap.mean() < 0.1
+    with pytest.raises(ValueError, match="one probability"):
+        whole.calibrated(X, labels)
+
+
+def test_weights_of_rows_are_copies_in_a_coupled_joint() -> None:
+    model, labels = COUPLED["and"]
+    counts = torch.where(torch.arange(120) % 3 == 0, 2, 1)
+    model, data = model.prepare(X, labels, weights=counts.double())
+    copied = model.data(X.repeat_interleave(counts, 0), labels.repeat_interleave(counts, 0))
+    state = coupled.init(model, data, torch.Generator().manual_seed(0))
+    ends = [coupled.ascend(coupled.update_points(state, each, model), each, model) for each in (data, copied)]
+    for field in ("psi", "label_mean", "hyperparameters", "bound"):
+        torch.testing.assert_close(*(getattr(end, field) for end in ends))
+
+
+# -- batches that come one after another -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("joint", ["product", "and"])
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_a_posterior_goes_on_as_its_state_would(joint: str, tmp_path) -> None:
+    """One more batch is the stochastic step from the last state, also after the posterior was saved."""
+    kernel = coupled if joint == "and" else multi_label
+    model, data = BNMC(truncation=5, joint=joint).prepare(X[:80], HOLES[:80])
+    backend = SVI(num_steps=10, tolerance=None)
+    posterior = backend.fit(BNMC(truncation=5, joint=joint), X[:80], HOLES[:80])
+    state = kernel.init(model, data, torch.Generator().manual_seed(0))
+    for _ in range(10):
+        state = kernel.sweep(state, data, model)
+    batch = model.data(X[80:], HOLES[80:])
+    torch.testing.assert_close(posterior.samples["classifiers"][0], state.label_mean[0])
+    moved = kernel.stochastic_sweep(state, Minibatch(batch, 3.0), model, (3.0 + 1.0) ** -0.7)
+    posterior.save(tmp_path / "fit")
+    more = continue_fit(Posterior.load(tmp_path / "fit"), X[80:], HOLES[80:])
+    torch.testing.assert_close(more.samples["classifiers"][0], moved.label_mean[0])
+    torch.testing.assert_close(more.samples["sticks"][0], moved.sticks)
+    torch.testing.assert_close(more.trace.values[0, -1], moved.bound)
+    assert more.samples["assignments"].shape == (1, 40)
+    assert float(more.samples["num_seen"]) == 120
+    again = continue_fit(more, X[:50], HOLES[:50])
+    assert float(again.samples["num_seen"]) == 170
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_many_batches_end_where_all_rows_would() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn((1500, 2), generator=generator, dtype=torch.float64)
+    labels = torch.bernoulli((inputs @ torch.tensor([[2.0, 0.0], [-1.0, 1.0]]).double()).sigmoid(), generator=generator)
+    model = BNMC(truncation=4, feature_map=Standardized(loc=0.0, scale=1.0))
+    posterior = SVI(num_steps=20).fit(model, inputs[:100], labels[:100])
+    first = posterior.samples["classifiers"]
+    for start in range(100, 1500, 100):
+        posterior = continue_fit(posterior, inputs[start : start + 100], labels[start : start + 100])
+    whole = SVI(num_steps=40).fit(model, inputs, labels).samples["classifiers"]
+    gap = (posterior.samples["classifiers"] - whole).norm()
+    assert gap < 0.5 * (first - whole).norm()
+    assert gap < 0.4
+
+
+def test_only_variational_posteriors_go_on() -> None:
+    with pytest.raises(ValueError, match="cannot go on"):
+        continue_fit(Gibbs(1, 1).fit(BNMC(), X, Y), X, Y)
