@@ -185,6 +185,14 @@ def test_the_bound_is_that_of_loops(rule_name, loss, likelihood, prior, missing)
     assert float(state.bound) == pytest.approx(loop_bound(state, data, model, rule_name), rel=1e-10)
 
 
+def test_the_bound_of_a_single_binary_row_is_that_of_loops() -> None:
+    """Its pseudo-observations are [1, D], as those of Gaussian rows are."""
+    model, data = problem(LinearBernoulli(), *CASES[1][1:], PRIORS[0])
+    one, rule = data.rows(torch.tensor([2])), rules.RULES[CASES[1][0]]
+    state = climbed(model, one, rule, 1)
+    assert float(state.bound) == pytest.approx(loop_bound(state, one, model, CASES[1][0]), rel=1e-10)
+
+
 # -- each update is where the bound is highest -------------------------------------------------------------------------
 
 

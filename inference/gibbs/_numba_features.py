@@ -299,15 +299,12 @@ def _visit_alone(rows, n, precision, weighed, drawn, num_alone, uniforms, normal
 @part
 def _replace_alone(rows, n, place, alone, old, fresh, new):
     """Give the row `new` features of its own with these weights in place of the `old` ones; loadings come later."""
-    for i in range(old - 1, new - 1, -1):  # from the last: what moves into the gap is no feature to be closed
+    for i in range(old - 1, new - 1, -1):
         last = place[1] - 1
         rows.bits[alone[i], :] = rows.bits[last, :]
         rows.counts[alone[i]] = rows.counts[last]
         rows.loadings[alone[i], :] = rows.loadings[last, :]
         rows.weights[alone[i], :] = rows.weights[last, :]
-        for j in range(i):
-            if alone[j] == last:
-                alone[j] = alone[i]
         place[1] = last
     for i in range(old, new):
         k = place[1]

@@ -56,6 +56,7 @@ def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, gener
         state = _open(k, state, data, model, observed, generator)
         for _ in range(_NUM_SETTLING):
             share = (count_rows(state) + 1).double() / (data.num_data + 2)
+            share[k + 1 :] = torch.finfo(share.dtype).tiny  # not open yet
             state = scan_blocked(replace(state, probabilities=share), data, model, observed, generator)
             if not state.features[:, k].any():
                 break

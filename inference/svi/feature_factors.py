@@ -210,8 +210,8 @@ def entries(
     Of Gaussian entries density and evidence see only sums over the rows: of r^2, r m and E m^2, r = x - offset. One row
     that counts R times and has their means stands for all of them, without products of [N, K] and [K, D].
     """
-    moments = state.loading_moments
-    if sums.precision is None:
+    moments, h = state.loading_moments, expected_hyper(state, model)
+    if sums.precision is None or not is_gaussian(model.likelihood, h, data.X):
         return Entries(data.X, *moments.predictor(state.features), scale * data.counted, False)
     assert sums.squares is not None
     total = scale * data.total_weight
@@ -219,7 +219,7 @@ def entries(
     spread = torch.einsum("jk,ujk->u", sums.gram, moments.covariance)[state.kind]
     squared = (state.loadings * (sums.gram @ state.loadings)).sum(0, dtype=torch.float64) + spread
     root = (sums.squares / total).sqrt().clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
-    first = observe_gaussian(data.X[:1], model.likelihood, expected_hyper(state, model))
+    first = observe_gaussian(data.X[:1], model.likelihood, h)
     X = data.X[:1].double() - (first.shift / first.precision).double() + root
     counted = X.new_full((1, 1), total)
     return Entries(X, (crossed / root / total).unsqueeze(0), (squared / total).unsqueeze(0), counted, True)

@@ -1,0 +1,256 @@
+"""Steps of latent features by themselves: parts of scans, minibatches that stand for more rows, births of features."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from regbayes.inference.gibbs import _numba_features as compiled
+from regbayes.inference.gibbs import collapsed_features, feature_columns, feature_start
+from regbayes.inference.gibbs.feature_parameters import observe_entries
+from regbayes.inference.small_variance import feature_penalty
+from regbayes.inference.small_variance.feature_births import open_feature
+from regbayes.inference.small_variance.feature_problem import FeatureProblem
+from regbayes.inference.svi import feature_rules, features
+from regbayes.inference.svi.feature_moves import move_globals
+from regbayes.inference.svi.steps import Minibatch
+from regbayes.models import (
+    BetaBernoulli,
+    Blocks,
+    Hinge,
+    IndianBuffetProcess,
+    InfiniteLatentSVM,
+    LatentFeatureModel,
+    LinearBernoulli,
+    LinearGaussian,
+    LinearLikelihood,
+)
+from regbayes.models.latent_features import FeatureData
+from regbayes.models.losses import PseudoObservation
+
+GAUSSIANS = Blocks([(LinearGaussian(), 2), (LinearGaussian(), 1)])
+LIKELIHOODS = {"gaussian": LinearGaussian(), "gaussians": GAUSSIANS, "binary": LinearBernoulli()}
+
+
+def problem(
+    likelihood: LinearLikelihood, num_rows: int = 6, missing: bool = False
+) -> tuple[InfiniteLatentSVM, FeatureData]:
+    """The resolved model and rows of 3 columns and 2 classes."""
+    generator = torch.Generator().manual_seed(0)
+    X = 2 * torch.randn(num_rows, 3, generator=generator, dtype=torch.float64)
+    X = (X > 0).double() if isinstance(likelihood, LinearBernoulli) else X
+    X[0, 1] = torch.nan if missing else X[0, 1]
+    prior = BetaBernoulli(1.5, (2.0, 1.0)) if missing else IndianBuffetProcess(8.0)
+    model = InfiniteLatentSVM(likelihood, Hinge(0.7), prior, truncation=3, weight_scale=1.3)
+    return model.prepare(X, torch.arange(num_rows) % 2)
+
+
+def test_columns_are_visited_by_their_probabilities_whether_or_not_a_row_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An order that depends on the bits would leave another law invariant."""
+    model, data = problem(LinearGaussian())
+    generator, visited = torch.Generator().manual_seed(0), list[float]()
+    state = feature_start.start_bits(model, data, generator, start="random", truncated=False)
+    state = replace(state, hyper={"concentration": torch.tensor(50.0).double()})
+    state.features[1:, 1:] = 0  # one feature of all rows, two of a single one
+    state.features[0], state.features[:, 0] = 1, 1
+    observed = observe_entries(state, data, model, generator)
+    _, pi = feature_columns.open_features(state, data, model, torch.Generator().manual_seed(1))
+    used = torch.arange(len(pi)) < len(state.loadings)
+    assert pi[~used].max() > pi[used].min()
+    assert pi[used].max() > pi[~used].min()
+
+    def spy(log_odds: torch.Tensor, own: float, least: float, generator: torch.Generator) -> torch.Tensor:
+        visited.append(own)
+        return log_odds > 0
+
+    monkeypatch.setattr(feature_columns, "draw_column", spy)
+    feature_columns.scan_slice(state, data, model, observed, torch.Generator().manual_seed(1))
+    assert visited == sorted(pi.tolist(), reverse=True)
+
+
+def test_features_without_rows_have_loadings_and_weights_of_their_priors() -> None:
+    """Mean squares of some hundred features, as seldom off by five standard errors."""
+    model, data = problem(LinearGaussian(loading_variance=4.0, learn=False))
+    state = feature_start.start_bits(model, data, torch.Generator().manual_seed(0), start="random", truncated=False)
+    state = replace(state, hyper={"concentration": torch.tensor(2000.0).double()})
+    K = len(state.loadings)
+    wider, pi = feature_columns.open_features(state, data, model, torch.Generator().manual_seed(2))
+    assert wider.features[:, K:].sum() == 0
+    assert len(wider.loadings) == len(pi) > K + 200
+    for values, variance in ((wider.loadings[K:], 4.0), (wider.weights[K : len(pi)], model.weight_scale**2)):
+        assert abs(float(values.square().mean()) / variance - 1) < 5 * (2 / values.numel()) ** 0.5
+    assert torch.equal(wider.loadings[:K], state.loadings)
+    assert torch.equal(torch.cat([wider.weights[:K], wider.weights[len(pi) :]]), state.weights)
+
+
+def test_each_row_weighs_features_of_its_own_by_its_own_precisions() -> None:
+    """A row of precise entries, then one that says nothing: its number is Poisson, here 2 at a level of 0.55."""
+    model, data = problem(LinearGaussian(), num_rows=2)
+    state = feature_start.start_bits(model, data, torch.Generator(), start="random", truncated=False)
+    state = feature_columns.keep_columns(state, torch.arange(0))
+    data = replace(data, targets=torch.full_like(data.targets, torch.nan))
+    state = replace(state, hyper={"concentration": torch.tensor(4.0).double()})
+    precision = torch.tensor([[1000.0], [0.0]]).double().expand_as(data.X)
+    arrays = collapsed_features._arrays(state, data, model, PseudoObservation(precision, torch.zeros_like(data.X)), 90)
+    levels, place = np.zeros(100), np.zeros(4, np.int64)
+    levels[4:7] = 0.55, 0.0, 0.5  # of the second row; at a last level of 0 the Poisson proposal is refused
+    compiled.scan(arrays, levels, np.zeros(3000), place)
+    assert place.tolist()[:3] == [2, 2, 8]
+    assert arrays.bits[:2].tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0.3, 0.8), (0.4, 0.5)])
+def test_the_second_proposal_for_a_row_alone_meets_the_margin_after_the_first(level: float, expected: float) -> None:
+    """Of scores 0, 0.8 and 0.5 the last is taken from the second with probability exp(-1.4 (0.8 - 0.5)) = 0.657."""
+    model, data = problem(LinearGaussian(), num_rows=2)
+    state = feature_start.start_bits(model, data, torch.Generator(), start="random", truncated=False)
+    state = feature_columns.keep_columns(state, torch.arange(0))
+    state = replace(state, weights=torch.zeros_like(state.weights))
+    data = replace(data.rows(slice(0, 1)), targets=torch.ones(1, 1, dtype=torch.float64))
+    state = replace(state, features=state.features[:1], hyper={"concentration": torch.tensor(1.0).double()})
+    silent = PseudoObservation(torch.zeros_like(data.X), torch.zeros_like(data.X))
+    arrays = collapsed_features._arrays(state, data, model, silent, 90)
+    normals, place = np.zeros(3000), np.zeros(4, np.int64)
+    normals[:2] = np.array([0.8, 0.5]) / model.weight_scale
+    compiled.scan(arrays, np.array([0.5, 0.5, 0.5, level]), normals, place)  # one feature by either law
+    assert place[1] == 1
+    assert arrays.weights[0, 0] == pytest.approx(expected)
+
+
+def test_the_evidence_of_features_of_a_row_alone_sees_every_column() -> None:
+    """log N(0; b / a, 1 / a + K / p) - log N(0; b / a, 1 / a), summed over 19 columns."""
+    generator = torch.Generator().manual_seed(0)
+    a, b, p = (torch.rand(19, generator=generator, dtype=torch.float64) + 0.1 for _ in range(3))
+    prior = torch.distributions.Normal(0.0, (1 / a + 3 / p).sqrt())
+    expected = prior.log_prob(b / a) - torch.distributions.Normal(0.0, (1 / a).sqrt()).log_prob(b / a)
+    found = compiled._log_evidence(p.numpy(), a.numpy(), b.numpy(), 3, np.empty(19))
+    assert found == pytest.approx(float(expected.sum()))
+
+
+# -- stochastic steps --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["whole", "missing"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS.values(), ids=LIKELIHOODS)
+@pytest.mark.parametrize("rule_name", feature_rules.RULES)
+def test_a_batch_that_counts_three_times_is_three_copies_of_it(
+    rule_name: str, likelihood: LinearLikelihood, missing: bool
+) -> None:
+    """Every factor and the estimated bound after a step, and the factors from which steps start."""
+    rule, (model, data) = feature_rules.RULES[rule_name], problem(likelihood, missing=missing)
+    start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
+    copies = data.rows(torch.arange(3 * data.num_data) % data.num_data)
+    heavy = replace(data, weights=torch.full((data.num_data,), 3.0))
+    one, two, three = (
+        features.stochastic_sweep(start.without_rows(), batch, model, 0.3, rule=rule)
+        for batch in (Minibatch(data, 3.0), Minibatch(heavy, 1.0), Minibatch(copies, 1.0))
+    )
+    names = ["a", "b", "concentration", "loadings", "loading_tril", "precisions", "weights", "weights_tril", "bound"]
+    for name in names:
+        for other in (two, three):
+            torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-8, atol=1e-8)
+        if getattr(one, name).numel() and (name != "concentration" or missing):
+            assert not torch.equal(getattr(one, name), getattr(start, name))
+    tall = replace(start, features=start.features.repeat(3, 1), tilt=start.tilt[:0])
+    short = replace(start, tilt=start.tilt[:0])
+    one = features.extrapolate(short, data, model, 18, 18.0, rule=rule)
+    three = features.extrapolate(tall, copies, model, 18, 18.0, rule=rule)
+    for name in names[:-1]:  # an SVM is solved up to a gap
+        rough = 0.1 if name == "weights" and rule_name == "averaging" else 1e-8
+        torch.testing.assert_close(getattr(one, name), getattr(three, name), rtol=1e-8, atol=rough)
+
+
+def test_rows_of_a_batch_count_once_and_stand_for_all_weights() -> None:
+    """They are drawn as often as they count."""
+    weights = torch.tensor([1.0, 0.0, 2.0, 0.0, 0.0, 9.0])
+    data = replace(problem(LinearGaussian())[1], weights=weights)
+    batch = features.minibatch(data, 400, torch.Generator().manual_seed(0))
+    assert batch.data.weights is None
+    assert batch.scale == 12 / 400
+    found = torch.stack([(row == batch.data.X).all(1).sum() for row in data.X])
+    expected = 400 * weights / 12
+    assert ((found - expected).abs() <= 5 * (expected * (1 - weights / 12)).sqrt()).all()
+
+
+def test_steps_between_columns_of_other_kinds_are_steps_of_natural_parameters() -> None:
+    """A and A Phi of every column lie between those of the two states; so do all parameters of gammas and betas."""
+    rule = feature_rules.RULES["gibbs"]
+    model, data = problem(GAUSSIANS)
+    start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
+    state = replace(start, loadings=start.loadings + 1.0, loading_tril=start.loading_tril[:1] / 2, kind=0 * start.kind)
+    target = replace(start, precisions=2 * start.precisions, a=3 * start.a, b=2 * start.b)
+    found = move_globals(state, target, 0.3)
+    natural = []
+    for one in (state, target, found):
+        matrices = (one.loading_tril @ one.loading_tril.mT)[one.kind]
+        natural.append((matrices, (matrices @ one.loadings.T.unsqueeze(-1)).squeeze(-1)))
+    for before, after, between in zip(*natural, strict=True):
+        torch.testing.assert_close(between, 0.7 * before + 0.3 * after)
+    torch.testing.assert_close(found.precisions, 1.3 * start.precisions)
+    torch.testing.assert_close(found.a, 1.6 * start.a)
+    torch.testing.assert_close(found.b, 1.3 * start.b)
+
+
+def test_the_averaging_step_is_the_natural_gradient_of_the_bound() -> None:
+    """Of a Gaussian whose covariance stays nu^2 I: mu + rho nu^2 d bound / d mu."""
+    rule, (model, data) = feature_rules.RULES["averaging"], problem(LinearGaussian())
+    start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
+    leaf = (start.weights + 0.1).requires_grad_()
+    (slope,) = torch.autograd.grad(rule.bound(replace(start, weights=leaf), data, model, 3.0), leaf)
+    found = rule.step(replace(start, weights=leaf.detach()), data, model, 3.0, 0.3).weights
+    torch.testing.assert_close(found, leaf.detach() + 0.3 * model.weight_scale**2 * slope)
+
+
+def test_the_step_of_classifiers_moves_natural_parameters() -> None:
+    """V^-1 and V^-1 mu towards those of the update."""
+    rule, (model, data) = feature_rules.RULES["gibbs"], problem(LinearGaussian())
+    start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
+    start = replace(start, weights=start.weights + 0.5, weights_tril=start.weights_tril / 2)
+    natural = []
+    for one in (start, rule.update(start, data, model, 2.0), rule.step(start, data, model, 2.0, 0.3)):
+        precision = one.weights_tril @ one.weights_tril.mT
+        natural.append((precision, precision @ one.weights.T.unsqueeze(-1)))
+    for before, after, between in zip(*natural, strict=True):
+        torch.testing.assert_close(between, 0.7 * before + 0.3 * after)
+
+
+# -- small variance ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["rows", "weights"])
+def test_a_feature_opens_where_what_it_saves_exceeds_its_ridge_and_its_price(weighted: bool) -> None:
+    """Of ten rows x = 1, with noise 1 and loadings of precision 20: w = 1 / 3 saves 10 (w - w^2 / 2) - 10 w^2 = 5 / 3.
+
+    Alone each of them would save 1 / 42, beyond which price none founds a feature as in BP-means as published.
+    """
+    X, weights = torch.ones(5 if weighted else 10, 1, dtype=torch.float64), torch.full((5,), 2.0) if weighted else None
+    likelihood = LinearGaussian(0.0, noise_variance=1.0, loading_variance=1 / 20, learn=False)
+    model, data = InfiniteLatentSVM(likelihood, Hinge(1.0)).prepare(X, torch.arange(len(X)) % 2, weights=weights)
+    problem = FeatureProblem.of(model, data, 0.5)
+
+    def opened(price: float, single: bool = False) -> float | None:
+        before = problem.start(price / 2)
+        after = open_feature(before, problem, torch.Generator().manual_seed(0), single=single)
+        assert after.grows == bool(after.num_features)
+        return float(before.objective - after.objective) if after.grows else None
+
+    assert opened(1.6) == pytest.approx((5 / 3 - 1.6) / 2)
+    assert opened(1.7) is None
+    assert opened(1 / 41, single=True) is None
+    assert opened(1 / 43, single=True) == pytest.approx((5 / 3 - 1 / 43) / 2)
+
+
+def test_a_penalty_from_some_of_the_rows_is_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are alike and ridges light: what features save is in proportion to the rows."""
+    likelihood = LinearGaussian(0.0, noise_variance=1.0, loading_variance=1e8, learn=False)
+    model, data = LatentFeatureModel(likelihood).prepare(torch.ones(40, 2, dtype=torch.float64))
+    problem, found = FeatureProblem.of(model, data, 1.0), list[float]()
+    for most in (40, 10):
+        monkeypatch.setattr(feature_penalty, "_MOST_ROWS", most)
+        found.append(feature_penalty.natural_penalty(problem, 1, torch.Generator().manual_seed(0)))
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
