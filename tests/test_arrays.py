@@ -78,7 +78,7 @@ def test_mixed_devices_are_refused() -> None:
         (np.array([0, 1, np.inf, 1]), "contains inf"),
         (np.array([1, 1, np.nan, 1]), r"only one class \(\[1\]\)"),
         (np.array([0, 0, -1, 0]), r"only one class \(\[0\]\)"),
-        (np.full(4, np.nan), r"only one class \(\[\]\)"),
+        (np.full(4, np.nan), "y has no label: all of them are missing"),
         (["a", "b", "a", "b"], "Use an estimator for text labels"),
     ],
 )

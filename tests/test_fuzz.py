@@ -24,8 +24,9 @@ import regbayes.datasets
 import regbayes.inference
 import regbayes.models
 import regbayes.plots
-from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance
+from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, HilbertEmbedding, MeanKernel, SmallVariance
 from regbayes.models import (
+    BNMC,
     DDPM,
     DIH,
     DPM,
@@ -138,6 +139,10 @@ def use(part: Config) -> Any:
         )
     if isinstance(part, FeatureMap):
         return quick.fit(InfiniteSVM(feature_map=part), ROWS, SIGNS)
+    if isinstance(part, MeanKernel):
+        return HilbertEmbedding(part, max_steps=1).fit(DPM(), ROWS)
+    if isinstance(part, BNMC):
+        return quick.fit(part, ROWS, np.stack([SIGNS, 1 - SIGNS], 1))
     if isinstance(part, Model):
         return quick.fit(part, ROWS, SIGNS if isinstance(part, InfiniteSVM) else None)
     small = {"num_samples": 1, "num_warmup": 1, "max_tree_depth": 1, "num_steps": 2, "max_steps": 2}

@@ -202,6 +202,6 @@ def test_an_unknown_structure_names_the_known_ones() -> None:
 
     with pytest.raises(NotImplementedError, match="Ring has no SVI backend; it has: none"):
         SVI().fit(Ring(), X)
-    known = "binary features, features, label sets, partition"
+    known = "binary features, features, partition"
     with pytest.raises(NotImplementedError, match=f"Ring has no known structure; known are: {known}"):
         structure_of(Ring())

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...models.domains import AnyNumbers, Count, PositiveNumbers, Seed
+from ...models.feature_maps.base import require_matrix
 from ...models.likelihoods import Likelihood, MultinomialDirichlet, Parameters
 from ...models.sparse import Rows
 from ...models.sums import row_chunks
@@ -71,6 +72,8 @@ class FourierKernel(MeanKernel):
             stream, shape = torch.Generator().manual_seed(self.seed), (X.shape[1], self.num_frequencies)
             drawn = torch.randn(shape, generator=stream, dtype=torch.float64).to(X.device)
             frequencies = drawn / bandwidth.double().unsqueeze(1)
+        frequencies = torch.as_tensor(frequencies, dtype=torch.float64, device=X.device)
+        require_matrix("frequencies", frequencies, X.shape[1])
         return self.replace(bandwidth=bandwidth, frequencies=frequencies)
 
     def features(self, X: Rows) -> Tensor:
