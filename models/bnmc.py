@@ -52,7 +52,8 @@ class BNMC(Model):
     Parameters
     ----------
     likelihood : family of the inputs; hyperparameters left at None are set from the data
-    label_likelihood : family of the labels, `BernoulliBeta` or `MultinomialDirichlet`
+    label_likelihood : family of the labels, `BernoulliBeta` or `MultinomialDirichlet`; None: the latter for the joint
+        "multinomial", else the former
     loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
     prior : over the partition, `DirichletProcess` or `PitmanYor`
     feature_map : what the classifiers see of x; sparse X needs one that takes it, such as `PrincipalDirections`
@@ -78,7 +79,7 @@ class BNMC(Model):
     data_type: ClassVar[type] = LabelData
 
     likelihood: Likelihood = field(default_factory=DiagonalGaussian)
-    label_likelihood: Likelihood = field(default_factory=BernoulliBeta)
+    label_likelihood: Likelihood | None = None
     loss: Loss = field(default_factory=Logistic)
     prior: PartitionPrior = field(default_factory=DirichletProcess)
     feature_map: AnyFeatureMap = field(default_factory=Standardized)
@@ -91,6 +92,9 @@ class BNMC(Model):
 
     def checked(self, name: str = "") -> Self:
         model = super().checked(name)
+        if model.label_likelihood is None:
+            counting = model.joint == "multinomial"
+            model = model.replace(label_likelihood=MultinomialDirichlet() if counting else BernoulliBeta())
         if not model.loss.binary or model.loss.target != "sign":
             raise ValueError(f"{name}loss is {model.loss!r}; each label needs a binary loss such as Logistic().")
         if not isinstance(model.label_likelihood, BernoulliBeta | MultinomialDirichlet):
@@ -234,8 +238,9 @@ class BNMC(Model):
 
     def _admit_labels(self, counts: Rows) -> None:
         """Raise ValueError unless labels [N, C] are in the support of their family."""
+        family: Any = self.label_likelihood
         try:
-            self.label_likelihood.admit(counts)
+            family.admit(counts)
         except ValueError as error:
             raise ValueError(str(error).replace("X has", "Y has")) from error
 

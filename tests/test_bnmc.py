@@ -43,6 +43,12 @@ BACKENDS = {
 }
 
 
+def test_the_family_of_the_labels_follows_the_joint() -> None:
+    for joint, kind in (("product", BernoulliBeta), ("and", BernoulliBeta), ("multinomial", MultinomialDirichlet)):
+        model, _ = BNMC(joint=joint).prepare(X, Y)
+        assert isinstance(model.label_likelihood, kind)
+
+
 @pytest.mark.parametrize("name", ["svi", "small variance"])
 def test_a_weight_stands_for_copies(name: str) -> None:
     weights = torch.ones(30)
@@ -326,7 +332,11 @@ def test_coupled_probabilities_are_bayes_rule() -> None:
     ("model", "backend", "match"),
     [
         (BNMC(joint="and", loss=Hinge()), SVI(), "needs loss=Logistic"),
-        (BNMC(joint="multinomial"), SVI(), "needs label_likelihood=MultinomialDirichlet"),
+        (
+            BNMC(label_likelihood=BernoulliBeta(), joint="multinomial"),
+            SVI(),
+            "needs label_likelihood=MultinomialDirichlet",
+        ),
         (BNMC(joint="and"), Gibbs(scan="slice"), "scan='blocked' alone"),
         (BNMC(joint="multinomial", label_likelihood=MultinomialDirichlet()), SmallVariance(), "no SmallVariance"),
     ],
