@@ -61,10 +61,13 @@ def _add_compare(commands: Any) -> None:
     compare = _command(commands, "compare", "cross-validate a model under every backend beside SVMs", _compare)
     _data_options(compare, "table with a header row; default: scikit-learn's breast cancer")
     _task_option(compare)
-    text = "default: InfiniteSVM; ilsvm and medlda (for counts) for short"
-    compare.add_argument("--model", type=_model, choices=_MODELS[:3], default=_MODELS[0], help=text)
-    _likelihood_option(compare)
-    compare.add_argument("--inference", choices=_BACKENDS, action="append", help="repeatable; default: all it has")
+    text = "columns of labels, each 0 or 1 in every row, in place of --target: BNMC beside classifiers of label sets"
+    compare.add_argument("--targets", metavar="A,B,C", help=text)
+    text = "default: InfiniteSVM, or BNMC with --targets; ilsvm and medlda (for counts) for short"
+    compare.add_argument("--model", type=_model, choices=(*_MODELS[:3], "BNMC"), help=text)
+    _likelihood_option(compare, "; of BNMC diagonal")
+    text = "repeatable; default: all it has, but no gibbs with --targets"
+    compare.add_argument("--inference", choices=_BACKENDS, action="append", help=text)
     compare.add_argument("--folds", type=_integer(2), default=3, help="default: 3")
     _seed_option(compare)
     _report_options(compare, "for the picture")
@@ -140,9 +143,9 @@ def _model(name: str) -> str:
     return _SHORT.get(name.lower(), name)
 
 
-def _likelihood_option(parser: argparse.ArgumentParser) -> None:
+def _likelihood_option(parser: argparse.ArgumentParser, more: str = "") -> None:
     text = "covariance of the components of InfiniteSVM and DPM; default: full for up to 50 features, else diagonal"
-    parser.add_argument("--likelihood", choices=_LIKELIHOODS, help=text)
+    parser.add_argument("--likelihood", choices=_LIKELIHOODS, help=f"{text}{more}")
 
 
 def _seed_option(parser: argparse.ArgumentParser) -> None:

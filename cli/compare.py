@@ -18,16 +18,17 @@ from sklearn.model_selection import BaseCrossValidator, GridSearchCV, KFold, Str
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ..estimators import Classifier, Regressor
+from ..estimators import Classifier, MultiLabelClassifier, Regressor
 from ..inference import PartitionPosterior
+from .compare_labels import LabelFolds, check_label_folds, label_quality, label_scores
 from .errors import CommandError, Interrupted
 from .files import interrupted_name, output_folder, replacing, text_file
 from .fitting import final_value, quiet_and_single_threaded, stop, when_interrupted
-from .problems import Problem, problem_of
+from .problems import Problem, label_problem, problem_of
 from .progress import bar
 from .report import NOTES, Method, Score, TextReport, as_json
 from .rivals import SCORING, rivals
-from .setups import backend_of, backends_for, model_of
+from .setups import LABEL_MODELS, backend_of, backends_for, model_of, suited
 from .tables import read_table
 
 
@@ -65,28 +66,49 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def _problem(options: argparse.Namespace) -> Problem:
+    _check_options(options)
     if options.data is None:
-        if options.target is not None:
-            raise CommandError("--target needs --data FILE.csv.")
         from sklearn.datasets import load_breast_cancer
 
         bunch = load_breast_cancer()
         names = list(bunch.feature_names)
         return Problem("breast cancer", "classification", names, bunch.data, bunch.target_names[bunch.target])
     table = read_table(options.data)
+    if options.targets is not None:
+        return label_problem(table, options.targets, options.folds)
     if options.target is None:
-        raise CommandError(f"--data needs --target COLUMN; the last column is {table.names[-1]!r}.")
+        last = table.names[-1]
+        raise CommandError(f"--data needs --target COLUMN, or --targets A,B,C for labels; the last column is {last!r}.")
     return problem_of(table, options.target, options.task, options.folds)
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    """Set the model that was left out; raise CommandError unless it and the options are for the same targets."""
+    given = {"--target": options.target, "--targets": options.targets}
+    if options.data is None and (named := [name for name, value in given.items() if value is not None]):
+        raise CommandError(f"{named[0]} needs --data FILE.csv.")
+    many = options.targets is not None
+    if many and options.target is not None:
+        raise CommandError("--target and --targets exclude each other: one is a class or a number, the other labels.")
+    if many and options.task == "regression":
+        raise CommandError("--targets are labels, 0 or 1; --task regression is for the numbers of one --target.")
+    options.model = options.model or ("BNMC" if many else "InfiniteSVM")
+    if many and options.model != "BNMC":
+        raise CommandError(f"--targets need --model BNMC, the default there; {options.model} takes one --target.")
+    if options.model == "BNMC" and not many:
+        raise CommandError("BNMC needs --targets A,B,C, the columns of its labels.")
+
+
 def _folds(problem: Problem, number: int, seed: int) -> BaseCrossValidator:
+    if problem.task == "labels":
+        return LabelFolds(number, seed)
     kind = KFold if problem.task == "regression" else StratifiedKFold
     return kind(number, shuffle=True, random_state=seed)
 
 
 def _inner_folds(problem: Problem, splits: list[Any], seed: int) -> BaseCrossValidator:
     """Three, or two where the rarest class has no more rows to train on."""
-    if problem.task == "regression":
+    if problem.task != "classification":
         return _folds(problem, 3, seed)
     fewest = min(np.unique(problem.y[train], return_counts=True)[1].min() for train, _ in splits)
     return _folds(problem, min(3, int(fewest)), seed)
@@ -95,17 +117,20 @@ def _inner_folds(problem: Problem, splits: list[Any], seed: int) -> BaseCrossVal
 def _candidates(
     problem: Problem, splits: list[Any], options: argparse.Namespace
 ) -> dict[str, Callable[[int], Candidate]]:
-    """By name, what a method is on a fold. Ours share one search for the scale of the weights in every fold."""
+    """By name, what a method is on a fold. The backends of a model share one search for the scale of its weights in
+    every fold."""
     inner = _inner_folds(problem, splits, options.seed)
+    if problem.labels:
+        check_label_folds(problem, splits, inner)
 
     @cache
-    def tuned(fold: int) -> tuple[float, float]:
-        return _tuned_scale(problem, splits[fold][0], inner, options)
+    def tuned(model: str, fold: int) -> tuple[float, float]:
+        return _tuned_scale(problem, splits[fold][0], inner, model, options)
 
-    def ours(backend: str) -> Callable[[int], Candidate]:
+    def ours(model: str, backend: str) -> Callable[[int], Candidate]:
         def candidate(fold: int) -> Candidate:
-            scale, seconds = tuned(fold)
-            return Candidate(_estimator(options, backend, problem, scale), scale, seconds)
+            scale, seconds = tuned(model, fold)
+            return Candidate(_estimator(model, backend, problem, scale, options), scale, seconds)
 
         return candidate
 
@@ -113,28 +138,30 @@ def _candidates(
         return lambda fold: Candidate(clone(estimator))
 
     others = rivals(problem.task, options.seed, inner)
-    names = list(dict.fromkeys(options.inference or backends_for(options.model)))
+    models = LABEL_MODELS if problem.labels else (options.model,)
+    own = backends_for(models[0])[:2] if problem.labels else backends_for(models[0])  # Gibbs of label sets is slow
+    names = list(dict.fromkeys(options.inference or own))
     return {name: rival(estimator) for name, estimator in others.items()} | {
-        f"{options.model}, {name}": ours(name) for name in names
+        f"{model}, {name}": ours(model, name) for model in models for name in names
     }
 
 
-def _estimator(options: argparse.Namespace, backend: str, problem: Problem, weight_scale: float) -> Pipeline:
+def _estimator(name: str, backend: str, problem: Problem, weight_scale: float, options: argparse.Namespace) -> Pipeline:
     real = problem.task == "regression"
-    model = model_of(options.model, options.likelihood, problem.X.shape[1], real).set_params(weight_scale=weight_scale)
-    kind = Regressor if real else Classifier
-    estimator = kind(model, backend_of(backend, options.seed, progress=False))
-    scaler = "passthrough" if options.model == "MedLDA" else StandardScaler()  # counts stay counts
+    model = model_of(name, options.likelihood, problem.X.shape[1], real).set_params(weight_scale=weight_scale)
+    inference = suited(backend_of(backend, options.seed, progress=False), model)
+    estimator = _ESTIMATORS[problem.task](model, inference)
+    scaler = "passthrough" if name == "MedLDA" else StandardScaler()  # counts stay counts
     return Pipeline([("scaler", scaler), ("estimator", estimator)])
 
 
 def _tuned_scale(
-    problem: Problem, train: NDArray[Any], inner: BaseCrossValidator, options: argparse.Namespace
+    problem: Problem, train: NDArray[Any], inner: BaseCrossValidator, model: str, options: argparse.Namespace
 ) -> tuple[float, float]:
-    """Prior scale of the classifiers, and the seconds of the search: by the fastest backend, on behalf of all."""
+    """Prior scale of the classifiers, and the seconds of the search: by the first backend, on behalf of all."""
     started = time.perf_counter()
-    grid = {"estimator__model__weight_scale": [0.3, 1.0, 0.1]}
-    method = _estimator(options, backends_for(options.model)[0], problem, 1.0)
+    grid = {"estimator__model__weight_scale": _SCALES}
+    method = _estimator(model, backends_for(model)[0], problem, 1.0, options)
     search = GridSearchCV(method, grid, cv=inner, scoring=SCORING[problem.task], refit=False, error_score="raise")
     search.fit(problem.X[train], _units(problem, train)[0])
     return search.best_params_["estimator__model__weight_scale"], time.perf_counter() - started
@@ -143,7 +170,7 @@ def _tuned_scale(
 def _units(problem: Problem, train: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
     """The targets of the training rows as all methods see them, and what undoes that: mean and scale of numbers."""
     y = problem.y[train]
-    if problem.task == "classification":
+    if problem.task != "regression":
         return y, 0.0, 1.0
     mean, scale = float(y.mean()), float(y.std()) or 1.0
     return (y - mean) / scale, mean, scale
@@ -171,11 +198,12 @@ def _score(candidate: Candidate, problem: Problem, train: NDArray[Any], test: ND
     finished = time.perf_counter()
     if problem.task == "regression":
         predicted = mean + scale * predicted
+    scores = label_scores(method, problem.X[test]) if problem.labels else None
     final = _final(method)
     posterior = getattr(final, "posterior_", None)
     refit = getattr(method, "refit_time_", fitted - started)
     return Score(
-        quality=_quality(problem.task, problem.y[test], predicted),
+        quality=_quality(problem.task, problem.y[test], predicted, scores),
         components=getattr(final, "n_components_", None),
         fit_seconds=refit,
         tuning_seconds=candidate.tuning_seconds + fitted - started - refit,
@@ -185,7 +213,11 @@ def _score(candidate: Candidate, problem: Problem, train: NDArray[Any], test: ND
     )
 
 
-def _quality(task: str, truth: NDArray[Any], predicted: NDArray[Any]) -> dict[str, float]:
+def _quality(
+    task: str, truth: NDArray[Any], predicted: NDArray[Any], scores: NDArray[np.float64] | None
+) -> dict[str, float]:
+    if scores is not None:
+        return label_quality(truth, predicted, scores)
     if task == "regression":
         return {"r2": r2_score(truth, predicted), "rmse": root_mean_squared_error(truth, predicted)}
     return {"accuracy": accuracy_score(truth, predicted), "macro_f1": f1_score(truth, predicted, average="macro")}
@@ -224,6 +256,8 @@ def _draw(done: list[Method], problem: Problem, rows: NDArray[Any], path: Path) 
         if mixture:
             plot_components(posterior, scaler.transform(problem.X[rows]), labels, ax=column[0])
             column[0].set_title(f"{method.name}: {posterior.num_components} components")
+        else:
+            column[0].set_title(method.name)
         plot_trace({method.name: posterior}, ax=column[-1])
     figure.suptitle(f"{problem.name}, fit of the last fold")
     figure.savefig(path, dpi=120, format="png")
@@ -235,6 +269,7 @@ def _described(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
         "task": problem.task,
         "rows": len(problem.X),
         "features": problem.X.shape[1],
+        **({"labels": list(problem.labels)} if problem.labels else {}),
         "folds": options.folds,
         "seed": options.seed,
     }
@@ -244,6 +279,9 @@ def _said(problem: Problem, options: argparse.Namespace) -> str:
     N, D = problem.X.shape
     if problem.task == "regression":
         return f"{problem.name}: {N} rows, {D} features, a number to predict; {options.folds} folds"
-    return (
-        f"{problem.name}: {N} rows, {D} features, {len(np.unique(problem.y))} classes; {options.folds} stratified folds"
-    )
+    found = f"{len(problem.labels)} labels" if problem.labels else f"{len(np.unique(problem.y))} classes"
+    return f"{problem.name}: {N} rows, {D} features, {found}; {options.folds} stratified folds"
+
+
+_SCALES = [0.3, 1.0, 0.1]
+_ESTIMATORS = {"classification": Classifier, "regression": Regressor, "labels": MultiLabelClassifier}

@@ -1,7 +1,8 @@
-"""What `fit` and `compare` are given: features, and a target that is a label or a number."""
+"""What `fit` and `compare` are given: features, and a target that is a label, a number or a set of labels."""
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -17,13 +18,14 @@ from .tables import Table, number
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows with a target: text of classes, or numbers."""
+    """Rows with a target: text of classes, numbers, or 0 and 1 for each label of a set."""
 
     name: str
-    task: str  # "classification" or "regression"
+    task: str  # "classification", "regression" or "labels"
     features: list[str]  # [D]
     X: NDArray[np.float64]  # [N, D]
-    y: NDArray[Any]  # [N]
+    y: NDArray[Any]  # [N], or [N, C] of labels
+    labels: tuple[str, ...] = ()  # [C]
 
     @property
     def scaling(self) -> tuple[float, float]:
@@ -52,6 +54,27 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
         y = np.array(cells)
         _check_labels(table.path, target, cells, folds)
     return Problem(Path(table.path).name, task, features, X, y)
+
+
+def label_problem(table: Table, targets: str, folds: int) -> Problem:
+    """All columns but the targets, whose names are parted by commas, as features; enough rows for all folds.
+
+    Raises
+    ------
+    CommandError    if the targets are fewer than two, not all there, or not 0 and 1; if features or rows are too few.
+    """
+    labels = [name.strip() for name in next(csv.reader(targets.splitlines(), skipinitialspace=True), [])]
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise CommandError(
+            f"--targets {targets!r} has {len(set(labels))} different columns of {len(labels)}. Expected two labels or "
+            "more, each once, as in A,B,C; one label is for --target."
+        )
+    y = table.bits(labels)
+    features = [name for name in table.names if name not in labels]
+    if not features:
+        raise CommandError(f"{table.path} has no column beside the targets {', '.join(map(repr, labels))}.")
+    _check_rows(table.path, len(y), folds)
+    return Problem(Path(table.path).name, "labels", features, table.numbers(features), y, tuple(labels))
 
 
 def _task_of(table: Table, target: str, cells: list[str]) -> str:
@@ -88,9 +111,14 @@ def _check_numbers(path: str, target: str, values: NDArray[np.float64], folds: i
     """Raise CommandError unless the numbers vary, and each fold has two of them."""
     if values.min() == values.max():
         raise CommandError(f"{path}, column {target!r} is {values[0]:g} in every row; expected a number that varies.")
-    least = 1 if folds == 1 else max(8, 2 * folds)  # so that inner folds have two as well
-    if len(values) < least:
-        raise CommandError(f"{path} has {len(values)} rows, but {folds} folds need {least}. Take fewer --folds.")
+    _check_rows(path, len(values), folds)
+
+
+def _check_rows(path: str, num_rows: int, folds: int) -> None:
+    """Raise CommandError unless each fold has two rows, and each inner one as well."""
+    least = 1 if folds == 1 else max(8, 2 * folds)
+    if num_rows < least:
+        raise CommandError(f"{path} has {num_rows} rows, but {folds} folds need {least}. Take fewer --folds.")
 
 
 _MOST_CLASSES = 20

@@ -14,12 +14,15 @@ from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR
 
 from ..estimators import Clusterer
 from ..inference import SmallVariance
+from .compare_labels import LABEL_SCORING, label_rivals
 
-SCORING = {"classification": "accuracy", "regression": "r2"}
+SCORING = {"classification": "accuracy", "regression": "r2", "labels": LABEL_SCORING}
 
 
 def rivals(task: str, seed: int, folds: BaseCrossValidator) -> dict[str, BaseEstimator]:
     """Rivals by name; each standardizes its data and chooses its arguments by cross-validation on inner folds."""
+    if task == "labels":
+        return label_rivals(seed, folds, _STRENGTHS)
     linear: BaseEstimator = LinearSVC(dual="auto", random_state=seed)
     kernel: BaseEstimator = SVC(random_state=seed)
     if task == "regression":

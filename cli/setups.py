@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..inference import SVI, Backend, Gibbs, SmallVariance
 from ..models import (
+    BNMC,
     DDPM,
     DIH,
     DPM,
@@ -28,18 +29,22 @@ BACKENDS = ("small_variance", "svi", "gibbs")
 LIKELIHOODS = {"full": FullGaussian, "diagonal": DiagonalGaussian, "spherical": SphericalGaussian}
 TABLE_MODELS = ("DPM", "DDPM-S", "DDPM-L")
 STATE_MODELS = ("IHMM", "DIH-S", "DIH-L")
+LABEL_MODELS = ("BNMC product", "BNMC and")
 
 
 def model_of(name: str, likelihood: str | None, num_features: int, real_target: bool = False) -> Model:
     """The model of this name, the components of a mixture with the Gaussian of this name (see `LIKELIHOODS`).
 
     By default a full covariance, which takes fewer components than a diagonal one, as long as it is affordable.
-    A real target gets the loss of support vector regression.
+    A real target gets the loss of support vector regression. The names `LABEL_MODELS` have the joint of a BNMC, whose
+    inputs are diagonal by default.
 
     Raises
     ------
     CommandError    on a likelihood for a model that is no mixture.
     """
+    if name in LABEL_MODELS:
+        return BNMC(LIKELIHOODS[likelihood or "diagonal"](), joint=name.removeprefix("BNMC "))
     models: dict[str, type[Model]] = {
         "InfiniteSVM": InfiniteSVM,
         "DPM": DPM,
@@ -57,6 +62,8 @@ def model_of(name: str, likelihood: str | None, num_features: int, real_target: 
 
 def backends_for(name: str) -> tuple[str, ...]:
     """The names of the backends that the model of a name has, the default one first."""
+    if name in LABEL_MODELS:
+        return ("svi", "small_variance", "gibbs")
     return BACKENDS[1:] if name == "MedLDA" else BACKENDS
 
 
@@ -84,6 +91,12 @@ def backend_of(name: str, seed: int, progress: bool | None = None) -> Backend:
         "gibbs": Gibbs(num_samples=60, num_warmup=40, split_merge=1, seed=seed, progress=progress),
     }
     return backends[name]
+
+
+def suited(backend: Backend, model: Model) -> Backend:
+    """The backend as the model takes it: of a coupled joint of label sets, Gibbs has the blocked scan alone."""
+    coupled = isinstance(model, BNMC) and model.is_coupled
+    return backend.replace(scan="blocked") if coupled and isinstance(backend, Gibbs) else backend
 
 
 _MOST_FOR_FULL = 50

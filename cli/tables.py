@@ -37,9 +37,7 @@ class Table:
         ------
         CommandError    if there is no such column, or one of its cells is empty.
         """
-        if name not in self.names:
-            raise CommandError(f"{self.path} has no column {name!r}; its columns are {listed(self.names)}.")
-        index = self.names.index(name)
+        index = self._index(name)
         chosen = range(len(self.rows)) if rows is None else rows
         for row in chosen:
             if not self.rows[row][index]:
@@ -69,6 +67,24 @@ class Table:
                 values[index, position] = value
         return values
 
+    def bits(self, names: list[str]) -> NDArray[np.int64]:
+        """The cells [N, C] of some columns, each of which must be 0 or 1.
+
+        Raises
+        ------
+        CommandError    if there is no such column, or one of its cells is empty or neither.
+        """
+        columns = [self._index(name) for name in names]
+        for line, row in zip(self.lines, self.rows, strict=True):
+            for name, cell in zip(names, (row[index] for index in columns), strict=True):
+                if number(cell) not in (0, 1):
+                    found = f"{cell!r} is a missing label" if _is_missing(cell) else f"{cell!r} is no label"
+                    raise CommandError(
+                        f"{self.path}, line {line}, column {name!r}: {found}. Expected 0 or 1 in every row; fix the "
+                        "cell, or drop the row."
+                    )
+        return np.array([[int(number(row[index])) for index in columns] for row in self.rows])
+
     def times(self, name: str) -> NDArray[np.float64]:
         """The cells [N] of a column of numbers, or of dates: then as seconds since 1970, in UTC unless they say more.
 
@@ -86,6 +102,11 @@ class Table:
                 "Expected numbers throughout, or dates such as 2024-01-31 or 2024-01-31T12:30."
             )
         return seconds
+
+    def _index(self, name: str) -> int:
+        if name not in self.names:
+            raise CommandError(f"{self.path} has no column {name!r}; its columns are {listed(self.names)}.")
+        return self.names.index(name)
 
 
 def read_table(path: str) -> Table:

@@ -1,0 +1,103 @@
+"""What `regbayes compare --targets` adds for sets of labels: folds, rivals, and how well sets are predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score, hamming_loss
+from sklearn.model_selection import BaseCrossValidator, GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from .errors import CommandError
+from .problems import Problem
+
+
+class LabelFolds(BaseCrossValidator):
+    """Shuffled folds of rows with labels y [N, C] of 0 and 1, dealt label by label, the rarest one first, so that each
+    is about as frequent in every fold (Sechidis, Tsoumakas & Vlahavas 2011)."""
+
+    def __init__(self, n_splits: int, seed: int = 0) -> None:
+        self.n_splits = n_splits
+        self.seed = seed
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """The number of folds."""
+        return self.n_splits
+
+    def _iter_test_indices(self, X: Any = None, y: Any = None, groups: Any = None) -> Iterator[NDArray[np.int64]]:
+        labels = np.asarray(y)
+        rarer = labels == (labels.mean(0) < 0.5)
+        marks = np.hstack([rarer, np.ones((len(labels), 1), dtype=bool)])  # the last one deals the rest
+        order = np.random.default_rng(self.seed).permutation(len(labels))
+        fold = np.full(len(labels), -1)
+        counts = np.zeros((self.n_splits, marks.shape[1]), dtype=int)
+        for mark in marks.sum(0).argsort(kind="stable"):
+            for row in order[marks[order, mark]]:
+                if fold[row] < 0:
+                    fold[row] = np.lexsort((counts[:, -1], counts[:, mark]))[0]
+                    counts[fold[row]] += marks[row]
+        return (np.flatnonzero(fold == index) for index in range(self.n_splits))
+
+
+def check_label_folds(problem: Problem, splits: list[Any], inner: BaseCrossValidator) -> None:
+    """Raise CommandError unless every fold, and every inner one, has both values of each label to train on."""
+    for train, _ in splits:
+        for part, _ in inner.split(problem.X[train], problem.y[train]):
+            rates = problem.y[train][part].mean(0)
+            if (constant := np.flatnonzero((rates == 0) | (rates == 1))).size:
+                label, ones = problem.labels[constant[0]], int(problem.y[:, constant[0]].sum())
+                raise CommandError(
+                    f"{problem.name}, column {label!r} is 1 in {ones} and 0 in {len(problem.y) - ones} of the rows: "
+                    f"too few of one kind to train on in all of {len(splits)} folds and the inner folds of each. "
+                    "Drop the column, or give more rows."
+                )
+
+
+def label_rivals(seed: int, folds: BaseCrossValidator, strengths: list[float]) -> dict[str, BaseEstimator]:
+    """Rivals by name; each standardizes its data and chooses its arguments, of linear ones the strength C, by
+    cross-validation on inner folds."""
+    linear = [LinearSVC(C=C, dual="auto", random_state=seed) for C in strengths]
+    logistic = [LogisticRegression(C=C, max_iter=1000) for C in strengths]
+    return {
+        "LinearSVC, one-vs-rest": _chosen([OneVsRestClassifier(each) for each in linear], folds),
+        "LogisticRegression, one-vs-rest": _chosen([OneVsRestClassifier(each) for each in logistic], folds),
+        "LogisticRegression, chain": _chosen([ClassifierChain(each) for each in logistic], folds),
+        "KNeighborsClassifier": _chosen([KNeighborsClassifier(k) for k in _NEIGHBORS], folds),
+    }
+
+
+def label_quality(truth: NDArray[Any], predicted: NDArray[Any], scores: NDArray[np.float64]) -> dict[str, float]:
+    """How well label sets [N, C] were predicted, and ranked by scores [N, C]. Precision at 1 is the share of rows that
+    have the label with the highest score; a row without labels is a miss."""
+    return {
+        "micro_f1": f1_score(truth, predicted, average="micro", zero_division=0),
+        "macro_f1": f1_score(truth, predicted, average="macro", zero_division=0),
+        "hamming_loss": hamming_loss(truth, predicted),
+        "precision_at_1": float(truth[np.arange(len(truth)), scores.argmax(1)].mean()),
+    }
+
+
+def label_scores(method: BaseEstimator, X: NDArray[Any]) -> NDArray[np.float64]:
+    """Scores [N, C] by which a fitted method ranks the labels of rows: its decisions, or probabilities."""
+    if hasattr(method, "decision_function"):
+        return np.asarray(method.decision_function(X))
+    return np.stack([each[:, 1] for each in method.predict_proba(X)], axis=1)
+
+
+def _chosen(methods: list[BaseEstimator], folds: BaseCrossValidator) -> GridSearchCV:
+    pipeline = Pipeline([("scaler", StandardScaler()), ("method", methods[0])])
+    return GridSearchCV(pipeline, {"method": methods}, cv=folds, scoring=LABEL_SCORING)
+
+
+LABEL_SCORING = "f1_micro"
+_NEIGHBORS = [1, 5, 10, 20]  # the search passes over more than there are rows
