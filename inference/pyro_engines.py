@@ -1,55 +1,57 @@
 """Pyro's own engines on the models' programs: NUTS and the autoguides. Slow, but they need no conjugacy and no kernel.
 
-Both sum the assignments out of the program by parallel enumeration and give the other latents; the assignments are then
-drawn given those by the model's likelihood and `log_margin`. Of a conjugate family a draw keeps what the blocked Gibbs
-scan keeps of its own, of any other the parameters themselves.
+Both sum what is discrete out of the program and give the other latents, the values of its sites. How these start, and
+how they become a draw of the posterior, each structure says in a module of its own (`Sites`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import pyro
 import torch
 from pyro import infer, poutine
 from pyro.infer import autoguide
-from torch import Tensor
 
 from ..models.data import Data
-from ..models.distributions.sampling import draw_categorical, uniforms
 from ..models.domains import Count, Natural, OneOf, Positive, Seed
-from ..models.likelihoods import ExponentialFamily
-from ..models.mixture import Mixture
-from ..models.priors import Hyper
-from ..models.priors.sticks import log_stick_weights
-from ..models.scores import scores
-from ..models.sparse import SparseRows
+from ..models.label_data import LabelData
+from ..models.sequence import Sequences
+from . import pyro_engines_labels, pyro_engines_partition, pyro_engines_sequence
 from .backend import Backend
-from .collectives import own_stream
 from .engine import Chain, Draw, Kernel, Schedule
-from .gibbs import partition
-from .gibbs.state import PartitionState
-from .seeding import far_apart
-from .truncation import warn_if_full
+from .pyro_engines_partition import EngineState as EngineState
+from .pyro_engines_partition import Latents
+from .pyro_engines_partition import with_assignments as with_assignments
 
-Latents = dict[str, Tensor]
 GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
 
 
-@dataclass(frozen=True)
-class EngineState:
-    """One draw of the truncated model: N points, T components, P features, C scores."""
+class Sites(Protocol):
+    """What the module of a structure offers: how the sites of its programs become draws of its posterior."""
 
-    assignments: Tensor  # [N] int64, 0..T-1
-    log_mixture: Tensor  # [T]
-    parameters: dict[str, Tensor]  # of the family, each [T, ...]
-    weights: Tensor  # [T, P, C]
-    hyper: Hyper
-    value: float  # log density of the program in unconstrained space
+    def check(self, backend: Any, model: Any) -> None:
+        """Raise on a model whose sites it cannot turn into draws."""
+
+    def program(self, model: Any) -> Callable[[Any], None]:
+        """The Pyro program of a resolved model, as a function of its data."""
+
+    def start(self, model: Any, data: Any, generator: torch.Generator) -> Latents:
+        """Values of all sites to start from, by name."""
+
+    def with_assignments(
+        self, latents: Latents, value: float, model: Any, data: Any, generator: torch.Generator
+    ) -> Any:
+        """The state at these latents, what the program sums out drawn given them; it keeps the `value`."""
+
+    def draw(self, state: Any, data: Any, model: Any) -> Draw:
+        """What the posterior keeps of a state."""
+
+    def warn(self, draws: list[Draw], model: Any) -> None:
+        """Warn of what the draws show."""
 
 
 @dataclass(eq=False)
@@ -89,30 +91,31 @@ class NUTS(Backend):
 class _NUTSChain:
     """Pyro's NUTS kernel, one transition a sweep."""
 
-    def __init__(self, backend: NUTS) -> None:
-        self.backend = backend
+    def __init__(self, backend: NUTS, sites: Sites) -> None:
+        self.backend, self.sites = backend, sites
 
-    def init(self, model: Mixture, data: Data, generator: torch.Generator) -> EngineState:
-        latents = _start(model, data, generator)
+    def init(self, model: Any, data: Any, generator: torch.Generator) -> Any:
+        latents = self.sites.start(model, data, generator)
         strategy = autoguide.init_to_value(values=latents)
         self.nuts = infer.NUTS(
-            model.program, max_tree_depth=self.backend.max_tree_depth, max_plate_nesting=1, init_strategy=strategy
+            self.sites.program(model),
+            max_tree_depth=self.backend.max_tree_depth,
+            max_plate_nesting=1,
+            init_strategy=strategy,
         )
         with _seeded(generator):
             self.nuts.setup(self.backend.num_warmup, data)
         self.unconstrained = self.nuts.initial_params
         _require_sites(self.unconstrained, latents)
-        return with_assignments(latents, -torch.inf, model, data, generator)
+        return self.sites.with_assignments(latents, -torch.inf, model, data, generator)
 
-    def sweep(
-        self, state: EngineState, data: Data, model: Mixture, generator: torch.Generator, step: int
-    ) -> EngineState:
+    def sweep(self, state: Any, data: Any, model: Any, generator: torch.Generator, step: int) -> Any:
         with _seeded(generator):
             self.unconstrained = self.nuts.sample(self.unconstrained)
         transforms = self.nuts.transforms
         latents = {name: transforms[name].inv(value).detach() for name, value in self.unconstrained.items()}
         value = -float(self.nuts.potential_fn(self.unconstrained))
-        return with_assignments(latents, value, model, data, generator)
+        return self.sites.with_assignments(latents, value, model, data, generator)
 
 
 @dataclass(eq=False)
@@ -154,54 +157,42 @@ class Autoguide(Backend):
 class GuideState:
     """How far the guide has come."""
 
-    elbo: float
+    value: float  # estimate of the ELBO
 
 
 class _GuideChain:
     """A guide and its optimizer, one step a sweep; their parameters stay out of Pyro's global store."""
 
-    def __init__(self, backend: Autoguide) -> None:
-        self.backend, self.parameters = backend, None
+    def __init__(self, backend: Autoguide, sites: Sites) -> None:
+        self.backend, self.sites, self.parameters = backend, sites, None
 
-    def init(self, model: Mixture, data: Data, generator: torch.Generator) -> GuideState:
-        self.generator, latents = generator, _start(model, data, generator)
-        strategy = autoguide.init_to_value(values=latents)
+    def init(self, model: Any, data: Any, generator: torch.Generator) -> GuideState:
+        self.generator, latents = generator, self.sites.start(model, data, generator)
+        program, strategy = self.sites.program(model), autoguide.init_to_value(values=latents)
         guide = getattr(autoguide, self.backend.guide)
-        self.guide = guide(poutine.block(model.program, hide=["assignments"]), init_loc_fn=strategy)
+        self.guide = guide(poutine.block(program, hide=["assignments"]), init_loc_fn=strategy)
         optimizer = pyro.optim.Adam({"lr": self.backend.learning_rate})
-        self.svi = infer.SVI(model.program, self.guide, optimizer, infer.TraceEnum_ELBO(max_plate_nesting=1))
+        objective = infer.TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False)
+        self.svi = infer.SVI(program, self.guide, optimizer, objective)
         with self._scope():
             _require_sites(self.guide(data), latents)
         return GuideState(-float("inf"))
 
-    def sweep(self, state: GuideState, data: Data, model: Mixture, generator: torch.Generator, step: int) -> GuideState:
+    def sweep(self, state: GuideState, data: Any, model: Any, generator: torch.Generator, step: int) -> GuideState:
         with self._scope():
             return GuideState(-float(self.svi.step(data)))
 
-    def draw(self, state: GuideState, data: Data, model: Mixture) -> Draw:
+    def draw(self, state: GuideState, data: Any, model: Any) -> Draw:
         """A draw from the guide, and of the assignments given it."""
         with self._scope(), torch.no_grad():
             latents = self.guide(data)
-        return _draw(with_assignments(latents, 0.0, model, data, self.generator), data, model)
+        state = self.sites.with_assignments(latents, 0.0, model, data, self.generator)
+        return self.sites.draw(state, data, model)
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
         with _seeded(self.generator), pyro.get_param_store().scope(self.parameters) as self.parameters:
             yield
-
-
-def _start(model: Mixture, data: Data, generator: torch.Generator) -> Latents:
-    """Components around rows that are far apart, with equal weights and classifiers that say nothing."""
-    if isinstance(data.X, SparseRows):
-        raise ValueError("X is sparse, but the program observes dense rows. Pass X.toarray(), or use Gibbs or SVI.")
-    T, (_, C), P = model.truncation, data.targets.shape, data.features.shape[1]
-    chi = model.likelihood.prior().expand(T, -1)
-    if isinstance(model.likelihood, ExponentialFamily):
-        chi = chi + model.likelihood.statistics(data.X[far_apart(model.likelihood, data.X, T, generator)])
-    remaining = torch.arange(T, 1, -1, dtype=data.X.dtype, device=data.X.device)
-    latents = {"sticks": 1 / remaining, "weights": data.X.new_zeros(T, P, C), **model.likelihood.draw(chi, generator)}
-    laws, start = model.prior.hyperpriors(data.features), model.prior.start(data.features)
-    return latents | {name: start[name].to(data.X.dtype) for name, law in laws.items() if law is not None}
 
 
 def _require_sites(found: Latents, known: Latents) -> None:
@@ -212,52 +203,33 @@ def _require_sites(found: Latents, known: Latents) -> None:
         )
 
 
-def with_assignments(
-    latents: Latents, value: float, model: Mixture, data: Data, generator: torch.Generator
-) -> EngineState:
-    """The state at these latents, its assignments drawn given them."""
-    latents = {name: value.detach() for name, value in latents.items()}
-    log_mixture, weights = log_stick_weights(latents.pop("sticks").double()), latents.pop("weights")
-    start = model.prior.start(data.features)
-    hyper = {name: latents.pop(name, fixed).double() for name, fixed in start.items()}
-    margin = model.log_margin(scores(data.features, weights), data.targets.unsqueeze(1))
-    logits = log_mixture + model.likelihood.log_density(data.X, latents) + margin
-    assignments = draw_categorical(logits, uniforms((data.num_data,), own_stream(generator)))
-    return EngineState(assignments, log_mixture, latents, weights, hyper, value)
+@dataclass(frozen=True)
+class _Engine:
+    """What a backend's table holds for a structure: its sites under the chain of an engine."""
+
+    sites: Sites
+    bind: Callable[[Any, Sites], Kernel]
+
+    def check(self, backend: Any, model: Any) -> None:
+        self.sites.check(backend, model)
+
+    def kernel(self, backend: Any, model: Any) -> Kernel:
+        return self.bind(backend, self.sites)
 
 
-def _draw(state: EngineState, data: Data, model: Mixture) -> Draw:
-    """What the posterior keeps of a state."""
-    if isinstance(model.likelihood, ExponentialFamily):
-        same = PartitionState(state.assignments, state.weights, state.hyper)
-        return partition.draw(same, data, model, truncated=True)
-    dtype, none = data.X.dtype, state.log_mixture.new_full((1,), -torch.inf)
-    return {
-        "assignments": state.assignments,
-        "log_mixture": torch.cat([state.log_mixture, none]).to(dtype),
-        "weights": state.weights,
-        "log_joint": state.log_mixture.new_tensor(state.value),
-        **{f"parameters.{name}": value for name, value in state.parameters.items()},
-        **{name: value.to(dtype) for name, value in state.hyper.items()},
-    }
+def _nuts_kernel(backend: NUTS, sites: Sites) -> Kernel:
+    chain = _NUTSChain(backend, sites)
+    return Kernel(EngineState, chain.init, chain.sweep, _value, sites.draw, warn=sites.warn)
 
 
-def _warn(draws: list[Draw], model: Mixture) -> None:
-    warn_if_full(draws, model, ", or with Gibbs()")
+def _guide_kernel(backend: Autoguide, sites: Sites) -> Kernel:
+    chain = _GuideChain(backend, sites)
+    return Kernel(GuideState, chain.init, chain.sweep, _value, chain.draw, warn=sites.warn)
 
 
-def _nuts_kernel(backend: NUTS, model: Mixture) -> Kernel:
-    chain = _NUTSChain(backend)
-    return Kernel(EngineState, chain.init, chain.sweep, lambda state, data, model: state.value, _draw, warn=_warn)
-
-
-def _guide_kernel(backend: Autoguide, model: Mixture) -> Kernel:
-    chain = _GuideChain(backend)
-    return Kernel(GuideState, chain.init, chain.sweep, lambda state, data, model: state.elbo, chain.draw, warn=_warn)
-
-
-def _any(backend: Backend, model: Mixture) -> None:
-    """Every likelihood, prior and loss will do."""
+def _value(state: Any, data: Any, model: Any) -> float:
+    found: float = state.value
+    return found
 
 
 @contextmanager
@@ -272,5 +244,12 @@ def _seeded(generator: torch.Generator) -> Iterator[None]:
         yield
 
 
-NUTS.register(Data, SimpleNamespace(kernel=_nuts_kernel, check=_any))
-Autoguide.register(Data, SimpleNamespace(kernel=_guide_kernel, check=_any))
+def serve(data_type: type[Any], sites: Sites) -> None:
+    """Let both engines serve the models with this `data_type`, by the module of their structure."""
+    NUTS.register(data_type, _Engine(sites, _nuts_kernel))
+    Autoguide.register(data_type, _Engine(sites, _guide_kernel))
+
+
+serve(Data, pyro_engines_partition)
+serve(LabelData, pyro_engines_labels)
+serve(Sequences, pyro_engines_sequence)

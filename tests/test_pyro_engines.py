@@ -18,7 +18,6 @@ from regbayes.inference.pyro_engines import EngineState, with_assignments
 from regbayes.models import (
     DDPM,
     DPM,
-    IHMM,
     DiagonalGaussian,
     DirichletProcess,
     FullGaussian,
@@ -26,6 +25,7 @@ from regbayes.models import (
     InfiniteSVM,
     Likelihood,
     Logistic,
+    MedLDA,
     PitmanYor,
     SphericalGaussian,
 )
@@ -204,8 +204,8 @@ def test_options_outside_their_domain_are_named(backend, message: str) -> None:
 def test_what_they_cannot_do_is_said() -> None:
     with pytest.raises(ValueError, match="NUTS writes no checkpoints"):
         NUTS().fit(DPM(), X, checkpoint="chain.pt")
-    with pytest.raises(NotImplementedError, match="IHMM has no Autoguide backend"):
-        Autoguide().fit(IHMM(), X)
+    with pytest.raises(NotImplementedError, match="MedLDA has no Autoguide backend"):
+        Autoguide().fit(MedLDA(), X)
 
 
 def test_a_program_with_sites_of_its_own_is_refused() -> None:

@@ -1,0 +1,91 @@
+"""Sets of labels under Pyro's own engines: from the sites of a multi-label program to a draw of its posterior.
+
+Assignments are those of the mixture that the Gibbs samplers scan: rows (x, y), or in a coupled joint rows x with
+log p(y | psi_k, f) in place of a margin. A draw keeps what those samplers keep of the assignments and classifiers, and
+in a coupled joint psi; its log joint of counts is that of psi, up to a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..models.bnmc import BNMC
+from ..models.data import Data
+from ..models.dpm import DPM
+from ..models.label_data import LabelData
+from ..models.likelihoods import ExponentialFamily
+from . import pyro_engines_partition
+from .engine import Draw
+from .gibbs import multi_label, multi_label_coupled
+from .gibbs.multi_label_state import LabelState
+from .pyro_engines_partition import Latents
+from .truncation import warn_if_full
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelEngineState(LabelState):
+    """One draw of the truncated model; in a coupled joint `weights` [T, 1, C] are psi, of counts too."""
+
+    value: float  # log density of the program in unconstrained space
+
+
+def check(backend: object, model: BNMC) -> None:
+    """Raise on a loss that a coupled joint does not have, and on inputs without the family that the program needs."""
+    model.require_probabilities()
+    if not isinstance(model.likelihood, ExponentialFamily):
+        raise NotImplementedError(
+            f"{type(model.likelihood).__name__} is no ExponentialFamily, which {type(model).__name__} needs in its "
+            "program. Use one such as DiagonalGaussian()."
+        )
+
+
+def program(model: BNMC) -> Callable[[LabelData], None]:
+    """The Pyro program of a resolved model, as a function of its data."""
+    return model.program
+
+
+def start(model: BNMC, data: LabelData, generator: torch.Generator) -> Latents:
+    """Components as those of a mixture of rows (x, y), and classifiers [P, C] that say nothing."""
+    zeros = data.features.new_zeros(data.features.shape[1], data.targets.shape[1])
+    return pyro_engines_partition.start(model.mixture, data.points, generator) | {"weights": zeros}
+
+
+def with_assignments(
+    latents: Latents, value: float, model: BNMC, data: LabelData, generator: torch.Generator
+) -> LabelEngineState:
+    """The state at these latents, its assignments drawn given them."""
+    classifiers = latents["weights"].detach().unsqueeze(0)
+    view = _coupled_view if model.is_coupled else _product_view
+    points, mixture, own = view(latents, classifiers, model, data)
+    found = pyro_engines_partition.with_assignments(own, value, mixture, points, generator)
+    return LabelEngineState(found.assignments, found.weights, found.hyper, classifiers=classifiers, value=value)
+
+
+def _product_view(latents: Latents, classifiers: Tensor, model: BNMC, data: LabelData) -> tuple[Data, DPM, Latents]:
+    """Rows (x, y), their mixture, and its latents: components have no classifiers [T, 0, 0]."""
+    return data.points, model.mixture, latents | {"weights": classifiers.new_zeros(model.truncation, 0, 0)}
+
+
+def _coupled_view(latents: Latents, classifiers: Tensor, model: BNMC, data: LabelData) -> tuple[Data, DPM, Latents]:
+    """Rows x, the mixture that reads their labels and scores, and its latents: psi [T, 1, C] in place of weights."""
+    psi = latents["probs_1"].detach().unsqueeze(1)
+    nowhere = torch.zeros(data.num_data, dtype=torch.long, device=psi.device)
+    points, mixture = multi_label_coupled.view(LabelState(nowhere, psi, {}, classifiers=classifiers), data, model)
+    own = {name.removesuffix("_0"): value for name, value in latents.items() if name != "probs_1"}
+    return points, mixture, own | {"weights": psi}
+
+
+def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
+    """What the posterior keeps of a state."""
+    if model.is_coupled:
+        return multi_label_coupled.draw(state, data, model)
+    return multi_label.draw(state, data, model, truncated=True)
+
+
+def warn(draws: list[Draw], model: BNMC) -> None:
+    """Warn where all components are occupied; of coupled joints there is no infinite sampler to turn to."""
+    warn_if_full(draws, model, "" if model.is_coupled else ", or with Gibbs()")

@@ -1,0 +1,101 @@
+"""Partitions under Pyro's own engines: from the sites of a mixture's program to a draw of its posterior.
+
+The assignments are summed out of the program, and drawn given its sites by the model's likelihood and `log_margin`.
+Of a conjugate family a draw keeps what the blocked Gibbs scan keeps of its own, of any other the parameters themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..models.base import Model
+from ..models.data import Data
+from ..models.distributions.sampling import draw_categorical, uniforms
+from ..models.likelihoods import ExponentialFamily
+from ..models.mixture import Mixture
+from ..models.priors import Hyper
+from ..models.priors.sticks import log_stick_weights
+from ..models.scores import scores
+from ..models.sparse import SparseRows
+from .collectives import own_stream
+from .engine import Draw
+from .gibbs import partition
+from .gibbs.state import PartitionState
+from .seeding import far_apart
+from .truncation import warn_if_full
+
+Latents = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """One draw of the truncated model: N points, T components, P features, C scores."""
+
+    assignments: Tensor  # [N] int64, 0..T-1
+    log_mixture: Tensor  # [T]
+    parameters: dict[str, Tensor]  # of the family, each [T, ...]
+    weights: Tensor  # [T, P, C]
+    hyper: Hyper
+    value: float  # log density of the program in unconstrained space
+
+
+def check(backend: object, model: Mixture) -> None:
+    """Every likelihood, prior and loss will do."""
+
+
+def program(model: Mixture) -> Callable[[Data], None]:
+    """The Pyro program of a resolved model, as a function of its data."""
+    return model.program
+
+
+def start(model: Model, data: Data, generator: torch.Generator) -> Latents:
+    """Components around rows that are far apart, with equal weights and classifiers that say nothing."""
+    if isinstance(data.X, SparseRows):
+        raise ValueError("X is sparse, but the program observes dense rows. Pass X.toarray(), or use Gibbs or SVI.")
+    T, (_, C), P = model.truncation, data.targets.shape, data.features.shape[1]
+    chi = model.likelihood.prior().expand(T, -1)
+    if isinstance(model.likelihood, ExponentialFamily):
+        chi = chi + model.likelihood.statistics(data.X[far_apart(model.likelihood, data.X, T, generator)])
+    remaining = torch.arange(T, 1, -1, dtype=data.X.dtype, device=data.X.device)
+    latents = {"sticks": 1 / remaining, "weights": data.X.new_zeros(T, P, C), **model.likelihood.draw(chi, generator)}
+    laws, known = model.prior.hyperpriors(data.features), model.prior.start(data.features)
+    return latents | {name: known[name].to(data.X.dtype) for name, law in laws.items() if law is not None}
+
+
+def with_assignments(
+    latents: Latents, value: float, model: Mixture, data: Data, generator: torch.Generator
+) -> EngineState:
+    """The state at these latents, its assignments drawn given them."""
+    latents = {name: value.detach() for name, value in latents.items()}
+    log_mixture, weights = log_stick_weights(latents.pop("sticks").double()), latents.pop("weights")
+    known = model.prior.start(data.features)
+    hyper = {name: latents.pop(name, fixed).double() for name, fixed in known.items()}
+    margin = model.log_margin(scores(data.features, weights), data.targets.unsqueeze(1))
+    logits = log_mixture + model.likelihood.log_density(data.X, latents) + margin
+    assignments = draw_categorical(logits, uniforms((data.num_data,), own_stream(generator)))
+    return EngineState(assignments, log_mixture, latents, weights, hyper, value)
+
+
+def draw(state: EngineState, data: Data, model: Mixture) -> Draw:
+    """What the posterior keeps of a state."""
+    if isinstance(model.likelihood, ExponentialFamily):
+        same = PartitionState(state.assignments, state.weights, state.hyper)
+        return partition.draw(same, data, model, truncated=True)
+    dtype, none = data.X.dtype, state.log_mixture.new_full((1,), -torch.inf)
+    return {
+        "assignments": state.assignments,
+        "log_mixture": torch.cat([state.log_mixture, none]).to(dtype),
+        "weights": state.weights,
+        "log_joint": state.log_mixture.new_tensor(state.value),
+        **{f"parameters.{name}": value for name, value in state.parameters.items()},
+        **{name: value.to(dtype) for name, value in state.hyper.items()},
+    }
+
+
+def warn(draws: list[Draw], model: Mixture) -> None:
+    """Warn where all components are occupied."""
+    warn_if_full(draws, model, ", or with Gibbs()")

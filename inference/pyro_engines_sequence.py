@@ -1,0 +1,84 @@
+"""State sequences under Pyro's own engines: from the sites of a program to a draw of its posterior.
+
+Paths are summed out of the program, and drawn given its rows of transition probabilities and emissions as the blocked
+Gibbs scan draws them. A draw keeps what that scan keeps of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..models.distributions.sampling import uniforms
+from ..models.likelihoods import ExponentialFamily
+from ..models.priors.sticks import log_stick_weights
+from ..models.sequence import Sequences, StateSpace
+from . import pyro_engines_partition
+from .collectives import own_stream
+from .engine import Draw
+from .gibbs import sequence
+from .gibbs.sequence_scans import emissions
+from .gibbs.state import SequenceState
+from .markov import sample_paths
+from .pyro_engines_partition import Latents
+from .truncation import warn_if_full
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceEngineState(SequenceState):
+    """One draw of the truncated model."""
+
+    value: float  # log density of the program in unconstrained space
+
+
+def check(backend: object, model: StateSpace) -> None:
+    """Raise on a family without the conjugate prior by which a posterior of sequences reads its draws."""
+    if not isinstance(model.likelihood, ExponentialFamily):
+        raise NotImplementedError(
+            f"{type(model.likelihood).__name__} is no ExponentialFamily, which the draws of {type(model).__name__} "
+            "need. Use one such as DiagonalGaussian()."
+        )
+
+
+def program(model: StateSpace) -> Callable[[Sequences], None]:
+    """The Pyro program of a resolved model, as a function of its data."""
+
+    def on(data: Sequences) -> None:
+        rows = data.X.new_full((data.num_data, data.X.shape[1]), torch.nan)
+        model(rows.index_copy(0, data.steps, data.X), data.lengths)
+
+    return on
+
+
+def start(model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
+    """States as the components of a mixture, and equal transition probabilities [T + 1, T]."""
+    T = model.truncation
+    rows = data.X.new_full((T + 1, T), 1 / T)
+    return pyro_engines_partition.start(model, data.points, generator) | {"transitions": rows}
+
+
+def with_assignments(
+    latents: Latents, value: float, model: StateSpace, data: Sequences, generator: torch.Generator
+) -> SequenceEngineState:
+    """The state at these latents, its paths drawn given them."""
+    latents = {name: value.detach() for name, value in latents.items()}
+    base = log_stick_weights(latents.pop("sticks").double()).exp()
+    rows = latents.pop("transitions")
+    log_rows = rows.clamp(min=torch.finfo(rows.dtype).tiny).double().log()
+    weights, fixed = latents.pop("weights"), model.prior.start(data.X)
+    hyper = {name: latents.pop(name, own).double() for name, own in fixed.items()}
+    table, levels = emissions(latents, weights, data, model), uniforms((data.num_data,), own_stream(generator))
+    states = sample_paths(log_rows[-1], log_rows[:-1], table, data.lengths, levels)
+    return SequenceEngineState(states, weights, torch.cat([base, base.new_zeros(1)]), hyper, value=value)
+
+
+def draw(state: SequenceState, data: Sequences, model: StateSpace) -> Draw:
+    """What the posterior keeps of a state."""
+    return sequence.draw(state, data, model, truncated=True)
+
+
+def warn(draws: list[Draw], model: StateSpace) -> None:
+    """Warn where all states are occupied."""
+    warn_if_full(draws, model, ", or with Gibbs()")
