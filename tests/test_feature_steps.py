@@ -254,3 +254,26 @@ def test_a_penalty_from_some_of_the_rows_is_for_all_of_them(monkeypatch: pytest.
         monkeypatch.setattr(feature_penalty, "_MOST_ROWS", most)
         found.append(feature_penalty.natural_penalty(problem, 1, torch.Generator().manual_seed(0)))
     assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_features_that_are_not_open_yet_have_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their loadings are draws from the prior, which some rows would take up."""
+    model, data = problem(LinearGaussian(), num_rows=100)
+    scan, opened, highest = feature_start.scan_blocked, list[int](), list[int]()
+    opening = feature_start._open
+
+    def watched_opening(k, *others):
+        opened.append(k)
+        return opening(k, *others)
+
+    def watched(*given):
+        found = scan(*given)
+        used = found.features.any(0).nonzero()
+        highest.append(int(used.max()) - opened[-1] if len(used) else -1)
+        return found
+
+    monkeypatch.setattr(feature_start, "_open", watched_opening)
+    monkeypatch.setattr(feature_start, "scan_blocked", watched)
+    feature_start.start_bits(model, data, torch.Generator().manual_seed(0), start="one", truncated=False)
+    assert opened == [0, 1, 2]
+    assert max(highest) == 0
