@@ -31,7 +31,16 @@ from ..models.label_joints import log_label_factor
 from ..models.priors.sticks import log_stick_weights
 from .enumeration import Labels, log_blocks, log_classifier_integrals, partitions
 from .hyperparameters import log_structure_prior
-from .programs import Sites, compare, compare_prior, laws_of, log_total, require_no_others, require_sites, sites_of
+from .programs import (
+    compare,
+    compare_family,
+    compare_prior,
+    laws_of,
+    log_total,
+    require_no_others,
+    require_sites,
+    sites_of,
+)
 from .references import Reference, register_reference
 
 
@@ -153,7 +162,7 @@ def check_labels(model: BNMC, X: Any, y: Any, lengths: Any = None, seed: int = 0
     a, b = again.prior.sticks(h, again.truncation)
     log_prior = again.prior.log_density(h) + dist.Beta(a, b).log_prob(sites["sticks"]["value"]).sum()
     compare(log_total(sites, [*laws_of(again), "sticks"]), log_prior, "the prior's part of the program")
-    parameters, names = _parameters(again, data, sites)
+    parameters, names = compare_family(again.family, sites)
     points = ["assignments", "X", "Y" if model.is_coupled else "margin"]
     require_sites(sites, ["weights", *points])
     weights = sites["weights"]["value"]
@@ -170,23 +179,6 @@ def check_labels(model: BNMC, X: Any, y: Any, lengths: Any = None, seed: int = 0
         summed = -TraceEnum_ELBO(max_plate_nesting=1).loss(program, _empty_guide, X, y)
     expected = log_total(sites, list(rest)) + table.logsumexp(1).sum()
     compare(summed, expected, "the program with assignments summed out")
-
-
-def _parameters(model: BNMC, data: LabelData, sites: Sites) -> tuple[dict[str, Tensor], list[str]]:
-    """Parameters [T, ...] of both families in this run, and the names of their sites."""
-    log_family, names = data.features.new_zeros(()), list[str]()
-
-    def replay(name: str, law: Any) -> Tensor:
-        nonlocal log_family
-        require_sites(sites, [name])
-        names.append(name)
-        value: Tensor = sites[name]["value"]
-        log_family = log_family + law.log_prob(value).sum()
-        return value
-
-    parameters = model.family.parameters(model.family.prior(), replay)
-    compare(log_total(sites, names), log_family, "the families' part of the program")
-    return parameters, names
 
 
 def _emission(model: BNMC, data: LabelData, parameters: dict[str, Tensor], weights: Tensor) -> Tensor:

@@ -96,9 +96,9 @@ def compare_prior(model: Any, sites: Sites, names: list[str]) -> dict[str, Tenso
     return {name: drawn.get(name, value) for name, value in start.items()}
 
 
-def _compare_components(model: Any, data: Data, sites: Sites) -> tuple[dict[str, Tensor], Tensor, list[str]]:
-    """Parameters [T, ...] of the family and weights [T, P, C] of this run, and the names of the family's sites."""
-    log_family, names = data.features.new_zeros(()), list[str]()
+def compare_family(family: Any, sites: Sites) -> tuple[dict[str, Tensor], list[str]]:
+    """Parameters [T, ...] of the family in this run, and the names of their sites, after a look at their laws."""
+    log_family, names = torch.zeros(()), list[str]()
 
     def replay(name: str, law: Any) -> Tensor:
         nonlocal log_family
@@ -108,8 +108,14 @@ def _compare_components(model: Any, data: Data, sites: Sites) -> tuple[dict[str,
         log_family = log_family + law.log_prob(value).sum()
         return value
 
-    parameters = model.likelihood.parameters(model.likelihood.prior(), replay)
+    parameters = family.parameters(family.prior(), replay)
     compare(log_total(sites, names), log_family, "the family's part of the program")
+    return parameters, names
+
+
+def _compare_components(model: Any, data: Data, sites: Sites) -> tuple[dict[str, Tensor], Tensor, list[str]]:
+    """Parameters [T, ...] of the family and weights [T, P, C] of this run, and the names of the family's sites."""
+    parameters, names = compare_family(model.likelihood, sites)
     require_sites(sites, ["weights"])
     weights: Tensor = sites["weights"]["value"]
     shape = (model.truncation, data.features.shape[1], data.targets.shape[1])

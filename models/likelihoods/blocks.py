@@ -11,28 +11,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Gamma
 
-from ..config import Config
 from ..losses.base import PseudoObservation
 from ..priors.hyper import Hyper
 from .linear import LinearLikelihood
-
-
-class _Parts:
-    """The domain of the blocks."""
-
-    words = (
-        "a sequence of pairs (likelihood, number of columns), such as [(LinearGaussian(), 3), (LinearBernoulli(), 2)]"
-    )
-
-    def read(self, value: Any) -> list[tuple[LinearLikelihood, int]]:
-        """The pairs; ValueError if they are none."""
-        if isinstance(value, str | bytes | dict | Config) or not len(value):
-            raise ValueError
-        pairs = [(part, width) for part, width in value]
-        for part, width in pairs:
-            if not isinstance(part, LinearLikelihood) or isinstance(width, bool) or int(width) != width or width < 1:
-                raise ValueError
-        return [(part.checked(), int(width)) for part, width in pairs]
+from .parts import Parts, require_width
 
 
 @dataclass(eq=False)
@@ -51,10 +33,10 @@ class Blocks(LinearLikelihood):
     >>> mixed = Blocks([(LinearGaussian(), 3), (LinearBernoulli(), 2)])
     """
 
-    parts: Annotated[Any, _Parts()]
+    parts: Annotated[Any, Parts(LinearLikelihood, "[(LinearGaussian(), 3), (LinearBernoulli(), 2)]")]
 
     def resolve(self, X: Tensor, weights: Tensor | None = None, observed: Tensor | None = None) -> Self:
-        self._require_width(X.shape[1])
+        require_width(self.parts, X.shape[1])
         return self.replace(
             parts=[
                 (part.resolve(X[:, at], weights, _columns(observed, at)), at.stop - at.start)
@@ -63,7 +45,7 @@ class Blocks(LinearLikelihood):
         )
 
     def check(self, X: Tensor, observed: Tensor | None = None) -> None:
-        self._require_width(X.shape[1])
+        require_width(self.parts, X.shape[1])
         for _, part, at in self._blocks():
             part.check(X[:, at], _columns(observed, at))
 
@@ -125,11 +107,6 @@ class Blocks(LinearLikelihood):
         for index, (part, width) in enumerate(self.parts):
             yield f"_{index}", part, slice(start, start + width)
             start += width
-
-    def _require_width(self, width: int) -> None:
-        total = sum(number for _, number in self.parts)
-        if total != width:
-            raise ValueError(f"X has {width} columns, but the blocks have {total}. Give every column a block.")
 
 
 class _Columns(dist.TorchDistribution):

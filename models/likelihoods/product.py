@@ -20,26 +20,11 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 from torch.types import _size
 
-from ..config import Config, resolved
+from ..config import resolved
 from ..sparse import Rows, SparseRows
 from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
-
-
-class _Parts:
-    """The domain of the blocks."""
-
-    words = "a sequence of pairs (family, number of columns), such as [(DiagonalGaussian(), 3), (BernoulliBeta(), 2)]"
-
-    def read(self, value: Any) -> list[tuple[ExponentialFamily, int]]:
-        """The pairs; ValueError if they are none."""
-        if isinstance(value, str | bytes | dict | Config) or not len(value):
-            raise ValueError
-        pairs = [(part, width) for part, width in value]
-        for part, width in pairs:
-            if not isinstance(part, ExponentialFamily) or isinstance(width, bool) or int(width) != width or width < 1:
-                raise ValueError
-        return [(part.checked(), int(width)) for part, width in pairs]
+from .parts import Parts, require_width
 
 
 @dataclass(eq=False)
@@ -62,16 +47,16 @@ class Product(ExponentialFamily):
     >>> mixed = DPM(Product([(DiagonalGaussian(), 3), (BernoulliBeta(), 2)]))
     """
 
-    parts: Annotated[Any, _Parts()]
+    parts: Annotated[Any, Parts(ExponentialFamily, "[(DiagonalGaussian(), 3), (BernoulliBeta(), 2)]")]
 
     accepts_sparse: ClassVar[bool] = True
 
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
-        self._require_width(X.shape[1])
+        require_width(self.parts, X.shape[1])
         return self.replace(parts=[(resolved(part, x, weights), x.shape[1]) for part, x in self.split(X)])
 
     def check(self, X: Rows) -> None:
-        self._require_width(X.shape[1])
+        require_width(self.parts, X.shape[1])
         first = 0
         for part, x in self.split(X):
             try:
@@ -213,11 +198,6 @@ class Product(ExponentialFamily):
         """The sum of a reading of each family, its columns of X [N, D] and its part of values [K, S]."""
         pairs = zip(self.split(X), self.own(values), strict=True)
         return _total(reading(part, x, own) for (part, x), (_, own) in pairs)
-
-    def _require_width(self, width: int) -> None:
-        total = sum(number for _, number in self.parts)
-        if total != width:
-            raise ValueError(f"X has {width} columns, but the blocks have {total}. Give every column a block.")
 
 
 class _Columns(dist.TorchDistribution):
