@@ -105,5 +105,5 @@ _CLASSES = {
     **_in_module("inference.gibbs.backend", "Gibbs"),
     **_in_module("inference.svi.backend", "SVI"),
     **_in_module("inference.small_variance.backend", "SmallVariance"),
-    **_in_module("inference.pyro_engines", "NUTS", "Autoguide"),
+    **_in_module("inference.pyro_engines.backend", "NUTS", "Autoguide"),
 }

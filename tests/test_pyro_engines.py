@@ -14,7 +14,7 @@ from torch.distributions import biject_to
 from torch.nn.functional import one_hot
 
 from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, Posterior, SmallVariance, TruncationWarning
-from regbayes.inference.pyro_engines import EngineState, with_assignments
+from regbayes.inference.pyro_engines.partition import EngineState, with_assignments
 from regbayes.models import (
     DDPM,
     DPM,

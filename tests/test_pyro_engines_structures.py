@@ -14,8 +14,8 @@ from scipy.sparse import csr_matrix
 from setups import frequency_errors
 from torch import Tensor
 
-from regbayes.inference import NUTS, Autoguide, Posterior, TruncationWarning, pyro_engines_labels, pyro_engines_sequence
-from regbayes.inference.pyro_engines import Sites
+from regbayes.inference import NUTS, Autoguide, Posterior, TruncationWarning
+from regbayes.inference.pyro_engines import Sites, multi_label, sequence
 from regbayes.models import (
     BNMC,
     DIH,
@@ -80,7 +80,7 @@ def labels_of(draws: list[Any], site: str) -> list[tuple[int, ...]]:
 def test_assignments_have_the_conditional_law_of_the_program(name: str) -> None:
     given, arguments = CASES[name]
     model, data = given.prepare(*arguments)
-    latents, generator = sites_at_random(pyro_engines_labels, model, data), torch.Generator().manual_seed(1)
+    latents, generator = sites_at_random(multi_label, model, data), torch.Generator().manual_seed(1)
     shares = torch.tensor([[0.95, 0.05], [0.15, 0.85]], dtype=torch.float64)  # far apart, or f would hardly count
     latents |= {"probs_1": shares, "weights": torch.tensor([[3.0, -2.0]], dtype=torch.float64)}
     codes = list(itertools.product(range(2), repeat=4))
@@ -89,7 +89,7 @@ def test_assignments_have_the_conditional_law_of_the_program(name: str) -> None:
         known = {**latents, "assignments": torch.tensor(code)}
         log_weights.append(poutine.trace(poutine.condition(model.program, data=known)).get_trace(data).log_prob_sum())
     exact = dict(zip(codes, torch.stack(log_weights).softmax(0).tolist(), strict=True))
-    draws = [pyro_engines_labels.with_assignments(latents, 0.0, model, data, generator) for _ in range(2000)]
+    draws = [multi_label.with_assignments(latents, 0.0, model, data, generator) for _ in range(2000)]
     assert frequency_errors(labels_of(draws, "assignments"), exact).max() < 5
     assert torch.equal(draws[0].classifiers.squeeze(0), latents["weights"])
 
@@ -98,7 +98,7 @@ def test_assignments_have_the_conditional_law_of_the_program(name: str) -> None:
 def test_paths_have_the_conditional_law_of_the_rows_and_emissions(name: str) -> None:
     given, arguments = CASES[name]
     model, data = given.prepare(*arguments)
-    latents, generator = sites_at_random(pyro_engines_sequence, model, data), torch.Generator().manual_seed(1)
+    latents, generator = sites_at_random(sequence, model, data), torch.Generator().manual_seed(1)
     points, rows = data.points, latents["transitions"].log()
     table = model.likelihood.log_density(data.X, {key: latents[key] for key in ("loc",)})
     scores = torch.einsum("np,tpc->ntc", points.features, latents["weights"])
@@ -108,7 +108,7 @@ def test_paths_have_the_conditional_law_of_the_rows_and_emissions(name: str) -> 
         before = [2, *path[:2], 2, path[3]]
         exact[path] = sum(float(rows[j, k] + table[t, k]) for t, (j, k) in enumerate(zip(before, path, strict=True)))
     shares = torch.tensor(list(exact.values()), dtype=torch.float64).softmax(0).tolist()
-    draws = [pyro_engines_sequence.with_assignments(latents, 0.0, model, data, generator) for _ in range(800)]
+    draws = [sequence.with_assignments(latents, 0.0, model, data, generator) for _ in range(800)]
     assert frequency_errors(labels_of(draws, "states"), dict(zip(exact, shares, strict=True))).max() < 5
     assert float(draws[0].base[0]) == pytest.approx(float(latents["sticks"][0]))
     assert float(draws[0].hyper["top_concentration"]) == pytest.approx(float(latents["top_concentration"]))
@@ -156,9 +156,9 @@ def test_paths_are_decoded_and_kept(name: str, backend: Any, tmp_path) -> None:
 def test_the_shares_of_a_coupled_joint_are_those_of_the_program() -> None:
     given, arguments = CASES["multinomial"]
     model, data = given.prepare(*arguments)
-    latents = sites_at_random(pyro_engines_labels, model, data)
-    state = pyro_engines_labels.with_assignments(latents, 0.0, model, data, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(pyro_engines_labels.draw(state, data, model)["label_means"], latents["probs_1"])
+    latents = sites_at_random(multi_label, model, data)
+    state = multi_label.with_assignments(latents, 0.0, model, data, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(multi_label.draw(state, data, model)["label_means"], latents["probs_1"])
 
 
 class Plain(Likelihood):

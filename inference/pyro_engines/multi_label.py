@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..models.bnmc import BNMC
-from ..models.data import Data
-from ..models.dpm import DPM
-from ..models.label_data import LabelData
-from ..models.likelihoods import ExponentialFamily
-from . import pyro_engines_partition
-from .engine import Draw
-from .gibbs import multi_label, multi_label_coupled
-from .gibbs.multi_label_state import LabelState
-from .pyro_engines_partition import Latents
-from .truncation import warn_if_full
+from ...models.bnmc import BNMC
+from ...models.data import Data
+from ...models.dpm import DPM
+from ...models.label_data import LabelData
+from ...models.likelihoods import ExponentialFamily
+from ..engine import Draw
+from ..gibbs import multi_label, multi_label_coupled
+from ..gibbs.multi_label_state import LabelState
+from ..truncation import warn_if_full
+from . import partition
+from .partition import Latents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def program(model: BNMC) -> Callable[[LabelData], None]:
 def start(model: BNMC, data: LabelData, generator: torch.Generator) -> Latents:
     """Components as those of a mixture of rows (x, y), and classifiers [P, C] that say nothing."""
     zeros = data.features.new_zeros(data.features.shape[1], data.targets.shape[1])
-    return pyro_engines_partition.start(model.mixture, data.points, generator) | {"weights": zeros}
+    return partition.start(model.mixture, data.points, generator) | {"weights": zeros}
 
 
 def with_assignments(
@@ -61,7 +61,7 @@ def with_assignments(
     classifiers = latents["weights"].detach().unsqueeze(0)
     view = _coupled_view if model.is_coupled else _product_view
     points, mixture, own = view(latents, classifiers, model, data)
-    found = pyro_engines_partition.with_assignments(own, value, mixture, points, generator)
+    found = partition.with_assignments(own, value, mixture, points, generator)
     return LabelEngineState(found.assignments, found.weights, found.hyper, classifiers=classifiers, value=value)
 
 

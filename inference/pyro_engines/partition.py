@@ -12,21 +12,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..models.base import Model
-from ..models.data import Data
-from ..models.distributions.sampling import draw_categorical, uniforms
-from ..models.likelihoods import ExponentialFamily
-from ..models.mixture import Mixture
-from ..models.priors import Hyper
-from ..models.priors.sticks import log_stick_weights
-from ..models.scores import scores
-from ..models.sparse import SparseRows
-from .collectives import own_stream
-from .engine import Draw
-from .gibbs import partition
-from .gibbs.state import PartitionState
-from .seeding import far_apart
-from .truncation import warn_if_full
+from ...models.base import Model
+from ...models.data import Data
+from ...models.distributions.sampling import draw_categorical, uniforms
+from ...models.likelihoods import ExponentialFamily
+from ...models.mixture import Mixture
+from ...models.priors import Hyper
+from ...models.priors.sticks import log_stick_weights
+from ...models.scores import scores
+from ...models.sparse import SparseRows
+from ..collectives import own_stream
+from ..engine import Draw
+from ..gibbs import partition
+from ..gibbs.state import PartitionState
+from ..seeding import far_apart
+from ..truncation import warn_if_full
 
 Latents = dict[str, Tensor]
 

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 import torch
 
-from ..models.distributions.sampling import uniforms
-from ..models.likelihoods import ExponentialFamily
-from ..models.priors.sticks import log_stick_weights
-from ..models.sequence import Sequences, StateSpace
-from . import pyro_engines_partition
-from .collectives import own_stream
-from .engine import Draw
-from .gibbs import sequence
-from .gibbs.sequence_scans import emissions
-from .gibbs.state import SequenceState
-from .markov import sample_paths
-from .pyro_engines_partition import Latents
-from .truncation import warn_if_full
+from ...models.distributions.sampling import uniforms
+from ...models.likelihoods import ExponentialFamily
+from ...models.priors.sticks import log_stick_weights
+from ...models.sequence import Sequences, StateSpace
+from ..collectives import own_stream
+from ..engine import Draw
+from ..gibbs import sequence
+from ..gibbs.sequence_scans import emissions
+from ..gibbs.state import SequenceState
+from ..markov import sample_paths
+from ..truncation import warn_if_full
+from . import partition
+from .partition import Latents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def start(model: StateSpace, data: Sequences, generator: torch.Generator) -> Lat
     """States as the components of a mixture, and equal transition probabilities [T + 1, T]."""
     T = model.truncation
     rows = data.X.new_full((T + 1, T), 1 / T)
-    return pyro_engines_partition.start(model, data.points, generator) | {"transitions": rows}
+    return partition.start(model, data.points, generator) | {"transitions": rows}
 
 
 def with_assignments(

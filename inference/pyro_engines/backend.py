@@ -16,16 +16,10 @@ import torch
 from pyro import infer, poutine
 from pyro.infer import autoguide
 
-from ..models.data import Data
-from ..models.domains import Count, Natural, OneOf, Positive, Seed
-from ..models.label_data import LabelData
-from ..models.sequence import Sequences
-from . import pyro_engines_labels, pyro_engines_partition, pyro_engines_sequence
-from .backend import Backend
-from .engine import Chain, Draw, Kernel, Schedule
-from .pyro_engines_partition import EngineState as EngineState
-from .pyro_engines_partition import Latents
-from .pyro_engines_partition import with_assignments as with_assignments
+from ...models.domains import Count, Natural, OneOf, Positive, Seed
+from ..backend import Backend
+from ..engine import Chain, Draw, Kernel, Schedule
+from .partition import EngineState, Latents
 
 GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
 
@@ -248,8 +242,3 @@ def serve(data_type: type[Any], sites: Sites) -> None:
     """Let both engines serve the models with this `data_type`, by the module of their structure."""
     NUTS.register(data_type, _Engine(sites, _nuts_kernel))
     Autoguide.register(data_type, _Engine(sites, _guide_kernel))
-
-
-serve(Data, pyro_engines_partition)
-serve(LabelData, pyro_engines_labels)
-serve(Sequences, pyro_engines_sequence)
