@@ -27,6 +27,18 @@ class Ridge:
     mean: Tensor  # [K, P, C]
     precision_tril: Tensor  # [K, C, P, P], Cholesky factor L of A = L L^T
 
+    @classmethod
+    def of_natural(cls, gram: Tensor, linear: Tensor) -> Ridge:
+        """From A [K, C, P, P] and A m [K, P, C]."""
+        tril = safe_cholesky(gram)
+        return cls(torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT, tril)
+
+    @property
+    def natural(self) -> tuple[Tensor, Tensor]:
+        """A [K, C, P, P] and A m [K, P, C]."""
+        gram = self.precision_tril @ self.precision_tril.mT
+        return gram, (gram @ self.mean.mT.unsqueeze(-1)).squeeze(-1).mT
+
     def draw(self, generator: torch.Generator) -> Tensor:
         """One draw [K, P, C]: mean + L^-T e."""
         noise = normals((*self.precision_tril.shape[:-1], 1), generator, self.mean)
@@ -94,13 +106,20 @@ def weighted_ridge(
         torch.mm(own.T, shift[rows], out=linear[k])
         for c in range(num_scores):
             torch.mm(own.T, own * precision[rows, c, None], out=gram[k, c])
-    return _solve(gram, linear, weight_scale)
+    return Ridge.of_natural(*_with_prior(gram, linear, weight_scale))
 
 
 def soft_ridge(
     features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
 ) -> Ridge:
-    """Each component's classifiers from soft assignments.
+    """Each component's classifiers, with mean [K, P, C], from soft assignments: the arguments of `soft_natural`."""
+    return Ridge.of_natural(*soft_natural(features, precision, shift, responsibilities, weight_scale=weight_scale))
+
+
+def soft_natural(
+    features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
+) -> tuple[Tensor, Tensor]:
+    """A [K, C, P, P] and B [K, P, C] from soft assignments.
 
     Parameters
     ----------
@@ -118,7 +137,7 @@ def soft_ridge(
     gram = gram.view(num_features, num_components, num_scores, num_features).permute(1, 2, 0, 3)
     pull = (responsibilities.unsqueeze(-1) * shift).flatten(1)
     linear = (features.T @ pull).view(num_features, num_components, num_scores).transpose(0, 1)
-    return _solve(gram, linear, weight_scale)
+    return _with_prior(gram, linear, weight_scale)
 
 
 def segments(assignments: Tensor, num_components: int) -> tuple[Tensor, list[int]]:
@@ -135,10 +154,8 @@ def _chunks(features: Tensor, width: int) -> Iterator[slice]:
     yield from (slice(start, start + step) for start in range(0, max(1, len(features)), step))
 
 
-def _solve(gram: Tensor, linear: Tensor, weight_scale: float) -> Ridge:
-    """From sums over rows, gram [K, C, P, P] and linear [K, P, C]."""
+def _with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tensor, Tensor]:
+    """A and B from sums over the rows of one machine, gram [K, C, P, P] and linear [K, P, C]."""
     gram, linear = all_sum(gram), all_sum(linear)
     gram.diagonal(dim1=-2, dim2=-1).add_(weight_scale**-2)
-    tril = safe_cholesky(gram)
-    mean = torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT
-    return Ridge(mean, tril)
+    return gram, linear

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .arrays import as_features
-from .base import Model
+from .base import Model, announced
 from .config import resolved
 from .domains import Count, OneOf, Positive, PositiveNumbers, Truncation
 from .dpm import DPM
@@ -34,7 +34,6 @@ from .label_data import LabelData, as_label_sets, signs_of
 from .label_joints import COUPLED, label_law
 from .likelihoods import BernoulliBeta, DiagonalGaussian, Likelihood, MaskedBernoulli, MultinomialDirichlet, Product
 from .likelihoods.hyperparameters import hyperparameter
-from .likelihoods.product import join_columns
 from .losses import Logistic, Loss, Masked
 from .priors import DirichletProcess, PartitionPrior
 from .priors.sticks import log_stick_weights
@@ -155,7 +154,7 @@ class BNMC(Model):
         counts = self._counted(labels)
         if isinstance(X, Tensor) and isinstance(counts, SparseRows):
             counts = counts.dense()
-        return LabelData(join_columns([X, counts]), self.features(X), signs_of(labels), weights)
+        return LabelData(X, counts, self.features(X), signs_of(labels), weights)
 
     def labels(self, X: Rows, y: Any) -> Rows:
         """Labels [N, C] of the rows of X [N, D], NaN where one is missing; sparse if y is."""
@@ -197,6 +196,7 @@ class BNMC(Model):
         model, data = self.prepare(X, y)
         model.program(data)
 
+    @announced
     def program(self, data: LabelData) -> None:
         """The Pyro program of a resolved model.
 

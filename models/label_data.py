@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .arrays import as_target_matrix, read_rows
 from .data import Data
-from .likelihoods.product import columns_of
+from .likelihoods.product import join_columns
 from .sparse import Rows, SparseRows
 
 
@@ -19,10 +19,16 @@ from .sparse import Rows, SparseRows
 class LabelData:
     """N points of D columns and C labels, P features of the classifiers."""
 
-    X: Rows  # [N, D + C]: x, then y, NaN where a label is missing; dense or sparse
+    x: Rows  # [N, D], dense or sparse
+    y: Rows  # [N, C], dense or sparse, NaN where a label is missing
     features: Tensor  # [N, P]
     targets: Tensor  # [N, C]: +1 where a label is present, -1 where not, NaN where that is missing
     weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
+
+    @cached_property
+    def X(self) -> Rows:
+        """Rows of x, then y, [N, D + C], sparse if either is."""
+        return join_columns([self.x, self.y])
 
     @property
     def num_data(self) -> int:
@@ -32,7 +38,7 @@ class LabelData:
     @property
     def total_weight(self) -> float:
         """R = sum_n r_n, by which weights take the place of N."""
-        return self.points.total_weight
+        return self.margins.total_weight
 
     @cached_property
     def points(self) -> Data:
@@ -42,15 +48,12 @@ class LabelData:
     @cached_property
     def inputs(self) -> Data:
         """The rows of x alone."""
-        D = self.X.shape[1] - self.targets.shape[1]
-        return Data(columns_of(self.X, 0, D), self.features[:, :0], self.targets[:, :0], self.weights)
+        return Data(self.x, self.features[:, :0], self.targets[:, :0], self.weights)
 
     @cached_property
     def labels(self) -> Tensor:
         """Labels [N, C], dense, NaN where one is missing."""
-        width = self.X.shape[1]
-        found = columns_of(self.X, width - self.targets.shape[1], width)
-        return found.dense() if isinstance(found, SparseRows) else found
+        return self.y.dense() if isinstance(self.y, SparseRows) else self.y
 
     @cached_property
     def margins(self) -> Data:
@@ -60,7 +63,7 @@ class LabelData:
     def rows(self, index: Tensor | slice) -> LabelData:
         """The data of some points, from their indices [M]."""
         weights = None if self.weights is None else self.weights[index]
-        return LabelData(self.X[index], self.features[index], self.targets[index], weights)
+        return LabelData(self.x[index], self.y[index], self.features[index], self.targets[index], weights)
 
 
 def as_label_sets(Y: Any, X: Rows, num_labels: int | None = None) -> Rows:
@@ -78,7 +81,8 @@ def as_label_sets(Y: Any, X: Rows, num_labels: int | None = None) -> Rows:
     if labels.shape[0] != len(X) or num_labels not in {None, labels.shape[1]}:
         expected = f"[{len(X)}, {num_labels or 'C'}]"
         raise ValueError(f"Y has shape {tuple(labels.shape)}; expected {expected}, a row for each row of X.")
-    return labels.to(X.values if isinstance(X, SparseRows) else X)
+    labels = labels.to(X.values if isinstance(X, SparseRows) else X)
+    return replace(labels, values=labels.values.masked_fill(labels.values == -1, torch.nan))
 
 
 def signs_of(labels: Rows) -> Tensor:

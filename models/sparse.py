@@ -121,9 +121,11 @@ class SparseRows:
 
     def sum(self, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         """Sums [D] over the rows (dim 0), or [N] over the columns (dim 1 or -1)."""
-        cells, size = (self.columns, self.num_columns) if dim == 0 else (self.row_index, len(self))
-        # in double precision, where counts add up exactly, in any order
-        return torch.bincount(cells, self.values.double(), minlength=size).to(dtype or self.dtype)
+        kind = dtype or self.dtype
+        rows = self.double()  # where counts add up exactly, in any order
+        if dim == 0:
+            return torch.bincount(rows.columns, rows.values, minlength=rows.num_columns).to(kind)
+        return (rows @ rows.new_ones(rows.num_columns, 1)).squeeze(1).to(kind)
 
     def entry_sums(self, terms: Tensor) -> Tensor:
         """Sums [N, K] over the entries of each row, from terms [nnz, K] of the entries."""

@@ -246,7 +246,7 @@ def test_coupled_minibatches_and_streams_may_use_global_stream(name: str) -> Non
     gap = (stream.predict_proba(X) - whole.predict_proba(X)).abs()
     assert gap.mean() < 0.1
     with pytest.raises(ValueError, match="one probability"):
-        whole.calibrated(X, labels)
+        whole.weighing(0.5)
 
 
 def test_weights_of_rows_are_copies_in_a_coupled_joint() -> None:

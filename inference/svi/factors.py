@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ...models.data import Data
 from ...models.likelihoods.exponential_family import ExponentialFamily
-from ...models.linalg import safe_cholesky
 from ...models.sums import row_chunks
 from ..collectives import all_sum
 from ..ridge import Ridge
@@ -64,8 +63,7 @@ class Variational:
     @property
     def natural(self) -> tuple[Tensor, Tensor]:
         """Natural parameters (A [T, C, P, P], A m [T, P, C]) of q(eta_k)."""
-        gram = self.precision_tril @ self.precision_tril.mT
-        return gram, (gram @ self.mean.mT.unsqueeze(-1)).squeeze(-1).mT
+        return self.classifiers.natural
 
     def permuted(self, order: Tensor) -> Self:
         """Components in another order [T]; sticks stay in their places."""
@@ -164,12 +162,12 @@ def pairs(state: Variational, model: Any) -> list[list[int]]:
 def move(state: State, target: Variational, rho: float) -> State:
     """The state with its components and hyperplanes a step of size rho, in natural parameters, towards a target."""
     gram, linear = (torch.lerp(*pair, rho) for pair in zip(state.natural, target.natural, strict=True))
-    tril = safe_cholesky(gram)
+    ridge = Ridge.of_natural(gram, linear)
     return replace(
         state.without_rows(),
         hyperparameters=torch.lerp(state.hyperparameters, target.hyperparameters, rho),
-        mean=torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT,
-        precision_tril=tril,
+        mean=ridge.mean,
+        precision_tril=ridge.precision_tril,
     )
 
 

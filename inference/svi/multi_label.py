@@ -19,18 +19,20 @@ from torch.utils.data import DataLoader
 
 from ...models.bnmc import BNMC
 from ...models.label_data import LabelData
-from ...models.linalg import safe_cholesky
 from ..collectives import all_sum
 from ..engine import Draw, Kernel
 from ..label_draws import label_draw
-from ..ridge import Ridge, soft_ridge
+from ..ridge import Ridge, soft_natural
 from . import multi_label_coupled, partition
 from .backend import SVI
+from .label_blocks import Block, expect, move, move_ridge, shares, with_log_mixture
 from .multi_label_coupled import progress
-from .partition_factors import VariationalPartition, update_responsibilities
+from .partition_factors import VariationalPartition, sticks_kl, update_responsibilities
 from .steps import Minibatch, Steps
 from .stream import Stream
 from .stream_labels import stream_labels
+
+Moments = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,25 +75,32 @@ def update_classifiers(state: VariationalLabels, data: LabelData, model: BNMC, s
 
     The pseudo-observations are those at the factors as they are, so that the bound does not fall.
     """
-    observed = model.loss.expect(*score_moments(state, data), data.targets)
-    shape = data.targets.shape
-    precision, shift = (part.expand(shape).unsqueeze(1) for part in observed)
-    each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
-    ridge = soft_ridge(data.features, precision, shift, each, weight_scale=model.weight_scale)
+    ridge = Ridge.of_natural(*_natural_target(score_moments(state, data), data, model, scale))
     return replace(state, label_mean=ridge.mean, label_tril=ridge.precision_tril)
 
 
-def margin_bound(state: VariationalLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> Tensor:
-    """sum_nc bound of E log phi - KL(q(w) || prior), [] float64, each point counted `scale` times."""
-    factors = model.loss.expected_log_factor(*score_moments(state, data), data.targets)
-    total = all_sum(data.margins.counted(factors).sum(dtype=torch.float64))
-    return scale * total - state.label_classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
+def margin_bound(state: VariationalLabels, data: LabelData, model: BNMC) -> Tensor:
+    """sum_nc bound of E log phi - KL(q(w) || prior), [] float64."""
+    return _margin_bound(state, score_moments(state, data), data, model, 1.0)
 
 
-def score_moments(state: VariationalLabels, data: LabelData) -> tuple[Tensor, Tensor]:
+def score_moments(state: VariationalLabels, data: LabelData) -> Moments:
     """Means and variances [N, C] of the scores."""
     variance = state.label_classifiers.score_variance(data.features)
     return data.features @ state.label_mean.squeeze(0), variance.squeeze(1)
+
+
+def _natural_target(moments: Moments, data: LabelData, model: BNMC, scale: float) -> tuple[Tensor, Tensor]:
+    observed, shape = model.loss.expect(*moments, data.targets), data.targets.shape
+    precision, shift = (part.expand(shape).unsqueeze(1) for part in observed)
+    each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
+    return soft_natural(data.features, precision, shift, each, weight_scale=model.weight_scale)
+
+
+def _margin_bound(state: VariationalLabels, moments: Moments, data: LabelData, model: BNMC, scale: float) -> Tensor:
+    factors = model.loss.expected_log_factor(*moments, data.targets)
+    total = all_sum(data.margins.counted(factors).sum(dtype=torch.float64))
+    return scale * total - state.label_classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
 
 
 def _bounded(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
@@ -124,23 +133,27 @@ def stochastic_sweep(
 
     The recorded bound is the batch's estimate at the factors from before the step.
     """
-    margin = margin_bound(state, batch.data, model, batch.scale)
-    target = update_classifiers(state, batch.data, model, batch.scale)
-    moved: Any = partition.stochastic_sweep(state, Minibatch(batch.data.points, batch.scale), model.mixture, rho)
-    pairs = zip(_natural(state), _natural(target), strict=True)
-    gram, linear = (torch.lerp(*pair, rho) for pair in pairs)
-    tril = safe_cholesky(gram)
-    mean = torch.cholesky_solve(linear, tril).squeeze(-1).mT
-    found: VariationalLabels = replace(
-        moved, label_mean=mean, label_tril=tril, margin_bound=margin, bound=moved.bound + margin
-    )
-    return found
+    (data, scale, *_), mixture = batch, model.mixture
+    moments, blocks = score_moments(state, data), blocks_of(state, data, model)
+    margin = _margin_bound(state, moments, data, model, scale)
+    ridge = move_ridge(state.label_classifiers, _natural_target(moments, data, model, scale), rho)
+    expected = expect(blocks)
+    r, log_total = shares(with_log_mixture(state, expected.log_density))
+    total = all_sum(data.margins.counted(log_total).sum(dtype=torch.float64))
+    bound = scale * total - sticks_kl(state, mixture) - expected.kl + margin
+    moved = move(state, blocks, scale * data.margins.counted(r), mixture, rho)
+    return replace(moved, label_mean=ridge.mean, label_tril=ridge.precision_tril, margin_bound=margin, bound=bound)
 
 
-def _natural(state: VariationalLabels) -> tuple[Tensor, Tensor]:
-    """A [1, C, P, P] and A m [1, C, P, 1] of q(w)."""
-    gram = state.label_tril @ state.label_tril.mT
-    return gram, gram @ state.label_mean.mT.unsqueeze(-1)
+def assign(state: VariationalLabels, data: LabelData, model: BNMC) -> Tensor:
+    """The most probable component [N] of each row and its labels."""
+    return with_log_mixture(state, expect(blocks_of(state, data, model)).log_density).argmax(1)
+
+
+def blocks_of(state: VariationalLabels, data: LabelData, model: BNMC) -> list[Block]:
+    """The rows of x and their labels, with the parts of q(theta) that are theirs."""
+    pairs = zip(model.family.own(state.hyperparameters), (data.x, data.y), strict=True)
+    return [Block(family, rows, chi) for (family, chi), rows in pairs]
 
 
 # -- what the backend asks ---------------------------------------------------------------------------------------------
@@ -192,4 +205,5 @@ STEPS = Steps(
     minibatch=partition.minibatch,
     stochastic_sweep=stochastic_sweep,
     read=stream_labels,
+    assign=assign,
 )

@@ -19,17 +19,17 @@ from torch import Tensor
 from ...models.bnmc import BNMC
 from ...models.dpm import DPM
 from ...models.label_data import LabelData
-from ...models.linalg import safe_cholesky
 from ...models.sums import row_chunks
 from ..collectives import all_sum
 from ..engine import Draw
 from ..label_draws import finished_draw
-from ..ridge import Ridge, soft_ridge
+from ..ridge import Ridge, soft_natural
 from . import partition
-from .factors import MERGE_ROUNDS, SETTLED, move
+from .factors import MERGE_ROUNDS, SETTLED, family_of
+from .label_blocks import Block, expect, move, move_ridge, shares, with_log_mixture
 from .multi_label_joints import kl as psi_kl
 from .multi_label_joints import local, means, prior_of
-from .partition_factors import VariationalPartition, assignment_logits, kl, update_factors, update_prior
+from .partition_factors import VariationalPartition, sticks_kl, update_factors
 from .steps import Minibatch, Steps
 from .stream_labels import stream_labels
 
@@ -84,26 +84,26 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledLab
 # -- both halves of a sweep --------------------------------------------------------------------------------------------
 
 
-def update_points(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
+def update_points(state: CoupledLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> CoupledLabels:
     """log r_nk = E log pi_k + E log p(x_n | phi_k) + bound of E log p(y_n | psi_k, f_n) + const, what the points then
-    say of psi and w, and the ELBO, in chunks of rows."""
-    plain, T = plain_mixture(model), model.truncation
+    say of psi and w, in chunks of rows, and the ELBO if each point counts `scale` times."""
+    expected = expect(blocks_of(state, data, model))
+    base = with_log_mixture(state, expected.log_density)
     total, told = torch.zeros_like(state.bound), torch.zeros_like(state.told)
     parts: list[tuple[Tensor, ...]] = []
-    for rows in row_chunks(data.features, T * data.targets.shape[1]):
+    for rows in row_chunks(data.features, model.truncation * data.targets.shape[1]):
         some = data.rows(rows)
         mean, variance = _score_moments(state, some)
         one = torch.ones_like(mean)
         bounds = [model.loss.expected_log_factor(mean, variance, sign * one) for sign in (1, -1)]
         found = local(model, some.labels, (bounds[0], bounds[1]), state.psi)
-        logits = assignment_logits(state, some.inputs, plain, found.margin)
-        r = logits.softmax(1)
+        r, log_total = shares(base[rows] + found.margin)
         said = found.told(r, some.inputs.counted(r))
-        total += some.inputs.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
+        total += some.inputs.counted(log_total).sum(dtype=torch.float64)
         told += said.statistics
         parts.append((r, said.times * model.loss.expect(mean, variance, one).precision, said.shift))
     r, precision, shift = (torch.cat(values) for values in zip(*parts, strict=True))
-    bound = all_sum(total) - global_kl(state, model)
+    bound = scale * all_sum(total) - expected.kl - _other_kl(state, model)
     none = r.new_zeros(*r.shape, 0)  # components have no classifiers
     rows_of: dict[str, Any] = {"responsibilities": r, "row_precision": precision, "row_shift": shift}
     rows_of |= {"precision": none, "shift": none, "weights": data.weights}
@@ -114,18 +114,35 @@ def update_globals(state: CoupledLabels, data: LabelData, model: BNMC, scale: fl
     """Sticks, h, the family of x, psi and the classifiers; each point counts `scale` times."""
     counted: Any = replace(state, responsibilities=scale * state.responsibilities)
     moved: Any = update_factors(counted, data.inputs, plain_mixture(model))
-    each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
-    observed = state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1)
-    ridge = soft_ridge(data.features, *observed, each, weight_scale=model.weight_scale)
-    psi = prior_of(model) + (scale * state.told).to(state.psi)
+    ridge, psi = Ridge.of_natural(*_natural_target(state, data, model, scale)), _psi_target(state, model, scale)
     found: CoupledLabels = replace(moved, psi=psi, label_mean=ridge.mean, label_tril=ridge.precision_tril)
     return found
 
 
-def global_kl(state: CoupledLabels, model: BNMC) -> Tensor:
-    """KL of all global factors from their priors, [] float64."""
+def assign(state: CoupledLabels, data: LabelData, model: BNMC) -> Tensor:
+    """The most probable component [N] of each row and its labels."""
+    return update_points(state, data, model).responsibilities.argmax(1)
+
+
+def blocks_of(state: CoupledLabels, data: LabelData, model: BNMC) -> list[Block]:
+    """The rows of x, with q(phi)."""
+    return [Block(family_of(model), data.x, state.hyperparameters)]
+
+
+def _natural_target(state: CoupledLabels, data: LabelData, model: BNMC, scale: float) -> tuple[Tensor, Tensor]:
+    each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
+    observed = state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1)
+    return soft_natural(data.features, *observed, each, weight_scale=model.weight_scale)
+
+
+def _psi_target(state: CoupledLabels, model: BNMC, scale: float) -> Tensor:
+    return prior_of(model) + (scale * state.told).to(state.psi)
+
+
+def _other_kl(state: CoupledLabels, model: BNMC) -> Tensor:
+    """KL of all global factors but q(phi) from their priors, [] float64."""
     weights = state.label_classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
-    return kl(state, plain_mixture(model)) + psi_kl(model, state.psi) + weights
+    return sticks_kl(state, plain_mixture(model)) + psi_kl(model, state.psi) + weights
 
 
 def plain_mixture(model: BNMC) -> DPM:
@@ -193,28 +210,12 @@ def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: B
 
     The recorded bound is the batch's estimate at the factors from before the step.
     """
-    penalty = global_kl(state, model)
-    near = update_points(state, batch.data, model)
-    target = update_globals(near, batch.data, model, batch.scale)
-    pairs = zip(_natural(near), _natural(target), strict=True)
-    gram, linear = (torch.lerp(*pair, rho) for pair in pairs)
-    tril = safe_cholesky(gram)
-    moved: Any = replace(
-        move(near, target, rho),
-        sticks=torch.lerp(near.sticks, target.sticks, rho),
-        psi=torch.lerp(near.psi, target.psi, rho),
-        label_mean=torch.cholesky_solve(linear, tril).squeeze(-1).mT,
-        label_tril=tril,
-        bound=batch.scale * (near.bound + penalty) - penalty,
-    )
-    found: Any = update_prior(moved, plain_mixture(model))
-    return found
-
-
-def _natural(state: CoupledLabels) -> tuple[Tensor, Tensor]:
-    """A [1, C, P, P] and A m [1, C, P, 1] of q(w)."""
-    gram = state.label_tril @ state.label_tril.mT
-    return gram, gram @ state.label_mean.mT.unsqueeze(-1)
+    data, scale, *_ = batch
+    near = update_points(state, data, model, scale)
+    ridge = move_ridge(near.label_classifiers, _natural_target(near, data, model, scale), rho)
+    moved = move(near, blocks_of(near, data, model), scale * near.memberships, plain_mixture(model), rho)
+    psi = torch.lerp(near.psi, _psi_target(near, model, scale), rho)
+    return replace(moved, psi=psi, label_mean=ridge.mean, label_tril=ridge.precision_tril)
 
 
 # -- what the backend asks ---------------------------------------------------------------------------------------------
@@ -248,4 +249,5 @@ STEPS = Steps(
     minibatch=partition.minibatch,
     stochastic_sweep=stochastic_sweep,
     read=stream_labels,
+    assign=assign,
 )

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from ...models.data import Data
 from ...models.mixture import Mixture
@@ -22,6 +23,7 @@ from ..seeding import draw_rows, far_apart
 from .factors import MERGE_ROUNDS, SETTLED, family_of, move, pairs, prior_classifiers
 from .partition_factors import (
     VariationalPartition,
+    assignment_logits,
     expected_prior,
     kl,
     observe,
@@ -168,6 +170,11 @@ def stochastic_sweep(
     return update_prior(moved, model)
 
 
+def assign(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
+    """The most probable component [N] of each row."""
+    return assignment_logits(state, data, model).argmax(1)
+
+
 # -- what the backend asks ---------------------------------------------------------------------------------------------
 
 
@@ -198,4 +205,5 @@ STEPS = Steps(
     minibatch=minibatch,
     stochastic_sweep=stochastic_sweep,
     read=stream_points,
+    assign=assign,
 )

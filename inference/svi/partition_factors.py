@@ -125,10 +125,14 @@ def assignment_logits(state: VariationalPartition, data: Data, model: Mixture, m
             margin = expect_sides(data.features, state.classifiers, model.loss).gain
         else:
             *_, margin = expected_margins(state, data, model)
-    log_v, log_rest = state.expected_log_sticks
-    log_mixture = pad(log_v, (0, 1)) + pad(log_rest.cumsum(0), (1, 0))
     log_density = family_of(model).expected_log_density(data.X, state.hyperparameters)
-    return log_mixture.to(margin.dtype) + log_density + margin
+    return expected_log_mixture(state).to(margin.dtype) + log_density + margin
+
+
+def expected_log_mixture(state: VariationalPartition) -> Tensor:
+    """E log pi [T] float64."""
+    log_v, log_rest = state.expected_log_sticks
+    return pad(log_v, (0, 1)) + pad(log_rest.cumsum(0), (1, 0))
 
 
 def expected_margins(state: VariationalPartition, data: Data, model: Mixture) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,10 +158,15 @@ def elbo(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
 
 
 def kl(state: VariationalPartition, model: Mixture) -> Tensor:
-    """KL of the global factors from their priors, [] float64. That of the sticks, v_k ~ Beta(a_k, b_k) a priori, is
+    """KL of the global factors from their priors, [] float64."""
+    return sticks_kl(state, model) + components_kl(state, model)
+
+
+def sticks_kl(state: VariationalPartition, model: Mixture) -> Tensor:
+    """KL of q(v) q(h) from their priors, [] float64. That of the sticks, v_k ~ Beta(a_k, b_k) a priori, is
 
     E log B(a, b) - log B(A, B) + (A - E a) E log v + (B - E b) E log(1 - v),  (A, B) those of q, a and b under q(h).
     """
     prior, (A, B), (log_v, log_rest) = expected_prior(state, model), state.sticks, state.expected_log_sticks
     sticks = ((A - prior.a) * log_v + (B - prior.b) * log_rest - log_beta(A, B)).sum() + prior.log_normalizer
-    return sticks + prior.kl + components_kl(state, model)
+    return sticks + prior.kl

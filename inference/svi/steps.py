@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..engine import Draw, Kernel
+from ..labels import LABELS
 from ..truncation import warn_if_full
 from .backend import SVI
 from .factors import ALL_AT_ONCE, require, require_averaging
@@ -49,6 +51,7 @@ class Steps:
     stochastic_sweep: Callable[..., Any]  # (state, minibatch, model, rho) -> state
     read: Callable[..., tuple[Any, Stream[Any]]]  # (loader, model, number of rows) -> resolved model, stream
     rows: str = "responsibilities"  # field of the state that `complete` fills
+    assign: Callable[..., Tensor] | None = None  # (state, data, model) -> components [n]: all that streams keep of rows
     warn: Callable[[list[Draw], Any], None] = warn_if_full  # of a truncation that binds
     averaging: Callable[[SVI], Steps] | None = None  # those of the averaging rule, where there are any
 
@@ -86,6 +89,7 @@ class Steps:
             init=partial(self._init_stream, backend=backend),
             sweep=partial(self._sweep_stream, backend=backend),
             finish=self._finish_stream,
+            draw=self._draw_stream,
         )
         return kernel, model, stream
 
@@ -122,8 +126,18 @@ class Steps:
         return self._stochastic_sweep(state, batch, data.num_data, model, step, backend)
 
     def _finish_stream(self, state: Any, data: Stream[Any], model: Any) -> Any:
+        if self.assign is not None:
+            return state
         parts = [getattr(self.complete(state, batch, model), self.rows) for batch in data.once()]
         return replace(state, **{self.rows: torch.cat(parts)})
+
+    def _draw_stream(self, state: Any, data: Stream[Any], model: Any) -> Draw:
+        """Of rows no more than their components, in the order of a last pass: nothing of N x T numbers."""
+        found = self.draw(state, data, model)
+        if self.assign is None:
+            return found
+        found[LABELS] = torch.cat([self.assign(state, batch, model) for batch in data.once()])
+        return {name: value for name, value in found.items() if name != self.rows}
 
     # -- both ----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ...models.arrays import as_features, as_labels, as_sequences
+from ...models.arrays import as_labels, as_sequences
 from ...models.data import Data
 from ...models.losses import Masked
 from ...models.mixture import Mixture
@@ -63,7 +63,7 @@ def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tu
     inputs, targets, total = list[Any](), list[Tensor](), 0
     for X, y in map(_split, loader):
         if total < _NUM_DEFAULTS:
-            inputs.append(as_features(X))
+            inputs.append(model.as_rows(X))
         total += X.shape[0]
         if y is not None:
             targets.append(torch.as_tensor(y))
@@ -80,7 +80,7 @@ def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tu
 
     def convert(batch: Any) -> Data:
         X, y = _split(batch)
-        return model.data(as_features(X, num_features=model.num_features), y)
+        return model.data(model.as_rows(X, num_features=model.num_features), y)
 
     first = model.data(X[:num_first], None if y is None else y[: len(X)][:num_first])
     return model, Stream(loader, convert, first, total, total)

@@ -45,13 +45,15 @@ def stream_labels(loader: DataLoader[Any], model: BNMC, num_first: int) -> tuple
 
 
 def stack_rows(parts: list[Rows]) -> Rows:
-    """All rows [N, D] of some batches, dense or sparse."""
-    if isinstance(parts[0], Tensor):
-        return torch.cat(parts)
-    sizes = torch.cat([rows.starts.diff() for rows in parts])
+    """All rows [N, D] of some batches, dense or sparse; the list is empty afterwards, as there may be many rows."""
+    rows, width = list(parts), parts[0].shape[1]
+    parts.clear()
+    if isinstance(rows[0], Tensor):
+        return torch.cat(rows)
+    sizes = torch.cat([part.starts.diff() for part in rows])
     starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    columns, values = (torch.cat([getattr(rows, name) for rows in parts]) for name in ("columns", "values"))
-    return SparseRows(starts, columns, values, parts[0].num_columns)
+    columns, values = (torch.cat([getattr(part, name) for part in rows]) for name in ("columns", "values"))
+    return SparseRows(starts, columns, values, width)
 
 
 _NUM_DEFAULTS = 100_000  # rows that the defaults come from

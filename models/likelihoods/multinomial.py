@@ -50,7 +50,7 @@ class MultinomialDirichlet(CountFamily):
         return natural, natural.new_zeros(len(natural))
 
     def log_base_measure(self, X: Rows) -> Tensor:
-        return torch.lgamma(1 + X.sum(-1)) - entries_sum(X, lambda x: torch.lgamma(1 + x))
+        return torch.lgamma(1 + X.sum(-1)) - entries_sum(X, _log_factorial)
 
     def log_partition(self, chi: Tensor) -> Tensor:
         return torch.lgamma(chi).sum(-1) - torch.lgamma(chi.sum(-1))
@@ -123,6 +123,17 @@ class Counts(dist.TorchDistribution):
         if self.total_count is None:
             raise NotImplementedError("Counts without a total_count cannot be sampled: their totals are not modelled.")
         return dist.Multinomial(self.total_count, self.probs, validate_args=False).sample(sample_shape)
+
+
+def _log_factorial(x: Tensor) -> Tensor:
+    """log Gamma(1 + x) [...] of counts [...], most of which are small."""
+    most = int(x.max()) if x.numel() else 0
+    if most > _MOST_LISTED:
+        return torch.lgamma(1 + x)
+    return torch.lgamma(torch.arange(1, most + 2, dtype=x.dtype, device=x.device))[x.long()]
+
+
+_MOST_LISTED = 4096
 
 
 class _Dirichlet(dist.Dirichlet):
