@@ -75,7 +75,8 @@ class PosteriorEstimator(BaseEstimator):
 
     @property
     def _takes_nan(self) -> bool:
-        return self.is_of(FeatureData) and getattr(self.model, "feature_map", None) is None
+        features = self.is_of(FeatureData) and getattr(self.model, "feature_map", None) is None
+        return features or getattr(self.model, "takes_missing", False)
 
     # -- fits ------------------------------------------------------------------------------------------------------
 

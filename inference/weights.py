@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..models.arrays import as_features, as_incomplete, as_vector, as_weights
+from ..models.arrays import as_incomplete, as_vector, as_weights
 from ..models.label_data import LabelData, as_label_sets
 from ..models.latent_features import FeatureData
 from ..models.sparse import Rows
@@ -85,7 +85,7 @@ def _require_weighable(model: Any, X: Any) -> None:
 def _rows(model: Any, X: Any) -> Rows:
     """The rows [N, D] of what a user passes, NaN where an entry is missing and the model takes that."""
     if not issubclass(model.data_type, FeatureData):
-        return as_features(X)
+        return model.as_rows(X)
     rows, observed = as_incomplete(X)
     return rows if observed is None else rows.masked_fill(observed == 0, torch.nan)
 

@@ -11,13 +11,21 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 from .domains import LARGEST, shown
 from .sparse import Rows, SparseRows, first_entry
 
 
-def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, like: Tensor | None = None) -> Rows:
+def as_features(
+    X: Any,
+    *,
+    num_features: int | None = None,
+    min_rows: int = 1,
+    like: Tensor | None = None,
+    missing: bool = False,
+) -> Rows:
     """X as a finite floating-point tensor [N, D]; numpy-like input is converted, a tensor keeps its device.
 
     A scipy matrix in any format and a torch tensor in CSR or COO stay sparse: they become `SparseRows`, which act as a
@@ -28,8 +36,9 @@ def as_features(X: Any, *, num_features: int | None = None, min_rows: int = 1, l
     num_features : the width that a fitted model expects, if any
     min_rows : the fewest rows accepted
     like : a tensor of the fitted model; a *tensor* X must match its device and dtype, other input is converted
+    missing : whether entries may be NaN, missing
     """
-    return _admit(read_rows(X), isinstance(X, Tensor | SparseRows), num_features, min_rows, like)
+    return _admit(read_rows(X), isinstance(X, Tensor | SparseRows), num_features, min_rows, like, missing)
 
 
 def as_incomplete(
@@ -50,7 +59,9 @@ def as_incomplete(
     return filled, (~missing).to(filled)
 
 
-def _admit(X: Rows, given_tensor: bool, num_features: int | None, min_rows: int, like: Tensor | None) -> Rows:
+def _admit(
+    X: Rows, given_tensor: bool, num_features: int | None, min_rows: int, like: Tensor | None, missing: bool = False
+) -> Rows:
     if not X.dtype.is_floating_point:
         X = X.to(torch.get_default_dtype() if given_tensor else torch.float64)
     if like is not None:
@@ -71,14 +82,15 @@ def _admit(X: Rows, given_tensor: bool, num_features: int | None, min_rows: int,
         raise ValueError(
             f"X has {X.shape[1]} features, but the model was fitted with {num_features} features as input."
         )
-    _require_finite(X, to_fit=like is None)
+    if isinstance(X, SparseRows) or not X.requires_grad:  # where an engine tries rows out, they may leave the reals
+        require_finite(X, to_fit=like is None, missing=missing)
     return X if like is None else _within_reach(X)
 
 
-def _require_finite(X: Rows, *, to_fit: bool) -> None:
-    """ValueError on NaN and inf and, in rows to fit, on numbers whose squares would overflow."""
+def require_finite(X: Rows, *, to_fit: bool = False, missing: bool = False) -> None:
+    """ValueError on inf, NaN unless it may be `missing` and, in rows to fit, numbers whose squares would overflow."""
     limit = _largest(X) if to_fit else torch.finfo(X.dtype).max
-    if not (found := first_entry(X, lambda x: ~(x.abs() <= limit))):
+    if not (found := first_entry(X, lambda x: ~(x.abs() <= limit) & ~(x.isnan() & missing))):
         return
     value, row, column = found
     if math.isfinite(value):
@@ -95,7 +107,7 @@ def _within_reach(X: Rows) -> Rows:
     """Rows [N, D], those with entries too large drawn in towards 0: the component that is nearest stays the same."""
     if isinstance(X, SparseRows) or not len(X):
         return X
-    size, limit = X.abs().amax(1, keepdim=True), _largest(X)
+    size, limit = X.nan_to_num().abs().amax(1, keepdim=True), _largest(X)
     return X if (size <= limit).all() else torch.where(size > limit, X / size * limit, X)
 
 
@@ -104,13 +116,18 @@ def _largest(X: Rows) -> float:
     return float(torch.finfo(X.dtype).max ** 0.25)
 
 
+def with_graph(values: Tensor) -> Tensor:
+    """The values [...], with their graph inside a Pyro program alone: programs are differentiated, fits are not."""
+    return values if am_i_wrapped() else values.detach()
+
+
 def _as_tensor(name: str, values: Any, hint: str = "") -> Tensor:
     """Real numbers of any shape [...], in a dtype that torch computes with."""
     if isinstance(values, Tensor):
         _require_readable(name, values)
         if values.layout != torch.strided:
             raise ValueError(f"{name} is sparse; expected a dense Tensor: pass {name}.to_dense().")
-        numbers = values.detach()
+        numbers = with_graph(values)
     else:
         numbers = torch.as_tensor(_as_array(name, values, hint))
     if numbers.is_complex():

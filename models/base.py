@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro.poutine.runtime import effectful
 from torch import Tensor
 
 from .arrays import as_features
 from .config import Config, resolved
 from .losses import Hinge, Loss
+from .sparse import Rows
+
+
+def announced(program: Callable[[Any, Any], None]) -> Callable[..., None]:
+    """A method `program(model, data)` that tells Pyro's handlers of its calls, by messages of the type "regbayes"."""
+    return effectful(program, type="regbayes")
 
 
 class Model(Config):
@@ -44,13 +52,22 @@ class Model(Config):
         A row counts `weights` [N] times, None: once. Resolving a resolved model changes nothing.
         """
         model = self.checked()
-        X = as_features(X, num_features=model.num_features)
+        X = model.as_rows(X, num_features=model.num_features)
         model.likelihood.admit(X)
         return model.replace(likelihood=resolved(model.likelihood, X, weights), num_features=X.shape[1])
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Any]:
         """The resolved model and the kernels' view of what a user passes to `fit`."""
         raise NotImplementedError
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether entries of X may be NaN, missing."""
+        return False
+
+    def as_rows(self, X: Any, **options: Any) -> Rows:
+        """X [N, D] as `as_features` reads it with these options, NaN where an entry is missing and may be."""
+        return as_features(X, missing=self.checked().takes_missing, **options)
 
     def features(self, X: Any) -> Tensor:
         """What the hyperplanes see [N, P] of the rows of X [N, D]: nothing, P = 0, without hyperplanes."""

@@ -32,3 +32,7 @@ class DPM(Mixture):
     prior: PartitionPrior = field(default_factory=DirichletProcess)
     truncation: Truncation = 20
     num_features: Count | None = None
+
+    @property
+    def takes_missing(self) -> bool:
+        return self.likelihood.takes_missing

@@ -8,8 +8,7 @@ import pyro
 import pyro.distributions as dist
 from torch import Tensor
 
-from .arrays import as_features
-from .base import Model
+from .base import Model, announced
 from .data import Data
 from .priors import PartitionPrior
 from .priors.sticks import log_stick_weights
@@ -35,7 +34,7 @@ class Mixture(Model):
         """The resolved model and the kernels' view of what a user passes to `fit`; weights [N] as in `Data`."""
         if lengths is not None:
             raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
-        X = as_features(X, min_rows=2)
+        X = self.as_rows(X, min_rows=2)
         model = self.resolve(X, y, weights)
         return model, model.data(X, y, weights)
 
@@ -45,10 +44,11 @@ class Mixture(Model):
 
     def __call__(self, X: Any, y: Any = None) -> None:
         """The Pyro program on the truncated model: `program` of the resolved model on its data."""
-        X = as_features(X)
+        X = self.as_rows(X)
         model = self.resolve(X, y)
         model.program(model.data(X, y))
 
+    @announced
     def program(self, data: Data) -> None:
         """The Pyro program of a resolved model.
 

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models.arrays import as_features
 from ..models.data import Data
 from ..models.mixture import Mixture
 from .hyperparameters import log_structure_prior
@@ -59,7 +58,7 @@ def partition_log_weights(
     model: Mixture, X: Any, y: Any = None, *, truncation: int | None = None
 ) -> dict[Labels, float]:
     """log p(z, X, y) of every partition of the infinite model, or of every labelling of the truncated one."""
-    X = as_features(X).double()
+    X = model.as_rows(X).double()
     resolved = model.resolve(X, y)
     data = resolved.data(X, y)
     num_labellings = truncation**data.num_data if truncation else 0

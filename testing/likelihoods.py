@@ -14,7 +14,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution, biject_to
 
-from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters
+from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
 
 
@@ -64,12 +64,15 @@ def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Gene
 
 
 def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> None:
-    """Every hyperparameter becomes a tensor like X, and resolving again changes nothing."""
-    again = family.resolve(X[: len(X) // 2])
-    for name, value in family.get_params(deep=False).items():
+    """Every hyperparameter becomes a tensor like X, but for lists of columns; resolving again changes nothing."""
+    again = _hyperparameters(family.resolve(X[: len(X) // 2]))
+    for name, value in _hyperparameters(family).items():
+        if isinstance(value, list) and all(isinstance(column, int) for column in value):
+            _require(value == again[name], f"resolving a resolved family changed {name}.")
+            continue
         _require(isinstance(value, Tensor), f"resolve left {name} as {value!r}; expected a tensor.")
         _require(value.dtype == X.dtype and value.device == X.device, f"resolve gave {name} another dtype or device.")
-        _require(torch.equal(value, getattr(again, name)), f"resolving a resolved family changed {name}.")
+        _require(torch.equal(value, again[name]), f"resolving a resolved family changed {name}.")
     _require(likelihood.resolve(X) is not likelihood, "resolve changed the family in place; expected a copy.")
 
 
@@ -227,23 +230,39 @@ def _check_sparse(likelihood: ExponentialFamily, family: ExponentialFamily, X: T
         return
     sparse = cast(Tensor, SparseRows.of(X))
     likelihood.admit(sparse)
-    for name, value in likelihood.resolve(sparse).get_params(deep=False).items():
-        _close(value, getattr(family, name), f"resolve, {name}, of sparse rows", tol=1e-10)
+    dense = _hyperparameters(family)
+    for name, value in _hyperparameters(likelihood.resolve(sparse)).items():
+        _close(value, dense[name], f"resolve, {name}, of sparse rows", tol=1e-10)
     labels = torch.arange(len(X), device=X.device) % 3
     readings: dict[str, tuple[Any, ...]] = {
-        **dict.fromkeys(("statistics", "log_base_measure", "log_repeat", "founding_divergence"), ()),
+        **dict.fromkeys(("statistics", "log_base_measure", "log_repeat"), ()),
         **dict.fromkeys(("expected_log_density", "log_predictive"), (chi,)),
         "weighted_statistics": (labels.unsqueeze(1) + X.new_tensor([0.1, 0.2]),),
         "summed_statistics": (labels, 3),
         "log_density": (family.draw(chi, torch.Generator(X.device).manual_seed(0)),),
-        "divergence": (family.centers(family.coordinates(X)[:3], X.new_ones(3)),),
     }
-    for name, arguments in readings.items():
-        method = getattr(family, name)
-        _close(method(sparse, *arguments), method(X, *arguments), f"{name} of sparse rows", tol=1e-10)
+    _agree(family, readings, sparse, X)
+    coordinates = family.coordinates(X)
+    in_coordinates = {"divergence": (family.centers(coordinates[:3], X.new_ones(3)),), "founding_divergence": ()}
+    _agree(family, in_coordinates, family.coordinates(sparse), coordinates)
 
 
 # -- tools -----------------------------------------------------------------------------------------------------------
+
+
+def _hyperparameters(family: Likelihood) -> dict[str, Any]:
+    """The arguments of a family by name; of blocks of columns those of each block."""
+    if not isinstance(family, Product):
+        return family.get_params(deep=False)
+    parts = [_hyperparameters(part) for part, _ in family.parts]
+    return {f"parts[{index}].{name}": value for index, own in enumerate(parts) for name, value in own.items()}
+
+
+def _agree(family: ExponentialFamily, readings: dict[str, tuple[Any, ...]], sparse: Any, dense: Any) -> None:
+    """Each reading of sparse rows is that of the dense ones."""
+    for name, arguments in readings.items():
+        method = getattr(family, name)
+        _close(method(sparse, *arguments), method(dense, *arguments), f"{name} of sparse rows", tol=1e-10)
 
 
 def _log_prior(family: Likelihood, chi: Tensor, parameters: Parameters) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from pyro.infer import TraceEnum_ELBO
 from torch import Tensor
 
-from ..models.arrays import as_features
 from ..models.data import Data
 from ..models.mixture import Mixture
 from ..models.priors.sticks import log_stick_weights
@@ -23,7 +22,7 @@ def check_mixture(model: Mixture, X: Any, y: Any = None, lengths: Any = None, se
     """`check_model` of a mixture, on rows X [N, D] and targets y [N]."""
     resolved = model.resolve(X, y)
     again = resolved.resolve(X, y)
-    data = again.data(as_features(X), y)
+    data = again.data(again.as_rows(X), y)
     sites = sites_of(resolved, (X, y), seed)
     h = compare_prior(again, sites, ["sticks"])
     require_sites(sites, ["assignments", "X", "margin"])

@@ -39,8 +39,10 @@ from regbayes.models.likelihoods import (
     DiagonalGaussian,
     FullGaussian,
     Likelihood,
+    MaskedBernoulli,
     MultinomialDirichlet,
     PoissonGamma,
+    Product,
     SphericalGaussian,
 )
 from regbayes.models.sparse import SparseRows
@@ -72,6 +74,8 @@ def named(value) -> str:
 
 def small_rows(family, device, num_data: int = 12) -> torch.Tensor:
     X, _ = mixture_rows(DiagonalGaussian if family is AnotherGaussian else family, num_data, num_features=2)
+    if family is MultinomialDirichlet:
+        X[1] = 0.0  # a document without words
     return X.clamp(max=4).to(device) if family in (PoissonGamma, MultinomialDirichlet) else X.to(device)
 
 
@@ -187,6 +191,12 @@ def test_default_bandwidth_is_the_median_distance_in_units_of_columns():
     torch.testing.assert_close(found, spread * distances[(len(distances) - 1) // 2])
     scaled = RBFKernel().resolve(DiagonalGaussian(), X * torch.tensor([10.0, 0.1])).bandwidth
     torch.testing.assert_close(scaled, found * torch.tensor([10.0, 0.1]).double())
+    counts = torch.arange(60) % 3 + 1
+    weighed = RBFKernel().resolve(DiagonalGaussian(), X, counts).bandwidth
+    torch.testing.assert_close(
+        weighed, RBFKernel().resolve(DiagonalGaussian(), X.repeat_interleave(counts, 0)).bandwidth
+    )
+    assert not torch.allclose(weighed, found, rtol=1e-3)
     bits = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     assert RBFKernel().resolve(BernoulliBeta(), bits).bandwidth.tolist() == [1.0, 1.0]
     assert RBFKernel().resolve(DiagonalGaussian(), torch.ones(4, 2)).bandwidth.tolist() == [1.0, 1.0]
@@ -333,6 +343,29 @@ def test_assignments_follow_from_the_mixture(device):
     torch.testing.assert_close(posterior.log_predictive_density(X), joint.logsumexp(1))
     assert posterior.assign_proba(X).sum(1).sub(1).abs().max() < 1e-9
     assert X.device.type == posterior.samples["log_mixture"].device.type
+
+
+def test_documents_without_words_are_all_alike():
+    """Their frequencies are 0 under every component, so that the program is of no components in particular."""
+    posterior = HilbertEmbedding(truncation=3).fit(DPM(MultinomialDirichlet()), torch.zeros(5, 2))
+    torch.testing.assert_close(posterior.samples["log_mixture"][0, :-1].exp(), torch.full((3,), 1 / 3))
+
+
+def test_programs_of_rank_one_are_solved(generator):
+    """Where pivots have nothing to solve for: against every pair of weights, which is where an optimum lies."""
+    T, vertices = 4, torch.eye(4, dtype=torch.float64, device=generator.device)
+    for _ in range(200):
+        factor, linear = torch.randn(2, T, generator=generator, dtype=torch.float64, device=generator.device)
+        quadratic = torch.outer(factor, factor)
+        found = simplex_qp.solve(quadratic, linear)
+        best = math.inf
+        for i, j in itertools.combinations(range(T), 2):
+            gap, slope = factor[i] - factor[j], linear[i] - linear[j]
+            share = float(((slope - gap * factor[j]) / gap**2).clamp(0, 1))
+            point = share * vertices[i] + (1 - share) * vertices[j]
+            best = min(best, float(simplex_qp.objective(quadratic, linear, point)))
+        assert found.objective <= best + 1e-8
+        assert found.gap <= 1e-7  # of a program that is singular, to the root of rounding
 
 
 def test_order_and_place_of_the_rows_do_not_matter():
@@ -511,7 +544,8 @@ def test_it_serves_the_estimator_and_single_precision(device):
         ({"rkhs": QuadraticKernel()}, DPM(), "QuadraticKernel has no means for DiagonalGaussian"),
         ({"rkhs": RBFKernel()}, DPM(MultinomialDirichlet()), "RBFKernel has no closed form for MultinomialDirichlet"),
         ({"rkhs": FourierKernel()}, DPM(MultinomialDirichlet()), "FourierKernel needs totals"),
-        ({}, InfiniteSVM(), "InfiniteSVM has no HilbertEmbedding backend: it serves DPM alone"),
+        ({}, DPM(Product([(MultinomialDirichlet(), 1), (PoissonGamma(), 1)])), r"which Product\(\) leaves open: take"),
+        ({}, InfiniteSVM(), "InfiniteSVM has no HilbertEmbedding backend, .* without hyperplanes; it has: Gibbs"),
         ({"components": "rows"}, DPM(), "components is 'rows'; it must be 'data', 'prior', a posterior"),
         ({"components": {}}, DPM(), "components is {}; it must be"),
         ({"components": {"loc": [[math.nan, 0.0]]}}, DPM(), "components is .*; it must be"),
@@ -528,7 +562,7 @@ def test_it_serves_the_estimator_and_single_precision(device):
 )
 def test_bad_options_are_refused(options, model, message):
     y = torch.arange(60) % 2 if isinstance(model, InfiniteSVM) else None
-    X = two_groups().round().abs() if isinstance(model.likelihood, MultinomialDirichlet) else two_groups()
+    X = two_groups().round().abs() if isinstance(model.likelihood, MultinomialDirichlet | Product) else two_groups()
     with pytest.raises((ValueError, NotImplementedError), match=message):
         HilbertEmbedding(**options).fit(model, X, y)
 
@@ -538,6 +572,8 @@ def test_bad_rows_are_refused():
     X[3, 1] = math.nan
     with pytest.raises(ValueError, match="Input X contains NaN or inf"):
         HilbertEmbedding().fit(DPM(), X)
+    with pytest.raises(ValueError, match="X has missing entries, between which a kernel has no value"):
+        HilbertEmbedding().fit(DPM(MaskedBernoulli()), torch.tensor([[1.0, math.nan], [0.0, 1.0]]))
     with pytest.raises(ValueError, match="negative"):
         HilbertEmbedding().fit(DPM(PoissonGamma()), two_groups().round())
     with pytest.raises(ValueError, match=r"counts of up to \d{4}; RBFKernel takes 5000 at most"):
@@ -620,6 +656,21 @@ def test_p_value_is_uniform_where_there_is_no_difference_and_small_where_there_i
     assert np.median(shifted[:20]) < 0.05
 
 
+def test_p_value_of_the_default_kernel_is_never_too_small():
+    """Of few rows in several columns, whose own distances are not those between them and others."""
+    N, D, repeats = 5, 5, 800
+    model = DPM(SphericalGaussian(loc=0.0, variance=1.0, prior_variance=4.0))
+    given = {"loc": torch.tensor([[-2.0], [1.0]]).double().expand(2, D)}
+    posterior = HilbertEmbedding(components=given, ridge=1e6).fit(model, torch.zeros(4, D).double())
+    rng, p_values = np.random.default_rng(1), []
+    for seed in range(repeats):
+        X = given["loc"][rng.choice(2, N)] + torch.from_numpy(rng.normal(size=(N, D)))
+        p_values.append(posterior.mmd(X, num_permutations=19, seed=seed).p_value)
+    for level in (0.1, 0.2):
+        error = math.sqrt(level * (1 - level) / repeats)
+        assert (np.array(p_values) <= level + 1e-9).mean() < level + 3 * error
+
+
 @pytest.mark.parametrize("family", [*GAUSSIANS, MultinomialDirichlet, PoissonGamma, BernoulliBeta], ids=named)
 def test_mmd_of_other_posteriors(family, device):
     """A fitted mixture is near its data, and far from others; the same seed gives the same numbers."""
@@ -656,6 +707,14 @@ def test_components_that_stand_for_a_posterior_have_its_mean():
     assert (found - target).abs().max() < 5 * 0.5 / math.sqrt(2000)
     rows = predictive.rows(4000, X.new_zeros(4000), torch.Generator().manual_seed(0))
     assert (rkhs.gram(X, rows).mean(1) - target).abs().max() < 5 * 0.5 / math.sqrt(4000)
+
+
+def test_components_not_yet_seen_stand_with_the_prior():
+    posterior = Gibbs(3, 3).fit(DPM(SphericalGaussian()), two_groups())
+    predictive, count = Predictive.of(posterior.model, posterior.samples), posterior.samples["log_mixture"].shape[1]
+    last = predictive.chi.view(3, count, -1)[:, -1]
+    torch.testing.assert_close(last, posterior.model.likelihood.prior().expand(3, -1))
+    torch.testing.assert_close(predictive.weights.view(3, count).sum(1), torch.full((3,), 1 / 3).double())
 
 
 def test_components_stand_for_others_as_often_as_their_weights_say(generator):

@@ -9,7 +9,9 @@ import pytest
 import torch
 from setups import first_appearance
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
+from regbayes.estimators import Clusterer
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
 from regbayes.inference.gibbs import collapsed
 from regbayes.inference.gibbs.split_merge import log_evidence_ratio
@@ -21,7 +23,7 @@ from regbayes.models import (
     DiagonalGaussian,
     DirichletProcess,
     FullGaussian,
-    Likelihood,
+    InfiniteSVM,
     MaskedBernoulli,
     MultinomialDirichlet,
     PoissonGamma,
@@ -30,7 +32,7 @@ from regbayes.models import (
     SphericalGaussian,
 )
 from regbayes.models.likelihoods.product import columns_of, join_columns
-from regbayes.testing import check_likelihood, check_model, likelihoods
+from regbayes.testing import check_kernel, check_likelihood, check_model
 from regbayes.testing.enumeration import log_evidence, partition_log_weights
 
 GENERATOR = torch.Generator().manual_seed(1)
@@ -50,21 +52,14 @@ PRODUCTS = {
 }
 
 
-def check(family: Likelihood, X: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`check_likelihood`, but for what it says of arguments that are tensors and of coordinates that are the rows."""
-    monkeypatch.setattr(likelihoods, "_check_resolve", lambda *arguments: None)
-    monkeypatch.setattr(likelihoods, "_check_sparse", lambda *arguments: None)
-    check_likelihood(family, X)
-
-
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_conformance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance(name: str) -> None:
     family, blocks = PRODUCTS[name]
-    check(family, torch.cat(blocks, 1), monkeypatch)
+    check_likelihood(family, torch.cat(blocks, 1))
 
 
-def test_conformance_of_bits_without_holes(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(MaskedBernoulli(0.5, 1.5), BITS, monkeypatch)
+def test_conformance_of_bits_without_holes() -> None:
+    check_likelihood(MaskedBernoulli(0.5, 1.5), BITS)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -198,6 +193,47 @@ def test_bound_rises_to_less_than_the_evidence() -> None:
     values = posterior.trace.values[0]
     assert (values.diff() > -1e-9).all()
     assert values[-1] < log_evidence(MIXTURE, MIXED, truncation=2)
+
+
+HOLED = torch.cat([NUMBERS[:4, :1], HOLES[:4, :2].index_fill(0, torch.tensor(2), torch.nan)], 1)
+WITH_HOLES = MIXTURE.replace(likelihood=Product([(SphericalGaussian(variance=0.4), 1), (MaskedBernoulli(), 2)]))
+
+
+@pytest.mark.parametrize(
+    "backend", [Gibbs(160, 10, seed=1), SVI(num_steps=20), SmallVariance(penalty=1.0)], ids=["gibbs", "svi", "small"]
+)
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_a_mixture_takes_missing_bits(backend) -> None:
+    """Some bits of a row, and all of one."""
+    check_kernel(backend, WITH_HOLES, HOLED)
+    posterior = backend.fit(WITH_HOLES, HOLED, sample_weight=torch.tensor([1, 2, 1, 1]))
+    assert posterior.assign(HOLED).shape == (4,)
+    bits = backend.fit(DPM(MaskedBernoulli(1.0, 1.0)), HOLES)
+    assert bits.samples["assignments"].shape[1] == 12
+
+
+def test_missing_entries_in_the_program_a_stream_and_an_estimator() -> None:
+    check_model(WITH_HOLES, HOLED)
+    rows = torch.cat([NUMBERS[:, :1], HOLES[:, :2]], 1)
+    stream = DataLoader(TensorDataset(rows), batch_size=5, generator=torch.Generator())
+    assert SVI(num_steps=4).fit(WITH_HOLES, stream).samples["log_mixture"].isfinite().any()
+    assert Clusterer(WITH_HOLES, SmallVariance(num_components=2)).fit_predict(rows.numpy()).shape == (12,)
+
+
+@pytest.mark.parametrize(
+    ("model", "X"),
+    [
+        (WITH_HOLES, HOLED.index_fill(1, torch.tensor(0), torch.nan)),
+        (WITH_HOLES, HOLED * torch.inf),
+        (MIXTURE, HOLED),
+        (InfiniteSVM(WITH_HOLES.likelihood), HOLED),
+    ],
+    ids=["numbers", "infinite", "bits", "classifiers"],
+)
+def test_what_may_not_be_missing_is_refused(model, X: Tensor) -> None:
+    y = torch.tensor([0, 1, 0, 1]) if isinstance(model, InfiniteSVM) else None
+    with pytest.raises(ValueError, match="Input X contains NaN or inf"):
+        model.prepare(X, y)
 
 
 def blobs(num: int = 240) -> tuple[Tensor, Tensor]:

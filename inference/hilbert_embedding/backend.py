@@ -130,10 +130,13 @@ class Embedding:
     enough: float  # the gap at which to stop
 
 
+def why_not(model: Any) -> str:
+    """Of the mixtures it serves those without hyperplanes."""
+    return "" if isinstance(model, DPM) else ", which is for mixtures without hyperplanes"
+
+
 def check(backend: HilbertEmbedding, model: Any) -> None:
-    """Raise NotImplementedError on a model with hyperplanes, and where kernel or components do not fit the family."""
-    if not isinstance(model, DPM):
-        raise NotImplementedError(f"{type(model).__name__} has no HilbertEmbedding backend: it serves DPM alone.")
+    """Raise NotImplementedError where kernel or components do not fit the family."""
     if backend.rkhs is not None:
         backend.rkhs.admit(model.likelihood)
     grouped = isinstance(backend.components, Tensor) or backend.components == "data"
@@ -252,4 +255,4 @@ def _bandwidth(rkhs: Any) -> Draw:
     return {"bandwidth": rkhs.bandwidth} if hasattr(rkhs, "bandwidth") else {}
 
 
-HilbertEmbedding.register(Data, SimpleNamespace(kernel=kernel, check=check))
+HilbertEmbedding.register(Data, SimpleNamespace(kernel=kernel, check=check, why_not=why_not))

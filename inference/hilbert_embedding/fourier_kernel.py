@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...models.domains import AnyNumbers, Count, PositiveNumbers, Seed
 from ...models.feature_maps.base import require_matrix
-from ...models.likelihoods import Likelihood, MultinomialDirichlet, Parameters
+from ...models.likelihoods import Likelihood, MultinomialDirichlet, Parameters, Product
 from ...models.sparse import Rows
 from ...models.sums import row_chunks
 from .closed_kernels import QuadraticKernel, RBFKernel
@@ -65,6 +65,11 @@ class FourierKernel(MeanKernel):
     def admit(self, family: Likelihood) -> None:
         if isinstance(family, MultinomialDirichlet):
             raise NotImplementedError("FourierKernel needs totals of multinomial rows: take QuadraticKernel().")
+        if isinstance(family, Product) and any(isinstance(part, MultinomialDirichlet) for part, _ in family.parts):
+            raise NotImplementedError(
+                "FourierKernel needs totals of multinomial rows, which Product() leaves open: take PoissonGamma() for "
+                "such columns."
+            )
 
     def resolve(self, family: Likelihood, X: Rows, weights: Tensor | None = None) -> Self:
         bandwidth, frequencies = median_bandwidth(self.bandwidth, family, X, weights), self.frequencies

@@ -106,7 +106,7 @@ def _(family: PoissonGamma, parameters: Parameters, totals: Tensor) -> tuple[Ten
 def _(family: MultinomialDirichlet, parameters: Parameters, totals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """E u u^T = E[1/n] diag(p) + (P(n > 0) - E[1/n]) p p^T of frequencies u = x / n."""
     probs, (some, inverse) = parameters["probs"].double(), totals.double()
-    return some * probs, inverse * probs, (some - inverse) / some.square()
+    return some * probs, inverse * probs, (some - inverse) / some.square().clamp(min=torch.finfo(some.dtype).tiny)
 
 
 @singledispatch

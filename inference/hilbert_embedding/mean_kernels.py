@@ -88,10 +88,19 @@ def median_bandwidth(value: Any, family: Likelihood, X: Rows, weights: Tensor | 
         if not in_own_units:
             spread = or_one(column_variances(dense(X), weights)).sqrt()
         chosen = torch.linspace(0, len(X) - 1, min(len(X), _MOST_PAIRED), device=X.device).long()
-        distances = torch.nn.functional.pdist(dense(X[chosen]) / spread)
-        distances = distances[distances > 0]
-        value = spread * (distances.median() if len(distances) else 1.0)
+        each = torch.ones_like(chosen) if weights is None else weights[chosen]
+        value = spread * _median_distance(dense(X[chosen]) / spread, each.double())
     return hyperparameter("bandwidth", value, None, X, X.shape[1])
+
+
+def _median_distance(X: Tensor, weights: Tensor) -> Tensor | float:
+    """The median of |x_n - x_m| > 0 over pairs of rows [N, D], each counted w_n w_m times; 1 if there is none."""
+    distances, order = torch.nn.functional.pdist(X).sort()
+    first, second = torch.triu_indices(len(X), len(X), 1, device=X.device)[:, order]
+    counted = (weights[first] * weights[second] * (distances > 0)).cumsum(0)
+    if not len(counted) or counted[-1] == 0:
+        return 1.0
+    return distances[torch.searchsorted(counted, counted[-1:] / 2)]
 
 
 def symmetric(matrix: Tensor) -> Tensor:

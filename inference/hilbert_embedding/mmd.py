@@ -60,7 +60,8 @@ def permutation_p_value(
     """Probability, if rows [N, D] and [M, D] come from one distribution, of an MMD^2 at least as large between them.
 
     It is (1 + number of permutations of the pooled rows that are as far apart) / (1 + `num_permutations`), which is
-    never too small: P(p <= t) <= t for every t.
+    never too small, P(p <= t) <= t for every t, if the kernel treats all pooled rows alike: one whose bandwidth is that
+    of X alone finds differences in small samples where there are none.
     """
     pooled, N, M = torch.cat([dense(X), dense(others)]), len(X), len(others)
     signs = torch.cat([pooled.new_full((N,), 1 / N), pooled.new_full((M,), -1 / M)])
@@ -91,14 +92,17 @@ def goodness_of_fit(
     if len(X) < 2:
         raise ValueError(f"X has {len(X)} row; expected at least 2, or there is no distance between rows.")
     predictive = Predictive.of(model, samples)
-    rkhs = resolved_kernel(rkhs, model.likelihood, X)
+    distance = resolved_kernel(rkhs, model.likelihood, X)
     parameters, weights = predictive.components(_MOST_COMPONENTS, generator)
-    squared, unbiased = squared_mmd(rkhs, model.likelihood, parameters, weights, X)
+    squared, unbiased = squared_mmd(distance, model.likelihood, parameters, weights, X)
     order = torch.randperm(len(X), generator=generator, device=X.device)
     tested = X[order[:_MOST_ROWS]]
     totals = tested.sum(-1)[torch.arange(num_draws, device=X.device) % len(tested)]
     drawn = predictive.rows(num_draws, totals, generator)
-    return MMD(squared, unbiased, permutation_p_value(rkhs, tested, drawn, num_permutations, generator))
+    pooled = torch.cat([dense(tested), dense(drawn)]).to(drawn)
+    order = torch.randperm(len(pooled), generator=generator, device=X.device)
+    both = resolved_kernel(rkhs, model.likelihood, pooled[order])  # no permutation may tell X from the draws
+    return MMD(squared, unbiased, permutation_p_value(both, tested, drawn, num_permutations, generator))
 
 
 def resolved_kernel(rkhs: MeanKernel | None, family: Likelihood, X: Rows, weights: Tensor | None = None) -> MeanKernel:
@@ -113,6 +117,11 @@ def resolved_kernel(rkhs: MeanKernel | None, family: Likelihood, X: Rows, weight
     if not isinstance(rkhs, MeanKernel):
         raise ValueError(f"rkhs is {rkhs!r}; expected a kernel such as RBFKernel(), or None.")
     rkhs.admit(family)
+    if (X if isinstance(X, Tensor) else X.values).isnan().any():
+        raise ValueError(
+            "X has missing entries, between which a kernel has no value. Drop or impute such rows; Gibbs(), SVI() and "
+            "SmallVariance() fit them."
+        )
     return rkhs.checked("rkhs__").resolve(family, X, weights)
 
 

@@ -154,7 +154,7 @@ def pivot(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.
         candidate[places] = moved / moved.sum()
         gradient = quadratic @ candidate - linear
         rise = (candidate - weights) @ (gradient + quadratic @ weights - linear) / 2  # F(candidate) - F(weights)
-        if rise > 0 and _gap(gradient, candidate) >= gap(quadratic, linear, weights):  # by rounding alone
+        if not (rise <= 0 or _gap(gradient, candidate) < gap(quadratic, linear, weights)):  # by rounding alone
             break
         weights = candidate
         if falling.any():

@@ -35,6 +35,11 @@ class Likelihood(Config, ABC):
     accepts_sparse: ClassVar[bool] = False
     """Whether X may be `SparseRows`."""
 
+    @property
+    def takes_missing(self) -> bool:
+        """Whether entries of X may be NaN, missing: a mixture without classifiers then takes such rows."""
+        return False
+
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         """A copy in which every hyperparameter left as None is set from X [N, D]; tensors take X's dtype, device.
 
@@ -54,6 +59,18 @@ class Likelihood(Config, ABC):
                 "MultinomialDirichlet, PoissonGamma or BernoulliBeta."
             )
         self.check(X)
+
+    def given_first(self, num_columns: int) -> Self:
+        """The same family for rows whose first columns are given, so that it is a law of the others alone.
+
+        Raises
+        ------
+        ValueError    unless the family is one of some columns given others.
+        """
+        raise ValueError(
+            f"likelihood is {type(self).__name__}, a law of whole rows; lags need one of a row given those before it, "
+            "such as LinearRegression()."
+        )
 
     def prior(self) -> Tensor:
         """Hyperparameters chi0 [S] of a resolved family, which `parameters` takes; [0] where it needs none."""

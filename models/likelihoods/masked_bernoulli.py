@@ -40,6 +40,10 @@ class MaskedBernoulli(BernoulliBeta):
     )
     accepted = "0, 1 and NaN (missing)"
 
+    @property
+    def takes_missing(self) -> bool:
+        return True
+
     # -- readings of x are those of u ------------------------------------------------------------------------------
 
     def statistics(self, X: Rows) -> Tensor:

@@ -1,4 +1,4 @@
-"""The argument that says which columns of X are of which likelihood."""
+"""The arguments that say which columns of X are of which likelihood, or of which part of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Config
+from ..domains import Whole
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,28 @@ def require_width(parts: list[tuple[Any, int]], width: int) -> None:
     total = sum(number for _, number in parts)
     if total != width:
         raise ValueError(f"X has {width} columns, but the blocks have {total}. Give every column a block.")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The domain of some columns: how many from the first on, or which."""
+
+    words = "an integer of at least 1, how many columns from the first on, or a list of different ones, such as [0, 2]"
+
+    def read(self, value: Any) -> int | list[int]:
+        """The number, or the columns as a list; ValueError or TypeError if they are none."""
+        if isinstance(value, str | bytes | dict | set):
+            raise ValueError
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if not hasattr(value, "__len__"):
+            return Whole(1).read(value)
+        columns = [Whole().read(column) for column in value]
+        if not columns or len(set(columns)) < len(columns):
+            raise ValueError
+        return columns
+
+
+def listed(columns: Any) -> list[int]:
+    """The columns by their indices: the first so many, or those of the list."""
+    read = Columns().read(columns)
+    return list(range(read)) if isinstance(read, int) else read

@@ -20,6 +20,7 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 from torch.types import _size
 
+from ..arrays import require_finite
 from ..config import resolved
 from ..sparse import Rows, SparseRows
 from .base import Parameters, Sample
@@ -51,6 +52,10 @@ class Product(ExponentialFamily):
 
     accepts_sparse: ClassVar[bool] = True
 
+    @property
+    def takes_missing(self) -> bool:
+        return any(part.takes_missing for part, _ in self.parts)
+
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         require_width(self.parts, X.shape[1])
         return self.replace(parts=[(resolved(part, x, weights), x.shape[1]) for part, x in self.split(X)])
@@ -60,6 +65,7 @@ class Product(ExponentialFamily):
         first = 0
         for part, x in self.split(X):
             try:
+                require_finite(x, missing=part.takes_missing)
                 part.admit(x)
             except ValueError as error:
                 raise ValueError(f"{error} (Columns are those of the block that starts at {first}.)") from error
