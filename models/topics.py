@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from .arrays import as_features
-from .base import Model
+from .base import Model, announced
 from .priors.topics import DirichletTopics
 from .sparse import SparseRows, first_entry
 
@@ -123,6 +123,7 @@ class TopicModel(Model):
         model, data = self.prepare(X, y)
         model.program(data)
 
+    @announced
     def program(self, data: TopicData) -> None:
         """The Pyro program of a resolved model.
 
@@ -138,11 +139,16 @@ class TopicModel(Model):
         with pyro.plate("data", data.num_data):
             proportions = pyro.sample("proportions", dist.Dirichlet(X.new_ones(K) * h["document_concentration"]))
         with pyro.plate("tokens", len(data.words)):
-            assignments = pyro.sample("assignments", dist.Categorical(proportions[data.documents]))
-            pyro.sample("words", dist.Categorical(topics[assignments]), obs=data.words)
+            assignments = pyro.sample("assignments", dist.Categorical(logits=_logs(proportions)[data.documents]))
+            pyro.sample("words", dist.Categorical(logits=_logs(topics)[assignments]), obs=data.words)
         counts = X.new_zeros(data.num_data, K).index_add(0, data.documents, one_hot(assignments, K).to(X.dtype))
         with pyro.plate("margins", data.num_data):
             pyro.factor("margin", self.log_margin(data.mean_topics(counts) @ weights, data.targets))
+
+
+def _logs(shares: Tensor) -> Tensor:
+    """Logs of shares [..., K]; from the shares themselves Pyro takes none below those of rounding errors."""
+    return shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
 
 
 def require_counts(X: SparseRows, whose: str) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ...models.scores import own_scores
 from ..collectives import all_sum
-from .assignment import component_sums, nearest_components
+from ..seeding import draw_rows
+from .assignment import all_costs, component_sums, nearest_components
 from .births import open_components
 from .classifiers import fit_classifiers, summed_losses
 from .merge import merge_components
@@ -30,6 +31,24 @@ def init(problem: Problem, penalty: float) -> Descent:
     weights, duals = centers.new_zeros(1, P, C), centers.new_zeros(N, C)
     state = Descent(assignments, centers, weights, duals, centers.new_tensor(penalty), centers.new_tensor(0.0))
     return replace(state, objective=objective(problem, state))
+
+
+def scattered(problem: Problem, penalty: float, most_components: int, generator: torch.Generator) -> Descent:
+    """Components around points, any number of them up to so many: what later restarts start from.
+
+    A point is drawn in proportion to what it costs under the founders before it beyond a component of its own.
+    """
+    state = init(problem, penalty)
+    costs, founders = all_costs(problem, state.centers, state.weights)[0], list[Tensor]()
+    most = min(most_components, problem.num_data)
+    for _ in range(int(torch.randint(1, most + 1, (), generator=generator, device=generator.device))):
+        excess = (costs - problem.founding).clamp(min=torch.finfo(costs.dtype).tiny)
+        founders.append(draw_rows(problem.data.counted(excess), 1, generator))
+        costs = torch.minimum(costs, all_costs(problem, *problem.founders(founders[-1]))[0])
+    centers, weights = problem.founders(torch.cat(founders))
+    state, _ = assign(replace(state, centers=centers, weights=weights), problem)
+    state, parts = fit_components(state, problem, 1)
+    return replace(state, objective=_objective(problem, state, parts))
 
 
 def sweep(

@@ -44,7 +44,9 @@ def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
         return joint_penalty(problem(data), backend.num_components, generator)
 
     def init(model: Mixture, data: Data, generator: torch.Generator) -> Descent:
-        return descent.init(problem(data), penalty(data))
+        if backend.is_first(generator):
+            return descent.init(problem(data), penalty(data))
+        return descent.scattered(problem(data), penalty(data), 2 * backend.num_components, generator)
 
     def sweep(state: Descent, data: Data, model: Mixture, generator: torch.Generator, step: int) -> Descent:
         tolerance, merge = backend.tolerance, backend.merge

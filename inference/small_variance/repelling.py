@@ -64,7 +64,7 @@ def draw(state: RepellingDescent, landscape: Landscape) -> Draw:
 
 
 def init(landscape: Landscape, options: SmallVariance, generator: torch.Generator | None = None) -> RepellingDescent:
-    """The lowest J among the partitions that DP-means finds at several penalties.
+    """The lowest J among the partitions that DP-means finds at several penalties; later restarts scatter components.
 
     What the generator draws (None: from options.seed) differs between restarts; penalties that are None do not.
     """
@@ -76,8 +76,7 @@ def init(landscape: Landscape, options: SmallVariance, generator: torch.Generato
         transition_penalty = landscape.natural_transition_penalty(_start(plain, natural, seeded), plain)
     numbers = natural if penalty is None else penalty, transition_penalty, options.transition_weight, 0.0
     found = []
-    for factor in _START_PENALTIES:
-        start = _start(plain, natural * factor, seeded if generator is None else generator)
+    for start in _starts(plain, natural, options, seeded if generator is None else generator):
         weights = landscape.empty.repeat(start.num_components, 1, 1)
         values: Any = (start.centers.new_tensor(number) for number in numbers)
         state = RepellingDescent(landscape.completed(start.assignments), start.centers, weights, *values)
@@ -174,6 +173,13 @@ def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.
     weight = landscape.problem.data.counted((costs - costs.min()).clamp(min=torch.finfo(costs.dtype).tiny))
     noise = torch.empty_like(weight).exponential_(generator=generator)
     return (weight / noise).topk(min(_TRIES, len(weight))).indices
+
+
+def _starts(plain: Problem, natural: float, options: SmallVariance, generator: torch.Generator) -> list[Descent]:
+    """The partitions to choose from."""
+    if options.is_first(generator):
+        return [_start(plain, natural * factor, generator) for factor in _START_PENALTIES]
+    return [descent.scattered(plain, natural, 2 * options.num_components, generator)]
 
 
 def _start(plain: Problem, penalty: float, generator: torch.Generator) -> Descent:
