@@ -9,6 +9,7 @@ from .synthetic import (
     make_dp_mixture,
     make_setting_one,
     make_setting_two,
+    make_switching_autoregression,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "make_dp_mixture",
     "make_setting_one",
     "make_setting_two",
+    "make_switching_autoregression",
 ]

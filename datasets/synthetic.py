@@ -9,6 +9,8 @@ A model without an intercept cannot express that boundary: let the classifier se
 
 `make_setting_one`: overlapping Gaussian clusters of CRP sizes. `make_setting_two`: disjoint cubes of equal size.
 `make_dp_mixture`: well separated Gaussian clusters of CRP sizes, whose number grows with N.
+
+Of other origin are `make_chained_gaussians` and, for states over time, `make_switching_autoregression`.
 """
 
 from __future__ import annotations
@@ -126,6 +128,36 @@ def make_chained_gaussians(
     link = torch.randint(num_links, (num_data,), generator=generator)
     locs = torch.stack([spacing * link, gap * y], 1)
     return Clusters(locs + _normal(num_data, 2, generator), y)
+
+
+def make_switching_autoregression(
+    num_data: int = 300, num_states: int = 3, stay: float = 0.97, noise: float = 0.1, seed: int = 0
+) -> Clusters:
+    """A walk in the plane that turns by one of some angles: x_t = 0.98 R_k x_{t-1} + e_t, e_t ~ N(0, noise^2 I).
+
+    R_k turns by 2 pi k / (num_states + 1), k = 1, ..., num_states, and y are the states k - 1. Rows of all states lie
+    about the origin: only the row before tells them apart.
+
+    Parameters
+    ----------
+    stay : probability that a step keeps the state of the one before; else any state is drawn
+    """
+    generator = seeded_generator(num_data, seed)
+    require_whole("num_states", num_states)
+    for name, value, most in (("stay", stay, 1.0), ("noise", noise, 1e6)):
+        if not (is_number(value) and 0 <= value <= most):
+            raise ValueError(f"{name} is {value!r}; it must be a number between 0 and {most:g}.")
+    fresh = torch.rand(num_data, generator=generator, dtype=torch.float64) >= stay
+    last_fresh = torch.where(fresh, torch.arange(num_data), 0).cummax(0).values
+    y = torch.randint(num_states, (num_data,), generator=generator)[last_fresh]
+    angles = 2 * torch.pi * (y.double() + 1) / (num_states + 1)
+    turns = 0.98 * torch.stack([angles.cos(), -angles.sin(), angles.sin(), angles.cos()], 1).view(-1, 2, 2)
+    steps = noise * _normal(num_data, 2, generator)
+    row, rows = torch.ones(2, dtype=torch.float64), list[Tensor]()
+    for turn, step in zip(turns, steps, strict=True):
+        row = turn @ row + step
+        rows.append(row)
+    return Clusters(torch.stack(rows), y)
 
 
 def _gaussian(assignments: Tensor, locs: Tensor, scale: float, generator: torch.Generator) -> Synthetic:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .domains import Count, Positive, Truncation
+from .domains import Count, Natural, Positive, Truncation
 from .feature_maps import AnyFeatureMap, PrincipalDirections
 from .hyperplanes import Hyperplanes
 from .ihmm import IHMM
@@ -26,7 +26,7 @@ class DIH(Hyperplanes, StateSpace):
 
     Parameters
     ----------
-    likelihood, prior, truncation, num_features : as in `IHMM`
+    likelihood, prior, truncation, num_features, lags : as in `IHMM`; hyperplanes see the rows before too
     loss, feature_map, weight_scale : as in `DDPM`
     """
 
@@ -37,7 +37,8 @@ class DIH(Hyperplanes, StateSpace):
     weight_scale: Positive = 1.0
     truncation: Truncation = 20
     num_features: Count | None = None
+    lags: Natural = 0
 
     def without_hyperplanes(self) -> IHMM:
         """The model that is left for nu -> 0."""
-        return IHMM(self.likelihood, self.prior, self.truncation, self.num_features)
+        return IHMM(self.likelihood, self.prior, self.truncation, self.num_features, self.lags)

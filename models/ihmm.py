@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .domains import Count, Truncation
+from .domains import Count, Natural, Truncation
 from .likelihoods import DiagonalGaussian, Likelihood
 from .priors import HierarchicalDirichletProcess
 from .sequence import StateSpace
@@ -26,9 +26,16 @@ class IHMM(StateSpace):
     prior : over the state sequences, with its concentrations and stickiness
     truncation : T >= 2, number of states of the Pyro program, of SVI and of the blocked Gibbs scan
     num_features : width D of X; None: that of the data
+    lags : 0, or how many rows before it a row depends on: states are autoregressive, x_t ~ p(. | x_{t-1}, ...,
+        x_{t-lags}, theta_{z_t}), with a family of a row given others, `LinearRegression()`. The first rows of every
+        sequence are given, and a row right after a missing one tells nothing of its state
+
+    With `lags` source: Fox, Sudderth, Jordan & Willsky (2011), Bayesian nonparametric inference of switching dynamic
+    linear models.
     """
 
     likelihood: Likelihood = field(default_factory=DiagonalGaussian)
     prior: HierarchicalDirichletProcess = field(default_factory=HierarchicalDirichletProcess)
     truncation: Truncation = 20
     num_features: Count | None = None
+    lags: Natural = 0

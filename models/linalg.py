@@ -1,4 +1,4 @@
-"""Cholesky factors of matrices that are positive definite up to rounding."""
+"""Cholesky factors of matrices that are positive definite up to rounding, and inverses of triangular ones."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def safe_cholesky(matrix: Tensor, *, strict: bool = True) -> Tensor:
             "A Gram matrix is not finite or not positive definite. Use float64, or scale the features down."
         )
     return tril
+
+
+def inverse_transpose(factor: Tensor, *, lower: bool = True) -> Tensor:
+    """C^-T of triangular factors C [..., D, D]."""
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor.mT, identity.expand_as(factor), upper=lower)

@@ -9,8 +9,8 @@ import pyro
 import torch
 from torch import Tensor
 
-from .arrays import as_sequences
-from .base import Model
+from .arrays import as_features, as_sequences
+from .base import Model, announced
 from .data import Data
 from .markov import log_normalizers
 from .priors import HierarchicalDirichletProcess
@@ -66,10 +66,37 @@ class StateSpace(Model):
     data_type: ClassVar[type] = Sequences
 
     prior: HierarchicalDirichletProcess
+    lags: int = 0
+
+    def rows(
+        self, X: Any, lengths: Any = None, *, min_rows: int = 1, like: Tensor | None = None
+    ) -> tuple[Tensor, list[int], Tensor]:
+        """What `as_sequences` reads of X [N, D], each row after its `lags` rows before it (see `lagged`)."""
+        options: dict[str, Any] = {"num_features": self.num_features, "like": like}
+        rows, sizes, observed = as_sequences(X, lengths, min_rows=min_rows, **options)
+        rows, observed = lagged(rows, sizes, observed, self.lags)
+        if int(observed.sum()) < min_rows:
+            raise ValueError(
+                f"X has {int(observed.sum())} observed steps after {self.lags} observed ones of their sequence, which "
+                f"lags={self.lags} needs; expected at least {min_rows}. Use fewer lags, or longer sequences."
+            )
+        return rows, sizes, observed
+
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
+        """As `Model.resolve`, from rows X [N, (lags + 1) D] as `rows` gives them."""
+        if not self.lags:
+            return super().resolve(X, y, weights)
+        X, model = as_features(X), self.checked()
+        width, left_over = divmod(X.shape[1], model.lags + 1)
+        if left_over:
+            raise ValueError(f"X has {X.shape[1]} columns; with lags={model.lags} pass what `rows` makes of it.")
+        likelihood = model.likelihood.given_first(model.lags * width)
+        model = model.replace(likelihood=likelihood, num_features=None)
+        return super(StateSpace, model).resolve(X, y, weights).replace(num_features=width)
 
     def data(self, X: Any, lengths: Any = None) -> Sequences:
         """The kernels' view of the rows X [N, D] of the sequences of a resolved model; NaN rows are missing."""
-        rows, sizes, observed = as_sequences(X, lengths, num_features=self.num_features)
+        rows, sizes, observed = self.rows(X, lengths)
         steps = torch.nonzero(observed).squeeze(1)
         points = rows[steps]
         return Sequences(Data(points, self.features(points), self.targets(points)), steps, sizes)
@@ -79,26 +106,45 @@ class StateSpace(Model):
         if y is not None:
             raise ValueError(f"{type(self).__name__} finds states without labels: leave y out.")
         model = self.checked()
-        rows, _, observed = as_sequences(X, lengths, num_features=model.num_features, min_rows=2)
+        rows, _, observed = model.rows(X, lengths, min_rows=2)
         model = model.resolve(rows[observed])
         return model, model.data(X, lengths)
 
     def __call__(self, X: Any, lengths: Any = None) -> None:
-        """The Pyro program on the truncated model, state sequences summed out.
+        """The Pyro program on the truncated model: `program` of the resolved model on its data."""
+        rows, _, observed = self.rows(X, lengths)
+        model = self.resolve(rows[observed])
+        model.program(model.data(X, lengths))
+
+    @announced
+    def program(self, data: Sequences) -> None:
+        """The Pyro program of a resolved model, state sequences summed out.
 
         Sites: the prior's (`concentration` and `top_concentration` where they have a law, `sticks` [T-1],
         `transitions` [T + 1, T], last row: where sequences start), the family's own parameters [T, ...], `weights`
         [T, P, C], and the factors `paths` (log density of the observations) and, where states repel, `rejection`.
         """
-        rows, _, observed = as_sequences(X, lengths)
-        model = self.resolve(rows[observed])
-        data, T = model.data(X, lengths), model.truncation
-        points = data.points
-        log_rows = model.prior.sample(T, data.X).clamp(min=torch.finfo(data.X.dtype).tiny).log()
-        parameters, weights = model.components(points.features, points.targets)
+        points, T = data.points, self.truncation
+        log_rows = self.prior.sample(T, data.X).clamp(min=torch.finfo(data.X.dtype).tiny).log()
+        parameters, weights = self.components(points.features, points.targets)
         found = scores(points.features, weights)
-        emission = model.likelihood.log_density(data.X, parameters)
-        emission = emission + model.log_margin(found, points.targets.unsqueeze(1))
-        if model.repels:
-            pyro.factor("rejection", model.log_rejection(found.squeeze(-1)).sum())
+        emission = self.likelihood.log_density(data.X, parameters)
+        emission = emission + self.log_margin(found, points.targets.unsqueeze(1))
+        if self.repels:
+            pyro.factor("rejection", self.log_rejection(found.squeeze(-1)).sum())
         pyro.factor("paths", log_normalizers(log_rows[T], log_rows[:T], data.spread(emission), data.lengths).sum())
+
+
+def lagged(rows: Tensor, sizes: list[int], observed: Tensor, lags: int) -> tuple[Tensor, Tensor]:
+    """(rows (x_{t-1}, ..., x_{t-lags}, x_t) [N, (lags + 1) D], 0 where missing, observed [N]) of rows [N, D].
+
+    A step counts as observed if all of these are, within its own sequence: the model is conditional on the first rows
+    of every sequence, and says nothing of the rows right after a missing one.
+    """
+    if not lags:
+        return rows, observed
+    places = torch.cat([torch.arange(size, device=rows.device) for size in sizes])
+    before = [rows.roll(lag, 0) for lag in range(1, lags + 1)]
+    seen = [observed.roll(lag) & (places >= lag) for lag in range(1, lags + 1)]
+    complete = torch.stack([observed, *seen]).all(0)
+    return torch.cat([*before, rows], 1).where(complete.unsqueeze(1), 0.0), complete

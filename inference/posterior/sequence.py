@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...models.arrays import as_sequences, like
-from ...models.distributions.sampling import draw as draw_from
+from ...models.arrays import like
 from ...models.distributions.sampling import draw_categorical, uniforms
 from ...models.domains import SEED, Whole, read
 from ...models.sequence import Sequences
@@ -23,6 +22,7 @@ from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
 from .components import counts_hyperplanes, hyperplane_gain, log_component_density, log_unseen_density
+from .emission_draws import draw_rows
 from .stacking import stack_components
 
 
@@ -70,7 +70,7 @@ class SequencePosterior(Clustering, Posterior):
     def log_predictive_density(self, X: Any, lengths: Any = None) -> Any:
         """log of the mean over the draws of p(x_1, ..., x_T) [B] of new sequences, states summed out.
 
-        Margin factors do not count.
+        Margin factors do not count. A model with `lags` L takes the first L rows of every sequence as given.
         """
         if "centers" in self.samples:
             raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
@@ -89,7 +89,8 @@ class SequencePosterior(Clustering, Posterior):
 
         Parameters
         ----------
-        given : rows [M, D] of a sequence that the new ones go on from; None: they start as sequences do
+        given : rows [M, D] of a sequence that the new ones go on from; None: they start as sequences do, which a model
+            with `lags` knows nothing of
         """
         num_steps, num_sequences = (
             read("num_steps", num_steps, Whole(1)),
@@ -110,9 +111,8 @@ class SequencePosterior(Clustering, Posterior):
         for _ in range(num_steps):
             path.append(draw_categorical(moves, uniforms((num_sequences,), generator)))
             moves = log_rows[path[-1], :-1]
-        states = torch.stack(path, 1).flatten()
-        own = {name: value[states] for name, value in parameters.items()}
-        X = draw_from(likelihood.distribution(own), generator)
+        paths = torch.stack(path, 1)
+        X, states = draw_rows(self.model, parameters, paths, given, generator), paths.flatten()
         return (X, states) if given is None else (like(X, given), like(states, given))
 
     def _chain(
@@ -123,8 +123,7 @@ class SequencePosterior(Clustering, Posterior):
         States that the draw pads with cannot be entered. With `unseen` the states not yet seen are one more.
         """
         draw = {name: value[index] for name, value in self.samples.items()}
-        options = {"num_features": self.model.num_features, "like": draw["log_mixture"]}
-        rows, sizes, observed = as_sequences(X, lengths, min_rows=0, **options)
+        rows, sizes, observed = self.model.rows(X, lengths, min_rows=0, like=draw["log_mixture"])
         log_start, log_rows = draw["log_start"], draw["log_transitions"]
         emission = log_component_density(self.model, rows, draw)
         if unseen:

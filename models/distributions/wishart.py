@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, transform_to
 from torch.types import _size
 
-from ..linalg import safe_cholesky
+from ..linalg import inverse_transpose, safe_cholesky
 
 
 class PrecisionMatrix(type(constraints.positive_definite)):  # type: ignore[misc]  # torch hides the class
@@ -111,3 +111,16 @@ class PrecisionWishart(dist.TorchDistribution):
 def log_diagonal(factor: Tensor) -> Tensor:
     """Half the log determinant [...] of C C^T, from factors C [..., D, D]."""
     return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def expected_log_det(df: Tensor, factor: Tensor) -> Tensor:
+    """E log det Lam [...] = sum_i digamma((df - i) / 2) + D log 2 - log det Psi, from C C^T = Psi [..., D, D]."""
+    D = factor.shape[-1]
+    lost = torch.arange(D, dtype=df.dtype, device=df.device)
+    return torch.digamma((df.unsqueeze(-1) - lost) / 2).sum(-1) + D * math.log(2) - 2 * log_diagonal(factor)
+
+
+def covariance_tril(precision: Tensor) -> Tensor:
+    """Lower triangular L with L L^T = precision^-1 [..., D, D], from the Cholesky factor of the reversed matrix."""
+    factor = safe_cholesky(precision.flip(-2, -1), strict=False)
+    return inverse_transpose(factor.flip(-2, -1), lower=False)

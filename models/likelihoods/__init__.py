@@ -9,6 +9,7 @@ from .full_gaussian import FullGaussian
 from .linear import LinearLikelihood
 from .linear_bernoulli import LinearBernoulli
 from .linear_gaussian import LinearGaussian
+from .linear_regression import LinearRegression
 from .masked_bernoulli import MaskedBernoulli
 from .multinomial import MultinomialDirichlet
 from .poisson import PoissonGamma
@@ -25,6 +26,7 @@ __all__ = [
     "LinearBernoulli",
     "LinearGaussian",
     "LinearLikelihood",
+    "LinearRegression",
     "MaskedBernoulli",
     "MultinomialDirichlet",
     "Parameters",

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..config import shown
-from ..distributions.wishart import PrecisionWishart, log_diagonal
+from ..distributions.wishart import PrecisionWishart, covariance_tril, expected_log_det, log_diagonal
 from ..domains import AnyNumbers, PositiveNumbers
-from ..linalg import safe_cholesky
+from ..linalg import inverse_transpose, safe_cholesky
 from ..sums import all_sum, row_chunks
 from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
 from .hyperparameters import SHARES, column_variances, hyperparameter, location, or_one
+from .wishart_prior import covariance_factor, degrees_of_freedom, scale_matrix, scatter_factor
 
 
 @dataclass(eq=False)
@@ -46,14 +46,12 @@ class FullGaussian(ExponentialFamily):
 
     def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
         D = X.shape[1]
-        degrees = hyperparameter("degrees_of_freedom", self.degrees_of_freedom, D + 2.0, X)
-        if degrees <= D - 1:
-            raise ValueError(f"degrees_of_freedom is {self.degrees_of_freedom!r}; it must be larger than {D - 1}.")
+        default = SHARES["full"] * or_one(column_variances(X, weights))
         return self.replace(
             loc=location(self.loc, X, weights),
             mean_precision=hyperparameter("mean_precision", self.mean_precision, 0.05, X),
-            degrees_of_freedom=degrees,
-            scale=self._resolve_scale(X, weights),
+            degrees_of_freedom=degrees_of_freedom(self.degrees_of_freedom, X, D),
+            scale=scale_matrix(self.scale, default, X),
         )
 
     def prior(self) -> Tensor:
@@ -103,18 +101,18 @@ class FullGaussian(ExponentialFamily):
         precision = nu[..., None, None] * torch.cholesky_inverse(factor)
         direction = (precision @ m.unsqueeze(-1)).squeeze(-1)
         square = (m * direction).sum(-1) + len(self.loc) / kap
-        counts = torch.stack([-square, _expected_log_det(nu, factor)], -1) / 2
+        counts = torch.stack([-square, expected_log_det(nu, factor)], -1) / 2
         return torch.cat([direction, -precision.flatten(-2) / 2, counts], -1)
 
     def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
         m, kap, nu, factor = self.common(chi)
         precision = sample("precision", PrecisionWishart(nu, factor))
-        scale_tril = _scale_tril(kap[..., None, None] * precision)
+        scale_tril = covariance_tril(kap[..., None, None] * precision)
         loc = sample("loc", dist.MultivariateNormal(self.loc + m, scale_tril=scale_tril, validate_args=False))
         return {"loc": loc, "precision": precision}
 
     def distribution(self, parameters: Parameters) -> Distribution:
-        scale_tril = _scale_tril(parameters["precision"])
+        scale_tril = covariance_tril(parameters["precision"])
         return dist.MultivariateNormal(parameters["loc"], scale_tril=scale_tril, validate_args=False)
 
     def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
@@ -125,8 +123,8 @@ class FullGaussian(ExponentialFamily):
     def expected_log_density(self, X: Tensor, chi: Tensor) -> Tensor:
         """(E log det Lam - D log 2 pi - D / kap - nu (x - mu)^T Psi^-1 (x - mu)) / 2 at mu = loc + m."""
         m, kap, nu, factor = self.common(chi)
-        constant = _expected_log_det(nu, factor) - X.shape[1] * (math.log(2 * math.pi) + 1 / kap)
-        return (constant - nu * self._squares(X, m, _inverse_transpose(factor))) / 2
+        constant = expected_log_det(nu, factor) - X.shape[1] * (math.log(2 * math.pi) + 1 / kap)
+        return (constant - nu * self._squares(X, m, inverse_transpose(factor))) / 2
 
     def log_predictive(self, X: Tensor, chi: Tensor) -> Tensor:
         """Student-t: nu - D + 1 degrees of freedom, location loc + m, shape Psi (kap + 1) / (kap (nu - D + 1))."""
@@ -134,40 +132,18 @@ class FullGaussian(ExponentialFamily):
         D = X.shape[1]
         normalizer = torch.lgamma((nu + 1) / 2) - torch.lgamma((nu - D + 1) / 2) - log_diagonal(factor)
         normalizer = normalizer - D / 2 * torch.log(math.pi * (kap + 1) / kap)
-        square = self._squares(X, m, _inverse_transpose(factor)) * (kap / (kap + 1))
+        square = self._squares(X, m, inverse_transpose(factor)) * (kap / (kap + 1))
         return normalizer - (nu + 1) / 2 * torch.log1p(square)
 
     def coordinates(self, X: Tensor) -> Tensor:
         """(x - loc) whitened by the prior's expected covariance Psi0 / (nu0 - D - 1)."""
-        return (X - self.loc) @ _inverse_transpose(self._metric_factor())
+        return (X - self.loc) @ inverse_transpose(self._metric_factor())
 
     def from_coordinates(self, means: Tensor) -> Tensor:
         return self.loc + means @ self._metric_factor().T
 
     def _metric_factor(self) -> Tensor:
-        D = len(self.loc)
-        spare = self.degrees_of_freedom - D - 1
-        if spare <= 0:
-            raise ValueError(
-                f"degrees_of_freedom is {self.degrees_of_freedom.item():g}; SmallVariance measures distances in "
-                f"the prior's expected covariance, which exists for degrees_of_freedom > {D + 1} only."
-            )
-        return safe_cholesky(self.scale / spare, strict=False)
-
-    def _resolve_scale(self, X: Tensor, weights: Tensor | None) -> Tensor:
-        D = X.shape[1]
-        if self.scale is None:
-            return torch.diag(SHARES["full"] * or_one(column_variances(X, weights)))
-        scale = torch.as_tensor(self.scale, dtype=X.dtype, device=X.device).detach()
-        if scale.ndim < 2:
-            if not (scale > 0).all():
-                raise ValueError(f"scale is {shown(self.scale)}; it must be positive.")
-            return torch.diag(hyperparameter("scale", scale, None, X, D))
-        if scale.shape != (D, D):
-            raise ValueError(f"scale has shape {tuple(scale.shape)}; expected a number, [{D}] or [{D}, {D}].")
-        if not torch.equal(scale, scale.T) or torch.linalg.cholesky_ex(scale).info:
-            raise ValueError("scale is not a symmetric positive definite matrix; pass a covariance matrix.")
-        return scale.clone()
+        return covariance_factor(self.degrees_of_freedom, self.scale)
 
     def common(self, chi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """m [..., D], kap [...], nu [...] and the lower Cholesky factor of Psi [..., D, D]."""
@@ -175,9 +151,7 @@ class FullGaussian(ExponentialFamily):
         tau, second, kap = chi[..., :D], chi[..., D:-2].unflatten(-1, (D, D)), chi[..., -2]
         m = tau / kap.unsqueeze(-1)
         psi = second - tau.unsqueeze(-1) * m.unsqueeze(-2)
-        # data can only add to Psi0: a smaller diagonal is rounding
-        missing = (self.scale.diagonal() / 2 - psi.diagonal(dim1=-2, dim2=-1)).clamp(min=0)
-        return m, kap, chi[..., -1] + D, safe_cholesky(psi + torch.diag_embed(missing), strict=False)
+        return m, kap, chi[..., -1] + D, scatter_factor(psi, self.scale)
 
     def _squares(self, X: Tensor, means: Tensor, factors: Tensor) -> Tensor:
         """|F_k^T (x_n - loc - mean_k)|^2 [N, K] of means [K, D] and factors F [K, D, D]: one product for each chunk."""
@@ -190,22 +164,3 @@ class FullGaussian(ExponentialFamily):
             for rows in row_chunks(X, K * D)
         ]
         return torch.cat(squares, 1).T
-
-
-def _inverse_transpose(factor: Tensor, *, lower: bool = True) -> Tensor:
-    """C^-T of triangular factors C [..., D, D]."""
-    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    return torch.linalg.solve_triangular(factor.mT, identity.expand_as(factor), upper=lower)
-
-
-def _scale_tril(precision: Tensor) -> Tensor:
-    """Lower triangular L with L L^T = precision^-1, from the Cholesky factor of the reversed matrix."""
-    factor = safe_cholesky(precision.flip(-2, -1), strict=False)
-    return _inverse_transpose(factor.flip(-2, -1), lower=False)
-
-
-def _expected_log_det(nu: Tensor, factor: Tensor) -> Tensor:
-    """E log det Lam [...] = sum_i digamma((nu - i) / 2) + D log 2 - log det Psi."""
-    D = factor.shape[-1]
-    lost = torch.arange(D, dtype=nu.dtype, device=nu.device)
-    return torch.digamma((nu.unsqueeze(-1) - lost) / 2).sum(-1) + D * math.log(2) - 2 * log_diagonal(factor)

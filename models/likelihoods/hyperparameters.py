@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arrays import with_graph
 from ..sparse import Rows, weighted_sums
 from ..sums import all_sum
 
@@ -22,7 +23,7 @@ def hyperparameter(name: str, value: Any, default: Any, X: Rows, size: int | Non
     Raises ValueError unless the shape is accepted; what its entries may be is said at the field (`domains`).
     """
     value = default if value is None else value
-    tensor = torch.as_tensor(value, dtype=X.dtype, device=X.device).detach()
+    tensor = with_graph(torch.as_tensor(value, dtype=X.dtype, device=X.device))
     shape = () if size is None else (size,)
     if tensor.shape not in {(), shape}:
         accepted = "a number" if size is None else f"a number, or one for each of the {size} columns of X"
