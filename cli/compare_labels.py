@@ -77,14 +77,26 @@ def label_rivals(seed: int, folds: BaseCrossValidator, strengths: list[float]) -
 
 
 def label_quality(truth: NDArray[Any], predicted: NDArray[Any], scores: NDArray[np.float64]) -> dict[str, float]:
-    """How well label sets [N, C] were predicted, and ranked by scores [N, C]. Precision at 1 is the share of rows that
-    have the label with the highest score; a row without labels is a miss."""
+    """How well label sets [N, C] were predicted, and ranked by scores [N, C]. Precision at k is the share of the k
+    labels with the highest scores, or of all C if they are fewer, that a row has."""
+    ranked = np.take_along_axis(truth, np.argsort(-scores, axis=1, kind="stable"), 1)
     return {
         "micro_f1": f1_score(truth, predicted, average="micro", zero_division=0),
         "macro_f1": f1_score(truth, predicted, average="macro", zero_division=0),
         "hamming_loss": hamming_loss(truth, predicted),
-        "precision_at_1": float(truth[np.arange(len(truth)), scores.argmax(1)].mean()),
+        **{f"precision_at_{k}": float(ranked[:, :k].mean()) for k in (1, 3, 5)},
     }
+
+
+def best_threshold(truth: NDArray[np.float64], scores: NDArray[np.float64]) -> tuple[float, float]:
+    """The threshold of scores [N, C] with the highest micro-F1, and that; truth [N, C] is NaN where it is not known."""
+    known = ~np.isnan(truth)
+    order = np.argsort(-scores[known], kind="stable")
+    found, hits = scores[known][order], truth[known][order].cumsum()
+    below = np.append(found[1:], -np.inf)
+    f1 = np.where(found > below, 2 * hits / (np.arange(1, len(found) + 1) + hits[-1]), -1.0)
+    best = int(f1.argmax())
+    return float((found[best] + max(below[best], found.min() - 1)) / 2), float(f1[best])
 
 
 def label_scores(method: BaseEstimator, X: NDArray[Any]) -> NDArray[np.float64]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags, check_array, check_consistent_length, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -31,8 +33,8 @@ class _TaskEstimator(PosteriorEstimator):
     accepted = "a model of many tasks"
     default_data = TaskData
 
-    def fit_tasks(self, X: NDArray[Any], targets: NDArray[Any]) -> None:
-        """Fit to X [N, D] and targets [N, M], the rows in an order of their own."""
+    def fit_tasks(self, X: Any, targets: Any) -> None:
+        """Fit to X [N, D] and targets [N, M], both dense or X sparse; dense rows in an order of their own."""
         model, inference = self.parts()
         rows = sort_rows(X, targets.astype(X.dtype), None, merge=False)
         posterior = inference.fit(model, rows.X, rows.y)
@@ -45,8 +47,10 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     """Sets of labels, by classifiers that share a binary projection of X, each label a task, or that stand beside a
     mixture of rows and label sets (`BNMC`).
 
-    y is a matrix [N, L] of 0 and 1; or a vector [N] of one label each, of any kind: a task for each of more than two
-    classes, of which the one with the highest score is predicted. Rows have no weights.
+    y is a matrix [N, L] of 0 and 1, NaN where a label is missing, or a sparse one, which misses none; or a vector [N]
+    of one label each, of any kind (NaN: missing): a task for each of more than two classes, of which the one with the
+    highest score is predicted. X may be sparse for `BNMC` with a likelihood and a feature map that take it, such as
+    `MultinomialDirichlet` and `PrincipalDirections`. Rows have no weights.
 
     Parameters
     ----------
@@ -82,12 +86,20 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
+        tags.input_tags.sparse = self._takes_sparse
         return tags
+
+    @property
+    def _takes_sparse(self) -> bool:
+        return self.is_of(LabelData) and getattr(getattr(self.model, "likelihood", None), "accepts_sparse", False)
+
+    def _checks(self) -> dict[str, Any]:
+        return super()._checks() | {"accept_sparse": "csr" if self._takes_sparse else False}
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, L] of 0 and 1, or labels y [N]."""
-        rows, labels = self.fit_data(X, y=y, multi_output=True)
-        self.fit_tasks(rows, self._signs(labels, None))
+        rows = self.fit_data(X)
+        self.fit_tasks(rows, self._targets(rows, y, None))
         return self
 
     @available_if(_goes_on)
@@ -97,34 +109,66 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         With `BNMC` and `SVI` alone. `classes` are all the labels of a vector y, if those of the first batch are not.
         """
         first = not hasattr(self, "posterior_")
-        rows, labels = self.fit_data(X, y=y, multi_output=True, reset=first)
+        rows = self.fit_data(X, reset=first)
         if first:
-            self.fit_tasks(rows, self._signs(labels, classes))
+            self.fit_tasks(rows, self._targets(rows, y, classes))
         else:
-            signs = self._signs(labels, None if self._matrix else self.classes_)
-            self.posterior_ = continue_fit(self.posterior_, rows, signs.astype(rows.dtype))
+            targets = self._targets(rows, y, None if self._matrix else self.classes_)
+            self.posterior_ = continue_fit(self.posterior_, rows, targets.astype(rows.dtype))
         return self
 
-    def _signs(self, labels: NDArray[Any], classes: ArrayLike | None) -> NDArray[Any]:
-        """0 and 1 [N, L] of labels as a user gives them, all of which are `classes` if there are such."""
-        check_classification_targets(labels)
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Share of rows all of whose known labels are predicted; rows without a known label do not count."""
+        predicted, labels = self.predict(X), _labels(y)
+        labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
+        missing = _missing(labels)
+        if not missing.any():
+            return float(accuracy_score(labels, predicted, sample_weight=sample_weight))
+        known = ~(missing.all(1) if missing.ndim == 2 else missing)
+        labels = np.where(missing, predicted.reshape(labels.shape), labels)[known]
+        weights = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(labels, predicted[known], sample_weight=weights))
+
+    def _targets(self, X: Any, y: Any, classes: ArrayLike | None) -> Any:
+        """0 and 1 [N, L], NaN where missing, of labels as a user gives them, all of which are `classes` if there are
+        such; sparse if they and X [N, D] are."""
+        labels = _labels(y)
+        check_consistent_length(X, labels)
+        if scipy.sparse.issparse(labels) and not scipy.sparse.issparse(X):
+            labels = labels.toarray()
+        missing = _missing(labels)
+        check_classification_targets(np.where(missing, 0, labels) if missing.any() else labels)
         self._matrix = labels.ndim == 2 and labels.shape[1] > 1
-        if self._matrix:
-            if not np.isin(labels, (0, 1)).all():
-                found = labels[~np.isin(labels, (0, 1))][0]
-                raise ValueError(f"y has the value {found}; expected a matrix of 0 and 1, a column for each label.")
-            self.classes_ = np.arange(labels.shape[1])
-            return labels
+        return self._bits(labels) if self._matrix else self._classes(labels, classes)
+
+    def _bits(self, labels: Any) -> Any:
+        """A matrix [N, L] as it is; ValueError unless it is of 0, 1 and NaN."""
+        values = labels.data if scipy.sparse.issparse(labels) else labels
+        wrong = ~np.isin(values, (0, 1)) & ~_missing(values)
+        if wrong.any():
+            raise ValueError(
+                f"y has the value {values[wrong][0]}; expected a matrix of 0 and 1, a column for each label, NaN where "
+                "one is missing."
+            )
+        self.classes_ = np.arange(labels.shape[1])
+        return labels
+
+    def _classes(self, labels: Any, classes: ArrayLike | None) -> NDArray[Any]:
+        """0 and 1 [N, L] of a vector of labels, a column for each of more than two classes."""
+        labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
         labels = column_or_1d(labels, warn=labels.ndim == 2)
-        self.classes_ = np.unique(labels if classes is None else classes)
+        known = ~_missing(labels)
+        self.classes_ = np.unique(labels[known] if classes is None else classes)
         if len(self.classes_) < 2:
-            raise ValueError(f"y has only one class ({self.classes_[0]!r}); a classifier needs at least two.")
-        if not np.isin(labels, self.classes_).all():
-            extra = labels[~np.isin(labels, self.classes_)][0]
+            found = f"only one class ({self.classes_[0]!r})" if len(self.classes_) else "no label that is known"
+            raise ValueError(f"y has {found}; a classifier needs at least two.")
+        if not np.isin(labels[known], self.classes_).all():
+            extra = labels[known & ~np.isin(labels, self.classes_)][0]
             raise ValueError(f"y has the label {extra!r}, which is not among the classes {self.classes_.tolist()}.")
         index = np.searchsorted(self.classes_, labels)
         several = len(self.classes_) > 2
-        return (index[:, None] == np.arange(len(self.classes_))).astype(float) if several else index[:, None]
+        found = index[:, None] == np.arange(len(self.classes_)) if several else index[:, None]
+        return np.where(known[:, None], found.astype(float), np.nan)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """0 and 1 [N, L] for each label, or labels [N] if the fit had such."""
@@ -153,6 +197,28 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         rows = self.new_data(X)
         scores: NDArray[Any] = self.posterior_.decision_function(rows)
         return scores.ravel() if scores.shape[1] == 1 else scores
+
+
+def _labels(y: Any) -> Any:
+    """Labels [N] or [N, L] that a user gives, NaN where one is missing; ValueError on those that are none."""
+    if y is None:
+        raise ValueError("MultiLabelClassifier requires y to be passed, but the target y is None.")
+    labels = check_array(
+        y, accept_sparse="csr", dtype=None, ensure_2d=False, ensure_all_finite="allow-nan", input_name="y"
+    )
+    if scipy.sparse.issparse(labels) and _missing(labels.data).any():
+        raise ValueError(
+            "y is sparse and has NaN; the labels of a sparse y are all known. Pass y.toarray() with NaN where a label "
+            "is missing."
+        )
+    return labels
+
+
+def _missing(labels: Any) -> Any:
+    """Where labels [...] are NaN; a sparse matrix misses none."""
+    if scipy.sparse.issparse(labels) or labels.dtype.kind != "f":
+        return np.zeros(labels.shape, dtype=bool)
+    return np.isnan(labels)
 
 
 class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):

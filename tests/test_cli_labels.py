@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import label_ranking_average_precision_score
+from sklearn.metrics import f1_score, label_ranking_average_precision_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from regbayes.cli import main
-from regbayes.cli.compare_labels import LabelFolds, label_quality, label_rivals, label_scores
+from regbayes.cli.compare_labels import LabelFolds, best_threshold, label_quality, label_rivals, label_scores
 from regbayes.cli.problems import label_problem
 from regbayes.cli.tables import read_table
 
@@ -146,6 +146,26 @@ def test_measures_by_hand():
     assert found["macro_f1"] == pytest.approx((2 / 3 + 4 / 5 + 0) / 3)
     assert found["hamming_loss"] == pytest.approx(4 / 12)
     assert found["precision_at_1"] == pytest.approx(2 / 4)
+    assert found["precision_at_3"] == found["precision_at_5"] == pytest.approx(5 / 12)
+    more = label_quality(np.hstack([truth, 1 - truth]), np.hstack([predicted] * 2), np.hstack([scores, scores - 1]))
+    assert more["precision_at_3"] == pytest.approx(5 / 12)  # the first three labels are those of before
+    assert more["precision_at_5"] == pytest.approx((5 + 4) / 20)
+
+
+def test_the_threshold_has_the_highest_micro_f1():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(12, 4)).round(1)
+    truth = (rng.random((12, 4)) < 1 / (1 + np.exp(-2 * scores))).astype(float)
+    truth[::5, 1] = np.nan
+    known = ~np.isnan(truth)
+
+    def f1(threshold: float) -> float:
+        return float(f1_score(truth[known], scores[known] > threshold))
+
+    threshold, value = best_threshold(truth, scores)
+    assert f1(threshold) == pytest.approx(value)
+    assert value == max(f1(level - 0.01) for level in np.unique(scores))
+    assert (scores[known] > best_threshold(np.ones((12, 4)), scores)[0]).all()
 
 
 def test_scores_rank_the_labels_of_every_rival():

@@ -85,6 +85,7 @@ def rings():
 
 
 # chains of this length may still be in seven components: the scores of four are averaged
+@pytest.mark.filterwarnings("ignore::regbayes.inference.ChainsDisagree")
 @pytest.mark.parametrize(
     "backend",
     [SmallVariance(), SVI(), Gibbs(num_samples=30, num_warmup=50, num_chains=4)],

@@ -15,35 +15,26 @@ the labels, whose probabilities are averaged over components and draws: psi_c si
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ...models.arrays import as_features, like
-from ...models.domains import shown
+from ...models.domains import NonNegative, Number, read, shown
 from ...models.label_data import LabelData, as_label_sets, signs_of
-from ...models.label_joints import log_label_factor
 from ...models.likelihoods import MaskedBernoulli
 from ...models.sparse import SparseRows
-from ..label_draws import counts_labels, label_means
+from ..label_draws import counts_labels
 from ..labels import stack_labels
-from ..ridge import Ridge
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
-from .components import log_component_density, log_unseen_density
 from .label_calibration import best_thresholds, fit_calibration, largest
+from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
 from .scores import chunks
 from .stacking import stack_components
-
-
-class Views(NamedTuple):
-    """What both views say of N rows and C labels."""
-
-    mixture: Tensor  # [N, C] probabilities
-    classifiers: Tensor  # [N, C] log odds
 
 
 class MultiLabelPosterior(Clustering, Posterior):
@@ -98,20 +89,31 @@ class MultiLabelPosterior(Clustering, Posterior):
 
             logit p_c = a logit psi_c(x) + b logit s_c(x) + d_c
 
-        by logistic regression, a and b shared by all labels. The rows should not be those of the fit.
+        by logistic regression, a and b shared by all labels; of a coupled joint, which states one probability p of a
+        label, b logit p + d_c. The rows should not be those of the fit. Point estimates need it most: those of
+        SmallVariance are too sure of themselves, and with the joint "and" too low.
+        """
+        rows = self.checked(X)
+        signs = signs_of(as_label_sets(Y, rows, self.model.num_labels))
+        return self._recalibrated(fit_calibration(*self._stated(rows), signs, self._offset(rows)))
+
+    def weighing(self, mixture: NonNegative) -> Self:
+        """The same posterior in which the mixture has this much of a say beside the classifiers:
+
+            logit p_c = mixture (logit psi_c(x) - logit base_c) + logit s_c(x)
+
+        1, as in any fit, is Bayes' rule for views that are independent given a label. Two views of the same x hardly
+        are: held-out rows often prefer 0.1 to 0.5. 0 leaves the classifiers alone.
 
         Raises
         ------
-        ValueError    of a coupled joint, which states probabilities as they are.
+        ValueError    on a negative number, and of a coupled joint, which has no two views.
         """
         if self.model.is_coupled:
             raise ValueError(f"The joint {self.model.joint!r} states one probability of a label, not two to weigh.")
-        rows = self.checked(X)
-        signs = signs_of(as_label_sets(Y, rows, self.model.num_labels))
-        views = self.views(rows)
-        found = fit_calibration(_logit(views.mixture), views.classifiers, signs, self._offset(rows))
-        metadata = {**self.metadata, "calibration": found}
-        return type(self)(self.model, self.backend, self.samples, self.num_draws, self.trace, metadata)
+        share = read("mixture", mixture, Number(least=0.0))
+        offset = self._offset(self.samples["log_mixture"])
+        return self._recalibrated(torch.cat([offset.new_tensor([share, 1.0]), share * offset]))
 
     # -- components ------------------------------------------------------------------------------------------------
 
@@ -119,7 +121,8 @@ class MultiLabelPosterior(Clustering, Posterior):
         """Component [N] of each row in the representative draw, from its features and `known` labels [N, C]."""
         rows, labels = self._rows(X, known)
         draw = self._draw(self.representative)
-        return like(torch.cat([self._log_weights(*part, draw)[:, :-1].argmax(1) for part in _both(rows, labels)]), X)
+        found = [component_weights(self.model, *part, draw)[:, :-1].argmax(1) for part in _both(rows, labels)]
+        return like(torch.cat(found), X)
 
     def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
         """The same posterior with other rows for its training rows: row n is the row place[n] [N] of this one, or the
@@ -131,7 +134,7 @@ class MultiLabelPosterior(Clustering, Posterior):
             samples["assignments"] = samples["assignments"].long()
             for index, draw in enumerate(self._draws()):
                 parts = _both(left_out, None)
-                log_weights = torch.cat([self._log_weights(*part, draw)[:, :-1] for part in parts])
+                log_weights = torch.cat([component_weights(self.model, *part, draw)[:, :-1] for part in parts])
                 samples["assignments"][index, place < 0] = log_weights.argmax(1)
                 if "responsibilities" in samples:
                     samples["responsibilities"][index, place < 0] = log_weights.softmax(1)
@@ -148,75 +151,10 @@ class MultiLabelPosterior(Clustering, Posterior):
 
     def views(self, X: Any, labels: Tensor | None = None) -> Views:
         """Both views of rows [N, D], of which labels [N, C] are known, NaN where one is not."""
-        parts = [Views(self._mixture_view(*part), self._classifier_view(part[0])) for part in _both(X, labels)]
-        return Views(*(torch.cat(values) for values in zip(*parts, strict=True)))
-
-    def _mixture_view(self, X: Any, labels: Tensor | None) -> Tensor:
-        """psi(x) [N, C], of counts 1 - exp(-r(x) psi(x)) with the mean total r(x): the label is counted at all."""
-        evidence, means, totals = [], [], []
-        for draw in self._draws():
-            log_weights = self._log_weights(X, labels, draw)
-            share = log_weights.softmax(1)
-            evidence.append(log_weights.logsumexp(1))
-            means.append(share @ self._means(draw))
-            if "label_totals" in draw:
-                totals.append(share @ draw["label_totals"])
-        each = torch.stack(evidence).softmax(0)
-        found = torch.einsum("sn,snc->nc", each, torch.stack(means))
-        if not totals:
-            return found
-        return -torch.expm1(-found * (each * torch.stack(totals)).sum(0).unsqueeze(1))
-
-    def _classifier_view(self, X: Any) -> Tensor:
-        """Log odds [N, C] of E sigma(f); of a loss that is no likelihood those of its factor at the mean score."""
-        if not self.model.loss.is_likelihood:
-            return self._factor_odds(self.model.features(X) @ self.samples["classifiers"].mean(0))
-        return _logit(torch.stack([self._scores(X, draw).sigmoid() for draw in self._draws()]).mean(0))
-
-    def _log_weights(self, X: Any, labels: Tensor | None, draw: Draw) -> Tensor:
-        """log W [N, K + 1] of rows with known labels [N, C]; of centres 0 at the nearest one and -inf elsewhere."""
-        seen = log_component_density(self.model, X, draw)
-        if "centers" in draw:
-            closed = draw["log_mixture"][:-1] == -torch.inf
-            seen = seen if labels is None else seen + self._log_labels(X, labels, draw)[:, :-1]
-            nearest = seen.masked_fill(closed, -torch.inf).argmax(1, keepdim=True)
-            none = seen.new_full((len(seen), seen.shape[1] + 1), -torch.inf)
-            return none.scatter_(1, nearest, 0.0)
-        found = torch.cat([seen, log_unseen_density(self.model, X, draw)], 1) + draw["log_mixture"]
-        return found if labels is None else found + self._log_labels(X, labels, draw)
-
-    def _log_labels(self, X: Any, labels: Tensor, draw: Draw) -> Tensor:
-        """log probability [N, K + 1] of known labels in each component."""
-        means = self._means(draw)
-        if self.model.is_coupled:
-            return log_label_factor(self.model.joint, means, self._scores(X, draw).unsqueeze(1), labels.unsqueeze(1))
-        means = means.clamp(_LEAST, 1 - _LEAST)
-        known = ~labels.isnan()
-        ones, zeros = (known & (labels > 0)).to(means), (known & (labels <= 0)).to(means)
-        return ones @ means.log().T + zeros @ torch.log1p(-means).T
-
-    def _scores(self, X: Any, draw: Draw) -> Tensor:
-        """Log odds [N, C] of rows under the classifiers of a draw; of variational ones those whose sigma is about
-        E sigma(f)."""
-        features = self.model.features(X)
-        scores = features @ draw["classifiers"]
-        if "classifier_tril" in draw:
-            ridge = Ridge(draw["classifiers"].unsqueeze(0), draw["classifier_tril"].unsqueeze(0))
-            scores = self.model.loss.moderated(scores, ridge.score_variance(features).squeeze(1))
-        return self._factor_odds(scores)
-
-    def _factor_odds(self, scores: Tensor) -> Tensor:
-        """log phi(+1 | f) - log phi(-1 | f) [...] of scores [...], which are the scores of a logistic loss."""
-        one, loss = torch.ones_like(scores), self.model.loss
-        odds: Tensor = loss.log_factor(scores, one) - loss.log_factor(scores, -one)
-        return odds
-
-    def _means(self, draw: Draw) -> Tensor:
-        """E psi [K + 1, C] of the components of a draw, the last one not yet seen."""
-        prior = label_means(self.model, self.model.label_likelihood.prior()).unsqueeze(0)
-        if "label_means" in draw:
-            return torch.cat([draw["label_means"], prior])
-        return torch.cat([label_means(self.model, draw["label_hyperparameters"]), prior])
+        draws = list(self._draws())
+        mixture = [mixture_view(self.model, draws, *part) for part in _both(X, labels)]
+        classifiers = [classifier_view(self.model, draws, part) for part in chunks(X)]
+        return Views(torch.cat(mixture), torch.cat(classifiers))
 
     # -- probabilities -----------------------------------------------------------------------------------------------
 
@@ -226,33 +164,29 @@ class MultiLabelPosterior(Clustering, Posterior):
         return found if labels is None else torch.where(labels.isnan(), found, (labels > 0).to(found))
 
     def _log_odds(self, X: Any, labels: Tensor | None = None) -> Tensor:
-        if self.model.is_coupled:
-            return _logit(torch.cat([self._joint_probabilities(*part) for part in _both(X, labels)]))
-        views = self.views(X, labels)
-        mixture = _logit(views.mixture)
+        mixture, classifiers = self._stated(X, labels)
         if "calibration" not in self.metadata:
-            return mixture + views.classifiers + self._offset(mixture)
+            return mixture + classifiers + self._offset(mixture)
         a, b, offset = self.metadata["calibration"].to(mixture).tensor_split([1, 2])
-        return a * mixture + b * views.classifiers + offset
+        return a * mixture + b * classifiers + offset
 
-    def _joint_probabilities(self, X: Any, labels: Tensor | None) -> Tensor:
-        """Probabilities [N, C] of the labels of rows under a coupled joint, averaged over components and draws."""
-        evidence, found = [], []
-        for draw in self._draws():
-            log_weights = self._log_weights(X, labels, draw)
-            evidence.append(log_weights.logsumexp(1))
-            share, psi, sigma = log_weights.softmax(1), self._means(draw), self._scores(X, draw).sigmoid()
-            if self.model.joint == "and":
-                found.append(share @ psi * sigma)
-                continue
-            total = sigma @ psi.T
-            shares = (share / total.clamp(min=torch.finfo(total.dtype).tiny)) @ psi * sigma
-            found.append(-torch.expm1(-(share @ draw["label_totals"]).unsqueeze(1) * shares))
-        return torch.einsum("sn,snc->nc", torch.stack(evidence).softmax(0), torch.stack(found))
+    def _stated(self, X: Any, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Log odds [N, C] of both views; of a coupled joint 0 and its own, since it states one probability of both."""
+        if not self.model.is_coupled:
+            views = self.views(X, labels)
+            return logit(views.mixture), views.classifiers
+        draws = list(self._draws())
+        joint = logit(torch.cat([joint_view(self.model, draws, *part) for part in _both(X, labels)]))
+        return torch.zeros_like(joint), joint
+
+    def _recalibrated(self, calibration: Tensor) -> Self:
+        metadata = {**self.metadata, "calibration": calibration}
+        return type(self)(self.model, self.backend, self.samples, self.num_draws, self.trace, metadata)
 
     def _offset(self, like: Any) -> Tensor:
-        """-logit rate [C]."""
-        return -_logit(self.model.label_rates.to(like.dtype))
+        """-logit rate [C], which both views hold; of a coupled joint 0."""
+        base = -logit(self.model.label_rates.to(like.dtype))
+        return torch.zeros_like(base) if self.model.is_coupled else base
 
     def _rows(self, X: Any, known: Any) -> tuple[Any, Tensor | None]:
         rows = self.checked(X)
@@ -279,12 +213,6 @@ def _both(X: Any, labels: Tensor | None) -> Iterator[tuple[Any, Tensor | None]]:
     if labels is None:
         return ((part, None) for part in chunks(X))
     return zip(chunks(X), chunks(labels), strict=True)
-
-
-def _logit(p: Tensor) -> Tensor:
-    """log odds [...] of probabilities [...], finite."""
-    least = torch.finfo(p.dtype).eps
-    return p.clamp(least, 1 - least).logit()
 
 
 def _stack(draws: list[Draw]) -> Draw:

@@ -35,14 +35,14 @@ class LabelDescent(Descent):
     margin_cost: Tensor  # [] float64, what the classifiers add to the objective
 
 
+def why_not(model: BNMC) -> str:
+    """Of the joints it serves those whose shares have a limit of their own."""
+    return "" if model.joint != "multinomial" else " for joint='multinomial', but for joint='product' and joint='and'"
+
+
 def check(backend: SmallVariance, model: BNMC) -> None:
-    """Raise on a joint or family without a small-variance limit, and on a loss without a dual."""
+    """Raise on a family without a small-variance limit, and on a loss without a dual."""
     require_divergence(model)
-    if model.joint == "multinomial":
-        raise NotImplementedError(
-            "The joint 'multinomial' has no SmallVariance: its shares have no limit of their own. Take joint='product' "
-            "or 'and', or fit with Gibbs(scan='blocked') or SVI()."
-        )
     if not model.loss.has_conjugate:
         raise NotImplementedError(
             f"{type(model.loss).__name__} has no convex conjugate (`conjugate`), by which the classifiers of labels "

@@ -1,0 +1,127 @@
+"""What the draws of a multi-label model say of rows: its mixture, its classifiers, and both in a coupled joint.
+
+With R_k(x) the weights of a row's components, the mixture has psi(x) = sum_k R_k E psi_k; the classifiers have
+s(x) = E sigma(f). Under "product" these are two views of one label; "and" and "multinomial" state one probability of
+both (math/multilabel, section 4). Draws count by how well they predict x and the labels that are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.bnmc import BNMC
+from ...models.label_joints import log_label_factor
+from ..label_draws import label_means
+from ..ridge import Ridge
+from ..structures import Draw
+from .components import log_component_density, log_unseen_density
+
+
+class Views(NamedTuple):
+    """What both views say of N rows and C labels."""
+
+    mixture: Tensor  # [N, C] probabilities
+    classifiers: Tensor  # [N, C] log odds
+
+
+def mixture_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | None) -> Tensor:
+    """psi(x) [N, C], of counts 1 - exp(-r(x) psi(x)) with the mean total r(x): the label is counted at all."""
+    evidence, found, totals = [], [], []
+    for draw in draws:
+        log_weights = component_weights(model, X, labels, draw)
+        share = log_weights.softmax(1)
+        evidence.append(log_weights.logsumexp(1))
+        found.append(share @ _means(model, draw))
+        if "label_totals" in draw:
+            totals.append(share @ draw["label_totals"])
+    each = torch.stack(evidence).softmax(0)
+    psi = torch.einsum("sn,snc->nc", each, torch.stack(found))
+    return -torch.expm1(-psi * (each * torch.stack(totals)).sum(0).unsqueeze(1)) if totals else psi
+
+
+def classifier_view(model: BNMC, draws: Sequence[Draw], X: Any) -> Tensor:
+    """Log odds [N, C] of E sigma(f); of a loss that is no likelihood those of its factor at the mean score."""
+    if not model.loss.is_likelihood:
+        return _factor_odds(model, model.features(X) @ torch.stack([draw["classifiers"] for draw in draws]).mean(0))
+    return logit(torch.stack([_scores(model, X, draw).sigmoid() for draw in draws]).mean(0))
+
+
+def joint_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | None) -> Tensor:
+    """Probabilities [N, C] of the labels of rows under a coupled joint, averaged over components and draws."""
+    evidence, found = [], []
+    for draw in draws:
+        log_weights = component_weights(model, X, labels, draw)
+        evidence.append(log_weights.logsumexp(1))
+        share, psi, sigma = log_weights.softmax(1), _means(model, draw), _scores(model, X, draw).sigmoid()
+        if model.joint == "and":
+            found.append(share @ psi * sigma)
+            continue
+        total = sigma @ psi.T
+        shares = (share / total.clamp(min=torch.finfo(total.dtype).tiny)) @ psi * sigma
+        found.append(-torch.expm1(-(share @ draw["label_totals"]).unsqueeze(1) * shares))
+    return torch.einsum("sn,snc->nc", torch.stack(evidence).softmax(0), torch.stack(found))
+
+
+def component_weights(model: BNMC, X: Any, labels: Tensor | None, draw: Draw) -> Tensor:
+    """log W [N, K + 1] of rows with known labels [N, C], the last component one not yet seen; of centres 0 at the
+    nearest one and -inf elsewhere."""
+    seen = log_component_density(model, X, draw)
+    if "centers" in draw:
+        closed = draw["log_mixture"][:-1] == -torch.inf
+        seen = seen if labels is None else seen + _log_labels(model, X, labels, draw)[:, :-1]
+        nearest = seen.masked_fill(closed, -torch.inf).argmax(1, keepdim=True)
+        none = seen.new_full((len(seen), seen.shape[1] + 1), -torch.inf)
+        return none.scatter_(1, nearest, 0.0)
+    found = torch.cat([seen, log_unseen_density(model, X, draw)], 1) + draw["log_mixture"]
+    return found if labels is None else found + _log_labels(model, X, labels, draw)
+
+
+def logit(p: Tensor) -> Tensor:
+    """log odds [...] of probabilities [...], finite."""
+    least = torch.finfo(p.dtype).eps
+    return p.clamp(least, 1 - least).logit()
+
+
+def _log_labels(model: BNMC, X: Any, labels: Tensor, draw: Draw) -> Tensor:
+    """log probability [N, K + 1] of known labels in each component."""
+    means = _means(model, draw)
+    if model.is_coupled:
+        scores = _scores(model, X, draw).unsqueeze(1)
+        return log_label_factor(model.joint, means, scores, labels.unsqueeze(1))
+    means = means.clamp(_LEAST, 1 - _LEAST)
+    known = ~labels.isnan()
+    ones, zeros = (known & (labels > 0)).to(means), (known & (labels <= 0)).to(means)
+    return ones @ means.log().T + zeros @ torch.log1p(-means).T
+
+
+def _scores(model: BNMC, X: Any, draw: Draw) -> Tensor:
+    """Log odds [N, C] of rows under the classifiers of a draw; of variational ones those whose sigma is about
+    E sigma(f)."""
+    features = model.features(X)
+    scores = features @ draw["classifiers"]
+    if "classifier_tril" in draw:
+        ridge = Ridge(draw["classifiers"].unsqueeze(0), draw["classifier_tril"].unsqueeze(0))
+        scores = model.loss.moderated(scores, ridge.score_variance(features).squeeze(1))
+    return _factor_odds(model, scores)
+
+
+def _factor_odds(model: BNMC, scores: Tensor) -> Tensor:
+    """log phi(+1 | f) - log phi(-1 | f) [...] of scores [...], which are the scores of a logistic loss."""
+    one = torch.ones_like(scores)
+    return model.loss.log_factor(scores, one) - model.loss.log_factor(scores, -one)
+
+
+def _means(model: BNMC, draw: Draw) -> Tensor:
+    """E psi [K + 1, C] of the components of a draw, the last one not yet seen."""
+    labels: Any = model.label_likelihood
+    prior = label_means(model, labels.prior()).unsqueeze(0)
+    if "label_means" in draw:
+        return torch.cat([draw["label_means"], prior])
+    return torch.cat([label_means(model, draw["label_hyperparameters"]), prior])
+
+
+_LEAST = 1e-12

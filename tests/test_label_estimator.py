@@ -1,0 +1,126 @@
+"""`MultiLabelClassifier` on sparse rows, sparse labels and labels that are missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+
+from regbayes.estimators import MultiLabelClassifier
+from regbayes.inference import SVI, Gibbs, SmallVariance
+from regbayes.models import BNMC, BernoulliBeta, MultinomialDirichlet, PrincipalDirections
+
+pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+
+
+def documents(num_rows: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of ten words, of which each of three labels brings three."""
+    rng = np.random.default_rng(0)
+    Y = (rng.random((num_rows, 3)) < [0.5, 0.4, 0.3]).astype(int)
+    rates = np.where(np.repeat(Y, 3, axis=1), 2.0, 0.2)
+    return rng.poisson(np.hstack([rates, np.ones((num_rows, 1))])).astype(float), Y
+
+
+X, Y = documents()
+HIDDEN = np.random.default_rng(1).random(Y.shape) < 0.4
+HOLES = np.where(HIDDEN, np.nan, Y)
+COUNTS = BNMC(MultinomialDirichlet(), feature_map=PrincipalDirections(), truncation=6)
+BITS = COUNTS.replace(likelihood=BernoulliBeta())
+BACKENDS = {"svi": SVI(num_steps=20), "gibbs": Gibbs(4, 6), "small variance": SmallVariance(max_steps=5)}
+
+
+@pytest.mark.parametrize("model", [COUNTS, BITS], ids=["counts", "bits"])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_sparse_rows_and_labels_are_as_dense_ones(name: str, model: BNMC) -> None:
+    rows = X if model is COUNTS else (X > 0).astype(float)
+    sparse = MultiLabelClassifier(model, BACKENDS[name]).fit(scipy.sparse.csr_array(rows), scipy.sparse.csr_matrix(Y))
+    beside = clone(sparse).fit(scipy.sparse.coo_array(rows), Y)
+    probabilities = sparse.predict_proba(scipy.sparse.csc_array(rows))
+    assert_allclose(probabilities, beside.predict_proba(rows), rtol=1e-6)
+    assert sparse.score(scipy.sparse.csr_array(rows), scipy.sparse.csr_array(Y)) > 0.5
+    assert sparse.score(rows, Y) == (sparse.predict(rows) == Y).all(1).mean()
+    assert ((probabilities > 0.5) == Y).mean() > 0.85
+    dense = clone(sparse).fit(rows, scipy.sparse.csr_array(Y))
+    assert_array_equal(dense.predict_proba(rows), clone(sparse).fit(rows, Y).predict_proba(rows))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_missing_labels_are_left_out(name: str) -> None:
+    fit = MultiLabelClassifier(COUNTS, BACKENDS[name]).fit(X, HOLES)
+    assert ((fit.predict(X) == Y)[HIDDEN]).mean() > 0.8
+    guessed = clone(fit).fit(X, np.where(HIDDEN, 0, Y))
+    assert np.abs(fit.predict_proba(X) - guessed.predict_proba(X)).max() > 0.05
+    sparse = clone(fit).fit(scipy.sparse.csr_array(X), HOLES)
+    assert ((sparse.predict(X) == Y)[HIDDEN]).mean() > 0.8
+
+
+def test_many_tasks_may_miss_labels_and_take_sparse_ones() -> None:
+    fit = MultiLabelClassifier(inference=SVI(num_steps=20)).fit(X, HOLES)
+    assert ((fit.predict(X) == Y)[HIDDEN]).mean() > 0.7
+    assert_array_equal(clone(fit).fit(X, scipy.sparse.csr_array(Y)).predict(X), clone(fit).fit(X, Y).predict(X))
+
+
+def test_streams_may_be_sparse_and_miss_labels() -> None:
+    dense, sparse = (MultiLabelClassifier(COUNTS, SVI(num_steps=10)) for _ in range(2))
+    rows, labels = scipy.sparse.csr_array(X), scipy.sparse.csr_array(Y)
+    for part in (slice(0, 30), slice(30, 60)):
+        dense.partial_fit(rows[part], Y[part])
+        sparse.partial_fit(rows[part], labels[part])
+    assert float(sparse.posterior_.samples["num_seen"]) == 60
+    assert_allclose(sparse.predict_proba(X), dense.predict_proba(X), rtol=1e-6)
+    before = sparse.predict_proba(X)
+    sparse.partial_fit(X, np.full(Y.shape, np.nan))  # rows alone
+    assert not np.array_equal(sparse.predict_proba(X), before)
+    assert ((sparse.partial_fit(X, HOLES).predict(X) == Y)[HIDDEN]).mean() > 0.8
+
+
+def test_the_score_is_that_of_known_labels() -> None:
+    fit = MultiLabelClassifier(COUNTS, SVI(num_steps=20)).fit(X, Y)
+    truth = HOLES.copy()
+    truth[0] = np.nan
+    right = ((fit.predict(X) == truth) | np.isnan(truth)).all(1)
+    known = ~np.isnan(truth).all(1)
+    assert 0 < fit.score(X, truth) < 1
+    assert fit.score(X, truth) == right[known].mean()
+    weights = np.arange(60.0)
+    assert fit.score(X, truth, sample_weight=weights) == pytest.approx(np.average(right[known], weights=weights[known]))
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_vector_of_labels_may_miss_some(number: int) -> None:
+    classes = (Y[:, :2] @ [1, 2] % number).astype(float) * 2
+    missing = np.arange(60) % 3 == 0
+    fit = MultiLabelClassifier(COUNTS, SVI(num_steps=20)).fit(X, np.where(missing, np.nan, classes))
+    assert_array_equal(fit.classes_, np.arange(number) * 2.0)
+    assert (fit.predict(X)[missing] == classes[missing]).mean() > 0.6
+    assert fit.score(X, np.where(missing, np.nan, classes)) == (fit.predict(X) == classes)[~missing].mean()
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "match"),
+    [
+        (X, scipy.sparse.csr_array(np.where(HIDDEN, np.nan, 1.0)), r"Pass y.toarray\(\) with NaN where a label is"),
+        (X, scipy.sparse.csr_array(2 * Y), "y has the value 2; expected a matrix of 0 and 1"),
+        (scipy.sparse.csr_array(X), scipy.sparse.csr_array(2 * Y), "y has the value 2; expected a matrix of 0 and 1"),
+        (X, np.where(HIDDEN, np.nan, 0.5), "Unknown label type|y has the value 0.5"),
+        (X, Y[1:], "inconsistent numbers of samples"),
+        (X, np.full(60, np.nan), "y has no label that is known; a classifier needs at least two"),
+        (X, np.where(HIDDEN, np.inf, Y), "Input y contains infinity"),
+        (X, None, "requires y to be passed, but the target y is None"),
+    ],
+)
+def test_labels_that_are_none(rows: np.ndarray, labels: np.ndarray, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        MultiLabelClassifier(COUNTS, SVI(num_steps=2)).fit(rows, labels)
+
+
+def test_parts_that_do_not_take_sparse_rows() -> None:
+    sparse = scipy.sparse.csr_array(X)
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        MultiLabelClassifier(BNMC(), SVI()).fit(sparse, Y)
+    with pytest.raises(ValueError, match=r"Standardized would make it dense\. Use feature_map=PrincipalDirections"):
+        MultiLabelClassifier(BNMC(MultinomialDirichlet()), SVI()).fit(sparse, Y)
+    assert MultiLabelClassifier(COUNTS).__sklearn_tags__().input_tags.sparse
+    assert not MultiLabelClassifier(BNMC()).__sklearn_tags__().input_tags.sparse
