@@ -1,7 +1,7 @@
 # Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
 PYTHON ?= python
 
-.PHONY: lint format types test docs notebooks
+.PHONY: lint format types test docs notebooks grid
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -22,3 +22,6 @@ docs:  # the examples in docstrings
 
 notebooks:
 	$(PYTHON) -m pytest tests/test_notebooks.py
+
+grid:  # the table of models and backends in README, whose cells test_grid.py fits
+	$(PYTHON) tests/grid.py

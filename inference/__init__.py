@@ -11,6 +11,8 @@ from .hilbert_embedding.fourier_kernel import FourierKernel
 from .hilbert_embedding.mean_kernels import MeanKernel
 from .hilbert_embedding.mmd import MMD
 from .posterior import (
+    ChainsDisagree,
+    Diagnosis,
     FeaturePosterior,
     MultiLabelPosterior,
     PartitionPosterior,
@@ -20,7 +22,7 @@ from .posterior import (
     TopicPosterior,
     Trace,
 )
-from .pyro_engines import NUTS, Autoguide
+from .pyro_engines import NUTS, Autoguide, PyroGibbs
 from .small_variance import SmallVariance
 from .structures import Structure, register_structure, structure_of
 from .svi import SVI
@@ -34,7 +36,9 @@ __all__ = [
     "Autoguide",
     "Backend",
     "Chain",
+    "ChainsDisagree",
     "CheckpointWarning",
+    "Diagnosis",
     "FeaturePosterior",
     "FitInterrupted",
     "FourierKernel",
@@ -46,6 +50,7 @@ __all__ = [
     "PartitionPosterior",
     "Posterior",
     "ProjectionPosterior",
+    "PyroGibbs",
     "QuadraticKernel",
     "RBFKernel",
     "Schedule",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from ..models.config import Config, to_plain
 from ..models.domains import Number, read, shown
 from .engine import Chain, Draw, Kernel, Schedule, run
 from .posterior.base import Posterior
+from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.trace import Trace
 from .protocol import KernelData, Model
 from .structures import lookup, structure_of
@@ -19,7 +21,11 @@ from .weights import CountedRows
 
 
 class KernelModule(Protocol):
-    """What a backend's table holds for a structure: a module, or any object, with these two functions."""
+    """What a backend's table holds for a structure: a module, or any object, with these two functions.
+
+    One that serves a structure in part has `why_not(model) -> str` as well: "" for the models that it serves, else what
+    comes after "has no ... backend" in a sentence.
+    """
 
     def kernel(self, backend: Any, model: Any) -> Kernel:
         """The algorithm for this model, with the backend's options bound."""
@@ -52,6 +58,12 @@ class Backend(Config):
         cls.kernels[data_type] = module
 
     @classmethod
+    def serves(cls, model: Model) -> bool:
+        """Whether this backend has a kernel for a model."""
+        module = lookup(cls.kernels, model)
+        return module is not None and not _why_not(module, model)
+
+    @classmethod
     def module_of(cls, model: Model) -> Any:
         """The module with the kernel for a model.
 
@@ -60,11 +72,10 @@ class Backend(Config):
         NotImplementedError    if this backend has none (names those that have).
         """
         module = lookup(cls.kernels, model)
-        if module is None:
-            able = ", ".join(other.__name__ for other in _subclasses(Backend) if lookup(other.kernels, model))
-            raise NotImplementedError(
-                f"{type(model).__name__} has no {cls.__name__} backend; it has: {able or 'none'}."
-            )
+        if not cls.serves(model):
+            able = ", ".join(other.__name__ for other in _subclasses(Backend) if other.serves(model))
+            which = f"{type(model).__name__} has no {cls.__name__} backend{_why_not(module, model)}"
+            raise NotImplementedError(f"{which}; it has: {able or 'none'}.")
         return module
 
     def kernel(self, model: Model) -> Kernel:
@@ -87,7 +98,7 @@ class Backend(Config):
     def identity(self) -> dict[str, Any]:
         """What a resumed fit must share: the class and all other options, as plain data."""
         described: dict[str, Any] = to_plain(self)
-        others = {*self.may_grow(), "progress"}
+        others = {*self.may_grow(), "num_jobs", "progress"}
         return described | {"params": {key: value for key, value in described["params"].items() if key not in others}}
 
     def admit(self, model: Model) -> None:
@@ -165,8 +176,25 @@ class Backend(Config):
         else:  # interrupted in the warm-up: what it had reached is better than nothing
             drawn = [[kernel.draw(kernel.finish(chains[-1].state, data, model), data, model)]]
         samples = structure.stack([draw for chain in drawn for draw in chain])
-        posterior: type[Posterior] = structure.posterior
-        return posterior(model, self, samples, [len(chain) for chain in drawn], Trace.of(self.value_name, chains))
+        kind: type[Posterior] = structure.posterior
+        posterior = kind(model, self, samples, [len(chain) for chain in drawn], Trace.of(self.value_name, chains))
+        _warn_of_chains(posterior)
+        return posterior
+
+
+def _why_not(module: Any, model: Model) -> str:
+    find = getattr(module, "why_not", None)
+    return find(model) if find else ""
+
+
+def _warn_of_chains(posterior: Posterior) -> None:
+    """Warn if chains disagree; where they are several, with enough draws to tell."""
+    if len(posterior.num_draws) < 2 or min(posterior.num_draws) < FEWEST_DRAWS:
+        return
+    found = posterior.diagnose()
+    if found.disagrees:
+        message = f"The chains disagree ({found.verdict}): {found.advice} See `diagnose()` of the posterior."
+        warnings.warn(message, ChainsDisagree, stacklevel=4)  # of a call of `fit`
 
 
 def _subclasses(cls: type[Backend]) -> Iterator[type[Backend]]:

@@ -2,118 +2,252 @@
 
 A kernel is a few functions on an immutable state. The engine calls `sweep` again and again, records `value` with the
 elapsed seconds, keeps `draw` when asked to, and can write all of it to a checkpoint from which a later run goes on bit
-for bit.
+for bit. Chains run one after another, or side by side in processes of their own (`helpers`), with the same draws.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 import os
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections import deque
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from ..models.config import to_plain
 from .chains import Chain as Chain
 from .checkpoints import Checkpoint, fingerprint, read_chains
+from .helpers import Helper, Helpers, most_jobs
 from .interrupts import FitStopped, Interrupts
 from .labels import LabelRows
 from .protocol import KernelData, Model
+from .reports import Report, add_news, chain_of
 from .structures import Draw as Draw
+from .sweeps import Kernel as Kernel
+from .sweeps import Schedule as Schedule
+from .sweeps import Sweeps
 
 
 class FitInterrupted(UserWarning):
     """The fit was stopped by Ctrl-C; what it had drawn until then was returned."""
 
 
-def _unchanged(state: Any, data: Any, model: Any) -> Any:
-    return state
-
-
-def _nothing(draws: list[Draw], model: Any) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One algorithm for one kind of model, the backend's options bound in its functions.
-
-    States are frozen dataclasses of tensors and plain data: all that a chain needs to go on from, so that a checkpoint
-    holds it. Randomness comes from `generator` alone; `step` is the number of the sweep, 0-based, warm-up included.
-    A sweep changes nothing but the generator: Ctrl-C drops an unfinished one. `finish` and `warn` are for those who
-    need them.
-    """
-
-    state: type[Any]  # the dataclass, by which a checkpoint is read
-    init: Callable[..., Any]  # (model, data, generator) -> state
-    sweep: Callable[..., Any]  # (state, data, model, generator, step) -> state
-    value: Callable[..., Tensor | float]  # (state, data, model) -> log joint, ELBO or objective
-    draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
-    finish: Callable[..., Any] = _unchanged  # (state, data, model) -> a chain's last state, completed to be drawn
-    warn: Callable[[list[Draw], Any], None] = _nothing  # (all draws kept, model): warns of what they show
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long to run, what to keep, and what to show."""
-
-    num_steps: int
-    num_chains: int = 1
-    keep: Callable[[int], bool] = lambda step: False  # of the 0-based step
-    stop: Callable[[Chain], bool] = lambda chain: False
-    value_name: str = "value"
-    seed: int = 0
-    progress: bool | None = None  # None: a bar on a terminal only
-    checkpoint: str | os.PathLike[str] | None = None
-    checkpoint_every: float = 60.0  # seconds
-    resume: str | os.PathLike[str] | None = None
-    backend: Any = None  # options that a resumed fit must share, as plain data
-    repeatable: bool = True  # whether a later run sees the same data in the same order
-
-
 def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> list[Chain]:
-    """All chains of a fit, one after another; Ctrl-C ends them with the last sweep that was finished.
+    """All chains of a fit; Ctrl-C ends each of them with the last sweep that was finished.
 
     Raises
     ------
     FloatingPointError    if the value of a sweep is not finite (names the sweep and a remedy).
     KeyboardInterrupt     on Ctrl-C before the first chain has a state, and on a second Ctrl-C.
-    ValueError            if `resume` names a file that is broken, or of another or a longer fit, or if there is a
-                          `checkpoint` and the model, or the file, cannot be written.
+    RuntimeError          if another process that ran a chain was killed.
+    ValueError            if `resume` names a file that is broken, or of another or a longer fit, if there is a
+                          `checkpoint` and the model, or the file, cannot be written, or if more than one process is
+                          asked for and the model cannot be sent to another one.
     """
-    fit = _Fit(kernel, model, data, schedule)
+    fit = _Fit(Sweeps(kernel, model, data, schedule))
     fit.open_files()
-    bar = tqdm(
-        total=schedule.num_steps * schedule.num_chains,
-        initial=sum(chain.step for chain in fit.chains),
-        disable=None if schedule.progress is None else not schedule.progress,
-        leave=False,
-    )
-    with bar, fit.interrupts.caught():
+    with fit.show() as fit.bar, fit.interrupts.caught(), fit.helpers:
         try:
-            for index in range(schedule.num_chains):
-                chain = fit.chain(index)
-                while chain.step < schedule.num_steps and not chain.finished:
-                    fit.advance(index)
-                    bar.update()
-                    bar.set_postfix_str(f"{schedule.value_name} {chain.values[-1]:.6g}", refresh=False)
+            fit.run()
         except FitStopped:
-            if not fit.chains:
+            fit.gather()
+            if not fit.reached():
                 raise KeyboardInterrupt from None
-            warnings.warn(
-                f"Interrupted after step {fit.chains[-1].step} of {schedule.num_steps}, chain {len(fit.chains)} of "
-                f"{schedule.num_chains}; returning {_what_there_is(fit.chains, schedule)}.",
-                FitInterrupted,
-                stacklevel=4,  # of a call by `Backend.finish`
-            )
+            # of a call by `Backend.finish`
+            warnings.warn(fit.how_far(), FitInterrupted, stacklevel=4)
         fit.write(now=True)
-    return fit.chains
+    return fit.reached()
+
+
+class _Fit:
+    """A fit in the middle: its chains, and the steps that `run` takes."""
+
+    bar: tqdm
+
+    def __init__(self, sweeps: Sweeps) -> None:
+        self.sweeps, self.schedule = sweeps, sweeps.schedule
+        self.chains: dict[int, Chain] = {}
+        self.waiting: deque[int] = deque(range(self.schedule.num_chains))  # chains that no process is at
+        self.interrupts, self.helpers = Interrupts(), Helpers()
+        self.checkpoint: Checkpoint | None = None
+        self.num_kept = sum(map(self.schedule.keep, range(self.schedule.num_steps)))  # draws of each chain
+        self.rows = LabelRows(self.num_kept * self.schedule.num_chains)
+        self.num_jobs = most_jobs(sweeps) if self.schedule.num_chains > 1 else 1
+        self.started, self.num_swept, self.looked = time.monotonic(), 0, 0.0
+
+    def open_files(self) -> None:
+        """Read the chains to go on from, and see that a checkpoint can be written: before any work."""
+        path, schedule = self.schedule.resume, self.schedule
+        if schedule.checkpoint is None and path is None:
+            return
+        described = {"backend": schedule.backend, "model": to_plain(self.sweeps.model), "seed": schedule.seed}
+        whose = fingerprint(data=self.sweeps.data, **described)
+        if schedule.checkpoint is not None:
+            self.checkpoint = Checkpoint(schedule.checkpoint, schedule.checkpoint_every, whose)
+        if path is None:
+            return
+        chains = read_chains(path, self.sweeps.kernel.state, self.sweeps.data.X.device, whose)
+        done = max((chain.step for chain in chains), default=0)
+        if done > schedule.num_steps or len(chains) > schedule.num_chains:
+            raise ValueError(
+                f"{os.fspath(path)!r} has {len(chains)} chain(s) of up to {done} steps, more than the "
+                f"{schedule.num_chains} of {schedule.num_steps} that are asked for. Ask for at least as many."
+            )
+        for index, chain in enumerate(chains):
+            self.chains[index] = chain
+            self._keep(index, 0)
+            if not self.sweeps.unfinished(chain):
+                self.waiting.remove(index)
+
+    def show(self) -> tqdm:
+        """A bar of all sweeps."""
+        return tqdm(
+            total=self.schedule.num_steps * self.schedule.num_chains,
+            initial=sum(chain.step for chain in self.chains.values()),
+            disable=None if self.schedule.progress is None else not self.schedule.progress,
+            leave=False,
+        )
+
+    def run(self) -> None:
+        """Sweep all chains to their ends."""
+        while self.waiting or self.helpers.at_work():
+            if self.waiting:
+                self._run_chain(self.waiting.popleft())
+            else:
+                self._hear(None)
+
+    def _run_chain(self, index: int) -> None:
+        self._share()
+        if index not in self.chains:
+            self._admit(index, self.sweeps.start(index, self.interrupts))
+        chain = self.chains[index]
+        while self.sweeps.unfinished(chain):
+            num_draws = len(chain.draws)
+            self.sweeps.advance(chain, self.interrupts)
+            self._keep(index, num_draws)
+            self.num_swept += 1
+            self._tell(chain, 1)
+            self.interrupts.check()
+            self._share()
+
+    def _admit(self, index: int, chain: Chain) -> None:
+        if self.checkpoint:
+            self.checkpoint.admit(chain)
+        self.chains[index] = chain
+
+    def _keep(self, index: int, num_draws: int) -> None:
+        """Draws after the first so many, with their labels in the rows that they have among all."""
+        draws, first = self.chains[index].draws, index * self.num_kept
+        for place in range(num_draws, len(draws)):
+            draws[place] = self.rows.keep(draws[place], first + place)
+
+    def _tell(self, chain: Chain, num_steps: int) -> None:
+        self.bar.update(num_steps)
+        if chain.values:
+            self.bar.set_postfix_str(f"{self.schedule.value_name} {chain.values[-1]:.6g}", refresh=False)
+        self.write()
+
+    def write(self, *, now: bool = False) -> None:
+        """Write the checkpoint, if there is one and it is time to."""
+        if self.checkpoint and self.reached():
+            self.checkpoint.write(self.reached(), now=now)
+
+    # -- side by side --------------------------------------------------------------------------------------------------
+
+    def _share(self) -> None:
+        """Let others have the chains that wait; now and then hear what they have done."""
+        if self.waiting and not self.helpers and self.num_jobs > 1 and self._pays():
+            self._start_helpers()
+        if self.helpers and time.monotonic() >= self.looked + _MOMENT:
+            self._hear(0.0)
+            self.looked = time.monotonic()
+        for helper in self.helpers.idle():
+            if self.waiting:
+                helper.give(self.waiting.popleft())
+
+    def _pays(self) -> bool:
+        """Whether to share: at once where that was asked for, else when there is much to do as far as can be told."""
+        seconds = time.monotonic() - self.started
+        if self.schedule.num_jobs is not None or seconds < _PATIENCE or not self.num_swept:
+            return self.schedule.num_jobs is not None
+        left = sum(
+            self.schedule.num_steps - (self.chains[index].step if index in self.chains else 0) for index in self.waiting
+        )
+        return seconds / self.num_swept * left > _WORTH
+
+    def _start_helpers(self) -> None:
+        begun = {index: self.chains[index] for index in self.waiting if index in self.chains}
+        try:
+            self.helpers.start(min(self.num_jobs - 1, len(self.waiting)), self.sweeps, begun)
+        except ValueError as error:
+            self._do_without(str(error))
+
+    def _do_without(self, why: str) -> None:
+        """Run all chains here; ValueError if that was not asked for."""
+        if self.schedule.num_jobs is not None:
+            raise ValueError(
+                f"num_jobs is {self.schedule.num_jobs}, but {why}. Put the classes and functions of the model into a "
+                "module that can be imported, or use num_jobs=1."
+            )
+        self.num_jobs = 1
+        self.waiting.extend(self.helpers.at_work())
+        self.helpers.close()
+
+    def _hear(self, seconds: float | None) -> None:
+        """Take in what others have done, waiting for it for so many seconds; None: for as long as it takes."""
+        with self.interrupts.droppable():
+            speaking = self.helpers.wait(seconds)
+        for helper in speaking:
+            self._listen(helper)
+
+    def _listen(self, helper: Helper) -> None:
+        report = helper.hear()
+        if report.refusal:
+            self._do_without(report.refusal)
+            return
+        for warned in report.warned:
+            warnings.warn(warned, stacklevel=6)
+        self._take(report)
+        if report.error:
+            raise report.error
+
+    def _take(self, report: Report) -> None:
+        index, news = report.index, report.news
+        if news is None:
+            return
+        step, num_draws = 0, 0
+        if index not in self.chains:
+            self._admit(index, chain_of(news))
+        else:
+            step, num_draws = self.chains[index].step, len(self.chains[index].draws)
+            add_news(self.chains[index], news)
+        self._keep(index, num_draws)
+        self._tell(self.chains[index], self.chains[index].step - step)
+
+    # -- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """End the other processes, with what they have done."""
+        for report in self.helpers.stop():
+            self._take(report)
+
+    def reached(self) -> list[Chain]:
+        """The chains that have begun, up to the first one that has not."""
+        return [self.chains[index] for index in itertools.takewhile(self.chains.__contains__, itertools.count())]
+
+    def how_far(self) -> str:
+        """What a fit that was stopped says."""
+        chains, schedule = self.reached(), self.schedule
+        which = [place for place, chain in enumerate(chains) if self.sweeps.unfinished(chain)] or [len(chains) - 1]
+        steps, numbers = (
+            ", ".join(map(str, each))
+            for each in ([chains[place].step for place in which], [1 + place for place in which])
+        )
+        return (
+            f"Interrupted after step {steps} of {schedule.num_steps}, chain {numbers} of {schedule.num_chains}; "
+            f"returning {_what_there_is(chains, schedule)}."
+        )
 
 
 def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
@@ -124,78 +258,5 @@ def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
     return "what was drawn so far"
 
 
-class _Fit:
-    """A fit in the middle: its chains, and the steps that `run` takes."""
-
-    def __init__(self, kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> None:
-        self.kernel, self.model, self.data, self.schedule = kernel, model, data, schedule
-        self.chains: list[Chain] = []
-        self.interrupts = Interrupts()
-        self.checkpoint: Checkpoint | None = None
-        self.num_kept = sum(map(schedule.keep, range(schedule.num_steps)))  # draws of each chain
-        self.rows = LabelRows(self.num_kept * schedule.num_chains)
-
-    def open_files(self) -> None:
-        """Read the chains to go on from, and see that a checkpoint can be written: before any work."""
-        path, schedule = self.schedule.resume, self.schedule
-        if schedule.checkpoint is None and path is None:
-            return
-        described = {"backend": schedule.backend, "model": to_plain(self.model), "seed": schedule.seed}
-        whose = fingerprint(data=self.data, **described)
-        if schedule.checkpoint is not None:
-            self.checkpoint = Checkpoint(schedule.checkpoint, schedule.checkpoint_every, whose)
-        if path is None:
-            return
-        self.chains = read_chains(path, self.kernel.state, self.data.X.device, whose)
-        done = max((chain.step for chain in self.chains), default=0)
-        if done > schedule.num_steps or len(self.chains) > schedule.num_chains:
-            raise ValueError(
-                f"{os.fspath(path)!r} has {len(self.chains)} chain(s) of up to {done} steps, more than the "
-                f"{schedule.num_chains} of {schedule.num_steps} that are asked for. Ask for at least as many."
-            )
-        for index, chain in enumerate(self.chains):
-            for place, draw in enumerate(chain.draws):
-                chain.draws[place] = self.rows.keep(draw, index * self.num_kept + place)
-
-    def chain(self, index: int) -> Chain:
-        """A chain, started when its turn comes."""
-        if index == len(self.chains):
-            generator = torch.Generator(self.data.X.device).manual_seed(self.schedule.seed + 1_000_003 * index)
-            with self.interrupts.droppable():
-                chain = Chain(self.kernel.init(self.model, self.data, generator), generator)
-            if self.checkpoint:
-                self.checkpoint.admit(chain)
-            self.chains.append(chain)
-        return self.chains[index]
-
-    def advance(self, index: int) -> None:
-        """One sweep of a chain with all that is kept of it; on Ctrl-C the chain is as before it."""
-        chain, schedule, model, data = self.chains[index], self.schedule, self.model, self.data
-        started, before = time.perf_counter(), chain.generator.get_state()
-        try:
-            with self.interrupts.droppable():
-                state = self.kernel.sweep(chain.state, data, model, chain.generator, chain.step)
-                value = float(self.kernel.value(state, data, model))
-                seconds = time.perf_counter() - started
-                drawn = [self.kernel.draw(state, data, model)] if schedule.keep(chain.step) else []
-        except FitStopped:
-            chain.generator.set_state(before)
-            raise
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"The {schedule.value_name} is {value} after step {chain.step + 1}. "
-                "Use float64 inputs, standardize X, or take a smaller loss strength."
-            )
-        row = index * self.num_kept + len(chain.draws)
-        chain.draws += [self.rows.keep(draw, row) for draw in drawn]
-        chain.state, chain.step, chain.seconds = state, chain.step + 1, chain.seconds + seconds
-        chain.values.append(value)
-        chain.times.append(chain.seconds)
-        chain.finished = schedule.stop(chain)
-        self.write()
-        self.interrupts.check()
-
-    def write(self, *, now: bool = False) -> None:
-        """Write the checkpoint, if there is one and it is time to."""
-        if self.checkpoint and self.chains:
-            self.checkpoint.write(self.chains, now=now)
+_MOMENT = 0.05  # seconds between looks at what others have said
+_PATIENCE, _WORTH = 4.0, 10.0  # seconds of a fit, and of its chains that wait, from which on others help

@@ -26,7 +26,7 @@ class Structure:
     data: type[Any]  # of the kernels' data
     posterior: type[Any]  # a subclass of `Posterior`
     stack: Callable[[list[Draw]], Draw]  # S draws of any sizes -> one Tensor [S, ...] for each name
-    summaries: Callable[[Any], dict[str, Tensor]]  # posterior -> numbers [S] that do not depend on labels
+    summaries: Callable[[Any], dict[str, Tensor]]  # posterior -> numbers [S], or many of a kind [S, P], without labels
 
 
 def register_structure(structure: Structure) -> None:

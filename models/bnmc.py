@@ -52,7 +52,8 @@ class BNMC(Model):
     ----------
     likelihood : family of the inputs; hyperparameters left at None are set from the data
     label_likelihood : family of the labels, `BernoulliBeta` or `MultinomialDirichlet`; None: the latter for the joint
-        "multinomial", else the former
+        "multinomial", else the former. a and b left at None are `label_rates` and 1 minus those: a prior that counts
+        as one row and knows which labels are rare
     loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
     prior : over the partition, `DirichletProcess` or `PitmanYor`
     feature_map : what the classifiers see of x; sparse X needs one that takes it, such as `PrincipalDirections`
@@ -119,12 +120,10 @@ class BNMC(Model):
         model = model.replace(num_labels=labels.shape[1], feature_map=resolved(model.feature_map, X, weights))
         if missing.any():
             model = model.with_missing()
-        counts = model._counted(labels)
+        model = model.replace(label_rates=model._rates(signs_of(labels), weights))
+        counts, family = model._counted(labels), model._label_family()
         model._admit_labels(counts)
-        return model.replace(
-            label_likelihood=resolved(model.label_likelihood, counts, weights),
-            label_rates=model._rates(signs_of(labels), weights),
-        )
+        return model.replace(label_likelihood=resolved(family, counts, weights))
 
     def accepting(self, X: Any, y: Any) -> Self:
         """A copy of a resolved model that takes further rows X [n, D] and labels y [n, C], in which some may be missing
@@ -257,6 +256,16 @@ class BNMC(Model):
             )
         filled = dense.masked_fill(missing, 0.0)
         return SparseRows.of(filled) if isinstance(labels, SparseRows) else filled
+
+    def _label_family(self) -> Likelihood:
+        """The family of labels; of bits a and b that were left out are the shares of labels present and absent."""
+        family, rates = self.label_likelihood, self.label_rates
+        if not isinstance(family, BernoulliBeta):
+            return family
+        return family.replace(
+            a=rates if family.a is None else family.a,
+            b=1 - rates if family.b is None else family.b,
+        )
 
     def _rates(self, signs: Tensor, weights: Tensor | None) -> Tensor:
         """Shares [C] of the known labels that are present, half a label of each kind added."""

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from .arrays import as_incomplete
-from .base import Model
+from .base import Model, announced
+from .distributions.bits import Bits
+from .feature_maps import AnyFeatureMap
 from .likelihoods import LinearLikelihood
 from .priors import FeaturePrior
 from .sums import all_sum
@@ -73,6 +75,7 @@ class FeatureModel(Model):
 
     likelihood: LinearLikelihood
     prior: FeaturePrior
+    feature_map: AnyFeatureMap | None = None
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """As `Model.resolve`; NaN in X [N, D] is a missing entry."""
@@ -107,11 +110,13 @@ class FeatureModel(Model):
         model = self.resolve(X, y)
         model.program(model.data(X, y))
 
+    @announced
     def program(self, data: FeatureData) -> None:
         """The Pyro program of a resolved model.
 
         Sites: the hyperparameters of prior and likelihood that have a law, `sticks` [K] (or `probabilities`),
-        `loadings` [K, D], `weights` [K + P, C], `features` [N, K], `X` (observed), and the factor `margin`.
+        `loadings` [K, D], `weights` [K + P, C], `features` [N, K] (enumerable in parallel), `X` (observed), and
+        the factor `margin`.
         """
         X, K, D = data.X, self.truncation, data.X.shape[1]
         pi = self.prior.probabilities(self.prior.sample(X), K)
@@ -125,7 +130,7 @@ class FeatureModel(Model):
         nu = X.new_full((K + data.inputs.shape[1], data.targets.shape[1]), self.weight_scale)
         weights = pyro.sample("weights", dist.Normal(torch.zeros_like(nu), nu).to_event(2))
         with pyro.plate("data", data.num_data):
-            features = pyro.sample("features", dist.Bernoulli(pi.expand(data.num_data, K)).to_event(1))
+            features = pyro.sample("features", Bits(pi.expand(data.num_data, K)), infer={"enumerate": "parallel"})
             entries = self.likelihood.distribution(features @ loadings, h)
             if data.observed is not None:
                 entries = entries.mask(data.observed.bool())

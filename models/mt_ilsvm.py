@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .arrays import as_features, as_target_matrix, read_labels, read_targets
-from .base import Model
+from .base import Model, announced
 from .config import resolved
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap, Standardized
@@ -153,6 +153,7 @@ class MultiTaskInfiniteLatentSVM(Model):
         model, data = self.prepare(X, y)
         model.program(data)
 
+    @announced
     def program(self, data: TaskData) -> None:
         """The Pyro program of a resolved model.
 

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from grid import with_grid
 
 import regbayes
 
@@ -39,6 +40,11 @@ def test_readme_python_blocks_run_and_print_what_they_show() -> None:
     namespace: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), namespace)
+
+
+def test_readme_shows_the_grid_that_is_tested() -> None:
+    text = README.read_text()
+    assert text == with_grid(text), "run `make grid`"
 
 
 def test_package_has_no_generic_name() -> None:

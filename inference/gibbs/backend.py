@@ -22,7 +22,7 @@ class Gibbs(Backend):
     ----------
     num_samples : draws kept of each chain
     num_warmup : sweeps before the first draw is kept
-    num_chains : independent chains, one after another
+    num_chains : independent chains, which `diagnose` of their posterior compares
     thinning : sweeps for each draw that is kept
     scan : how the assignments are drawn.
         "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best
@@ -34,9 +34,9 @@ class Gibbs(Backend):
         and for latent features "collapsed" (each row in turn, infinite model, on a CPU for the built-in losses),
         "slice" (each feature in turn, infinite model: in many columns it hardly ever opens a new one), "blocked" (each
         feature in turn, truncated model) and "auto" (the first of these that the prior and the device have)
-    split_merge : split-merge proposals before each scan; none where components repel, nor for sequences
-    num_generative : sweeps that a chain starts with: without hyperplanes where components repel, as a mixture without
-        time for sequences, and without the margin for topics
+    split_merge : split-merge proposals before each scan; of sequences, where states repel
+    num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and as many along
+        which these come in; as a mixture without time for sequences; and without the margin for topics
     births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
         good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
         leave no distribution invariant and open far too many components
@@ -45,6 +45,8 @@ class Gibbs(Backend):
         for latent features "one" (features opened one after another, at most `model.truncation`), or "random" (that
         many, bits at random)
     seed : of the random generator; the same seed, device and dtype give the same draws
+    num_jobs : processes that the chains run in, each on a core of its own, with the same draws; None: as many as there
+        are cores, once that saves more time than it takes (data on a GPU keep to one)
     progress : whether to show a bar; None: on a terminal only
     """
 
@@ -58,6 +60,7 @@ class Gibbs(Backend):
     births: Annotated[str, OneOf("exact", "prior")] = "exact"
     init: Annotated[str | Tensor, Labels("one", "random")] = "one"
     seed: Seed = 0
+    num_jobs: Count | None = None
     progress: bool | None = None
 
     value_name: ClassVar[str] = "log joint"
@@ -98,5 +101,6 @@ class Gibbs(Backend):
         return Schedule(
             num_steps=warmup + self.num_samples * thinning,
             num_chains=self.num_chains,
+            num_jobs=self.num_jobs,
             keep=lambda step: step >= warmup and (step - warmup + 1) % thinning == 0,
         )

@@ -1,6 +1,7 @@
 """What a fit learned: one class for each structure, from whichever backend."""
 
 from .base import Posterior
+from .diagnosis import ChainsDisagree, Diagnosis
 from .features import FeaturePosterior
 from .multi_label import MultiLabelPosterior
 from .partition import PartitionPosterior
@@ -10,6 +11,8 @@ from .topics import TopicPosterior
 from .trace import Trace
 
 __all__ = [
+    "ChainsDisagree",
+    "Diagnosis",
     "FeaturePosterior",
     "MultiLabelPosterior",
     "PartitionPosterior",

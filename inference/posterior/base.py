@@ -13,6 +13,7 @@ from ...models.domains import shown
 from ..files import read_file, require_entries, write_file
 from ..protocol import Model
 from ..structures import Draw, structure_of
+from .diagnosis import Diagnosis, diagnose
 from .trace import Trace
 
 
@@ -95,14 +96,18 @@ class Posterior:
         _require_samples(samples, num_draws, posterior.kept)
         return posterior(model, backend, samples, num_draws, Trace.read(content["trace"]), content["metadata"])
 
+    def diagnose(self) -> Diagnosis:
+        """Whether the chains agree, by quantities that do not depend on labels, and what to do if they do not."""
+        return diagnose(self)
+
     def to_arviz(self) -> Any:
-        """The structure's label-free summaries as arviz InferenceData (0.x) or DataTree (1.x)."""
+        """Label-free summaries of one number for each draw, as arviz InferenceData (0.x) or DataTree (1.x)."""
         import arviz
 
         if len(set(self.num_draws)) != 1:
             raise ValueError(f"The chains have {self.num_draws} draws, but arviz needs equal numbers. Resume the fit.")
         shape = (len(self.num_draws), self.num_draws[0])
-        kept = structure_of(self.model).summaries(self)
+        kept = {name: value for name, value in structure_of(self.model).summaries(self).items() if value.ndim == 1}
         groups = {"posterior": {name: np.asarray(value.cpu()).reshape(shape) for name, value in kept.items()}}
         if int(arviz.__version__.split(".")[0]) >= 1:
             return arviz.from_dict(groups)

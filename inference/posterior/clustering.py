@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from ..labels import LABELS, LabelRows, stack_labels
 from ..partitions import align, expected_loss
 from ..structures import Draw
+from .consensus import consensus
+from .pairs import same_label
 
 
 class Clustering:
@@ -44,6 +47,19 @@ class Clustering:
         """
         return self.samples[LABELS][self._best_draw(loss)].long()
 
+    def consensus(self, loss: str = "vi", **options: Any) -> Tensor:
+        """Point partition [N] int64 of the training points of least posterior expected loss, which need be no draw.
+
+        It is found by greedy search, is never worse than the best draw, and its blocks 0, 1, ... are in decreasing
+        order of size; they are no components of a draw, so that new rows have none of them (see `partition`).
+
+        Parameters
+        ----------
+        loss : "vi" (variation of information) or "binder" (pairs put together or apart wrongly)
+        options : `num_draws`, `num_runs` and `seed` of `posterior.consensus.consensus`
+        """
+        return consensus(self.samples[LABELS], loss, **options)
+
     def aligned(self) -> Tensor:
         """Assignments [S, N] with the labels of every draw changed to agree best with the representative draw."""
         assignments, reference = self.samples[LABELS], self.samples[LABELS][self.representative]
@@ -65,10 +81,18 @@ class Clustering:
 
 
 def clustering_summaries(posterior: Clustering) -> Draw:
-    """Number and largest size of the components, and whatever else is one number in each draw, [S] each."""
+    """What does not depend on labels of the assignments, and whatever else is one number in each draw, [S] each.
+
+    Numbers of components and of those with a single point, largest size, entropy of the sizes in nats, and [S, P] of
+    pairs of points whether they share a component.
+    """
     assignments = posterior.samples[LABELS]
+    sizes = [torch.bincount(draw) for draw in assignments]
     return {
-        "num_components": torch.tensor([len(torch.unique(draw)) for draw in assignments]),
-        "largest_component": torch.stack([torch.bincount(draw).max() for draw in assignments]),
+        "num_components": torch.stack([(size > 0).sum() for size in sizes]),
+        "largest_component": torch.stack([size.max() for size in sizes]),
+        "singletons": torch.stack([(size == 1).sum() for size in sizes]),
+        "entropy": torch.stack([torch.special.entr(size / assignments.shape[1]).sum() for size in sizes]),
+        "together": same_label(assignments),
         **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
     }

@@ -17,6 +17,7 @@ from ..duals import solve
 from ..feature_rows import LoadingMoments, infer_features
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
+from .pairs import shared_features
 from .scores import ScoreMixture, ScorePrediction, chunks
 
 
@@ -177,11 +178,13 @@ def _pad(draw: Draw, missing: int) -> Draw:
 
 
 def _summaries(posterior: FeaturePosterior) -> Draw:
-    """Numbers of features used and of features a row has, the length of the weights, and what is one number a draw."""
+    """Numbers of features used, of features a row has and of those that pairs of rows share [S, P], the length of the
+    weights, and what is one number a draw."""
     features = posterior.samples["features"] > 0.5
     return {
         "num_latent_features": features.any(1).sum(1),
         "features_per_row": features.double().sum(2).mean(1),
+        "shared": shared_features(features),
         "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
         **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
     }

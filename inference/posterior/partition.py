@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ...models.arrays import as_features, like
+from ...models.arrays import like
 from ...models.data import Data
+from ...models.domains import Number, read
 from ...models.scores import scores as scores_of
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
 from ..labels import stack_labels
@@ -40,7 +41,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     `samples` holds `assignments` [S, N] (of the smallest integer type that holds them), `weights` [S, K, P, C],
     `log_mixture` [S, K + 1] (last: a component not yet seen), `hyperparameters` [S, K, ...] or `parameters.<name>`
     [S, K, ...] of the family or `centers` [S, K, D], and the prior's hyperparameters, such as `concentration` [S]; of
-    SVI also `precision_tril` [S, K, C, P, P]; of an infinite model whose components repel `unseen_weights`
+    SVI also `precision_tril` [S, K, C, P, P]; of `tempered` centres `temperature` [S]; of an infinite model whose components repel `unseen_weights`
     [S, A, P, 1], hyperplanes of components without points. Components beyond a draw's own have log weight -inf.
     """
 
@@ -102,7 +103,8 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
         Parameters
         ----------
-        rkhs : a kernel such as `RBFKernel`; None: as in `HilbertEmbedding`, its bandwidth from X
+        rkhs : a kernel such as `RBFKernel`; None: as in `HilbertEmbedding`. What it leaves open, such as the
+            bandwidth, comes from X, and for the test from all rows that are permuted
         num_draws : rows drawn from the predictive distribution, which the test permutes with those of X (with 2,000 of
             them at random, if X has more); None: as many as it takes of X
         num_permutations : of the test
@@ -110,6 +112,30 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         """
         options: dict[str, Any] = {"num_draws": num_draws, "num_permutations": num_permutations, "seed": seed}
         return goodness_of_fit(self.model, self.samples, self.checked(X), rkhs=rkhs, **options)
+
+    def tempered(self, temperature: float) -> Self:
+        """The same posterior, in whose predictions all centres count for a row, not only the nearest one:
+
+            W_k = w_k exp(-D(x, mu_k) / temperature)
+
+        with the shares w_k of the components and the divergence D of the likelihood. Labels of components stay.
+
+        Parameters
+        ----------
+        temperature : at least 0; 0: the nearest centre alone, as `SmallVariance` leaves it. The divergence of a
+            Gaussian is in units of its prior's expected covariance, in which 1 is then the temperature of that Gaussian
+
+        Raises
+        ------
+        ValueError    on other numbers, and where there are no centres, whose weights are the likelihood's own.
+        """
+        if "centers" not in self.samples:
+            raise ValueError(
+                f"{type(self.backend).__name__} has no centres to temper: its components count by their densities."
+            )
+        heat = torch.full_like(self.samples["log_mixture"][:, 0], read("temperature", temperature, _TEMPERATURE))
+        samples = self.samples | {"temperature": heat}
+        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
 
     def over_rows(self, place: Tensor, left_out: Tensor | None = None) -> Self:
         """The same posterior with other rows for its training points.
@@ -134,7 +160,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
 
     def checked(self, X: Any) -> Tensor:
-        rows = as_features(X, num_features=self.model.num_features, like=self.samples["log_mixture"])
+        rows = self.model.as_rows(X, num_features=self.model.num_features, like=self.samples["log_mixture"])
         self.model.likelihood.admit(rows)
         return rows
 
@@ -145,7 +171,13 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             mean, variance = score_moments(self.model, X, draw)
             # the score of a component not yet seen is 0, the mean under the prior of its classifier
             unseen = None if variance is None else pad(variance, (0, 0, 0, 1))
-            yield ScoreMixture(self._log_weights(X, draw), pad(mean, (0, 0, 0, 1)), unseen)
+            yield ScoreMixture(self._predictive_weights(X, draw), pad(mean, (0, 0, 0, 1)), unseen)
+
+    def _predictive_weights(self, X: Tensor, draw: Draw) -> Tensor:
+        """log W [N, K + 1] by which the scores of a draw count."""
+        if "temperature" not in draw or not draw["temperature"] > 0:
+            return self._log_weights(X, draw)
+        return self._log_weights(X, draw, nearest=False) / draw["temperature"] + draw["log_mixture"]
 
     def _joining(self, X: Tensor, draw: Draw, with_margin: bool) -> Tensor:
         """Log weights [N, K] of the components of a draw for new rows, up to a constant for each row."""
@@ -211,4 +243,5 @@ def _stack(draws: list[Draw]) -> Draw:
     return stack_components(draws, log_weights=("log_mixture",), components=components)
 
 
+_TEMPERATURE = Number(least=0.0)
 register_structure(Structure("partition", Data, PartitionPosterior, _stack, clustering_summaries))

@@ -16,6 +16,7 @@ from ...models.sparse import SparseRows
 from ..duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
+from .pairs import shared_features
 
 
 class ProjectionPosterior(Posterior):
@@ -188,11 +189,13 @@ def _stack(draws: list[Draw]) -> Draw:
 
 
 def _summaries(posterior: ProjectionPosterior) -> Draw:
-    """Numbers of features used and of features a dimension has, the length of the weights, and single numbers."""
+    """Numbers of features used, of features a dimension has and of those that pairs of dimensions share [S, P], the
+    length of the weights, and single numbers."""
     features = posterior.samples["features"] > 0.5
     return {
         "num_latent_features": features.any(1).sum(1),
         "features_per_dimension": features.double().sum(2).mean(1),
+        "shared": shared_features(features),
         "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
         **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
     }

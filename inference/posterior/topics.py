@@ -19,6 +19,7 @@ from ..labels import LABELS, stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .fold_in import expected_counts
+from .pairs import same_label
 from .scores import ScoreMixture, ScorePrediction, chunks
 
 
@@ -152,12 +153,14 @@ def _stack(draws: list[Draw]) -> Draw:
 
 
 def _summaries(posterior: TopicPosterior) -> Draw:
-    """exp of the entropy of the topics of a token, the length of the weights, and what is one number in each draw."""
+    """exp of the entropy of the topics of a token, the length of the weights, of Gibbs whether pairs of tokens have one
+    topic [S, P], and what is one number in each draw."""
     shares = posterior.samples["topic_sizes"].double()
     shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
     return {
         "effective_topics": torch.special.entr(shares).sum(1).exp(),
         "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
+        **({"together": same_label(posterior.samples[LABELS])} if LABELS in posterior.samples else {}),
         **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
     }
 

@@ -2,12 +2,19 @@
 
 from ...models.data import Data
 from ...models.label_data import LabelData
+from ...models.latent_features import FeatureData
 from ...models.sequence import Sequences
-from . import multi_label, partition, sequence
+from . import features, multi_label, partition, sequence
 from .backend import NUTS, Autoguide, Sites, serve
+from .inside_mcmc import PyroGibbs
+from .parts import GibbsSites
 
-__all__ = ["NUTS", "Autoguide", "Sites", "serve"]
+__all__ = ["NUTS", "Autoguide", "GibbsSites", "PyroGibbs", "Sites", "serve"]
 
 serve(Data, partition)
+serve(FeatureData, features)
 serve(LabelData, multi_label)
 serve(Sequences, sequence)
+PyroGibbs.register(Data, partition)
+PyroGibbs.register(LabelData, multi_label)
+PyroGibbs.register(Sequences, sequence)

@@ -58,9 +58,10 @@ class NUTS(Backend):
     ----------
     num_samples : draws kept of each chain
     num_warmup : steps that adapt the step size and the mass matrix before the first draw is kept
-    num_chains : independent chains, one after another
+    num_chains : independent chains
     max_tree_depth : a step takes at most 2^depth gradients
     seed : of the random generator
+    num_jobs : processes that the chains run in, as in `Gibbs`; None: as many as there are cores, once it pays
     progress : whether to show a bar; None: on a terminal only
     """
 
@@ -69,6 +70,7 @@ class NUTS(Backend):
     num_chains: Count = 1
     max_tree_depth: Count = 8
     seed: Seed = 0
+    num_jobs: Count | None = None
     progress: bool | None = None
 
     value_name: ClassVar[str] = "log joint"
@@ -78,6 +80,7 @@ class NUTS(Backend):
         return Schedule(
             num_steps=self.num_warmup + self.num_samples,
             num_chains=self.num_chains,
+            num_jobs=self.num_jobs,
             keep=lambda step: step >= self.num_warmup,
         )
 
@@ -97,14 +100,14 @@ class _NUTSChain:
             max_plate_nesting=1,
             init_strategy=strategy,
         )
-        with _seeded(generator):
+        with seeded(generator):
             self.nuts.setup(self.backend.num_warmup, data)
         self.unconstrained = self.nuts.initial_params
         _require_sites(self.unconstrained, latents)
         return self.sites.with_assignments(latents, -torch.inf, model, data, generator)
 
     def sweep(self, state: Any, data: Any, model: Any, generator: torch.Generator, step: int) -> Any:
-        with _seeded(generator):
+        with seeded(generator):
             self.unconstrained = self.nuts.sample(self.unconstrained)
         transforms = self.nuts.transforms
         latents = {name: transforms[name].inv(value).detach() for name, value in self.unconstrained.items()}
@@ -164,7 +167,7 @@ class _GuideChain:
         self.generator, latents = generator, self.sites.start(model, data, generator)
         program, strategy = self.sites.program(model), autoguide.init_to_value(values=latents)
         guide = getattr(autoguide, self.backend.guide)
-        self.guide = guide(poutine.block(program, hide=["assignments"]), init_loc_fn=strategy)
+        self.guide = guide(poutine.block(program, hide=["assignments", "features"]), init_loc_fn=strategy)
         optimizer = pyro.optim.Adam({"lr": self.backend.learning_rate})
         objective = infer.TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False)
         self.svi = infer.SVI(program, self.guide, optimizer, objective)
@@ -185,7 +188,7 @@ class _GuideChain:
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        with _seeded(self.generator), pyro.get_param_store().scope(self.parameters) as self.parameters:
+        with seeded(self.generator), pyro.get_param_store().scope(self.parameters) as self.parameters:
             yield
 
 
@@ -227,7 +230,7 @@ def _value(state: Any, data: Any, model: Any) -> float:
 
 
 @contextmanager
-def _seeded(generator: torch.Generator) -> Iterator[None]:
+def seeded(generator: torch.Generator) -> Iterator[None]:
     """Pyro draws from the global stream: it is seeded from ours for as long as Pyro runs, and put back after."""
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator.device))
     devices = [generator.device] if generator.device.type == "cuda" else []

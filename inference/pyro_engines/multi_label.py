@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,6 +78,33 @@ def _coupled_view(latents: Latents, classifiers: Tensor, model: BNMC, data: Labe
     points, mixture = multi_label_coupled.view(LabelState(nowhere, psi, {}, classifiers=classifiers), data, model)
     own = {name.removesuffix("_0"): value for name, value in latents.items() if name != "probs_1"}
     return points, mixture, own | {"weights": psi}
+
+
+def to_gibbs(latents: Latents, model: BNMC, data: LabelData, generator: torch.Generator) -> LabelState:
+    """The state of the blocked Gibbs scan at the values of all sites."""
+    weights = data.features.new_zeros(model.truncation, 0, 0)
+    if model.is_coupled:
+        weights = latents["probs_1"].unsqueeze(1)
+    if model.joint == "multinomial":  # g = psi sum(g), of which the sum is independent of psi and of the labels
+        labels: Any = model.label_likelihood
+        total = labels.concentration.expand(model.num_labels).sum()
+        weights = weights * torch._standard_gamma(total.expand(len(weights), 1, 1), generator=generator)
+    same = partition.to_gibbs(latents | {"weights": weights}, model.mixture, data.points, generator)
+    return LabelState(same.assignments, weights, same.hyper, classifiers=latents["weights"].unsqueeze(0))
+
+
+def from_gibbs(state: LabelState, model: BNMC, data: LabelData, generator: torch.Generator) -> Latents:
+    """Values of all sites at a state: sticks, and parameters other than psi, are drawn given it."""
+    classifiers = {"weights": state.classifiers.squeeze(0)}
+    if not model.is_coupled:
+        return partition.from_gibbs(state, model.mixture, data.points, generator) | classifiers
+    inputs, mixture = multi_label_coupled.view(state, data, model)
+    found = partition.from_gibbs(state, mixture, inputs, generator)
+    shared = {"sticks", "assignments", "weights", *state.hyper}
+    own = {name if name in shared else f"{name}_0": value for name, value in found.items()}
+    psi = state.weights.squeeze(1)
+    psi = psi / psi.sum(1, keepdim=True) if model.joint == "multinomial" else psi
+    return own | classifiers | {"probs_1": psi}
 
 
 def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:

@@ -14,16 +14,17 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.data import Data
-from ...models.distributions.sampling import draw_categorical, uniforms
+from ...models.distributions.sampling import draw_categorical, log_gamma_draw, uniforms
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.priors import Hyper
-from ...models.priors.sticks import log_stick_weights
+from ...models.priors.sticks import log_stick_weights, posterior_sticks
 from ...models.scores import scores
 from ...models.sparse import SparseRows
 from ..collectives import own_stream
 from ..engine import Draw
 from ..gibbs import partition
+from ..gibbs.components import count_members, draw_parameters
 from ..gibbs.state import PartitionState
 from ..seeding import far_apart
 from ..truncation import warn_if_full
@@ -78,6 +79,38 @@ def with_assignments(
     logits = log_mixture + model.likelihood.log_density(data.X, latents) + margin
     assignments = draw_categorical(logits, uniforms((data.num_data,), own_stream(generator)))
     return EngineState(assignments, log_mixture, latents, weights, hyper, value)
+
+
+def to_gibbs(latents: Latents, model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
+    """The state of the blocked Gibbs scan at the values of all sites: it has sticks and parameters integrated out."""
+    hyper = {name: latents.get(name, fixed).double() for name, fixed in model.prior.start(data.features).items()}
+    return PartitionState(latents["assignments"].long(), latents["weights"], hyper)
+
+
+def from_gibbs(state: PartitionState, model: Mixture, data: Data, generator: torch.Generator) -> Latents:
+    """Values of all sites at a state: sticks and parameters are drawn given it."""
+    counts = count_members(state)
+    after, before = posterior_sticks(counts, *model.prior.sticks(state.hyper, len(counts)))
+    sticks = torch.sigmoid(log_gamma_draw(after, generator) - log_gamma_draw(before, generator))
+    return {
+        "sticks": within(sticks, data.X),
+        "assignments": state.assignments,
+        "weights": state.weights,
+        **free_hyper(state.hyper, model, data.X),
+        **draw_parameters(state, data, model, generator),
+    }
+
+
+def free_hyper(hyper: Hyper, model: Model, like: Tensor) -> Latents:
+    """The hyperparameters that have a law, each [] in the dtype of `like` [...]."""
+    laws = model.prior.hyperpriors(like)
+    return {name: hyper[name].to(like.dtype) for name, law in laws.items() if law is not None}
+
+
+def within(shares: Tensor, like: Tensor) -> Tensor:
+    """Numbers [...] between 0 and 1 in the dtype of `like` [...], by rounding never at either end."""
+    limits = torch.finfo(like.dtype)
+    return shares.to(like.dtype).clamp(limits.tiny, 1 - limits.eps)
 
 
 def draw(state: EngineState, data: Data, model: Mixture) -> Draw:

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 import torch
 
-from ...models.distributions.sampling import uniforms
+from ...models.distributions.sampling import log_dirichlet, uniforms
 from ...models.likelihoods import ExponentialFamily
 from ...models.priors.sticks import log_stick_weights
 from ...models.sequence import Sequences, StateSpace
 from ..collectives import own_stream
 from ..engine import Draw
 from ..gibbs import sequence
+from ..gibbs.sequence_prior import row_posterior
 from ..gibbs.sequence_scans import emissions
+from ..gibbs.sequence_summary import hyperparameters
 from ..gibbs.state import SequenceState
 from ..markov import sample_paths
 from ..truncation import warn_if_full
@@ -44,12 +46,7 @@ def check(backend: object, model: StateSpace) -> None:
 
 def program(model: StateSpace) -> Callable[[Sequences], None]:
     """The Pyro program of a resolved model, as a function of its data."""
-
-    def on(data: Sequences) -> None:
-        rows = data.X.new_full((data.num_data, data.X.shape[1]), torch.nan)
-        model(rows.index_copy(0, data.steps, data.X), data.lengths)
-
-    return on
+    return model.program
 
 
 def start(model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
@@ -72,6 +69,26 @@ def with_assignments(
     table, levels = emissions(latents, weights, data, model), uniforms((data.num_data,), own_stream(generator))
     states = sample_paths(log_rows[-1], log_rows[:-1], table, data.lengths, levels)
     return SequenceEngineState(states, weights, torch.cat([base, base.new_zeros(1)]), hyper, value=value)
+
+
+def to_gibbs(latents: Latents, model: StateSpace, data: Sequences, generator: torch.Generator) -> SequenceState:
+    """A state of the blocked Gibbs scan at the values of all sites: its paths are drawn given them."""
+    return with_assignments(latents, 0.0, model, data, generator)
+
+
+def from_gibbs(state: SequenceState, model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
+    """Values of all sites at a state: rows and parameters are drawn given it."""
+    T, base = len(state.weights), state.base[:-1]
+    rows = log_dirichlet(row_posterior(state, data, model)[:, :T], generator).exp()
+    rest = base.flip(0).cumsum(0).flip(0)
+    chi = hyperparameters(state, data, model)
+    return {
+        "sticks": partition.within(base[:-1] / rest[:-1].clamp(min=torch.finfo(base.dtype).tiny), data.X),
+        "transitions": partition.within(rows, data.X),
+        "weights": state.weights,
+        **partition.free_hyper(state.hyper, model, data.X),
+        **model.likelihood.draw(chi, generator),
+    }
 
 
 def draw(state: SequenceState, data: Sequences, model: StateSpace) -> Draw:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from ...models.domains import Count, NonNegative, OneOf, Positive, Seed
+import torch
+from torch import Tensor
+
+from ...models.domains import Count, Labels, NonNegative, OneOf, Positive, Seed
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
 from ..protocol import KernelData, Model
@@ -27,7 +30,7 @@ class SmallVariance(Backend):
 
     Parameters
     ----------
-    penalty : cost of one more component; None: from `num_components`
+    penalty : cost of one more component; None: from `num_components`, or from the components of `init`
     transition_penalty : for sequences, cost of one more kind of transition; None: what a step costs on average
     transition_weight : for sequences, weight of the log probabilities of transitions. 0: how often a transition is
         used does not matter, the plain limit; 1: as much as in the likelihood (Roychowdhury, Jiang & Kulis 2013)
@@ -36,13 +39,17 @@ class SmallVariance(Backend):
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
         fraction of the points, and no split or merge helps
     max_steps : most sweeps of a restart
-    num_restarts : descents from different seeds; the lowest is kept
+    num_restarts : descents; the lowest is kept. The first one starts from one component (where components repel, and
+        for sequences, from those of DP-means), the others from any number of components around points far apart
+    init : "auto", or of mixtures whose components do not repel a Tensor [N] of labels, from whose components the first
+        restart starts in place of one. A penalty of None is then one at which no more open
     merge : try to merge components whenever the descent has settled
     creation : "joint": a component opens where that pays for all points that would join it, so that L gets low; a
         sensible penalty then grows with the number of points. "single": only where it pays for one point alone, as in
         DP-means as published, where the penalty is a squared distance times scale / 2; L stays higher, but it
         finds small components beside large ones
     seed : of all randomness
+    num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
     progress : a progress bar; None: on a terminal only
 
     References
@@ -66,9 +73,11 @@ class SmallVariance(Backend):
     tolerance: NonNegative = 1e-3
     max_steps: Count = 100
     num_restarts: Count = 1
+    init: Annotated[str | Tensor, Labels("auto")] = "auto"
     merge: bool = True
     creation: Annotated[str, OneOf("joint", "single")] = "joint"
     seed: Seed = 0
+    num_jobs: Count | None = None
     progress: bool | None = None
 
     value_name: ClassVar[str] = "objective"
@@ -77,10 +86,28 @@ class SmallVariance(Backend):
     def may_grow(self) -> tuple[str, ...]:
         return "max_steps", "num_restarts"
 
+    def admit(self, model: Model) -> None:
+        super().admit(model)
+        if isinstance(self.init, Tensor) and not self.takes_labels(model):
+            raise ValueError(
+                f"init has labels, but {type(model).__name__} has a start of its own. Leave init out; labels are for "
+                "DPM and InfiniteSVM."
+            )
+
+    def takes_labels(self, model: Model) -> bool:
+        """Whether a descent of the model may start from labels."""
+        takes = getattr(self.module_of(model), "takes_labels", None)
+        return takes is not None and takes(model)
+
+    def is_first(self, generator: torch.Generator) -> bool:
+        """Whether the generator is that of the first restart, whose seed is the fit's own."""
+        return generator.initial_seed() == self.seed
+
     def schedule(self) -> Schedule:
         return Schedule(
             self.max_steps,
             self.num_restarts,
+            self.num_jobs,
             stop=lambda chain: chain.state.converged,
         )
 

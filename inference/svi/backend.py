@@ -39,12 +39,13 @@ class SVI(Backend):
         is then minus the objective of Zhu, Chen & Xing, which is no bound of the evidence. For InfiniteSVM
         `posterior.samples["duality_gap"]` says how far, as a fraction, the classifiers are from the optimum for their
         responsibilities, and there is no batch_size or DataLoader with it
+    num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
     seed, progress : of the random stream; whether to show a bar (None: on a terminal)
 
     X may also be a torch DataLoader of batches (X [n, D], y [n]) or (X [n, D],); for the models of sequences of
     (X, lengths) or (X,): whole sequences, or one. It is read once for the labels and for the defaults that come from
     the data (from its first 100,000 rows), then one batch a step, and once at the end for the assignments, in the order
-    of that last pass.
+    of that last pass. Of points and label sets nothing else is kept that grows with their number: no responsibilities.
 
     References
     ----------
@@ -61,6 +62,7 @@ class SVI(Backend):
     num_full_steps: Natural = 10
     rule: Annotated[str, OneOf("gibbs", "averaging")] = "gibbs"
     seed: Seed = 0
+    num_jobs: Count | None = None
     progress: bool | None = None
 
     value_name: ClassVar[str] = "ELBO"
@@ -89,6 +91,7 @@ class SVI(Backend):
         return Schedule(
             num_steps=self.num_steps + full,
             num_chains=self.num_restarts,
+            num_jobs=self.num_jobs,
             stop=self._stop,
         )
 

@@ -71,7 +71,8 @@ class Function(FeatureMap):
         return self.replace()
 
     def project(self, X: Rows) -> Tensor:
-        with torch.no_grad():
+        has_graph = isinstance(X, Tensor) and X.requires_grad  # in a program alone
+        with torch.set_grad_enabled(has_graph and torch.is_grad_enabled()):
             return self.function(X)
 
 

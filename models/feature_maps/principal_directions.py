@@ -25,7 +25,7 @@ class PrincipalDirections(FeatureMap):
 
     Parameters
     ----------
-    num_directions : the most directions
+    num_directions : the most directions; there are no more than rows to take them from
     proportions : see x / sum(x), for counts
     intercept : value of the constant feature; 0 for hyperplanes through the mean of the data
     loc, axes : [D] and [D, P]; None: from the data
@@ -63,23 +63,34 @@ class PrincipalDirections(FeatureMap):
 
 def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """The mean [D] of X [N, D] in double precision, and scaled axes [D, P]; with weights [N] if given."""
-    num_columns = X.shape[1]
     total: Any = len(X) if weights is None else all_sum(weights.sum(dtype=torch.float64))
     loc = all_sum(_counted(X, weights).sum(0)) / total
     if isinstance(X, SparseRows):
-        axes = _subspace(X, loc, min(most, num_columns), weights)
+        axes = _subspace(X, loc, min(most, *X.shape), weights)
         projected = X @ axes - loc @ axes
     else:
         centred = X - loc
-        axes = torch.eye(num_columns, dtype=torch.float64, device=X.device)
-        if num_columns > most:
-            axes = torch.linalg.eigh(all_sum(centred.T @ _counted(centred, weights))).eigenvectors.flip(1)[:, :most]
+        axes = _leading(centred, most, weights)
         projected = centred @ axes
     # the sign of an axis is arbitrary; fixed, so that a fit can be repeated
     sign = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
     size = (all_sum(_counted(projected.square(), weights).sum()) / total).sqrt()
     tiny = torch.finfo(X.dtype).eps * (X.values if isinstance(X, SparseRows) else X).abs().amax()
     return loc, axes * sign / (size if size > tiny else torch.ones_like(size))
+
+
+def _leading(centred: Tensor, most: int, weights: Tensor | None) -> Tensor:
+    """Orthonormal axes [D, P] of centred rows, no more than rows; all of the space, unrotated, if it is small.
+
+    Of fewer rows than columns the axes are right singular vectors, without a matrix over the columns.
+    """
+    num_columns = centred.shape[1]
+    if num_columns <= most:
+        return torch.eye(num_columns, dtype=torch.float64, device=centred.device)
+    if len(centred) < num_columns:
+        root = None if weights is None else weights.sqrt()
+        return torch.linalg.svd(_counted(centred, root), full_matrices=False).Vh[:most].T
+    return torch.linalg.eigh(all_sum(centred.T @ _counted(centred, weights))).eigenvectors.flip(1)[:, :most]
 
 
 def _subspace(X: SparseRows, loc: Tensor, most: int, weights: Tensor | None) -> Tensor:

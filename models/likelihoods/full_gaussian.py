@@ -23,7 +23,7 @@ from ..sums import all_sum, row_chunks
 from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
 from .hyperparameters import SHARES, column_variances, hyperparameter, location, or_one
-from .wishart_prior import covariance_factor, degrees_of_freedom, scale_matrix, scatter_factor
+from .wishart_prior import covariance_factor, scatter_factor, wishart_prior
 
 
 @dataclass(eq=False)
@@ -34,9 +34,11 @@ class FullGaussian(ExponentialFamily):
     ----------
     loc : prior mean, a number or [D]; None: the mean of the data
     mean_precision : k0 > 0, the weight of `loc` in rows; None: 0.05
-    degrees_of_freedom : nu0 > D - 1; None: D + 2, so that the expected covariance of a component is `scale`
-    scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite; None: half the column
-        variances, a diagonal, so that fewer rows than columns do no harm
+    degrees_of_freedom : nu0 > D - 1, the trust in the expected covariance `scale` / (nu0 - D - 1) of a component; None:
+        D + 8 (`benchmarks/defaults.py`: with fewer, more components of a few rows each), or D + 2 beside a `scale`,
+        which is then what is expected
+    scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite; None: half the column variances
+        are expected, a diagonal, so that fewer rows than columns do no harm
     """
 
     loc: AnyNumbers = None
@@ -45,13 +47,13 @@ class FullGaussian(ExponentialFamily):
     scale: AnyNumbers = None
 
     def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
-        D = X.shape[1]
-        default = SHARES["full"] * or_one(column_variances(X, weights))
+        expected = SHARES["full"] * or_one(column_variances(X, weights))
+        degrees, scale = wishart_prior(self.degrees_of_freedom, self.scale, expected, X)
         return self.replace(
             loc=location(self.loc, X, weights),
             mean_precision=hyperparameter("mean_precision", self.mean_precision, 0.05, X),
-            degrees_of_freedom=degrees_of_freedom(self.degrees_of_freedom, X, D),
-            scale=scale_matrix(self.scale, default, X),
+            degrees_of_freedom=degrees,
+            scale=scale,
         )
 
     def prior(self) -> Tensor:

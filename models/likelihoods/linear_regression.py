@@ -27,7 +27,7 @@ from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
 from .hyperparameters import SHARES, column_variances, hyperparameter, location, or_one
 from .parts import Columns, listed
-from .wishart_prior import covariance_factor, degrees_of_freedom, scale_matrix, scatter_factor
+from .wishart_prior import covariance_factor, scatter_factor, wishart_prior
 
 
 @dataclass(eq=False)
@@ -46,9 +46,10 @@ class LinearRegression(ExponentialFamily):
         the data
     coefficient_precision : the diagonal of K0, a positive number or [P + 1]; None: 0.05 in units of the data, that is
         0.05 times the variances of u, and 0.05 of the intercept: the weight of B = 0 in rows
-    degrees_of_freedom : nu0 > R - 1; None: R + 2, so that the expected covariance of the residuals is `scale`
+    degrees_of_freedom : nu0 > R - 1, the trust in the expected covariance `scale` / (nu0 - R - 1) of the residuals;
+        None: R + 8, or R + 2 beside a `scale`, which is then what is expected
     scale : Psi0, a positive number or [R] for a diagonal, or [R, R] positive definite; None: half the variances of the
-        residuals of one regression of all rows, a diagonal
+        residuals of one regression of all rows are expected, a diagonal
 
     Source: West & Harrison (1997), section 16.4; as autoregressive states Fox, Sudderth, Jordan & Willsky (2011).
     """
@@ -60,14 +61,13 @@ class LinearRegression(ExponentialFamily):
     scale: AnyNumbers = None
 
     def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
-        given, responses = self._split(X.shape[1])
+        given, _ = self._split(X.shape[1])
         spread = 0.05 * torch.cat([or_one(column_variances(X[:, given], weights)), X.new_ones(1)])
         precision = hyperparameter("coefficient_precision", self.coefficient_precision, spread, X, len(given) + 1)
         family = self.replace(given=given, loc=location(self.loc, X, weights), coefficient_precision=precision)
-        return family.replace(
-            degrees_of_freedom=degrees_of_freedom(self.degrees_of_freedom, X, len(responses)),
-            scale=scale_matrix(self.scale, SHARES["full"] * family._residual_variances(X, weights), X),
-        )
+        expected = SHARES["full"] * family._residual_variances(X, weights)
+        degrees, scale = wishart_prior(self.degrees_of_freedom, self.scale, expected, X)
+        return family.replace(degrees_of_freedom=degrees, scale=scale)
 
     def check(self, X: Tensor) -> None:
         self._split(X.shape[1])

@@ -1,0 +1,278 @@
+"""Do the chains of a fit agree, and if not, what to do: from quantities that do not depend on labels.
+
+R-hat and effective sizes are those of the structure's summaries. They can all be in order while the partitions differ,
+so that chains are also compared by draws as a whole. With D the squared distance of two draws, over pairs of points the
+share that one joins and the other parts (of features: of how many the points share),
+
+    energy = sum over pairs of chains i, j of (2 D_ij - D_ii - D_jj),     ratio = D of different chains / D within them,
+
+means over draws that are thinned until they are about independent. The law of the energy if the chains are alike comes
+from permuting these draws among them.
+
+References
+----------
+Szekely & Rizzo (2013), Energy statistics; Vehtari et al. (2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..structures import Draw, structure_of
+from .diagnostics import bulk_size, joint_size, rhat, tail_size
+
+__all__ = ["ChainsDisagree", "Diagnosis", "diagnose"]
+
+
+class ChainsDisagree(UserWarning):
+    """The chains of a fit are in different places, so that its draws are not those of the posterior."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the draws say of their chains; printed, a table and what to do.
+
+    Attributes
+    ----------
+    verdict : "agree"; "few draws": no disagreement seen, but too few effective draws; "slow": chains differ, and move
+        too slowly to tell whether in different modes; "modes": they are in different modes of like height; "stuck":
+        some are at a lower log joint, in a lesser mode or still warming up; "one chain", "one draw" or "too short",
+        which cannot tell
+    advice : what that means, and what to do
+    rhat, bulk_size, tail_size : by name of a quantity, of several of a kind the worst
+    groups : chains, counted from 0, that are in one place each
+    energy, ratio, p_value : of the chains' draws as a whole (see the module); NaN of a single chain
+    """
+
+    verdict: str
+    advice: str
+    rhat: dict[str, float]
+    bulk_size: dict[str, float]
+    tail_size: dict[str, float]
+    groups: list[list[int]]
+    energy: float = float("nan")
+    ratio: float = float("nan")
+    p_value: float = float("nan")
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether chains were seen to be in different places, by more than they move."""
+        return self.verdict in ("modes", "stuck") or (self.verdict == "slow" and self.ratio >= _LARGE_RATIO)
+
+    def __repr__(self) -> str:
+        lines = [f"{'':24}{'R-hat':>8}{'bulk ESS':>10}{'tail ESS':>10}"] if self.rhat else []
+        for name, value in self.rhat.items():
+            lines.append(f"{name:24}{value:8.3f}{self.bulk_size[name]:10.0f}{self.tail_size[name]:10.0f}")
+        if self.ratio == self.ratio:
+            lines.append(f"distance between chains / within {self.ratio:.2f}, p = {self.p_value:.3f}")
+        return "\n".join([*lines, f"{self.verdict}: {self.advice}"])
+
+
+def diagnose(posterior: Any) -> Diagnosis:
+    """Whether the chains of a posterior agree; see `Diagnosis`."""
+    num_draws, num_chains = min(posterior.num_draws), len(posterior.num_draws)
+    if sum(posterior.num_draws) == 1:
+        return Diagnosis("one draw", _of_one_draw(posterior.trace), {}, {}, {}, [[0]])
+    if num_draws < FEWEST_DRAWS:
+        advice = f"a chain has {num_draws} draws, and it takes {FEWEST_DRAWS} to compare chains. Raise num_samples."
+        return Diagnosis("too short", advice, {}, {}, {}, [list(range(num_chains))])
+    kept = structure_of(posterior.model).summaries(posterior)
+    found = {name: _by_chain(value, posterior.num_draws) for name, value in kept.items() if value.numel()}
+    shown = {name: value[:, :, :_MOST_SHOWN] for name, value in found.items()}
+    sizes = {name: (float(bulk_size(value).min()), float(tail_size(value).min())) for name, value in shown.items()}
+    bulk, tail = ({name: each[place] for name, each in sizes.items()} for place in (0, 1))
+    table = _Table({name: float(rhat(value).max()) for name, value in shown.items()}, bulk, tail, num_chains)
+    if num_chains == 1:
+        return table.diagnosis("one chain", _of_one_chain(table), [[0]])
+    return _compared(found, table)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """R-hat and effective sizes by name, of C chains."""
+
+    rhat: dict[str, float]
+    bulk_size: dict[str, float]
+    tail_size: dict[str, float]
+    num_chains: int
+
+    @property
+    def worst(self) -> str:
+        """The quantity of the largest R-hat."""
+        return max(self.rhat, key=self.rhat.__getitem__)
+
+    @property
+    def fewest(self) -> str:
+        """The quantity with the fewest effective draws."""
+        return min(self.bulk_size, key=self.bulk_size.__getitem__)
+
+    def diagnosis(self, verdict: str, advice: str, groups: list[list[int]], **how: float) -> Diagnosis:
+        return Diagnosis(verdict, advice, self.rhat, self.bulk_size, self.tail_size, groups, **how)
+
+
+def _compared(found: Draw, table: _Table) -> Diagnosis:
+    """The verdict on several chains."""
+    number = _effective_draws(found)
+    # an autocorrelation time apart, draws still have some of it
+    distance = _distances(found, max(_LEAST_THINNED, min(_MOST_THINNED, int(number / 2))))
+    means = _block_means(distance, table.num_chains)
+    how = {"energy": _energy(means), "ratio": _ratio(means), "p_value": _p_value(distance, table.num_chains)}
+    groups, lower = _groups(means), _lower(found.get("log_joint"))
+    if lower:
+        return table.diagnosis("stuck", _of_stuck(lower), groups, **how)
+    if how["p_value"] <= _SMALL_P and (how["ratio"] < _LARGE_RATIO or number < _LEAST_THINNED):
+        return table.diagnosis("slow", _of_slow(table), groups, **how)
+    if how["p_value"] <= _SMALL_P:
+        return table.diagnosis("modes", _of_modes(groups), groups, **how)
+    together = [list(range(table.num_chains))]
+    if table.rhat[table.worst] > _LARGE_RHAT or table.bulk_size[table.fewest] < _FEW_EFFECTIVE * table.num_chains:
+        return table.diagnosis("few draws", _of_few(table), together, **how)
+    return table.diagnosis("agree", "the chains are alike: pool their draws.", together, **how)
+
+
+# -- distances of draws ------------------------------------------------------------------------------------------------
+
+
+def _by_chain(value: Tensor, num_draws: list[int]) -> Tensor:
+    """Values [S, ...] of all draws as [C, S, Q] float64; of chains of different lengths their last draws."""
+    chains = value.double().reshape(len(value), -1).split(num_draws)
+    return torch.stack([chain[-min(num_draws) :] for chain in chains])
+
+
+def _effective_draws(found: Draw) -> float:
+    """Of a chain: of the slowest number on average, or of all pairs where they move least."""
+    scalars = torch.cat([value for value in found.values() if value.shape[2] == 1], 2)
+    pairs = [value for value in found.values() if value.shape[2] > 1]
+    sizes = [torch.stack([bulk_size(chain.unsqueeze(0)) for chain in scalars]).mean(0).min()]
+    sizes += [joint_size(chain.unsqueeze(0)) for value in pairs for chain in value]
+    return float(torch.stack(sizes).min())
+
+
+def _distances(found: Draw, number: int) -> Tensor:
+    """Squared distances [C S', C S'] of so many draws of each chain, evenly spaced, chain after chain."""
+    pairs = [value for value in found.values() if value.shape[2] > 1]
+    scalars = [(value - value.mean((0, 1))) / value.std((0, 1)).clamp(min=1e-12) for value in found.values()]
+    values = torch.cat(pairs or scalars, 2)
+    chosen = torch.linspace(0, values.shape[1] - 1, min(number, values.shape[1])).round().long()
+    rows = values[:, chosen.to(values.device)].flatten(0, 1)
+    return torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square() / rows.shape[1]
+
+
+def _block_means(distance: Tensor, num_chains: int) -> Tensor:
+    """Mean distances [C, C] between chains, and within them of a draw from another one."""
+    number = len(distance) // num_chains
+    means = distance.view(num_chains, number, num_chains, number).mean((1, 3))
+    means.diagonal().mul_(number / max(1, number - 1))
+    return means
+
+
+def _energy(means: Tensor) -> float:
+    total = means.sum() - means.diagonal().sum()
+    return float(total - (len(means) - 1) * means.diagonal().sum())
+
+
+def _ratio(means: Tensor) -> float:
+    within = means.diagonal().mean()
+    between = (means.sum() - means.diagonal().sum()) / (len(means) * (len(means) - 1))
+    return float(_over(between, within))
+
+
+def _over(between: Tensor, within: Tensor) -> Tensor:
+    """Their ratio [...], 1 if both are 0."""
+    return torch.where(between + within > 0, between / within, 1.0)
+
+
+def _p_value(distance: Tensor, num_chains: int) -> float:
+    """How often draws that are permuted among chains have as much energy."""
+    generator = torch.Generator(distance.device).manual_seed(0)
+    seen, as_much = _energy(_block_means(distance, num_chains)), 1
+    for _ in range(_NUM_PERMUTATIONS):
+        order = torch.randperm(len(distance), generator=generator, device=distance.device)
+        found = _energy(_block_means(distance[order][:, order], num_chains))
+        as_much += found >= seen - 1e-12
+    return as_much / (1 + _NUM_PERMUTATIONS)
+
+
+def _groups(means: Tensor) -> list[list[int]]:
+    """Chains that are in one place, by single linkage of pairs that are no farther apart than draws of one chain."""
+    within = means.diagonal()
+    near = _over(means, (within.unsqueeze(0) + within.unsqueeze(1)) / 2) < _LARGE_RATIO
+    near.fill_diagonal_(True)
+    for _ in range(len(near)):
+        near = near.double() @ near.double() > 0
+    return [row.nonzero().flatten().tolist() for row in near.unique(dim=0).flip(0)]
+
+
+def _lower(log_joint: Tensor | None) -> dict[int, float]:
+    """By chain, how far its mean log joint is below that of the best one, if that is two standard deviations."""
+    if log_joint is None:
+        return {}
+    gap = log_joint.mean(1).max() - log_joint.mean(1).squeeze(1)
+    spread = log_joint.var(1).mean().sqrt()
+    return {chain: float(below) for chain, below in enumerate(gap) if below > _LARGE_GAP * spread}
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _of_one_draw(trace: Any) -> str:
+    final = trace.final
+    ends = f" {len(final)} restarts ended at {trace.name} {final.min():.6g} to {final.max():.6g}." * (len(final) > 1)
+    return (
+        f"a single optimum says nothing of others.{ends} Compare `trace.final` of num_restarts=8, or use "
+        "Gibbs(num_chains=4)."
+    )
+
+
+def _of_one_chain(table: _Table) -> str:
+    worst = table.rhat[table.worst]
+    halves = f" Its own halves differ: R-hat of {table.worst} is {worst:.2f}. Raise num_warmup." * (worst > 1.1)
+    return (
+        f"one chain cannot tell whether there are other modes. Fit with num_chains=4, which run side by side.{halves}"
+    )
+
+
+def _of_stuck(lower: dict[int, float]) -> str:
+    whose = ", ".join(f"chain {chain + 1} by {below:.4g}" for chain, below in lower.items())
+    return (
+        f"the mean log joint is more than {_LARGE_GAP:g} standard deviations below that of the best chain ({whose}): "
+        "these are in a lesser mode, or still warming up. Raise num_warmup or split_merge, or start from "
+        "init=SmallVariance().fit(...).partition(). Drop no chain silently."
+    )
+
+
+def _of_slow(table: _Table) -> str:
+    name = table.fewest
+    return (
+        "the chains are not in one place yet, and move slowly: "
+        f"{table.bulk_size[name]:.0f} effective draws of {name} in all. Raise num_samples or thinning until they meet."
+    )
+
+
+def _of_modes(groups: list[list[int]]) -> str:
+    places = "; ".join(", ".join(str(chain + 1) for chain in group) for group in groups)
+    return (
+        f"chains are in different modes of like height (chains {places}). Raise split_merge and num_warmup; if that "
+        "does not join them, report a consensus() of each. Pooled draws weigh modes by their numbers of chains, not by "
+        "their probability."
+    )
+
+
+def _of_few(table: _Table) -> str:
+    worst, fewest = table.worst, table.fewest
+    return (
+        f"the chains differ by no more than chance, but R-hat of {worst} is {table.rhat[worst]:.3f} and {fewest} has "
+        f"{table.bulk_size[fewest]:.0f} effective draws. Raise num_samples for R-hat below {_LARGE_RHAT} and "
+        f"{_FEW_EFFECTIVE} effective draws of each chain."
+    )
+
+
+FEWEST_DRAWS = 20  # of a chain, to compare it with others
+_MOST_SHOWN = 100  # of quantities of one kind
+_LARGE_RHAT, _FEW_EFFECTIVE = 1.01, 100
+_LEAST_THINNED, _MOST_THINNED, _NUM_PERMUTATIONS = 10, 50, 499
+_SMALL_P, _LARGE_RATIO, _LARGE_GAP = 0.01, 1.05, 2.0

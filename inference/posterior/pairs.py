@@ -1,0 +1,33 @@
+"""What draws say of pairs of points: numbers that do not depend on labels, and tell partitions and features apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def same_label(assignments: Tensor) -> Tensor:
+    """Whether pairs of points have one label in each of the draws [S, N]; [S, P] bool."""
+    one, other = some_pairs(assignments.shape[1], assignments.device)
+    return assignments[:, one] == assignments[:, other]
+
+
+def shared_features(features: Tensor) -> Tensor:
+    """How many features pairs of rows share in each of the draws [S, N, K] of bits; [S, P]."""
+    one, other = some_pairs(features.shape[1], features.device)
+    return torch.stack([(draw[one] & draw[other]).sum(1) for draw in features])
+
+
+def some_pairs(number: int, device: torch.device) -> Tensor:
+    """Pairs [2, P] of the first so many numbers, the same each time: all of them, or a thousand at random."""
+    if number * (number - 1) // 2 <= _NUM_PAIRS:
+        return torch.combinations(torch.arange(number, device=device)).T
+    generator = torch.Generator(device).manual_seed(0)
+    options: dict[str, Any] = {"generator": generator, "device": device}
+    one, step = torch.randint(number, (_NUM_PAIRS,), **options), torch.randint(1, number, (_NUM_PAIRS,), **options)
+    return torch.stack([one, (one + step) % number])
+
+
+_NUM_PAIRS = 1000

@@ -1,0 +1,91 @@
+"""What a Pyro program calls our models on, and the names that their sites have in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a program is called with: (args, kwargs)."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a resolved model's program."""
+
+    program: Callable[[], None]
+    model: Any
+    data: Any  # of the class that the model's `data_type` names
+    names: dict[str, str] = field(default_factory=dict)  # of a site: by the name in the model, that in the program
+    latent: set[str] = field(default_factory=set)  # those sites that had no value, by the name in the model
+
+
+def run_program(
+    program: Callable[..., Any], arguments: Arguments, values: dict[str, Tensor]
+) -> tuple[poutine.Trace, list[Call]]:
+    """The trace of a program with the values of its sites, by name, and the calls of our models in it.
+
+    Raises
+    ------
+    ValueError    if a call is in a plate, or if two sites have one name, as those of two models without a scope have.
+    """
+    args, kwargs = arguments
+    calls = _Calls()
+    tracer = poutine.trace(poutine.condition(program, data=values))
+    with calls:
+        trace = tracer.get_trace(*args, **kwargs)
+    return trace, calls.found
+
+
+class _Calls(Messenger):
+    """Collects the calls that `models.base.announced` tells of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Call] = []
+        self.seen: set[str] = set()
+
+    def _pyro_regbayes(self, msg: Any) -> None:
+        model, data = msg["args"]
+        if plates := [frame.name for frame in msg["cond_indep_stack"] if frame.vectorized]:
+            raise ValueError(
+                f"The program calls {type(model).__name__} in the plate {plates[0]!r}, where a call would be many "
+                "models. Call it in a loop, each time in a scope of its own."
+            )
+        call = Call(partial(msg["fn"], model, data), model, data)
+        self.found.append(call)
+        msg["fn"] = _Names(call)(msg["fn"])
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        name = msg["name"]
+        if name in self.seen:
+            raise ValueError(
+                f"The program has two sites named {name!r}. Call each model in a scope of its own: with "
+                "pyro.contrib.autoname.scope(prefix='a')."
+            )
+        self.seen.add(name)
+
+
+class _Names(Messenger):
+    """Sees every site of a call first, under the name that the model gives it, and last, under that of the program."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call, self.own = call, ""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        self.own = msg["name"]
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if site_is_subsample(msg):
+            return
+        self.call.names[self.own] = msg["name"]
+        if not msg["is_observed"]:
+            self.call.latent.add(self.own)

@@ -1,0 +1,93 @@
+"""Every cell of the grid that README shows: what it has is fitted and predicts, what it has not is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from grid import ROWS, WAYS, Case, Row, cells
+
+import regbayes.inference
+import regbayes.models
+from regbayes.inference import Backend, TruncationWarning, structure_of
+from regbayes.models.base import Model
+from regbayes.testing import check_model
+
+pytestmark = pytest.mark.filterwarnings(f"ignore::{TruncationWarning.__module__}.{TruncationWarning.__name__}")
+
+BACKENDS = {type(way.backend).__name__ for way in WAYS.values()}
+
+
+def exported(module: Any, base: type) -> set[str]:
+    """Names of the classes of a kind that users import."""
+    found = {name: getattr(module, name) for name in module.__all__}
+    return {name for name, kind in found.items() if dataclasses.is_dataclass(kind) and issubclass(kind, base)}
+
+
+def name_of(cell: tuple[Row, str, str]) -> str:
+    row, case, way = cell
+    return f"{row.model}-{case or 'plain'}-{way}".replace(" ", "_")
+
+
+def backends_of(row: Row, case: str) -> set[str]:
+    return {type(WAYS[way].backend).__name__ for way in row.ways_of(case)}
+
+
+def answer(posterior: Any, case: Case) -> torch.Tensor:
+    """What the posterior says of the rows that it was fitted to."""
+    if case.y is not None:
+        return posterior.predict(case.X)
+    if case.lengths is not None:
+        return posterior.assign(case.X, case.lengths)
+    return posterior.transform(case.X) if hasattr(posterior, "transform") else posterior.assign(case.X)
+
+
+def test_the_grid_has_every_model_and_every_backend() -> None:
+    assert {row.model for row in ROWS} == exported(regbayes.models, Model)
+    assert exported(regbayes.inference, Backend) == BACKENDS
+
+
+PROGRAMS = [(row, case) for row in ROWS for case in row.cases]
+
+
+@pytest.mark.parametrize(("row", "name"), PROGRAMS, ids=lambda value: getattr(value, "model", value or "plain"))
+def test_every_program_runs_and_is_that_of_its_parts(row: Row, name: str) -> None:
+    case = row.cases[name]
+    with torch.random.fork_rng():
+        trace = poutine.trace(case.model).get_trace(case.X, case.y if case.lengths is None else case.lengths)
+    assert trace.log_prob_sum().isfinite()
+    if row.model != "MultiTaskInfiniteLatentSVM":  # test_mt_ilsvm compares it
+        check_model(case.model, case.X, case.y, lengths=case.lengths)
+
+
+@pytest.mark.parametrize("cell", cells(served=True), ids=name_of)
+def test_what_the_grid_has_is_fitted_and_predicts(cell: tuple[Row, str, str]) -> None:
+    row, name, way = cell
+    case = row.cases[name]
+    posterior = WAYS[way].fit(case)
+    assert type(posterior) is structure_of(case.model).posterior
+    found = answer(posterior, case)
+    assert len(found) == 12
+    assert found.isfinite().all()
+    if case.y is not None:
+        assert found.shape == case.y.shape
+
+
+@pytest.mark.parametrize("cell", cells(served=False), ids=name_of)
+def test_what_the_grid_has_not_is_refused(cell: tuple[Row, str, str]) -> None:
+    """By a sentence that names the backends of this model, or what this model's backend does not have."""
+    row, name, way = cell
+    kind = type(WAYS[way].backend).__name__
+    able = backends_of(row, name)
+    if kind in able:
+        with pytest.raises((ValueError, NotImplementedError), match=WAYS[way].option or "no option"):
+            WAYS[way].fit(row.cases[name])
+        return
+    with pytest.raises(NotImplementedError) as refusal:
+        WAYS[way].fit(row.cases[name])
+    named = set(re.findall(r"\w+", str(refusal.value)))
+    assert named & BACKENDS == able | {kind}
