@@ -429,9 +429,27 @@ def test_reserved_hyperplanes_reject_all_points(loss: str, monkeypatch: pytest.M
 
 def test_a_reservoir_that_components_emptied_is_filled_again() -> None:
     state, data, model, generator = start(tiny(), TINY)
-    refreshed = hyperplanes.refresh_reservoir(state.reservoir[:3], data.features, model, generator)
-    assert refreshed.shape == state.reservoir.shape
-    assert len(hyperplanes.refresh_reservoir(state.reservoir[:60], data.features, model, generator)) == 60
+    renew = partial(hyperplanes.renew_reservoir, features=data.features, model=model, generator=generator)
+    assert renew(state.reservoir[:3], births="exact", grows=True).shape == state.reservoir.shape
+    assert len(renew(state.reservoir[:60], births="exact", grows=True)) == 60
+
+
+def test_a_reservoir_does_not_grow_after_the_warm_up() -> None:
+    state, data, model, generator = start(tiny(), TINY)
+    step = partial(partition.sweep, scan="collapsed", num_split_merge=0, num_warmup=5)
+    few = replace(state, reservoir=state.reservoir[:3])
+    for number, size in ((4, hyperplanes.NUM_RESERVED), (5, 3)):
+        moved = step(few, data, model, generator, number)
+        assert abs(len(moved.reservoir) - size) <= 1 + len(moved.weights)
+        assert number == 4 or len(moved.weights) + len(moved.reservoir) == len(few.weights) + 3
+
+
+def test_a_scan_that_takes_more_hyperplanes_than_there_are_leaves_as_many() -> None:
+    state, data, model, generator = start(tiny(likelihood=FAMILY, prior=PitmanYor(0.8, 5.0)), TINY)
+    few = replace(state, reservoir=state.reservoir[:2])
+    for _ in range(20):
+        few = slice_scan.scan(few, data, model, generator)
+        assert len(few.weights) + len(few.reservoir) == max(3, len(few.weights))
 
 
 def test_draws_from_the_prior_have_its_scale() -> None:
@@ -714,7 +732,9 @@ def test_resumed_fit_is_the_long_fit_bit_for_bit(scan: str, births: str, tmp_pat
 def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:
     inputs = torch.cat([0.1 * X[:, :1], 0.1 * X[:, 1:2] + 9])
     state, data, model, generator = start(DDPM(DiagonalGaussian(rate=0.01)), inputs)
-    found = partition.init_generatively(model, data, generator, start="one", scan="collapsed", num_sweeps=10)
+    found = partition.init_generatively(
+        model, data, generator, start="one", scan="collapsed", num_sweeps=10, num_split_merge=2
+    )
     assert first_appearance(found.assignments.tolist()) == (0,) * 12 + (1,) * 12
     assert found.weights.shape == (2, 2, 1)
     own = (data.features @ found.weights.squeeze(-1).T).gather(1, found.assignments.unsqueeze(1))

@@ -105,7 +105,7 @@ def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch
         return original(block, pair, given)
 
     monkeypatch.setattr(split_merge, "launch", record)
-    monkeypatch.setattr(split_merge, "_pair", lambda num_data, generator: (3, 8))
+    monkeypatch.setattr(split_merge, "draw_pair", lambda num_data, generator: (3, 8))
     monkeypatch.setattr(split_merge, "log_evidence_ratio", lambda *a, **o: 0.0)
     for labels in (torch.zeros(12, dtype=torch.long), (torch.arange(12) > 5).long()):
         state = partition.init(model, data, generator, start=labels, truncated=False)
@@ -136,7 +136,7 @@ def test_frequencies_of_split_merge_are_those_of_enumeration(name: str, truncate
         if name in ENUMERATED
         else (DPM(SphericalGaussian(variance=1.0, prior_variance=2.0), prior=DirichletProcess(0.2)), None)
     )
-    monkeypatch.setattr(launch, "_NUM_ROUNDS", 1)  # a poor launch is as exact as a good one
+    monkeypatch.setattr(launch, "NUM_ROUNDS", 1)  # a poor launch is as exact as a good one
     monkeypatch.setattr(launch, "_NUM_STEPS", 3)
     monkeypatch.setattr(classifiers, "_NUM_STEPS", 1)
 

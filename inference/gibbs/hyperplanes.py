@@ -9,6 +9,7 @@ instead of the prior (math/discriminative-clustering, section 2). G has no direc
 therefore carries A hyperplanes without points, which are as good as draws from it: a component that opens takes one of
 them, each with weight alpha / A exp(h), and one that closes gives its own back. Since the A hyperplanes that a point
 could open a component with are the same before and after, each move is a draw from its conditional, for every A >= 1.
+K + A stays the same after the warm-up, so that the law is that of at most K + A components.
 """
 
 from __future__ import annotations
@@ -73,23 +74,48 @@ def fill_reservoir(
     P = features.shape[1]
     weights = features.new_zeros(size, P, 1 if P else 0)
     for _ in range(num_steps):
-        weights = _step(weights, features, model, generator)
+        weights = move_all(weights, features, model, generator)
     return weights
 
 
 def refresh_reservoir(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
-    """One step for some of the reserved hyperplanes [A, P, 1], taken at random; new ones where components took many."""
-    if len(reservoir) < NUM_RESERVED // 2:
-        new = fill_reservoir(features, model, generator, size=NUM_RESERVED - len(reservoir))
-        reservoir = torch.cat([reservoir, new])
+    """One step for some of the reserved hyperplanes [A, P, 1], taken at random."""
     order = torch.randperm(len(reservoir), generator=generator, device=reservoir.device)
     chosen = order[:_NUM_REFRESHED]
     refreshed = reservoir.clone()
-    refreshed[chosen] = _step(reservoir[chosen], features, model, generator)
+    refreshed[chosen] = move_all(reservoir[chosen], features, model, generator)
     return refreshed
 
 
-def _step(weights: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
+def renew_reservoir(
+    reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator, *, births: str, grows: bool
+) -> Tensor:
+    """The reserved hyperplanes [A, P, 1] after a sweep: topped up where it `grows`, and some of them moved."""
+    if grows:
+        reservoir = top_up(reservoir, features, model, generator)
+    refill = refresh_reservoir if births == "exact" else draw_from_prior
+    return refill(reservoir, features, model, generator)
+
+
+def top_up(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
+    """New reserved hyperplanes beside [A, P, 1] where components took many.
+
+    For warm-ups only: when K alone decides whether K + A grows, the law of K is bent.
+    """
+    if len(reservoir) >= NUM_RESERVED // 2:
+        return reservoir
+    return torch.cat([reservoir, fill_reservoir(features, model, generator, size=NUM_RESERVED - len(reservoir))])
+
+
+def give_back(reservoir: Tensor, closed: Tensor, size: int) -> Tensor:
+    """The reserved hyperplanes [A, P, 1] with those of components that closed, at most `size` of them.
+
+    A scan that takes more than there are fills up the reservoir; what it does not use must not stay.
+    """
+    return torch.cat([reservoir, closed])[: max(0, size)]
+
+
+def move_all(weights: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
     """A draw given omega and one elliptical slice step for hyperplanes [A, P, 1], both of which leave G invariant.
 
     A step by omega moves a hyperplane by about (c N)^(-1/2), but where many rejected points keep their margin G is

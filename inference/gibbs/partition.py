@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,7 +38,8 @@ from ._component_states import is_compiled
 from .backend import Gibbs
 from .classifiers import draw_weights
 from .components import count_members
-from .hyperplanes import draw_from_prior, fill_reservoir, refresh_reservoir
+from .hyperplanes import fill_reservoir, move_all, renew_reservoir, top_up
+from .repelling_split_merge import split_merge_repelling
 from .split_merge import split_merge
 from .state import PartitionState
 from .summary import draw, log_joint
@@ -63,7 +64,13 @@ def kernel(backend: Gibbs, model: Mixture) -> Kernel:
     kernel = Kernel(
         state=PartitionState,
         init=partial(_start, backend=backend),
-        sweep=partial(sweep, scan=backend.scan, num_split_merge=backend.split_merge, births=backend.births),
+        sweep=partial(
+            sweep,
+            scan=backend.scan,
+            num_split_merge=backend.split_merge,
+            births=backend.births,
+            num_warmup=backend.num_warmup,
+        ),
         value=partial(log_joint, truncated=truncated),
         draw=partial(draw, truncated=truncated),
     )
@@ -74,8 +81,9 @@ def _start(model: Mixture, data: Data, generator: torch.Generator, *, backend: G
     backend.require_labels(data, model.truncation, infinite="slice")
     if not model.repels:
         return init(model, data, generator, start=backend.init, truncated=backend.truncated)
+    options: dict[str, Any] = {"scan": backend.scan, "num_split_merge": backend.split_merge}
     return init_generatively(
-        cast(DDPM, model), data, generator, start=backend.init, scan=backend.scan, num_sweeps=backend.num_generative
+        cast(DDPM, model), data, generator, start=backend.init, num_sweeps=backend.num_generative, **options
     )
 
 
@@ -99,17 +107,54 @@ def init(
 
 
 def init_generatively(
-    model: DDPM, data: Data, generator: torch.Generator, *, start: str | Tensor, scan: str, num_sweeps: int
+    model: DDPM,
+    data: Data,
+    generator: torch.Generator,
+    *,
+    start: str | Tensor,
+    scan: str,
+    num_sweeps: int,
+    num_split_merge: int,
 ) -> PartitionState:
-    """A state of a model whose components repel after sweeps of the mixture without hyperplanes (Nguyen et al.).
+    """A state of a model whose components repel after sweeps of the mixture without hyperplanes (Nguyen et al.), and as
+    many along which the scale of the hyperplanes rises to the model's by equal factors.
 
-    `start` as in `init`, labels [N] or a word.
+    Hyperplanes of their full length hold clusters that overlap where they were cut first. `start` as in `init`, labels
+    [N] or a word.
     """
     plain = model.without_hyperplanes()
     truncated, plain_data = scan == "blocked", plain.data(data.X)
     state = init(plain, plain_data, generator, start=start, truncated=truncated)
     for step in range(num_sweeps):
-        state = sweep(state, plain_data, plain, generator, step, scan=scan, num_split_merge=2)
+        state = sweep(state, plain_data, plain, generator, step, scan=scan, num_split_merge=num_split_merge)
+    state = _with_hyperplanes(state, data, _scaled(model, 0, num_sweeps), generator, truncated=truncated)
+    for step in range(num_sweeps):
+        raised = _scaled(model, step + 1, num_sweeps)
+        state = _rescale(state, _LEAST_SCALE ** (-1 / num_sweeps), data, raised, generator)
+        state = sweep(state, data, raised, generator, step, scan=scan, num_split_merge=num_split_merge)
+    return state
+
+
+def _scaled(model: DDPM, step: int, num_steps: int) -> DDPM:
+    """The model with hyperplanes whose scale rises by equal factors to its own."""
+    return model.replace(weight_scale=model.weight_scale * _LEAST_SCALE ** (1 - step / num_steps if num_steps else 0))
+
+
+def _rescale(
+    state: PartitionState, factor: float, data: Data, model: DDPM, generator: torch.Generator
+) -> PartitionState:
+    """A state of a model of another scale, its hyperplanes `factor` times as long and as many as ever in reserve."""
+    state = replace(state, weights=factor * state.weights)
+    if state.reservoir is None:
+        return state
+    reservoir = factor * top_up(state.reservoir, data.features, model, generator)
+    return replace(state, reservoir=move_all(reservoir, data.features, model, generator))
+
+
+def _with_hyperplanes(
+    state: PartitionState, data: Data, model: DDPM, generator: torch.Generator, *, truncated: bool
+) -> PartitionState:
+    """A state of the mixture without hyperplanes, with some."""
     full = init(model, data, generator, start="one", truncated=truncated)
     weights = full.weights.new_zeros(len(state.weights), *full.weights.shape[1:])
     full = replace(full, assignments=state.assignments, hyper=state.hyper, weights=weights)
@@ -128,6 +173,7 @@ def sweep(
     scan: str,
     num_split_merge: int,
     births: str = "exact",
+    num_warmup: int = 0,
 ) -> PartitionState:
     """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan).
 
@@ -136,16 +182,19 @@ def sweep(
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "collapsed" if compiled else "slice"
-    for _ in range(0 if model.repels else num_split_merge):
-        state = split_merge(state, data, model, generator, truncated=scan == "blocked")
+    propose = split_merge_repelling if model.repels else split_merge
+    for _ in range(num_split_merge):
+        state = propose(state, data, model, generator, truncated=scan == "blocked")
     state = _SCANS[scan](state, data, model, generator)
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if scan == "blocked":
         return blocked_scan.relabel(state, model.prior, generator)  # its scan drew the hyperparameters
     if state.reservoir is not None:
-        refill = refresh_reservoir if births == "exact" else draw_from_prior
-        state = replace(state, reservoir=refill(state.reservoir, data.features, model, generator))
+        features, grows = data.features, step < num_warmup
+        reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
+        state = replace(state, reservoir=reservoir)
     return replace(state, hyper=model.prior.draw(state.hyper, count_members(state), generator))
 
 
-_NUM_SETTLING = 20  # draws of the hyperplanes before the first sweep
+_NUM_SETTLING = 20  # draws of the hyperplanes before the first sweep with them
+_LEAST_SCALE = 0.1  # of the hyperplanes, where they come in

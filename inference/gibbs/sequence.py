@@ -39,7 +39,13 @@ def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
     kernel = Kernel(
         state=SequenceState,
         init=partial(_start, backend=backend),
-        sweep=partial(sweep, scan=backend.scan, births=backend.births),
+        sweep=partial(
+            sweep,
+            scan=backend.scan,
+            births=backend.births,
+            num_warmup=backend.num_warmup,
+            num_split_merge=backend.split_merge,
+        ),
         value=partial(log_joint, truncated=truncated),
         draw=partial(draw, truncated=truncated),
     )
@@ -49,11 +55,19 @@ def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
 def _start(model: StateSpace, data: Sequences, generator: torch.Generator, *, backend: Gibbs) -> SequenceState:
     backend.require_labels(data, model.truncation, infinite="beam")
     options: dict[str, Any] = {"scan": backend.scan, "num_sweeps": backend.num_generative}
+    options["num_split_merge"] = backend.split_merge
     return init(model, data, generator, start=backend.init, **options)
 
 
 def init(
-    model: Any, data: Sequences, generator: torch.Generator, *, start: str | Tensor, scan: str, num_sweeps: int
+    model: Any,
+    data: Sequences,
+    generator: torch.Generator,
+    *,
+    start: str | Tensor,
+    scan: str,
+    num_sweeps: int,
+    num_split_merge: int = 2,
 ) -> SequenceState:
     """A state from labels [N], or from the best of some starts after blocked sweeps without hyperplanes.
 
@@ -65,7 +79,7 @@ def init(
     if isinstance(start, Tensor):
         states = torch.unique(start.to(data.X.device), return_inverse=True)[1]
     else:
-        states = _best_start(model, data, generator, start, num_sweeps)
+        states = _best_start(model, data, generator, start, num_sweeps, num_split_merge)
         states = states if truncated else torch.unique(states, return_inverse=True)[1]
     num_states = model.truncation if truncated else int(states.max()) + 1
     state = _from_states(states, num_states, data, model, truncated=truncated)
@@ -77,14 +91,17 @@ def init(
     return state
 
 
-def _best_start(model: Any, data: Sequences, generator: torch.Generator, start: str, num_sweeps: int) -> Tensor:
+def _best_start(
+    model: Any, data: Sequences, generator: torch.Generator, start: str, num_sweeps: int, num_split_merge: int
+) -> Tensor:
     """States [N] of the highest log joint that blocked sweeps of the plain model reach from several starts."""
     plain = model.without_hyperplanes() if model.repels else model
     points = DPM(plain.likelihood, truncation=plain.truncation, num_features=plain.num_features)
     bare = replace(data, points=points.data(data.X))
     mixture = partition.init(points, bare.points, generator, start=start, truncated=True)
     for step in range(num_sweeps):
-        mixture = partition.sweep(mixture, bare.points, points, generator, step, scan="blocked", num_split_merge=2)
+        options: dict[str, Any] = {"scan": "blocked", "num_split_merge": num_split_merge}
+        mixture = partition.sweep(mixture, bare.points, points, generator, step, **options)
     labels = [mixture.assignments]
     for count in sorted({min(count, plain.truncation, len(data.X)) for count in _NUM_SEEDS}):
         seeds = data.X[far_apart(plain.likelihood, data.X, count, generator)]

@@ -30,7 +30,9 @@ from ..collectives import own_stream
 from ..markov import sample_paths
 from . import direct
 from ._component_states import is_compiled
-from .hyperplanes import draw_from_prior, draw_hyperplanes, refresh_reservoir, take_reserved
+from .hyperplanes import draw_hyperplanes, give_back, renew_reservoir, take_reserved
+from .labelled_states import LabelledSequences
+from .repelling_split_merge import split_merge_repelling
 from .sequence_prior import break_rest, draw_prior, relabel, row_posterior
 from .sequence_summary import hyperparameters
 from .state import SequenceState
@@ -47,6 +49,8 @@ def sweep(
     *,
     scan: str,
     births: str = "exact",
+    num_warmup: int = 0,
+    num_split_merge: int = 0,
 ) -> SequenceState:
     """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan).
 
@@ -55,11 +59,16 @@ def sweep(
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "direct" if compiled else "beam"
+    for _ in range(num_split_merge if model.repels else 0):
+        state = split_merge_repelling(
+            state, data, model, generator, truncated=scan == "blocked", places=LabelledSequences
+        )
     state = SCANS[scan](state, data, model, generator)
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if state.reservoir is not None:
-        refill = refresh_reservoir if births == "exact" else draw_from_prior
-        state = replace(state, reservoir=refill(state.reservoir, data.points.features, model, generator))
+        features, grows = data.points.features, step < num_warmup
+        reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
+        state = replace(state, reservoir=reservoir)
     state = draw_prior(state, data, model, generator, truncated=scan == "blocked")
     return relabel(state, generator) if scan == "blocked" else state
 
@@ -94,8 +103,9 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     paths = sample_paths(log_steps[-1], log_steps[:-1], table, data.lengths, levels, log_slices)
     labels, states = torch.unique(paths, return_inverse=True)
     unseen = torch.ones(len(weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
-    if reserved is not None:
-        reserved = torch.cat([reserved, weights[unseen]])
+    if state.reservoir is not None and reserved is not None:
+        size = len(state.weights) + len(state.reservoir) - len(labels)
+        reserved = give_back(reserved, weights[unseen], size)
     kept = torch.cat([base[labels], base[-1:] + base[:-1][unseen].sum()])
     return replace(state, states=states, weights=weights[labels], base=kept, reservoir=reserved)
 

@@ -24,7 +24,7 @@ from ...models.distributions.sampling import log_gamma_draw, normals, uniforms
 from ...models.mixture import Mixture
 from ..collectives import own_stream
 from .components import Components, count_members, draw_assignments, draw_parameters
-from .hyperplanes import take_reserved
+from .hyperplanes import give_back, take_reserved
 from .state import PartitionState
 
 
@@ -48,9 +48,10 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
         chosen[near] = draw_assignments(data.rows(near), occupied, model, points[near], log_slices[near])
     chosen = torch.where(log_slices < log_floor, state.assignments, chosen)
     labels, assignments = torch.unique(chosen, return_inverse=True)
-    if reserved is not None:
+    if state.reservoir is not None and reserved is not None:
         closed = torch.ones(len(occupied.weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
-        reserved = torch.cat([reserved, occupied.weights[closed]])
+        size = len(state.weights) + len(state.reservoir) - len(labels)
+        reserved = give_back(reserved, occupied.weights[closed], size)
     return replace(state, assignments=assignments, weights=occupied.weights[labels], reservoir=reserved)
 
 

@@ -44,7 +44,7 @@ def split_merge(
     state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, truncated: bool
 ) -> PartitionState:
     """One proposal, accepted or not. In the truncated model a split takes a free label at random, and so needs one."""
-    i, j = _pair(data.num_data, generator)
+    i, j = draw_pair(data.num_data, generator)
     own, other = state.assignments[[i, j]].tolist()
     rows = torch.nonzero((state.assignments == own) | (state.assignments == other)).squeeze(1)
     block, pair = data.rows(rows), torch.searchsorted(rows, torch.tensor([i, j], device=rows.device))
@@ -163,7 +163,7 @@ def _free_label(state: PartitionState, generator: torch.Generator, *, truncated:
     return int(free[int(len(free) * uniforms((), generator))]) if len(free) else -1
 
 
-def _pair(num_data: int, generator: torch.Generator) -> tuple[int, int]:
+def draw_pair(num_data: int, generator: torch.Generator) -> tuple[int, int]:
     """Two different points."""
     first, second = uniforms((2,), generator).tolist()
     i, step = int(first * num_data), int(second * (num_data - 1))

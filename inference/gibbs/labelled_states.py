@@ -1,0 +1,158 @@
+"""The states of sequences in labelled places, for the moves of `repelling_split_merge`.
+
+A state takes its base weight along. A split of beta gives the first side the share s, a merge adds both up:
+
+    infinite     s ~ Beta(n_1, n_2), Jacobian beta;   the freed place keeps nothing
+    truncated    s ~ Beta(n_1, n_2) of what the state and the free place have together; a merge leaves the state the
+                 share t ~ Beta(c, 1) of it
+
+with n_1, n_2 the sizes of the sides (math/discriminative-clustering, section 15).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.distributions.sampling import uniforms
+from ...models.priors.franchise import count_transitions
+from ...models.priors.sticks import log_beta
+from ...models.sequence import Sequences
+from ..collectives import all_sum, own_stream
+from ..markov import filter_states, sample_paths, smooth
+from .labelled import Labelled, LabelledTarget, all_planes
+from .sides import Sides
+from .state import SequenceState
+
+
+@dataclass(frozen=True)
+class LabelledStates(Labelled):
+    """Steps in M places."""
+
+    base: Tensor  # [M + 1] float64, 0 where a place of the infinite model is free
+
+
+class LabelledSequences(LabelledTarget):
+    """The infinite hidden Markov models whose states repel."""
+
+    def __init__(self, state: SequenceState, data: Sequences, model: Any, *, truncated: bool) -> None:
+        self.state, self.prior, self.starts, self.alike = state, model.prior, data.starts, not truncated
+        self.points, self.steps = data.points, data.steps
+        places = torch.arange(len(data.steps), device=data.steps.device)
+        self.rows = torch.full_like(state.states, -1).index_copy(0, data.steps, places)
+
+    def open(self) -> LabelledStates:
+        planes, base = all_planes(self.state.weights, self.state.reservoir), self.state.base
+        free = base.new_zeros(len(planes) + 1 - len(base))
+        return LabelledStates(self.state.states, planes, torch.cat([base[:-1], free, base[-1:]]))
+
+    def close(self, at: LabelledStates) -> SequenceState:
+        if not self.alike:
+            return replace(self.state, states=at.labels, weights=at.planes, base=at.base)
+        labels, used = at.compact()
+        base = torch.cat([at.base[:-1][used], at.base[-1:]])
+        planes, reserved = at.planes[used], at.planes[~used]
+        return replace(self.state, states=labels, weights=planes, base=base, reservoir=reserved)
+
+    def log_prior(self, at: LabelledStates) -> Tensor:
+        h, labels, base = self.state.hyper, at.labels, at.base
+        if self.alike:
+            labels, used = at.compact()
+            base = torch.cat([base[:-1][used], base[-1:]])
+            log_places = math.lgamma(len(used) - len(base) + 2)
+        else:  # from the density of the sticks to that of beta
+            log_places = -float(base.flip(0).cumsum(0).flip(0)[1:-2].clamp(min=_TINY).log().sum())
+        moves = all_sum(count_transitions(labels, self.starts, len(base) - 1))
+        log_base = self.prior.log_density(base, h, truncated=not self.alike)
+        return self.prior.log_paths(moves, base, h) + log_base + log_places
+
+    def sides(self, steps: Tensor, *, persistent: bool) -> Sides:
+        if not persistent:
+            return Sides()
+        first = torch.ones_like(steps, dtype=torch.bool)
+        first[1:] = (steps[1:] > steps[:-1] + 1) | self.starts[steps[1:]]
+        return PersistentSides(first)
+
+    def draw_share(self, side: Tensor, generator: torch.Generator) -> float:
+        one, other = torch._standard_gamma(_sizes(side), generator=generator).clamp(min=_TINY)
+        return float(one / (one + other))
+
+    def share(self, at: LabelledStates, first: int, second: int) -> float:
+        return float(at.base[first] / (at.base[first] + at.base[second]))
+
+    def divide(self, joined: LabelledStates, steps: Tensor, first: int, second: int, share: float) -> LabelledStates:
+        return replace(super().divide(joined, steps, first, second, share), base=_shared(joined, first, second, share))
+
+    def join(self, at: LabelledStates, first: int, second: int, generator: torch.Generator) -> LabelledStates:
+        kept = 1.0 if self.alike else float(uniforms((), generator)) ** (1 / _KEPT)
+        return replace(super().join(at, first, second, generator), base=_shared(at, first, second, kept))
+
+    def log_division(
+        self, joined: LabelledStates, divided: LabelledStates, side: Tensor, first: int, second: int
+    ) -> Tensor:
+        sizes, share = _sizes(side), self.share(divided, first, second)
+        shares = torch.tensor([share, 1 - share], dtype=sizes.dtype, device=sizes.device).clamp(min=_TINY)
+        log_draw = ((sizes - 1) * shares.log()).sum() - log_beta(*sizes)
+        log_kept = joined.base[first].log()
+        if not self.alike:
+            log_kept = math.log(_KEPT) + (_KEPT - 1) * (log_kept - (joined.base[first] + joined.base[second]).log())
+        return super().log_division(joined, divided, side, first, second) + log_kept - log_draw
+
+
+@dataclass(frozen=True)
+class PersistentSides(Sides):
+    """Steps in runs along which sides tend to stay: a Markov chain of two states.
+
+    Attributes
+    ----------
+    first : bool [B], at the first step of every run
+    """
+
+    first: Tensor
+
+    def marginals(self, log_odds: Tensor) -> Tensor:
+        return smooth(*self._chain(log_odds)).marginals.to(log_odds)
+
+    def draw(self, log_odds: Tensor, generator: torch.Generator) -> Tensor:
+        levels = uniforms(tuple(log_odds.shape), own_stream(generator))
+        return sample_paths(*self._chain(log_odds), levels).bool()
+
+    def log_probability(self, log_odds: Tensor, side: Tensor) -> float:
+        _, log_normalizers = filter_states(*self._chain(log_odds))
+        before = torch.cat([side[:1], side[:-1]])
+        stays = torch.where(before == side, math.log(_STAY), math.log(1 - _STAY)).double()
+        moves = torch.where(self.first, math.log(0.5), stays)
+        emissions = _emissions(log_odds).gather(1, side.long().unsqueeze(1))
+        return float(all_sum(moves.sum() + emissions.sum()) - log_normalizers.sum())
+
+    def _chain(self, log_odds: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+        table = log_odds.new_tensor([[_STAY, 1 - _STAY], [1 - _STAY, _STAY]], dtype=torch.float64).log()
+        ends = [*torch.nonzero(self.first).squeeze(1).tolist(), len(self.first)]
+        lengths = [end - start for start, end in pairwise(ends)]
+        return table.new_full((2,), math.log(0.5)), table, _emissions(log_odds), lengths
+
+
+def _emissions(log_odds: Tensor) -> Tensor:
+    return torch.nn.functional.logsigmoid(torch.stack([-log_odds, log_odds], 1).double())
+
+
+def _sizes(side: Tensor) -> Tensor:
+    """Numbers of steps [2] of the sides, float64."""
+    return all_sum(torch.stack([(~side).sum(), side.sum()])).double()
+
+
+def _shared(at: LabelledStates, first: int, second: int, share: float) -> Tensor:
+    """Base weights with this share of what two places have in the first, the rest in the second."""
+    total, base = at.base[first] + at.base[second], at.base.clone()
+    base[first], base[second] = share * total, (1 - share) * total
+    return base
+
+
+_STAY = 0.9  # from a step to the next on the same side
+_KEPT = 5.0  # c
+_TINY = 1e-300

@@ -1,0 +1,478 @@
+"""Split-merge where components repel: the terms of its odds, exact starts, and what it is for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from scipy.stats import chi2
+from setups import first_appearance
+from torch import Tensor
+from torch.distributions import Bernoulli, MultivariateNormal
+
+from regbayes.inference import Gibbs
+from regbayes.inference.gibbs import block_hyperplanes, hyperplanes, partition, repelling_split_merge
+from regbayes.inference.gibbs.block_hyperplanes import BlockHyperplanes, exchange, fit_blocks, log_unnormalized
+from regbayes.inference.gibbs.labelled import LabelledPartitions
+from regbayes.inference.gibbs.repelling_split_merge import Union, split_merge_repelling
+from regbayes.inference.gibbs.state import PartitionState
+from regbayes.inference.gibbs.summary import log_joint
+from regbayes.models import (
+    DDPM,
+    DirichletProcess,
+    Hinge,
+    Logistic,
+    MultinomialDirichlet,
+    PitmanYor,
+    PrincipalDirections,
+    SphericalGaussian,
+    SquaredHinge,
+)
+from regbayes.testing import partition_posterior
+from regbayes.testing.enumeration import log_classifier_integrals
+
+GENERATOR = torch.Generator().manual_seed(3)
+X = torch.randn((12, 2), generator=GENERATOR, dtype=torch.float64)
+LABELS = torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1])
+TINY = torch.tensor([[-1.2], [-0.9], [0.7], [1.4]], dtype=torch.float64)
+FAMILY = SphericalGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
+LOSSES = {"hinge": Hinge(0.3), "logistic": Logistic()}
+PLACES = 6  # of the infinite model: four points never need them all
+
+
+def tiny(loss: str, **options) -> DDPM:
+    defaults = {"likelihood": FAMILY, "loss": LOSSES[loss], "prior": DirichletProcess(3.0), "weight_scale": 2.0}
+    return DDPM(**(defaults | {"truncation": 3, "feature_map": PrincipalDirections(intercept=0.0)} | options))
+
+
+def start(model: DDPM, inputs: Tensor, labels: Tensor | str, *, truncated: bool):
+    generator = torch.Generator().manual_seed(0)
+    model = model.resolve(inputs)
+    data = model.data(inputs)
+    state = partition.init(model, data, generator, start=labels, truncated=truncated)
+    weights = torch.randn(state.weights.shape, generator=generator, dtype=state.weights.dtype)
+    return replace(state, weights=weights), data, model, generator
+
+
+# -- the terms of the odds ---------------------------------------------------------------------------------------------
+
+PRIORS = {"Dirichlet": DirichletProcess(0.7), "Pitman-Yor": PitmanYor(0.4, 0.3)}
+
+
+@pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("truncated", [False, True])
+def test_terms_of_a_division_are_those_of_the_log_joint(truncated: bool, loss, prior) -> None:
+    """The infinite model's log joint is relative to hyperplanes without points, and its places are all alike."""
+    model = DDPM(SphericalGaussian(), loss, prior, weight_scale=1.7, truncation=5)
+    state, data, model, generator = start(model, X, LABELS, truncated=truncated)
+    target = LabelledPartitions(state, data, model, truncated=truncated)
+    joined = target.open()
+    union = Union(joined, target, model, torch.tensor([4, 1]), with_margin=True)
+    assert union.own == union.other == 1
+    side = torch.rand(8, generator=generator) < 0.5
+    free = joined.free()
+    division = union.weigh(joined, side, free, 0.0)
+    planes = torch.randn((3, 3, 1), generator=generator, dtype=torch.float64)  # of the sides, and of B
+    log_planes = log_unnormalized(planes.mT, division.blocks.members[:, 1:], data, model).squeeze(1)
+    nowhere = division.blocks.members[:, :1]
+    joined = replace(joined, planes=joined.planes.index_copy(0, torch.tensor([1]), planes[2:]))
+    for a, place in enumerate(free.tolist()):
+        divided = target.divide(joined, union.steps[side], 1, place, 0.0)
+        moved = divided.planes.index_copy(0, torch.tensor([1, place]), planes[:2])
+        both = [target.close(at) for at in (replace(divided, planes=moved), joined)]
+        expected = log_joint(both[0], data, model, truncated=truncated)
+        expected = expected - log_joint(both[1], data, model, truncated=truncated)
+        left = log_unnormalized(joined.planes[place].mT.unsqueeze(0), nowhere, data, model).sum()
+        found = division.log_places[a] + log_planes[0] + log_planes[1] - log_planes[2] - left
+        if not truncated:  # a choice among A, and each hyperplane relative to the law of one without points
+            whole = log_unnormalized(planes.mT, nowhere.expand(-1, 3), data, model).squeeze(1)
+            found = found + math.log(len(free)) - whole[0] - whole[1] + whole[2] + left
+        assert float(found) == pytest.approx(float(expected), abs=1e-8)
+
+
+def log_normals(blocks: BlockHyperplanes, planes: Tensor) -> Tensor:
+    """log q(eta_k | S_k) [K] of planes [K, P, 1], by torch's own normal."""
+    tril = blocks.fit.weights.precision_tril.squeeze(1)
+    law = MultivariateNormal(blocks.fit.weights.mean.squeeze(-1), precision_matrix=tril @ tril.mT)
+    return law.log_prob(planes.squeeze(-1))
+
+
+def log_target(at, target, data, model, *, truncated: bool) -> Tensor:
+    """log density of labelled places with all their hyperplanes, from the log joint of the state."""
+    if truncated:
+        return log_joint(target.close(at), data, model, truncated=True)
+    nobody = torch.zeros(len(data.features), len(at.planes))  # the log joint is relative to these
+    reserved = log_unnormalized(at.planes.mT, nobody, data, model).sum()
+    return log_joint(target.close(at), data, model, truncated=False) + reserved + math.lgamma(len(at.free()) + 1)
+
+
+@pytest.fixture
+def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One candidate leaves no auxiliary variables."""
+    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 1)
+
+
+@pytest.mark.parametrize("with_margin", [False, True])
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("truncated", [False, True])
+def test_odds_of_a_split_are_those_of_target_and_proposals(truncated: bool, loss, with_margin, one_candidate) -> None:
+    model = DDPM(SphericalGaussian(), loss, weight_scale=1.7, truncation=5)
+    state, data, model, generator = start(model, X, LABELS, truncated=truncated)
+    target = LabelledPartitions(state, data, model, truncated=truncated)
+    joined = target.open()
+    union, free = Union(joined, target, model, torch.tensor([4, 1]), with_margin=with_margin), joined.free()
+    log_odds = union.launch()
+    side = union.sides.draw(log_odds, generator)
+    division = union.weigh(joined, side, free, 0.0)
+    blocks, present = division.blocks[[3, 1, 2]], joined.planes[1:2]
+    planes, log_gain = exchange(blocks, present, data, model, generator)
+    log_ratio, places = union.log_ratio(division, joined.planes[free], log_gain, log_odds)
+    before = log_target(joined, target, data, model, truncated=truncated)
+    loose = torch.isfinite(log_odds)
+    assert (~loose).sum() == 2
+    log_sides = Bernoulli(logits=log_odds[loose]).log_prob(side[loose].double()).sum()
+    forth, back = log_normals(blocks[[1, 2]], planes).sum() + log_sides, log_normals(blocks[[0]], present).sum()
+    for a, place in enumerate(free.tolist()[:4]):
+        divided = target.divide(joined, union.steps[side], 1, place, 0.0)
+        divided = replace(divided, planes=divided.planes.index_copy(0, torch.tensor([1, place]), planes))
+        expected = log_target(divided, target, data, model, truncated=truncated) - before
+        freed = log_normals(division.blocks[[0]], joined.planes[place : place + 1]).sum()
+        expected = expected + back + freed - forth - places.log_softmax(0)[a]
+        assert float(log_ratio) == pytest.approx(float(expected), abs=1e-7)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_odds_of_a_redivision_are_those_of_target_and_proposals(truncated: bool, one_candidate) -> None:
+    model = DDPM(SphericalGaussian(), Hinge(), weight_scale=1.7, truncation=5)
+    state, data, model, generator = start(model, X, LABELS, truncated=truncated)
+    target = LabelledPartitions(state, data, model, truncated=truncated)
+    at = target.open()
+    union = Union(at, target, model, torch.tensor([0, 1]), with_margin=True)
+    log_odds, now = union.launch(), LABELS == 1
+    side = now.clone()
+    side[[4, 7, 10]] ^= True
+    blocks, present = union.fit(~now, now, ~side, side), at.planes[:2]
+    planes, log_gain = exchange(blocks, present, data, model, generator)
+    moved = replace(at, labels=side.long(), planes=torch.cat([planes, at.planes[2:]]))
+    expected = log_target(moved, target, data, model, truncated=truncated)
+    expected = expected - log_target(at, target, data, model, truncated=truncated)
+    loose = Bernoulli(logits=log_odds[2:])
+    expected = expected + loose.log_prob(now[2:].double()).sum() - loose.log_prob(side[2:].double()).sum()
+    expected = expected + log_normals(blocks[[0, 1]], present).sum() - log_normals(blocks[[2, 3]], planes).sum()
+    assert float(union.log_renewal(at, moved, log_odds)) + log_gain == pytest.approx(float(expected), abs=1e-7)
+
+
+def test_a_merge_leaves_a_hyperplane_that_rejects_all_points_at_the_place_it_frees(monkeypatch) -> None:
+    """As drawn from q, and the other one as if chosen for all points."""
+    model = DDPM(SphericalGaussian(), Hinge(), weight_scale=1.7, truncation=2)
+    state, data, model, generator = start(model, X, LABELS, truncated=True)
+    target = LabelledPartitions(state, data, model, truncated=True)
+    at, weigh = target.open(), Union.weigh
+    monkeypatch.setattr(Union, "weigh", lambda *arguments: replace(weigh(*arguments), log_screen=-1e9))
+    monkeypatch.setattr(Union, "log_ratio", lambda *arguments: (-1e10, None))
+    union = Union(at, target, model, torch.tensor([0, 1]), with_margin=False)
+    merged = [repelling_split_merge._merge(at, union, generator) for _ in range(60)]
+    assert not any(each.labels.any() for each in merged)
+    nobody = union.fit(LABELS > 1)
+    tril = nobody.fit.weights.precision_tril[0, 0]
+    noise = torch.stack([(each.planes[1] - nobody.fit.weights.mean[0]).squeeze(-1) for each in merged]) @ tril
+    assert noise.mean().abs() < 5 / noise.numel() ** 0.5
+    assert (noise.square().mean() - 1).abs() < 5 * (2 / noise.numel()) ** 0.5
+    scores = torch.stack([data.features @ each.planes[0] for each in merged]).mean(0)
+    assert (scores > 0).all()
+
+
+@pytest.mark.parametrize("loss", [*LOSSES.values(), SquaredHinge(0.4)], ids=repr)
+def test_candidates_weigh_what_quadrature_says(loss) -> None:
+    """w(S) is an unbiased estimate of g(S), and the bound of the fit is just below log g(S)."""
+    model = tiny("hinge").replace(loss=loss).resolve(TINY)
+    data, generator = model.data(TINY), torch.Generator().manual_seed(0)
+    members = torch.tensor([[0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1], [0, 0, 1, 1]])
+    blocks = fit_blocks(members.bool(), data, model).refined(data, model)
+    exact = log_classifier_integrals(data, model, members.T.double())
+    ratios = (blocks.log_ratio(blocks.draw(2000, generator), data, model) - exact.unsqueeze(1)).exp()
+    assert ((ratios.mean(1) - 1).abs() < 5 * ratios.std(1) / 2000**0.5).all()
+    assert (ratios.std(1) / 2000**0.5 < 0.05).all()
+    assert (blocks.fit.bound <= exact + 1e-3).all()
+    assert (blocks.fit.bound > exact - 0.3).all()
+    alone = fit_blocks(members[:, 1:2].bool(), data, model).refined(data, model)
+    torch.testing.assert_close(alone.fit.weights.mean, blocks.fit.weights.mean[1:2])  # whatever else is fitted with it
+
+
+def test_an_exchange_chooses_by_weight_and_keeps_the_hyperplanes_it_leaves_among_the_candidates(monkeypatch) -> None:
+    model = tiny("hinge").resolve(TINY)
+    data, generator = model.data(TINY), torch.Generator().manual_seed(0)
+    members = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 1, 0], [1, 0, 1]]).bool()
+    blocks, present = fit_blocks(members, data, model), torch.tensor([[[0.3]]], dtype=torch.float64)
+    drawn = 4 * torch.randn((3, 8, 1), generator=generator, dtype=torch.float64)  # far from what fits
+    monkeypatch.setattr(block_hyperplanes.BlockHyperplanes, "draw", lambda *arguments: drawn.clone())
+    expected = drawn.clone()
+    expected[0, 0] = 0.3
+    weights = blocks.log_ratio(expected, data, model).exp()
+    w, share = weights.mean(1), weights / weights.sum(1, keepdim=True)
+    visits = torch.zeros(2, 8, dtype=torch.float64)
+    for _ in range(400):
+        planes, log_gain = exchange(blocks, present, data, model, generator)
+        assert log_gain == pytest.approx(float((w[1] * w[2] / w[0]).log()))
+        visits += (planes.squeeze(-1) == drawn[1:].squeeze(-1)).double()
+    assert (visits.sum(1) == 400).all()
+    assert ((visits / 400 - share[1:]).abs() < 5 * (share[1:] / 400).sqrt()).all()
+
+
+class Spied:
+    """A move with its odds replaced: what it exchanged, and whether it was accepted."""
+
+    def __init__(self, move: str, log_odds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.labels = torch.zeros(12, dtype=torch.long) if move == "split" else LABELS
+        state, data, model, generator = start(DDPM(SphericalGaussian()), X, self.labels, truncated=False)
+        target, weigh = LabelledPartitions(state, data, model, truncated=False), Union.weigh
+        screen = -1e5 if move == "merge" else 1e5  # lets it pass
+        self.at = target.open()
+        monkeypatch.setattr(Union, "weigh", lambda *arguments: replace(weigh(*arguments), log_screen=screen))
+        monkeypatch.setattr(Union, "log_ratio", lambda union, division, planes, log_gain, _: self.see(log_gain, planes))
+        monkeypatch.setattr(Union, "log_renewal", lambda *arguments: torch.tensor(1e5))
+        monkeypatch.setattr(repelling_split_merge, "exchange", self.exchange)
+        self.log_odds = log_odds
+        union = Union(self.at, target, model, torch.tensor([0, 1]), with_margin=False)
+        self.moved = getattr(repelling_split_merge, "_" + move)(self.at, union, generator)
+
+    def see(self, log_gain: float, planes: Tensor) -> tuple[float, Tensor]:
+        self.log_gain = log_gain
+        return self.log_odds, torch.zeros(len(planes))
+
+    def exchange(self, blocks: BlockHyperplanes, present: Tensor, *_) -> tuple[Tensor, float]:
+        self.members, self.present = blocks.members.long().T, present
+        num_new = len(self.members) - len(present)
+        return torch.full((num_new, 3, 1), 9.0, dtype=torch.float64), self.log_odds
+
+
+@pytest.mark.parametrize("move", ["split", "merge", "redivide"])
+def test_a_move_exchanges_the_blocks_that_there_are_for_others(move: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hyperplanes stay with their blocks, and a merge has the inverse odds of a split."""
+    seen = Spied(move, 0.7, monkeypatch)
+    num_present = len(seen.present)
+    assert torch.equal(seen.present, seen.at.planes[:num_present])
+    assert all(torch.equal(seen.members[k], (seen.labels == k).long()) for k in range(num_present))
+    assert (seen.members[num_present:].sum(0) == 1).all()
+    if move != "redivide":
+        assert seen.log_gain == (-0.7 if move == "merge" else 0.7)
+
+
+@pytest.mark.parametrize("log_odds", [-1e9, 1e9])
+@pytest.mark.parametrize("move", ["split", "merge", "redivide"])
+def test_a_move_is_accepted_by_its_odds(move: str, log_odds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Spied(move, log_odds, monkeypatch)
+    accepted = (log_odds > 0) != (move == "merge")
+    assert (seen.moved is not seen.at) == accepted
+    assert (seen.moved.planes == 9.0).any() == accepted
+
+
+def test_the_launch_forgets_how_the_block_is_divided() -> None:
+    model = DDPM(SphericalGaussian())
+    found = []
+    for labels in (torch.zeros(12, dtype=torch.long), LABELS):
+        state, data, resolved, _ = start(model, X, labels, truncated=False)
+        target = LabelledPartitions(state, data, resolved, truncated=False)
+        for with_margin in (True, False):
+            union = Union(target.open(), target, resolved, torch.tensor([4, 0]), with_margin=with_margin)
+            found.append(union.launch())
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+    assert not torch.equal(found[0], found[1])
+    assert found[0][4] == -math.inf
+    assert found[0][0] == math.inf
+
+
+# -- exact starts ------------------------------------------------------------------------------------------------------
+
+
+class ExactStarts:
+    """Independent states of the posterior given TINY: labels by enumeration, hyperplanes by a fine grid."""
+
+    def __init__(self, model: DDPM, *, truncated: bool) -> None:
+        self.model, self.truncated = model.resolve(TINY), truncated
+        self.data, self.generator = self.model.data(TINY), torch.Generator().manual_seed(7)
+        self.exact = partition_posterior(model, TINY, truncation=model.truncation if truncated else None)
+        self.grid = model.weight_scale * torch.linspace(-6, 6, 4001, dtype=torch.float64)
+
+        @cache
+        def masses(members: tuple[bool, ...]) -> Tensor:
+            sides = 2 * torch.tensor(members, dtype=torch.float64).unsqueeze(1) - 1
+            log_mass = self.model.loss.log_factor(self.data.features * self.grid, sides).sum(0)
+            return (log_mass - (self.grid / model.weight_scale).square() / 2).softmax(0).cumsum(0)
+
+        self.masses = masses
+
+    def hyperplanes(self, members: Tensor, number: int) -> Tensor:
+        levels = torch.rand(number, generator=self.generator, dtype=torch.float64)
+        places = torch.searchsorted(self.masses(tuple(members.tolist())), levels).clamp(max=len(self.grid) - 1)
+        jitter = torch.rand(number, generator=self.generator, dtype=torch.float64) - 0.5
+        return (self.grid[places] + jitter * (self.grid[1] - self.grid[0])).view(-1, 1, 1)
+
+    def draw(self, number: int) -> list[PartitionState]:
+        mass = torch.tensor(list(self.exact.values()), dtype=torch.float64)
+        states = []
+        for chosen in torch.multinomial(mass, number, replacement=True, generator=self.generator).tolist():
+            labels = torch.tensor(list(self.exact)[chosen])
+            num_places = self.model.truncation if self.truncated else int(labels.max()) + 1
+            weights = torch.cat([self.hyperplanes(labels == k, 1) for k in range(num_places)])
+            reserved = None if self.truncated else self.hyperplanes(labels < 0, PLACES - num_places)
+            states.append(PartitionState(labels, weights, self.model.prior.start(TINY), reserved))
+        return states
+
+    def summary(self, state: PartitionState) -> Tensor:
+        """Squares and sums of the scores of the own components, of all others, and of hyperplanes without points."""
+        planes, labels = state.weights.flatten(), state.assignments
+        if state.reservoir is not None:
+            planes = torch.cat([planes, state.reservoir.flatten()])
+        own = planes[labels] * self.data.features.squeeze(1)
+        empty = planes[torch.bincount(labels, minlength=len(planes)) == 0]
+        values = [own.sum(), own.square().sum(), planes.sum(), planes.square().sum(), empty.sum(), empty.square().sum()]
+        return torch.stack([*values, labels.unique().numel() + 0 * planes[0]])
+
+    def after(self, step, number: int) -> tuple[float, Tensor]:
+        """p of a chi-square of the labels after a step from exact starts, and z-scores of what moments change."""
+        states = self.draw(number)
+        moved = [step(state, self.data, self.model, self.generator) for state in states]
+        labels = [tuple(state.assignments.tolist()) for state in moved]
+        names = list(self.exact)
+        places = torch.tensor([names.index(each if self.truncated else first_appearance(each)) for each in labels])
+        visits = torch.bincount(places, minlength=len(names)).double()
+        expected = number * torch.tensor(list(self.exact.values()), dtype=torch.float64)
+        rare = expected < 8
+        visits, expected = (torch.cat([each[~rare], each[rare].sum().view(1)]) for each in (visits, expected))
+        statistic = ((visits - expected).square() / expected.clamp(min=1e-9)).sum()
+        change = torch.stack([self.summary(new) - self.summary(old) for old, new in zip(states, moved, strict=True)])
+        z = change.mean(0) / (change.std(0) / number**0.5).clamp(min=1e-9)
+        return float(chi2.sf(float(statistic), len(visits) - 1)), z
+
+
+def propose(number: int, truncated: bool):
+    def step(state, data, model, generator):
+        for _ in range(number):
+            state = split_merge_repelling(state, data, model, generator, truncated=truncated)
+        return state
+
+    return step
+
+
+@pytest.fixture
+def poor_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poor launch and poor hyperplanes are as exact as good ones."""
+    monkeypatch.setattr(repelling_split_merge, "NUM_ROUNDS", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_ROUGH", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_FINE", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 2)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_moves_keep_the_posterior(loss: str, truncated: bool, poor_fits) -> None:
+    p, z = ExactStarts(tiny(loss), truncated=truncated).after(propose(2, truncated), 350)
+    assert p > 1e-4
+    assert (z.abs() < 5).all()
+
+
+VARIANTS = {
+    **{loss: tiny(loss) for loss in LOSSES},
+    "strong hinge": tiny("hinge").replace(loss=Hinge(1.0)),
+    "Pitman-Yor": tiny("logistic", prior=PitmanYor(0.5, 0.6)),
+    "squared hinge": tiny("hinge").replace(loss=SquaredHinge(0.4)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "truncated"),
+    [(name, truncated) for name in LOSSES for truncated in (False, True)]
+    + [("strong hinge", False), ("Pitman-Yor", True), ("squared hinge", False)],
+)
+def test_more_moves_keep_the_posterior(name: str, truncated: bool, poor_fits) -> None:
+    p, z = ExactStarts(VARIANTS[name], truncated=truncated).after(propose(2, truncated), 1500)
+    assert p > 1e-4
+    assert (z.abs() < 5).all()
+
+
+# -- what it is for ----------------------------------------------------------------------------------------------------
+
+
+def blobs(num_data: int, distance: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Three normal clusters at a distance from their centre."""
+    labels = torch.arange(num_data) % 3
+    angles = 2 * math.pi / 3 * labels.double()
+    centers = distance * torch.stack([angles.cos(), angles.sin()], 1)
+    noise = torch.randn((num_data, 2), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return centers + noise, labels
+
+
+def found(loss, scan: str, sweeps: int, moves: int, seed: int) -> bool:
+    """Whether a chain that starts in one cluster, hyperplanes and all, knows the three after some sweeps."""
+    inputs, labels = blobs(90, 4.0, seed)
+    options = {"num_warmup": sweeps - 1, "num_samples": 1, "num_generative": 0, "split_merge": moves, "scan": scan}
+    model = DDPM(SphericalGaussian(), loss, weight_scale=2.0, truncation=8)
+    posterior = Gibbs(seed=seed, progress=False, **options).fit(model, inputs)
+    pairs = torch.stack([posterior.samples["assignments"][0].long(), labels], 1)
+    kinds, sizes = torch.unique(pairs, dim=0, return_counts=True)
+    commonest = sizes.argsort(descending=True)[:3]
+    return bool(sizes[commonest].sum() >= 87 and len(kinds[commonest, 0].unique()) == 3)
+
+
+@pytest.mark.parametrize("scan", ["collapsed", "blocked", "slice"])
+@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=["hinge", "logistic"])
+def test_from_one_cluster_the_clusters_are_found(loss, scan: str) -> None:
+    assert found(loss, scan, 12, 2, 0)
+
+
+@pytest.mark.parametrize("scan", ["collapsed", "slice"])
+def test_scans_alone_never_find_them(scan: str) -> None:
+    """This is what the moves are for."""
+    assert not found(Hinge(), scan, 25, 0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scan", ["collapsed", "blocked"])
+@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=["hinge", "logistic"])
+def test_clusters_are_found_within_twenty_sweeps_whatever_the_seed(loss, scan: str) -> None:
+    assert all(found(loss, scan, 20, 2, seed) for seed in range(10))
+
+
+def test_a_model_without_a_free_place_does_not_split() -> None:
+    for truncated in (True, False):
+        model = DDPM(SphericalGaussian(), truncation=2)
+        state, data, model, generator = start(model, X, (X[:, 0] > 0).long(), truncated=truncated)
+        if not truncated:
+            state = replace(state, reservoir=state.reservoir[:0])
+        for _ in range(10):
+            state = split_merge_repelling(state, data, model, generator, truncated=truncated)
+            assert len(state.weights) + (0 if truncated else len(state.reservoir)) == 2
+            assert 0 <= int(state.assignments.min()) <= int(state.assignments.max()) <= 1
+
+
+@pytest.mark.parametrize("scan", ["collapsed", "slice"])
+def test_no_hyperplane_comes_or_goes_after_the_warm_up(scan: str) -> None:
+    model, sizes = tiny("logistic", likelihood=SphericalGaussian(), prior=DirichletProcess(4.0)), set()
+    state, data, model, generator = start(model, X[:, :1], LABELS, truncated=False)
+    for step in range(25):
+        options = {"scan": scan, "num_split_merge": 1, "num_warmup": 0}
+        state = partition.sweep(state, data, model, generator, step, **options)
+        assert len(state.weights) + len(state.reservoir) == 2 + hyperplanes.NUM_RESERVED
+        assert len(state.assignments.unique()) == len(state.weights)
+        sizes.add(len(state.weights))
+    assert len(sizes) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_counts_and_single_precision_are_served(dtype: torch.dtype, device: torch.device) -> None:
+    counts = torch.poisson(torch.full((30, 3), 4.0), generator=torch.Generator().manual_seed(1))
+    counts[:15, 0] += 30
+    model = DDPM(MultinomialDirichlet(), Logistic(), feature_map=PrincipalDirections(proportions=True))
+    backend = Gibbs(num_warmup=8, num_samples=2, num_generative=0, split_merge=3, progress=False)
+    posterior = backend.fit(model, counts.to(device, dtype))
+    assert posterior.samples["weights"].dtype == dtype
+    first, second = posterior.samples["assignments"][-1].long().cpu().split(15)
+    assert first.mode().values != second.mode().values
+    assert (first == first.mode().values).sum() + (second == second.mode().values).sum() > 25

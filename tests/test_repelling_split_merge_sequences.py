@@ -1,0 +1,289 @@
+"""Split-merge of the states of sequences where they repel: the terms of its odds, exact starts, what it is for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from scipy.stats import chi2
+from setups import first_appearance
+from test_repelling_split_merge import log_normals
+from torch import Tensor
+from torch.distributions import Beta
+
+from regbayes.inference import Gibbs
+from regbayes.inference.gibbs import block_hyperplanes, repelling_split_merge, sequence, sequence_prior
+from regbayes.inference.gibbs.block_hyperplanes import exchange, log_unnormalized
+from regbayes.inference.gibbs.labelled_states import LabelledSequences, PersistentSides
+from regbayes.inference.gibbs.repelling_split_merge import Union, split_merge_repelling
+from regbayes.inference.gibbs.sequence_summary import log_joint
+from regbayes.inference.gibbs.state import SequenceState
+from regbayes.models import DIH, Hinge, Logistic, PrincipalDirections, SphericalGaussian
+from regbayes.models.priors import HierarchicalDirichletProcess
+from regbayes.testing.sequences import state_posterior
+
+NAN = math.nan
+X = torch.tensor([[-1.2], [-0.8], [1.1], [NAN], [0.9]], dtype=torch.float64)
+LENGTHS = [3, 2]
+LONG = torch.tensor([-1.0, -1.3, NAN, -0.7, 0.8, 1.3, 0.9, -1.1, 1.2, -0.2], dtype=torch.float64).unsqueeze(1)
+PLACES = 6  # of the infinite model
+
+
+def model_of(loss, rho: float = 0.0) -> DIH:
+    return DIH(
+        SphericalGaussian(loc=0.0, variance=0.5, prior_variance=1.0),
+        loss,
+        HierarchicalDirichletProcess(1.5, None, 2.0, None, stickiness=rho),
+        PrincipalDirections(intercept=0.0),
+        weight_scale=1.5,
+        truncation=3,
+    )
+
+
+MODELS = {"hinge": model_of(Hinge(0.4)), "logistic": model_of(Logistic(), 0.3)}
+
+
+# -- the terms of the odds ---------------------------------------------------------------------------------------------
+
+
+def log_target(at, target, data, model, *, truncated: bool) -> Tensor:
+    """log density of labelled states, base weights and all hyperplanes, from the log joint of the state."""
+    found = log_joint(target.close(at), data, model, truncated=truncated)
+    if truncated:  # the log joint has the density of the sticks
+        rest = 1 - at.base[:-2].cumsum(0)[:-1]
+        return found - rest.log().sum()
+    nobody = torch.zeros(len(data.points.features), len(at.planes))
+    reserved = log_unnormalized(at.planes.mT, nobody, data.points, model).sum()
+    return found + reserved + math.lgamma(len(at.free()) + 1)
+
+
+def log_sides(persistent: bool, log_odds: Tensor, side: Tensor, runs: list[range]) -> float:
+    """log q of the sides: each by itself, or a path among all paths of every run."""
+    if not persistent:
+        own = torch.where(side, log_odds, -log_odds)
+        return float(torch.nn.functional.logsigmoid(own).sum())
+
+    def weight(path: tuple[int, ...], run: range) -> float:
+        emissions = torch.nn.functional.logsigmoid(torch.stack([-log_odds, log_odds], 1))
+        total = sum(float(emissions[t, s]) for t, s in zip(run, path, strict=True)) + math.log(0.5)
+        return total + sum(math.log(0.9 if one == two else 0.1) for one, two in itertools.pairwise(path))
+
+    total = 0.0
+    for run in runs:
+        paths = [weight(path, run) for path in itertools.product((0, 1), repeat=len(run))]
+        own = tuple(int(side[t]) for t in run)
+        total += weight(own, run) - float(torch.tensor(paths).double().logsumexp(0))
+    return total
+
+
+def labelled(loss: str, truncated: bool):
+    """A state of ten steps in two sequences, of which state 1 has eight in runs of four, two and two."""
+    model, data = MODELS[loss].replace(truncation=4).prepare(LONG, None, [6, 4])
+    generator, labels = torch.Generator().manual_seed(3), torch.tensor([1, 1, 1, 1, 0, 1, 1, 0, 1, 1])
+    state = sequence.init(model, data, generator, start=labels, scan="blocked" if truncated else "direct", num_sweeps=0)
+    weights = torch.randn(state.weights.shape, generator=generator, dtype=torch.float64)
+    state = replace(state, weights=weights)
+    target = LabelledSequences(state, data, model, truncated=truncated)
+    return target, target.open(), data, model, generator
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("loss", MODELS)
+@pytest.mark.parametrize("truncated", [False, True])
+def test_odds_of_a_split_are_those_of_target_and_proposals(truncated: bool, loss: str, persistent: bool, monkeypatch):
+    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 1)
+    target, joined, data, model, generator = labelled(loss, truncated)
+    union = Union(joined, target, model, torch.tensor([0, 7]), with_margin=True, persistent=persistent)
+    assert union.steps.tolist() == [0, 1, 2, 3, 5, 6, 8, 9]
+    log_odds, free = union.launch(), joined.free()
+    assert log_odds[2] == 0
+    assert log_odds[0] == -math.inf
+    assert log_odds[6] == math.inf
+    side = union.sides.draw(log_odds, generator)
+    share = target.draw_share(side, generator)
+    division = union.weigh(joined, side, free, share)
+    blocks, present = division.blocks[[3, 1, 2]], joined.planes[1:2]
+    planes, log_gain = exchange(blocks, present, data.points, model, generator)
+    log_ratio, places = union.log_ratio(division, joined.planes[free], log_gain, log_odds)
+    runs = [range(4), range(4, 5), range(5, 6), range(6, 8)]
+    log_forth = log_sides(persistent, log_odds, side, runs) + log_normals(blocks[[1, 2]], planes).sum()
+    log_forth = log_forth + Beta(*[(~side).sum().double(), side.sum().double()]).log_prob(torch.tensor(share).double())
+    before = log_target(joined, target, data, model, truncated=truncated)
+    for a, place in enumerate(free.tolist()[:3]):
+        divided = target.divide(joined, union.steps[side], 1, place, share)
+        assert float(divided.base.sum()) == pytest.approx(1.0)
+        assert target.share(divided, 1, place) == pytest.approx(share)
+        divided = replace(divided, planes=divided.planes.index_copy(0, torch.tensor([1, place]), planes))
+        expected = log_target(divided, target, data, model, truncated=truncated) - before
+        expected = expected + log_normals(blocks[[0]], present).sum() - log_forth - places.log_softmax(0)[a]
+        expected = expected + log_normals(division.blocks[[0]], joined.planes[place : place + 1]).sum()
+        if truncated:
+            kept = joined.base[1] / (joined.base[1] + joined.base[place])
+            expected = expected + Beta(*torch.tensor([5.0, 1.0]).double()).log_prob(kept)
+        else:
+            expected = expected + joined.base[1].log()
+        assert float(log_ratio) == pytest.approx(float(expected), abs=1e-7)
+
+
+def test_a_merge_leaves_the_share_that_its_odds_say() -> None:
+    """The truncated model keeps a Beta(5, 1) share in the first place, the infinite one all of it."""
+    for truncated in (True, False):
+        target, at, *_, generator = labelled("hinge", truncated)
+        total, shares = float(at.base[0] + at.base[1]), []
+        for _ in range(300):
+            joined = target.join(at, 0, 1, generator)
+            assert not joined.labels.any()
+            assert float(joined.base[0] + joined.base[1]) == pytest.approx(total)
+            assert torch.equal(joined.base[2:], at.base[2:])
+            shares.append(target.share(joined, 0, 1))
+        mean = torch.tensor(shares).mean()
+        assert mean == 1 if not truncated else abs(mean - 5 / 6) < 5 * 0.141 / 300**0.5
+
+
+def test_persistent_sides_are_paths_with_their_probabilities() -> None:
+    first = torch.tensor([True, False, False, True, False])
+    sides, log_odds = PersistentSides(first), torch.tensor([0.7, -0.4, 1.2, -math.inf, 0.3], dtype=torch.float64)
+    runs, generator = [range(3), range(3, 5)], torch.Generator().manual_seed(0)
+    paths = [torch.tensor(path).bool() for path in itertools.product((0, 1), repeat=5) if not path[3]]
+    exact = torch.tensor([log_sides(True, log_odds, path, runs) for path in paths]).double().exp()
+    assert float(exact.sum()) == pytest.approx(1.0)
+    found = torch.tensor([sides.log_probability(log_odds, path) for path in paths]).double().exp()
+    torch.testing.assert_close(found, exact)
+    draws = torch.stack([sides.draw(log_odds, generator) for _ in range(2000)])
+    visits = torch.stack([(draws == path).all(1).double().mean() for path in paths])
+    assert ((visits - exact).abs() < 5 * (exact / 2000).sqrt() + 1e-3).all()
+    marginals = torch.stack([exact @ torch.stack(paths).logical_not().double(), exact @ torch.stack(paths).double()], 1)
+    torch.testing.assert_close(sides.marginals(log_odds), marginals)
+
+
+# -- exact starts ------------------------------------------------------------------------------------------------------
+
+
+class ExactStarts:
+    """Independent states of the posterior: paths by enumeration, hyperplanes by a grid, base weights by their draws."""
+
+    def __init__(self, model: DIH, *, truncated: bool) -> None:
+        self.truncated, self.exact = truncated, state_posterior(model, X, LENGTHS, truncation=3 if truncated else None)
+        self.model, self.data = model.prepare(X, None, LENGTHS)
+        self.generator, points = torch.Generator().manual_seed(11), self.data.points
+        self.grid = model.weight_scale * torch.linspace(-6, 6, 4001, dtype=torch.float64)
+
+        @cache
+        def masses(members: tuple[bool, ...]) -> Tensor:
+            sides = 2 * torch.tensor(members, dtype=torch.float64).unsqueeze(1) - 1
+            log_mass = self.model.loss.log_factor(points.features * self.grid, sides).sum(0)
+            return (log_mass - (self.grid / model.weight_scale).square() / 2).softmax(0).cumsum(0)
+
+        self.masses = masses
+
+    def hyperplanes(self, members: Tensor, number: int) -> Tensor:
+        levels = torch.rand(number, generator=self.generator, dtype=torch.float64)
+        places = torch.searchsorted(self.masses(tuple(members.tolist())), levels).clamp(max=len(self.grid) - 1)
+        jitter = torch.rand(number, generator=self.generator, dtype=torch.float64) - 0.5
+        return (self.grid[places] + jitter * (self.grid[1] - self.grid[0])).view(-1, 1, 1)
+
+    def state(self, labels: Tensor) -> SequenceState:
+        seen, truncated = labels[self.data.steps], self.truncated
+        num_places = 3 if truncated else int(labels.max()) + 1
+        weights = torch.cat([self.hyperplanes(seen == k, 1) for k in range(num_places)])
+        reserved = None if truncated else self.hyperplanes(seen < 0, PLACES - num_places)
+        base = torch.tensor([1.0] * num_places + [0.0 if truncated else 1.0], dtype=torch.float64)
+        state = SequenceState(labels, weights, base / base.sum(), self.model.prior.start(X), reserved)
+        for _ in range(15):
+            state = sequence_prior.draw_prior(state, self.data, self.model, self.generator, truncated=truncated)
+        return state
+
+    def summary(self, state: SequenceState) -> Tensor:
+        """Of the scores of own states, of all hyperplanes, of those without points, and of base weights in use."""
+        planes, labels = state.weights.flatten(), state.states
+        if state.reservoir is not None:
+            planes = torch.cat([planes, state.reservoir.flatten()])
+        own = planes[labels[self.data.steps]] * self.data.points.features.squeeze(1)
+        empty, used = planes[torch.bincount(labels, minlength=len(planes)) == 0], state.base[labels.unique()]
+        values = [own.sum(), own.square().sum(), planes.sum(), planes.square().sum(), empty.sum(), empty.square().sum()]
+        return torch.stack([*values, used.sum(), used.square().sum(), used.prod(), 0 * used[0] + len(used)])
+
+    def after(self, number: int, num_moves: int) -> tuple[float, Tensor]:
+        """p of a chi-square of the states after moves from exact starts, and z-scores of what moments change."""
+        mass, names = torch.tensor(list(self.exact.values()), dtype=torch.float64), list(self.exact)
+        visits, change = torch.zeros(len(names), dtype=torch.float64), []
+        for chosen in torch.multinomial(mass, number, replacement=True, generator=self.generator).tolist():
+            old = new = self.state(torch.tensor(names[chosen]))
+            for _ in range(num_moves):
+                options = {"truncated": self.truncated, "places": LabelledSequences}
+                new = split_merge_repelling(new, self.data, self.model, self.generator, **options)
+            label = tuple(new.states.tolist())
+            visits[names.index(label if self.truncated else first_appearance(label))] += 1
+            change.append(self.summary(new) - self.summary(old))
+        expected = number * mass
+        rare = expected < 8
+        visits, expected = (torch.cat([each[~rare], each[rare].sum().view(1)]) for each in (visits, expected))
+        statistic = ((visits - expected).square() / expected.clamp(min=1e-9)).sum()
+        gap = torch.stack(change)
+        z = gap.mean(0) / (gap.std(0) / number**0.5).clamp(min=1e-9)
+        return float(chi2.sf(float(statistic), len(visits) - 1)), z
+
+
+@pytest.fixture
+def poor_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poor launch and poor hyperplanes are as exact as good ones."""
+    monkeypatch.setattr(repelling_split_merge, "NUM_ROUNDS", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_ROUGH", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_FINE", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 2)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_moves_keep_the_posterior(truncated: bool, poor_fits) -> None:
+    p, z = ExactStarts(MODELS["hinge"], truncated=truncated).after(250, 2)
+    assert p > 1e-4
+    assert (z.abs() < 5).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("loss", MODELS)
+def test_more_moves_keep_the_posterior(loss: str, truncated: bool, poor_fits) -> None:
+    p, z = ExactStarts(MODELS[loss], truncated=truncated).after(1300, 2)
+    assert p > 1e-4
+    assert (z.abs() < 5).all()
+
+
+# -- what it is for ----------------------------------------------------------------------------------------------------
+
+
+def chain(seed: int) -> tuple[Tensor, Tensor]:
+    """120 steps in three states, apart from one another, that last ten steps each."""
+    labels = torch.arange(120) // 10 % 3
+    angles = 2 * math.pi / 3 * labels.double()
+    noise = torch.randn((120, 2), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 4 * torch.stack([angles.cos(), angles.sin()], 1) + noise, labels
+
+
+def found(loss, scan: str, sweeps: int, moves: int, seed: int) -> bool:
+    """Whether a chain that starts in one state knows all of them after some sweeps."""
+    inputs, labels = chain(seed)
+    start = {"init": torch.zeros(120, dtype=torch.long), "num_warmup": sweeps - 1, "num_samples": 1, "seed": seed}
+    model = DIH(SphericalGaussian(), loss, weight_scale=2.0, truncation=8)
+    posterior = Gibbs(**start, scan=scan, split_merge=moves, progress=False).fit(model, inputs, lengths=[60, 60])
+    pairs = torch.stack([posterior.samples["assignments"][0].long(), labels], 1)
+    kinds, sizes = torch.unique(pairs, dim=0, return_counts=True)
+    commonest = sizes.argsort(descending=True)[:3]
+    return bool(sizes[commonest].sum() >= 117 and len(kinds[commonest, 0].unique()) == 3)
+
+
+@pytest.mark.parametrize("scan", ["direct", "blocked"])
+def test_from_one_state_the_states_are_found(scan: str) -> None:
+    assert found(Hinge(), scan, 14, 2, 1)
+    assert not found(Hinge(), scan, 14, 0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scan", ["direct", "beam", "blocked"])
+@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=["hinge", "logistic"])
+def test_states_are_found_within_twenty_sweeps_whatever_the_seed(loss, scan: str) -> None:
+    assert all(found(loss, scan, 20, 2, seed) for seed in range(10))
