@@ -26,7 +26,7 @@ def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Gene
     Parameters
     ----------
     likelihood : the family, hyperparameters given or None
-    X : Tensor [N, D], N >= 4
+    X : Tensor [N, D], N >= 4; NaN where an entry is missing, if the family takes that
     generator : source of the random splits and draws, on the device of X; None: a fixed seed
 
     Raises
@@ -107,7 +107,8 @@ def _check_densities(family: Likelihood, X: Tensor, chi: Tensor, generator: torc
     own = family.distribution({name: value[enumerated] for name, value in parameters.items()})
     _require(own.event_shape == X.shape[1:], f"distribution has event shape {own.event_shape}; expected [D].")
     _close(own.log_prob(X), log_density.T, "distribution of enumerated parameters")
-    inside = own.support is not None and bool(own.support.check(X).all())
+    whole = X.where(~X.isnan(), X.nan_to_num(-torch.inf).amax(0))  # a missing entry may be any that its column has
+    inside = own.support is not None and bool(own.support.check(whole).all())
     _require(inside, "distribution: rows of X that `check` accepts are outside its support.")
 
 
@@ -201,7 +202,7 @@ def _check_divergence(family: ExponentialFamily, X: Tensor) -> None:
         U = family.coordinates(X)
     except NotImplementedError:
         return
-    _close(family.from_coordinates(U), X, "from_coordinates of coordinates")
+    _close(family.from_coordinates(U).where(~X.isnan(), 0.0), X.nan_to_num(0.0), "from_coordinates of coordinates")
     points = family.centers(U, U.new_ones(len(U)))
     divergence = family.divergence(U, points)
     _close(divergence.diagonal(), U.new_zeros(len(U)), "divergence of a row from itself", divergence.abs().amax())

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pyro.poutine as poutine
 import pytest
 import torch
 from setups import batch_errors
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from regbayes.inference import Gibbs, TruncationWarning
 from regbayes.inference.gibbs import components, multi_label
 from regbayes.inference.gibbs import multi_label_coupled as coupled
+from regbayes.inference.label_draws import finished_draw
 from regbayes.models import (
     BNMC,
     DPM,
@@ -49,7 +54,7 @@ def test_program_is_its_parts(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_log_joint_is_the_program_over_the_conditionals_of_what_it_integrates_out(name: str) -> None:
-    model, data = MODELS[name].prepare(X, Y)
+    model, data = MODELS[name].replace(weight_scale=1.5).prepare(X, Y)
     generator = torch.Generator().manual_seed(0)
     backend = Gibbs(scan="blocked", init="random")
     state = multi_label.init(model, data, generator, backend=backend)
@@ -69,7 +74,9 @@ def test_log_joint_is_the_program_over_the_conditionals_of_what_it_integrates_ou
     latents = {**parameters, **state.hyper, "sticks": sticks, "assignments": state.assignments}
     latents["weights"] = state.classifiers.squeeze(0)
     program = poutine.trace(poutine.condition(model, data=latents)).get_trace(X, Y).log_prob_sum()
-    torch.testing.assert_close(multi_label.log_joint(state, data, model, truncated=True), program - log_conditional)
+    found = multi_label.log_joint(state, data, model, truncated=True)
+    torch.testing.assert_close(found, program - log_conditional)
+    assert multi_label.draw(state, data, model, truncated=True)["log_joint"] == found
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Hinge(1.2), SquaredHinge(0.7)], ids=repr)
@@ -115,9 +122,11 @@ def test_classifiers_and_partition_do_not_see_each_other() -> None:
     assert torch.equal(*draws)
 
 
-def test_truncation_that_binds_warns() -> None:
-    with pytest.warns(TruncationWarning, match="slice"):
-        Gibbs(2, 0, scan="blocked", init=torch.tensor([0, 1, 0, 1])).fit(MODELS["logistic"], X * 20, Y)
+@pytest.mark.parametrize(("joint", "remedy"), [("product", "slice"), ("and", "truncation")])
+def test_truncation_that_binds_warns(joint: str, remedy: str) -> None:
+    model = MODELS["logistic"].replace(joint=joint)
+    with pytest.warns(TruncationWarning, match=remedy):
+        Gibbs(2, 0, scan="blocked", init=torch.tensor([0, 1, 0, 1])).fit(model, X * 20, Y)
 
 
 def test_resumed_chains_go_on_bit_for_bit(tmp_path) -> None:
@@ -206,7 +215,19 @@ def decile_error(draws: Tensor, values: Tensor, mass: Tensor) -> Tensor:
     return ((found - expected).square() / expected).sum()
 
 
-@pytest.mark.parametrize("bits", [[1.0, 0.0, 0.0, torch.nan], [0.0, 0.0, 0.0, 0.0]], ids=["mixed", "none"])
+def product_error(draws: tuple[Tensor, Tensor], axes: tuple[Tensor, Tensor], mass: Tensor) -> Tensor:
+    """Standard errors [] that the mean product of draws [R] of two quantities, about their means, lies off."""
+    means = [mass.sum(1 - i) @ axis / mass.sum() for i, axis in enumerate(axes)]
+    products = (draws[0] - means[0]) * (draws[1] - means[1])
+    exact = (axes[0] - means[0]) @ mass @ (axes[1] - means[1]) / mass.sum()
+    return (products.mean() - exact).abs() / (products.std() / len(products) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [[1.0, 0.0, 0.0, torch.nan], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, torch.nan, torch.nan]],
+    ids=["mixed", "none", "missing"],
+)
 def test_psi_and_classifiers_of_and_stay_in_their_exact_law(bits) -> None:
     """Labels with the same bits are as many chains given z: from exact starts of (psi, w), a few draws of both."""
     copies, z, generator = 4000, torch.tensor([0, 0, 1, 1]), torch.Generator().manual_seed(0)
@@ -228,30 +249,63 @@ def test_psi_and_classifiers_of_and_stay_in_their_exact_law(bits) -> None:
         state = coupled.draw_labels(state, data, model, generator)
     assert decile_error(state.classifiers.flatten(), w, mass) < 38  # 9 degrees of freedom: one in 57,000
     for k in (0, 1):
-        own = (mass.unsqueeze(1) * tables[k] / tables[k].sum(1, keepdim=True)).sum(0)
-        assert decile_error(state.weights[k].flatten(), psi, own) < 38
+        joint = mass.unsqueeze(1) * tables[k] / tables[k].sum(1, keepdim=True)
+        assert decile_error(state.weights[k].flatten(), psi, joint.sum(0)) < 38
+        assert product_error((state.classifiers.flatten(), state.weights[k].flatten()), (w, psi), joint) < 4.5
 
 
-def test_psi_of_counts_stays_in_its_exact_law() -> None:
-    """Components with the same rows are as many chains given z and w: from exact starts of psi, a few draws of u, g."""
-    copies, generator = 4000, torch.Generator().manual_seed(0)
-    rows, labels = torch.tensor([[0.4], [-2.0]]).double(), torch.tensor([[2.0, 1.0], [0.0, 4.0]]).double()
-    model = COUPLED["multinomial"][0].replace(truncation=copies)
-    model, data = model.prepare(rows.repeat(copies, 1), labels.repeat(copies, 1))
-    w, share = torch.tensor([[2.0, -1.0]]).double(), (torch.arange(1000).double() + 0.5) / 1000
-    psi = torch.stack([share, 1 - share], 1)
-    sigma = (data.features[:2] @ w).sigmoid()
-    q = psi.unsqueeze(1) * sigma
-    log_law = (labels * (q / q.sum(2, keepdim=True)).log()).sum((1, 2)) + 0.2 * psi.log().sum(1)
-    mass = log_law.softmax(0)
+def law_of_counts(labels: Tensor, feature: Tensor, w: Tensor, share: Tensor) -> Tensor:
+    """p(w_1, w_2, psi_1 | labels) [W, W, G] of rows [N, 2] of one component with one feature [N], on a grid."""
+    one, two, part = torch.meshgrid(w, w, share, indexing="ij")
+    log_mass = 0.2 * (part.log() + torch.log1p(-part)) - (one.square() + two.square()) / (2 * 1.5**2)
+    for (first, second), a in zip(labels, feature, strict=True):
+        odds = part.logit() + logsigmoid(a * one) - logsigmoid(a * two)
+        log_mass = log_mass + first * logsigmoid(odds) + second * logsigmoid(-odds)
+    return log_mass.flatten().softmax(0).view(log_mass.shape)
+
+
+def test_psi_and_classifiers_of_counts_stay_in_their_exact_law() -> None:
+    """Components with the same rows, each with a feature of its own, are as many chains: a few draws of all but z."""
+    copies, generator = 1000, torch.Generator().manual_seed(0)
+    labels = torch.tensor([[2.0, 1.0], [0.0, 4.0]]).double()
+    model = COUPLED["multinomial"][0].replace(weight_scale=1.5, truncation=copies)
+    model, data = model.prepare(X[:2].repeat(copies, 1), labels.repeat(copies, 1))
+    feature = torch.tensor([0.9, -1.6]).double()
+    data = replace(data, features=torch.kron(torch.eye(copies).double(), feature.unsqueeze(1)))
+    w, share = torch.linspace(-6, 6, 61).double(), (torch.arange(80).double() + 0.5) / 80
+    mass = law_of_counts(labels, feature, w, share)
+    chosen = torch.multinomial(mass.flatten(), copies, replacement=True, generator=generator)
+    first, second, drawn = (axis.flatten()[chosen] for axis in torch.meshgrid(w, w, share, indexing="ij"))
     total = torch._standard_gamma(torch.full((copies, 1), 2.4, dtype=torch.float64), generator=generator)
-    start = psi[torch.multinomial(mass, copies, replacement=True, generator=generator)] * total
+    g, classifiers = torch.stack([drawn, 1 - drawn], 1) * total, torch.stack([first, second], 1)
     z = torch.arange(copies).repeat_interleave(2)
-    state = multi_label.LabelState(z, start.unsqueeze(1), {}, classifiers=w.unsqueeze(0))
-    for _ in range(5):
-        state, _ = coupled.draw_counts(state, data, model, generator)
-    g = state.weights.squeeze(1)
-    assert decile_error(g[:, 0] / g.sum(1), share, mass) < 38
+    state = multi_label.LabelState(z, g.unsqueeze(1), {}, classifiers=classifiers.unsqueeze(0))
+    for _ in range(6):
+        state = coupled.draw_labels(state, data, model, generator)
+    g, (first, second) = state.weights.squeeze(1), state.classifiers[0].T
+    drawn = g[:, 0] / g.sum(1)
+    for found, axis, rest in ((first, w, (1, 2)), (second, w, (0, 2)), (drawn, share, (0, 1))):
+        assert decile_error(found, axis, mass.sum(rest)) < 38  # 9 degrees of freedom: one in 57,000
+    for found, rest in ((first, 1), (second, 0)):
+        assert product_error((found, drawn), (w, share), mass.sum(rest)) < 4.5
+    size = (torch.arange(4000).double() + 0.5) / 200
+    assert decile_error(g.sum(1), size, (1.4 * size.log() - size).softmax(0)) < 38  # the labels say nothing of it
+
+
+def test_negatives_share_their_totals_as_the_g_just_drawn_do() -> None:
+    """Where sigma is 1/2 throughout, a row's negatives are Poisson(u g_c / 2): given their sum, a multinomial law."""
+    copies = 2000
+    model = COUPLED["multinomial"][0].replace(truncation=copies)
+    model, data = model.prepare(X[:2].repeat(copies // 2, 1), torch.tensor([[1, 9]]).repeat(copies, 1))
+    state = multi_label.LabelState(
+        torch.arange(copies), X.new_ones(copies, 1, 2), {}, classifiers=data.features.new_zeros(1, 1, 2)
+    )
+    state, observed = coupled.draw_counts(state, data, model, torch.Generator().manual_seed(0))
+    negatives, g = data.labels - 2 * observed.shift, state.weights.squeeze(1)
+    share, total = g[:, 0] / g.sum(1), negatives.sum(1)
+    assert total.min() >= 0
+    assert total.sum() > 2 * copies
+    assert (negatives[:, 0] - total * share).sum().abs() < 5 * (total * share * (1 - share)).sum().sqrt()
 
 
 @pytest.mark.parametrize("name", COUPLED)
@@ -266,6 +320,28 @@ def test_coupled_chains_are_exact(name: str) -> None:
     assert batch_errors(draws, torch.stack(together).sum(0), floor=1e-3).max() < 5
     weights = posterior.samples["classifiers"].squeeze(1)
     assert batch_errors(weights, expected_weights(model, X, labels, truncation=2)).max() < 5
+
+
+def test_coupled_chains_start_from_a_partition_of_the_joint_product() -> None:
+    model, data = COUPLED["and"][0].prepare(X * 20, Y)
+    starts = [
+        coupled.init(model, data, torch.Generator().manual_seed(0), backend=Gibbs(init="one", num_generative=num))
+        for num in (0, 10)
+    ]
+    assert [state.assignments.unique().numel() for state in starts] == [1, 2]
+
+
+def test_labels_of_coupled_components_are_swapped() -> None:
+    """A component in the last place, whose rows no other explains, comes to one before it."""
+    rows = torch.randn((20, 1), generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.01
+    model = COUPLED["and"][0].replace(likelihood=SphericalGaussian(0.0, 1e-4, 100.0), truncation=4)
+    model, data = model.prepare(rows, torch.ones(20, 2))
+    generator, start = torch.Generator().manual_seed(0), torch.full((20,), 3)
+    state = coupled.init(model, data, generator, backend=Gibbs(init=start, num_generative=0))
+    for _ in range(5):
+        state = coupled.sweep(state, data, model, generator)
+    assert state.assignments.mode().values < 3
+    assert state.weights[state.assignments.mode().values].min() > 0.8
 
 
 def together_of(z: Tensor) -> Tensor:
@@ -301,3 +377,40 @@ def test_coupled_log_joint_is_the_program_over_the_conditionals_of_what_it_integ
         ways = torch.lgamma(1 + COUNTS.sum(1)).sum() - torch.lgamma(1 + COUNTS).sum()
         expected = expected + sums - total.log().sum() * (psi.shape[1] - 1) - ways
     torch.testing.assert_close(coupled.log_joint(state, data, model), expected)
+    kept = coupled.draw(state, data, model)
+    torch.testing.assert_close(kept["log_joint"], expected)
+    torch.testing.assert_close(kept["label_means"], shares)
+
+
+# -- what a draw keeps of counts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["assignments", "responsibilities", "stream"])
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 1.0, 3.0]], ids=["once", "weighed"])
+def test_totals_of_components_are_means_of_labelled_rows_shrunk_by_one(source: str, weights) -> None:
+    counts = torch.tensor([[2, 1], [torch.nan, torch.nan], [4, 0], [0, 1]], dtype=torch.float64)
+    weights = None if weights is None else torch.tensor(weights).double()
+    model, data = COUPLED["multinomial"][0].prepare(X, counts, weights=weights)
+    chi = model.likelihood.prior() + model.likelihood.statistics(X[[0, 2]])
+    kept = {"log_mixture": torch.tensor([0.6, 0.3, 0.1]).double().log(), "weights": X[:, :0]}
+    kept["assignments"] = torch.tensor([0, 0, 1, 0], dtype=torch.int8)
+    shares = torch.eye(2).double()[kept["assignments"].long()]
+    if source == "responsibilities":
+        shares = kept["responsibilities"] = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8], [0.6, 0.4]]).double()
+    if source == "stream":
+        kept["hyperparameters"] = chi
+        shares = model.likelihood.log_predictive(X, chi).exp() * torch.tensor([0.6, 0.3])
+        shares = shares / shares.sum(1, keepdim=True)
+    seen = SimpleNamespace(first=data) if source == "stream" else data
+    found = finished_draw(kept, X.new_ones(1, 2), seen, model)["label_totals"]
+    each = torch.tensor([1.0, 0, 1, 1]) if weights is None else torch.tensor([1.0, 0, 1, 3])
+    totals, each = torch.tensor([3.0, 0, 4, 1]).double(), each.double()
+    mean = (each * totals) @ shares.sum(1) / (each @ shares.sum(1))
+    expected = [((each * totals) @ shares[:, k] + mean) / (each @ shares[:, k] + 1) for k in range(2)]
+    torch.testing.assert_close(found, torch.stack([*expected, mean]))
+
+
+def test_totals_of_rows_without_labels_are_zero() -> None:
+    model, data = COUPLED["multinomial"][0].prepare(X, torch.full((4, 2), torch.nan))
+    kept = {"log_mixture": X.new_zeros(3), "weights": X[:, :0], "assignments": torch.zeros(4, dtype=torch.int8)}
+    assert torch.equal(finished_draw(kept, X.new_ones(1, 2), data, model)["label_totals"], X.new_zeros(3))

@@ -118,7 +118,9 @@ def test_each_block_of_the_coupled_descent_lowers_the_objective() -> None:
     model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES)
     kernel = multi_label_coupled.kernel(SmallVariance(penalty=6.0, scale=0.4), model)
     generator = torch.Generator().manual_seed(0)
-    state = kernel.sweep(kernel.init(model, data, generator), data, model, generator, 0)
+    first = kernel.init(model, data, generator)
+    torch.testing.assert_close(first.bits, HOLES, equal_nan=True)
+    state = kernel.sweep(first, data, model, generator, 0)
 
     def value(state) -> float:
         problem = multi_label_coupled.problem_of(state, data, model, 0.4)
@@ -145,7 +147,10 @@ def test_bits_are_the_cheapest_of_all() -> None:
     generator = torch.Generator().manual_seed(0)
     kernel = multi_label_coupled.kernel(backend, model)
     state = kernel.sweep(kernel.init(model, data, generator), data, model, generator, 0)
+    shrunk = torch.cat([0.2 * state.centers[:, :2], state.centers[:, 2:]], 1)  # or each point is where it is cheapest
+    state = replace(state, centers=shrunk)
     moved = multi_label_coupled.explain(state, data, model, 0.1)
+    assert (moved.assignments != state.assignments).sum() > 5
     (inputs, centers), (_, shares) = model.family.own_centers(state.centers)
     f, far = data.features @ state.classifiers, inputs.divergence(inputs.coordinates(X[:40]), centers)
     for n in range(40):

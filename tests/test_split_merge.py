@@ -211,3 +211,8 @@ def test_a_merge_leaves_a_classifier_of_the_prior_at_the_free_label() -> None:
     free = torch.stack([each.weights[1] for each in merged]).flatten() / 3.0
     assert free.mean().abs() < 5 / len(free) ** 0.5
     assert (free.square().mean() - 1).abs() < 5 * (2 / len(free)) ** 0.5
+
+
+def test_moves_are_rare_after_the_warm_up() -> None:
+    found = [split_merge.num_moves(2, step, 5) for step in range(25)]
+    assert found == [2] * 5 + [0] * 5 + [2] + [0] * 9 + [2] + [0] * 4

@@ -45,7 +45,7 @@ def kernel(backend: Gibbs, model: BNMC) -> Kernel:
     kernel = Kernel(
         state=LabelState,
         init=partial(init, backend=backend),
-        sweep=partial(sweep, scan=backend.scan, num_split_merge=backend.split_merge),
+        sweep=partial(sweep, scan=backend.scan, num_split_merge=backend.split_merge, num_warmup=backend.num_warmup),
         value=partial(log_joint, truncated=truncated),
         draw=partial(draw, truncated=truncated),
     )
@@ -70,11 +70,12 @@ def sweep(
     *,
     scan: str,
     num_split_merge: int,
+    num_warmup: int = 0,
 ) -> LabelState:
     """One sweep; both lines leave the target invariant."""
     mixture = model.mixture
     moved: Any = partition.sweep(
-        state, data.points, mixture, generator, step, scan=scan, num_split_merge=num_split_merge
+        state, data.points, mixture, generator, step, scan=scan, num_split_merge=num_split_merge, num_warmup=num_warmup
     )
     return replace(moved, classifiers=draw_classifiers(moved, data, model, generator))
 

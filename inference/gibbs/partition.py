@@ -40,7 +40,7 @@ from .classifiers import draw_weights
 from .components import count_members
 from .hyperplanes import fill_reservoir, move_all, renew_reservoir, top_up
 from .repelling_split_merge import split_merge_repelling
-from .split_merge import split_merge
+from .split_merge import num_moves, split_merge
 from .state import PartitionState
 from .summary import draw, log_joint
 
@@ -183,7 +183,7 @@ def sweep(
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "collapsed" if compiled else "slice"
     propose = split_merge_repelling if model.repels else split_merge
-    for _ in range(num_split_merge):
+    for _ in range(num_moves(num_split_merge, step, num_warmup)):
         state = propose(state, data, model, generator, truncated=scan == "blocked")
     state = _SCANS[scan](state, data, model, generator)
     state = replace(state, weights=draw_weights(state, data, model, generator))

@@ -35,6 +35,7 @@ from .labelled_states import LabelledSequences
 from .repelling_split_merge import split_merge_repelling
 from .sequence_prior import break_rest, draw_prior, relabel, row_posterior
 from .sequence_summary import hyperparameters
+from .split_merge import num_moves
 from .state import SequenceState
 
 Scan = Callable[[SequenceState, Sequences, StateSpace, torch.Generator], SequenceState]
@@ -59,7 +60,7 @@ def sweep(
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "direct" if compiled else "beam"
-    for _ in range(num_split_merge if model.repels else 0):
+    for _ in range(num_moves(num_split_merge, step, num_warmup) if model.repels else 0):
         state = split_merge_repelling(
             state, data, model, generator, truncated=scan == "blocked", places=LabelledSequences
         )

@@ -40,6 +40,12 @@ from .launch import Launch, launch, log_margins
 from .state import PartitionState
 
 
+def num_moves(most: int, step: int, num_warmup: int) -> int:
+    """How many moves come before a scan: `most` in the warm-up, where chains leave their starts, and before every tenth
+    scan after it, since a move costs as much as several scans."""
+    return most if step < num_warmup or step % _RARE == 0 else 0
+
+
 def split_merge(
     state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, truncated: bool
 ) -> PartitionState:
@@ -168,3 +174,6 @@ def draw_pair(num_data: int, generator: torch.Generator) -> tuple[int, int]:
     first, second = uniforms((2,), generator).tolist()
     i, step = int(first * num_data), int(second * (num_data - 1))
     return i, (i + 1 + step) % num_data
+
+
+_RARE = 10
