@@ -424,6 +424,29 @@ def test_unequal_bernoulli_priors_have_no_small_variance_form():
         family.pseudo_observation()
 
 
+@pytest.mark.parametrize(
+    ("given", "num_columns", "degrees", "shares"),
+    [
+        (None, 3, 5.0, 0.5),
+        (None, 12, 18.0, 2.5),
+        (20.0, 3, 20.0, 8.0),
+        (2.5, 3, 2.5, 0.5),
+    ],
+)
+def test_default_scale_keeps_the_expected_covariance(given, num_columns, degrees, shares):
+    """Psi0 = (nu0 - D - 1) / 2 of the column variances; half of them where that is less."""
+    X = reals(30, num_columns)
+    family = FullGaussian(degrees_of_freedom=given).resolve(X)
+    assert float(family.degrees_of_freedom) == degrees
+    torch.testing.assert_close(family.scale, shares * torch.diag(X.var(0, unbiased=False)))
+
+
+def test_a_given_scale_is_the_expected_covariance():
+    family = FullGaussian(scale=torch.arange(1.0, 13.0)).resolve(reals(30, 12))
+    assert float(family.degrees_of_freedom) == 14.0
+    torch.testing.assert_close(family.scale.diagonal(), torch.arange(1.0, 13.0, dtype=family.scale.dtype))
+
+
 def test_full_gaussian_without_expected_covariance_has_no_small_variance_form():
     X = reals()
     with pytest.raises(ValueError, match="degrees_of_freedom > 4"):

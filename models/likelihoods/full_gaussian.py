@@ -35,8 +35,8 @@ class FullGaussian(ExponentialFamily):
     loc : prior mean, a number or [D]; None: the mean of the data
     mean_precision : k0 > 0, the weight of `loc` in rows; None: 0.05
     degrees_of_freedom : nu0 > D - 1, the trust in the expected covariance `scale` / (nu0 - D - 1) of a component; None:
-        D + 8 (`benchmarks/defaults.py`: with fewer, more components of a few rows each), or D + 2 beside a `scale`,
-        which is then what is expected
+        D + max(2, D / 2), since with D + 2 many columns give many components of a few rows each
+        (`benchmarks/defaults.py`), or D + 2 beside a `scale`, which is then what is expected
     scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite; None: half the column variances
         are expected, a diagonal, so that fewer rows than columns do no harm
     """

@@ -47,7 +47,7 @@ class LinearRegression(ExponentialFamily):
     coefficient_precision : the diagonal of K0, a positive number or [P + 1]; None: 0.05 in units of the data, that is
         0.05 times the variances of u, and 0.05 of the intercept: the weight of B = 0 in rows
     degrees_of_freedom : nu0 > R - 1, the trust in the expected covariance `scale` / (nu0 - R - 1) of the residuals;
-        None: R + 8, or R + 2 beside a `scale`, which is then what is expected
+        None: R + max(2, R / 2), or R + 2 beside a `scale`, which is then what is expected
     scale : Psi0, a positive number or [R] for a diagonal, or [R, R] positive definite; None: half the variances of the
         residuals of one regression of all rows are expected, a diagonal
 

@@ -12,20 +12,21 @@ from ..linalg import safe_cholesky
 from ..sparse import Rows
 from .hyperparameters import hyperparameter
 
-# beyond D, where the scale is the data's too: of 2, 5, 8, 11, 15, 30 and 60 the best Rand index and held-out density of
-# nine labelled sets (benchmarks/defaults.py); 2 leaves small components a covariance of their own, of few rows each
-SPARE = 8.0
-
 
 def wishart_prior(degrees_of_freedom: Any, scale: Any, expected: Tensor, X: Rows) -> tuple[Tensor, Tensor]:
     """nu0 [] > D - 1 and Psi0 [D, D] of the arguments given.
 
     Without a scale the expected covariance Psi0 / (nu0 - D - 1) is the diagonal `expected` [D], whatever the degrees of
-    freedom (of D + 2 and fewer Psi0 is that diagonal), and they are D + 8. Beside a scale they are D + 2, so that the
-    scale is what is expected.
+    freedom (of D + 2 and fewer Psi0 is that diagonal), and they are D + max(2, D / 2). Beside a scale they are D + 2,
+    so that the scale is what is expected.
+
+    The more columns, the more rows a covariance needs: on nine labelled sets of 4 to 16 columns D + 2 finds nearly
+    twice the clusters, more than half of them of three rows or fewer, while in two columns D + 8 merges clusters of
+    twenty rows that lie apart (benchmarks/defaults.py).
     """
     D = len(expected)
-    degrees = hyperparameter("degrees_of_freedom", degrees_of_freedom, D + (SPARE if scale is None else 2.0), X)
+    spare = max(2.0, D / 2) if scale is None else 2.0
+    degrees = hyperparameter("degrees_of_freedom", degrees_of_freedom, D + spare, X)
     if degrees <= D - 1:
         raise ValueError(f"degrees_of_freedom is {degrees_of_freedom!r}; it must be larger than {D - 1}.")
     if scale is None:
