@@ -1,16 +1,19 @@
 """scikit-learn estimators over a model and a backend, which are hyperparameters like any other."""
 
 from .class_weights import RoundedWeightsWarning
+from .cv import ClassifierCV, RegressorCV
 from .multi import MultiLabelClassifier, MultiTaskRegressor
 from .partition import Classifier, Clusterer, Regressor
 from .sequence import SequenceClusterer
 
 __all__ = [
     "Classifier",
+    "ClassifierCV",
     "Clusterer",
     "MultiLabelClassifier",
     "MultiTaskRegressor",
     "Regressor",
+    "RegressorCV",
     "RoundedWeightsWarning",
     "SequenceClusterer",
 ]

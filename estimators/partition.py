@@ -18,10 +18,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from ..inference import SVI, Backend, PartitionPosterior, SmallVariance
 from ..inference.weights import weighs
-from ..models import DPM, EpsilonInsensitive, InfiniteSVM, Mixture, Model, TopicData
+from ..models import DPM, InfiniteSVM, Mixture, Model, StudentT, TopicData
 from .base import PosteriorEstimator
 from .class_weights import class_weights, whole
 from .parts import target_of
+from .rows import moments
 
 
 class Classifier(ClassifierMixin, PosteriorEstimator):
@@ -122,24 +123,27 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 class Regressor(RegressorMixin, PosteriorEstimator):
     """Regression by support vectors, of a mixture, of latent features or of topics.
 
-    The loss and the prior of the weights have fixed scales, so targets should have a standard deviation near 1;
-    `sklearn.compose.TransformedTargetRegressor` sees to it.
+    The loss and the prior of the weights have fixed scales: the model sees (y - target_mean_) / target_scale_, and so
+    does its posterior; predictions are in the units of y.
 
     Parameters
     ----------
-    model : a model with a regression loss; None: `InfiniteSVM(loss=EpsilonInsensitive())`
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`, or `SVI()` of
-        topic models
+    model : a model with a regression loss; None: `InfiniteSVM(loss=StudentT(df=100.0, scale=1.0))`, near a squared loss
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance(num_components=1)`, or
+        `SVI()` of topic models. With one component the default is near ridge regression; `RegressorCV` finds out
+        whether more serve better
 
     Attributes
     ----------
-    posterior_ : Posterior of the fit
+    posterior_ : Posterior of the fit, in units of target_scale_
+    target_mean_, target_scale_ : mean and standard deviation of y, rows counted by their weights; 1 of a constant y
     n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
     """
 
     def defaults(self) -> tuple[Model, Backend]:
-        return InfiniteSVM(loss=EpsilonInsensitive()), SVI() if self.is_of(TopicData) else SmallVariance()
+        loss = StudentT(df=100.0, scale=1.0)
+        return InfiniteSVM(loss=loss), SVI() if self.is_of(TopicData) else SmallVariance(num_components=1)
 
     def require_targets(self, model: Any) -> None:
         if target_of(model) != "real":
@@ -151,13 +155,21 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0."""
         rows, targets = self.fit_data(X, y=y, y_numeric=True)
-        self.fit_posterior(self.parts(), rows, targets.astype(rows.dtype), self.row_weights(sample_weight, rows))
+        parts, weights = self.parts(), self.row_weights(sample_weight, rows)
+        self.target_mean_, self.target_scale_ = moments(targets, weights)
+        self.fit_posterior(parts, rows, self.standardized(targets).astype(rows.dtype), weights)
         return self
+
+    def standardized(self, y: NDArray[Any]) -> NDArray[np.float64]:
+        """Targets [N] in the units of the posterior."""
+        scaled: NDArray[np.float64] = (y.astype(np.float64) - self.target_mean_) / self.target_scale_
+        return scaled
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior mean targets [N]."""
         rows = self.new_data(X)
-        return self.posterior_.predict(rows)
+        found: NDArray[Any] = self.target_mean_ + self.target_scale_ * self.posterior_.predict(rows)
+        return found
 
 
 class Clusterer(ClusterMixin, PosteriorEstimator):

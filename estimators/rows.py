@@ -46,6 +46,20 @@ def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | Non
     return SortedRows(X[order], None if y is None else y[order], weights, place)
 
 
+def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float, float]:
+    """Mean and standard deviation (1 if y is constant) of numbers y [N], each counted `weights` [N] times.
+
+    They are sums over the values that y has, in order: the same, bit for bit, for rows in any order or repeated.
+    """
+    values, place = np.unique(y.astype(np.float64), return_inverse=True)
+    counts = np.bincount(place, weights, len(values))
+    unit = float(np.abs(values[counts > 0]).max()) or 1.0  # whatever the units of y, its squares are finite
+    values, share = values / unit, counts / counts.sum()
+    mean = float(share @ values)
+    scale = float(share @ (values - mean) ** 2) ** 0.5
+    return mean * unit, scale * unit if scale > np.finfo(np.float64).eps * abs(mean) else 1.0
+
+
 def _keys(X: NDArray[Any], y: NDArray[Any] | None) -> NDArray[Any]:
     """A hash and the bytes [N] of each row and its target, the same for 0 and -0."""
     columns = X if y is None else np.column_stack([X, y])

@@ -86,6 +86,7 @@ class LabelledSequences(LabelledTarget):
         return float(at.base[first] / (at.base[first] + at.base[second]))
 
     def divide(self, joined: LabelledStates, steps: Tensor, first: int, second: int, share: float) -> LabelledStates:
+        """Steps [B] move to the second state, which has 1 - `share` of the two base weights."""
         return replace(super().divide(joined, steps, first, second, share), base=_shared(joined, first, second, share))
 
     def join(self, at: LabelledStates, first: int, second: int, generator: torch.Generator) -> LabelledStates:
@@ -116,13 +117,16 @@ class PersistentSides(Sides):
     first: Tensor
 
     def marginals(self, log_odds: Tensor) -> Tensor:
+        """Probabilities [B, 2] of the two sides, by forward and backward passes."""
         return smooth(*self._chain(log_odds)).marginals.to(log_odds)
 
     def draw(self, log_odds: Tensor, generator: torch.Generator) -> Tensor:
+        """Which points [B] are on the second side, drawn as paths."""
         levels = uniforms(tuple(log_odds.shape), own_stream(generator))
         return sample_paths(*self._chain(log_odds), levels).bool()
 
     def log_probability(self, log_odds: Tensor, side: Tensor) -> float:
+        """log q of the sides [B]."""
         _, log_normalizers = filter_states(*self._chain(log_odds))
         before = torch.cat([side[:1], side[:-1]])
         stays = torch.where(before == side, math.log(_STAY), math.log(1 - _STAY)).double()

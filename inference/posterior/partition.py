@@ -41,8 +41,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     `samples` holds `assignments` [S, N] (of the smallest integer type that holds them), `weights` [S, K, P, C],
     `log_mixture` [S, K + 1] (last: a component not yet seen), `hyperparameters` [S, K, ...] or `parameters.<name>`
     [S, K, ...] of the family or `centers` [S, K, D], and the prior's hyperparameters, such as `concentration` [S]; of
-    SVI also `precision_tril` [S, K, C, P, P]; of `tempered` centres `temperature` [S]; of an infinite model whose components repel `unseen_weights`
-    [S, A, P, 1], hyperplanes of components without points. Components beyond a draw's own have log weight -inf.
+    SVI also `precision_tril` [S, K, C, P, P]; of `tempered` centres `temperature` [S]; of an infinite model whose
+    components repel `unseen_weights` [S, A, P, 1], hyperplanes of components without points. Components beyond a draw's
+    own have log weight -inf.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("assignments", "weights", "log_mixture")

@@ -30,7 +30,7 @@ class Call:
 def run_program(
     program: Callable[..., Any], arguments: Arguments, values: dict[str, Tensor]
 ) -> tuple[poutine.Trace, list[Call]]:
-    """The trace of a program with the values of its sites, by name, and the calls of our models in it.
+    """The trace of a program with the values [...] of its sites, by name, and the calls of our models in it.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...models.losses import CrammerSinger
 from ...models.scores import own_scores
 from ..duals import joint_hinge, solve
-from ..ridge import segments, weighted_ridge
+from ..ridge import ridge_means, segments
 from .assignment import component_sums
 from .problem import Problem
 
@@ -60,14 +60,14 @@ def majorizer_step(
     else:
         observed = loss.majorize(shifted, target)
     candidate = weights.clone()
-    candidate[:, :, columns] = weighted_ridge(
+    candidate[:, :, columns] = ridge_means(
         data.features,
         data.counted(observed.precision),
         data.counted(observed.shift + observed.precision * reference),
         assignments,
         num_components=len(weights),
         weight_scale=problem.model.weight_scale,
-    ).mean
+    )
     return candidate
 
 

@@ -33,6 +33,22 @@ def init(problem: Problem, penalty: float) -> Descent:
     return replace(state, objective=objective(problem, state))
 
 
+def of_labels(problem: Problem, labels: Tensor) -> Descent:
+    """The components that labels [N] stand for, settled and at a penalty of 0."""
+    state, assignments = init(problem, 0.0), labels.unique(return_inverse=True)[1]
+    K = int(assignments.max()) + 1
+    centers, weights = state.centers.expand(K, -1), state.weights.expand(K, -1, -1)
+    state = replace(state, assignments=assignments, centers=centers, weights=weights, settled=True)
+    state, parts = fit_components(state, problem, _POLISH)
+    return replace(state, objective=_objective(problem, state, parts))
+
+
+def at_penalty(state: Descent, penalty: float, problem: Problem) -> Descent:
+    """The same components at another penalty."""
+    changed = replace(state, penalty=state.penalty.new_tensor(penalty))
+    return replace(changed, objective=objective(problem, changed))
+
+
 def scattered(problem: Problem, penalty: float, most_components: int, generator: torch.Generator) -> Descent:
     """Components around points, any number of them up to so many: what later restarts start from.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..duals import joint_hinge, solve
 from ..loadings import regress
-from ..ridge import weighted_ridge
+from ..ridge import ridge_means
 from .feature_problem import FeatureDescent, FeatureProblem
 
 
@@ -94,7 +94,7 @@ def _majorized(state: FeatureDescent, problem: FeatureProblem, seen: Tensor, num
             precision, shift = counted * observed.precision, counted * (observed.shift + observed.precision * reference)
             options = {"num_components": 1, "weight_scale": problem.model.weight_scale}
             candidate = weights.clone()
-            candidate[:, columns] = weighted_ridge(seen, precision, shift, together, **options).mean[0]
+            candidate[:, columns] = ridge_means(seen, precision, shift, together, **options)[0]
             weights, scores = _descend(problem, seen, weights, candidate, scores)
         if step % len(_WIDTHS) == len(_WIDTHS) - 1:  # all widths had their turn
             before, cost = cost, problem.margin_cost(scores, weights)

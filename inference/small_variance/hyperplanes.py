@@ -15,7 +15,7 @@ from ...models.base import Model
 from ...models.losses import PseudoObservation
 from ...models.scores import scores as scores_of
 from ..collectives import all_sum
-from ..ridge import soft_ridge
+from ..ridge import soft_means
 
 
 def hyperplane_costs(
@@ -54,10 +54,10 @@ def fit_hyperplanes(
         scores = scores_of(features, weights).squeeze(-1)
         precision, shift = (part.unsqueeze(-1) for part in _majorizer(model, scores, assignments, step))
         each = torch.ones_like(scores) if row_weights is None else row_weights.to(scores).unsqueeze(1).expand_as(scores)
-        target = soft_ridge(features, precision.expand(*scores.shape, 1), shift, each, weight_scale=model.weight_scale)
+        target = soft_means(features, precision.expand(*scores.shape, 1), shift, each, weight_scale=model.weight_scale)
         share = weights.new_ones(len(weights), 1, 1)
         for _ in range(_HALVINGS):
-            moved = torch.lerp(weights, target.mean, share)
+            moved = torch.lerp(weights, target, share)
             moved_cost = hyperplane_costs(features, assignments, moved, model, row_weights)
             worse = moved_cost > cost
             if not worse.any():

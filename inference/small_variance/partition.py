@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from ...models.data import Data
 from ...models.mixture import Mixture
@@ -12,7 +13,7 @@ from ..engine import Draw, Kernel
 from . import descent, repelling
 from .backend import SmallVariance
 from .landscape import Landscape
-from .penalty import joint_penalty, single_penalty
+from .penalty import joint_penalty, keeping_penalty, single_penalty
 from .problem import Problem, require_divergence
 from .state import Descent
 
@@ -20,6 +21,11 @@ from .state import Descent
 def check(backend: SmallVariance, model: Mixture) -> None:
     """Raise on a family without a small-variance limit."""
     require_divergence(model)
+
+
+def takes_labels(model: Mixture) -> bool:
+    """Whether a descent may start from labels."""
+    return not model.repels
 
 
 def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
@@ -34,17 +40,26 @@ def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
         return Problem.of(model, data, backend.scale)
 
     @cache
+    def labelled(data: Data) -> Descent:
+        """The components of the labels that a descent starts from, fitted once in a fit."""
+        return descent.of_labels(problem(data), _labels(backend, data))
+
+    @cache
     def penalty(data: Data) -> float:
         """The same one for all restarts, whose objectives are compared."""
         if backend.penalty is not None:
             return backend.penalty
+        generator = torch.Generator(data.X.device).manual_seed(backend.seed)
+        if isinstance(backend.init, Tensor):
+            return keeping_penalty(problem(data), labelled(data), generator)
         if single:
             return single_penalty(problem(data), backend.num_components)
-        generator = torch.Generator(data.X.device).manual_seed(backend.seed)
         return joint_penalty(problem(data), backend.num_components, generator)
 
     def init(model: Mixture, data: Data, generator: torch.Generator) -> Descent:
         if backend.is_first(generator):
+            if isinstance(backend.init, Tensor):
+                return descent.at_penalty(labelled(data), penalty(data), problem(data))
             return descent.init(problem(data), penalty(data))
         return descent.scattered(problem(data), penalty(data), 2 * backend.num_components, generator)
 
@@ -53,6 +68,14 @@ def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
         return descent.sweep(state, problem(data), generator, tolerance=tolerance, merge=merge, single=single)
 
     return Kernel(Descent, init, sweep, value=lambda state, data, model: state.objective, draw=draw)
+
+
+def _labels(backend: SmallVariance, data: Data) -> Tensor:
+    """The labels [N] that a descent starts from, on the device of the data."""
+    labels = torch.as_tensor(backend.init)
+    if labels.shape != (data.num_data,):
+        raise ValueError(f"init has shape {tuple(labels.shape)}; expected [{data.num_data}], a label for each row.")
+    return labels.to(data.X.device)
 
 
 def draw(state: Descent, data: Data, model: Mixture) -> Draw:

@@ -7,10 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..collectives import all_sum
 from .assignment import all_costs
+from .births import candidates
 from .descent import assign, fit_components, init, sweep
 from .merge import merge_once
 from .problem import Problem
+from .state import Descent
 
 
 def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator) -> float:
@@ -41,6 +44,17 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
     above, below = max(above, least), max(below, least) if below else 4 * above
     price = (above * below) ** 0.5 * problem.data.total_weight / sample.data.total_weight
     return _asking(problem, max(price, alone), num_components)
+
+
+def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator) -> float:
+    """At which the components of a state are enough: twice the most that one more would save at once."""
+    K = state.num_components
+    cost = all_costs(problem, state.centers, state.weights).gather(0, state.assignments.unsqueeze(0)).squeeze(0)
+    chosen = candidates(cost - problem.founding, K, problem.X.shape[1], generator, problem.data.weights)
+    founders = problem.founders(chosen)
+    savings = problem.data.counted((cost - all_costs(problem, *founders)).relu_().T)
+    saved, least = all_sum(savings.sum(0, dtype=torch.float64)), _LEAST * float(state.objective)
+    return _asking(problem, 2 * max(float((saved - problem.charges(*founders)).max()), least), K)
 
 
 def single_penalty(problem: Problem, num_components: int) -> float:

@@ -1,0 +1,319 @@
+"""Estimators that choose their settings by folds: sklearn's checks, what is chosen, paths, soft prediction."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_wine, make_blobs, make_friedman1
+from sklearn.linear_model import Ridge
+from sklearn.metrics import log_loss
+from sklearn.model_selection import KFold, ShuffleSplit
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from regbayes.estimators import ClassifierCV, Regressor, RegressorCV
+from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
+from regbayes.models import (
+    DDPM,
+    DPM,
+    IHMM,
+    DirichletProcess,
+    EpsilonInsensitive,
+    Hinge,
+    InfiniteSVM,
+    Logistic,
+    SphericalGaussian,
+)
+
+SMALL = {"prior": DirichletProcess(1.0), "truncation": 3}
+GRID = {"strengths": [1.0], "weight_scales": [0.5, 1.0], "num_components": [1, 2], "temperatures": [0.0, 1.0], "cv": 2}
+SVI_GRID = {"strengths": [0.5, 1.0], "weight_scales": [1.0], "cv": 2}
+QUICK = SmallVariance(max_steps=5, progress=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@parametrize_with_checks(
+    [
+        ClassifierCV(InfiniteSVM(**SMALL), QUICK, **GRID),
+        RegressorCV(InfiniteSVM(loss=EpsilonInsensitive(), **SMALL), QUICK, **GRID),
+        ClassifierCV(InfiniteSVM(**SMALL), SVI(num_steps=3, progress=False), **SVI_GRID),
+    ]
+)
+def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def four_groups():
+    """Two classes in four groups, each with a boundary of its own; no single plane parts them."""
+    centers = np.array([[0, 0], [8, 0], [0, 8], [8, 8]])
+    X, group = make_blobs(300, centers=centers, random_state=0)
+    side = np.where(group % 2 == 0, 1, -1) * (X - centers[group])[:, 0]
+    return X, np.where(side > 0, "right", "left")
+
+
+def one_plane(num_rows: int = 150) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(num_rows, 6))
+    return X, (X @ [1, -1, 0.5, 0, 0, 2] + rng.normal(size=num_rows) > 0).astype(int)
+
+
+# -- what is chosen ----------------------------------------------------------------------------------------------------
+
+
+def test_one_plane_where_one_is_right_and_several_where_not(four_groups):
+    estimator = ClassifierCV(num_components=[1, 8], weight_scales=[1.0, 3.0])
+    single = clone(estimator).fit(*one_plane())
+    assert single.num_components_ == single.n_components_ == 1
+    several = estimator.fit(*four_groups)
+    assert several.num_components_ == 8
+    assert several.n_components_ >= 4
+    assert several.best_score_ > 0.9 > 0.6 > several.scores_.mean(0)[0].max()
+    assert set(several.classes_) == {"left", "right"}
+
+
+def test_scores_are_those_of_separate_fits_to_the_folds():
+    X, y = one_plane()
+    found = ClassifierCV(num_components=[1], strengths=[0.2, 1.0], weight_scales=[0.1, 1.0], cv=KFold(3))
+    found.fit(X, y)
+    assert found.scores_.shape == (3, 1, 2, 2, 2)
+    place = np.unravel_index(found.scores_.mean(0).round(10).argmax(), found.scores_.shape[1:])
+    assert found.best_score_ == pytest.approx(found.scores_.mean(0)[place])
+    names = ("num_components", "strength", "weight_scale", "temperature")
+    axes = (found.num_components, found.strengths, found.weight_scales, found.temperatures)
+    expected = {name: axis[index] for name, axis, index in zip(names, axes, place, strict=True)}
+    assert found.best_params_ == expected
+    assert expected == {name: getattr(found, f"{name}_") for name in names}
+    assert found.posterior_.model.loss.strength == found.strength_
+    assert found.posterior_.model.weight_scale == found.weight_scale_
+    for fold, (train, test) in enumerate(KFold(3).split(X)):
+        rows, labels = ordered(X[train], y[train])
+        for s, strength in enumerate(found.strengths):
+            for w, scale in enumerate(found.weight_scales):
+                model = InfiniteSVM(loss=Hinge(strength), weight_scale=scale)
+                backend = SmallVariance(init=torch.zeros(len(train), dtype=torch.long))
+                fitted = backend.fit(model, rows, labels)
+                score = (fitted.predict(X[test]) == y[test]).mean()
+                assert found.scores_[fold, 0, s, w, 0] == pytest.approx(score)
+
+
+def ordered(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows in the order in which a fit sees them."""
+    from regbayes.estimators.rows import sort_rows
+
+    rows = sort_rows(X, y, None, merge=True)
+    return rows.X, rows.y
+
+
+def test_a_search_depends_on_how_often_rows_occur_and_on_nothing_else():
+    X, y = make_blobs(40, centers=3, random_state=0)
+    rng = np.random.default_rng(0)
+    weights, order = rng.integers(0, 3, 40), rng.permutation(40)
+    for estimator in (ClassifierCV(inference=QUICK, **GRID), RegressorCV(inference=QUICK, **GRID)):
+        first = clone(estimator).fit(X, y, sample_weight=weights)
+        shuffled = clone(estimator).fit(X[order], y[order], sample_weight=weights[order])
+        repeated = clone(estimator).fit(X.repeat(weights, 0), y.repeat(weights))
+        for other in (shuffled, repeated):
+            assert_allclose(other.scores_, first.scores_)
+            assert_array_equal(other.predict(X), first.predict(X))
+        assert first.posterior_.samples["assignments"].shape[1] == 40
+        unweighted = clone(estimator).fit(X, y)
+        assert (unweighted.scores_ != first.scores_).any()
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_other_backends_and_losses_have_no_choice_of_what_they_lack():
+    X, y = one_plane(60)
+    svi = ClassifierCV(inference=SVI(num_steps=5), **SVI_GRID).fit(X, y)
+    assert svi.scores_.shape == (2, 1, 2, 1, 1)
+    assert svi.num_components_ is None
+    logistic = ClassifierCV(InfiniteSVM(loss=Logistic()), QUICK, **GRID).fit(X, y)
+    assert logistic.strength_ is None
+    assert logistic.scores_.shape == (2, 2, 1, 2, 2)
+
+
+def test_folds_of_a_user_may_have_rows_that_do_not_count():
+    X, y = one_plane(60)
+    weights, splits = np.arange(60) % 3, [(np.arange(30), np.arange(30, 60)), (np.arange(30, 60), np.arange(30))]
+    counted = weights > 0
+    found = ClassifierCV(inference=QUICK, **(GRID | {"cv": splits})).fit(X, y, sample_weight=weights)
+    halves = [np.flatnonzero(counted)[:20], np.flatnonzero(counted)[20:]]
+    place = counted.cumsum() - 1
+    splits = [(place[halves[0]], place[halves[1]]), (place[halves[1]], place[halves[0]])]
+    fewer = ClassifierCV(inference=QUICK, **(GRID | {"cv": splits})).fit(
+        X[counted], y[counted], sample_weight=weights[counted]
+    )
+    assert_array_equal(found.scores_, fewer.scores_)
+    assert_array_equal(found.predict_proba(X), fewer.predict_proba(X))
+
+
+def test_a_class_of_one_row_is_kept():
+    X, y = one_plane(40)
+    y[7] = 2
+    found = ClassifierCV(inference=QUICK, **GRID).fit(X, y)
+    assert found.predict_proba(X).shape == (40, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cv": 1}, "cv is 1; expected at least 2 folds"),
+        ({"strengths": []}, r"strengths is \[\]; expected a sequence of at least one value"),
+        ({"num_components": 3}, "num_components is 3; expected a sequence"),
+        ({"strengths": [-1.0]}, "strength is -1"),
+        ({"temperatures": [-1.0]}, "temperature is -1"),
+    ],
+    ids=str,
+)
+def test_what_means_nothing_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ClassifierCV(inference=QUICK, **(GRID | arguments)).fit(*one_plane(40))
+
+
+# -- probabilities -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_slope_makes_held_out_labels_likeliest(num_classes):
+    X, y = make_blobs(300, centers=num_classes, cluster_std=4.0, random_state=1)
+    train, test = slice(150), slice(150, 300)
+    found = ClassifierCV(inference=QUICK, num_components=[1], strengths=[1.0]).fit(X[train], y[train])
+    probabilities = found.predict_proba(X[test])
+    assert_allclose(probabilities.sum(1), 1)
+    assert_array_equal(probabilities.argmax(1), found.predict(X[test]))
+    loss = log_loss(y[test], probabilities)
+    for factor in (0.4, 2.5):
+        other = copy.copy(found)
+        other.slope_ = factor * found.slope_
+        assert loss < log_loss(y[test], other.predict_proba(X[test]))
+
+
+def test_slope_stays_finite_where_classes_are_apart():
+    X, y = make_blobs(60, centers=[[0, 0], [50, 50]], random_state=0)
+    found = ClassifierCV(inference=QUICK, **GRID).fit(X, y)
+    assert 0.5 < found.predict_proba(X).max() < 1.0
+
+
+# -- soft prediction ---------------------------------------------------------------------------------------------------
+
+
+def test_tempered_centres_count_by_their_divergence(four_groups):
+    X, labels = torch.tensor(four_groups[0]), torch.tensor(four_groups[1] == "right").long()
+    posterior = SmallVariance().fit(InfiniteSVM(SphericalGaussian()), X, labels)
+    assert_array_equal(posterior.tempered(0.0).decision_function(X), posterior.decision_function(X))
+    draw, model = {name: value[0] for name, value in posterior.samples.items()}, posterior.model
+    divergence = model.likelihood.divergence(model.likelihood.coordinates(X), draw["centers"])
+    share = torch.softmax(draw["log_mixture"][:-1] - divergence / 0.7, 1)
+    scores = torch.einsum("np,kp->nk", model.features(X), draw["weights"][..., 0])
+    soft = posterior.tempered(0.7)
+    assert_allclose(soft.decision_function(X), (share * scores).sum(1))
+    assert (soft.decision_function(X) - posterior.decision_function(X)).abs().max() > 1e-3
+    assert_array_equal(soft.assign(X), posterior.assign(X))
+    assert_allclose(soft.tempered(1e-9).decision_function(X), posterior.decision_function(X))
+
+
+def test_temperature_is_saved_and_checked(four_groups, tmp_path):
+    X, y = four_groups[0], (four_groups[1] == "right").astype(int)
+    soft = SmallVariance().fit(InfiniteSVM(), X, y).tempered(2.0)
+    soft.save(tmp_path / "soft")
+    assert_array_equal(Posterior.load(tmp_path / "soft").decision_function(X), soft.decision_function(X))
+    with pytest.raises(ValueError, match="temperature is -1"):
+        soft.tempered(-1.0)
+    gibbs = Gibbs(num_samples=1, num_warmup=1, progress=False).fit(InfiniteSVM(), X[:20], y[:20])
+    with pytest.raises(ValueError, match="Gibbs has no centres to temper"):
+        gibbs.tempered(1.0)
+
+
+# -- starts from labels ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["rows", "weighted"])
+def test_a_start_keeps_its_components_and_lowers_the_objective(four_groups, weighted):
+    X, labels = torch.tensor(four_groups[0]), torch.tensor(four_groups[1] == "right").long()
+    weights = 1.0 + torch.arange(len(X)) % 3 if weighted else None
+    cold = SmallVariance(num_components=6).fit(InfiniteSVM(), X, labels, sample_weight=weights)
+    for strength in (0.5, 1.0, 2.0):
+        backend = SmallVariance(init=cold.partition())
+        warm = backend.fit(InfiniteSVM(loss=Hinge(strength)), X, labels, sample_weight=weights)
+        assert warm.num_components == cold.num_components
+        assert (warm.partition() == cold.partition()).double().mean() > 0.9
+        assert len(warm.trace.values[0]) < len(cold.trace.values[0])
+        values = np.asarray(warm.trace.values[0])
+        assert (np.diff(values) <= 1e-9 * abs(values[0])).all()
+
+
+def test_rows_of_a_start_count_as_often_as_they_weigh(four_groups):
+    X, labels = torch.tensor(four_groups[0]), torch.tensor(four_groups[1] == "right").long()
+    weights, start = torch.arange(len(X)) % 3 + 1, torch.arange(len(X)) % 2
+    weighted = SmallVariance(init=start).fit(InfiniteSVM(), X, labels, sample_weight=weights)
+    every = torch.arange(len(X)).repeat_interleave(weights)
+    repeated = SmallVariance(init=start[every]).fit(InfiniteSVM(), X[every], labels[every])
+    plain = SmallVariance(init=start).fit(InfiniteSVM(), X, labels)
+    named = {"weighted": weighted, "repeated": repeated, "plain": plain}
+    penalty = {name: float(found.samples["penalty"]) for name, found in named.items()}
+    assert penalty["weighted"] == pytest.approx(penalty["repeated"], rel=0.3)  # other rows are candidates
+    assert penalty["weighted"] > 1.5 * penalty["plain"]
+
+
+def test_a_start_at_the_penalty_of_a_fit_is_where_that_ended(four_groups):
+    X, labels = torch.tensor(four_groups[0]), torch.tensor(four_groups[1] == "right").long()
+    cold = SmallVariance().fit(InfiniteSVM(), X, labels)
+    backend = SmallVariance(init=cold.partition(), penalty=float(cold.samples["penalty"]))
+    warm = backend.fit(InfiniteSVM(), X, labels)
+    assert_array_equal(warm.partition(), cold.partition())
+    assert float(warm.trace.final) == pytest.approx(float(cold.trace.final), rel=0.02)
+
+
+def test_labels_of_a_start_are_checked():
+    X = torch.arange(12.0).double().view(6, 2)
+    two = SmallVariance(init=np.array([3, 3, 3, 5, 5, 5]), penalty=1e6, max_steps=1, merge=False)
+    assert two.fit(DPM(SphericalGaussian()), X).partition().tolist() == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(ValueError, match=r"init has shape \(3,\); expected \[6\]"):
+        SmallVariance(init=[0, 0, 1]).fit(DPM(), X)
+    for model in (DDPM(), IHMM()):
+        with pytest.raises(ValueError, match=f"init has labels, but {type(model).__name__} has a start of its own"):
+            SmallVariance(init=[0, 0, 1, 1, 1, 1]).fit(model, X)
+
+
+# -- units of targets --------------------------------------------------------------------------------------------------
+
+
+def test_units_of_targets_do_not_matter():
+    X, y = make_friedman1(80, random_state=0)
+    plain = Regressor().fit(X, y).predict(X)
+    assert_allclose(Regressor().fit(X, 1e6 - 3e4 * y).predict(X), 1e6 - 3e4 * plain, rtol=1e-6)
+
+
+def test_moments_of_targets_count_rows():
+    X, y, weights = np.arange(8.0)[:, None], np.array([1.0, 2, 2, 5, 7, 7, 9, 1e3]), np.array([1, 2, 0, 1, 3, 1, 1, 0])
+    found = Regressor().fit(X, y, sample_weight=weights)
+    counted = y.repeat(weights)
+    assert_allclose([found.target_mean_, found.target_scale_], [counted.mean(), counted.std()])
+    constant = Regressor().fit(X, np.full(8, 7.0))
+    assert constant.target_scale_ == 1.0
+    assert_allclose(constant.predict(X), 7.0)
+
+
+@pytest.mark.parametrize("name", ["diabetes", "alcohol", "friedman"])
+def test_default_regressor_is_not_below_ridge(name):
+    table = load_wine().data
+    X, y = {
+        "diabetes": load_diabetes(return_X_y=True),
+        "alcohol": (table[:, 1:], table[:, 0]),
+        "friedman": make_friedman1(300, random_state=0),
+    }[name]
+    gaps = []
+    for train, test in ShuffleSplit(6, test_size=0.25, random_state=0).split(X):
+        scaler = StandardScaler().fit(X[train])
+        seen, new = scaler.transform(X[train]), scaler.transform(X[test])
+        ridge = Ridge().fit(seen, y[train]).score(new, y[test])
+        gaps.append(Regressor().fit(X[train], y[train]).score(X[test], y[test]) - ridge)
+    assert np.mean(gaps) > -0.001  # it was -0.12 on the first
+    assert min(gaps) > -0.003
