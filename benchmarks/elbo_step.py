@@ -1,6 +1,7 @@
 """CPU time of one step of coordinate ascent beside one Pyro step of the same truncated model: TraceEnum_ELBO and Adam.
 
     OMP_NUM_THREADS=1 python benchmarks/elbo_step.py [--rounds 15]
+    OMP_NUM_THREADS=1 python benchmarks/elbo_step.py --memory N,D,T    peak memory of a fit beside that of its data
 
 Pyro's step enumerates the assignments and moves a mean-field normal guide of everything else. Both contestants get a
 resolved model and CPU seconds of one thread, one step in turn; medians.
@@ -13,8 +14,10 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyro
@@ -25,6 +28,7 @@ from pyro.infer.autoguide import AutoNormal
 from sklearn.datasets import load_breast_cancer, load_wine
 from timing import seconds
 
+from regbayes.inference import SVI
 from regbayes.inference.svi import partition
 from regbayes.models import DPM, InfiniteSVM, Logistic
 
@@ -56,6 +60,30 @@ def compare(name: str, model, X, y, num_rounds: int) -> None:
     print(f"{name:44} {own:8.2f} ms   Pyro {other:8.2f} ms   ratio 1/{other / own:.1f}", flush=True)
 
 
+def memory(N: int, D: int, T: int) -> None:
+    """What a fit with merges holds at most beyond what was there, in units of the rows."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.empty(N, D, dtype=torch.float64)
+    for rows in X.split(1000):  # nothing as large as X is left behind
+        rows.normal_(generator=generator).add_(6.0 * torch.randint(3, (len(rows), 1), generator=generator))
+    y, page = X[:, 0] > X[:, 1], os.sysconf("SC_PAGE_SIZE")
+    peak, done = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.001):
+            peak = max(peak, page * int(Path("/proc/self/statm").read_text().split()[1]))
+
+    backend, model = SVI(num_steps=8, tolerance=None, progress=False), InfiniteSVM(truncation=T)
+    backend.fit(model, X[:1000], y[:1000])  # compiles, and fills pools
+    before, watcher = page * int(Path("/proc/self/statm").read_text().split()[1]), threading.Thread(target=watch)
+    watcher.start()
+    spent = seconds(lambda: backend.fit(model, X, y))
+    done.set()
+    watcher.join()
+    print(f"{N} x {D}, T = {T}: {(peak - before) / X.nbytes:.1f} times the rows, {spent:.1f} CPU s")
+
+
 def main(num_rounds: int) -> None:
     torch.set_num_threads(1)
     pyro.enable_validation(False)
@@ -75,4 +103,11 @@ def main(num_rounds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    main(parser.parse_args().rounds)
+    parser.add_argument("--memory", metavar="N,D,T")
+    options = parser.parse_args()
+    if options.memory:
+        torch.set_num_threads(1)
+        warnings.filterwarnings("ignore")
+        memory(*map(int, options.memory.split(",")))
+    else:
+        main(options.rounds)

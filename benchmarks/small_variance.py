@@ -2,6 +2,7 @@
 
 python benchmarks/small_variance.py iteration   one iteration / one Lloyd iteration of scikit-learn's KMeans, equal K
 python benchmarks/small_variance.py products    one M2DPM iteration at D = 784 / its own matrix products
+python benchmarks/small_variance.py wide        whole fits of 30 rows by their columns; fewer rows than columns
 python benchmarks/small_variance.py growth      whole fits of DP mixtures of 100 to 10^6 rows: exponent, K found
 python benchmarks/small_variance.py pdc PYTHON  DP-means until the objective of pdc-dp-means' fit / that fit; PYTHON
                                                 is an interpreter that has it (it needs scikit-learn < 1.4)
@@ -92,6 +93,19 @@ def products() -> None:
     )
 
 
+def wide() -> None:
+    from regbayes.inference import SmallVariance
+    from regbayes.models import DDPM, InfiniteSVM
+
+    rng = np.random.default_rng(0)
+    for D in (20, 200, 2000, 20_000):
+        X = rng.normal(size=(30, D))
+        models = {"InfiniteSVM": (InfiniteSVM(), X[:, 0] > 0), "DDPM": (DDPM(), None)}
+        fits = [lambda own=own, X=X: SmallVariance(progress=False).fit(own[0], X, own[1]) for own in models.values()]
+        times = medians(*fits, repeats=3)
+        print(f"D {D:6d}   " + "   ".join(f"{name} {spent:6.2f} s" for name, spent in zip(models, times, strict=True)))
+
+
 def growth() -> None:
     from regbayes.datasets import make_dp_mixture
     from regbayes.inference import SmallVariance
@@ -161,4 +175,4 @@ def pdc(python: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    choose(__doc__, iteration=iteration, products=products, growth=growth, pdc=pdc)
+    choose(__doc__, iteration=iteration, products=products, wide=wide, growth=growth, pdc=pdc)

@@ -8,9 +8,10 @@ Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance li
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -95,18 +96,53 @@ def weighted_ridge(
     -------
     Ridge with mean [K, P, C]; an empty component returns its prior N(0, nu^2 I).
     """
-    num_scores, num_features = precision.shape[1], features.shape[1]
-    gram = features.new_zeros((num_components, num_scores, num_features, num_features))
-    linear = features.new_zeros((num_components, num_features, num_scores))
     order, bounds = segments(assignments, num_components)
-    precision, shift = precision[order], shift[order]
-    for k in range(num_components):
-        rows = slice(bounds[k], bounds[k + 1])
-        own = features.index_select(0, order[rows])  # one component at a time stays in the cache
-        torch.mm(own.T, shift[rows], out=linear[k])
-        for c in range(num_scores):
-            torch.mm(own.T, own * precision[rows, c, None], out=gram[k, c])
-    return Ridge.of_natural(*_with_prior(gram, linear, weight_scale))
+    blocks = [order[first:last] for first, last in pairwise(bounds)]
+    return Ridge.of_natural(*_natural(features, precision, shift, blocks, weight_scale))
+
+
+def ridge_means(
+    features: Tensor,
+    precision: Tensor,
+    shift: Tensor,
+    assignments: Tensor,
+    *,
+    num_components: int,
+    weight_scale: float,
+) -> Tensor:
+    """The means [K, P, C] of `weighted_ridge`, without its precisions.
+
+    A component with fewer points than features is solved for its N_k points: nu^2 a^T (I + nu^2 W a a^T)^-1 shift, with
+    W the precisions, in O(N_k^2 (N_k + P)). It needs the rows of its points on one machine.
+    """
+    num_features = features.shape[1]
+    means = features.new_zeros((num_components, num_features, precision.shape[1]))
+    order, bounds = segments(assignments, num_components)
+    blocks = [order[first:last] for first, last in pairwise(bounds)]
+    wide = [num_features >= _WIDE and len(own) < num_features for own in blocks]
+    for k in [k for k in range(num_components) if wide[k] and len(blocks[k])]:
+        own = blocks[k]
+        means[k] = row_space_means(features[own], precision[own].T, shift[own].T, weight_scale).T
+    tall = [k for k in range(num_components) if not wide[k]]
+    if tall:
+        natural = _natural(features, precision, shift, [blocks[k] for k in tall], weight_scale)
+        means[tall] = Ridge.of_natural(*natural).mean
+    return means
+
+
+def row_space_means(features: Tensor, precision: Tensor, shift: Tensor, weight_scale: float) -> Tensor:
+    """Means [R, P] of R ridges over the same features [N, P], from precisions and shifts [R, N], solved for the N rows.
+
+    With S^2 = W they are nu^2 a^T S (I + nu^2 S a a^T S)^-1 S^-1 shift, where the matrix is as well conditioned as that
+    of P features. A precision of less than its rounding is raised to that.
+    """
+    kernel = weight_scale**2 * (features @ features.T)
+    limits = torch.finfo(kernel.dtype)
+    root = torch.maximum(precision, limits.eps / kernel.diagonal().clamp(min=limits.tiny)).sqrt()
+    inner = root.unsqueeze(2) * kernel * root.unsqueeze(1)
+    inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    solved = torch.cholesky_solve((shift / root).unsqueeze(2), safe_cholesky(inner)).squeeze(2)
+    return weight_scale**2 * (root * solved) @ features
 
 
 def soft_ridge(
@@ -114,6 +150,18 @@ def soft_ridge(
 ) -> Ridge:
     """Each component's classifiers, with mean [K, P, C], from soft assignments: the arguments of `soft_natural`."""
     return Ridge.of_natural(*soft_natural(features, precision, shift, responsibilities, weight_scale=weight_scale))
+
+
+def soft_means(
+    features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
+) -> Tensor:
+    """The means [K, P, C] of `soft_ridge`; of fewer rows than features solved for the N rows, as in `ridge_means`."""
+    (N, P), (K, C) = features.shape, precision.shape[1:]
+    if P < _WIDE or N >= P:
+        return soft_ridge(features, precision, shift, responsibilities, weight_scale=weight_scale).mean
+    weight = responsibilities.unsqueeze(-1)
+    precision, shift = ((weight * part).flatten(1).T for part in (precision, shift))
+    return row_space_means(features, precision, shift, weight_scale).view(K, C, P).mT
 
 
 def soft_natural(
@@ -127,6 +175,11 @@ def soft_natural(
     precision, shift : Tensor [N, K, C]
     responsibilities : Tensor [N, K]
     """
+    return with_prior(*soft_sums(features, precision, shift, responsibilities), weight_scale)
+
+
+def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums over these rows in A [K, C, P, P] and B [K, P, C] of `soft_natural`, which has the prior as well."""
     num_components, num_scores = precision.shape[1:]
     num_features, num_ridges = features.shape[1], num_components * num_scores
     weight = (responsibilities.unsqueeze(-1) * precision).view(len(features), num_ridges, 1)
@@ -136,8 +189,14 @@ def soft_natural(
         gram.addmm_(own.T, (weight[rows] * own.unsqueeze(1)).flatten(1))  # all components in one product
     gram = gram.view(num_features, num_components, num_scores, num_features).permute(1, 2, 0, 3)
     pull = (responsibilities.unsqueeze(-1) * shift).flatten(1)
-    linear = (features.T @ pull).view(num_features, num_components, num_scores).transpose(0, 1)
-    return _with_prior(gram, linear, weight_scale)
+    return gram, (features.T @ pull).view(num_features, num_components, num_scores).transpose(0, 1)
+
+
+def with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tensor, Tensor]:
+    """A and B from sums over the rows of one machine, gram [K, C, P, P] and linear [K, P, C]."""
+    gram, linear = all_sum(gram).clone(memory_format=torch.contiguous_format), all_sum(linear)
+    gram.diagonal(dim1=-2, dim2=-1).add_(weight_scale**-2)
+    return gram, linear
 
 
 def segments(assignments: Tensor, num_components: int) -> tuple[Tensor, list[int]]:
@@ -154,8 +213,19 @@ def _chunks(features: Tensor, width: int) -> Iterator[slice]:
     yield from (slice(start, start + step) for start in range(0, max(1, len(features)), step))
 
 
-def _with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tensor, Tensor]:
-    """A and B from sums over the rows of one machine, gram [K, C, P, P] and linear [K, P, C]."""
-    gram, linear = all_sum(gram), all_sum(linear)
-    gram.diagonal(dim1=-2, dim2=-1).add_(weight_scale**-2)
-    return gram, linear
+def _natural(
+    features: Tensor, precision: Tensor, shift: Tensor, blocks: Sequence[Tensor], weight_scale: float
+) -> tuple[Tensor, Tensor]:
+    """A [K, C, P, P] and B [K, P, C] of components with so many points each, given by their places."""
+    num_scores, num_features = precision.shape[1], features.shape[1]
+    gram = features.new_zeros((len(blocks), num_scores, num_features, num_features))
+    linear = features.new_zeros((len(blocks), num_features, num_scores))
+    for k, rows in enumerate(blocks):
+        own, own_precision = features.index_select(0, rows), precision[rows]  # one at a time stays in the cache
+        torch.mm(own.T, shift[rows], out=linear[k])
+        for c in range(num_scores):
+            torch.mm(own.T, own * own_precision[:, c, None], out=gram[k, c])
+    return with_prior(gram, linear, weight_scale)
+
+
+_WIDE = 64  # features, below which the Cholesky factors of all components at once are as fast

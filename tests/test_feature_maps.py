@@ -94,6 +94,19 @@ def test_principal_directions_are_the_leading_ones_at_mean_square_length_one() -
     torch.testing.assert_close(whole * (centred.square().sum() / 30).sqrt(), centred)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_of_fewer_rows_than_columns_the_directions_are_the_same(weighted) -> None:
+    X = torch.randn(8, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights = torch.arange(1.0, 9.0, dtype=torch.float64) if weighted else torch.ones(8, dtype=torch.float64)
+    feature_map = PrincipalDirections(3, intercept=0.0).resolve(X, weights if weighted else None)
+    centred = X - weights @ X / weights.sum()
+    scatter = (centred * weights.unsqueeze(1)).T @ centred
+    expected = centred @ torch.linalg.eigh(scatter).eigenvectors[:, -3:].flip(1)
+    expected = expected / (weights @ expected.square().sum(1) / weights.sum()).sqrt()
+    torch.testing.assert_close(feature_map(X).abs(), expected.abs())
+    assert PrincipalDirections(20, intercept=0.0).resolve(X)(X).shape == (8, 8)
+
+
 def test_proportions_do_not_see_the_length_of_a_row() -> None:
     X = rows()
     feature_map = PrincipalDirections(num_directions=2, proportions=True).resolve(X)

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from regbayes.inference.ridge import Ridge, segments, soft_ridge, weighted_ridge
+from regbayes.inference.ridge import (
+    Ridge,
+    ridge_means,
+    row_space_means,
+    segments,
+    soft_means,
+    soft_ridge,
+    weighted_ridge,
+)
 from regbayes.models.linalg import safe_cholesky
 
 N, K, P, C, NU = 30, 4, 3, 2, 0.7
@@ -61,6 +69,45 @@ def test_soft_assignments_are_the_dense_formula(problem, device, generator) -> N
             mean, cov = dense(features, precision[:, k, c], shift[:, k, c], weight[:, k])
             torch.testing.assert_close(ridge.mean[k, :, c], mean)
             torch.testing.assert_close(covariance(ridge, k, c), cov)
+
+
+def test_means_in_the_space_of_rows_are_those_in_the_space_of_features(device, generator) -> None:
+    def randn(*shape):
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float64)
+
+    # 100 points against 70 features: components of 12, 80, 8 and no points
+    assignments = torch.tensor([1] * 80 + [0] * 12 + [2] * 8, device=device)
+    features, precision, shift = randn(100, 70), (4 * randn(100, C)).exp(), randn(100, C)
+    features[0], precision[90], shift[90], precision[91] = 0.0, 0.0, 0.0, 0.0
+    features[92:94] = features[92]  # the same row twice, held hard
+    precision[92:94] *= 1e6
+    options = {"num_components": K, "weight_scale": NU}
+    expected = weighted_ridge(features, precision, shift, assignments, **options).mean
+    means = ridge_means(features, precision, shift, assignments, **options)
+    torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-9)
+    order = torch.arange(99, -1, -1, device=device)
+    mixed = ridge_means(features[order], precision[order], shift[order], assignments[order], **options)
+    torch.testing.assert_close(mixed, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [40, 90])
+def test_soft_means_are_those_of_the_ridge(rows, device, generator) -> None:
+    def rand(*shape):
+        return torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+
+    features, shares = rand(rows, 70) - 0.5, rand(rows, K)
+    observed = rand(rows, K, C), rand(rows, K, C) - 0.5
+    expected = soft_ridge(features, *observed, shares, weight_scale=NU).mean
+    torch.testing.assert_close(soft_means(features, *observed, shares, weight_scale=NU), expected)
+
+
+def test_wide_features_are_solved_without_a_matrix_over_them() -> None:
+    features = torch.randn(5, 10**6, generator=torch.Generator().manual_seed(0))
+    shift = torch.ones(1, 5)
+    mean = row_space_means(features, torch.ones(1, 5), shift, 0.1)
+    # A mean = B, with A applied to the mean row by row
+    residual = mean / 0.1**2 + (mean @ features.T) @ features - shift @ features
+    assert residual.abs().max() < 1e-3
 
 
 def test_draws_have_the_mean_and_covariance(problem, generator) -> None:

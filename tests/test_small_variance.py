@@ -28,7 +28,7 @@ from regbayes.inference.small_variance.merge import merge_components, merge_once
 from regbayes.inference.small_variance.penalty import farthest_first
 from regbayes.inference.small_variance.problem import Problem
 from regbayes.inference.small_variance.state import Descent, Parts
-from regbayes.models import DPM, IHMM, DirichletProcess, InfiniteSVM, PitmanYor, PrincipalDirections
+from regbayes.models import DDPM, DPM, IHMM, DirichletProcess, InfiniteSVM, PitmanYor, PrincipalDirections
 from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
@@ -819,6 +819,24 @@ def test_iris_rows_are_clustered_as_by_kmeans() -> None:
     reference = KMeans(3, n_init=10, random_state=0).fit_predict(X)
     assert posterior.num_components == 3
     assert normalized_mutual_info_score(reference, posterior.partition()) > 0.95
+
+
+@pytest.mark.parametrize("model", [InfiniteSVM, DDPM])
+@pytest.mark.parametrize("loss", [Hinge(), Logistic()])
+def test_more_features_than_rows_are_solved_in_the_space_of_the_rows(model, loss) -> None:
+    X = torch.randn(30, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sides = (torch.arange(30) % 2).long()
+    X[:, 0] += 40.0 * sides
+    basis = torch.linalg.qr(X.T).Q  # of fewer columns than the row space asks for
+    y = sides if model is InfiniteSVM else None
+    wide, narrow = (
+        SmallVariance(num_components=2, progress=False).fit(model(loss=loss, feature_map=features), X, y)
+        for features in (lambda rows: rows, lambda rows: rows @ basis)
+    )
+    torch.testing.assert_close(wide.trace.final, narrow.trace.final, rtol=1e-8, atol=0.0)
+    classifiers = wide.samples["weights"][0], narrow.samples["weights"][0]
+    back = torch.cat([basis @ classifiers[1][:, :-1], classifiers[1][:, -1:]], 1)  # the last is the intercept's
+    torch.testing.assert_close(classifiers[0], back, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize(

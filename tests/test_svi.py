@@ -23,7 +23,7 @@ from regbayes.inference.ridge import Ridge
 from regbayes.inference.svi import partition
 from regbayes.inference.svi import partition_factors as factors
 from regbayes.inference.svi.steps import Minibatch
-from regbayes.models import DPM, DirichletProcess, InfiniteSVM, Standardized
+from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, Standardized
 from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
@@ -188,8 +188,7 @@ def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, gene
     )
     without = hard(partition.init(plain, plain_data, generator), labels, plain, plain_data)
     for _ in range(200):
-        precision, shift, _ = factors.expected_margins(state, data, model)
-        state = factors.update_classifiers(replace(state, precision=precision, shift=shift), data, model)
+        state = factors.update_classifiers(factors.observe(state, data, model), data, model)
     found = factors.elbo(state, data, model) - factors.elbo(without, plain_data, plain)
     exact = log_classifier_integrals(data, model, state.responsibilities.T).sum()
     assert 0 < exact - found < gap
@@ -343,12 +342,43 @@ def test_minibatch_steps_average_to_the_step_of_all_points(loss, generator) -> N
 def test_extrapolated_factors_are_those_of_repeated_rows(loss, generator) -> None:
     model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator)
     state = climbed(model, data, generator)
-    names = ("responsibilities", "precision", "shift")
-    twice = replace(state, **{name: torch.cat([getattr(state, name)] * 2) for name in names})
+    twice = replace(state, gram=2 * state.gram, linear=2 * state.linear)
+    twice = replace(twice, responsibilities=torch.cat([state.responsibilities] * 2))
     repeated = factors.update_factors(twice, data.rows(torch.arange(40).repeat(2)), model)
     found = partition.extrapolate(state, data, model, 80, 80)
     for name in ("hyperparameters", "sticks", "mean", "precision_tril"):
         torch.testing.assert_close(getattr(found, name), getattr(repeated, name))
+
+
+@pytest.mark.parametrize("model_type", [InfiniteSVM, DDPM])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_chunks_of_rows_change_nothing(model_type, weighted, generator, monkeypatch) -> None:
+    model, data, _, _ = problem_of(DiagonalGaussian(), Hinge(), generator)
+    if model_type is DDPM:
+        model = DDPM(DiagonalGaussian(), truncation=model.truncation).resolve(data.X)
+        data = model.data(data.X)
+    weights = torch.rand(data.num_data, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+    data = replace(data, weights=weights.to(data.X) if weighted else None)
+    state = climbed(model, data, generator)
+    whole = partition.ascend(state, data, model)
+    seen, see = list[int](), factors.expect_sides if model_type is DDPM else factors.expected_margins
+    name = see.__name__
+
+    def watched(first, *rest):
+        seen.append(len(rest[0].X if model_type is InfiniteSVM else first))
+        return see(first, *rest)
+
+    monkeypatch.setattr(factors, name, watched)
+    monkeypatch.setattr(factors, "slices", lambda data, model: [slice(0, 7), slice(7, 30), slice(30, None)])
+    parts = partition.ascend(state, data, model)
+    assert seen == [7, 23, data.num_data - 30]
+    for field in ("responsibilities", "gram", "linear", "mean", "bound"):
+        torch.testing.assert_close(getattr(parts, field), getattr(whole, field), rtol=1e-9, atol=1e-9)
+    turned = parts.permuted(torch.arange(model.truncation, device=data.X.device).flip(0))
+    for kept in (parts, turned):
+        again = factors.observe(kept, data, model)
+        torch.testing.assert_close(again.gram, kept.gram)
+        torch.testing.assert_close(again.linear, kept.linear)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)

@@ -156,8 +156,8 @@ def test_the_objective_is_that_of_its_terms(generator) -> None:
     other = factors.VariationalPartition(
         hyperparameters=state.hyperparameters,
         responsibilities=state.responsibilities,
-        precision=state.precision,
-        shift=state.shift,
+        gram=state.gram,
+        linear=state.linear,
         **like,
     )
     r, scores = state.responsibilities, torch.einsum("np,kpc->nkc", data.features, state.mean)

@@ -162,7 +162,7 @@ def test_the_mean_over_all_batches_is_the_full_step(name, monkeypatch) -> None:
         monkeypatch.setattr(seeding, "uniforms", lambda shape, generator, levels=levels: levels)
         batch = partition.minibatch(data, size, torch.Generator())
         local = factors.update_responsibilities(state, batch.data, model, penalty)
-        scaled = replace(local, responsibilities=batch.scale * local.responsibilities)
+        scaled = local.scaled(batch.scale)
         target = factors.update_factors(scaled, batch.data, model)
         bound = batch.scale * (local.bound + penalty) - penalty
         targets.append([target.sizes, target.hyperparameters, *target.natural, bound])
@@ -177,7 +177,8 @@ def test_stochastic_steps_start_from_rows_that_stand_for_all_weights() -> None:
     state = partition.sweep(partition.init(model, data, torch.Generator().manual_seed(2)), data, model)
     found = partition.extrapolate(state, data, model, data.num_data, 3 * data.total_weight)
     many = replace(data, weights=3 * data.weights)
-    expected = factors.update_factors(replace(state, weights=many.weights), many, model)
+    observed = factors.observe(replace(state, weights=many.weights), many, model)
+    expected = factors.update_factors(observed, many, model)
     for name in ("sticks", "hyperparameters", "mean"):
         close(getattr(found, name), getattr(expected, name))
 

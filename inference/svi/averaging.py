@@ -51,7 +51,7 @@ class Means(Ridge):
 
 @dataclass(frozen=True, kw_only=True)
 class AveragedPartition(VariationalPartition):
-    """As under the other rule, without pseudo-observations and factors of precisions; `bound` is -J."""
+    """As under the other rule, with no pseudo-observations and factors of precisions; `bound` is -J."""
 
     tilt: Tensor  # [N, C] of the classifiers, which starts their next dual
     row_tilt: Tensor  # [N, C] of the responsibilities, which starts theirs
@@ -67,7 +67,6 @@ def init(model: Mixture, data: Data, generator: torch.Generator) -> AveragedPart
     """Responsibilities from seeds that are far apart, classifiers at their prior."""
     seeded = partition.seeded(model, data, generator)
     fields = {name: value for name, value in vars(seeded).items() if name in seeded.__dataclass_fields__}
-    fields |= {"precision": seeded.precision[:0], "shift": seeded.shift[:0]}
     fields |= {"precision_tril": seeded.precision_tril[..., :0, :0], "tilt": torch.zeros_like(data.targets)}
     fields["row_tilt"] = fields["tilt"]
     fields["duality_gap"] = torch.ones((), dtype=torch.float64, device=data.features.device)

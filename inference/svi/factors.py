@@ -22,14 +22,12 @@ MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged
 
 @dataclass(frozen=True, kw_only=True)
 class Variational:
-    """Factors of T components with S statistics, P features and C scores; N points or steps, M of them observed."""
+    """Factors of T components with S statistics, P features and C scores; N points or steps."""
 
     hyperparameters: Tensor  # [T, S] chi of q(theta_k)
     mean: Tensor  # [T, P, C] of q(eta_k)
     precision_tril: Tensor  # [T, C, P, P]
     responsibilities: Tensor  # [N, T] q(z_n), or marginals of it; [0, T] after a stochastic step
-    precision: Tensor  # [M, T, C] expected pseudo-observations
-    shift: Tensor  # [M, T, C]
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
     may_merge: bool = True  # until all promising unions have been tried in vain
     weights: Tensor | None = None  # [N] how many times each point counts; None: once
@@ -73,14 +71,11 @@ class Variational:
             mean=self.mean[order],
             precision_tril=self.precision_tril[order],
             responsibilities=self.responsibilities[:, order],
-            precision=self.precision[:, order],
-            shift=self.shift[:, order],
         )
 
     def without_rows(self) -> Self:
         """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
-        rows = {name: getattr(self, name)[:0] for name in ("responsibilities", "precision", "shift")}
-        return replace(self, **rows, weights=None)
+        return replace(self, responsibilities=self.responsibilities[:0], weights=None)
 
 
 def family_of(model: Any) -> ExponentialFamily:
@@ -126,15 +121,13 @@ ALL_AT_ONCE = 'sees all points at once: pass tensors and batch_size=None, or tak
 
 
 def prior_classifiers(model: Any, data: Data) -> dict[str, Any]:
-    """Fields of a `Variational` with hyperplanes at their prior: `mean` [T, P, C] and what belongs to it."""
-    T, (M, C), P = model.truncation, data.targets.shape, data.features.shape[1]
+    """Fields of a `Variational` with hyperplanes at their prior: `mean` [T, P, C] and `precision_tril`."""
+    T, C, P = model.truncation, data.targets.shape[1], data.features.shape[1]
     like = data.features
     identity = torch.eye(P, dtype=like.dtype, device=like.device)
     return {
         "mean": like.new_zeros(T, P, C),
         "precision_tril": (identity / model.weight_scale).expand(T, C, P, P),
-        "precision": like.new_zeros(M, T, C),
-        "shift": like.new_zeros(M, T, C),
     }
 
 

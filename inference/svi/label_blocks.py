@@ -79,7 +79,7 @@ def move(state: State, blocks: list[Block], memberships: Tensor, mixture: DPM, r
 
 
 def move_ridge(ridge: Ridge, target: tuple[Tensor, Tensor], rho: float) -> Ridge:
-    """A step of size rho in natural parameters."""
+    """A step of size rho in natural parameters, towards gram [..., P, P] and linear [..., P]."""
     gram, linear = (torch.lerp(*pair, rho) for pair in zip(ridge.natural, target, strict=True))
     return Ridge.of_natural(gram, linear)
 

@@ -104,10 +104,8 @@ def update_points(state: CoupledLabels, data: LabelData, model: BNMC, scale: flo
         parts.append((r, said.times * model.loss.expect(mean, variance, one).precision, said.shift))
     r, precision, shift = (torch.cat(values) for values in zip(*parts, strict=True))
     bound = scale * all_sum(total) - expected.kl - _other_kl(state, model)
-    none = r.new_zeros(*r.shape, 0)  # components have no classifiers
     rows_of: dict[str, Any] = {"responsibilities": r, "row_precision": precision, "row_shift": shift}
-    rows_of |= {"precision": none, "shift": none, "weights": data.weights}
-    return replace(state, **rows_of, told=all_sum(told), bound=bound)
+    return replace(state, **rows_of, weights=data.weights, told=all_sum(told), bound=bound)
 
 
 def update_globals(state: CoupledLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> CoupledLabels:

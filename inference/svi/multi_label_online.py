@@ -20,6 +20,7 @@ from .backend import SVI
 from .factors import prior_classifiers
 from .multi_label import VariationalLabels
 from .multi_label_coupled import CoupledLabels
+from .partition_factors import nothing_observed
 from .steps import Minibatch, Steps
 
 
@@ -59,6 +60,7 @@ def _restored(posterior: MultiLabelPosterior, model: BNMC, data: LabelData) -> A
     T, C = model.truncation, data.targets.shape[1]
     values: dict[str, Any] = {
         **classifiers,
+        **nothing_observed(model.mixture, data.points),
         "hyperparameters": kept["hyperparameters"],
         "responsibilities": data.features.new_zeros(0, T),
         "bound": sticks.new_zeros(()),

@@ -26,7 +26,9 @@ from .partition_factors import (
     assignment_logits,
     expected_prior,
     kl,
+    nothing_observed,
     observe,
+    slices,
     update_components,
     update_factors,
     update_prior,
@@ -49,7 +51,9 @@ def seeded(model: Mixture, data: Data, generator: torch.Generator) -> Variationa
     family, q = family_of(model), model.prior.initial(data.features)
     seeds = data.X[far_apart(family, data.X, model.truncation, generator, data.weights)]
     chi = family.prior() + family.statistics(seeds)
-    responsibilities = family.log_predictive(data.X, chi).softmax(1)
+    responsibilities = data.features.new_empty(data.num_data, model.truncation)
+    for rows in slices(data, model):
+        torch.softmax(family.log_predictive(data.X[rows], chi), 1, out=responsibilities[rows])
     prior = model.prior.expect(q, model.truncation)
     state = VariationalPartition(
         hyperparameters=chi,
@@ -58,6 +62,7 @@ def seeded(model: Mixture, data: Data, generator: torch.Generator) -> Variationa
         sticks=torch.stack([prior.a, prior.b]),
         q=q,
         bound=q.new_tensor(-torch.inf),
+        **nothing_observed(model, data),
         **prior_classifiers(model, data),
     )
     state = state.permuted(state.sizes.argsort(descending=True))
@@ -95,19 +100,25 @@ def merge(state: VariationalPartition, data: Data, model: Mixture) -> Variationa
     for union in unions(state, model):
         merged = observe(union, data, model)
         for _ in range(MERGE_ROUNDS):
-            merged = ascend(merged, data, model)
+            merged = update_factors(merged, data, model)
+            merged = update_responsibilities(merged, data, model, out=union.responsibilities)
         if merged.bound > state.bound:
             return merged
+        del union, merged  # before the rows of the next one are copied
     return replace(state, may_merge=False)
 
 
 def unions(state: P, model: Mixture) -> Iterator[P]:
     """The most promising pairs of components, the points of the second with the first."""
     for kept, absorbed in pairs(state, model):
-        r = state.responsibilities.clone()
-        r[:, kept] += r[:, absorbed]
-        r[:, absorbed] = 0
-        yield replace(state, responsibilities=r)
+        yield _union(state, kept, absorbed)
+
+
+def _union(state: P, kept: int, absorbed: int) -> P:
+    r = state.responsibilities.clone()
+    r[:, kept] += r[:, absorbed]
+    r[:, absorbed] = 0
+    return replace(state, responsibilities=r)
 
 
 def reorder(state: P, model: Mixture) -> P:
@@ -138,8 +149,7 @@ def extrapolate(
     state: VariationalPartition, rows: Data, model: Mixture, num_data: int, num_units: float
 ) -> VariationalPartition:
     """Factors as if the rows were points like them that count `num_units` in all: where stochastic steps start."""
-    scaled = replace(state, responsibilities=state.responsibilities * (num_units / rows.total_weight))
-    return update_factors(scaled, rows, model).without_rows()
+    return update_factors(state.scaled(num_units / rows.total_weight), rows, model).without_rows()
 
 
 def minibatch(data: Data, size: int, generator: torch.Generator) -> Minibatch[Data]:
@@ -160,8 +170,7 @@ def stochastic_sweep(
     """
     penalty = kl(state, model)
     local = update_responsibilities(state, batch.data, model, penalty)
-    scaled = replace(local, responsibilities=batch.scale * local.responsibilities)
-    target = update_factors(scaled, batch.data, model)
+    target = update_factors(local.scaled(batch.scale), batch.data, model)
     moved = replace(
         move(local, target, rho),
         sticks=torch.lerp(local.sticks, target.sticks, rho),

@@ -10,9 +10,10 @@ given its optimal factor for every pair (n, k), so that a margin factor enters t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from ...models.priors import StickExpectations
 from ...models.priors.sticks import expected_log_sticks, log_beta, posterior_sticks
 from ...models.scores import scores
 from ..collectives import all_sum
-from ..ridge import soft_ridge
+from ..ridge import Ridge, soft_sums, with_prior
 from .factors import Variational, components_kl, family_of
 from .hyperplanes import blend, expect_sides
 
@@ -35,11 +36,21 @@ class VariationalPartition(Variational):
 
     sticks: Tensor  # [2, T - 1] float64, of q(v_k) = Beta
     q: Tensor  # float64, of the prior's hyperparameters, in the form [...] that the prior gives it
+    gram: Tensor  # [T, C, P, P] sum_n r_nk precision_nk a_n a_n^T of the expected pseudo-observations
+    linear: Tensor  # [T, P, C] sum_n r_nk shift_nk a_n
 
     @cached_property
     def expected_log_sticks(self) -> tuple[Tensor, Tensor]:
         """(E log v, E log(1 - v)), each [T - 1] float64."""
         return expected_log_sticks(*self.sticks)
+
+    def permuted(self, order: Tensor) -> Self:
+        return replace(super().permuted(order), gram=self.gram[order], linear=self.linear[order])
+
+    def scaled(self, scale: float) -> Self:
+        """As if there were `scale` times as many points like these."""
+        r, gram, linear = (scale * part for part in (self.responsibilities, self.gram, self.linear))
+        return replace(self, responsibilities=r, gram=gram, linear=linear)
 
 
 def expected_prior(state: VariationalPartition, model: Mixture) -> StickExpectations:
@@ -76,46 +87,79 @@ def update_components(state: VariationalPartition, data: Data, model: Mixture) -
 
 def update_classifiers(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
     """V_k^-1 = I / nu^2 + sum_n r_nk precision_nk a_n a_n^T,  m_k = V_k sum_n r_nk shift_nk a_n."""
-    r = state.memberships
-    if model.repels:  # every point counts for every hyperplane, and its sides are blended already
-        r = r.sum(1, keepdim=True).expand_as(r)
-    ridge = soft_ridge(data.features, state.precision, state.shift, r, weight_scale=model.weight_scale)
+    ridge = Ridge.of_natural(*with_prior(state.gram, state.linear, model.weight_scale))
     return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
 
 
 def update_responsibilities(
-    state: VariationalPartition, data: Data, model: Mixture, penalty: Tensor | None = None
+    state: VariationalPartition,
+    data: Data,
+    model: Mixture,
+    penalty: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> VariationalPartition:
     """log r_nk = E log pi_k + E log p(x_n | theta_k) + bound of E log phi(y_n | f_nk) + const; and the ELBO, which at
     these responsibilities is the sum of the log normalizers, each as often as its point counts, less the KL terms, the
-    penalty [] where it is known."""
-    rejection: Tensor | float = 0.0
-    if model.repels:
-        sides = expect_sides(data.features, state.classifiers, model.loss)
-        logits = assignment_logits(state, data, model, sides.gain)
-        precision, shift = blend(sides, logits.softmax(1))
-        rejection = data.counted(sides.rejection).sum(dtype=torch.float64)
-    else:
-        precision, shift, margin = expected_margins(state, data, model)
-        logits = assignment_logits(state, data, model, margin)
-    penalty = kl(state, model) if penalty is None else penalty
-    bound = all_sum(data.counted(logits.logsumexp(1)).sum(dtype=torch.float64) + rejection) - penalty
-    rows: dict[str, Any] = {
-        "responsibilities": logits.softmax(1),
-        "weights": data.weights,
-        "precision": precision,
-        "shift": shift,
-    }
-    return replace(state, **rows, bound=bound)
+    penalty [] where it is known. Of the pseudo-observations their sums are kept. `out` [N, T] is overwritten by r."""
+    r = data.features.new_empty(data.num_data, model.truncation) if out is None else out
+    total, observed = r.new_zeros((), dtype=torch.float64), nothing_observed(model, data)
+    for rows in slices(data, model):
+        some = data.rows(rows)
+        seen = _see(state, some, model)
+        logits = assignment_logits(state, some, model, seen.margin)
+        torch.softmax(logits, 1, out=r[rows])
+        total += some.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
+        if seen.rejection is not None:
+            total += some.counted(seen.rejection).sum(dtype=torch.float64)
+        _add(observed, seen, some, r[rows])
+    bound = all_sum(total) - (kl(state, model) if penalty is None else penalty)
+    return replace(state, responsibilities=r, weights=data.weights, **observed, bound=bound)
 
 
 def observe(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
-    """The pseudo-observations at these classifiers and responsibilities."""
-    if model.repels:
-        precision, shift = blend(expect_sides(data.features, state.classifiers, model.loss), state.responsibilities)
-    else:
-        precision, shift, _ = expected_margins(state, data, model)
-    return replace(state, precision=precision, shift=shift)
+    """The sums of the pseudo-observations at these classifiers and responsibilities."""
+    observed = nothing_observed(model, data)
+    for rows in slices(data, model):
+        some = data.rows(rows)
+        _add(observed, _see(state, some, model), some, state.responsibilities[rows])
+    return replace(state, **observed)
+
+
+def nothing_observed(model: Mixture, data: Data) -> dict[str, Any]:
+    """Fields of a `VariationalPartition` with the sums of the pseudo-observations of no points."""
+    T, C, P = model.truncation, data.targets.shape[1], data.features.shape[1]
+    return {"gram": data.features.new_zeros(T, C, P, P), "linear": data.features.new_zeros(T, P, C)}
+
+
+class _Seen(NamedTuple):
+    """What the classifiers expect of n points."""
+
+    margin: Tensor  # [n, T] in the logits
+    rejection: Tensor | None  # [n, T] of components that repel, whether a point is theirs or not
+    observed: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # r [n, T] -> precision, shift [n, T, C], times [n, T]
+
+
+def _see(state: VariationalPartition, data: Data, model: Mixture) -> _Seen:
+    if model.repels:  # every point counts for every hyperplane
+        sides = expect_sides(data.features, state.classifiers, model.loss)
+        return _Seen(sides.gain, sides.rejection, lambda r: (*blend(sides, r), torch.ones_like(r)))
+    precision, shift, margin = expected_margins(state, data, model)
+    return _Seen(margin, None, lambda r: (precision, shift, r))
+
+
+def _add(observed: dict[str, Any], seen: _Seen, data: Data, r: Tensor) -> None:
+    """Add the pseudo-observations of some points with responsibilities r to the sums."""
+    precision, shift, times = seen.observed(r)
+    for total, part in zip(
+        observed.values(), soft_sums(data.features, precision, shift, data.counted(times)), strict=True
+    ):
+        total += part
+
+
+def slices(data: Data, model: Mixture) -> Iterator[slice]:
+    """Slices of the rows for which an array [n, T, C] fits a cache, or a GPU: of all rows there is none."""
+    step = max(64, (2**25 if data.features.is_cuda else 2**18) // (model.truncation * max(1, data.targets.shape[1])))
+    yield from (slice(start, start + step) for start in range(0, max(1, data.num_data), step))
 
 
 def assignment_logits(state: VariationalPartition, data: Data, model: Mixture, margin: Tensor | None = None) -> Tensor:

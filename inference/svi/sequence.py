@@ -32,12 +32,15 @@ def init(model: StateSpace, data: Sequences, generator: torch.Generator) -> Vari
     predictive = predictive[:, all_sum(predictive.sum(0)).argsort(descending=True)]
     responsibilities = predictive.new_full((data.num_data, T), 1 / T).index_copy(0, data.steps, predictive)
     counts = all_sum(_independent_counts(responsibilities.double(), data.starts))
+    none = data.points.features.new_zeros(len(data.steps), T, data.points.targets.shape[1])
     state = VariationalSequence(
         hyperparameters=chi,
         responsibilities=responsibilities,
         entropy=all_sum(torch.special.entr(responsibilities.double()).sum()),
         bound=counts.new_tensor(-torch.inf),
         **start_rows(counts, model.prior),
+        precision=none,
+        shift=none,
         **prior_classifiers(model, data.points),
     )
     return observe(update_components(update_rows(state, model.prior), data, model), data, model)

@@ -29,10 +29,21 @@ class VariationalSequence(Hierarchy, Variational):
     """A variational posterior of N steps in T states, M of the steps observed."""
 
     entropy: Tensor  # [] float64, of q(z)
+    precision: Tensor  # [M, T, C] expected pseudo-observations
+    shift: Tensor  # [M, T, C]
 
     def permuted(self, order: Tensor) -> Self:
         rows = torch.cat([order, order.new_tensor([len(order)])])
-        return replace(super().permuted(order), rows=self.rows[rows][:, order], counts=self.counts[rows][:, order])
+        return replace(
+            super().permuted(order),
+            precision=self.precision[:, order],
+            shift=self.shift[:, order],
+            rows=self.rows[rows][:, order],
+            counts=self.counts[rows][:, order],
+        )
+
+    def without_rows(self) -> Self:
+        return replace(super().without_rows(), precision=self.precision[:0], shift=self.shift[:0])
 
 
 def update_factors(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
