@@ -225,7 +225,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     """Regressions that share a binary projection of X, each a task.
 
     y is a matrix [N, M] of a target for each task, NaN where a row has none; or a vector [N] with the task of each row
-    in `tasks`. Targets should have standard deviations near 1, as those of `Regressor`. Rows have no weights.
+    in `tasks`. Targets should have standard deviations near 1. Rows have no weights.
 
     Parameters
     ----------

@@ -52,8 +52,8 @@ class BNMC(Model):
     ----------
     likelihood : family of the inputs; hyperparameters left at None are set from the data
     label_likelihood : family of the labels, `BernoulliBeta` or `MultinomialDirichlet`; None: the latter for the joint
-        "multinomial", else the former. a and b left at None are `label_rates` and 1 minus those: a prior that counts
-        as one row and knows which labels are rare
+        "multinomial", else the former. Where both are left at None, a and b of bits are `label_rates`
+        and 1 minus those: a prior that counts as one row and knows which labels are rare
     loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
     prior : over the partition, `DirichletProcess` or `PitmanYor`
     feature_map : what the classifiers see of x; sparse X needs one that takes it, such as `PrincipalDirections`
@@ -257,15 +257,12 @@ class BNMC(Model):
         filled = dense.masked_fill(missing, 0.0)
         return SparseRows.of(filled) if isinstance(labels, SparseRows) else filled
 
-    def _label_family(self) -> Likelihood:
-        """The family of labels; of bits a and b that were left out are the shares of labels present and absent."""
+    def _label_family(self) -> Any:
+        """The family of the labels, the prior of bits a row in which each label is present as often as in the data."""
         family, rates = self.label_likelihood, self.label_rates
-        if not isinstance(family, BernoulliBeta):
+        if not isinstance(family, BernoulliBeta) or family.a is not None or family.b is not None:
             return family
-        return family.replace(
-            a=rates if family.a is None else family.a,
-            b=1 - rates if family.b is None else family.b,
-        )
+        return family.replace(a=rates, b=1 - rates)
 
     def _rates(self, signs: Tensor, weights: Tensor | None) -> Tensor:
         """Shares [C] of the known labels that are present, half a label of each kind added."""

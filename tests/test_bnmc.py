@@ -73,8 +73,20 @@ def test_defaults_come_from_the_data() -> None:
     torch.testing.assert_close(data.X, torch.cat([X, HOLES], 1), equal_nan=True)
     again, _ = model.prepare(X, Y)
     assert torch.equal(again.label_rates, model.label_rates)
+    assert torch.equal(model.label_likelihood.a, model.label_rates)
+    assert torch.equal(model.label_likelihood.b, 1 - model.label_rates)
+    assert torch.equal(again.label_likelihood.a, model.label_rates)
     weighted = BNMC().resolve(X, Y, weights=torch.arange(30.0))
+    torch.testing.assert_close(weighted.label_likelihood.prior()[:2], weighted.label_rates)
     torch.testing.assert_close(weighted.label_rates, (torch.arange(30.0).double() @ Y + 0.5) / (435 + 1))
+
+
+def test_the_prior_of_labels_can_be_given() -> None:
+    for given in (BernoulliBeta(a=0.2), BernoulliBeta(b=3.0), BernoulliBeta(1.5, 2.5)):
+        model = BNMC(label_likelihood=given).resolve(X, HOLES)
+        torch.testing.assert_close(model.label_likelihood.prior(), given.resolve(Y).prior())
+    rare = BNMC(label_rates=0.1).resolve(X, HOLES)
+    torch.testing.assert_close(rare.label_likelihood.prior(), torch.tensor([0.1, 0.1, 0.9, 0.9]).double())
 
 
 def test_minus_one_is_missing() -> None:
