@@ -61,7 +61,7 @@ PAIRS = [
 def quick(estimator: type, name: str) -> Backend:
     """The backend of this name; a regression needs longer steps of NUTS."""
     return (
-        NUTS(num_samples=1, num_warmup=1, max_tree_depth=3) if (estimator, name) == (Regressor, "nuts") else QUICK[name]
+        NUTS(num_samples=1, num_warmup=5, max_tree_depth=3) if (estimator, name) == (Regressor, "nuts") else QUICK[name]
     )
 
 

@@ -217,7 +217,9 @@ def test_a_sweep_draws_concentrations_and_base_weights_given_its_own_states(scan
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 def test_states_have_their_exact_probabilities(name, scan) -> None:
-    check_kernel(sampler(scan), MODELS[name], X, lengths=LENGTHS)
+    # chains of states that repel stick: batches of 15 draws would take them for more exact than they are
+    options = {"num_samples": 1500} if name == "DIH-S" and scan != "blocked" else {}
+    check_kernel(sampler(scan, **options), MODELS[name], X, lengths=LENGTHS)
 
 
 def test_a_sampler_of_another_concentration_is_noticed() -> None:
