@@ -2,7 +2,7 @@
 
 A kernel is a few functions on an immutable state. The engine calls `sweep` again and again, records `value` with the
 elapsed seconds, keeps `draw` when asked to, and can write all of it to a checkpoint from which a later run goes on bit
-for bit. Chains run one after another, or side by side in processes of their own (`helpers`), with the same draws.
+for bit. Chains run one after another, or side by side in processes of their own (`workers`), with the same draws.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tqdm import tqdm
 from ..models.config import to_plain
 from .chains import Chain as Chain
 from .checkpoints import Checkpoint, fingerprint, read_chains
-from .helpers import Helper, Helpers, most_jobs
 from .interrupts import FitStopped, Interrupts
 from .labels import LabelRows
 from .protocol import KernelData, Model
@@ -27,6 +26,7 @@ from .structures import Draw as Draw
 from .sweeps import Kernel as Kernel
 from .sweeps import Schedule as Schedule
 from .sweeps import Sweeps
+from .workers import Worker, Workers, most_jobs
 
 
 class FitInterrupted(UserWarning):
@@ -47,7 +47,7 @@ def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> l
     """
     fit = _Fit(Sweeps(kernel, model, data, schedule))
     fit.open_files()
-    with fit.show() as fit.bar, fit.interrupts.caught(), fit.helpers:
+    with fit.show() as fit.bar, fit.interrupts.caught(), fit.workers:
         try:
             fit.run()
         except FitStopped:
@@ -69,7 +69,7 @@ class _Fit:
         self.sweeps, self.schedule = sweeps, sweeps.schedule
         self.chains: dict[int, Chain] = {}
         self.waiting: deque[int] = deque(range(self.schedule.num_chains))  # chains that no process is at
-        self.interrupts, self.helpers = Interrupts(), Helpers()
+        self.interrupts, self.workers = Interrupts(), Workers()
         self.checkpoint: Checkpoint | None = None
         self.num_kept = sum(map(self.schedule.keep, range(self.schedule.num_steps)))  # draws of each chain
         self.rows = LabelRows(self.num_kept * self.schedule.num_chains)
@@ -111,7 +111,7 @@ class _Fit:
 
     def run(self) -> None:
         """Sweep all chains to their ends."""
-        while self.waiting or self.helpers.at_work():
+        while self.waiting or self.workers.at_work():
             if self.waiting:
                 self._run_chain(self.waiting.popleft())
             else:
@@ -157,14 +157,14 @@ class _Fit:
 
     def _share(self) -> None:
         """Let others have the chains that wait; now and then hear what they have done."""
-        if self.waiting and not self.helpers and self.num_jobs > 1 and self._pays():
-            self._start_helpers()
-        if self.helpers and time.monotonic() >= self.looked + _MOMENT:
+        if self.waiting and not self.workers and self.num_jobs > 1 and self._pays():
+            self._start_workers()
+        if self.workers and time.monotonic() >= self.looked + _MOMENT:
             self._hear(0.0)
             self.looked = time.monotonic()
-        for helper in self.helpers.idle():
+        for worker in self.workers.idle():
             if self.waiting:
-                helper.give(self.waiting.popleft())
+                worker.give(self.waiting.popleft())
 
     def _pays(self) -> bool:
         """Whether to share: at once where that was asked for, else when there is much to do as far as can be told."""
@@ -176,10 +176,10 @@ class _Fit:
         )
         return seconds / self.num_swept * left > _WORTH
 
-    def _start_helpers(self) -> None:
+    def _start_workers(self) -> None:
         begun = {index: self.chains[index] for index in self.waiting if index in self.chains}
         try:
-            self.helpers.start(min(self.num_jobs - 1, len(self.waiting)), self.sweeps, begun)
+            self.workers.start(min(self.num_jobs - 1, len(self.waiting)), self.sweeps, begun)
         except ValueError as error:
             self._do_without(str(error))
 
@@ -191,18 +191,18 @@ class _Fit:
                 "module that can be imported, or use num_jobs=1."
             )
         self.num_jobs = 1
-        self.waiting.extend(self.helpers.at_work())
-        self.helpers.close()
+        self.waiting.extend(self.workers.at_work())
+        self.workers.close()
 
     def _hear(self, seconds: float | None) -> None:
         """Take in what others have done, waiting for it for so many seconds; None: for as long as it takes."""
         with self.interrupts.droppable():
-            speaking = self.helpers.wait(seconds)
-        for helper in speaking:
-            self._listen(helper)
+            speaking = self.workers.wait(seconds)
+        for worker in speaking:
+            self._listen(worker)
 
-    def _listen(self, helper: Helper) -> None:
-        report = helper.hear()
+    def _listen(self, worker: Worker) -> None:
+        report = worker.hear()
         if report.refusal:
             self._do_without(report.refusal)
             return
@@ -229,7 +229,7 @@ class _Fit:
 
     def gather(self) -> None:
         """End the other processes, with what they have done."""
-        for report in self.helpers.stop():
+        for report in self.workers.stop():
             self._take(report)
 
     def reached(self) -> list[Chain]:

@@ -21,14 +21,14 @@ News = dict[str, Any]
 
 @dataclass
 class Report:
-    """What a helper says of the chain that it is at."""
+    """What a worker says of the chain that it is at."""
 
     index: int
     news: News | None = None  # since its last report; None: the chain has no state
-    ended: bool = False  # whether the helper is free for another chain
+    ended: bool = False  # whether the worker is free for another chain
     warned: list[Warning | str] = field(default_factory=list)
     error: Exception | None = None  # what ended the chain
-    refusal: str = ""  # why the helper can do nothing at all
+    refusal: str = ""  # why the worker can do nothing at all
 
 
 def news_of(chain: Chain, step: int, num_draws: int) -> News:

@@ -32,6 +32,17 @@ def ax() -> Axes:
     return Figure().add_subplot()
 
 
+@pytest.fixture
+def poor_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poor launch and poor hyperplanes are as exact as good ones."""
+    from regbayes.inference.gibbs import block_hyperplanes, repelling_split_merge
+
+    monkeypatch.setattr(repelling_split_merge, "NUM_ROUNDS", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_ROUGH", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_FINE", 1)
+    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 2)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _integrals_once():
     """Quadratures of margin factors are computed once for each loss and data set, not in each test that needs them."""

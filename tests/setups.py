@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
+import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from regbayes.models.config import Config
 from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
@@ -24,6 +27,47 @@ COUNTS = [MultinomialDirichlet, PoissonGamma, BernoulliBeta]
 
 class AnotherGaussian(DiagonalGaussian):
     """A family of a user: compiled scans do not know it."""
+
+
+@dataclass(eq=False)
+class LaplaceLocation(Likelihood):
+    """A family without a conjugate prior: x ~ Laplace(loc, 0.3), loc ~ N(0, 1)."""
+
+    def parameters(self, chi, sample):
+        return {"loc": sample("loc", dist.Normal(chi.new_zeros(*chi.shape[:-1], 1), 1.0).to_event(1))}
+
+    def distribution(self, parameters):
+        return dist.Laplace(parameters["loc"], 0.3).to_event(1)
+
+    def prior(self):
+        return torch.zeros(0, dtype=torch.float64)
+
+
+@dataclass(eq=False)
+class Walk(Config):
+    """A model of a chain that walks at random."""
+
+    step: float = 1.0
+
+
+@dataclass(frozen=True)
+class Points:
+    """Data that it does not look at."""
+
+    X: Tensor
+    num_data: int = 3
+
+
+@dataclass(frozen=True)
+class Position:
+    """Its state."""
+
+    at: Tensor
+
+
+def walk(state: Position, data: Points, model: Walk, generator: torch.Generator, step: int) -> Position:
+    """A step of it."""
+    return Position(state.at + model.step * torch.randn((), generator=generator))
 
 
 def mixture_rows(

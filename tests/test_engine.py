@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from setups import Points, Position, Walk, walk
 from torch import Tensor
 
 from regbayes.inference import Chain, FitInterrupted, Kernel, Schedule
@@ -19,33 +20,11 @@ from regbayes.inference.checkpoints import CheckpointWarning
 from regbayes.inference.engine import run
 from regbayes.inference.files import read_file
 from regbayes.inference.labels import LabelRows, stack_labels
-from regbayes.models.config import Config
-
-
-@dataclass(eq=False)
-class Walk(Config):
-    step: float = 1.0
-
-
-@dataclass(frozen=True)
-class Points:
-    X: Tensor
-    num_data: int = 3
-
-
-@dataclass(frozen=True)
-class Position:
-    at: Tensor
-
-
-def sweep(state, data, model, generator, step):
-    return Position(state.at + model.step * torch.randn((), generator=generator))
-
 
 KERNEL = Kernel(
     state=Position,
     init=lambda model, data, generator: Position(torch.zeros(())),
-    sweep=sweep,
+    sweep=walk,
     value=lambda state, data, model: state.at,
     draw=lambda state, data, model: {"at": state.at},
 )
@@ -160,7 +139,7 @@ def test_a_sweep_knows_its_number(tmp_path: Path) -> None:
 
     def counting(state, data, model, generator, step):
         seen.append(step)
-        return sweep(state, data, model, generator, step)
+        return walk(state, data, model, generator, step)
 
     kernel, file = replace(KERNEL, sweep=counting), tmp_path / "chain.pt"
     run(kernel, Walk(), DATA, Schedule(num_steps=3, checkpoint=file))
@@ -231,7 +210,7 @@ def test_a_checkpoint_is_written_when_its_seconds_have_passed(tmp_path: Path, mo
     def slow(state, data, model, generator, step):
         clock[0] += 4.0
         seen.append(read_file(file, "checkpoint")["chains"][0]["step"] if file.exists() else None)
-        return sweep(state, data, model, generator, step)
+        return walk(state, data, model, generator, step)
 
     run(replace(KERNEL, sweep=slow), Walk(), DATA, Schedule(num_steps=8, checkpoint=file, checkpoint_every=10.0))
     assert seen == [None, None, None, 3, 3, 3, 6, 6]
@@ -338,7 +317,7 @@ def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch) -> None:
         reached.append(half_way.whole)
         for _ in range(500):
             time.sleep(0.01)
-        return sweep(state, data, model, generator, step)
+        return walk(state, data, model, generator, step)
 
     started = time.perf_counter()
     with pytest.warns(FitInterrupted, match="after step 0 of 20"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from setups import LaplaceLocation
 from torch.distributions import biject_to
 from torch.nn.functional import one_hot
 
@@ -23,7 +23,6 @@ from regbayes.models import (
     FullGaussian,
     Hinge,
     InfiniteSVM,
-    Likelihood,
     Logistic,
     MedLDA,
     PitmanYor,
@@ -38,20 +37,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:All . components are occupied")
 X = torch.tensor([[-1.0], [-0.8], [0.9], [1.2]], dtype=torch.float64)
 Y = torch.tensor([0, 0, 1, 1])
 NEAR = torch.tensor([[-0.6], [-0.2], [0.3], [0.5]], dtype=torch.float64)
-
-
-@dataclass(eq=False)
-class LaplaceLocation(Likelihood):
-    """A family without a conjugate prior: x ~ Laplace(loc, 0.3), loc ~ N(0, 1)."""
-
-    def parameters(self, chi, sample):
-        return {"loc": sample("loc", dist.Normal(chi.new_zeros(*chi.shape[:-1], 1), 1.0).to_event(1))}
-
-    def distribution(self, parameters):
-        return dist.Laplace(parameters["loc"], 0.3).to_event(1)
-
-    def prior(self):
-        return torch.zeros(0, dtype=torch.float64)
 
 
 def test_predictions_without_conjugacy_come_from_the_drawn_parameters() -> None:

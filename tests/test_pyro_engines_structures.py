@@ -6,12 +6,11 @@ import itertools
 from typing import Any
 
 import pyro
-import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from setups import frequency_errors
+from setups import LaplaceLocation, frequency_errors
 from torch import Tensor
 
 from regbayes.inference import NUTS, Autoguide, Posterior, TruncationWarning
@@ -24,7 +23,6 @@ from regbayes.models import (
     DirichletProcess,
     HierarchicalDirichletProcess,
     Hinge,
-    Likelihood,
     Logistic,
     MultinomialDirichlet,
     PrincipalDirections,
@@ -161,23 +159,12 @@ def test_the_shares_of_a_coupled_joint_are_those_of_the_program() -> None:
     torch.testing.assert_close(multi_label.draw(state, data, model)["label_means"], latents["probs_1"])
 
 
-class Plain(Likelihood):
-    """A family without a conjugate prior."""
-
-    def parameters(self, chi, sample):
-        return {"loc": sample("loc", dist.Normal(chi.new_zeros(*chi.shape[:-1], 1), 1.0).to_event(1))}
-
-    def distribution(self, parameters):
-        return dist.Laplace(parameters["loc"], 0.3).to_event(1)
-
-    def prior(self):
-        return torch.zeros(0, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("backend", QUICK, ids=["nuts", "guide"])
 def test_what_they_cannot_serve_is_named(backend: Any) -> None:
-    for model in (BNMC(Plain()), IHMM(Plain())):
-        with pytest.raises(NotImplementedError, match=f"Plain is no ExponentialFamily.*{type(model).__name__}"):
+    for model in (BNMC(LaplaceLocation()), IHMM(LaplaceLocation())):
+        with pytest.raises(
+            NotImplementedError, match=f"LaplaceLocation is no ExponentialFamily.*{type(model).__name__}"
+        ):
             backend.fit(model, X, BITS)
     with pytest.raises(ValueError, match=r"joint is 'and'.*loss=Logistic\(\)"):
         backend.admit(BNMC(loss=Hinge(), joint="and"))

@@ -6,7 +6,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from pyro.contrib.autoname import scope
 from pyro.infer import HMC, MCMC
 from pyro.infer.mcmc import NUTS, RandomWalkKernel
-from setups import batch_errors
+from setups import LaplaceLocation, batch_errors
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -37,7 +36,6 @@ from regbayes.models import (
     Hinge,
     InfiniteSVM,
     LatentFeatureModel,
-    Likelihood,
     Logistic,
     MultinomialDirichlet,
     SphericalGaussian,
@@ -691,20 +689,6 @@ class Wider(DPM):
         return super().components(features, targets)
 
 
-@dataclass(eq=False)
-class Laplace(Likelihood):
-    """A family without a conjugate prior."""
-
-    def parameters(self, chi, sample):
-        return {"loc": sample("loc", dist.Normal(chi.new_zeros(*chi.shape[:-1], 1), 1.0).to_event(1))}
-
-    def distribution(self, parameters):
-        return dist.Laplace(parameters["loc"], 0.3).to_event(1)
-
-    def prior(self):
-        return torch.zeros(0, dtype=torch.float64)
-
-
 REFUSED: dict[str, tuple[Any, str]] = {
     "no model": (lambda X: pyro.sample("u", SHIFT), "calls no model of ours"),
     "its sites read": (reading, "Site 'read' of the program reads what DPM draws"),
@@ -728,8 +712,8 @@ def test_programs_whose_density_is_not_that_of_the_sweeps_are_refused(name: str)
 def test_models_without_a_blocked_scan_are_named() -> None:
     with pytest.raises(NotImplementedError, match="LatentFeatureModel has no blocked scan"):
         PyroGibbs(LatentFeatureModel(truncation=2)).setup(0, X)
-    with pytest.raises(NotImplementedError, match="Laplace is no ExponentialFamily"):
-        PyroGibbs(DPM(Laplace(), truncation=2)).setup(0, X)
+    with pytest.raises(NotImplementedError, match="LaplaceLocation is no ExponentialFamily"):
+        PyroGibbs(DPM(LaplaceLocation(), truncation=2)).setup(0, X)
 
 
 @pytest.mark.parametrize(

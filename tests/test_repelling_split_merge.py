@@ -360,15 +360,6 @@ def propose(number: int, truncated: bool):
     return step
 
 
-@pytest.fixture
-def poor_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poor launch and poor hyperplanes are as exact as good ones."""
-    monkeypatch.setattr(repelling_split_merge, "NUM_ROUNDS", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_ROUGH", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_FINE", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 2)
-
-
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_moves_keep_the_posterior(loss: str, truncated: bool, poor_fits) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Beta
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import block_hyperplanes, repelling_split_merge, sequence, sequence_prior
+from regbayes.inference.gibbs import block_hyperplanes, sequence, sequence_prior
 from regbayes.inference.gibbs.block_hyperplanes import exchange, log_unnormalized
 from regbayes.inference.gibbs.labelled_states import LabelledSequences, PersistentSides
 from regbayes.inference.gibbs.repelling_split_merge import Union, split_merge_repelling
@@ -226,15 +226,6 @@ class ExactStarts:
         gap = torch.stack(change)
         z = gap.mean(0) / (gap.std(0) / number**0.5).clamp(min=1e-9)
         return float(chi2.sf(float(statistic), len(visits) - 1)), z
-
-
-@pytest.fixture
-def poor_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poor launch and poor hyperplanes are as exact as good ones."""
-    monkeypatch.setattr(repelling_split_merge, "NUM_ROUNDS", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_ROUGH", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_FINE", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 2)
 
 
 @pytest.mark.parametrize("truncated", [False, True])

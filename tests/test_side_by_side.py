@@ -9,38 +9,21 @@ import os
 import signal
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from setups import Points, Position, Walk, walk
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from regbayes.inference import SVI, Chain, FitInterrupted, Gibbs, Kernel, Posterior, Schedule, SmallVariance
 from regbayes.inference.engine import run
-from regbayes.inference.helpers import Helper, most_jobs
 from regbayes.inference.sweeps import Sweeps
+from regbayes.inference.workers import Worker, most_jobs
 from regbayes.models import DPM, DiagonalGaussian, InfiniteSVM
-from regbayes.models.config import Config
-
-
-@dataclass(eq=False)
-class Walk(Config):
-    step: float = 1.0
-
-
-@dataclass(frozen=True)
-class Points:
-    X: Tensor
-    num_data: int = 3
-
-
-@dataclass(frozen=True)
-class Position:
-    at: Tensor
-
 
 DATA = Points(torch.zeros(3, 1))
 KEPT = Schedule(num_steps=20, num_chains=2, num_jobs=2, keep=lambda step: step > 3)
@@ -52,7 +35,7 @@ def walking(before=lambda step, own: None) -> Kernel:
 
     def sweep(state, data, model, generator, step):
         before(step, os.getpid() == home)
-        return Position(state.at + model.step * torch.randn((), generator=generator))
+        return walk(state, data, model, generator, step)
 
     return Kernel(
         state=Position,
@@ -196,8 +179,8 @@ def test_what_another_process_cannot_read_is_refused_or_stays(monkeypatch) -> No
     started = []
     monkeypatch.setattr("regbayes.inference.engine._PATIENCE", 0.0)
     monkeypatch.setattr("regbayes.inference.engine._WORTH", 0.0)
-    monkeypatch.setattr("regbayes.inference.helpers.cpu_count", lambda: 2)
-    monkeypatch.setattr(Helper, "__init__", _counted(Helper.__init__, started))
+    monkeypatch.setattr("regbayes.inference.workers.cpu_count", lambda: 2)
+    monkeypatch.setattr(Worker, "__init__", _counted(Worker.__init__, started))
     chains = run(walking(), model, DATA, replace(KEPT, num_jobs=None))
     assert started == [1]
     assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1)))
@@ -221,8 +204,8 @@ def test_left_alone_a_fit_shares_its_chains_once_that_pays(monkeypatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr("regbayes.inference.engine._PATIENCE", patience)
             patch.setattr("regbayes.inference.engine._WORTH", worth)
-            patch.setattr("regbayes.inference.helpers.cpu_count", lambda: 2)
-            patch.setattr(Helper, "__init__", _counted(Helper.__init__, started))
+            patch.setattr("regbayes.inference.workers.cpu_count", lambda: 2)
+            patch.setattr(Worker, "__init__", _counted(Worker.__init__, started))
             chains = run(walking(own_pace), Walk(), DATA, replace(KEPT, num_chains=3, num_jobs=None))
         assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_chains=3, num_jobs=1)))
         return len(started)
@@ -233,7 +216,7 @@ def test_left_alone_a_fit_shares_its_chains_once_that_pays(monkeypatch) -> None:
 
 
 def test_what_must_stay_in_one_process(monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.helpers.cpu_count", lambda: 8)
+    monkeypatch.setattr("regbayes.inference.workers.cpu_count", lambda: 8)
     schedule = Schedule(num_steps=5, num_chains=3)
 
     def jobs(data=DATA, **changes) -> int:
@@ -242,7 +225,7 @@ def test_what_must_stay_in_one_process(monkeypatch) -> None:
     assert [jobs(num_jobs=number) for number in (1, 2, 5, None)] == [1, 2, 3, 3]
     assert jobs(num_jobs=2, repeatable=False) == 1
     assert jobs(data=Points(torch.zeros(3, 1, device="meta")), num_jobs=2) == 1
-    monkeypatch.setattr("regbayes.inference.helpers.parent_process", lambda: "another")
+    monkeypatch.setattr("regbayes.inference.workers.parent_process", lambda: "another")
     assert [jobs(num_jobs=number) for number in (2, None)] == [2, 1]
 
 

@@ -44,7 +44,7 @@ class MatrixNormal(dist.TorchDistribution):
         factors = (self.loc, self.row_factor, self.column_factor)
         return MatrixNormal(*(value.expand(*batch_shape, -1, -1) for value in factors))
 
-    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
         shape = (*sample_shape, *self.batch_shape, *self.event_shape)
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         noise = torch.linalg.solve_triangular(self.row_factor.mT, noise, upper=True)

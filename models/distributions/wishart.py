@@ -88,7 +88,7 @@ class PrecisionWishart(dist.TorchDistribution):
     def expand(self, batch_shape: _size, _instance: Any = None) -> PrecisionWishart:
         return PrecisionWishart(self.df.expand(batch_shape), self.factor.expand(*batch_shape, -1, -1))
 
-    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
         D = self.event_shape[-1]
         shape = (*sample_shape, *self.batch_shape, D)
         lost = torch.arange(D, dtype=self.df.dtype, device=self.df.device)

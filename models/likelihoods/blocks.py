@@ -123,7 +123,7 @@ class _Columns(dist.TorchDistribution):
     def support(self) -> Any:
         return dist.constraints.real
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 (torch's own interface)
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
         return torch.cat([part.sample(sample_shape) for _, part in self._parts], -1)
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -269,7 +269,7 @@ class _Regression(dist.TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         return self._family.response(self._parameters, value).log_prob(self._family.responses(value))
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         raise NotImplementedError(
             "LinearRegression has no law of the columns that are given, so no rows can be drawn from it. Draw the "
             "others with `response`, or use FullGaussian for all columns."

@@ -136,5 +136,5 @@ class ObservedBits(dist.TorchDistribution):
         known = ~value.isnan()
         return torch.where(known, bits.log_prob(value.nan_to_num()), 0.0).sum(-1)
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         return torch.bernoulli(self.probs.expand(*sample_shape, *self.probs.shape))

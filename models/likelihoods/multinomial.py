@@ -119,7 +119,7 @@ class Counts(dist.TorchDistribution):
         log_ways = torch.lgamma(1 + value.sum(-1)) - torch.lgamma(1 + value).sum(-1)
         return log_ways + (value * finite_log(self.probs)).sum(-1)
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         if self.total_count is None:
             raise NotImplementedError("Counts without a total_count cannot be sampled: their totals are not modelled.")
         return dist.Multinomial(self.total_count, self.probs, validate_args=False).sample(sample_shape)
@@ -139,6 +139,6 @@ _MOST_LISTED = 4096
 class _Dirichlet(dist.Dirichlet):
     """Dirichlet whose draws stay positive: small concentrations underflow, and log 0 would spoil a trace."""
 
-    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
         draws = super().rsample(sample_shape)
         return draws.clamp(min=torch.finfo(draws.dtype).tiny)

@@ -223,7 +223,7 @@ class _Columns(dist.TorchDistribution):
         columns = value.split(self._widths, -1)
         return _total(law.log_prob(own) for law, own in zip(self._laws, columns, strict=True))
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008 (torch's signature)
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         return torch.cat([law.sample(sample_shape) for law in self._laws], -1)
 
 

@@ -1,4 +1,4 @@
-"""What a helper does, a process that sweeps chains for a fit: see `helpers`."""
+"""What a worker does, a process that sweeps chains for a fit: see `workers`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .reports import Report, chain_of, news_of, packed
 from .sweeps import Sweeps
 
 
-def help_fit(connection: Connection, inbox: Connection) -> None:
+def work_for_fit(connection: Connection, inbox: Connection) -> None:
     """Read the fit from the inbox, then go on with the chains whose numbers come, until told to stop by SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the fit, which tells its helpers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the fit, which tells its workers
     interrupts, reports = Interrupts(signal.SIGTERM), _Reports(connection)
     with interrupts.caught(), suppress(FitStopped, EOFError):
         try:

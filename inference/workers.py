@@ -1,6 +1,6 @@
 """Processes that sweep some of a fit's chains while the fit's own process sweeps the others.
 
-A helper gets the kernel, the model and the data once, by cloudpickle, so that classes and functions of a notebook are
+A worker gets the kernel, the model and the data once, by cloudpickle, so that classes and functions of a notebook are
 no hindrance; then the number of a chain at a time. It reports what the chain has done, once in a while and at its end,
 and the fit adds that to its own chains as if it had made the sweeps. A chain has a random stream of its own, and as
 many threads wherever it runs: its draws are the same.
@@ -23,9 +23,9 @@ from joblib.externals.loky.backend import get_context
 from joblib.externals.loky.backend import resource_tracker as tracker
 
 from .chains import Chain
-from .helper_process import help_fit
 from .reports import Report, news_of, packed
 from .sweeps import Sweeps
+from .worker_process import work_for_fit
 
 
 def most_jobs(sweeps: Sweeps) -> int:
@@ -40,25 +40,25 @@ def most_jobs(sweeps: Sweeps) -> int:
     return 1 if parent_process() else min(int(cpu_count()), sweeps.schedule.num_chains)
 
 
-class Helpers:
-    """The helpers of a fit; none until they are started."""
+class Workers:
+    """The workers of a fit; none until they are started."""
 
     def __init__(self) -> None:
-        self._all: list[Helper] = []
+        self._all: list[Worker] = []
 
-    def __enter__(self) -> Helpers:
+    def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End all helpers, whatever they are at."""
-        for helper in self._all:
-            helper.kill()
-        for helper in self._all:
-            helper.process.join()
-            helper.connection.close()
+        """End all workers, whatever they are at."""
+        for worker in self._all:
+            worker.kill()
+        for worker in self._all:
+            worker.process.join()
+            worker.connection.close()
         self._all = []
 
     def __len__(self) -> int:
@@ -78,32 +78,32 @@ class Helpers:
         except Exception as error:
             raise ValueError(f"the fit cannot be sent to another process: {error!r}") from error
         for _ in range(number):
-            self._all.append(Helper(payload))
+            self._all.append(Worker(payload))
 
-    def idle(self) -> list[Helper]:
+    def idle(self) -> list[Worker]:
         """Those that have no chain."""
-        return [helper for helper in self._all if helper.at is None]
+        return [worker for worker in self._all if worker.at is None]
 
     def at_work(self) -> list[int]:
         """The chains that are under way."""
-        return [helper.at for helper in self._all if helper.at is not None]
+        return [worker.at for worker in self._all if worker.at is not None]
 
-    def wait(self, seconds: float | None) -> list[Helper]:
+    def wait(self, seconds: float | None) -> list[Worker]:
         """Those with something to say, within so many seconds; None: until there is one."""
-        spoken = wait([helper.connection for helper in self._all], seconds)
-        return [helper for helper in self._all if helper.connection in spoken]
+        spoken = wait([worker.connection for worker in self._all], seconds)
+        return [worker for worker in self._all if worker.connection in spoken]
 
     def stop(self) -> Iterator[Report]:
-        """End all helpers; what they have to say at the end."""
-        for helper in self._all:
-            helper.process.terminate()
-        for helper in self._all:
+        """End all workers; what they have to say at the end."""
+        for worker in self._all:
+            worker.process.terminate()
+        for worker in self._all:
             with suppress(EOFError, OSError):
                 while True:
-                    yield helper.listen()
+                    yield worker.listen()
 
 
-class Helper:
+class Worker:
     """One process, from the side of the fit."""
 
     def __init__(self, payload: bytes) -> None:
@@ -112,7 +112,7 @@ class Helper:
         inbox, outbox = Pipe(duplex=False)
         with _unheard():
             process = get_context("loky").Process
-            self.process = process(target=help_fit, args=(theirs, inbox), daemon=True, env=_SETTINGS)
+            self.process = process(target=work_for_fit, args=(theirs, inbox), daemon=True, env=_SETTINGS)
             self.process.start()
         theirs.close()
         inbox.close()
