@@ -7,6 +7,7 @@ Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance li
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,9 @@ def ridge_means(
         means[k] = row_space_means(features[own], precision[own].T, shift[own].T, weight_scale).T
     tall = [k for k in range(num_components) if not wide[k]]
     if tall:
-        natural = _natural(features, precision, shift, [blocks[k] for k in tall], weight_scale)
+        natural = (_natural if features.is_cuda else _natural_of_roots)(
+            features, precision, shift, [blocks[k] for k in tall], weight_scale
+        )
         means[tall] = Ridge.of_natural(*natural).mean
     return means
 
@@ -228,4 +231,28 @@ def _natural(
     return with_prior(gram, linear, weight_scale)
 
 
+def _natural_of_roots(
+    features: Tensor, precision: Tensor, shift: Tensor, blocks: Sequence[Tensor], weight_scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same on a CPU from rows times the roots of their precisions.
+
+    Of the product of a matrix with itself numpy, unlike torch, takes only half.
+    """
+    from . import _numba_ridge  # compiles or loads machine code: only where it is needed
+
+    num_scores, num_features = precision.shape[1], features.shape[1]
+    gram = features.new_zeros((len(blocks), num_scores, num_features, num_features))
+    linear = features.new_zeros((len(blocks), num_scores, num_features))
+    points = features.contiguous().numpy()
+    roots, shifts = (part.T.contiguous().numpy() for part in (precision.sqrt(), shift))
+    scaled = features.new_empty(_TILE, num_features).numpy()
+    for k, c in itertools.product(range(len(blocks)), range(num_scores)):
+        for rows in blocks[k].split(_TILE):
+            own = scaled[: len(rows)]
+            _numba_ridge.scale_rows(points, rows.numpy(), roots[c], shifts[c], own, linear[k, c].numpy())
+            gram[k, c] += torch.from_numpy(own.T @ own)
+    return with_prior(gram, linear.mT, weight_scale)
+
+
+_TILE = 1024  # rows at a time, few enough for a cache
 _WIDE = 64  # features, below which the Cholesky factors of all components at once are as fast

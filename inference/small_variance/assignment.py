@@ -8,26 +8,49 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor
 
+from ...models import scores as linear
 from ...models.sparse import SparseRows, group_sums
 from ..collectives import all_sum
 from .problem import Problem
 
 
 def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The cheapest component [N] of every point, and what it costs there [N]."""
-    N = problem.num_data
-    assignments = torch.empty(N, dtype=torch.int64, device=centers.device)
-    cost = centers.new_empty(N)
-    for rows, costs in _cost_chunks(problem, centers, weights):
-        best = _argmin(costs)
-        assignments[rows] = best
-        torch.gather(costs, 1, best.unsqueeze(1), out=cost[rows].unsqueeze(1))
-    return assignments, cost.add_(problem.base)
+    """The cheapest component [N] of every point, and what it costs there [N].
+
+    No loss is negative: a point whose nearest centre leads by more than the loss there costs most elsewhere. On a CPU
+    this decides nearly all points, from divergences in single precision and what they may be off; the others are then
+    costed in full.
+    """
+    if centers.is_cuda or isinstance(problem.X, SparseRows):
+        return _cheapest(problem, centers, weights)
+    assignments, lead = _leaders(problem, centers)
+    slope, offset = _terms(problem, centers)
+    cost = offset[assignments] - own_scores(problem.X, slope.unsqueeze(2), assignments).squeeze(1) + problem.base
+    decided = lead > 0
+    if weights.numel():
+        scores = own_scores(problem.data.features, weights, assignments)
+        loss = -problem.log_margin(scores, problem.data.targets)
+        decided = lead > loss
+        cost += loss
+    others = torch.nonzero(~decided).squeeze(1)
+    if len(others):
+        assignments[others], cost[others] = _cheapest(problem.rows(others), centers, weights)
+    return assignments, cost
+
+
+def own_scores(features: Tensor, weights: Tensor, assignments: Tensor) -> Tensor:
+    """Scores [N, C] of rows [N, P] under the classifiers [K, P, C] of their own components [N]; on a CPU compiled."""
+    if features.is_cuda:
+        return linear.own_scores(features, weights, assignments)
+    from . import _numba_assignment  # compiles or loads machine code: only where it is needed
+
+    found = features.new_empty(len(features), weights.shape[2])
+    arrays = features.contiguous(), weights.mT.contiguous(), assignments, found
+    _numba_assignment.own_scores(*(array.numpy() for array in arrays))
+    return found
 
 
 def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
@@ -47,10 +70,17 @@ def component_sums(
     """
     counts = torch.bincount(assignments, weights, num_components).double()
     sums = X.new_zeros(num_components, X.shape[1], dtype=torch.float64)
-    step = _chunk_rows(X, num_components) if X.is_cuda else _SUM_ROWS
-    for start in range(0, len(X), step):
-        chunk = slice(start, start + step)
-        sums += _sums(_counted(X[chunk].double(), weights, chunk), assignments[chunk], num_components)
+    if X.is_cuda or isinstance(X, SparseRows):
+        step = _chunk_rows(X, num_components) if X.is_cuda else _SUM_ROWS
+        for start in range(0, len(X), step):
+            chunk = slice(start, start + step)
+            sums += _sums(_counted(X[chunk].double(), weights, chunk), assignments[chunk], num_components)
+    else:
+        from . import _numba_assignment
+
+        times = X.new_ones(1) if weights is None else weights
+        arrays = X.contiguous(), times.double(), assignments, sums
+        _numba_assignment.add_rows(*(array.numpy() for array in arrays))
     return all_sum(sums), all_sum(counts)
 
 
@@ -62,25 +92,60 @@ def _counted(X: Any, weights: Tensor | None, rows: slice) -> Any:
 
 
 def _sums(X: Tensor | SparseRows, assignments: Tensor, num_components: int) -> Tensor:
-    """A product of the [K, n] matrix of memberships with the rows; sparse on a CPU, where it is one pass over X."""
+    """A product of the [K, n] matrix of memberships with the rows."""
     if isinstance(X, SparseRows):
         return group_sums(X, assignments, num_components)
-    if X.is_cuda:
-        return torch.nn.functional.one_hot(assignments, num_components).to(X.dtype).T @ X
-    if X.shape[1] == 1:  # building the sparse matrix would cost more
-        return torch.bincount(assignments, weights=X.squeeze(1), minlength=num_components).unsqueeze(1)
-    members = scipy.sparse.csc_array(
-        (np.ones(len(X)), assignments.numpy(), np.arange(len(X) + 1)), shape=(num_components, len(X))
-    )
-    return torch.from_numpy(members @ X.numpy())
+    return torch.nn.functional.one_hot(assignments, num_components).to(X.dtype).T @ X
+
+
+def _leaders(problem: Problem, centers: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest centre [N] of every row, and by how much at least the others' divergences exceed its own [N].
+
+    Taken in single precision, o - x . s is off by at most (D + 8) u (|x| |s| + |o|), the steps of its sum and their
+    rounding u; numbers too small for it add a little, numbers too large leave a point undecided.
+    """
+    from . import _numba_assignment
+
+    X, (N, D), K = problem.X, problem.X.shape, len(centers)
+    slope, offset = (terms.float() for terms in _terms(problem, centers))
+    nearest, lead = torch.empty(N, dtype=torch.int64), torch.empty(N)
+    step = _chunk_rows(X, max(K, D))
+    buffer = torch.empty(K * step)
+    for start in range(0, N, step):
+        rows = slice(start, min(N, start + step))
+        products = buffer[: K * (rows.stop - start)].view(K, -1)
+        torch.mm(slope, X[rows].float().T, out=products)
+        arrays = products, offset, nearest[rows], lead[rows]
+        _numba_assignment.leaders(*(array.numpy() for array in arrays))
+    limits, size, most = torch.finfo(torch.float32), problem.sizes, slope.norm(dim=1).max()
+    rounding = limits.eps / 2 * (size * most + offset.abs().max()) + limits.tiny * (1 + size + most)
+    return nearest, lead - 2 * (D + 8) * rounding
+
+
+def _terms(problem: Problem, centers: Tensor) -> tuple[Tensor, Tensor]:
+    """slope [K, D] and offset [K]: scale D(x, mu_k) is offset - x . slope, without its base."""
+    slope, offset = problem.likelihood.divergence_terms(centers)
+    return problem.scale * slope, problem.scale * offset
+
+
+def _cheapest(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The same as `nearest_components` from all costs of all points."""
+    N = problem.num_data
+    assignments = torch.empty(N, dtype=torch.int64, device=centers.device)
+    cost = centers.new_empty(N)
+    for rows, costs in _cost_chunks(problem, centers, weights):
+        best = _argmin(costs)
+        assignments[rows] = best
+        torch.gather(costs, 1, best.unsqueeze(1), out=cost[rows].unsqueeze(1))
+    return assignments, cost.add_(problem.base)
 
 
 def _cost_chunks(problem: Problem, centers: Tensor, weights: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Slices of the rows, and their costs [n, K] without the base of the divergence. The next chunk overwrites them."""
     X, features, targets = problem.X, problem.data.features, problem.data.targets
     (K, P, C), N = weights.shape, len(X)
-    slope, offset = problem.likelihood.divergence_terms(centers)
-    slope, offset = (problem.scale * slope).T.contiguous(), problem.scale * offset
+    slope, offset = _terms(problem, centers)
+    slope = slope.T.contiguous()
     stacked = weights.transpose(0, 1).reshape(P, K * C)
     step = _chunk_rows(X, K * (1 + C))
     buffer, scores = X.new_zeros(step, K), X.new_zeros(step, K * C)

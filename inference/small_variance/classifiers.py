@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from ...models.losses import CrammerSinger
-from ...models.scores import own_scores
 from ..duals import joint_hinge, solve
 from ..ridge import ridge_means, segments
-from .assignment import component_sums
+from .assignment import component_sums, own_scores
 from .problem import Problem
 
 

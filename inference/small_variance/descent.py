@@ -12,10 +12,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...models.scores import own_scores
 from ..collectives import all_sum
 from ..seeding import draw_rows
-from .assignment import all_costs, component_sums, nearest_components
+from .assignment import all_costs, component_sums, nearest_components, own_scores
 from .births import open_components
 from .classifiers import fit_classifiers, summed_losses
 from .merge import merge_components

@@ -11,6 +11,7 @@ costs of points, and of components that hold one alone, are those of a single co
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self, cast
 
 import torch
@@ -70,6 +71,11 @@ class Problem:
     def num_data(self) -> int:
         """N."""
         return len(self.X)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """|x_n| [N] of dense rows, in single precision."""
+        return torch.linalg.vector_norm(cast(Tensor, self.X), dim=1).float()
 
     @property
     def total_base(self) -> Tensor:

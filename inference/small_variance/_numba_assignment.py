@@ -1,0 +1,46 @@
+"""Passes over the rows of a mixture, compiled: nearest centres and their lead, scores under own classifiers, sums."""
+
+import numpy as np
+
+from ..compiled import entry
+
+
+@entry
+def leaders(products, offset, nearest, lead):
+    """The least of offset[k] - products[k, n] over k: where, nearest [N], and how far below the next, lead [N]."""
+    num_components, num_rows = products.shape
+    least = np.full(num_rows, np.inf, lead.dtype)
+    nearest[:] = 0
+    lead[:] = np.inf
+    for k in range(num_components):
+        constant = offset[k]
+        for n in range(num_rows):  # without branches: many rows at once
+            value, before = constant - products[k, n], least[n]
+            lower = value < before
+            rival = before if lower else value
+            lead[n] = rival if rival < lead[n] else lead[n]
+            nearest[n] = k if lower else nearest[n]
+            least[n] = value if lower else before
+    for n in range(num_rows):
+        lead[n] -= least[n]
+
+
+@entry
+def own_scores(features, weights, assignments, scores):
+    """scores[n, c] = features[n] . weights[z_n, c], of features [N, P] and weights [K, C, P]."""
+    for n in range(len(features)):
+        for c in range(weights.shape[1]):
+            own = weights[assignments[n], c]
+            total = features.dtype.type(0.0)
+            for p in range(len(own)):
+                total += features[n, p] * own[p]
+            scores[n, c] = total
+
+
+@entry
+def add_rows(X, times, assignments, sums):
+    """Add each row of X [N, D] to the sums [K, D] of its component, `times` [N] or [1] times."""
+    for n in range(len(X)):
+        count, own = times[n if len(times) > 1 else 0], sums[assignments[n]]
+        for d in range(len(own)):
+            own[d] += count * X[n, d]
