@@ -60,7 +60,8 @@ class Landscape:
 
     def structure_cost(self, state: RepellingDescent) -> Tensor:
         """structure(z) [] float64."""
-        return state.objective.new_tensor(self.problem.price(state.penalty, state.num_components), dtype=torch.float64)
+        price = self.problem.model.prior.price(state.penalty.double(), state.num_components)
+        return torch.as_tensor(price, dtype=torch.float64, device=state.penalty.device)
 
     def natural_transition_penalty(self, start: Descent, plain: Problem) -> float:
         """The default of the penalty of a transition, from a descent of DP-means."""
