@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -133,18 +133,24 @@ def ridge_means(
     return means
 
 
-def row_space_means(features: Tensor, precision: Tensor, shift: Tensor, weight_scale: float) -> Tensor:
+def row_space_means(
+    features: Tensor,
+    precision: Tensor,
+    shift: Tensor,
+    weight_scale: float,
+    factor: Callable[[Tensor], Tensor] = safe_cholesky,
+) -> Tensor:
     """Means [R, P] of R ridges over the same features [N, P], from precisions and shifts [R, N], solved for the N rows.
 
     With S^2 = W they are nu^2 a^T S (I + nu^2 S a a^T S)^-1 S^-1 shift, where the matrix is as well conditioned as that
-    of P features. A precision of less than its rounding is raised to that.
+    of P features. A precision of less than its rounding is raised to that. `factor` gives the Cholesky factors.
     """
     kernel = weight_scale**2 * (features @ features.T)
     limits = torch.finfo(kernel.dtype)
     root = torch.maximum(precision, limits.eps / kernel.diagonal().clamp(min=limits.tiny)).sqrt()
     inner = root.unsqueeze(2) * kernel * root.unsqueeze(1)
     inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    solved = torch.cholesky_solve((shift / root).unsqueeze(2), safe_cholesky(inner)).squeeze(2)
+    solved = torch.cholesky_solve((shift / root).unsqueeze(2), factor(inner)).squeeze(2)
     return weight_scale**2 * (root * solved) @ features
 
 
@@ -158,13 +164,25 @@ def soft_ridge(
 def soft_means(
     features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
 ) -> Tensor:
-    """The means [K, P, C] of `soft_ridge`; of fewer rows than features solved for the N rows, as in `ridge_means`."""
+    """The means [K, P, C] of `soft_ridge`; of fewer rows than features solved for the N rows, as in `ridge_means`.
+
+    The host waits for no factor: diagonals are raised by a share of their rounding, and what has no factor is NaN.
+    """
     (N, P), (K, C) = features.shape, precision.shape[1:]
     if P < _WIDE or N >= P:
-        return soft_ridge(features, precision, shift, responsibilities, weight_scale=weight_scale).mean
+        gram, linear = soft_natural(features, precision, shift, responsibilities, weight_scale=weight_scale)
+        return torch.cholesky_solve(linear.mT.unsqueeze(-1), _raised_cholesky(gram)).squeeze(-1).mT
     weight = responsibilities.unsqueeze(-1)
     precision, shift = ((weight * part).flatten(1).T for part in (precision, shift))
-    return row_space_means(features, precision, shift, weight_scale).view(K, C, P).mT
+    return row_space_means(features, precision, shift, weight_scale, _raised_cholesky).view(K, C, P).mT
+
+
+def _raised_cholesky(matrix: Tensor) -> Tensor:
+    """Lower Cholesky factors [..., D, D], the diagonals raised by their rounding; NaN where there is none."""
+    raised = matrix.clone()
+    raised.diagonal(dim1=-2, dim2=-1).mul_(1 + matrix.shape[-1] * torch.finfo(matrix.dtype).eps)
+    tril, info = torch.linalg.cholesky_ex(raised)
+    return torch.where(info[..., None, None] > 0, torch.nan, tril)
 
 
 def soft_natural(

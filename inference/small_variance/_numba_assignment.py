@@ -38,9 +38,10 @@ def own_scores(features, weights, assignments, scores):
 
 
 @entry
-def add_rows(X, times, assignments, sums):
-    """Add each row of X [N, D] to the sums [K, D] of its component, `times` [N] or [1] times."""
+def add_rows(X, times, assignments, sums, counts):
+    """Add each row of X [N, D] to the sums [K, D] of its component and to its counts [K], `times` [N] or [1] times."""
     for n in range(len(X)):
-        count, own = times[n if len(times) > 1 else 0], sums[assignments[n]]
-        for d in range(len(own)):
-            own[d] += count * X[n, d]
+        k, count = assignments[n], times[n if len(times) > 1 else 0]
+        counts[k] += count
+        for d in range(X.shape[1]):
+            sums[k, d] += count * X[n, d]

@@ -68,34 +68,32 @@ def component_sums(
 
     A row counts `weights` [N] times; None: once.
     """
-    counts = torch.bincount(assignments, weights, num_components).double()
     sums = X.new_zeros(num_components, X.shape[1], dtype=torch.float64)
+    counts = sums.new_zeros(num_components)
     if X.is_cuda or isinstance(X, SparseRows):
         step = _chunk_rows(X, num_components) if X.is_cuda else _SUM_ROWS
         for start in range(0, len(X), step):
-            chunk = slice(start, start + step)
-            sums += _sums(_counted(X[chunk].double(), weights, chunk), assignments[chunk], num_components)
+            rows = slice(start, start + step)
+            own = None if weights is None else weights[rows]
+            more, number = _sums(X[rows].double(), assignments[rows], num_components, own)
+            sums, counts = sums + more, counts + number
     else:
         from . import _numba_assignment
 
-        times = X.new_ones(1) if weights is None else weights
-        arrays = X.contiguous(), times.double(), assignments, sums
+        times = sums.new_ones(1) if weights is None else weights.double()
+        arrays = X.contiguous(), times, assignments, sums, counts
         _numba_assignment.add_rows(*(array.numpy() for array in arrays))
     return all_sum(sums), all_sum(counts)
 
 
-def _counted(X: Any, weights: Tensor | None, rows: slice) -> Any:
-    """Some rows, dense or sparse, times their weights."""
-    if weights is None:
-        return X
-    return X.scale_rows(weights[rows]) if isinstance(X, SparseRows) else X * weights[rows].unsqueeze(1)
-
-
-def _sums(X: Tensor | SparseRows, assignments: Tensor, num_components: int) -> Tensor:
-    """A product of the [K, n] matrix of memberships with the rows."""
+def _sums(X: Any, assignments: Tensor, num_components: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Sums and numbers of rows, sparse or dense; the latter by the matrix of memberships, for which no host waits."""
     if isinstance(X, SparseRows):
-        return group_sums(X, assignments, num_components)
-    return torch.nn.functional.one_hot(assignments, num_components).to(X.dtype).T @ X
+        X = X if weights is None else X.scale_rows(weights)
+        return group_sums(X, assignments, num_components), torch.bincount(assignments, weights, num_components)
+    members = (assignments.unsqueeze(1) == torch.arange(num_components, device=X.device)).to(X.dtype)
+    members = members if weights is None else members * weights.unsqueeze(1)
+    return members.T @ X, members.sum(0)
 
 
 def _leaders(problem: Problem, centers: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +107,7 @@ def _leaders(problem: Problem, centers: Tensor) -> tuple[Tensor, Tensor]:
     X, (N, D), K = problem.X, problem.X.shape, len(centers)
     slope, offset = (terms.float() for terms in _terms(problem, centers))
     nearest, lead = torch.empty(N, dtype=torch.int64), torch.empty(N)
-    step = _chunk_rows(X, max(K, D))
+    step = _chunk_rows(X, max(K, D) // 2)  # numbers half as long
     buffer = torch.empty(K * step)
     for start in range(0, N, step):
         rows = slice(start, min(N, start + step))

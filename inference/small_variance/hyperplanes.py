@@ -14,6 +14,7 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.losses import PseudoObservation
 from ...models.scores import scores as scores_of
+from ...models.sums import row_chunks
 from ..collectives import all_sum
 from ..ridge import soft_means
 
@@ -46,45 +47,73 @@ def fit_hyperplanes(
 ) -> tuple[Tensor, Tensor]:
     """Weights [K, P, 1] that cost no component more than those given, and their costs [K]; assignments [N].
 
-    A step minimizes the quadratic that majorizes the loss at the present scores; it is halved as long as it costs more.
+    A step minimizes the quadratic that majorizes the loss at the present scores, or goes part of the way there.
     """
     cost = hyperplane_costs(features, assignments, weights, model, row_weights)
-    before = cost
+    before, sides = cost, _sides(assignments, features.new_empty(1, len(weights)))
     for step in range(num_steps if weights.numel() else 0):
         scores = scores_of(features, weights).squeeze(-1)
-        precision, shift = (part.unsqueeze(-1) for part in _majorizer(model, scores, assignments, step))
+        precision, shift = (part.unsqueeze(-1) for part in _majorizer(model, scores, sides, step))
         each = torch.ones_like(scores) if row_weights is None else row_weights.to(scores).unsqueeze(1).expand_as(scores)
         target = soft_means(features, precision.expand(*scores.shape, 1), shift, each, weight_scale=model.weight_scale)
-        share = weights.new_ones(len(weights), 1, 1)
-        for _ in range(_HALVINGS):
-            moved = torch.lerp(weights, target, share)
-            moved_cost = hyperplane_costs(features, assignments, moved, model, row_weights)
-            worse = moved_cost > cost
-            if not worse.any():
-                break
-            share = torch.where(worse.view(-1, 1, 1), share / 2, share)
-        weights = torch.where(worse.view(-1, 1, 1), weights, moved)
-        cost = torch.where(worse, cost, moved_cost)
-        if (step + 1) % len(_WIDTHS) == 0:  # all widths had their turn
-            if (before - cost).sum() <= _NEGLIGIBLE * cost.sum():
+        weights, cost = _descended(features, sides, (weights, target), scores, cost, model, row_weights)
+        num_rounds, rest = divmod(step + 1, len(_WIDTHS))
+        if not rest:  # all widths had their turn; the host looks ever less often
+            is_power = not num_rounds & (num_rounds - 1)
+            if is_power and step + 1 < num_steps and (before - cost).sum() <= _NEGLIGIBLE * cost.sum():
                 break
             before = cost
     return weights, cost
 
 
-def _majorizer(model: Model, scores: Tensor, assignments: Tensor, step: int) -> PseudoObservation:
+def _descended(
+    features: Tensor,
+    sides: Tensor,
+    ends: tuple[Tensor, Tensor],
+    scores: Tensor,
+    cost: Tensor,
+    model: Model,
+    row_weights: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Weights [K, P, 1] the largest share of the way between two ends that costs no more than `cost` [K]; their costs.
+
+    All shares 1, 1/4, 1/16 ... are tried at once, as the scores [N, K] at both ends give those between: the host need
+    not know which share it is. `sides` [N, K] are the targets.
+    """
+    start, end = ends
+    shares = torch.pow(4.0, -torch.arange(_NUM_SHARES, dtype=scores.dtype, device=scores.device))[:, None, None]
+    reach = scores_of(features, end).squeeze(-1)
+    losses = torch.zeros(_NUM_SHARES, len(start), dtype=torch.float64, device=scores.device)
+    for rows in row_chunks(features, losses.numel()):
+        moved = torch.lerp(scores[rows], reach[rows], shares)
+        log_factors = model.loss.log_factor(moved, sides[rows])
+        if row_weights is not None:
+            log_factors = log_factors * row_weights[rows].to(log_factors).unsqueeze(1)
+        losses -= log_factors.sum(1, dtype=torch.float64)
+    weights = torch.lerp(start, end, shares.unsqueeze(3))
+    costs = all_sum(losses) + weights.double().square().sum((2, 3)) / (2 * model.weight_scale**2)
+    lower = costs <= cost  # not so where a target is not finite
+    first, found = lower.double().argmax(0), lower.any(0)
+    chosen = torch.arange(len(start), device=scores.device)
+    return (
+        torch.where(found.view(-1, 1, 1), weights[first, chosen], start),
+        torch.where(found, costs[first, chosen], cost),
+    )
+
+
+def _majorizer(model: Model, scores: Tensor, sides: Tensor, step: int) -> PseudoObservation:
     """The quadratic around scores [N, K], blurred at first so that no point holds its hyperplane on a hinge's kink."""
-    sides = _sides(assignments, scores)
     if not model.loss.has_expectation:
         return model.loss.majorize(scores, sides)
     return model.loss.expect(scores, torch.full_like(scores, _WIDTHS[step % len(_WIDTHS)] ** 2), sides)
 
 
 def _sides(assignments: Tensor, scores: Tensor) -> Tensor:
+    """The targets [N, K] of all components, in the dtype of scores [..., K]."""
     labels = torch.arange(scores.shape[1], device=scores.device)
     return torch.where(assignments.unsqueeze(1) == labels, 1.0, -1.0).to(scores)
 
 
-_HALVINGS = 10
+_NUM_SHARES = 4
 _WIDTHS = (0.3, 0.1, 0.03, 0.0)
 _NEGLIGIBLE = 1e-6

@@ -147,7 +147,7 @@ def near_pairs(state: RepellingDescent, landscape: Landscape) -> list[tuple[int,
     if K == 1:
         return []
     divergence = landscape.problem.likelihood.divergence(state.centers, state.centers)
-    first, second = torch.combinations(torch.arange(K, device=divergence.device)).unbind(1)
+    first, second = torch.triu_indices(K, K, 1, device=divergence.device)
     near = divergence[first, second].topk(min(_TRIES, len(first)), largest=False).indices
     pairs = torch.stack([first[near], second[near]], 1).tolist()
     return [(one, other) for one, other in pairs]

@@ -38,10 +38,12 @@ class _Partition:
 
     def occupied(self) -> Self:
         """The state without its empty components."""
-        kept = self.counts > 0
-        if kept.all():
+        used = torch.zeros(self.num_components, dtype=torch.int64, device=self.assignments.device)
+        used = all_sum(used.index_fill(0, self.assignments, 1)) > 0
+        kept = torch.nonzero(used).squeeze(1)
+        if len(kept) == self.num_components:
             return self
-        label = kept.cumsum(0) - 1
+        label = used.cumsum(0) - 1
         assignments, centers, weights = label[self.assignments], self.centers[kept], self.weights[kept]
         return replace(self, assignments=assignments, centers=centers, weights=weights)
 
