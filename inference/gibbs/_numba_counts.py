@@ -2,11 +2,10 @@
 
 import math
 
-import numpy as np
-
+from .._numba_machine import prefetch
 from ..compiled import inner
 from ._component_states import Bernoulli, Multinomial, Poisson
-from ._numba_family import implements, log_predictives, shift, take_logs
+from ._numba_family import fetch, implements, log_predictives, shift, take_logs
 
 
 @inner
@@ -30,10 +29,11 @@ def _stirling(a):
 
 
 @inner
-def _add_log_rising_rows(state, n, own, start, out):
+def _add_log_rising_rows(state, n, own, start, out, product):
     """sum_d log Gamma(a_d + x_d) / Gamma(a_d), without x_n in `own`: one logarithm for the product of 32 factors."""
     rows = state.components
-    product = np.ones(len(out))
+    for k in range(len(out)):
+        product[k] = 1.0
     factors = 0
     for index in range(state.starts[n], state.starts[n + 1]):
         count, row = state.counts[index], start + state.columns[index]
@@ -59,13 +59,20 @@ def _shift_counts(state, n, k, start, sign):
         state.components[start + state.columns[index], k] += sign * state.counts[index]
 
 
+@implements(fetch, Multinomial)
+@implements(fetch, Poisson)
+@implements(fetch, Bernoulli)
+def _fetch_row(state, n):
+    prefetch(state.columns, state.starts[n])
+
+
 @implements(log_predictives, Multinomial)
-def _log_predictives_multinomial(state, n, own, out):
+def _log_predictives_multinomial(state, n, own, out, scratch):
     total = state.totals[n]
     for k in range(len(out)):
         a = state.components[0, k]
         out[k] = -_log_rising(a - total if k == own else a, total)
-    _add_log_rising_rows(state, n, own, 1, out)
+    _add_log_rising_rows(state, n, own, 1, out, scratch[0])
 
 
 @implements(shift, Multinomial)
@@ -75,14 +82,14 @@ def _shift_multinomial(state, n, k, sign):
 
 
 @implements(log_predictives, Poisson)
-def _log_predictives_poisson(state, n, own, out):
+def _log_predictives_poisson(state, n, own, out, scratch):
     total = state.totals[n]
     for k in range(len(out)):
         shape, rate = state.components[0, k], state.components[1, k]
         if k == own:
             shape, rate = shape - total, rate - 1.0
         out[k] = shape * math.log(rate / (rate + 1.0)) - total * math.log(rate + 1.0)
-    _add_log_rising_rows(state, n, own, 2, out)
+    _add_log_rising_rows(state, n, own, 2, out, scratch[0])
 
 
 @implements(shift, Poisson)
@@ -96,13 +103,14 @@ def _shift_poisson(state, n, k, sign):
 
 
 @implements(log_predictives, Bernoulli)
-def _log_predictives_bernoulli(state, n, own, out):
+def _log_predictives_bernoulli(state, n, own, out, scratch):
     """The sum over all columns as if they were 0, corrected where x_n has a 1: by log(a / b)."""
     rows = state.components
-    one, zero = np.ones(len(out)), np.ones(len(out))
+    one, zero = scratch[0], scratch[1]
     without, size, last = rows[1, own], rows[2, own], state.starts[n + 1]
     for k in range(len(out)):
         out[k] = rows[0, k]
+        one[k], zero[k] = 1.0, 1.0
     for first in range(state.starts[n], last, 16):  # one logarithm for the product over sixteen columns
         own_one, own_zero = 1.0, 1.0
         for index in range(first, min(first + 16, last)):

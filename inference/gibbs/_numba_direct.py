@@ -3,14 +3,14 @@
 What a family says of its components is that of the collapsed scan (`_numba_family`). Inner loops run over the slots.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
+from .._numba_machine import log, prefetch
 from ..compiled import entry, inner
-from ._numba_family import log_predictives
-from ._numba_moves import choose, move_row, outcome
+from ._numba_family import fetch, log_predictives
+from ._numba_moves import count_used, draw, move_row, outcome
 
 
 class Chains(NamedTuple):
@@ -78,13 +78,13 @@ def _fill_prior(leaving, entering, exits, base, before, after, prior, weights):
 
 
 @inner
-def _fill_logits(state, row, own, counts, urn, offsets, free, logits):
+def _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch):
     """log p(x_row | the other steps of each slot); 0 if the step is missing."""
     if row < 0:
         for k in range(len(logits)):
             logits[k] = 0.0
         return
-    log_predictives(state, row, own, logits)
+    log_predictives(state, row, own, logits, scratch)
     for k in range(len(logits)):
         logits[k] += offsets[k]
     logits[own] += urn[counts[own] - 1] - offsets[own]
@@ -99,11 +99,17 @@ def _add_margins(t, own, alone, free, tables, logits, weights):
     if log_margin.shape[1] > 0:
         for k in range(len(logits)):
             logits[k] += log_margin[t, k]
-    logits[free] += log_new[t]
+        logits[free] += log_new[t]
     if alone:
         weights[own] = weights[free] = weights[own] + weights[free]
         logits[own] += log_alone[0]
         logits[free] += log_alone[1]
+
+
+@inner
+def _add_logs(weights, logits):
+    for k in range(len(logits)):
+        logits[k] = logits[k] + log(max(weights[k], 1e-300)) if weights[k] > 0.0 else -np.inf
 
 
 @entry
@@ -112,13 +118,13 @@ def fill_logits(state, chains, urn, t, logits):
     rows, first, states, sizes, counts, leaving, entering, exits, base, free, prior, tables = chains
     own, offsets, weights = states[t], _offsets(counts, urn, len(logits)), np.empty(len(logits))
     before, after = _neighbours(first, states, len(sizes), t)
+    scratch = np.empty((len(state.components), len(logits)))
     _move(sizes, leaving, entering, exits, before, own, after, -1)
     _fill_prior(leaving, entering, exits, base, before, after, prior, weights)
-    _fill_logits(state, rows[t], own, counts, urn, offsets, free, logits)
+    _fill_logits(state, rows[t], own, counts, urn, offsets, free, logits, scratch)
     _add_margins(t, own, sizes[own] == 0, free, tables, logits, weights)
     _move(sizes, leaving, entering, exits, before, own, after, 1)
-    for k in range(len(logits)):
-        logits[k] += math.log(weights[k])
+    _add_logs(weights, logits)
 
 
 @entry
@@ -130,19 +136,26 @@ def scan(state, chains, urn, position, order, uniforms):
     """
     # taken apart once: inside the loop it costs more than the rest of a visit
     rows, first, states, sizes, counts, leaving, entering, exits, base, free, prior, tables = chains
-    used = _count_used(sizes, free)
+    used = count_used(sizes, free)
     logits, weights, offsets = np.empty(used), np.empty(used), _offsets(counts, urn, used)
+    scratch = np.empty((len(state.components), used))
     while position < len(order):
         t = order[position]
         position += 1
+        ahead = order[min(position + 8, len(order) - 1)]
+        fetch(state, max(rows[ahead], 0))
+        prefetch(states, ahead)
+        prefetch(rows, order[min(position + 16, len(order) - 1)])
+        prefetch(first, ahead)
+        prefetch(uniforms, ahead)
         own, row = states[t], rows[t]
         before, after = _neighbours(first, states, len(sizes), t)
         _move(sizes, leaving, entering, exits, before, own, after, -1)
         _fill_prior(leaving, entering, exits, base, before, after, prior, weights)
-        _fill_logits(state, row, own, counts, urn, offsets, free, logits)
+        _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch)
         _add_margins(t, own, sizes[own] == 0, free, tables, logits, weights)
-        drawn = _draw(logits, weights, uniforms[t])
-        chosen, opened, closed = outcome(own, drawn, free, sizes[own] == 0)
+        _add_logs(weights, logits)
+        chosen, opened, closed = outcome(own, draw(logits, uniforms[t]), free, sizes[own] == 0)
         _move(sizes, leaving, entering, exits, before, chosen, after, 1)
         stale = False
         if chosen != own:
@@ -153,35 +166,3 @@ def scan(state, chains, urn, position, order, uniforms):
         if stale or opened + closed > -2:
             return position, opened, closed, stale
     return position, -1, -1, False
-
-
-@inner
-def _count_used(sizes, free):
-    """So many slots hold all states and the free one."""
-    used = free + 1
-    for k in range(used, len(sizes)):
-        if sizes[k] > 0:
-            used = k + 1
-    return used
-
-
-@inner
-def _draw(logits, weights, uniform):
-    """Inverse CDF of the law with weights exp(logits) times `weights`, which it overwrites."""
-    top = -np.inf
-    for k in range(len(logits)):
-        if weights[k] < _SMALL:
-            logits[k] += math.log(weights[k])
-            weights[k] = 1.0
-        top = max(top, logits[k])
-    total = 0.0
-    for k in range(len(logits)):
-        gap = logits[k] - top
-        # smaller ones vanish in the rounding of the sum
-        weights[k] = weights[k] * math.exp(gap) if gap > _NEGLIGIBLE else 0.0
-        total += weights[k]
-    return choose(weights, uniform * total)
-
-
-_SMALL = 1e-20
-_NEGLIGIBLE = -120.0  # for weights between 1e-20 and the square of the number of steps

@@ -2,22 +2,30 @@
 
 A family says, up to terms that are the same for all components or depend on a count alone (`log_normalizers`):
 
-    log_predictives(state, n, own, out)    log p(x_n | the others in slot k), for every k; x_n itself is in slot `own`
-    shift(state, n, k, sign)               take x_n into slot k (sign 1) or out of it (sign -1); returns whether so much
-                                           cancelled that the components must be computed anew
+    log_predictives(state, n, own, out, scratch)
+        log p(x_n | the others in slot k), for every k; x_n itself is in slot `own`. scratch has a row as long as `out`
+        for each number of a component
+    fetch(state, n)
+        x_n is asked for soon
+    shift(state, n, k, sign)
+        take x_n into slot k (sign 1) or out of it (sign -1); returns whether so much cancelled that the components must
+        be computed anew
 
 The predictive of `own` is read from a component that still includes x_n, so that nothing is updated for a point that
 stays. Inner loops run over the slots, which are contiguous.
 """
 
-import math
-
 from numba.extending import overload
 
+from .._numba_machine import log
 from ..compiled import OPTIONS, inner
 
 
-def log_predictives(state, n, own, out):
+def log_predictives(state, n, own, out, scratch):
+    raise NotImplementedError
+
+
+def fetch(state, n):
     raise NotImplementedError
 
 
@@ -26,7 +34,7 @@ def shift(state, n, k, sign):
 
 
 def implements(function, family):
-    """Decorator: the implementation of one of the two functions for one component state."""
+    """Decorator: the implementation of one of these functions for one component state."""
 
     def register(implementation):
         def choose(state, *arguments):
@@ -42,5 +50,5 @@ def implements(function, family):
 def take_logs(product, out):
     """Add the logarithms of the products and start them anew."""
     for k in range(len(out)):
-        out[k] += math.log(min(max(product[k], 1e-300), 1e300))
+        out[k] += log(min(max(product[k], 1e-300), 1e300))
         product[k] = 1.0

@@ -8,9 +8,20 @@ import math
 
 import numpy as np
 
+from .._numba_machine import prefetch
 from ..compiled import inner
 from ._component_states import Diagonal, Full, Spherical
-from ._numba_family import implements, log_predictives, shift, take_logs
+from ._numba_family import fetch, implements, log_predictives, shift, take_logs
+
+
+@implements(fetch, Spherical)
+@implements(fetch, Diagonal)
+@implements(fetch, Full)
+def _fetch_row(state, n):
+    """All lines of the cache that it covers."""
+    size = state.X.shape[1]
+    for d in range(0, size, 8):
+        prefetch(state.X, n * size + d)
 
 
 @inner
@@ -22,7 +33,7 @@ def _shift_mean(X, n, rows, k, start, sign):
 
 
 @implements(log_predictives, Spherical)
-def _log_predictives_spherical(state, n, own, out):
+def _log_predictives_spherical(state, n, own, out, scratch):
     X, rows = state.X, state.components
     for k in range(len(out)):
         out[k] = 0.0
@@ -41,11 +52,11 @@ def _shift_spherical(state, n, k, sign):
 
 
 @implements(log_predictives, Diagonal)
-def _log_predictives_diagonal(state, n, own, out):
+def _log_predictives_diagonal(state, n, own, out, scratch):
     """One logarithm for the product over sixteen columns."""
     X, rows = state.X, state.components
     size = X.shape[1]
-    gain, product = np.empty(len(out)), np.empty(len(out))
+    gain, product = scratch[0], scratch[1]
     for k in range(len(out)):
         sign = -1.0 if k == own else 1.0
         gain[k] = sign * rows[0, k] / (rows[0, k] + sign)
@@ -79,11 +90,11 @@ def _shift_diagonal(state, n, k, sign):
 
 
 @implements(log_predictives, Full)
-def _log_predictives_full(state, n, own, out):
+def _log_predictives_full(state, n, own, out, scratch):
     """|L^-1 (x - mean)|^2 costs D^2 / 2; the determinants follow from it."""
     X, rows = state.X, state.components
     size = X.shape[1]
-    gap, inner = np.empty((size, len(out))), np.empty(len(out))
+    inner, gap = scratch[0], scratch[1:]
     for k in range(len(out)):
         out[k] = 0.0
     entry = 3 + size

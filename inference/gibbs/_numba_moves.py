@@ -1,19 +1,28 @@
 """What the compiled scans share: the draw of a slot, what it means for the slots, and the move of a point."""
 
-import math
-
 import numpy as np
 
+from .._numba_machine import exp
 from ..compiled import inner
 from . import _numba_counts, _numba_gaussians  # noqa: F401 (what they implement)
 from ._numba_family import shift
 
 
 @inner
-def draw(logits, uniform, least):
+def count_used(sizes, free):
+    """So many slots hold all components and the slot `free`; a multiple of four, if there are so many, for vectors."""
+    used = free + 1
+    for k in range(used, len(sizes)):
+        if sizes[k] > 0:
+            used = k + 1
+    return min(used + -used % 4, len(sizes))
+
+
+@inner
+def draw(logits, uniform):
     """A slot by inverse CDF of the categorical law; overwrites log weights by weights.
 
-    Those below e^least of the largest vanish in the rounding of the sum.
+    Those below e^-40 of the largest vanish in the rounding of the sum.
     """
     top = -np.inf
     for k in range(len(logits)):
@@ -21,19 +30,14 @@ def draw(logits, uniform, least):
     total = 0.0
     for k in range(len(logits)):
         gap = logits[k] - top
-        logits[k] = math.exp(gap) if gap > least else 0.0
+        weight = exp(max(gap, -40.0))
+        logits[k] = weight if gap > -40.0 else 0.0
         total += logits[k]
-    return choose(logits, uniform * total)
-
-
-@inner
-def choose(weights, level):
-    """The slot in which the sum of the weights first exceeds a level."""
-    chosen = -1
-    for k in range(len(weights)):
-        if weights[k] > 0.0:
+    level, chosen = uniform * total, -1
+    for k in range(len(logits)):
+        if logits[k] > 0.0:
             chosen = k
-            level -= weights[k]
+            level -= logits[k]
             if level < 0.0:
                 break
     return chosen

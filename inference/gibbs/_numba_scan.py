@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._numba_machine import prefetch
 from ..compiled import entry, inner, part
-from ._numba_family import log_predictives
-from ._numba_moves import draw, move_row, outcome
+from ._numba_family import fetch, log_predictives
+from ._numba_moves import count_used, draw, move_row, outcome
 
 
 class Partition(NamedTuple):
@@ -27,43 +28,45 @@ def fill_logits(state, partition, urn, n, logits):
     urn [N + 1] has what a component weighs by the number of its points, the family's normalizer included.
     """
     assignments, counts, log_opening, log_margin, log_new, log_alone = partition
-    own, occupied = assignments[n], _count_occupied(counts)
-    _fill(state, n, own, counts, occupied, urn, log_opening, log_margin, log_new, log_alone, logits)
+    scratch, offsets = np.empty((len(state.components), len(counts))), np.empty(len(counts))
+    occupied, free = _survey(counts, urn, offsets)
+    own, new = assignments[n], _new(assignments[n], n, counts, occupied, urn, log_opening, log_new, log_alone)
+    _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
 
 
 @inner
-def _count_occupied(counts):
-    occupied = len(counts)  # from a literal 0 numba would compile `_fill` twice
-    for k in range(len(counts)):
-        occupied -= counts[k] == 0
-    return occupied
+def _survey(counts, urn, offsets):
+    """(number of components, first free slot); offsets are what the slots weigh by their counts."""
+    occupied, free = len(offsets), len(offsets)  # from a literal 0 numba would compile `_fill` twice
+    for k in range(len(offsets)):
+        offsets[k] = urn[counts[k]] if counts[k] > 0 else -np.inf
+        if counts[k] == 0:
+            occupied -= 1
+            free = min(free, k)
+    return occupied, free
+
+
+@inner
+def _new(own, n, counts, occupied, urn, log_opening, log_new, log_alone):
+    """Log weight of a new component, and what it lacks if the point leaves one of its own."""
+    if counts[own] == 1:
+        return urn[0] + log_opening[occupied - 1], log_new[n] + log_alone[1]
+    return urn[0] + log_opening[occupied], log_new[n]
 
 
 @part
-def _fill(state, n, own, counts, occupied, urn, log_opening, log_margin, log_new, log_alone, logits):
-    """`fill_logits` for a known number of components; returns the free slot."""
-    alone = counts[own] == 1
-    opening = urn[0] + log_opening[occupied - 1 if alone else occupied]
-    log_predictives(state, n, own, logits)
-    free = -1
-    for k in range(len(counts)):
-        others = counts[k] - 1 if k == own else counts[k]
-        if others > 0:
-            logits[k] += urn[others]
-            if log_margin.shape[1] > 0:
-                logits[k] += log_margin[n, k]
-        elif counts[k] == 0 and free < 0:
-            free = k
-            logits[k] += opening + log_new[n]
-            if alone:
-                logits[k] += log_alone[1]
-        elif k == own:
-            logits[k] += opening + log_alone[0]
-            if log_margin.shape[1] > 0:
-                logits[k] += log_margin[n, k]
-        else:
-            logits[k] = -np.inf
-    return free
+def _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch):
+    """`fill_logits` for known offsets, free slot and weight of a new component."""
+    log_predictives(state, n, own, logits, scratch)
+    own_weight = new[0] + log_alone[0] if counts[own] == 1 else urn[counts[own] - 1]
+    at_own, at_free = logits[own] + own_weight, logits[free] + (new[0] + new[1])
+    for k in range(len(logits)):
+        logits[k] += offsets[k]
+    logits[own] = at_own
+    if log_margin.shape[1] > 0:
+        for k in range(len(logits)):
+            logits[k] += log_margin[n, k]
+    logits[free] = at_free
 
 
 @entry
@@ -75,19 +78,30 @@ def scan(state, partition, urn, position, order, uniforms):
     free or too much cancelled.
     """
     assignments, counts, log_opening, log_margin, log_new, log_alone = partition  # once: it costs more than a visit
-    logits, occupied = np.empty(len(counts)), _count_occupied(counts)
+    offsets = np.empty(len(counts))
+    occupied, free = _survey(counts, urn, offsets)
+    room, scratch = np.empty(len(counts)), np.empty((len(state.components), len(counts)))
+    logits = room[: count_used(counts, free)]
     while position < len(order):
         n = order[position]
         position += 1
+        ahead = order[min(position + 8, len(order) - 1)]
+        fetch(state, ahead)
+        prefetch(assignments, ahead)
+        prefetch(uniforms, ahead)
         own = assignments[n]
-        free = _fill(state, n, own, counts, occupied, urn, log_opening, log_margin, log_new, log_alone, logits)
-        chosen, opened, closed = outcome(own, draw(logits, uniforms[n], -40.0), free, counts[own] == 1)
+        new = _new(own, n, counts, occupied, urn, log_opening, log_new, log_alone)
+        _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
+        chosen, opened, closed = outcome(own, draw(logits, uniforms[n]), free, counts[own] == 1)
         stale = False
         if chosen != own:
             stale = move_row(state, n, own, chosen, counts)
-            occupied += (counts[chosen] == 1) - (counts[own] == 0)
             assignments[n] = chosen
-            stale = stale or occupied == len(counts)
+            offsets[chosen], offsets[own] = urn[counts[chosen]], urn[counts[own]]
+            if opened + closed > -2:
+                occupied, free = _survey(counts, urn, offsets)
+                logits = room[: count_used(counts, free)]
+                stale = stale or occupied == len(counts)
         if stale or (opened + closed > -2 and log_margin.shape[1] > 0):
             return position, opened, closed, stale
     return position, -1, -1, False

@@ -1,0 +1,29 @@
+"""exp and log of the compiled code, against numpy's."""
+
+import numpy as np
+
+from regbayes.inference import _numba_machine
+from regbayes.inference.compiled import part
+
+
+@part
+def fill(x, exps, logs):
+    for k in range(len(x)):
+        exps[k], logs[k] = _numba_machine.exp(x[k]), _numba_machine.log(abs(x[k]))
+
+
+def test_exp_and_log_are_right_to_a_few_units_of_the_last_place():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-700, 700, 2000), rng.normal(size=2000), 1 + 1e-9 * rng.normal(size=100)])
+    exps, logs = np.empty((2, len(x)))
+    fill(x, exps, logs)
+    units = 4 + np.abs(x)  # the argument's own rounding grows with it
+    assert (np.abs(exps / np.exp(x) - 1) < units * 1e-16).all()
+    np.testing.assert_allclose(logs, np.log(np.abs(x)), rtol=5e-16, atol=1e-17)
+
+
+def test_log_of_the_largest_and_smallest_products():
+    x = np.array([1e-300, 1e300, 1.0, np.sqrt(0.5), np.nextafter(np.sqrt(0.5), 0)])
+    exps, logs = np.empty((2, len(x)))
+    fill(x, exps, logs)
+    np.testing.assert_allclose(logs, np.log(x), rtol=5e-16, atol=0)
