@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from ...models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
+from ...models.sums import row_chunks
 
 
 class Spherical(NamedTuple):
@@ -121,8 +123,9 @@ def _shrinkage(family: Any, counts: Tensor, place: int) -> Tensor:
 
 
 def _diagonal_normalizer(family: DiagonalGaussian, counts: Tensor) -> Tensor:
-    a = family.shape + counts / 2
-    return _shrinkage(family, counts, -2) + len(family.loc) * (torch.lgamma(a + 0.5) - torch.lgamma(a))
+    """log Gamma(a + 1 / 2) / Gamma(a); a grows by 1 / 2 with each point."""
+    a = family.shape + torch.arange(len(counts) + 1, dtype=torch.float64) / 2
+    return _shrinkage(family, counts, -2) + len(family.loc) * torch.lgamma(a).diff()
 
 
 def _full_normalizer(family: FullGaussian, counts: Tensor) -> Tensor:
@@ -130,14 +133,24 @@ def _full_normalizer(family: FullGaussian, counts: Tensor) -> Tensor:
     return _shrinkage(family, counts, -2) + torch.lgamma(top) - torch.lgamma(top - len(family.loc) / 2)
 
 
+def _chi(family: Any, data: Data, assignments: Tensor, slots: int) -> Tensor:
+    """Hyperparameters [slots, S]: each row is added to its slot, where a product with one-hot rows visits all slots."""
+    chi = family.prior().repeat(slots, 1).numpy()
+    for rows in row_chunks(data.X, chi.shape[1]):
+        statistics, labels = family.statistics(data.X[rows]).numpy(), assignments[rows].numpy()
+        one_hot = np.ones(len(labels)), labels, np.arange(len(labels) + 1)
+        chi += scipy.sparse.csc_array(one_hot, (slots, len(labels))) @ statistics
+    return torch.from_numpy(chi)
+
+
 def _spherical(family: Any, rows: Spherical, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
-    chi = family.prior() + family.summed_statistics(data.X, assignments, slots)
+    chi = _chi(family, data, assignments, slots)
     kap = chi[:, -1:]
     return _table(kap, chi[:, :-1] / kap)
 
 
 def _diagonal(family: Any, rows: Diagonal, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
-    m, kap, a, b = family.common(family.prior() + family.summed_statistics(data.X, assignments, slots))
+    m, kap, a, b = family.common(_chi(family, data, assignments, slots))
     return _table(kap, a, b.log().sum(1, keepdim=True) / 2, m, 1 / (2 * b))
 
 
