@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from ._numba_machine import exp
 from .compiled import entry, inner, part
 
 LEAST_STEP = -200.0  # log weight; times _KEPT it is still a normal number
@@ -17,12 +18,12 @@ _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
 
 
 @entry
-def forward(log_steps, steps, emission, tops, bounds, log_slices, rough, filtered, predicted, log_weights):
+def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, predicted, log_weights):
     """Fills filtered [N, K] = p(z_t | up to t), or its log if negative, and log_weights [B].
 
-    steps [K + 1, K] are transitions and, last, starts; rough says that some are below LEAST_STEP. On entry, filtered is
-    exp(emission - tops) with tops [N] the largest of each row. With slices [N] a step is allowed where its log weight
-    is larger, and then weighs 1. Unless empty, predicted [N, K] becomes p(z_t | before t), 0 where taken in logs.
+    steps [K + 1, K] are transitions and, last, starts; rough says that some are below LEAST_STEP. With slices [N] a
+    step is allowed where its log weight is larger, and then weighs 1. Unless empty, predicted [N, K] becomes
+    p(z_t | before t), 0 where taken in logs.
     """
     K = emission.shape[1]
     message, log_message = np.empty(K), np.empty(K)
@@ -31,9 +32,13 @@ def forward(log_steps, steps, emission, tops, bounds, log_slices, rough, filtere
         for t in range(bounds[b], bounds[b + 1]):
             first = t == bounds[b]
             _flow_in(log_steps, steps, filtered, t, first, log_slices, message)
-            total = 0.0
+            top, total = -np.inf, 0.0
             for k in range(K):
-                filtered[t, k] *= message[k]
+                top = max(top, emission[t, k])
+            for k in range(K):
+                gap = emission[t, k] - top
+                weight = message[k] * exp(max(gap, -700.0))
+                filtered[t, k] = weight if gap > -700.0 else 0.0
                 total += filtered[t, k]
             doubtful = 0.0
             for k in range(K):
@@ -41,7 +46,7 @@ def forward(log_steps, steps, emission, tops, bounds, log_slices, rough, filtere
                 small = filtered[t, k] < _KEPT or message[k] < _CERTAIN
                 doubtful += 1.0 if small and (message[k] > 0.0 or hidden or rough) else 0.0
             if doubtful == 0.0 and total > 1e-100:
-                log_weight += math.log(total) + tops[t]
+                log_weight += math.log(total) + top
                 hidden = False
             else:
                 for k in range(K):
@@ -67,15 +72,26 @@ def _flow_in(log_steps, steps, filtered, t, first, log_slices, message):
     K, sliced = len(message), len(log_slices) > 0
     for k in range(K):
         message[k] = 0.0
-    for j in range(K, K + 1) if first else range(K):
-        weight = 1.0 if first else filtered[t - 1, j]
-        if weight > 0.0:
-            if sliced:
+    if first or sliced:
+        for j in range(K, K + 1) if first else range(K):
+            weight = 1.0 if first else filtered[t - 1, j]
+            if weight > 0.0:
                 for k in range(K):
-                    message[k] += weight if log_steps[j, k] > log_slices[t] else 0.0
-            else:
-                for k in range(K):
-                    message[k] += weight * steps[j, k]
+                    step = steps[j, k]
+                    if sliced:
+                        step = 1.0 if log_steps[j, k] > log_slices[t] else 0.0
+                    message[k] += weight * step
+        return
+    whole = K - K % 4
+    for j in range(0, whole, 4):  # together: the message is read and written once
+        a, b = max(filtered[t - 1, j], 0.0), max(filtered[t - 1, j + 1], 0.0)
+        c, d = max(filtered[t - 1, j + 2], 0.0), max(filtered[t - 1, j + 3], 0.0)
+        for k in range(K):
+            message[k] += a * steps[j, k] + b * steps[j + 1, k] + c * steps[j + 2, k] + d * steps[j + 3, k]
+    for j in range(whole, K):
+        weight = max(filtered[t - 1, j], 0.0)
+        for k in range(K):
+            message[k] += weight * steps[j, k]
 
 
 @part

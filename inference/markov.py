@@ -153,14 +153,12 @@ def _forward(paths: Paths, smooth: bool = False) -> tuple[np.ndarray, np.ndarray
     if paths.slices is None:  # the same for all steps of all paths; added to the normalizers again
         log_steps = log_steps - _largest_step(paths)
     rough = paths.slices is None and bool(((log_steps < _numba_markov.LEAST_STEP) & (log_steps > -torch.inf)).any())
-    tops = paths.emission.amax(1)
-    filtered = (paths.emission - tops.unsqueeze(1)).exp_().contiguous().numpy()
+    filtered = np.empty(tuple(paths.emission.shape))
     predicted = np.empty(filtered.shape if smooth else (0, 0))
     _numba_markov.forward(
         log_steps.numpy(),
         log_steps.exp().numpy(),
         np.ascontiguousarray(paths.emission.numpy()),
-        tops.numpy(),
         _bounds(paths.lengths),
         _slices(paths),
         rough,
