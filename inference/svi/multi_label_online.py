@@ -20,7 +20,7 @@ from .backend import SVI
 from .factors import prior_classifiers
 from .multi_label import VariationalLabels
 from .multi_label_coupled import CoupledLabels
-from .partition_factors import nothing_observed
+from .partition_sums import nothing_observed
 from .steps import Minibatch, Steps
 
 

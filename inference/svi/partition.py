@@ -1,13 +1,14 @@
 """Variational inference for a truncated mixture of margin classifiers: coordinate ascent, or stochastic steps.
 
 A sweep sets the global factors to their optimum given the responsibilities, then the responsibilities to theirs
-(`partition_factors`): the bound never falls. A stochastic step moves natural parameters towards the optimum of a
+(`partition_factors`): the bound never falls. Where rows are many, sums over them stand for their responsibilities
+(`partition_sums`). A stochastic step moves natural parameters towards the optimum of a
 minibatch (Hoffman et al. 2013).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,15 +27,15 @@ from .partition_factors import (
     assignment_logits,
     expected_prior,
     kl,
-    nothing_observed,
-    observe,
-    slices,
+    see,
+    union,
     update_components,
     update_factors,
     update_prior,
     update_responsibilities,
     update_sticks,
 )
+from .partition_sums import Seen, Sums, nothing_observed, slices
 from .steps import Minibatch, Steps
 from .stream import stream_points
 
@@ -43,21 +44,25 @@ P = TypeVar("P", bound=VariationalPartition)
 
 def init(model: Mixture, data: Data, generator: torch.Generator) -> VariationalPartition:
     """`seeded`, with the pseudo-observations there."""
-    return observe(seeded(model, data, generator), data, model)
+    return seeded(model, data, generator, lambda blank, rows: see(blank, rows, model))
 
 
-def seeded(model: Mixture, data: Data, generator: torch.Generator) -> VariationalPartition:
-    """Responsibilities from seeds that are far apart, largest component first; classifiers at their prior."""
+def seeded(
+    model: Mixture,
+    data: Data,
+    generator: torch.Generator,
+    seen: Callable[[VariationalPartition, Data], Seen] | None = None,
+) -> VariationalPartition:
+    """Responsibilities from seeds that are far apart, largest component first; classifiers at their prior.
+
+    seen(state with them, rows) is what these expect of rows; without, all responsibilities are kept and no more.
+    """
     family, q = family_of(model), model.prior.initial(data.features)
     seeds = data.X[far_apart(family, data.X, model.truncation, generator, data.weights)]
-    chi = family.prior() + family.statistics(seeds)
-    responsibilities = data.features.new_empty(data.num_data, model.truncation)
-    for rows in slices(data, model):
-        torch.softmax(family.log_predictive(data.X[rows], chi), 1, out=responsibilities[rows])
-    prior = model.prior.expect(q, model.truncation)
-    state = VariationalPartition(
+    chi, prior = family.prior() + family.statistics(seeds), model.prior.expect(q, model.truncation)
+    blank = VariationalPartition(
         hyperparameters=chi,
-        responsibilities=responsibilities,
+        responsibilities=data.features.new_empty(0, model.truncation),
         weights=data.weights,
         sticks=torch.stack([prior.a, prior.b]),
         q=q,
@@ -65,6 +70,12 @@ def seeded(model: Mixture, data: Data, generator: torch.Generator) -> Variationa
         **nothing_observed(model, data),
         **prior_classifiers(model, data),
     )
+    sums = Sums(model, data, True if seen is None else None)
+    for rows in slices(data, model):
+        some = data.rows(rows)
+        r = torch.softmax(family.log_predictive(some.X, chi), 1)
+        sums.add(rows, some, r, None if seen is None else seen(blank, some))
+    state = replace(blank, **sums.fields())
     state = state.permuted(state.sizes.argsort(descending=True))
     return update_components(update_sticks(state, model), data, model)
 
@@ -97,14 +108,13 @@ def merge(state: VariationalPartition, data: Data, model: Mixture) -> Variationa
     Coordinate ascent hardly ever empties a component that has points, so it would keep all that it started from
     (Bryant & Sudderth 2012; Hughes & Sudderth 2013).
     """
-    for union in unions(state, model):
-        merged = observe(union, data, model)
-        for _ in range(MERGE_ROUNDS):
-            merged = update_factors(merged, data, model)
-            merged = update_responsibilities(merged, data, model, out=union.responsibilities)
+    for kept, absorbed in pairs(state, model):
+        merged = union(state, data, model, kept, absorbed)
+        for last in (False,) * (MERGE_ROUNDS - 1) + (True,):
+            keep = None if last else False
+            merged = update_responsibilities(update_factors(merged, data, model), data, model, keep=keep)
         if merged.bound > state.bound:
             return merged
-        del union, merged  # before the rows of the next one are copied
     return replace(state, may_merge=False)
 
 
@@ -188,12 +198,17 @@ def assign(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
 
 
 def summary(state: VariationalPartition, data: Data, model: Mixture) -> Draw:
-    """What the posterior keeps."""
+    """What the posterior keeps: of rows that are too many no responsibilities, but their components."""
     a, b = state.sticks
     mixture = log_stick_weights(a / (a + b)).to(state.mean)
+    if state.num_dropped:
+        points = getattr(data, "points", data)  # of label sets, what their mixture sees
+        parts = [assign(state, points.rows(rows), model) for rows in slices(points, model)]
+        kept = {"assignments": torch.cat(parts)}
+    else:
+        kept = {"assignments": state.responsibilities.argmax(1), "responsibilities": state.responsibilities}
     return {
-        "assignments": state.responsibilities.argmax(1),
-        "responsibilities": state.responsibilities,
+        **kept,
         "hyperparameters": state.hyperparameters,
         "log_mixture": torch.cat([mixture, mixture.new_tensor([-torch.inf])]),
         "weights": state.mean,

@@ -10,10 +10,10 @@ given its optimal factor for every pair (n, k), so that a margin factor enters t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,9 +25,10 @@ from ...models.priors import StickExpectations
 from ...models.priors.sticks import expected_log_sticks, log_beta, posterior_sticks
 from ...models.scores import scores
 from ..collectives import all_sum
-from ..ridge import Ridge, soft_sums, with_prior
+from ..ridge import Ridge, with_prior
 from .factors import Variational, components_kl, family_of
 from .hyperplanes import blend, expect_sides
+from .partition_sums import Seen, Sums, slices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,19 @@ class VariationalPartition(Variational):
     q: Tensor  # float64, of the prior's hyperparameters, in the form [...] that the prior gives it
     gram: Tensor  # [T, C, P, P] sum_n r_nk precision_nk a_n a_n^T of the expected pseudo-observations
     linear: Tensor  # [T, P, C] sum_n r_nk shift_nk a_n
+    counts: Tensor | None = None  # [T] float64 and
+    statistics: Tensor | None = None  # [T, S], sums over all points, where these are too many to keep responsibilities
+    num_dropped: int = 0  # points whose responsibilities, optimal for the other factors, are not kept
+
+    @property
+    def num_data(self) -> int:
+        """N."""
+        return super().num_data + self.num_dropped
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Expected number of points of each component, [T] float64."""
+        return super().sizes if self.counts is None else self.counts
 
     @cached_property
     def expected_log_sticks(self) -> tuple[Tensor, Tensor]:
@@ -45,12 +59,19 @@ class VariationalPartition(Variational):
         return expected_log_sticks(*self.sticks)
 
     def permuted(self, order: Tensor) -> Self:
-        return replace(super().permuted(order), gram=self.gram[order], linear=self.linear[order])
+        sums = {name: None if part is None else part[order] for name, part in self._sums().items()}
+        return replace(super().permuted(order), **sums)
 
     def scaled(self, scale: float) -> Self:
         """As if there were `scale` times as many points like these."""
-        r, gram, linear = (scale * part for part in (self.responsibilities, self.gram, self.linear))
-        return replace(self, responsibilities=r, gram=gram, linear=linear)
+        sums = {name: None if part is None else scale * part for name, part in self._sums().items()}
+        return replace(self, responsibilities=scale * self.responsibilities, **sums)
+
+    def without_rows(self) -> Self:
+        return replace(super().without_rows(), counts=None, statistics=None, num_dropped=0)
+
+    def _sums(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("gram", "linear", "counts", "statistics")}
 
 
 def expected_prior(state: VariationalPartition, model: Mixture) -> StickExpectations:
@@ -80,8 +101,9 @@ def update_prior(state: VariationalPartition, model: Mixture) -> VariationalPart
 
 def update_components(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
     """chi_k = chi0 + sum_n r_nk statistics(x_n), r_nk of `memberships`: weights count here and below."""
-    family = family_of(model)
-    statistics = family.weighted_statistics(data.X, state.memberships)
+    family, statistics = family_of(model), state.statistics
+    if statistics is None:
+        statistics = family.weighted_statistics(data.X, state.memberships)
     return replace(state, hyperparameters=family.prior() + statistics)
 
 
@@ -96,70 +118,65 @@ def update_responsibilities(
     data: Data,
     model: Mixture,
     penalty: Tensor | None = None,
-    out: Tensor | None = None,
+    keep: bool | None = None,
 ) -> VariationalPartition:
     """log r_nk = E log pi_k + E log p(x_n | theta_k) + bound of E log phi(y_n | f_nk) + const; and the ELBO, which at
     these responsibilities is the sum of the log normalizers, each as often as its point counts, less the KL terms, the
-    penalty [] where it is known. Of the pseudo-observations their sums are kept. `out` [N, T] is overwritten by r."""
-    r = data.features.new_empty(data.num_data, model.truncation) if out is None else out
-    total, observed = r.new_zeros((), dtype=torch.float64), nothing_observed(model, data)
+    penalty [] where it is known. Of the pseudo-observations sums are kept, of the rest what `Sums` says."""
+    sums = Sums(model, data, keep)
+    total = data.features.new_zeros((), dtype=torch.float64)
     for rows in slices(data, model):
         some = data.rows(rows)
-        seen = _see(state, some, model)
+        seen = see(state, some, model)
         logits = assignment_logits(state, some, model, seen.margin)
-        torch.softmax(logits, 1, out=r[rows])
         total += some.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
         if seen.rejection is not None:
             total += some.counted(seen.rejection).sum(dtype=torch.float64)
-        _add(observed, seen, some, r[rows])
+        sums.add(rows, some, logits.softmax(1), seen)
     bound = all_sum(total) - (kl(state, model) if penalty is None else penalty)
-    return replace(state, responsibilities=r, weights=data.weights, **observed, bound=bound)
+    return replace(state, weights=data.weights, bound=bound, **sums.fields())
 
 
 def observe(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
-    """The sums of the pseudo-observations at these classifiers and responsibilities."""
-    observed = nothing_observed(model, data)
+    """The sums of the pseudo-observations at these classifiers and responsibilities, which are kept."""
+    return _retell(state, data, model, lambda r: r, keep=True)
+
+
+def union(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> VariationalPartition:
+    """The sums, at these classifiers, as if the points of a second component were with the first."""
+
+    def join(r: Tensor) -> Tensor:
+        joined = r.clone()
+        joined[:, kept] += r[:, absorbed]
+        joined[:, absorbed] = 0
+        return joined
+
+    return _retell(state, data, model, join, keep=False)
+
+
+def _retell(
+    state: VariationalPartition, data: Data, model: Mixture, change: Callable[[Tensor], Tensor], keep: bool
+) -> VariationalPartition:
+    """The sums at these classifiers and changed responsibilities, which are those of the state, or its optimal ones."""
+    sums = Sums(model, data, keep)
     for rows in slices(data, model):
         some = data.rows(rows)
-        _add(observed, _see(state, some, model), some, state.responsibilities[rows])
-    return replace(state, **observed)
+        seen = see(state, some, model)
+        if state.num_dropped:
+            r = assignment_logits(state, some, model, seen.margin).softmax(1)
+        else:
+            r = state.responsibilities[rows]
+        sums.add(rows, some, change(r), seen)
+    return replace(state, **sums.fields())
 
 
-def nothing_observed(model: Mixture, data: Data) -> dict[str, Any]:
-    """Fields of a `VariationalPartition` with the sums of the pseudo-observations of no points."""
-    T, C, P = model.truncation, data.targets.shape[1], data.features.shape[1]
-    return {"gram": data.features.new_zeros(T, C, P, P), "linear": data.features.new_zeros(T, P, C)}
-
-
-class _Seen(NamedTuple):
-    """What the classifiers expect of n points."""
-
-    margin: Tensor  # [n, T] in the logits
-    rejection: Tensor | None  # [n, T] of components that repel, whether a point is theirs or not
-    observed: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # r [n, T] -> precision, shift [n, T, C], times [n, T]
-
-
-def _see(state: VariationalPartition, data: Data, model: Mixture) -> _Seen:
+def see(state: VariationalPartition, data: Data, model: Mixture) -> Seen:
+    """What the classifiers expect of the rows."""
     if model.repels:  # every point counts for every hyperplane
         sides = expect_sides(data.features, state.classifiers, model.loss)
-        return _Seen(sides.gain, sides.rejection, lambda r: (*blend(sides, r), torch.ones_like(r)))
+        return Seen(sides.gain, sides.rejection, lambda r: (*blend(sides, r), torch.ones_like(r)))
     precision, shift, margin = expected_margins(state, data, model)
-    return _Seen(margin, None, lambda r: (precision, shift, r))
-
-
-def _add(observed: dict[str, Any], seen: _Seen, data: Data, r: Tensor) -> None:
-    """Add the pseudo-observations of some points with responsibilities r to the sums."""
-    precision, shift, times = seen.observed(r)
-    for total, part in zip(
-        observed.values(), soft_sums(data.features, precision, shift, data.counted(times)), strict=True
-    ):
-        total += part
-
-
-def slices(data: Data, model: Mixture) -> Iterator[slice]:
-    """Slices of the rows for which an array [n, T, C] fits a cache, or a GPU: of all rows there is none."""
-    step = max(64, (2**25 if data.features.is_cuda else 2**18) // (model.truncation * max(1, data.targets.shape[1])))
-    yield from (slice(start, start + step) for start in range(0, max(1, data.num_data), step))
+    return Seen(margin, None, lambda r: (precision, shift, r))
 
 
 def assignment_logits(state: VariationalPartition, data: Data, model: Mixture, margin: Tensor | None = None) -> Tensor:

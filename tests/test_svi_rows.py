@@ -1,0 +1,99 @@
+"""Mixtures of many points by SVI keep no responsibilities: the same fit from sums over chunks of rows."""
+
+import pytest
+import torch
+
+from regbayes.inference import SVI
+from regbayes.inference.posterior import Posterior
+from regbayes.inference.svi import partition, partition_sums
+from regbayes.inference.svi import partition_factors as factors
+from regbayes.models import BNMC, DDPM, DPM, EpsilonInsensitive, InfiniteSVM, PitmanYor
+
+N = 90
+WEIGHTS = torch.linspace(0.5, 2.5, N, dtype=torch.float64)
+CASES = {
+    "dpm": (DPM(truncation=8), {}, None),
+    "hinge": (InfiniteSVM(truncation=8), {}, None),
+    "weighted": (InfiniteSVM(truncation=14, prior=PitmanYor()), {}, WEIGHTS),
+    "regression": (InfiniteSVM(loss=EpsilonInsensitive(), truncation=5), {}, None),
+    "repelling": (DDPM(truncation=5), {}, None),
+    "labels": (BNMC(truncation=5), {}, None),
+    "minibatches": (InfiniteSVM(truncation=6), {"batch_size": 20, "num_full_steps": 4}, WEIGHTS),
+}
+
+
+def rows_and_targets(model):
+    generator = torch.Generator().manual_seed(1)
+    group = torch.arange(N) % 3
+    X = torch.randn(N, 2, generator=generator, dtype=torch.float64) + 5 * group.unsqueeze(1)
+    sign = X[:, 0] > X[:, 1]
+    if isinstance(model, BNMC):
+        return X, torch.stack([sign, ~sign], 1).long()
+    if isinstance(model, DPM | DDPM):
+        return X, None
+    return X, X[:, 1] if isinstance(model.loss, EpsilonInsensitive) else sign.long()
+
+
+@pytest.fixture
+def none_kept(monkeypatch) -> None:
+    monkeypatch.setattr(partition_sums, "MOST_KEPT", 0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fit_that_keeps_no_responsibilities_is_the_same_fit(name, monkeypatch, tmp_path) -> None:
+    model, options, weights = CASES[name]
+    X, y = rows_and_targets(model)
+    backend = SVI(num_steps=12, tolerance=None, **options)
+    kept = backend.fit(model, X, y, sample_weight=weights)
+    monkeypatch.setattr(partition_sums, "MOST_KEPT", 0)
+    found = backend.fit(model, X, y, sample_weight=weights)
+    torch.testing.assert_close(found.trace.values, kept.trace.values, rtol=1e-10, atol=0)
+    assert kept.samples.keys() - found.samples.keys() == {"responsibilities"}
+    assert torch.equal(found.samples["assignments"], kept.samples["assignments"])
+    assert torch.equal(kept.samples["responsibilities"].argmax(2), found.samples["assignments"])
+    torch.testing.assert_close(found.samples["hyperparameters"], kept.samples["hyperparameters"])
+    found.save(tmp_path / "posterior")
+    again = Posterior.load(tmp_path / "posterior")
+    torch.testing.assert_close(torch.as_tensor(again.assign(X)), torch.as_tensor(kept.assign(X)))
+
+
+@pytest.mark.parametrize("name", ["hinge", "weighted", "repelling"])
+def test_sums_are_those_of_the_responsibilities(name, monkeypatch, generator) -> None:
+    model, _, weights = CASES[name]
+    model, data = model.prepare(*rows_and_targets(model), weights=weights)
+    monkeypatch.setattr(partition_sums, "slices", lambda data, model: map(lambda n: slice(n, n + 17), range(0, N, 17)))
+    state = factors.update_responsibilities(partition.init(model, data, generator), data, model, keep=True)
+    sums = factors.update_responsibilities(state, data, model, keep=False)
+    assert sums.responsibilities.shape == (0, model.truncation)
+    assert sums.num_data == N
+    assert sums.total_weight == state.total_weight
+    torch.testing.assert_close(sums.sizes, state.sizes)
+    joined = state.responsibilities.clone()
+    joined[:, 1], joined[:, 3] = joined[:, 1] + joined[:, 3], 0
+    expected = factors.observe(factors.replace(state, responsibilities=joined), data, model)
+    pairs = [(sums, state), *((factors.union(each, data, model, 1, 3), expected) for each in (sums, state))]
+    for ours, theirs in pairs:
+        ours, theirs = (factors.update_factors(each, data, model) for each in (ours, theirs))
+        for field in ("hyperparameters", "mean", "precision_tril", "sticks", "q"):
+            torch.testing.assert_close(getattr(ours, field), getattr(theirs, field))
+
+
+def test_the_bound_never_falls_without_responsibilities(none_kept) -> None:
+    model = InfiniteSVM(truncation=10)
+    posterior = SVI(num_steps=40, tolerance=0.0).fit(model, *rows_and_targets(model))
+    values = posterior.trace.values[0]
+    assert (values.diff() >= -1e-9 * values[1:].abs()).all()
+    assert posterior.num_components < 10  # unions were taken
+
+
+def test_points_that_are_dropped_come_back_with_a_step_on_all(none_kept, generator) -> None:
+    """Stochastic steps forget the sums of the first rows; the first full sweep sees all rows anew."""
+    model = InfiniteSVM(truncation=4)
+    model, data = model.prepare(*rows_and_targets(model))
+    state = partition.init(model, data, generator)
+    doubled = factors.update_factors(state.scaled(2.0), data, model)
+    torch.testing.assert_close(doubled.sticks.sum(0) - 2, 2 * (factors.update_sticks(state, model).sticks.sum(0) - 2))
+    forgotten = state.without_rows()
+    assert forgotten.num_data == 0
+    assert (forgotten.counts, forgotten.statistics) == (None, None)
+    assert partition.sweep(forgotten, data, model).num_data == N
