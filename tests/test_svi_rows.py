@@ -61,7 +61,7 @@ def test_a_fit_that_keeps_no_responsibilities_is_the_same_fit(name, monkeypatch,
 def test_sums_are_those_of_the_responsibilities(name, monkeypatch, generator) -> None:
     model, _, weights = CASES[name]
     model, data = model.prepare(*rows_and_targets(model), weights=weights)
-    monkeypatch.setattr(partition_sums, "slices", lambda data, model: map(lambda n: slice(n, n + 17), range(0, N, 17)))
+    monkeypatch.setattr(factors, "slices", lambda data, model: map(lambda n: slice(n, n + 17), range(0, N, 17)))
     state = factors.update_responsibilities(partition.init(model, data, generator), data, model, keep=True)
     sums = factors.update_responsibilities(state, data, model, keep=False)
     assert sums.responsibilities.shape == (0, model.truncation)

@@ -46,7 +46,7 @@ class SVI(Backend):
     (X, lengths) or (X,): whole sequences, or one. It is read once for the labels and for the defaults that come from
     the data (from its first 100,000 rows), then one batch a step, and once at the end for the assignments, in the order
     of that last pass. Of points and label sets nothing else is kept that grows with their number: no responsibilities.
-    Nor are they of a tensor whose rows times components are more than 2^25 (268 MB), except with rule="averaging" or
+    Nor are they of a tensor whose rows times components are more than 2^24 (134 MB), except with rule="averaging" or
     coupled label sets: each step finds them again, chunk by chunk, and the posterior has the `assignments` alone.
 
     References

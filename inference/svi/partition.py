@@ -2,8 +2,7 @@
 
 A sweep sets the global factors to their optimum given the responsibilities, then the responsibilities to theirs
 (`partition_factors`): the bound never falls. Where rows are many, sums over them stand for their responsibilities
-(`partition_sums`). A stochastic step moves natural parameters towards the optimum of a
-minibatch (Hoffman et al. 2013).
+(`partition_sums`). A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
 """
 
 from __future__ import annotations
@@ -203,8 +202,10 @@ def summary(state: VariationalPartition, data: Data, model: Mixture) -> Draw:
     mixture = log_stick_weights(a / (a + b)).to(state.mean)
     if state.num_dropped:
         points = getattr(data, "points", data)  # of label sets, what their mixture sees
-        parts = [assign(state, points.rows(rows), model) for rows in slices(points, model)]
-        kept = {"assignments": torch.cat(parts)}
+        labels = torch.empty(points.num_data, dtype=torch.long, device=points.X.device)
+        for rows in slices(points, model):
+            labels[rows] = assign(state, points.rows(rows), model)
+        kept = {"assignments": labels}
     else:
         kept = {"assignments": state.responsibilities.argmax(1), "responsibilities": state.responsibilities}
     return {

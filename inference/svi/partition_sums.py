@@ -18,7 +18,7 @@ from ..collectives import all_sum
 from ..ridge import soft_sums
 from .factors import family_of
 
-MOST_KEPT = 2**25  # responsibilities that a fit keeps, N T of them
+MOST_KEPT = 2**24  # responsibilities that a fit keeps, N T of them
 
 
 class Seen(NamedTuple):
