@@ -33,8 +33,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM()`. A search of its arguments needs it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`, or `SVI()` of
-        topic models
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()` of topic models, else
+        `SmallVariance(scale=10.0)`, which aims at a component for every ten rows a column has, at 16 at the most
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
         class. They multiply `sample_weight`. Gibbs, NUTS and Autoguide take whole numbers: they are rounded to those,
         and are at least 1
@@ -66,7 +66,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         self.class_weight = class_weight
 
     def defaults(self) -> tuple[Model, Backend]:
-        return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance()
+        return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance(scale=10.0)
 
     def require_targets(self, model: Any) -> None:
         if target_of(model) is None:
@@ -79,7 +79,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         """Fit copies of the model and the backend to X [N, D], labels y [N] and weights [N] of at least 0."""
         rows, labels = self.fit_data(X, y=y)
         check_classification_targets(labels)
-        parts, weights = self.parts(), self.row_weights(sample_weight, rows)
+        weights = self.row_weights(sample_weight, rows)
+        parts = self._parts_for(len(labels) if weights is None else weights.sum(), rows.shape[1])
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
         self.classes_ = np.unique(labels[positive])
         if len(self.classes_) < 2:
@@ -88,6 +89,14 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         self.fit_posterior(parts, rows, index, self._with_classes(weights, index, parts))
         return self
+
+    def _parts_for(self, num_rows: float, num_columns: int) -> tuple[Any, Backend]:
+        """The parts; by default no more components than so many rows can have classifiers for."""
+        model, inference = self.parts()
+        if self.inference is None and isinstance(inference, SmallVariance):
+            most = int(num_rows) // (_ROWS * (num_columns + 1))
+            inference = inference.replace(num_components=min(max(most, 1), _MOST_COMPONENTS))
+        return model, inference
 
     def _with_classes(
         self, weights: NDArray[np.float64] | None, index: NDArray[np.int64], parts: tuple[Any, Backend]
@@ -224,3 +233,7 @@ class Clusterer(ClusterMixin, PosteriorEstimator):
         """Cluster [N] of new rows, in the numbering of `labels_`."""
         rows = self.new_data(X)
         return self._label_of_component[self.posterior_.assign(rows)]
+
+
+_ROWS = 10  # for each weight of a component's classifier
+_MOST_COMPONENTS = 16

@@ -1,7 +1,7 @@
-"""Paths of fits through strengths and weight scales, at a number of components that the first of them aims at.
+"""Paths of fits through strengths and weight scales, from components that the rows alone have shown.
 
-Every later fit starts from the partition of the one before (`SmallVariance(init=...)`) and keeps about as many
-components, which takes a fraction of the time of a fit from scratch.
+Where labels may start a descent and the loss has a dual, the components are found once, at the first step of a path:
+the further ones change the classifiers alone, from the duals of the step before (`hyperplanes`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
+from torch import Tensor
 
 from ..inference import Backend
 from ..inference.weights import weighs
+from ..models import DPM
+from .hyperplanes import Hyperplanes, has_dual
 from .rows import SortedRows, sort_rows
+
+Step = tuple[float | None, float]  # strength, weight scale
 
 
 class Rows(NamedTuple):
@@ -36,27 +41,39 @@ class Rows(NamedTuple):
         return sort_rows(*self, merge=weighs(inference, model))
 
 
-def path(
-    parts: tuple[Any, Backend], number: int | None, steps: list[tuple[Any, float]], rows: SortedRows
-) -> Iterator[Any]:
-    """Posteriors at each (strength, weight scale), each from the components of the one before.
+def components(parts: tuple[Any, Any], number: int | None, rows: Rows) -> NDArray[np.int64] | None:
+    """Components [N] of the rows, without their targets, at a penalty that aims at so many; None: the backend has no
+    such aim."""
+    if number is None:
+        return None
+    if number == 1:
+        return np.zeros(len(rows.y), dtype=np.int64)
+    model, inference = parts
+    different = sort_rows(rows.X, None, rows.weights, merge=True)
+    backend = inference.replace(num_components=number)
+    found = backend.fit(_without_targets(model), different.X, sample_weight=different.weights)
+    labels: NDArray[np.int64] = found.partition().numpy()[different.place]
+    return labels
 
-    `number` of components is what the penalty aims at; None: the backend has no such aim, and each fit is its own.
+
+def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[Step], rows: SortedRows) -> Iterator[Any]:
+    """Posteriors at each (strength, weight scale), from components [N] of the rows of the user.
+
+    None: each fit is its own. A loss without a dual has a descent at each step, from the components of the one before.
     """
     model, inference = parts
-    labels = torch.zeros(rows.X.shape[0], dtype=torch.long) if number == 1 else None
-    for strength, weight_scale in steps:
-        backend = started(inference, number, labels)
-        posterior = backend.fit(at(model, strength, weight_scale), rows.X, rows.y, sample_weight=rows.weights)
-        labels = None if number is None else posterior.partition()
+    if start is None:
+        yield from (_fit(inference, at(model, *step), rows) for step in steps)
+        return
+    labels = torch.zeros(rows.X.shape[0], dtype=torch.long)
+    labels[torch.from_numpy(rows.place)] = torch.from_numpy(start)
+    if has_dual(model.loss):
+        yield from _with_duals((model, _starting(inference, labels)), labels, steps, rows)
+        return
+    for step in steps:
+        posterior = _fit(_starting(inference, labels), at(model, *step), rows)
+        labels = posterior.partition()
         yield posterior
-
-
-def started(inference: Backend, number: int | None, labels: Any) -> Backend:
-    """The backend that aims at a number of components, or starts from those of labels [N]."""
-    if number is None:
-        return inference
-    return inference.replace(num_components=number) if labels is None else inference.replace(init=labels, merge=False)
 
 
 def at(model: Any, strength: float | None, weight_scale: float) -> Any:
@@ -64,7 +81,12 @@ def at(model: Any, strength: float | None, weight_scale: float) -> Any:
     name, named = strength_of(model), {"weight_scale": weight_scale}
     if name is not None and strength is not None:
         named[name] = strength
-    return clone(model).set_params(**named)
+    return clone(model).set_params(**named).checked()
+
+
+def at_length(model: Any, length_scale: float | None) -> Any:
+    """The model with features of this length scale; None: as it is."""
+    return model if length_scale is None else clone(model).set_params(**{_LENGTH_SCALE: length_scale})
 
 
 def strength_of(model: Any) -> str | None:
@@ -73,7 +95,42 @@ def strength_of(model: Any) -> str | None:
     return names[0] if names else None
 
 
-def decide(posterior: Any, X: Any, temperature: float) -> NDArray[Any]:
-    """Decisions [n] or [n, L] of a posterior for rows [n, D], tempered unless that is 0."""
-    found = posterior.tempered(temperature) if temperature else posterior
-    return np.asarray(found.decision_function(X))
+def has_length_scale(model: Any) -> bool:
+    """Whether the classifiers see features of a kernel with a length scale that is left open."""
+    return model.get_params().get(_LENGTH_SCALE, 1.0) is None
+
+
+def decide(posterior: Any, X: Any, temperatures: tuple[float, ...]) -> list[NDArray[Any]]:
+    """Decisions [n] or [n, L] of a posterior for rows [n, D] at each temperature; 0: as it is."""
+    tempered = (posterior.tempered(each) if each else posterior for each in temperatures)
+    return [np.asarray(each.decision_function(X)) for each in tempered]
+
+
+def _with_duals(parts: tuple[Any, Any], labels: Tensor, steps: list[Step], rows: SortedRows) -> Iterator[Any]:
+    """One descent, at the first step, and the classifiers of its components at all; one component needs none."""
+    (model, backend), first = parts, at(parts[0], *steps[0])
+    found = _fit(backend, first if labels.any() else _without_targets(first), rows)
+    weights = None if rows.weights is None else torch.from_numpy(rows.weights)
+    model, data = first.prepare(rows.X, rows.y, weights=weights)
+    planes = Hyperplanes(data, found.partition())
+    for step in steps:
+        setting = at(model, *step)
+        samples = found.samples | {"weights": planes.at(setting).unsqueeze(0)}
+        yield type(found)(setting, backend, samples, found.num_draws, found.trace)
+
+
+def _fit(inference: Any, model: Any, rows: SortedRows) -> Any:
+    y = None if isinstance(model, DPM) else rows.y
+    return inference.fit(model, rows.X, y, sample_weight=rows.weights)
+
+
+def _starting(inference: Any, labels: Tensor) -> Any:
+    """The backend that starts from the components of labels [N], and keeps them apart."""
+    return inference.replace(init=labels, merge=False)
+
+
+def _without_targets(model: Any) -> DPM:
+    return DPM(model.likelihood, model.prior)
+
+
+_LENGTH_SCALE = "feature_map__length_scale"

@@ -28,6 +28,7 @@ from regbayes.models import (
     InfiniteSVM,
     Logistic,
     SphericalGaussian,
+    SquaredHinge,
 )
 
 SMALL = {"prior": DirichletProcess(1.0), "truncation": 3}
@@ -75,7 +76,7 @@ def test_one_plane_where_one_is_right_and_several_where_not(four_groups):
     several = estimator.fit(*four_groups)
     assert several.num_components_ == 8
     assert several.n_components_ >= 4
-    assert several.best_score_ > 0.9 > 0.6 > several.scores_.mean(0)[0].max()
+    assert several.best_score_ > 0.9 > 0.6 > several.scores_.mean(0)[0, 0].max()
     assert set(several.classes_) == {"left", "right"}
 
 
@@ -83,11 +84,11 @@ def test_scores_are_those_of_separate_fits_to_the_folds():
     X, y = one_plane()
     found = ClassifierCV(num_components=[1], strengths=[0.2, 1.0], weight_scales=[0.1, 1.0], cv=KFold(3))
     found.fit(X, y)
-    assert found.scores_.shape == (3, 1, 2, 2, 2)
+    assert found.scores_.shape == (3, 1, 1, 2, 2, 2)
     place = np.unravel_index(found.scores_.mean(0).round(10).argmax(), found.scores_.shape[1:])
     assert found.best_score_ == pytest.approx(found.scores_.mean(0)[place])
-    names = ("num_components", "strength", "weight_scale", "temperature")
-    axes = (found.num_components, found.strengths, found.weight_scales, found.temperatures)
+    names = ("length_scale", "num_components", "strength", "weight_scale", "temperature")
+    axes = ([None], found.num_components, found.strengths, found.weight_scales, found.temperatures)
     expected = {name: axis[index] for name, axis, index in zip(names, axes, place, strict=True)}
     assert found.best_params_ == expected
     assert expected == {name: getattr(found, f"{name}_") for name in names}
@@ -97,11 +98,11 @@ def test_scores_are_those_of_separate_fits_to_the_folds():
         rows, labels = ordered(X[train], y[train])
         for s, strength in enumerate(found.strengths):
             for w, scale in enumerate(found.weight_scales):
-                model = InfiniteSVM(loss=Hinge(strength), weight_scale=scale)
+                model = InfiniteSVM(loss=SquaredHinge(strength), weight_scale=scale)
                 backend = SmallVariance(init=torch.zeros(len(train), dtype=torch.long))
                 fitted = backend.fit(model, rows, labels)
                 score = (fitted.predict(X[test]) == y[test]).mean()
-                assert found.scores_[fold, 0, s, w, 0] == pytest.approx(score)
+                assert found.scores_[fold, 0, 0, s, w, 0] == pytest.approx(score)
 
 
 def ordered(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -132,11 +133,11 @@ def test_a_search_depends_on_how_often_rows_occur_and_on_nothing_else():
 def test_other_backends_and_losses_have_no_choice_of_what_they_lack():
     X, y = one_plane(60)
     svi = ClassifierCV(inference=SVI(num_steps=5), **SVI_GRID).fit(X, y)
-    assert svi.scores_.shape == (2, 1, 2, 1, 1)
+    assert svi.scores_.shape == (2, 1, 1, 2, 1, 1)
     assert svi.num_components_ is None
     logistic = ClassifierCV(InfiniteSVM(loss=Logistic()), QUICK, **GRID).fit(X, y)
     assert logistic.strength_ is None
-    assert logistic.scores_.shape == (2, 2, 1, 2, 2)
+    assert logistic.scores_.shape == (2, 1, 2, 1, 2, 2)
 
 
 def test_folds_of_a_user_may_have_rows_that_do_not_count():

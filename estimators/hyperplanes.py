@@ -1,0 +1,61 @@
+"""The classifiers of components that stay as they are, at one strength and weight scale after another.
+
+All components are one dual problem (`inference.duals`) with a column for each component and score, whose target is
+missing in the rows of other components. It starts from the tilts of the setting before. Where there are fewer rows
+than features it is solved in the space of the rows, which `back` takes to that of the features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..inference.duals import solve
+from ..models.data import Data
+from ..models.losses import Masked
+from ..models.losses.base import Loss
+
+
+class Hyperplanes:
+    """What is the same at all settings, and where the last solution left the duals.
+
+    Parameters
+    ----------
+    data : N points with P features and C scores
+    labels : their components [N], 0..K-1, each with some
+    """
+
+    def __init__(self, data: Data, labels: Tensor) -> None:
+        self.weights, self.num_scores = data.weights, data.targets.shape[1]
+        self.rows, self.back = data.features, None
+        if data.num_data < data.features.shape[1]:
+            self.back, triangle = torch.linalg.qr(data.features.T)
+            self.rows = triangle.T.contiguous()
+        own = torch.nn.functional.one_hot(labels.long()).bool().repeat_interleave(self.num_scores, 1)
+        self.targets = data.targets.repeat(1, own.shape[1] // self.num_scores).where(own, torch.nan)
+        self.tilts = torch.zeros_like(self.targets)
+
+    def at(self, model: Any) -> Tensor:
+        """Weights [K, P, C] at the strength and the weight scale of a resolved model."""
+        found = solve(
+            self.rows,
+            self.targets,
+            model.loss if isinstance(model.loss, Masked) else Masked(model.loss),
+            model.weight_scale,
+            row_weights=self.weights,
+            start=self.tilts,
+            max_passes=_MOST_PASSES,
+        )
+        self.tilts = found.tilt
+        weights = found.weights if self.back is None else self.back @ found.weights
+        return weights.unflatten(1, (-1, self.num_scores)).transpose(0, 1)
+
+
+def has_dual(loss: Loss) -> bool:
+    """Whether components with this loss can be one problem: a convex one, whose scores have a factor each."""
+    return loss.has_conjugate and not loss.meets
+
+
+_MOST_PASSES = 100

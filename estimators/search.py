@@ -1,0 +1,195 @@
+"""The search behind `ClassifierCV` and `RegressorCV`: settings tried on folds, and the best one fitted to all rows.
+
+Components come from all rows without their targets; a search takes the paths of `paths` from them through its
+settings, on all rows but those of a fold. A number of folds deals out the different rows in an order of their own, so
+that a search depends on how often each row occurs, and not on where it stands.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.model_selection import check_cv
+
+from ..inference import Backend, SmallVariance
+from .base import PosteriorEstimator
+from .paths import Rows, at, at_length, components, decide, has_length_scale, path, strength_of
+from .rows import sort_rows
+
+_Axes = tuple[tuple[Any, ...], ...]  # of the settings' five parts: G, K, S, W and T values
+
+
+class _Setting(NamedTuple):
+    """A point of the grid; None: the model or the backend has no such argument."""
+
+    length_scale: float | None
+    num_components: int | None
+    strength: float | None
+    weight_scale: float
+    temperature: float
+
+
+class _HeldOut(NamedTuple):
+    """What fits without some rows say of them: M rows in all folds together, those of each fold in turn."""
+
+    decisions: NDArray[Any]  # [G, K, S, W, T, M] or [G, K, S, W, T, M, L]
+    y: NDArray[Any]  # [M]
+    weights: NDArray[np.float64]  # [M]
+    scores: NDArray[np.float64]  # [F, G, K, S, W, T]
+
+
+class PathSearch(PosteriorEstimator):
+    """What both estimators add to those they derive from: `fit_posterior` searches first."""
+
+    strengths: Sequence[float]
+    weight_scales: Sequence[float] | None
+    num_components: Sequence[int] | None
+    temperatures: Sequence[float]
+    length_scales: Sequence[float] | None
+    cv: Any
+
+    def fit_posterior(
+        self, parts: tuple[Any, Backend], X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
+    ) -> None:
+        """Search, then fit the best setting to all rows."""
+        (model, inference), y = parts, np.asarray(y)
+        if model.loss.target == "sign":
+            model = model.replace(classes=torch.arange(int(y.max()) + 1))  # a fold may miss one
+        each = np.ones(len(y)) if weights is None else weights
+        kept = np.flatnonzero(each > 0)
+        rows, axes = Rows(X, y, each), self._axes(model, inference, each.sum(), X.shape[1])
+        starts = [components((model, inference), number, rows) for number in axes[1]]
+        splits = [[part[each[part] > 0] for part in split] for split in self._splits(rows, kept)]
+        found = self._hold_out((model, inference), rows, splits, axes, starts)
+        place = self._best(found)
+        best = _Setting(*(axis[index] for axis, index in zip(axes, place, strict=True)))
+        self.scores_, self.best_params_ = found.scores, best._asdict()
+        self.best_score_ = float(found.scores.mean(0)[place].round(_DIGITS))
+        self.length_scale_, self.num_components_, self.strength_, self.weight_scale_, self.temperature_ = best
+        self.calibrate(found.decisions[place], found.y, found.weights)
+        chosen, start = at_length(model, best.length_scale), starts[place[1]]
+        if start is None:
+            super().fit_posterior((at(chosen, best.strength, best.weight_scale), inference), X, y, weights)
+        else:
+            steps = _steps(axes)
+            steps = steps[: steps.index((best.strength, best.weight_scale)) + 1]
+            self.posterior_ = _fitted((chosen, inference), start[kept], steps, rows, kept)
+        if best.temperature:
+            self.posterior_ = self.posterior_.tempered(best.temperature)
+
+    def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+        """How good decisions [n] or [n, L] are for targets y [n]; the score of a fold is the mean."""
+        raise NotImplementedError
+
+    def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
+        """Take what is wanted of decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them."""
+
+    def _best(self, found: _HeldOut) -> tuple[Any, ...]:
+        """The place of the best setting, of equals the first; another number of components than the one before has to
+        be better by more than a standard error."""
+        best: tuple[Any, ...] = ()
+        for number in range(found.scores.shape[2]):
+            mean = found.scores[:, :, number].mean(0).round(_DIGITS)
+            length, *others = np.unravel_index(mean.argmax(), mean.shape)
+            place = (length, number, *others)
+            best = place if not best or self._is_better(found, place, best) else best
+        return best
+
+    def _is_better(self, found: _HeldOut, place: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+        """Whether a setting gains on another, row by row, by more than the standard error of the gain."""
+        gains = self.score_rows(found.decisions[place], found.y) - self.score_rows(found.decisions[other], found.y)
+        gain = np.average(gains, weights=found.weights)
+        variance = np.average((gains - gain) ** 2, weights=found.weights)
+        return bool(gain > (variance / found.weights.sum()) ** 0.5)
+
+    def _axes(self, model: Any, inference: Backend, num_rows: float, num_columns: int) -> _Axes:
+        """The values of each part of a setting."""
+        local = isinstance(inference, SmallVariance) and inference.takes_labels(model)
+        kernel, numbers, lengths = has_length_scale(model), self.num_components, self.length_scales
+        if numbers is None:
+            numbers = [1] if kernel else [k for k in _NUMBERS if k == 1 or k * _ROWS <= num_rows]
+        scales = (_KERNEL_SCALES if kernel else _SCALES) if self.weight_scales is None else self.weight_scales
+        if lengths is None:
+            lengths = [factor * (num_columns / 2) ** 0.5 for factor in _LENGTHS]
+        return (
+            _values("length_scales", lengths) if kernel else (None,),
+            _values("num_components", numbers) if local else (None,),
+            _values("strengths", self.strengths) if strength_of(model) else (None,),
+            _values("weight_scales", scales),
+            _values("temperatures", self.temperatures) if local else (0.0,),
+        )
+
+    def _splits(self, rows: Rows, kept: NDArray[np.int64]) -> list[Any]:
+        """Places of the rows to train on and of those to hold out. A number of folds deals out those kept, different
+        rows in the order of y."""
+        if not isinstance(self.cv, int | np.integer):
+            return list(check_cv(self.cv, rows.y).split(rows.X, rows.y))
+        if self.cv < 2:
+            raise ValueError(f"cv is {self.cv}; expected at least 2 folds, or a splitter of scikit-learn.")
+        different = sort_rows(*rows.taken(kept), merge=True)
+        M = different.X.shape[0]
+        fold = np.empty(M, dtype=np.int64)
+        fold[np.argsort(np.asarray(different.y), kind="stable")] = np.arange(M) % self.cv
+        own = fold[different.place]
+        return [(kept[own != k], kept[own == k]) for k in range(min(self.cv, M))]
+
+    def _hold_out(
+        self, parts: tuple[Any, Backend], rows: Rows, splits: list[Any], axes: _Axes, starts: list[Any]
+    ) -> _HeldOut:
+        """Decisions at all settings for the rows of each fold, whose paths start from components [N] of all rows."""
+        lengths, *_, temperatures = axes
+        steps, decisions, scores = _steps(axes), [], []
+        for train, test in splits:
+            seen, held = rows.taken(train).sorted(parts), rows.taken(test)
+            found = [
+                decision
+                for length in lengths
+                for start in starts
+                for posterior in path(
+                    (at_length(parts[0], length), parts[1]), None if start is None else start[train], steps, seen
+                )
+                for decision in decide(posterior, held.X, temperatures)
+            ]
+            scores.append([np.average(self.score_rows(each, held.y), weights=held.weights) for each in found])
+            decisions.append(np.stack(found))
+        shape, together = tuple(map(len, axes)), np.concatenate(decisions, 1)
+        held = rows.taken(np.concatenate([test for _, test in splits]))
+        reshaped = together.reshape(*shape, *together.shape[1:])
+        return _HeldOut(reshaped, held.y, held.weights, np.array(scores).reshape(-1, *shape))
+
+
+def _steps(axes: _Axes) -> list[tuple[Any, Any]]:
+    """(strength, weight scale) along a path."""
+    _, _, strengths, scales, _ = axes
+    return list(itertools.product(strengths, scales))
+
+
+def _fitted(
+    parts: tuple[Any, Backend], start: NDArray[np.int64], steps: list[Any], rows: Rows, kept: NDArray[np.int64]
+) -> Any:
+    """The last posterior of a path from components [M] of the rows kept, with what it says of all rows."""
+    seen = rows.taken(kept).sorted(parts)
+    *_, posterior = path(parts, start, steps, seen)
+    place, left_out = np.full(len(rows.y), -1), np.delete(rows.X, kept, 0)
+    place[kept] = seen.place
+    return posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if len(left_out) else None)
+
+
+def _values(name: str, given: Any) -> tuple[Any, ...]:
+    values = tuple(given) if np.iterable(given) and not isinstance(given, str) else ()
+    if not values:
+        raise ValueError(f"{name} is {given!r}; expected a sequence of at least one value, such as [1.0].")
+    return values
+
+
+_DIGITS = 10
+_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+_KERNEL_SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of rows of length 1
+_LENGTHS = (0.5, 1.0, 2.0)
+_NUMBERS = (1, 4, 16)
+_ROWS = 15
