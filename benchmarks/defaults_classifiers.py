@@ -3,10 +3,11 @@
     REGBAYES_DATA=... OMP_NUM_THREADS=1 python benchmarks/defaults_classifiers.py [--sets NAME ...] [--seed 0]
         [--repeats 3] [--folds 5] [--rows 1000]
 
-Repeated stratified folds of at most so many rows of a set; every contestant standardizes and chooses among 18 fits by
-three inner folds (ours with more than one component each at two temperatures). Wide images are reduced to 30 principal
-components of the training rows. KMeans may have one cluster, as ours may have one component. The calibrated LinearSVC
-has Platt's sigmoid by three folds at the best C. Seconds are of CPU, a fit with its search.
+Repeated stratified folds of at most so many rows of a set; every contestant standardizes and chooses by three inner
+folds among eleven strengths and, of all but LinearSVC, three widths of a kernel or numbers of clusters (with several
+components ours have two temperatures). Wide images are reduced to 30 principal components of the training rows. KMeans
+may have one cluster, as ours may have one component. The calibrated LinearSVC has Platt's sigmoid by three folds at the
+best C. Seconds are of CPU, a fit with its search.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from regbayes.models import InfiniteSVM, RandomFourier, SquaredHinge
 
 SETS = ("iris", "wine", "breast_cancer", "parkinsons", "wireless", "skin", "bee_dance", "digits", "mnist", "letter")
 WIDE, KEPT_COLUMNS, FEWEST = 100, 30, 15
-STRENGTHS = np.logspace(-3, 2, 6)
+STRENGTHS = np.logspace(-3, 2, 11)
 OURS, FOURIER = "ours", "ours, Fourier"
 LINEAR, KMEANS, RBF = "LinearSVC", "KMeans + LinearSVC", "RBF-SVC"
 
@@ -73,11 +74,11 @@ def tuned(estimator: BaseEstimator, seed: int, **grid: Any) -> GridSearchCV:
 
 def contestants(seed: int) -> dict[str, Callable[[], Any]]:
     return {
-        LINEAR: lambda: tuned(LinearSVC(random_state=0), seed, C=np.logspace(-3, 2, 18)),
+        LINEAR: lambda: tuned(LinearSVC(random_state=0), seed, C=STRENGTHS),
         KMEANS: lambda: tuned(KMeansSVC(), seed, num_clusters=[1, 4, 16], C=STRENGTHS),
-        RBF: lambda: tuned(SVC(), seed, C=np.logspace(-1, 3, 6), gamma=["scale", 0.01, 0.1]),
+        RBF: lambda: tuned(SVC(), seed, C=np.logspace(-1, 3, 11), gamma=["scale", 0.01, 0.1]),
         OURS: ClassifierCV,
-        FOURIER: lambda: ClassifierCV(InfiniteSVM(loss=SquaredHinge(), feature_map=RandomFourier(2000))),
+        FOURIER: lambda: ClassifierCV(InfiniteSVM(loss=SquaredHinge(), feature_map=RandomFourier(1500))),
     }
 
 

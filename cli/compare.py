@@ -18,8 +18,9 @@ from sklearn.model_selection import BaseCrossValidator, GridSearchCV, KFold, Str
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ..estimators import Classifier, MultiLabelClassifier, Regressor
+from ..estimators import Classifier, ClassifierCV, MultiLabelClassifier, Regressor, RegressorCV
 from ..inference import PartitionPosterior
+from ..models import EpsilonInsensitive, SquaredHinge
 from .compare_labels import LabelFolds, check_label_folds, label_quality, label_scores
 from .errors import CommandError, Interrupted
 from .files import interrupted_name, output_folder, replacing, text_file
@@ -117,8 +118,8 @@ def _inner_folds(problem: Problem, splits: list[Any], seed: int) -> BaseCrossVal
 def _candidates(
     problem: Problem, splits: list[Any], options: argparse.Namespace
 ) -> dict[str, Callable[[int], Candidate]]:
-    """By name, what a method is on a fold. The backends of a model share one search for the scale of its weights in
-    every fold."""
+    """By name, what a method is on a fold. Small variance searches along its own paths; the other backends of a model
+    share one search for the scale of its weights in every fold."""
     inner = _inner_folds(problem, splits, options.seed)
     if problem.labels:
         check_label_folds(problem, splits, inner)
@@ -129,6 +130,8 @@ def _candidates(
 
     def ours(model: str, backend: str) -> Callable[[int], Candidate]:
         def candidate(fold: int) -> Candidate:
+            if backend == "small_variance" and _has_paths(problem, model):
+                return Candidate(_search(model, problem, inner, options, loss=_LOSSES[problem.task]))
             scale, seconds = tuned(model, fold)
             return Candidate(_estimator(model, backend, problem, scale, options), scale, seconds)
 
@@ -159,12 +162,30 @@ def _tuned_scale(
     problem: Problem, train: NDArray[Any], inner: BaseCrossValidator, model: str, options: argparse.Namespace
 ) -> tuple[float, float]:
     """Prior scale of the classifiers, and the seconds of the search: by the first backend, on behalf of all."""
-    started = time.perf_counter()
+    started, y = time.perf_counter(), _units(problem, train)[0]
+    if _has_paths(problem, model):
+        found = _search(model, problem, inner, options).fit(problem.X[train], y)
+        return found[-1].weight_scale_, time.perf_counter() - started
     grid = {"estimator__model__weight_scale": _SCALES}
     method = _estimator(model, backends_for(model)[0], problem, 1.0, options)
     search = GridSearchCV(method, grid, cv=inner, scoring=SCORING[problem.task], refit=False, error_score="raise")
-    search.fit(problem.X[train], _units(problem, train)[0])
+    search.fit(problem.X[train], y)
     return search.best_params_["estimator__model__weight_scale"], time.perf_counter() - started
+
+
+def _has_paths(problem: Problem, model: str) -> bool:
+    """Whether small variance finds the settings of a model along paths."""
+    return model == "InfiniteSVM" and problem.task in _SEARCHES
+
+
+def _search(
+    name: str, problem: Problem, inner: BaseCrossValidator, options: argparse.Namespace, **parts: Any
+) -> Pipeline:
+    """The search of small variance, on as many strengths and clusters as those of the rivals."""
+    model = model_of(name, options.likelihood, problem.X.shape[1], problem.task == "regression").set_params(**parts)
+    backend = backend_of("small_variance", options.seed, progress=False).replace(scale=10.0)
+    search = _SEARCHES[problem.task](model, backend, weight_scales=_PATH, cv=inner)
+    return Pipeline([("scaler", StandardScaler()), ("estimator", search)])
 
 
 def _units(problem: Problem, train: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
@@ -201,14 +222,14 @@ def _score(candidate: Candidate, problem: Problem, train: NDArray[Any], test: ND
     scores = label_scores(method, problem.X[test]) if problem.labels else None
     final = _final(method)
     posterior = getattr(final, "posterior_", None)
-    refit = getattr(method, "refit_time_", fitted - started)
+    refit = getattr(method, "refit_time_", getattr(final, "refit_time_", fitted - started))
     return Score(
         quality=_quality(problem.task, problem.y[test], predicted, scores),
         components=getattr(final, "n_components_", None),
         fit_seconds=refit,
         tuning_seconds=candidate.tuning_seconds + fitted - started - refit,
         predict_seconds=finished - fitted,
-        weight_scale=candidate.weight_scale,
+        weight_scale=getattr(final, "weight_scale_", candidate.weight_scale),
         value=None if posterior is None else final_value(posterior),
     )
 
@@ -285,3 +306,6 @@ def _said(problem: Problem, options: argparse.Namespace) -> str:
 
 _SCALES = [0.3, 1.0, 0.1]
 _ESTIMATORS = {"classification": Classifier, "regression": Regressor, "labels": MultiLabelClassifier}
+_SEARCHES = {"classification": ClassifierCV, "regression": RegressorCV}
+_LOSSES = {"classification": SquaredHinge(), "regression": EpsilonInsensitive()}
+_PATH = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

@@ -15,8 +15,8 @@ from .tables import justified
 NOTES = {
     "classification": """\
 Means over the folds (± standard deviation), seconds of one thread. Tuned in each fold by inner cross-validation: C (and
-gamma) of the SVMs; the weight_scale of our model, by its first backend for all of them. Final values do not compare
-across backends.""",
+gamma, or the number of clusters) of the SVMs; the weight_scale of our model, and with small variance the number of its
+components. Final values do not compare across backends.""",
 }
 NOTES["labels"] = """\
 Means over the folds (± standard deviation), seconds of one thread. Tuned for micro-F1 in each fold by inner

@@ -27,11 +27,12 @@ def rivals(task: str, seed: int, folds: BaseCrossValidator) -> dict[str, BaseEst
     kernel: BaseEstimator = SVC(random_state=seed)
     if task == "regression":
         linear, kernel = LinearSVR(dual="auto", epsilon=0.1, random_state=seed), SVR(epsilon=0.1)
+    clustered = ClusterThenSVM(linear, seed=seed)
     first, second = type(linear).__name__, f"RBF-{type(kernel).__name__}"
     return {
         first: _tuned(linear, task, folds, C=_STRENGTHS),
         second: _tuned(kernel, task, folds, C=_STRENGTHS, gamma=["scale", 0.01, 0.1]),
-        f"DP-means + {first}": _tuned(ClusterThenSVM(linear, seed=seed), task, folds, svm__C=_STRENGTHS),
+        f"DP-means + {first}": _tuned(clustered, task, folds, svm__C=_STRENGTHS, num_components=[1, 4, 16]),
     }
 
 
@@ -78,4 +79,4 @@ class ClusterThenSVM(BaseEstimator):
         return y[0] if len(np.unique(y)) == 1 else clone(self.svm).fit(X, y)
 
 
-_STRENGTHS = [0.01, 0.1, 1.0, 10.0]
+_STRENGTHS = [0.001, 0.01, 0.1, 1.0, 10.0, 100.0]

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import softmax
 
-from ..inference import Backend, SmallVariance
-from ..models import InfiniteSVM, Model, SquaredHinge
+from ..inference import SVI, Backend, SmallVariance
+from ..models import InfiniteSVM, Model, SquaredHinge, TopicData
 from .partition import Classifier, Regressor
 from .search import PathSearch
 
@@ -34,7 +34,7 @@ class ClassifierCV(PathSearch, Classifier):
     class_weight : as in `Classifier`
     strengths : of the loss, to choose from. Of one component only strength weight_scale^2 matters
     weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which
-        components are found. None: six from 0.01 to 3, or where there are length scales to choose from, from 0.03 to 10
+        components are found. None: eleven from 0.01 to 3, or where there are length scales to choose from 0.03 to 10
     num_components : how many the penalty aims at, to choose from; None: 1, and unless there are length scales to
         choose from 4 and 16 where there are 15 rows for each; of `SmallVariance` on a mixture alone
     temperatures : of the divergence by which components count for new rows (`PartitionPosterior.tempered`), to choose
@@ -51,6 +51,7 @@ class ClassifierCV(PathSearch, Classifier):
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and
         temperature
     best_score_ : their mean at the best setting
+    refit_time_ : seconds of the fit to all rows
     slope_ : of the probabilities
     posterior_, classes_, n_components_, n_features_in_ : as in `Classifier`
 
@@ -84,7 +85,7 @@ class ClassifierCV(PathSearch, Classifier):
         self.cv = cv
 
     def defaults(self) -> tuple[Any, Backend]:
-        return InfiniteSVM(loss=SquaredHinge()), super().defaults()[1]
+        return InfiniteSVM(loss=SquaredHinge()), SVI() if self.is_of(TopicData) else SmallVariance(scale=_SCALE)
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         return (_logits(decisions).argmax(1) == y).astype(np.float64)
@@ -137,8 +138,7 @@ class RegressorCV(PathSearch, Regressor):
         self.cv = cv
 
     def defaults(self) -> tuple[Any, Backend]:
-        model, inference = super().defaults()
-        return model, SmallVariance(scale=10.0) if isinstance(inference, SmallVariance) else inference
+        return super().defaults()[0], SVI() if self.is_of(TopicData) else SmallVariance(scale=_SCALE)
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         found: NDArray[np.float64] = 1 - (y - decisions.astype(np.float64)) ** 2  # y has variance 1
@@ -169,4 +169,5 @@ def _slope(logits: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) 
     return high if uphill(high) <= 0 else float(brentq(uphill, low, high, rtol=1e-12))
 
 
+_SCALE = 10.0
 _SLOPES = (1e-3, 1e3)

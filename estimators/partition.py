@@ -34,7 +34,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     ----------
     model : a model with classes; None: `InfiniteSVM()`. A search of its arguments needs it passed
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()` of topic models, else
-        `SmallVariance(scale=10.0)`, which aims at a component for every ten rows a column has, at 16 at the most
+        `SmallVariance(scale=3.0)`, which aims at one component, or as many, up to 16, as there are 25 rows for each
+        weight of their classifiers
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
         class. They multiply `sample_weight`. Gibbs, NUTS and Autoguide take whole numbers: they are rounded to those,
         and are at least 1
@@ -66,7 +67,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         self.class_weight = class_weight
 
     def defaults(self) -> tuple[Model, Backend]:
-        return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance(scale=10.0)
+        return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance(scale=3.0)
 
     def require_targets(self, model: Any) -> None:
         if target_of(model) is None:
@@ -235,5 +236,5 @@ class Clusterer(ClusterMixin, PosteriorEstimator):
         return self._label_of_component[self.posterior_.assign(rows)]
 
 
-_ROWS = 10  # for each weight of a component's classifier
+_ROWS = 25  # for each weight of a component's classifier
 _MOST_COMPONENTS = 16

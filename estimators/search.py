@@ -8,6 +8,7 @@ that a search depends on how often each row occurs, and not on where it stands.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,7 @@ class PathSearch(PosteriorEstimator):
         self.best_score_ = float(found.scores.mean(0)[place].round(_DIGITS))
         self.length_scale_, self.num_components_, self.strength_, self.weight_scale_, self.temperature_ = best
         self.calibrate(found.decisions[place], found.y, found.weights)
+        started = time.perf_counter()
         chosen, start = at_length(model, best.length_scale), starts[place[1]]
         if start is None:
             super().fit_posterior((at(chosen, best.strength, best.weight_scale), inference), X, y, weights)
@@ -81,6 +83,7 @@ class PathSearch(PosteriorEstimator):
             self.posterior_ = _fitted((chosen, inference), start[kept], steps, rows, kept)
         if best.temperature:
             self.posterior_ = self.posterior_.tempered(best.temperature)
+        self.refit_time_ = time.perf_counter() - started
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         """How good decisions [n] or [n, L] are for targets y [n]; the score of a fold is the mean."""
@@ -188,8 +191,8 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
 
 
 _DIGITS = 10
-_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-_KERNEL_SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of rows of length 1
+_SCALES = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
+_KERNEL_SCALES = (0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0, 5.5, 10.0)  # of rows of length 1
 _LENGTHS = (0.5, 1.0, 2.0)
 _NUMBERS = (1, 4, 16)
 _ROWS = 15

@@ -234,7 +234,7 @@ def test_ctrl_c_ends_the_whole_command(table, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(compare, "_tuned_scale", interrupted)
     monkeypatch.setattr(compare, "rivals", lambda *_: {})
-    arguments = ["compare", "--data", str(table), "--target", "kind", "--out", str(tmp_path)]
+    arguments = ["compare", "--data", str(table), "--target", "kind", "--inference", "svi", "--out", str(tmp_path)]
     assert main(arguments) == 130
     assert capsys.readouterr().err == "regbayes: no method was done.\n"
     assert list(tmp_path.glob("compare*")) == []

@@ -9,14 +9,18 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_wine, make_blobs, make_friedman1
+from sklearn.datasets import load_diabetes, load_wine, make_blobs, make_circles, make_friedman1
 from sklearn.linear_model import Ridge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from regbayes.estimators import ClassifierCV, Regressor, RegressorCV
+from regbayes.datasets import make_setting_two
+from regbayes.estimators import Classifier, ClassifierCV, Regressor, RegressorCV
+from regbayes.estimators.hyperplanes import Hyperplanes
+from regbayes.estimators.paths import at
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
 from regbayes.models import (
     DDPM,
@@ -27,6 +31,7 @@ from regbayes.models import (
     Hinge,
     InfiniteSVM,
     Logistic,
+    RandomFourier,
     SphericalGaussian,
     SquaredHinge,
 )
@@ -178,6 +183,61 @@ def test_what_means_nothing_is_refused(arguments, message):
         ClassifierCV(inference=QUICK, **(GRID | arguments)).fit(*one_plane(40))
 
 
+def test_more_components_have_to_be_better_by_more_than_chance():
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(60, 2)), rng.integers(0, 2, 60)
+    found = ClassifierCV(num_components=[1, 3], weight_scales=[0.1, 1.0]).fit(X, y)
+    best = found.scores_.mean(0).max((0, 2, 3, 4))
+    assert best.argmax() > 0  # by chance
+    assert found.num_components_ == 1
+    assert found.best_score_ == pytest.approx(best[0])
+
+
+def test_length_scale_of_a_kernel_is_chosen():
+    X, y = make_circles(160, noise=0.1, factor=0.5, random_state=0)
+    model = InfiniteSVM(loss=SquaredHinge(), feature_map=RandomFourier(60))
+    found = ClassifierCV(model, length_scales=[0.01, 1.0]).fit(X, y)
+    assert found.scores_.shape == (3, 2, 1, 1, 11, 2)
+    assert found.length_scale_ == 1.0
+    assert found.posterior_.model.feature_map.length_scale == 1.0
+    assert found.best_score_ > 0.9 > 0.8 > found.scores_.mean(0)[0].max()
+    fixed = ClassifierCV(model.replace(feature_map=RandomFourier(60, length_scale=0.5))).fit(X, y)
+    assert fixed.scores_.shape[1] == 1
+    assert fixed.length_scale_ is None
+
+
+# -- classifiers of components that stay -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "width", "weighted"), [(2, 3, False), (3, 3, True), (2, 90, True)], ids=["two", "three", "wide"]
+)
+def test_a_component_has_the_classifier_of_linear_svc(num_classes, width, weighted):
+    """One problem of all components costs no more than one of each: strength weight_scale^2 = C / 2."""
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(80, width)), torch.arange(80) % 3
+    y = (X[:, 0] + rng.normal(size=80) > 0) * (num_classes - 1) + (num_classes > 2) * (X[:, 1] > 1) * -1
+    y = y.clip(0).astype(int)
+    weights = torch.tensor(1.0 + rng.integers(0, 3, 80)) if weighted else None
+    model, data = InfiniteSVM(loss=SquaredHinge()).prepare(X, y, weights=weights)
+    planes = Hyperplanes(data, labels)
+    for strength, scale in [(0.5, 0.1), (0.5, 0.5), (2.0, 0.3)]:
+        here = at(model, strength, scale)
+        found = planes.at(here)
+        assert found.shape == (3, width + 1, num_classes if num_classes > 2 else 1)
+        for k in range(3):
+            own = data.rows(torch.nonzero(labels == k).squeeze(1))
+            counts = None if weights is None else own.weights.numpy()
+            svm = LinearSVC(C=2 * strength * scale**2, fit_intercept=False, dual=False, tol=1e-8, random_state=0)
+            rival = torch.tensor(svm.fit(own.features.numpy(), y[labels == k], counts).coef_.T)
+
+            def cost(eta, own=own, here=here):
+                loss = -here.log_margin(own.features @ eta, own.targets)
+                return float(own.counted(loss).sum() + eta.square().sum() / (2 * here.weight_scale**2))
+
+            assert cost(rival) <= cost(found[k]) + 1e-9 <= 1.002 * cost(rival)
+
+
 # -- probabilities -----------------------------------------------------------------------------------------------------
 
 
@@ -281,6 +341,28 @@ def test_labels_of_a_start_are_checked():
     for model in (DDPM(), IHMM()):
         with pytest.raises(ValueError, match=f"init has labels, but {type(model).__name__} has a start of its own"):
             SmallVariance(init=[0, 0, 1, 1, 1, 1]).fit(model, X)
+
+
+# -- how many components by default ------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
+@pytest.mark.parametrize(("num_rows", "num_columns", "expected"), [(20, 5, 1), (160, 1, 3), (900, 1, 16)])
+def test_default_classifier_aims_at_as_many_components_as_rows_can_have(num_rows, num_columns, expected):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(num_rows, num_columns)), np.arange(num_rows) % 2
+    assert Classifier().fit(X, y).posterior_.backend.num_components == expected
+    twice = Classifier().fit(X[: num_rows // 2], y[: num_rows // 2], sample_weight=np.full(num_rows // 2, 2.0))
+    assert twice.posterior_.backend.num_components == expected
+    assert Classifier(inference=QUICK).fit(X, y).posterior_.backend.num_components == 8
+
+
+def test_default_classifier_finds_ten_cubes():
+    data = make_setting_two(4000, seed=8)
+    X, y, truth = data.X.numpy(), data.y.numpy(), data.bayes_predictions.numpy()
+    agree = (Classifier().fit(X[:3000], y[:3000]).predict(X[3000:]) == truth[3000:]).mean()
+    eight = SmallVariance().fit(InfiniteSVM(), X[:3000], y[:3000]).predict(X[3000:])
+    assert agree > 0.8 > 0.75 > (eight == truth[3000:]).mean()
 
 
 # -- units of targets --------------------------------------------------------------------------------------------------
