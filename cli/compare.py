@@ -19,8 +19,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ..estimators import Classifier, ClassifierCV, MultiLabelClassifier, Regressor, RegressorCV
-from ..inference import PartitionPosterior
-from ..models import EpsilonInsensitive, SquaredHinge
+from ..inference import Backend, Gibbs, PartitionPosterior
+from ..models import EpsilonInsensitive, Loss, SquaredHinge
 from .compare_labels import LabelFolds, check_label_folds, label_quality, label_scores
 from .errors import CommandError, Interrupted
 from .files import interrupted_name, output_folder, replacing, text_file
@@ -131,7 +131,7 @@ def _candidates(
     def ours(model: str, backend: str) -> Callable[[int], Candidate]:
         def candidate(fold: int) -> Candidate:
             if backend == "small_variance" and _has_paths(problem, model):
-                return Candidate(_search(model, problem, inner, options, loss=_LOSSES[problem.task]))
+                return Candidate(_search(model, problem, inner, options, _LOSSES[problem.task]))
             scale, seconds = tuned(model, fold)
             return Candidate(_estimator(model, backend, problem, scale, options), scale, seconds)
 
@@ -152,7 +152,7 @@ def _candidates(
 def _estimator(name: str, backend: str, problem: Problem, weight_scale: float, options: argparse.Namespace) -> Pipeline:
     real = problem.task == "regression"
     model = model_of(name, options.likelihood, problem.X.shape[1], real).set_params(weight_scale=weight_scale)
-    inference = suited(backend_of(backend, options.seed, progress=False), model)
+    inference = _halved(suited(backend_of(backend, options.seed, progress=False), model))
     estimator = _ESTIMATORS[problem.task](model, inference)
     scaler = "passthrough" if name == "MedLDA" else StandardScaler()  # counts stay counts
     return Pipeline([("scaler", scaler), ("estimator", estimator)])
@@ -164,7 +164,7 @@ def _tuned_scale(
     """Prior scale of the classifiers, and the seconds of the search: by the first backend, on behalf of all."""
     started, y = time.perf_counter(), _units(problem, train)[0]
     if _has_paths(problem, model):
-        found = _search(model, problem, inner, options).fit(problem.X[train], y)
+        found = _search(model, problem, inner, options, num_components=(1, 4)).fit(problem.X[train], y)
         return found[-1].weight_scale_, time.perf_counter() - started
     grid = {"estimator__model__weight_scale": _SCALES}
     method = _estimator(model, backends_for(model)[0], problem, 1.0, options)
@@ -179,13 +179,26 @@ def _has_paths(problem: Problem, model: str) -> bool:
 
 
 def _search(
-    name: str, problem: Problem, inner: BaseCrossValidator, options: argparse.Namespace, **parts: Any
+    name: str,
+    problem: Problem,
+    inner: BaseCrossValidator,
+    options: argparse.Namespace,
+    loss: Loss | None = None,
+    num_components: tuple[int, ...] | None = None,
 ) -> Pipeline:
-    """The search of small variance, on as many strengths and clusters as those of the rivals."""
-    model = model_of(name, options.likelihood, problem.X.shape[1], problem.task == "regression").set_params(**parts)
+    """The search of small variance, on as many strengths and numbers of clusters as the rivals have."""
+    model = model_of(name, options.likelihood, problem.X.shape[1], problem.task == "regression")
+    model = model if loss is None else model.set_params(loss=loss)
     backend = backend_of("small_variance", options.seed, progress=False).replace(scale=10.0)
-    search = _SEARCHES[problem.task](model, backend, weight_scales=_PATH, cv=inner)
+    search = _SEARCHES[problem.task](model, backend, weight_scales=_PATH, num_components=num_components, cv=inner)
     return Pipeline([("scaler", StandardScaler()), ("estimator", search)])
+
+
+def _halved(backend: Backend) -> Backend:
+    """Half as many sweeps, so that no method takes much longer than the others."""
+    if not isinstance(backend, Gibbs):
+        return backend
+    return backend.replace(num_samples=max(1, backend.num_samples // 2), num_warmup=backend.num_warmup // 2)
 
 
 def _units(problem: Problem, train: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
