@@ -96,8 +96,8 @@ def test_terms_of_a_division_are_those_of_the_log_joint(truncated: bool, loss, p
 
 def log_normals(blocks: BlockHyperplanes, planes: Tensor) -> Tensor:
     """log q(eta_k | S_k) [K] of planes [K, P, 1], by torch's own normal."""
-    tril = blocks.fit.weights.precision_tril.squeeze(1)
-    law = MultivariateNormal(blocks.fit.weights.mean.squeeze(-1), precision_matrix=tril @ tril.mT)
+    tril = blocks.fit.gaussian[1]
+    law = MultivariateNormal(blocks.fit.gaussian[0], precision_matrix=tril @ tril.mT)
     return law.log_prob(planes.squeeze(-1))
 
 
@@ -178,8 +178,8 @@ def test_a_merge_leaves_a_hyperplane_that_rejects_all_points_at_the_place_it_fre
     merged = [repelling_split_merge._merge(at, union, generator) for _ in range(60)]
     assert not any(each.labels.any() for each in merged)
     nobody = union.fit(LABELS > 1)
-    tril = nobody.fit.weights.precision_tril[0, 0]
-    noise = torch.stack([(each.planes[1] - nobody.fit.weights.mean[0]).squeeze(-1) for each in merged]) @ tril
+    mean, tril = (value[0] for value in nobody.fit.gaussian)
+    noise = torch.stack([(each.planes[1] - mean.unsqueeze(1)).squeeze(-1) for each in merged]) @ tril
     assert noise.mean().abs() < 5 / noise.numel() ** 0.5
     assert (noise.square().mean() - 1).abs() < 5 * (2 / noise.numel()) ** 0.5
     scores = torch.stack([data.features @ each.planes[0] for each in merged]).mean(0)
@@ -200,7 +200,7 @@ def test_candidates_weigh_what_quadrature_says(loss) -> None:
     assert (blocks.fit.bound <= exact + 1e-3).all()
     assert (blocks.fit.bound > exact - 0.3).all()
     alone = fit_blocks(members[:, 1:2].bool(), data, model).refined(data, model)
-    torch.testing.assert_close(alone.fit.weights.mean, blocks.fit.weights.mean[1:2])  # whatever else is fitted with it
+    torch.testing.assert_close(alone.fit.gaussian[0], blocks.fit.gaussian[0][1:2])  # whatever else is fitted with it
 
 
 def test_an_exchange_chooses_by_weight_and_keeps_the_hyperplanes_it_leaves_among_the_candidates(monkeypatch) -> None:

@@ -23,62 +23,54 @@ from ...models.distributions.sampling import draw_categorical, normals, uniforms
 from ...models.scores import scores
 from ...models.sums import row_chunks
 from ..collectives import all_sum
-from ..ridge import Ridge
-from .launch import Fit, fit_classifiers
+from .block_fits import BlockFits, improve, start_fits
 
 
 @dataclass(frozen=True)
 class BlockHyperplanes:
     """q(. | S) for K blocks S of N points."""
 
-    members: Tensor  # [N, K] of 0 and 1
-    fit: Fit  # its bound [K] is below log g(S), and near it once refined
+    members: Tensor  # bool [N, K]
+    fit: BlockFits  # its bound [K] is below log g(S), and near it once refined
 
     def __getitem__(self, blocks: list[int]) -> BlockHyperplanes:
         """Some of the blocks, in this order."""
-        precision, shift, ridge, bound = self.fit
-        ridge = Ridge(ridge.mean[blocks], ridge.precision_tril[blocks])
-        return BlockHyperplanes(
-            self.members[:, blocks], Fit(precision[:, blocks], shift[:, blocks], ridge, bound[blocks])
-        )
+        return BlockHyperplanes(self.members[:, blocks], self.fit[blocks])
 
     def refined(self, data: Data, model: Any) -> BlockHyperplanes:
         """After more steps of the fits."""
-        return replace(self, fit=fit_classifiers(data, self.members, model, self.fit, num_steps=_NUM_FINE))
+        return replace(self, fit=improve(self.fit, self.members, data, model, _NUM_FINE))
 
     def draw(self, number: int, generator: torch.Generator) -> Tensor:
-        """R hyperplanes of each block, [K, R, P]."""
-        tril = self.fit.weights.precision_tril.squeeze(1)
-        noise = normals((*tril.shape[:2], number), generator, tril)
-        return self.fit.weights.mean.mT + torch.linalg.solve_triangular(tril.mT, noise, upper=True).mT
+        """R hyperplanes of each block, [K, R, P] float64."""
+        mean, tril = self.fit.gaussian
+        noise = normals((*mean.shape, number), generator, tril)
+        return mean.unsqueeze(1) + torch.linalg.solve_triangular(tril.mT, noise, upper=True).mT
 
     def log_ratio(self, planes: Tensor, data: Data, model: Any) -> Tensor:
         """log of ghat_S / q(. | S) [K, R] float64 at R hyperplanes of each block, [K, R, P]."""
         return log_unnormalized(planes, self.members, data, model) - self._log_density(planes)
 
     def _log_density(self, planes: Tensor) -> Tensor:
-        tril = self.fit.weights.precision_tril.squeeze(1).double()
-        gap = (planes - self.fit.weights.mean.mT).double()
+        mean, tril = self.fit.gaussian
+        gap = planes.double() - mean.unsqueeze(1)
         log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True)
         return log_det - ((gap @ tril).square().sum(-1) + planes.shape[2] * math.log(2 * math.pi)) / 2
 
 
 def fit_blocks(members: Tensor, data: Data, model: Any) -> BlockHyperplanes:
     """Rough fits, from the points of each block, bool [N, K]: their bounds do for most moves."""
-    members = members.to(data.features)
-    return BlockHyperplanes(members, fit_classifiers(data, members, model, num_steps=_NUM_ROUGH))
+    return BlockHyperplanes(members, improve(start_fits(members, data, model), members, data, model, _NUM_ROUGH))
 
 
 def log_unnormalized(planes: Tensor, members: Tensor, data: Data, model: Any) -> Tensor:
-    """log ghat_S [K, R] float64 of R hyperplanes for each of the blocks [N, K] of 0 and 1; planes [K, R, P]."""
+    """log ghat_S [K, R] float64 of R hyperplanes for each of the blocks, bool [N, K]; planes [K, R, P]."""
     K, R, P = planes.shape
     square = (planes.double() / model.weight_scale).square().sum(-1)
     total = square.new_zeros(K, R)
     for rows in row_chunks(data.features, K * R):
-        found = scores(data.features[rows], planes.view(K * R, P, 1)).double().view(-1, K, R, 1)
-        gain = model.log_margin(found, found.new_ones(1))
-        total += torch.einsum("nk,nkr->kr", members[rows].double(), gain)
-        total += model.loss.log_factor(found.squeeze(-1), found.new_tensor(-1.0)).sum(0)
+        found = scores(data.features[rows], planes.reshape(K * R, P, 1)).double().view(-1, K, R)
+        total += model.loss.log_factor(found, 2.0 * members[rows].unsqueeze(2) - 1).sum(0)
     return all_sum(total) - (square + P * math.log(2 * math.pi * model.weight_scale**2)) / 2
 
 
@@ -88,7 +80,7 @@ def exchange(
     """Hyperplanes [K - L, P, 1] of the last blocks in place of those present [L, P, 1] of the first L; and the log of
     the product of w over the last, divided by that over the first."""
     num_left = len(present)
-    candidates = blocks.draw(_NUM_CANDIDATES, generator)
+    candidates = blocks.draw(_NUM_CANDIDATES, generator).to(present)
     candidates[:num_left, 0] = present.squeeze(-1)
     ratios = blocks.log_ratio(candidates, data, model)
     log_weights = ratios.logsumexp(1)

@@ -94,9 +94,14 @@ class LabelledTarget(ABC):
         """Two blocks in the place of the first."""
         return replace(at, labels=torch.where(at.labels == second, first, at.labels))
 
-    def log_division(self, joined: Any, divided: Any, side: Tensor, first: int, second: int) -> Tensor:
-        """log of p(z') / p(z) [] of a block and its division [B] into two places, over the density of the shares."""
-        return self.log_prior(divided) - self.log_prior(joined)
+    def log_divisions(
+        self, joined: Any, side: Tensor, steps: Tensor, first: int, places: Tensor, share: float
+    ) -> Tensor:
+        """log of p(z') / p(z) [A] of the block in the first place and its divisions [B], whose second side takes one of
+        some free places [A], over the density of the shares."""
+        log_joined = self.log_prior(joined)
+        divided = [self.divide(joined, steps[side], first, place, share) for place in places.tolist()]
+        return torch.stack([self.log_prior(each) - log_joined for each in divided])
 
 
 class LabelledPartitions(LabelledTarget):
@@ -118,9 +123,22 @@ class LabelledPartitions(LabelledTarget):
     def log_prior(self, at: Labelled) -> Tensor:
         counts, h = at.counts().double(), self.state.hyper
         if not self.alike:
-            return log_labelled_prior(counts, *self.prior.sticks(h, len(counts)))
+            return self._log_labelled(counts)
         occupied = counts[counts > 0]
         return self.prior.log_partition(occupied, h) + math.lgamma(len(counts) - len(occupied) + 1)
+
+    def log_divisions(
+        self, joined: Labelled, side: Tensor, steps: Tensor, first: int, places: Tensor, share: float
+    ) -> Tensor:
+        if self.alike:
+            return super().log_divisions(joined, side, steps, first, places, share)
+        counts, moved = joined.counts().double(), all_sum(side.sum())
+        divided = counts.expand(len(places), -1).scatter(1, places.unsqueeze(1), moved.double().expand(len(places), 1))
+        divided[:, first] -= moved
+        return self._log_labelled(divided) - self._log_labelled(counts)
+
+    def _log_labelled(self, counts: Tensor) -> Tensor:
+        return log_labelled_prior(counts, *self.prior.sticks(self.state.hyper, counts.shape[-1]))
 
 
 def all_planes(weights: Tensor, reservoir: Tensor | None) -> Tensor:

@@ -60,16 +60,12 @@ class LabelledSequences(LabelledTarget):
         return replace(self.state, states=labels, weights=planes, base=base, reservoir=reserved)
 
     def log_prior(self, at: LabelledStates) -> Tensor:
-        h, labels, base = self.state.hyper, at.labels, at.base
-        if self.alike:
-            labels, used = at.compact()
-            base = torch.cat([base[:-1][used], base[-1:]])
-            log_places = math.lgamma(len(used) - len(base) + 2)
-        else:  # from the density of the sticks to that of beta
-            log_places = -float(base.flip(0).cumsum(0).flip(0)[1:-2].clamp(min=_TINY).log().sum())
-        moves = all_sum(count_transitions(labels, self.starts, len(base) - 1))
-        log_base = self.prior.log_density(base, h, truncated=not self.alike)
-        return self.prior.log_paths(moves, base, h) + log_base + log_places
+        if not self.alike:
+            return self._log_truncated(self._moves(at.labels, len(at.planes)), at.base)
+        labels, used = at.compact()
+        base, h = torch.cat([at.base[:-1][used], at.base[-1:]]), self.state.hyper
+        log_base = self.prior.log_density(base, h, truncated=False) + math.lgamma(len(used) - len(base) + 2)
+        return self.prior.log_paths(self._moves(labels, len(base) - 1), base, h) + log_base
 
     def sides(self, steps: Tensor, *, persistent: bool) -> Sides:
         if not persistent:
@@ -93,16 +89,35 @@ class LabelledSequences(LabelledTarget):
         kept = 1.0 if self.alike else float(uniforms((), generator)) ** (1 / _KEPT)
         return replace(super().join(at, first, second, generator), base=_shared(at, first, second, kept))
 
-    def log_division(
-        self, joined: LabelledStates, divided: LabelledStates, side: Tensor, first: int, second: int
+    def log_divisions(
+        self, joined: LabelledStates, side: Tensor, steps: Tensor, first: int, places: Tensor, share: float
     ) -> Tensor:
-        sizes, share = _sizes(side), self.share(divided, first, second)
-        shares = torch.tensor([share, 1 - share], dtype=sizes.dtype, device=sizes.device).clamp(min=_TINY)
+        sizes = _sizes(side)
+        shares = sizes.new_tensor([share, 1 - share]).clamp(min=_TINY)
         log_draw = ((sizes - 1) * shares.log()).sum() - log_beta(*sizes)
         log_kept = joined.base[first].log()
-        if not self.alike:
-            log_kept = math.log(_KEPT) + (_KEPT - 1) * (log_kept - (joined.base[first] + joined.base[second]).log())
-        return super().log_division(joined, divided, side, first, second) + log_kept - log_draw
+        if self.alike:
+            return super().log_divisions(joined, side, steps, first, places, share) + log_kept - log_draw
+        total = joined.base[first] + joined.base[places]
+        log_kept = math.log(_KEPT) + (_KEPT - 1) * (log_kept - total.log())
+        base = joined.base.expand(len(places), -1).scatter(1, places.unsqueeze(1), (1 - share) * total.unsqueeze(1))
+        base[:, first] = share * total
+        moves = self._moves(joined.labels.index_fill(0, steps[side], int(places[0])), len(joined.planes))
+        # the second side in each of the places: rows and columns change theirs
+        order = torch.arange(len(moves), device=places.device).expand(len(places), -1)
+        order = order.scatter(1, places.unsqueeze(1), places[:1].expand(len(places), 1))
+        order = order.index_copy(1, places[:1], places.unsqueeze(1))
+        moves = moves[order.unsqueeze(2), order[:, :-1].unsqueeze(1)]
+        return torch.vmap(self._log_truncated)(moves, base) - self.log_prior(joined) + log_kept - log_draw
+
+    def _moves(self, labels: Tensor, num_places: int) -> Tensor:
+        return all_sum(count_transitions(labels, self.starts, num_places))
+
+    def _log_truncated(self, moves: Tensor, base: Tensor) -> Tensor:
+        """log p(z, beta) [] of moves [T + 1, T] in the truncated model, from the density of the sticks to that of beta."""
+        log_rest = base.flip(0).cumsum(0).flip(0)[1:-2].clamp(min=_TINY).log().sum()
+        h, prior = self.state.hyper, self.prior
+        return prior.log_paths(moves, base, h) + prior.log_density(base, h, truncated=True) - log_rest
 
 
 @dataclass(frozen=True)

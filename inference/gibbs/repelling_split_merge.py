@@ -33,9 +33,10 @@ import torch
 from torch import Tensor
 
 from ...models.distributions.sampling import draw_categorical, uniforms
+from .block_fits import improve, start_fits
 from .block_hyperplanes import BlockHyperplanes, exchange, fit_blocks
 from .labelled import Labelled, LabelledPartitions, LabelledTarget
-from .launch import NUM_ROUNDS, family_odds, fit_classifiers, log_margins, seeds
+from .launch import NUM_ROUNDS, family_odds, seeds
 from .split_merge import draw_pair
 
 
@@ -94,14 +95,16 @@ class Union:
 
     def launch(self) -> Tensor:
         """Log odds [B] of the second side, 0 where there is no x; -inf and +inf at the pair."""
-        shares, fit = seeds(self.block, self.pair), None
+        shares, natural = seeds(self.block, self.pair), None
         for _ in range(NUM_ROUNDS):
             odds = family_odds(self.block, shares, self.pair, self.model)
             if self.with_margin:
                 everywhere = self.points.features.new_zeros(self.points.num_data, 2).index_copy(0, self.rows, shares)
-                fit = fit_classifiers(self.points, everywhere, self.model, fit, num_steps=_NUM_STEPS)
-                margin = log_margins(self.block, fit.weights.mean, self.model)
-                odds = odds + margin[:, 1] - margin[:, 0]
+                fits = start_fits(everywhere, self.points, self.model, natural)
+                fits = improve(fits, everywhere, self.points, self.model, _NUM_STEPS)
+                scores = self.block.features @ fits.gaussian[0].T.to(odds)
+                margin = self.model.log_margin(scores.unsqueeze(2), scores.new_ones(1))
+                odds, natural = odds + margin[:, 1] - margin[:, 0], fits.natural
             log_odds = odds.new_zeros(len(self.steps)).index_copy(0, self.seen, odds)
             shares = self.sides.marginals(log_odds)[self.seen]
         return log_odds
@@ -122,11 +125,9 @@ class Union:
     def weigh(self, joined: Labelled, side: Tensor, free: Tensor, share: float) -> Division:
         """A division whose second side takes one of the places free."""
         blocks = self.fit(side & ~side, ~side, side, side | ~side)
-        some, parts = (free[:1] if self.target.alike else free).tolist(), []
-        for place in some:
-            divided = self.target.divide(joined, self.steps[side], self.own, place, share)
-            parts.append(self.target.log_division(joined, divided, side, self.own, place))
-        log_places = torch.stack(parts).expand(len(free)) + self.log_evidence(side)
+        some = free[:1] if self.target.alike else free
+        log_places = self.target.log_divisions(joined, side, self.steps, self.own, some, share)
+        log_places = log_places.expand(len(free)) + self.log_evidence(side)
         nobody, first, second, whole = blocks.fit.bound
         log_screen = (log_places.logsumexp(0) + first + second - whole - nobody) / 2
         return Division(side, blocks, log_places, float(log_screen))
@@ -185,8 +186,8 @@ def _merge(at: Labelled, union: Union, generator: torch.Generator) -> Labelled:
         return at
     division, log_odds, present = union.refined(division), union.launch(), at.planes[[own, other]]
     plane, log_gain = exchange(division.blocks[[1, 2, 3]], present, union.points, union.model, generator)
-    freed = division.blocks[[0]].draw(1, generator)
-    planes = _put(at.planes, [own, other], torch.cat([plane, freed.mT]))
+    freed = division.blocks[[0]].draw(1, generator).mT.to(plane)
+    planes = _put(at.planes, [own, other], torch.cat([plane, freed]))
     log_ratio, _ = union.log_ratio(division, planes[free], -log_gain, log_odds)
     if test >= division.log_screen - log_ratio:
         return at
