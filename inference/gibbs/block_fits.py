@@ -43,6 +43,15 @@ class BlockFits:
         """Means [K, P] and Cholesky factors [K, P, P] of A."""
         return _gaussian(self.natural)
 
+    def onward(self) -> Tensor:
+        """A and A m [K, P^2 + P] half of the way to the goal, whether better or not."""
+        return torch.lerp(self.natural, self.goal, 0.5)
+
+
+def mean_scores(natural: Tensor, features: Tensor) -> Tensor:
+    """Scores [N, K] of features [N, P] under the means of Gaussians [K, P^2 + P]."""
+    return features @ _gaussian(natural)[0].T.to(features)
+
 
 def start_fits(shares: Tensor, data: Data, model: Any, natural: Tensor | None = None) -> BlockFits:
     """Fits that were not improved yet, from the prior or from the Gaussians `natural` of others.
@@ -50,7 +59,9 @@ def start_fits(shares: Tensor, data: Data, model: Any, natural: Tensor | None = 
     `shares` [N, K] are the points of the blocks, bool, or soft: a point is one of the others' to the power 1 - share.
     """
     if natural is None:
-        natural = _prior(data.features.shape[1], model).expand(shares.shape[1], -1)
+        P = data.features.shape[1]
+        natural = data.features.new_zeros(shares.shape[1], P * P + P, dtype=torch.float64)
+        natural[:, : P * P : P + 1] = model.weight_scale**-2
     return BlockFits(natural, *_evaluate(natural, shares, data, model))
 
 
@@ -84,10 +95,11 @@ def _evaluate(natural: Tensor, shares: Tensor, data: Data, model: Any) -> tuple[
         sums = toward.T @ squares, (slope + toward * center).T @ own, value.sum(0, dtype=torch.float64).unsqueeze(1)
         total += torch.cat(sums, 1)
     total = all_sum(total)
+    total[:, : P * P : P + 1] += model.weight_scale**-2
     square = mean.square().sum(1) + covariance.diagonal(dim1=1, dim2=2).sum(1)
-    log_det = 2 * tril.diagonal(dim1=1, dim2=2).log().sum(1)
-    kl = (square / model.weight_scale**2 + log_det + P * (2 * math.log(model.weight_scale) - 1)) / 2
-    return total[:, :-1] + _prior(P, model).to(total), total[:, -1] - kl
+    log_det = tril.diagonal(dim1=1, dim2=2).log().sum(1)
+    kl = square / (2 * model.weight_scale**2) + log_det + P * (math.log(model.weight_scale) - 0.5)
+    return total[:, :-1], total[:, -1] - kl
 
 
 def _quadratic(center: Tensor, scale: Tensor, shares: Tensor, model: Any) -> tuple[Tensor, ...]:
@@ -95,14 +107,13 @@ def _quadratic(center: Tensor, scale: Tensor, shares: Tensor, model: Any) -> tup
 
     phi' = E[e log phi] / scale, phi'' = E[(e^2 - 1) log phi] / scale^2 with e the standardized score.
     """
-    nodes, masses = center.new_tensor(_normal_quadrature())
-    scores = torch.addcmul(center, nodes.view(-1, 1, 1), scale)
+    nodes, moments = _normal_quadrature(center.dtype, center.device)
+    scores = torch.addcmul(center, nodes, scale)
     if shares.dtype == torch.bool:
         log_factor = model.loss.log_factor(scores, 2 * shares.to(scores) - 1)
     else:
         sides = (model.loss.log_factor(scores, scores.new_tensor(side)) for side in (-1.0, 1.0))
         log_factor = torch.lerp(*sides, shares)
-    moments = torch.stack([masses, masses * nodes, masses * (nodes.square() - 1)])
     value, slope, curvature = (moments @ log_factor.flatten(1)).unflatten(1, center.shape)
     return value, slope / scale, curvature / scale.square()
 
@@ -113,17 +124,13 @@ def _gaussian(natural: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cholesky_solve(natural[:, P * P :].unsqueeze(2), tril).squeeze(2), tril
 
 
-def _prior(num_features: int, model: Any) -> Tensor:
-    """A and A m [P^2 + P] of N(0, nu^2 I)."""
-    precision = torch.eye(num_features, dtype=torch.float64) / model.weight_scale**2
-    return torch.cat([precision.flatten(), precision.new_zeros(num_features)])
-
-
 @cache
-def _normal_quadrature() -> list[list[float]]:
-    """Nodes and masses of a standard normal."""
+def _normal_quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Nodes [G, 1, 1] of a standard normal, and masses [3, G] for mean, slope and curvature."""
     nodes, masses = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
-    return [nodes.tolist(), (masses / masses.sum()).tolist()]
+    moments = masses / masses.sum() * np.stack([np.ones_like(nodes), nodes, nodes**2 - 1])
+    nodes = torch.tensor(nodes, dtype=dtype, device=device).view(-1, 1, 1)
+    return nodes, torch.tensor(moments, dtype=dtype, device=device)
 
 
 _NUM_NODES = 16

@@ -91,5 +91,5 @@ def exchange(
     return planes.unsqueeze(-1), float(log_gain)
 
 
-_NUM_ROUGH, _NUM_FINE = 4, 8  # steps of the fits
+_NUM_ROUGH, _NUM_FINE = 3, 8  # steps of the fits
 _NUM_CANDIDATES = 8  # R

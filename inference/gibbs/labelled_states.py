@@ -114,7 +114,7 @@ class LabelledSequences(LabelledTarget):
         return all_sum(count_transitions(labels, self.starts, num_places))
 
     def _log_truncated(self, moves: Tensor, base: Tensor) -> Tensor:
-        """log p(z, beta) [] of moves [T + 1, T] in the truncated model, from the density of the sticks to that of beta."""
+        """log p(z, beta) [] of moves [T + 1, T] in the truncated model, by beta and not its sticks."""
         log_rest = base.flip(0).cumsum(0).flip(0)[1:-2].clamp(min=_TINY).log().sum()
         h, prior = self.state.hyper, self.prior
         return prior.log_paths(moves, base, h) + prior.log_density(base, h, truncated=True) - log_rest

@@ -33,7 +33,8 @@ import torch
 from torch import Tensor
 
 from ...models.distributions.sampling import draw_categorical, uniforms
-from .block_fits import improve, start_fits
+from ..collectives import all_sum
+from .block_fits import mean_scores, start_fits
 from .block_hyperplanes import BlockHyperplanes, exchange, fit_blocks
 from .labelled import Labelled, LabelledPartitions, LabelledTarget
 from .launch import NUM_ROUNDS, family_odds, seeds
@@ -100,11 +101,10 @@ class Union:
             odds = family_odds(self.block, shares, self.pair, self.model)
             if self.with_margin:
                 everywhere = self.points.features.new_zeros(self.points.num_data, 2).index_copy(0, self.rows, shares)
-                fits = start_fits(everywhere, self.points, self.model, natural)
-                fits = improve(fits, everywhere, self.points, self.model, _NUM_STEPS)
-                scores = self.block.features @ fits.gaussian[0].T.to(odds)
-                margin = self.model.log_margin(scores.unsqueeze(2), scores.new_ones(1))
-                odds, natural = odds + margin[:, 1] - margin[:, 0], fits.natural
+                natural = start_fits(everywhere, self.points, self.model, natural).onward()
+                scores = mean_scores(natural, self.block.features).unsqueeze(2)
+                margin = self.model.log_margin(scores, scores.new_ones(1))
+                odds = odds + margin[:, 1] - margin[:, 0]
             log_odds = odds.new_zeros(len(self.steps)).index_copy(0, self.seen, odds)
             shares = self.sides.marginals(log_odds)[self.seen]
         return log_odds
@@ -199,6 +199,8 @@ def _redivide(at: Labelled, union: Union, generator: torch.Generator) -> Labelle
     screen, test = torch.log1p(-uniforms((2,), generator)).tolist()
     log_odds, now = union.launch(), at.labels[union.steps] == other
     side = union.sides.draw(log_odds, generator)
+    if not all_sum((side != now).sum()):
+        return at
     labels = at.labels.index_fill(0, union.steps, own).index_fill(0, union.steps[side], other)
     log_ratio = union.log_renewal(at, replace(at, labels=labels), log_odds)
     blocks = union.fit(~now, now, ~side, side)
@@ -217,4 +219,3 @@ def _put(planes: Tensor, places: list[int], new: Tensor) -> Tensor:
 
 
 _REDIVIDED = 1 / 3  # share of the proposals
-_NUM_STEPS = 2  # of the fits in each round of a launch
