@@ -121,6 +121,27 @@ def test_the_slice_step_alone_has_that_law(loss, device) -> None:
     assert float((counts - 2000).square().sum() / 2000) < 60  # chi-squared with 19 degrees of freedom
 
 
+@pytest.mark.parametrize("loss", [Hinge(1.0), Logistic()], ids=["hinge", "logistic"])
+def test_hyperplanes_without_points_reach_their_law_in_few_draws(loss, monkeypatch) -> None:
+    """From zero, two thousand beside one with points; draws given omega alone would take hundreds."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(80, 1, generator=generator, dtype=torch.float64) + 0.1
+    model = DDPM(loss=loss, feature_map=PrincipalDirections(intercept=0.0), weight_scale=2.0).resolve(inputs)
+    features, grid = model.features(inputs), torch.linspace(-16, 16, 16001, dtype=torch.float64)
+    log_density = loss.log_factor(features @ grid.unsqueeze(0), -torch.ones((), dtype=torch.float64)).sum(0)
+    distribution = (log_density - (grid / 2).square() / 2).softmax(0).cumsum(0)
+    planes, nobody_else = torch.zeros(2001, 1, 1, dtype=torch.float64), torch.zeros(80, dtype=torch.long)
+    for _ in range(12):
+        planes = hyperplanes.draw_hyperplanes(features, nobody_else, planes, model, generator)
+    levels = distribution[torch.searchsorted(grid, planes[1:].flatten()).clamp(max=16000)]
+    counts = torch.histc(levels, 20, 0, 1)
+    assert float((counts - 100).square().sum() / 100) < 60  # chi-squared with 19 degrees of freedom
+    monkeypatch.setattr(hyperplanes, "slide_rejecting", lambda planes, *_: 0 * planes + 9)
+    moved = hyperplanes.draw_hyperplanes(features, nobody_else, planes, model, generator)
+    assert moved[0] != 9
+    assert (moved[1:] == 9).all()
+
+
 def test_slice_steps_leave_every_hyperplane_in_the_law_of_its_own_points(device) -> None:
     """From exact starts, many copies of each side by side: two components of two points, and one without."""
     generator, num_copies = torch.Generator(device).manual_seed(0), 2000

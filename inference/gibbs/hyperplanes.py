@@ -36,7 +36,8 @@ def draw_hyperplanes(
 
     For every pair (n, k) an omega_nk given y_nk and f_nk = eta_k^T a_n, then
     eta_k ~ N(A_k^-1 B_k, A_k^-1),   A_k = I / nu^2 + sum_n precision_nk a_n a_n^T,   B_k = sum_n shift_nk a_n;
-    of a loss without omega: elliptical slice steps.
+    of a loss without omega: elliptical slice steps. One of these follows for a hyperplane without points: a draw given
+    omega moves it by about (c N)^(-1/2), but where many rejected points keep their margin its law is about nu wide.
     """
     if not weights.numel():
         return weights
@@ -51,7 +52,12 @@ def draw_hyperplanes(
         pairs = precision.unsqueeze(-1), shift.unsqueeze(-1)
         ridge = soft_ridge(features, *pairs, torch.ones_like(scores), weight_scale=model.weight_scale)
         parts.append(ridge.draw(generator))
-    return torch.cat(parts)
+    weights = torch.cat(parts)
+    counts = torch.bincount(assignments.clamp(min=-1) + 1, minlength=len(weights) + 1)[1:]
+    empty = torch.nonzero(all_sum(counts) == 0).squeeze(1)
+    if len(empty):
+        weights[empty] = slide_rejecting(weights[empty], features, model, generator)
+    return weights
 
 
 def _slide(
@@ -116,14 +122,9 @@ def give_back(reservoir: Tensor, closed: Tensor, size: int) -> Tensor:
 
 
 def move_all(weights: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
-    """A draw given omega and one elliptical slice step for hyperplanes [A, P, 1], both of which leave G invariant.
-
-    A step by omega moves a hyperplane by about (c N)^(-1/2), but where many rejected points keep their margin G is
-    about nu wide.
-    """
+    """A step of hyperplanes [A, P, 1] without points."""
     nobody = torch.full((len(features),), -1, device=features.device)
-    weights = draw_hyperplanes(features, nobody, weights, model, generator)
-    return slide_rejecting(weights, features, model, generator)
+    return draw_hyperplanes(features, nobody, weights, model, generator)
 
 
 def slide_rejecting(weights: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
