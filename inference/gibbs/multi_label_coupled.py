@@ -65,8 +65,9 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: G
     backend.require_labels(data, model.truncation, infinite="slice")
     mixture = model.mixture
     start = partition.init(mixture, data.points, generator, start=backend.init, truncated=True)
+    options: dict[str, Any] = {"scan": "blocked", "num_split_merge": backend.split_merge}
     for step in range(backend.num_generative):
-        start = partition.sweep(start, data.points, mixture, generator, step, scan="blocked", num_split_merge=2)
+        start = partition.sweep(start, data.points, mixture, generator, step, **options)
     shape = (1, data.features.shape[1], data.targets.shape[1])
     weights = data.features.new_full((model.truncation, 1, shape[2]), 0.5)
     zeros = data.features.new_zeros(shape)
