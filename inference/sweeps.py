@@ -43,6 +43,7 @@ class Kernel:
     draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
     finish: Callable[..., Any] = _unchanged  # (state, data, model) -> a chain's last state, completed to be drawn
     warn: Callable[[list[Draw], Any], None] = _nothing  # (all draws kept, model): warns of what they show
+    value_in: str = ""  # the name by which a draw keeps the value, if it does: it is then computed once
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,10 @@ class Sweeps:
         try:
             with interrupts.droppable():
                 state = kernel.sweep(chain.state, data, model, chain.generator, chain.step)
-                value = float(kernel.value(state, data, model))
-                seconds = time.perf_counter() - started
                 drawn = [kernel.draw(state, data, model)] if schedule.keep(chain.step) else []
+                known = drawn[0].get(kernel.value_in) if drawn else None
+                value = float(kernel.value(state, data, model) if known is None else known)
+                seconds = time.perf_counter() - started
         except FitStopped:
             chain.generator.set_state(before)
             raise

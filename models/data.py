@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +45,11 @@ class Data:
         """X in compressed rows: row n has values[starts[n] : starts[n + 1]], [nnz], in the columns [nnz] there."""
         rows = SparseRows.of(self.X)
         return rows.starts, rows.columns, rows.values
+
+    @cached_property
+    def kept(self) -> dict[Any, Any]:
+        """What kernels have computed of the rows once for all sweeps, by the part of the model that asked for it."""
+        return {}
 
     def rows(self, index: Tensor | slice) -> Data:
         """The data of some rows, from their indices [M]."""

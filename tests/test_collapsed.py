@@ -15,6 +15,7 @@ from regbayes.inference.gibbs.state import PartitionState
 from regbayes.models import DDPM, DPM, InfiniteSVM
 from regbayes.models.feature_maps import Standardized
 from regbayes.models.likelihoods import (
+    BernoulliBeta,
     DiagonalGaussian,
     FullGaussian,
     MultinomialDirichlet,
@@ -289,6 +290,40 @@ def test_partitions_have_their_exact_probabilities(family, prior, num_sweeps):
     exact = {labels: log_joint(torch.tensor(labels), state, data, model) for labels in partitions(4)}
     assert len(exact) == 15
     assert_frequencies(many_scans(state, data, model, torch.Generator().manual_seed(0), num_sweeps), exact)
+
+
+@pytest.mark.parametrize(
+    ("family", "prior"), [(DiagonalGaussian, "DP"), (BernoulliBeta, "PY, alpha < 0"), (MultinomialDirichlet, "PY")]
+)
+def test_split_merge_alone_has_the_exact_probabilities_of_all_partitions(family, prior):
+    """No scan: compiled proposals reach all partitions on their own, whatever the order of the points."""
+    X, _ = mixture_rows(family, 5, num_features=2)
+    X[0, 0] = X[0, 0].clamp(max=4)
+    model, data = mixture(family, 0.5 * X if family is DiagonalGaussian else X, PRIORS[prior])
+    state, generator, draws = start(torch.zeros(5, dtype=torch.long), data, model), torch.Generator().manual_seed(0), []
+    scratch, visitor = some_slots(state, data, model)
+    exact = {labels: log_joint(torch.tensor(labels), state, data, model) for labels in partitions(5)}
+    assert len(exact) == 52
+    for levels in torch.rand(12000, 1, 8, generator=generator, dtype=torch.float64):
+        visitor.split_merge(torch.randperm(5, generator=generator), levels)
+        draws.append(first_appearance(scratch.labels.tolist()))
+    assert_frequencies(draws, exact)
+
+
+@pytest.mark.parametrize("family", [DiagonalGaussian, MultinomialDirichlet])
+def test_slots_after_split_merge_are_what_their_points_say(family):
+    """Those that were added because all others were full included."""
+    X, z = mixture_rows(family, 60)
+    model, data = mixture(family, X)
+    scratch, visitor = some_slots(start(0 * z, data, model, concentration=1e4), data, model)
+    generator, capacity = torch.Generator().manual_seed(1), len(scratch.sizes)
+    visitor.split_merge(torch.randperm(60, generator=generator), torch.rand(300, 63, generator=generator).double())
+    assert len(scratch.sizes) > capacity
+    assert torch.equal(scratch.sizes, torch.bincount(scratch.labels, minlength=len(scratch.sizes)))
+    moved = torch.stack([visitor.logits(n) for n in range(60)])
+    visitor.build()
+    rebuilt = torch.stack([visitor.logits(n) for n in range(60)])
+    torch.testing.assert_close(moved, rebuilt, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What the compiled scans keep of each family: plain arrays, one column of numbers for each component.
 
 `components` is [W, capacity + 1]. A slot without points holds the prior, and so does the last one, which stays empty.
+Rows are put into them one by one, or by `summed` where that is faster.
 Families of counts and bits see the entries above zero alone, in compressed rows.
 """
 
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -24,7 +24,6 @@ from ...models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
-from ...models.sums import row_chunks
 
 
 class Spherical(NamedTuple):
@@ -82,9 +81,11 @@ class Bernoulli(NamedTuple):
 class Family(NamedTuple):
     """What the compiled scans ask of a family."""
 
-    rows: Callable[[Any, Data], Any]  # (family, data) -> its tuple, whose components are still empty
-    table: Callable[..., np.ndarray]  # (family, that tuple, data, assignments [N], slots) -> components
+    rows: Callable[[Any, Data], Any]  # (family, data) -> its tuple, whose components [W, 1] are the prior
     normalizer: Callable[[Any, Tensor], Tensor]  # (family, counts) -> what a log predictive owes to the count alone
+    # (family, that tuple, data, assignments [N], slots) -> components, where that is faster than row by row:
+    summed: Callable[..., np.ndarray] | None = None
+    wide: int = 0  # from so many columns on
 
 
 def is_compiled(likelihood: Likelihood) -> bool:
@@ -93,13 +94,23 @@ def is_compiled(likelihood: Likelihood) -> bool:
 
 
 def family_rows(likelihood: Likelihood, data: Data) -> Any:
-    """The arrays of a family in double precision that stay the same during a scan; its components are still empty."""
+    """The arrays of a family in double precision that stay the same during a scan; components [W, 1] of the prior."""
     return _FAMILIES[type(likelihood)].rows(likelihood, data)
 
 
+def goes_row_by_row(likelihood: Likelihood, num_columns: int) -> bool:
+    """Whether it is fast to put rows into a component one by one."""
+    family = _FAMILIES[type(likelihood)]
+    return family.summed is None or num_columns < family.wide
+
+
 def component_table(likelihood: Likelihood, rows: Any, data: Data, assignments: Tensor, capacity: int) -> np.ndarray:
-    """The components of so many slots, from `family_rows` and the assignments [N]."""
-    return _FAMILIES[type(likelihood)].table(likelihood, rows, data, assignments, capacity + 1)
+    """The components of so many slots, from `family_rows` and the assignments [N]; without points if these go into them
+    row by row."""
+    summed = _FAMILIES[type(likelihood)].summed
+    if summed is None or goes_row_by_row(likelihood, data.X.shape[1]):
+        return np.repeat(rows.components, capacity + 1, 1)
+    return summed(likelihood, rows, data, assignments, capacity + 1)
 
 
 def log_normalizers(likelihood: Likelihood, num_data: int) -> Tensor:
@@ -133,34 +144,29 @@ def _full_normalizer(family: FullGaussian, counts: Tensor) -> Tensor:
     return _shrinkage(family, counts, -2) + torch.lgamma(top) - torch.lgamma(top - len(family.loc) / 2)
 
 
-def _chi(family: Any, data: Data, assignments: Tensor, slots: int) -> Tensor:
-    """Hyperparameters [slots, S]: each row is added to its slot, where a product with one-hot rows visits all slots."""
-    chi = family.prior().repeat(slots, 1).numpy()
-    for rows in row_chunks(data.X, chi.shape[1]):
-        statistics, labels = family.statistics(data.X[rows]).numpy(), assignments[rows].numpy()
-        one_hot = np.ones(len(labels)), labels, np.arange(len(labels) + 1)
-        chi += scipy.sparse.csc_array(one_hot, (slots, len(labels))) @ statistics
-    return torch.from_numpy(chi)
-
-
-def _spherical(family: Any, rows: Spherical, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
-    chi = _chi(family, data, assignments, slots)
+def _spherical(family: SphericalGaussian, data: Data) -> Spherical:
+    chi = family.prior().unsqueeze(0)
     kap = chi[:, -1:]
-    return _table(kap, chi[:, :-1] / kap)
+    return Spherical(_table(kap, chi[:, :-1] / kap), _centred(family, data), float(family.variance))
 
 
-def _diagonal(family: Any, rows: Diagonal, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
-    m, kap, a, b = family.common(_chi(family, data, assignments, slots))
-    return _table(kap, a, b.log().sum(1, keepdim=True) / 2, m, 1 / (2 * b))
+def _diagonal(family: DiagonalGaussian, data: Data) -> Diagonal:
+    m, kap, a, b = family.common(family.prior().unsqueeze(0))
+    return Diagonal(_table(kap, a, b.log().sum(1, keepdim=True) / 2, m, 1 / (2 * b)), _centred(family, data))
 
 
-def _full(family: Any, rows: Full, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
-    m, kap, nu, factor = family.common(family.prior() + family.summed_statistics(data.X, assignments, slots))
+def _full(family: FullGaussian, chi: Tensor) -> np.ndarray:
+    """Components from hyperparameters [slots, S]."""
+    m, kap, nu, factor = family.common(chi)
     half_log = factor.diagonal(dim1=1, dim2=2).log().sum(1)
     i, j = torch.tril_indices(len(family.loc), len(family.loc))
-    identity = torch.eye(len(family.loc), dtype=data.X.dtype)
+    identity = torch.eye(len(family.loc), dtype=chi.dtype)
     inverse = torch.linalg.solve_triangular(factor, identity, upper=False)[:, i, j]
     return _table(torch.stack([kap, nu, half_log], 1), m, inverse)
+
+
+def _summed_full(family: FullGaussian, rows: Full, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
+    return _full(family, family.prior() + family.summed_statistics(data.X, assignments, slots))
 
 
 def _table(*parts: Tensor) -> np.ndarray:
@@ -182,31 +188,29 @@ def _with_totals(data: Data) -> tuple[np.ndarray, ...]:
     return starts, columns, counts, np.diff(np.concatenate([[0], counts.cumsum()])[starts])
 
 
-def _sums(rows: Any, counts: np.ndarray | None, assignments: Tensor, slots: int, lead: int, width: int) -> np.ndarray:
-    """Sums of the rows of each slot in a table [lead + D, slots] whose first rows are still 0."""
-    cells = rows.columns + lead
+def _multinomial(family: MultinomialDirichlet, data: Data) -> Multinomial:
+    a = family.concentration.unsqueeze(0)
+    return Multinomial(_table(a.sum(1, keepdim=True), a), *_with_totals(data))
+
+
+def _poisson(family: PoissonGamma, data: Data) -> Poisson:
+    a = family.shape.unsqueeze(0)
+    return Poisson(_table(a.sum(1, keepdim=True), family.rate.reshape(1, 1), a), *_with_totals(data))
+
+
+def _bernoulli(family: BernoulliBeta, data: Data) -> Bernoulli:
+    (starts, columns, _), a, b = _compressed(data), family.a.numpy(), family.b.numpy()
+    prior = np.zeros((3 + len(a), 1))
+    prior[0] = np.log(b / (a + b)).sum()
+    return Bernoulli(prior, starts, columns, a, b)
+
+
+def _summed_bernoulli(family: Any, rows: Bernoulli, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
+    """Row by row each would change all columns of its component."""
+    cells = rows.columns + 3
     cells *= slots
     cells += np.repeat(assignments.numpy(), np.diff(rows.starts))
-    return np.bincount(cells, counts, (lead + width) * slots).astype(np.float64, copy=False).reshape(-1, slots)
-
-
-def _multinomial(family: Any, rows: Multinomial, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
-    table = _sums(rows, rows.counts, assignments, slots, 1, len(family.concentration))
-    table[1:] += family.concentration.numpy()[:, None]
-    table[0] = table[1:].sum(0)
-    return table
-
-
-def _poisson(family: Any, rows: Poisson, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
-    table = _sums(rows, rows.counts, assignments, slots, 2, len(family.shape))
-    table[2:] += family.shape.numpy()[:, None]
-    table[0] = table[2:].sum(0)
-    table[1] = float(family.rate) + np.bincount(assignments.numpy(), minlength=slots)
-    return table
-
-
-def _bernoulli(family: Any, rows: Bernoulli, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
-    table = _sums(rows, None, assignments, slots, 3, len(family.a))
+    table = np.bincount(cells, minlength=(3 + len(rows.a)) * slots).astype(np.float64).reshape(-1, slots)
     size = table[2] = np.bincount(assignments.numpy(), minlength=slots)
     step = max(1, 2**18 // slots)
     for first in range(0, len(family.a), step):
@@ -222,23 +226,16 @@ def _nothing(family: Any, counts: Tensor) -> Tensor:
     return torch.zeros_like(counts)
 
 
-_NONE = np.empty((0, 0))
-
 _FAMILIES: dict[type, Family] = {
-    SphericalGaussian: Family(
-        lambda family, data: Spherical(_NONE, _centred(family, data), float(family.variance)),
-        _spherical,
-        lambda family, counts: _shrinkage(family, counts, -1),
+    SphericalGaussian: Family(_spherical, lambda family, counts: _shrinkage(family, counts, -1)),
+    DiagonalGaussian: Family(_diagonal, _diagonal_normalizer),
+    FullGaussian: Family(
+        lambda family, data: Full(_full(family, family.prior().unsqueeze(0)), _centred(family, data)),
+        _full_normalizer,
+        _summed_full,
+        wide=24,
     ),
-    DiagonalGaussian: Family(
-        lambda family, data: Diagonal(_NONE, _centred(family, data)), _diagonal, _diagonal_normalizer
-    ),
-    FullGaussian: Family(lambda family, data: Full(_NONE, _centred(family, data)), _full, _full_normalizer),
-    MultinomialDirichlet: Family(lambda family, data: Multinomial(_NONE, *_with_totals(data)), _multinomial, _nothing),
-    PoissonGamma: Family(lambda family, data: Poisson(_NONE, *_with_totals(data)), _poisson, _nothing),
-    BernoulliBeta: Family(
-        lambda family, data: Bernoulli(_NONE, *_compressed(data)[:2], family.a.numpy(), family.b.numpy()),
-        _bernoulli,
-        _nothing,
-    ),
+    MultinomialDirichlet: Family(_multinomial, _nothing),
+    PoissonGamma: Family(_poisson, _nothing),
+    BernoulliBeta: Family(_bernoulli, _nothing, _summed_bernoulli, wide=64),
 }

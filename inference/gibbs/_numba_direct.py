@@ -11,6 +11,7 @@ from .._numba_machine import log, prefetch
 from ..compiled import entry, inner
 from ._numba_family import fetch, log_predictives
 from ._numba_moves import count_used, draw, move_row, outcome
+from ._numba_moves import fill as fill
 
 
 class Chains(NamedTuple):

@@ -8,6 +8,7 @@ from .._numba_machine import prefetch
 from ..compiled import entry, inner, part
 from ._numba_family import fetch, log_predictives
 from ._numba_moves import count_used, draw, move_row, outcome
+from ._numba_moves import fill as fill
 
 
 class Partition(NamedTuple):

@@ -25,7 +25,8 @@ class Gibbs(Backend):
     num_chains : independent chains, which `diagnose` of their posterior compares
     thinning : sweeps for each draw that is kept
     scan : how the assignments are drawn.
-        "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best
+        "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best. Without
+        classifiers a sweep of few rows has up to four scans, which cost less than the rest of it
         "slice": all points at once; infinite model
         "blocked": all points at once; model truncated at `model.truncation` components
         "auto": "collapsed" where it is compiled (built-in families on a CPU), else "slice"
@@ -34,8 +35,9 @@ class Gibbs(Backend):
         and for latent features "collapsed" (each row in turn, infinite model, on a CPU for the built-in losses),
         "slice" (each feature in turn, infinite model: in many columns it hardly ever opens a new one), "blocked" (each
         feature in turn, truncated model) and "auto" (the first of these that the prior and the device have)
-    split_merge : split-merge proposals before each scan of the warm-up, and before every tenth one after it; of
-        sequences, where states repel
+    split_merge : split-merge proposals before each scan of the warm-up, and before every tenth one after it; before
+        each one all along where they are compiled (collapsed scans without classifiers); of sequences, where states
+        repel
     num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and as many along
         which these come in; as a mixture without time for sequences; and without the margin for topics
     births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as

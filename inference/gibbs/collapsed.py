@@ -24,6 +24,7 @@ from torch.nn.functional import pad
 
 from ...models.data import Data
 from ...models.mixture import Mixture
+from ._component_states import goes_row_by_row, is_compiled
 from .founders import Founders, Marginal, Reserved
 from .slots import Slots, double, point_logits, visit_all
 from .state import PartitionState
@@ -37,15 +38,19 @@ def scan(
     *,
     shuffle: bool = True,
     compiled: bool | None = None,
+    num_rounds: int = 1,
+    num_moves: int = 0,
 ) -> PartitionState:
-    """One visit of every point, in random order or in the order of the rows.
+    """Rounds of one visit of every point, in random order or in the order of the rows, each after some split-merge
+    proposals if there are any to make, which asks for `moves_are_compiled`.
 
     `compiled` chooses the code; by default it is compiled on the CPU for the families of `regbayes.models`, tensor code
     for any other family or device. Returns the assignments with labels 0..K-1, all occupied, and their weights
     [K, P, C], those of new components included.
     """
     slots = PartitionSlots(state, data, model)
-    visit_all(slots, generator, shuffle=shuffle, compiled=compiled)
+    options = {"shuffle": shuffle, "compiled": compiled}
+    visit_all(slots, generator, **options, num_rounds=num_rounds, num_moves=num_moves)
     _, assignments, weights = slots.compact(state.weights)
     reserved = slots.founders.reserved
     kept = None if reserved is None else reserved.to(weights)
@@ -61,6 +66,25 @@ def assignment_logits(
     `compiled` chooses the code, by default that of `scan`.
     """
     return point_logits(n, PartitionSlots(state, data, model), compiled=compiled)[: len(state.weights) + 1]
+
+
+def moves_are_compiled(data: Data, model: Mixture) -> bool:
+    """Whether the compiled scan can make split-merge proposals."""
+    family, has_classifiers = model.likelihood, data.targets.shape[1] > 0
+    return (
+        data.X.device.type == "cpu"
+        and is_compiled(family)
+        and not has_classifiers
+        and goes_row_by_row(family, data.X.shape[1])
+    )
+
+
+def rounds_of(data: Data) -> int:
+    """Rounds that cost less than the rest of a sweep: of few rows several.
+
+    How many may depend on the data alone: by the state it would bend the law.
+    """
+    return max(1, min(_MOST_ROUNDS, _LITTLE_WORK // (data.num_data * data.X.shape[1])))
 
 
 class PartitionSlots(Slots):
@@ -114,3 +138,7 @@ class PartitionSlots(Slots):
 
     def urn(self, normalizers: Tensor) -> Tensor:
         return self.log_sizes + normalizers
+
+
+_MOST_ROUNDS = 4
+_LITTLE_WORK = 2**10  # entries of X

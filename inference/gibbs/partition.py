@@ -73,6 +73,7 @@ def kernel(backend: Gibbs, model: Mixture) -> Kernel:
         ),
         value=partial(log_joint, truncated=truncated),
         draw=partial(draw, truncated=truncated),
+        value_in="log_joint",
     )
     return replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'")) if truncated else kernel
 
@@ -182,10 +183,14 @@ def sweep(
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "collapsed" if compiled else "slice"
-    propose = split_merge_repelling if model.repels else split_merge
-    for _ in range(num_moves(num_split_merge, step, num_warmup)):
-        state = propose(state, data, model, generator, truncated=scan == "blocked")
-    state = _SCANS[scan](state, data, model, generator)
+    if scan == "collapsed" and collapsed.moves_are_compiled(data, model):
+        rounds = collapsed.rounds_of(data)  # each with all moves, which cost about as much as a scan
+        state = collapsed.scan(state, data, model, generator, num_rounds=rounds, num_moves=num_split_merge)
+    else:
+        propose = split_merge_repelling if model.repels else split_merge
+        for _ in range(num_moves(num_split_merge, step, num_warmup)):
+            state = propose(state, data, model, generator, truncated=scan == "blocked")
+        state = _SCANS[scan](state, data, model, generator)
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if scan == "blocked":
         return blocked_scan.relabel(state, model.prior, generator)  # its scan drew the hyperparameters

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -18,7 +19,7 @@ from ...models.data import Data
 from ...models.distributions.sampling import draw_categorical, uniforms
 from ...models.scores import scores
 from ..collectives import own_stream
-from ._component_states import component_table, family_rows, is_compiled, log_normalizers
+from ._component_states import component_table, family_rows, goes_row_by_row, is_compiled, log_normalizers
 from .founders import Founders
 
 Visit = tuple[int, int, int, bool]  # position to go on from, slot opened or -1, slot closed or -1, whether to build
@@ -122,20 +123,37 @@ class Slots(ABC):
         return found
 
 
-def visit_all(slots: Slots, generator: torch.Generator, *, shuffle: bool, compiled: bool | None) -> None:
-    """One visit of every point, in random order or in that of the rows; labels [N] and all else of the slots change.
+def visit_all(
+    slots: Slots,
+    generator: torch.Generator,
+    *,
+    shuffle: bool,
+    compiled: bool | None,
+    num_rounds: int = 1,
+    num_moves: int = 0,
+) -> None:
+    """Visits of every point, in random order or in that of the rows; labels [N] and all else of the slots change.
 
-    Compiled code visits them in pieces of order, since Ctrl-C waits for it to return.
+    Each of the rounds visits them once, after `num_moves` split-merge proposals, which are compiled alone and for
+    partitions without classifiers.
     """
     stream, num_data, device = own_stream(generator), len(slots.labels), slots.labels.device
-    order = torch.arange(num_data, device=device)
-    if shuffle:
-        order = torch.randperm(num_data, generator=stream, device=device)
-    levels, visitor, position = uniforms((num_data,), stream), _visitor(slots, compiled), 0
-    width = len(slots.model.likelihood.prior())
-    while position < num_data:
+    visitor = _visitor(slots, compiled)
+    for _ in range(num_rounds):
+        order = torch.arange(num_data, device=device)
+        if shuffle:
+            order = torch.randperm(num_data, generator=stream, device=device)
+        if num_moves:
+            visitor.split_merge(order, uniforms((num_moves, num_data + 3), stream))
+        _visit_once(visitor, order, uniforms((num_data,), stream), generator)
+
+
+def _visit_once(visitor: Compiled | Tensors, order: Tensor, levels: Tensor, generator: torch.Generator) -> None:
+    """Compiled code visits the points in pieces of order, since Ctrl-C waits for it to return."""
+    slots, position = visitor.slots, 0
+    while position < len(order):
         capacity = len(slots.sizes)
-        piece = max(1, _MOST_WORK // (capacity * width))
+        piece = max(1, _MOST_WORK // (capacity * visitor.width))
         position, opened, closed, stale = visitor.visit(position, order[: position + piece], levels)
         if opened + closed > -2:
             slots.settle(int(order[position - 1]), opened, closed, generator)
@@ -162,14 +180,20 @@ class Compiled:
     def __init__(self, slots: Slots) -> None:
         family, data = slots.model.likelihood, slots.observed
         self.slots, self.kernels = slots, slots.kernels()
-        self.rows = family_rows(family, data)
-        self.urn = slots.urn(log_normalizers(family, data.num_data + 1)).numpy()
+        if family not in data.kept:
+            tables = family_rows(family, data), log_normalizers(family, data.num_data + 1)
+            data.kept[family] = *tables, len(family.prior())
+        self.rows, normalizers, self.width = data.kept[family]
+        self.urn = slots.urn(normalizers).numpy()
 
     def build(self) -> None:
         """Compute what the family keeps of each slot from the labels."""
-        slots = self.slots
-        members = slots.observed, slots.members(), len(slots.sizes)
-        self.state = self.rows._replace(components=component_table(slots.model.likelihood, self.rows, *members))
+        slots, labels = self.slots, self.slots.members()
+        family, capacity = slots.model.likelihood, len(slots.sizes)
+        table = component_table(family, self.rows, slots.observed, labels, capacity)
+        self.state = self.rows._replace(components=table)
+        if goes_row_by_row(family, slots.observed.X.shape[1]):
+            self.kernels.fill(self.state, labels.numpy())
 
     def logits(self, n: int) -> Tensor:
         """Log weights [capacity] of point n."""
@@ -183,6 +207,20 @@ class Compiled:
         visit: Visit = self.kernels.scan(self.state, arrays, self.urn, position, order.numpy(), levels.numpy())
         return visit
 
+    def split_merge(self, order: Tensor, levels: Tensor) -> None:
+        """Split-merge proposals of a partition, each by N + 3 uniform numbers, levels [M, N + 3]."""
+        from ._numba_split_merge import split_merge
+
+        slots, position = self.slots, 0
+        sides = self.state._replace(components=np.empty((len(self.state.components), 4)))
+        piece = max(1, _MOST_WORK // (4 * len(order) * self.width))
+        while position < len(levels):
+            given = slots.arrays(), self.urn, order.numpy(), levels[: position + piece].numpy()
+            position, full = split_merge(self.state, sides, *given, position)
+            if full:
+                slots.extend(len(slots.sizes))
+                self.build()
+
 
 class Tensors:
     """Visits for any family on any device, by natural hyperparameters chi [capacity, S]: as `Compiled`, but slowly."""
@@ -194,6 +232,7 @@ class Tensors:
         """Compute what the family keeps of each slot from the labels."""
         sums = self.likelihood.summed_statistics(self.slots.observed.X, self.slots.members(), len(self.slots.sizes))
         self.chi = self.likelihood.prior() + sums
+        self.width = len(self.chi[0])
 
     def logits(self, n: int) -> Tensor:
         """Log weights [capacity] of point n."""
@@ -222,6 +261,10 @@ class Tensors:
             if opened + closed > -2:
                 return index + 1, opened, closed, False
         return len(order), -1, -1, False
+
+    def split_merge(self, order: Tensor, levels: Tensor) -> None:
+        """There are none."""
+        raise NotImplementedError("Split-merge proposals within a scan are compiled: ask for them by `split_merge`.")
 
     def _move(self, row: int, own: int, chosen: int) -> None:
         if row < 0:

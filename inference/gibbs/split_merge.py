@@ -42,7 +42,7 @@ from .state import PartitionState
 
 def num_moves(most: int, step: int, num_warmup: int) -> int:
     """How many moves come before a scan: `most` in the warm-up, where chains leave their starts, and before every tenth
-    scan after it, since a move costs as much as several scans."""
+    scan after it, since a move costs as much as several scans (not so those of `_numba_split_merge`)."""
     return most if step < num_warmup or step % _RARE == 0 else 0
 
 

@@ -18,8 +18,12 @@ from .hyperplanes import NUM_RESERVED
 from .state import PartitionState
 
 
-def log_joint(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Tensor:
+def log_joint(
+    state: PartitionState, data: Data, model: Mixture, *, truncated: bool, chi: Tensor | None = None
+) -> Tensor:
     """log density [] of (z, eta, h) and the data: theta and the mixture weights integrated out, omega too.
+
+    `chi` [K, S] are the posterior hyperparameters of the components, where they are known.
 
     In an infinite model whose components repel it is relative to the law of a hyperplane without points, whose
     normalizer nobody knows: the hyperplanes then count through exp(h) alone.
@@ -30,13 +34,16 @@ def log_joint(state: PartitionState, data: Data, model: Mixture, *, truncated: b
         if truncated
         else prior.log_partition(counts, state.hyper)
     )
-    log_marginal = model.likelihood.log_marginal(hyperparameters(state, data, model)).double().sum()
+    chi = hyperparameters(state, data, model) if chi is None else chi
+    log_marginal = model.likelihood.log_marginal(chi).double().sum()
     points = model.likelihood.log_base_measure(data.X).double()
-    points = points + model.log_margin(own_scores(data.features, state.weights, state.assignments), data.targets)
+    has_classifiers = state.weights.shape[2] > 0
+    if has_classifiers:
+        points = points + model.log_margin(own_scores(data.features, state.weights, state.assignments), data.targets)
     if model.repels and truncated:
         points = points + model.log_rejection(data.features @ state.weights.squeeze(-1).T)
     total = log_partition + prior.log_density(state.hyper) + log_marginal + all_sum(points.sum())
-    if model.repels and not truncated:
+    if not has_classifiers or (model.repels and not truncated):
         return total
     square = (state.weights.double() / model.weight_scale).square().sum()
     return total - (square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
@@ -44,13 +51,14 @@ def log_joint(state: PartitionState, data: Data, model: Mixture, *, truncated: b
 
 def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Draw:
     """What the posterior keeps of a state; the mixture weights are their expectations given the assignments."""
+    chi = hyperparameters(state, data, model)
     kept = {
         "assignments": state.assignments,
-        "hyperparameters": hyperparameters(state, data, model),
+        "hyperparameters": chi,
         "log_mixture": mixture_posterior(state, model, truncated=truncated).to(data.X.dtype),
         "weights": state.weights,
         **{name: value.to(data.X.dtype) for name, value in state.hyper.items()},
-        "log_joint": log_joint(state, data, model, truncated=truncated),
+        "log_joint": log_joint(state, data, model, truncated=truncated, chi=chi),
     }
     if state.reservoir is not None:  # as many in every draw, some of them twice where components took many
         places = torch.arange(NUM_RESERVED, device=state.reservoir.device) % len(state.reservoir)

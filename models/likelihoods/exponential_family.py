@@ -134,7 +134,9 @@ class ExponentialFamily(Likelihood):
 
     def log_marginal(self, chi: Tensor) -> Tensor:
         """log m [...] of blocks with posterior hyperparameters [..., S], without the blocks' log base measures."""
-        return (self.log_partition(chi.double()) - self.log_partition(self.prior().double())).to(chi.dtype)
+        prior = self.prior().double()
+        log_partition = self.log_partition(torch.cat([chi.double().reshape(-1, len(prior)), prior.unsqueeze(0)]))
+        return (log_partition[:-1] - log_partition[-1]).to(chi.dtype).view(chi.shape[:-1])
 
     def kl(self, chi: Tensor) -> Tensor:
         """KL(q_chi || prior) [...] = A(chi0) - A(chi) + <chi - chi0, E t>, in double precision: its terms cancel."""
