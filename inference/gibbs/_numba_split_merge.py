@@ -69,10 +69,11 @@ def _divide(sides, state, assignments, urn, order, i, j, level, side):
     """The points of B on their sides, `side` [N]: whether on the second. Returns the log odds of this split without
     those of a component more."""
     own, other, out = assignments[i], assignments[j], np.empty(3)
+    scratch = np.empty((len(state.components), 3))
     for k in range(4):
         _copy(state, -1, sides, k)
     _start(sides, i, j)
-    log_predictives(sides, j, WHOLE, out)
+    log_predictives(sides, j, WHOLE, out, scratch)
     log_odds = urn[0] + out[TWO] - urn[1] - out[WHOLE]
     sizes = np.ones(2, np.int64)
     side[i], side[j] = False, True
@@ -81,7 +82,7 @@ def _divide(sides, state, assignments, urn, order, i, j, level, side):
         if n in (i, j) or (assignments[n] != own and assignments[n] != other):
             continue
         shift(sides, n, WHOLE, 1.0)
-        log_predictives(sides, n, WHOLE, out)
+        log_predictives(sides, n, WHOLE, out, scratch)
         gap = urn[sizes[TWO]] + out[TWO] - urn[sizes[ONE]] - out[ONE]
         log_odds += urn[sizes[ONE]] + out[ONE] + max(gap, 0.0) + math.log1p(math.exp(-abs(gap)))
         log_odds -= urn[sizes[ONE] + sizes[TWO]] + out[WHOLE]
