@@ -20,15 +20,16 @@ from .problem import Problem
 def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The cheapest component [N] of every point, and what it costs there [N].
 
-    No loss is negative: a point whose nearest centre leads by more than the loss there costs most elsewhere. On a CPU
-    this decides nearly all points, from divergences in single precision and what they may be off; the others are then
+    No loss is negative: a point whose nearest centre leads by more than the loss there costs more anywhere else. A CPU
+    decides nearly all points by that, from divergences in single precision and what they may be off; the others are
     costed in full.
     """
-    if centers.is_cuda or isinstance(problem.X, SparseRows):
+    X = problem.X
+    if X.is_cuda or isinstance(X, SparseRows):
         return _cheapest(problem, centers, weights)
-    assignments, lead = _leaders(problem, centers)
+    assignments, lead = _leaders(problem, X, centers)
     slope, offset = _terms(problem, centers)
-    cost = offset[assignments] - own_scores(problem.X, slope.unsqueeze(2), assignments).squeeze(1) + problem.base
+    cost = offset[assignments] - own_scores(X, slope.unsqueeze(2), assignments).squeeze(1) + problem.base
     decided = lead > 0
     if weights.numel():
         scores = own_scores(problem.data.features, weights, assignments)
@@ -96,15 +97,15 @@ def _sums(X: Any, assignments: Tensor, num_components: int, weights: Tensor | No
     return members.T @ X, members.sum(0)
 
 
-def _leaders(problem: Problem, centers: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest centre [N] of every row, and by how much at least the others' divergences exceed its own [N].
+def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest centre [N] of every row of X, and by how much at least the others' divergences exceed its own [N].
 
     Taken in single precision, o - x . s is off by at most (D + 8) u (|x| |s| + |o|), the steps of its sum and their
     rounding u; numbers too small for it add a little, numbers too large leave a point undecided.
     """
     from . import _numba_assignment
 
-    X, (N, D), K = problem.X, problem.X.shape, len(centers)
+    (N, D), K = X.shape, len(centers)
     slope, offset = (terms.float() for terms in _terms(problem, centers))
     nearest, lead = torch.empty(N, dtype=torch.int64), torch.empty(N)
     step = _chunk_rows(X, max(K, D) // 2)  # numbers half as long
