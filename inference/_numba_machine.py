@@ -7,7 +7,7 @@ few units of the last place, and know no inf, nan or numbers that are not normal
 import math
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
