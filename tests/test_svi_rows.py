@@ -97,3 +97,33 @@ def test_points_that_are_dropped_come_back_with_a_step_on_all(none_kept, generat
     assert forgotten.num_data == 0
     assert (forgotten.counts, forgotten.statistics) == (None, None)
     assert partition.sweep(forgotten, data, model).num_data == N
+
+
+def test_a_union_whose_rise_would_not_reach_the_bound_is_given_up(monkeypatch, generator) -> None:
+    model = InfiniteSVM(truncation=3)
+    model, data = model.prepare(*rows_and_targets(model))
+    state = partition.init(model, data, generator)
+    for _ in range(5):
+        state = partition.ascend(state, data, model)
+    tried = []
+
+    def update(*args, **options):
+        tried.append(factors.update_responsibilities(*args, **options))
+        return tried[-1]
+
+    monkeypatch.setattr(partition, "update_responsibilities", update)
+    monkeypatch.setattr(partition, "pairs", lambda state, model: [[0, 1]])
+    refused = partition.merge(state, data, model)  # each component is a blob of its own
+    assert len(tried) == 2
+    assert not refused.may_merge
+    torch.testing.assert_close(refused.bound, state.bound, rtol=0, atol=0)
+    low = factors.replace(state, bound=state.bound - 1000)
+    assert partition.merge(low, data, model) is tried[-1]
+    assert len(tried) == 2 + 3
+
+
+def test_a_fit_ends_with_the_first_rise_below_the_tolerance() -> None:
+    model = InfiniteSVM()
+    rises = SVI().fit(model, *rows_and_targets(model)).trace.values[0].diff() / N
+    assert (rises[:-1] > 1e-3).all()
+    assert rises[-1] <= 1e-3

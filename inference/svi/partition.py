@@ -105,14 +105,17 @@ def merge(state: VariationalPartition, data: Data, model: Mixture) -> Variationa
     """The first of the most promising pairs of components whose union raises the bound, or the state as it is.
 
     Coordinate ascent hardly ever empties a component that has points, so it would keep all that it started from
-    (Bryant & Sudderth 2012; Hughes & Sudderth 2013).
+    (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is given up once its last rise, repeated for the rounds
+    that are left, would not take it there.
     """
     for kept, absorbed in pairs(state, model):
         merged = union(state, data, model, kept, absorbed)
-        for last in (False,) * (MERGE_ROUNDS - 1) + (True,):
-            keep = None if last else False
+        for left in reversed(range(MERGE_ROUNDS)):
+            before, keep = merged.bound, None if left == 0 else False
             merged = update_responsibilities(update_factors(merged, data, model), data, model, keep=keep)
-        if merged.bound > state.bound:
+            if left < MERGE_ROUNDS - 1 and merged.bound + left * (merged.bound - before) <= state.bound:
+                break
+        else:
             return merged
     return replace(state, may_merge=False)
 
