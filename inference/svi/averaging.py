@@ -171,7 +171,7 @@ def summary(state: AveragedPartition, data: Data, model: Mixture) -> Draw:
 
 def averaging_steps(backend: SVI) -> Steps:
     """The functions of a fit to all points, with its tolerance."""
-    tolerance = max(10 * (backend.tolerance or 0.0), _LEAST_GAP)
+    tolerance = min(max(10 * (backend.tolerance or 0.0), _LEAST_GAP), _MOST_GAP)
     return replace(
         partition.STEPS,
         state=AveragedPartition,
@@ -185,4 +185,4 @@ def averaging_steps(backend: SVI) -> Steps:
 
 STEPS = replace(partition.STEPS, averaging=averaging_steps)  # under either rule
 _MOST_PASSES = 50  # of the dual in one sweep; the next one goes on from there
-_LEAST_GAP = 1e-9
+_LEAST_GAP, _MOST_GAP = 1e-9, 1e-4

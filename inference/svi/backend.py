@@ -28,7 +28,8 @@ class SVI(Backend):
     batch_size : None for coordinate ascent on all points, whose ELBO never falls; else points drawn for each stochastic
         step, whose recorded ELBO is a noisy estimate from the batch. Of several sequences: sequences drawn for each
         step; of a single one: steps in the block that is drawn
-    tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point; None: never
+    tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point in a step; None:
+        never. What comes later is slow, or a jump after a plateau, and hardly changes predictions
     num_restarts : seeds to start from; the highest final ELBO is kept
     delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
         (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]
@@ -57,7 +58,7 @@ class SVI(Backend):
 
     num_steps: Count = 200
     batch_size: Count | None = None
-    tolerance: NonNegative | None = 1e-5
+    tolerance: NonNegative | None = 1e-3
     num_restarts: Count = 1
     delay: NonNegative = 1.0
     forgetting: Annotated[float, Number(above=0.5, most=1.0)] = 0.7
