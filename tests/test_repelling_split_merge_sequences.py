@@ -76,7 +76,7 @@ def log_sides(persistent: bool, log_odds: Tensor, side: Tensor, runs: list[range
     for run in runs:
         paths = [weight(path, run) for path in itertools.product((0, 1), repeat=len(run))]
         own = tuple(int(side[t]) for t in run)
-        total += weight(own, run) - float(torch.tensor(paths).double().logsumexp(0))
+        total += weight(own, run) - float(torch.tensor(paths, dtype=torch.float64).logsumexp(0))
     return total
 
 
@@ -111,7 +111,9 @@ def test_odds_of_a_split_are_those_of_target_and_proposals(truncated: bool, loss
     log_ratio, places = union.log_ratio(division, joined.planes[free], log_gain, log_odds)
     runs = [range(4), range(4, 5), range(5, 6), range(6, 8)]
     log_forth = log_sides(persistent, log_odds, side, runs) + log_normals(blocks[[1, 2]], planes).sum()
-    log_forth = log_forth + Beta(*[(~side).sum().double(), side.sum().double()]).log_prob(torch.tensor(share).double())
+    log_forth = log_forth + Beta(*[(~side).sum().double(), side.sum().double()]).log_prob(
+        torch.tensor(share, dtype=torch.float64)
+    )
     before = log_target(joined, target, data, model, truncated=truncated)
     for a, place in enumerate(free.tolist()[:3]):
         divided = target.divide(joined, union.steps[side], 1, place, share)
