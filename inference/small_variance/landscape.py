@@ -50,6 +50,10 @@ class Landscape:
         """Assignments [M] of the observed points, from all [N]."""
         return assignments
 
+    def places(self, index: Tensor) -> Tensor:
+        """Where in [N] points are that have these places in [M]."""
+        return index
+
     def completed(self, assignments: Tensor) -> Tensor:
         """Assignments [N] from those of the observed points [M]."""
         return assignments
@@ -57,6 +61,10 @@ class Landscape:
     def cheapest(self, costs: Tensor, state: RepellingDescent, unused: float) -> Tensor:
         """Assignments [N] of least cost, or less than now, from the costs [M, K] of the observed points."""
         return costs.argmin(1)
+
+    def stepwise(self, state: RepellingDescent) -> Tensor:
+        """Assignments [N] after single points have moved where that lowers J: those of `cheapest` are such."""
+        return state.assignments
 
     def structure_cost(self, state: RepellingDescent) -> Tensor:
         """structure(z) [] float64."""

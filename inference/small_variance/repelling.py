@@ -93,6 +93,7 @@ def sweep(
         moved = assign(state, landscape, unused=0.0)
     state = refit(moved, landscape, _POLISH if state.settled else 2)
     if before.settled:
+        state = _better(state, _stepped(state, landscape), landscape)
         for index in _candidates(state, landscape, generator):
             state = _better(state, _opened(state, index, landscape), landscape)
         if merge:
@@ -157,14 +158,26 @@ def _better(state: RepellingDescent, proposal: RepellingDescent, landscape: Land
     """The proposal after some rounds of its own if that lowers J, else the state."""
     for _ in range(_ROUNDS):
         proposal = assign(refit(proposal, landscape, _ROUND_STEPS), landscape)
-    proposal = refit(proposal, landscape, _ROUND_STEPS)
+    proposal = refit(_stepped(proposal, landscape), landscape, _ROUND_STEPS)
     return proposal if proposal.objective < state.objective else state
 
 
+def _stepped(state: RepellingDescent, landscape: Landscape) -> RepellingDescent:
+    """The state after moves of single points."""
+    return replace(state, assignments=landscape.stepwise(state)).occupied()
+
+
 def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> RepellingDescent:
-    """One more component around a point, with the hyperplane of an empty one; points move there if that is cheaper."""
+    """One more component around a point, with the hyperplane of an empty one; points move there if that is cheaper.
+
+    The moves of a path to the point and on from it are in use from the start.
+    """
     centers = torch.cat([state.centers, landscape.problem.founding_centers(index.unsqueeze(0))])
-    return assign(replace(state, centers=centers, weights=torch.cat([state.weights, landscape.empty])), landscape)
+    assignments = state.assignments.index_fill(0, landscape.places(index.unsqueeze(0)), state.num_components)
+    weights = torch.cat([state.weights, landscape.empty])
+    alone = replace(state, assignments=assignments, centers=centers, weights=weights)
+    moved = assign(alone, landscape)
+    return moved if moved.num_components > state.num_components else alone.occupied()
 
 
 def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.Generator) -> Tensor:

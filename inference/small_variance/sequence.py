@@ -22,6 +22,7 @@ from ...models.sequence import Sequences, StateSpace
 from ..engine import Draw, Kernel
 from ..markov import viterbi
 from . import repelling
+from .assignment import all_costs
 from .backend import SmallVariance
 from .landscape import Landscape
 from .problem import Problem, require_divergence
@@ -57,6 +58,9 @@ class SequenceLandscape(Landscape):
     def observed(self, assignments: Tensor) -> Tensor:
         return assignments[self.sequences.steps]
 
+    def places(self, index: Tensor) -> Tensor:
+        return self.sequences.steps[index]
+
     def completed(self, assignments: Tensor) -> Tensor:
         """States [N]: those of the observed steps [M]; a missing step has that of the last observed one before it."""
         place = torch.zeros(self.sequences.num_data, dtype=torch.long, device=assignments.device)
@@ -69,6 +73,26 @@ class SequenceLandscape(Landscape):
         log_steps = self.log_edges(state, unused=unused).to(costs)
         paths, _ = viterbi(log_steps[K], log_steps[:K], self.sequences.spread(-costs), self.sequences.lengths)
         return paths
+
+    def stepwise(self, state: RepellingDescent) -> Tensor:
+        """States [N] after single steps have moved where J is lowest, with the structure that their moves would have.
+
+        A path of `cheapest` sees the structure of the present one alone. Compiled; on other devices no step moves.
+        """
+        if not state.centers.is_cpu:
+            return state.assignments
+        from . import _numba_paths  # compiles or loads machine code: only where it is needed
+
+        costs = self.sequences.spread(all_costs(self.problem, state.centers, state.weights).T.double())
+        counts, sizes = self.transitions(state), state.counts
+        log_sizes = torch.arange(self.sequences.num_data + 2, dtype=torch.float64)
+        gains = torch.xlogy(log_sizes, log_sizes).diff()
+        numbers = (float(each) for each in (state.penalty, state.transition_penalty, state.transition_weight))
+        states = state.assignments.clone()
+        tables = (gains, counts, counts.sum(1), (counts > 0).sum(1), sizes, states)
+        arrays = (each.contiguous().numpy() for each in tables)
+        _numba_paths.move_steps(costs.numpy(), self.sequences.starts.numpy(), *numbers, *arrays, _MOST_PASSES)
+        return states
 
     def structure_cost(self, state: RepellingDescent) -> Tensor:
         counts = self.transitions(state).double()
@@ -109,3 +133,6 @@ def draw(state: RepellingDescent, landscape: SequenceLandscape) -> Draw:
         "log_transitions": log_rows[:K],
         "transition_penalty": state.transition_penalty,
     }
+
+
+_MOST_PASSES = 20

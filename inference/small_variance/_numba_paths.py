@@ -1,0 +1,63 @@
+"""Single steps of sequences moved to the states where all that they change costs least, compiled.
+
+A path's structure is in the numbers of moves `counts` [K + 1, K] between states, from the start row last, their sums
+`exits` [K + 1] and the numbers of `successors` [K + 1] of every row; `gains` [m] are F(m + 1) - F(m), F(m) = m log m.
+"""
+
+from ..compiled import entry, part
+
+
+@part
+def count(j, k, sign, counts, exits, successors, successor, weight, gains):
+    """One more move from j to k (sign 1), and what it costs; or one less (-1), and what that saves."""
+    if sign < 0:
+        counts[j, k] -= 1
+        exits[j] -= 1
+        successors[j] -= counts[j, k] == 0
+    cost = weight * (gains[exits[j]] - gains[counts[j, k]])
+    if counts[j, k] == 0 and successors[j] > 0:
+        cost += successor
+    if sign > 0:
+        successors[j] += counts[j, k] == 0
+        counts[j, k] += 1
+        exits[j] += 1
+    return cost
+
+
+@entry
+def move_steps(costs, starts, penalty, successor, weight, gains, counts, exits, successors, sizes, states, most):
+    """Move every step to its cheapest state, one after another, until a pass moves none.
+
+    A step's cost [N, K] apart, a state without others costs `penalty`, and one more kind of move `successor`. Changes
+    states [N], their sizes [K], and the three that count moves.
+    """
+    N, K = costs.shape
+    table = counts, exits, successors, successor, weight, gains
+    for _ in range(most):
+        moved = False
+        for t in range(N):
+            before, own = K if starts[t] else states[t - 1], states[t]
+            after = -1 if t + 1 == N or starts[t + 1] else states[t + 1]
+            count(before, own, -1, *table)
+            if after >= 0:
+                count(own, after, -1, *table)
+            sizes[own] -= 1
+            best, least = own, 0.0
+            for place in range(K):
+                k = (own + place) % K  # its own first: it stays on a tie
+                cost = costs[t, k] + (penalty if sizes[k] == 0 else 0.0)
+                cost += count(before, k, 1, *table)
+                if after >= 0:
+                    cost += count(k, after, 1, *table)
+                    count(k, after, -1, *table)
+                count(before, k, -1, *table)
+                if place == 0 or cost < least - 1e-9 * (1.0 + abs(least)):
+                    best, least = k, cost
+            count(before, best, 1, *table)
+            if after >= 0:
+                count(best, after, 1, *table)
+            sizes[best] += 1
+            states[t] = best
+            moved = moved or best != own
+        if not moved:
+            break
