@@ -19,14 +19,14 @@ def safe_cholesky(matrix: Tensor, *, strict: bool = True) -> Tensor:
     FloatingPointError    if no small share is enough, and `strict`.
     """
     tril, info = torch.linalg.cholesky_ex(matrix)
-    jitter = matrix.shape[-1] * torch.finfo(matrix.dtype).eps
-    while info.any() and jitter < 1:
+    jitter, failed = matrix.shape[-1] * torch.finfo(matrix.dtype).eps, bool(info.any())
+    while failed and jitter < 1:
         raised = torch.diag_embed(jitter * matrix.diagonal(dim1=-2, dim2=-1).abs())
         again, info_again = torch.linalg.cholesky_ex(matrix + raised)
         tril = torch.where(info[..., None, None] > 0, again, tril)
         info = torch.where(info > 0, info_again, info)
-        jitter *= 10
-    if strict and info.any():
+        jitter, failed = 10 * jitter, bool(info.any())
+    if strict and failed:
         raise FloatingPointError(
             "A Gram matrix is not finite or not positive definite. Use float64, or scale the features down."
         )

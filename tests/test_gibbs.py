@@ -19,10 +19,20 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from regbayes.inference import FitInterrupted, Gibbs, TruncationWarning
-from regbayes.inference.gibbs import blocked_scan, classifiers, components, elliptical_slice, partition, slice_scan
+from regbayes.inference.gibbs import (
+    blocked_scan,
+    classifiers,
+    collapsed,
+    components,
+    elliptical_slice,
+    partition,
+    slice_scan,
+)
 from regbayes.inference.gibbs.components import Components, assignment_logits, draw_assignments
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.inference.gibbs.summary import log_joint, mixture_posterior
+from regbayes.inference.interrupts import Interrupts
+from regbayes.inference.sweeps import Sweeps
 from regbayes.models import (
     DPM,
     BernoulliBeta,
@@ -561,3 +571,25 @@ def test_infinite_svm_predicts_held_out_tumours(scan: str) -> None:
         InfiniteSVM(truncation=10), inputs[train], y[train]
     )
     assert (posterior.predict(inputs[test]) == y[test]).mean() > 0.93
+
+
+def test_the_log_joint_of_a_kept_draw_is_computed_once() -> None:
+    """Its value is the one that the draw keeps, and that of the state that was reached."""
+    backend, seen = Gibbs(num_warmup=3, num_samples=4), []
+    kernel, model, data, schedule = backend.prepare(DPM(DiagonalGaussian()), X, None, None)
+
+    def value(*arguments: object) -> Tensor:
+        seen.append(kernel.value(*arguments))
+        return seen[-1]
+
+    sweeps, interrupts = Sweeps(replace(kernel, value=value), model, data, schedule), Interrupts()
+    chain = sweeps.start(0, interrupts)
+    while sweeps.unfinished(chain):
+        sweeps.advance(chain, interrupts)
+        assert chain.values[-1] == pytest.approx(float(kernel.value(chain.state, data, model)))
+    assert len(seen) == 3
+    assert chain.values[3:] == [float(draw["log_joint"]) for draw in chain.draws]
+
+
+def test_sweeps_of_few_rows_have_several_scans_by_their_number_alone() -> None:
+    assert [collapsed.rounds_of(DPM().prepare(X.repeat(times, 1))[1]) for times in (1, 30, 900)] == [4, 2, 1]

@@ -35,9 +35,8 @@ class Gibbs(Backend):
         and for latent features "collapsed" (each row in turn, infinite model, on a CPU for the built-in losses),
         "slice" (each feature in turn, infinite model: in many columns it hardly ever opens a new one), "blocked" (each
         feature in turn, truncated model) and "auto" (the first of these that the prior and the device have)
-    split_merge : split-merge proposals before each scan of the warm-up, and before every tenth one after it; before
-        each one all along where they are compiled (collapsed scans without classifiers); of sequences, where states
-        repel
+    split_merge : split-merge proposals before each scan of the warm-up, and before every tenth one after it; in every
+        sweep where they are compiled (collapsed scans without classifiers); of sequences, where states repel
     num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and as many along
         which these come in; as a mixture without time for sequences; and without the margin for topics
     births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as

@@ -25,6 +25,8 @@ from .state import PartitionState
 
 def draw_weights(state: PartitionState, data: Data, model: Model, generator: torch.Generator) -> Tensor:
     """Classifiers [K, P, C] given the assignments: for each block of scores a fresh omega, then eta | omega."""
+    if not state.weights.numel():
+        return state.weights
     if model.repels:
         return draw_hyperplanes(data.features, state.assignments, state.weights, model, generator)
     if not model.loss.is_augmented:

@@ -41,8 +41,8 @@ def scan(
     num_rounds: int = 1,
     num_moves: int = 0,
 ) -> PartitionState:
-    """Rounds of one visit of every point, in random order or in the order of the rows, each after some split-merge
-    proposals if there are any to make, which asks for `moves_are_compiled`.
+    """Rounds of one visit of every point, in random order or in the order of the rows, after split-merge proposals if
+    there are any to make, which asks for `moves_are_compiled`.
 
     `compiled` chooses the code; by default it is compiled on the CPU for the families of `regbayes.models`, tensor code
     for any other family or device. Returns the assignments with labels 0..K-1, all occupied, and their weights
@@ -106,6 +106,11 @@ class PartitionSlots(Slots):
 
     def count(self, capacity: int) -> None:
         self.sizes = self.counts = torch.bincount(self.labels, minlength=capacity)
+        self.seen: Any = None  # what the compiled code sees of the present tensors
+
+    def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
+        super().settle(n, opened, closed, generator)
+        self.seen = None
 
     def logits(self, n: int, log_predictive: Tensor) -> Tensor:
         counts, own, founders = self.sizes.clone(), self.labels[n], self.founders
@@ -132,9 +137,10 @@ class PartitionSlots(Slots):
         return _numba_scan
 
     def arrays(self) -> Any:
-        founders = self.founders
-        tables = self.log_opening, self.log_margin, founders.log_new, founders.log_alone
-        return self.kernels().Partition(*(tensor.numpy() for tensor in (self.labels, self.sizes, *tables)))
+        if self.seen is None:
+            tables = self.log_opening, self.log_margin, self.founders.log_new, self.founders.log_alone
+            self.seen = self.kernels().Partition(*(tensor.numpy() for tensor in (self.labels, self.sizes, *tables)))
+        return self.seen
 
     def urn(self, normalizers: Tensor) -> Tensor:
         return self.log_sizes + normalizers

@@ -18,7 +18,7 @@ from ...models.mixture import Mixture
 from ...models.scores import scores
 from ...models.sums import row_chunks
 from ..collectives import all_sum
-from ..ridge import Ridge, soft_ridge
+from ..ridge import Ridge, soft_natural
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,8 @@ def _improve(
 ) -> tuple[Fit, tuple[Tensor, Tensor]]:
     """The Gaussians of pseudo-observations [B, K, C], and those to go towards."""
     shares = torch.ones_like(responsibilities) if model.repels else responsibilities
-    weights = soft_ridge(block.features, precision, shift, shares, weight_scale=model.weight_scale)
+    natural = soft_natural(block.features, precision, shift, shares, weight_scale=model.weight_scale)
+    weights = Ridge.of_natural(*natural) if model.repels else _unchecked_ridge(*natural)
     mean = scores(block.features, weights.mean)
     scale = weights.score_variance(block.features).sqrt().clamp(min=_LEAST_SCALE)
     pieces = [
@@ -129,6 +130,16 @@ def _improve(
     toward = (-curvature).clamp(min=0)
     bound = all_sum((shares * value).sum(0, dtype=torch.float64)) - weights.kl(model.weight_scale)
     return Fit(precision, shift, weights, bound), (toward, slope + toward * mean)
+
+
+def _unchecked_ridge(gram: Tensor, linear: Tensor) -> Ridge:
+    """The Gaussians of A [K, C, P, P] and A m [K, P, C], NaN where A has no factor in floating point.
+
+    To look whether it has makes a GPU wait. No step is better for NaN, and `split_merge` turns it down.
+    """
+    tril, info = torch.linalg.cholesky_ex(gram)
+    tril = tril.masked_fill((info > 0)[..., None, None], torch.nan)
+    return Ridge(torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT, tril)
 
 
 def _quadratic(

@@ -32,11 +32,11 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
     """Weights, slices below them, the new components above the floor with theta and eta of their own; then all z_n."""
     points, slices = uniforms((2, data.num_data), own_stream(generator))
     counts = count_members(state)
-    log_sizes, _ = model.prior.urn(state.hyper, int(counts.max()), 1)
+    log_sizes, _ = model.prior.urn(state.hyper, data.num_data, 1)
     log_weights = log_gamma_draw(log_sizes[counts.long()].exp(), generator)
     occupied = Components(log_weights, draw_parameters(state, data, model, generator), state.weights)
     log_slices = log_weights[state.assignments] + torch.log1p(-slices)
-    exponent, mass = (float(value) for value in model.prior.draw_rest(state.hyper, len(counts), generator))
+    exponent, mass = torch.stack(model.prior.draw_rest(state.hyper, len(counts), generator)).tolist()
     log_floor = max(float(log_slices.min()), _log_guard(exponent))
     log_jumps = draw_jumps(exponent, mass, log_floor, generator)
     chosen = draw_assignments(data, occupied, model, points, log_slices)

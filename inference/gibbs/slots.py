@@ -134,17 +134,16 @@ def visit_all(
 ) -> None:
     """Visits of every point, in random order or in that of the rows; labels [N] and all else of the slots change.
 
-    Each of the rounds visits them once, after `num_moves` split-merge proposals, which are compiled alone and for
-    partitions without classifiers.
+    Before the first of the rounds, each of which visits all points once, there are `num_moves` split-merge proposals:
+    compiled alone, and for partitions without classifiers.
     """
-    stream, num_data, device = own_stream(generator), len(slots.labels), slots.labels.device
+    stream, num_data, on = own_stream(generator), len(slots.labels), slots.labels.device
     visitor = _visitor(slots, compiled)
+    if num_moves:
+        order = torch.randperm(num_data, generator=stream, device=on)
+        visitor.split_merge(order, uniforms((num_moves, num_data + 3), stream))
     for _ in range(num_rounds):
-        order = torch.arange(num_data, device=device)
-        if shuffle:
-            order = torch.randperm(num_data, generator=stream, device=device)
-        if num_moves:
-            visitor.split_merge(order, uniforms((num_moves, num_data + 3), stream))
+        order = torch.randperm(num_data, generator=stream, device=on) if shuffle else torch.arange(num_data, device=on)
         _visit_once(visitor, order, uniforms((num_data,), stream), generator)
 
 
