@@ -49,8 +49,7 @@ def scan(
     [K, P, C], those of new components included.
     """
     slots = PartitionSlots(state, data, model)
-    options = {"shuffle": shuffle, "compiled": compiled}
-    visit_all(slots, generator, **options, num_rounds=num_rounds, num_moves=num_moves)
+    visit_all(slots, generator, shuffle=shuffle, compiled=compiled, num_rounds=num_rounds, num_moves=num_moves)
     _, assignments, weights = slots.compact(state.weights)
     reserved = slots.founders.reserved
     kept = None if reserved is None else reserved.to(weights)
