@@ -262,8 +262,7 @@ class Tensors:
         return len(order), -1, -1, False
 
     def split_merge(self, order: Tensor, levels: Tensor) -> None:
-        """There are none."""
-        raise NotImplementedError("Split-merge proposals within a scan are compiled: ask for them by `split_merge`.")
+        """None: they are compiled alone, and `split_merge` makes them elsewhere."""
 
     def _move(self, row: int, own: int, chosen: int) -> None:
         if row < 0:
