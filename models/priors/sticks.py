@@ -69,7 +69,8 @@ def log_swap_ratio(counts: list[float], k: int, rest: float, a: list[float], b: 
 def best_order(counts: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """The order [T] of the components, from counts [T], in which p(z) is largest.
 
-    Decreasing sizes are best in places 1..T-1 for any choice of the component in the last place, and each is tried.
+    Decreasing sizes are best in places 1..T-1 for any choice of the component in the last place, and each is tried. Of
+    orders that are equal but for rounding the one nearest to decreasing sizes is taken.
     """
     decreasing = counts.argsort(descending=True, stable=True)
     T = len(counts)
@@ -77,7 +78,10 @@ def best_order(counts: Tensor, a: Tensor, b: Tensor) -> Tensor:
     # row j moves the j-th largest to the end
     shifted = place + (place >= place.unsqueeze(1)).long()
     orders = decreasing[torch.where(place == T - 1, place.unsqueeze(1), shifted.clamp(max=T - 1))]
-    return orders[log_labelled_prior(counts[orders], a, b).argmax()]
+    log_prior = log_labelled_prior(counts[orders], a, b)
+    best = log_prior.max()
+    tied = log_prior >= best - 64 * torch.finfo(log_prior.dtype).eps * best.abs()
+    return orders[torch.where(tied, place, -1).argmax()]
 
 
 def _log_beta(a: float, b: float) -> float:
