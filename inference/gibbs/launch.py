@@ -86,7 +86,7 @@ def fit_classifiers(
     quadrature, so for any loss. A step that lowers the bound E log phi - KL(N || prior) of its component is tried again
     at a quarter; it starts at a half, and grows to three quarters (whole ones overshoot the kink of a hinge).
 
-    A row's factor counts r_nk times; where components repel a row is also one of the others' to the power 1 - r_nk.
+    A row's factor counts r_nk times.
     """
     none = block.features.new_zeros(block.num_data, responsibilities.shape[1], block.targets.shape[1])
     fit, goal = _improve(block, responsibilities, model, *(start[:2] if start else (none, none)))
@@ -117,18 +117,17 @@ def _improve(
     block: Data, responsibilities: Tensor, model: Any, precision: Tensor, shift: Tensor
 ) -> tuple[Fit, tuple[Tensor, Tensor]]:
     """The Gaussians of pseudo-observations [B, K, C], and those to go towards."""
-    shares = torch.ones_like(responsibilities) if model.repels else responsibilities
-    natural = soft_natural(block.features, precision, shift, shares, weight_scale=model.weight_scale)
-    weights = Ridge.of_natural(*natural) if model.repels else _unchecked_ridge(*natural)
+    natural = soft_natural(block.features, precision, shift, responsibilities, weight_scale=model.weight_scale)
+    weights = _unchecked_ridge(*natural)
     mean = scores(block.features, weights.mean)
     scale = weights.score_variance(block.features).sqrt().clamp(min=_LEAST_SCALE)
     pieces = [
-        _quadratic(mean[rows], scale[rows], block.targets[rows], responsibilities[rows], model)
+        _quadratic(mean[rows], scale[rows], block.targets[rows], model)
         for rows in row_chunks(block.X, _NUM_NODES * mean[0].numel())
     ]
     value, slope, curvature = (torch.cat(piece) for piece in zip(*pieces, strict=True))
     toward = (-curvature).clamp(min=0)
-    bound = all_sum((shares * value).sum(0, dtype=torch.float64)) - weights.kl(model.weight_scale)
+    bound = all_sum((responsibilities * value).sum(0, dtype=torch.float64)) - weights.kl(model.weight_scale)
     return Fit(precision, shift, weights, bound), (toward, slope + toward * mean)
 
 
@@ -142,9 +141,7 @@ def _unchecked_ridge(gram: Tensor, linear: Tensor) -> Ridge:
     return Ridge(torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT, tril)
 
 
-def _quadratic(
-    mean: Tensor, scale: Tensor, targets: Tensor, responsibilities: Tensor, model: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+def _quadratic(mean: Tensor, scale: Tensor, targets: Tensor, model: Any) -> tuple[Tensor, Tensor, Tensor]:
     """E log phi [B, K], E phi' and E phi'' [B, K, C] of log phi for scores N(mean, scale^2).
 
     phi' = E[e log phi] / scale, phi'' = E[(e^2 - 1) log phi] / scale^2 with e the standardized score. Scores that
@@ -158,9 +155,6 @@ def _quadratic(
         moved = mean.expand(_NUM_NODES, *mean.shape).clone()
         moved[..., columns] += nodes.view(-1, 1, 1, 1) * scale[..., columns]
         log_factor = model.loss.log_factor(moved, targets.unsqueeze(1))
-        if model.repels:
-            other = model.loss.log_factor(moved, -targets.unsqueeze(1))
-            log_factor = torch.lerp(other, log_factor, responsibilities.unsqueeze(-1))
         expected, first, second = torch.einsum("mg,gnkc->mnkc", moments, log_factor)
         value += expected.sum(-1) / len(blocks)
         slope[..., columns] = first / scale[..., columns]
