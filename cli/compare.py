@@ -152,7 +152,7 @@ def _candidates(
 def _estimator(name: str, backend: str, problem: Problem, weight_scale: float, options: argparse.Namespace) -> Pipeline:
     real = problem.task == "regression"
     model = model_of(name, options.likelihood, problem.X.shape[1], real).set_params(weight_scale=weight_scale)
-    inference = _halved(suited(backend_of(backend, options.seed, progress=False), model))
+    inference = _shortened(suited(backend_of(backend, options.seed, progress=False), model))
     estimator = _ESTIMATORS[problem.task](model, inference)
     scaler = "passthrough" if name == "MedLDA" else StandardScaler()  # counts stay counts
     return Pipeline([("scaler", scaler), ("estimator", estimator)])
@@ -194,11 +194,11 @@ def _search(
     return Pipeline([("scaler", StandardScaler()), ("estimator", search)])
 
 
-def _halved(backend: Backend) -> Backend:
-    """Half as many sweeps, so that no method takes much longer than the others."""
+def _shortened(backend: Backend) -> Backend:
+    """Gibbs with fewer sweeps than alone, so that no method takes much longer than the others."""
     if not isinstance(backend, Gibbs):
         return backend
-    return backend.replace(num_samples=max(1, backend.num_samples // 2), num_warmup=backend.num_warmup // 2)
+    return backend.replace(num_samples=min(30, backend.num_samples), num_warmup=min(20, backend.num_warmup))
 
 
 def _units(problem: Problem, train: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
