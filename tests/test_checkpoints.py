@@ -182,16 +182,16 @@ def test_ctrl_c_in_a_collapsed_scan_is_not_held_up_by_the_rest_of_it(monkeypatch
 
     def pressed(self, *arguments):
         calls.append(1)
-        if len(calls) == 100:
+        if len(calls) == 400:
             os.kill(os.getpid(), signal.SIGINT)
         return visit(self, *arguments)
 
     monkeypatch.setattr(slots.Compiled, "visit", pressed)
-    monkeypatch.setattr(slots, "_MOST_WORK", 1)  # one point at a time, 40 of them a sweep
+    monkeypatch.setattr(slots, "_MOST_WORK", 1)  # one point at a time, 40 of them in each of four rounds
     backend = Gibbs(num_samples=6, num_warmup=0, scan="collapsed", split_merge=0)
     with pytest.warns(FitInterrupted, match="after step 2 of 6"):
         stopped = backend.fit(DPM(), X)
-    assert len(calls) == 100
+    assert len(calls) == 400
     monkeypatch.undo()
     whole = backend.replace(num_samples=2).fit(DPM(), X)
     assert torch.equal(stopped.samples["assignments"], whole.samples["assignments"])
