@@ -15,7 +15,7 @@ types:  # of the installed package, since the folder names map to regbayes.*
 	cd tests && $(PYTHON) -m mypy -p regbayes --config-file ../pyproject.toml
 
 test:
-	$(PYTHON) -m pytest -n logical
+	$(PYTHON) -m pytest -n logical --dist worksteal
 
 docs:  # the examples in docstrings
 	$(PYTHON) -m pytest tests/test_docs.py
