@@ -112,8 +112,8 @@ def _quadratic(center: Tensor, scale: Tensor, shares: Tensor, model: Any) -> tup
     if shares.dtype == torch.bool:
         log_factor = model.loss.log_factor(scores, 2 * shares.to(scores) - 1)
     else:
-        sides = (model.loss.log_factor(scores, scores.new_tensor(side)) for side in (-1.0, 1.0))
-        log_factor = torch.lerp(*sides, shares)
+        other, own = (model.loss.log_factor(scores, scores.new_tensor(side)) for side in (-1.0, 1.0))
+        log_factor = torch.lerp(other, own, shares)
     value, slope, curvature = (moments @ log_factor.flatten(1)).unflatten(1, center.shape)
     return value, slope / scale, curvature / scale.square()
 
@@ -127,10 +127,10 @@ def _gaussian(natural: Tensor) -> tuple[Tensor, Tensor]:
 @cache
 def _normal_quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes [G, 1, 1] of a standard normal, and masses [3, G] for mean, slope and curvature."""
-    nodes, masses = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
-    moments = masses / masses.sum() * np.stack([np.ones_like(nodes), nodes, nodes**2 - 1])
-    nodes = torch.tensor(nodes, dtype=dtype, device=device).view(-1, 1, 1)
-    return nodes, torch.tensor(moments, dtype=dtype, device=device)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
+    moments = weights / weights.sum() * np.stack([np.ones_like(nodes), nodes, nodes**2 - 1])
+    places, masses = (torch.tensor(array, dtype=dtype, device=device) for array in (nodes, moments))
+    return places.view(-1, 1, 1), masses
 
 
 _NUM_NODES = 16

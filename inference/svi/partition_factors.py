@@ -59,12 +59,12 @@ class VariationalPartition(Variational):
         return expected_log_sticks(*self.sticks)
 
     def permuted(self, order: Tensor) -> Self:
-        sums = {name: None if part is None else part[order] for name, part in self._sums().items()}
+        sums: dict[str, Any] = {name: None if part is None else part[order] for name, part in self._sums().items()}
         return replace(super().permuted(order), **sums)
 
     def scaled(self, scale: float) -> Self:
         """As if there were `scale` times as many points like these."""
-        sums = {name: None if part is None else scale * part for name, part in self._sums().items()}
+        sums: dict[str, Any] = {name: None if part is None else scale * part for name, part in self._sums().items()}
         return replace(self, responsibilities=scale * self.responsibilities, **sums)
 
     def without_rows(self) -> Self:
