@@ -32,7 +32,7 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
     """Weights, slices below them, the new components above the floor with theta and eta of their own; then all z_n."""
     points, slices = uniforms((2, data.num_data), own_stream(generator))
     counts = count_members(state)
-    log_sizes, _ = model.prior.urn(state.hyper, data.num_data, 1)
+    log_sizes, _ = model.prior.urn(state.hyper, int(counts.max()), 1)
     log_weights = log_gamma_draw(log_sizes[counts.long()].exp(), generator)
     occupied = Components(log_weights, draw_parameters(state, data, model, generator), state.weights)
     log_slices = log_weights[state.assignments] + torch.log1p(-slices)
