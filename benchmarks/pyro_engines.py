@@ -1,6 +1,8 @@
 """Effective samples per CPU second of our Gibbs sweeps beside Pyro's NUTS, on one program and one data set.
 
-    python benchmarks/pyro_engines.py [NUM_NUTS]     NUM_NUTS: steps that count, 100; as many warm up (25 are too few)
+    python benchmarks/pyro_engines.py [NUM_NUTS] [NUM_DATA]
+
+NUM_NUTS (100): NUTS steps that count; as many warm up (25 are too few). NUM_DATA (200): rows, in the plane.
 
 Four quantities that do not change when labels are exchanged: log p(X | mixture), of the sticks and parameters as drawn;
 log m(X | z), the number of occupied components and the sum of their squared shares, of the assignments. Warm-up and
@@ -25,15 +27,15 @@ import torch
 from pyro.ops.stats import effective_sample_size
 from torch import Tensor
 
-N, T, D = 200, 20, 2
+T, D = 20, 2
 
 
-def rows() -> tuple[Tensor, Tensor]:
+def rows(num_data: int) -> tuple[Tensor, Tensor]:
     """Three clusters in the plane, and labels that a line divides in each of them."""
     generator = torch.Generator().manual_seed(0)
-    z = torch.randint(3, (N,), generator=generator)
+    z = torch.randint(3, (num_data,), generator=generator)
     centers = torch.tensor([[-3.0, 0.0], [3.0, 0.0], [0.0, 4.0]], dtype=torch.float64)
-    noise = torch.randn(N, D, generator=generator, dtype=torch.float64)
+    noise = torch.randn(num_data, D, generator=generator, dtype=torch.float64)
     return centers[z] + noise, (noise[:, 1] > 0).long()
 
 
@@ -88,7 +90,7 @@ def measure(steps: Iterator[Any], num_warmup: int, num_samples: int, model: Any,
         "log p(X | mixture)": log_likelihood,
         "log m(X | z)": model.likelihood.log_marginal(chi).sum(1),
         "components": (counts > 0).sum(1).double(),
-        "squared shares": (counts / N).square().sum(1),
+        "squared shares": (counts / len(data.X)).square().sum(1),
         "seconds": torch.tensor(seconds),
     }
 
@@ -105,7 +107,7 @@ def compare(model: Any, arguments: tuple[Any, ...], num_nuts: int) -> None:
         "NUTS": lambda: measure(steps_of(nuts, model, data), nuts.num_warmup, nuts.num_samples, model, data),
     }
     found = {name: run() for name, run in runs.items()}
-    print(f"{type(model).__name__}, N = {N}, T = {T}")
+    print(f"{type(model).__name__}, N = {len(data.X)}, T = {T}")
     for name, result in found.items():
         print(f"    {name:10} {1000 * float(result['seconds']) / len(result['components']):9.2f} CPU ms a step")
     for quantity in ("log p(X | mixture)", "log m(X | z)", "components", "squared shares"):
@@ -122,16 +124,15 @@ def compare(model: Any, arguments: tuple[Any, ...], num_nuts: int) -> None:
         print(f"    {quantity:18} {ratios}", flush=True)
 
 
-def main() -> None:
+def main(num_nuts: str = "100", num_data: str = "200") -> None:
     from regbayes.models import DPM, DiagonalGaussian, InfiniteSVM
 
-    num_nuts = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    X, y = rows()
-    compare(DPM(DiagonalGaussian(), truncation=T), (X,), num_nuts)
-    compare(InfiniteSVM(DiagonalGaussian(), truncation=T), (X, y), num_nuts)
+    X, y = rows(int(num_data))
+    compare(DPM(DiagonalGaussian(), truncation=T), (X,), int(num_nuts))
+    compare(InfiniteSVM(DiagonalGaussian(), truncation=T), (X, y), int(num_nuts))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    main()
+    main(*sys.argv[1:])
