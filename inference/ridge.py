@@ -47,17 +47,31 @@ class Ridge:
         step = torch.linalg.solve_triangular(self.precision_tril.mT, noise, upper=True)
         return self.mean + step.squeeze(-1).mT
 
+    def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance, each [N, K, C], of the scores of features [N, P].
+
+        In memory rows are last: what is computed of one component after the other runs along them.
+        """
+        return self._rows_last(self.mean.mT.flatten(0, 1) @ features.T), self.score_variance(features)
+
     def score_variance(self, features: Tensor) -> Tensor:
-        """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2."""
-        num_components, num_scores, num_features = self.precision_tril.shape[:3]
-        num_ridges = num_components * num_scores
-        inverse = self._inverse_tril.reshape(num_ridges * num_features, num_features)
-        # rows last: the sum over P then adds whole vectors, several times faster than short inner sums
-        variances = [
-            (inverse @ features[rows].T).unflatten(0, (num_ridges, num_features)).square_().sum(1)
-            for rows in _chunks(features, len(inverse))
-        ]
-        return torch.cat(variances, 1).T.reshape(len(features), num_components, num_scores)
+        """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2, or of many ridges <A^-1, a_n a_n^T>."""
+        inverse = self._inverse_tril.flatten(0, 1)
+        if _takes_products(features, len(inverse)):
+            covariance = _upper(inverse.mT @ inverse)
+            chunks = _chunks(features, covariance.shape[1] + len(inverse))
+            variances = [(covariance @ _products(features[rows])).clamp_(min=0.0) for rows in chunks]
+        else:
+            # the sum over P then adds whole vectors, several times faster than short inner sums
+            variances = [
+                (inverse.flatten(0, 1) @ features[rows].T).unflatten(0, inverse.shape[:2]).square_().sum(1)
+                for rows in _chunks(features, inverse.shape[:2].numel())
+            ]
+        return self._rows_last(torch.cat(variances, 1))
+
+    def _rows_last(self, values: Tensor) -> Tensor:
+        """[N, K, C] of values [K C, N]."""
+        return values.unflatten(0, self.precision_tril.shape[:2]).permute(2, 0, 1)
 
     def kl(self, weight_scale: float) -> Tensor:
         """KL(N(mean, A^-1) || N(0, nu^2 I)) [K], summed over the scores."""
@@ -201,16 +215,20 @@ def soft_natural(
 
 def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor) -> tuple[Tensor, Tensor]:
     """The sums over these rows in A [K, C, P, P] and B [K, P, C] of `soft_natural`, which has the prior as well."""
-    num_components, num_scores = precision.shape[1:]
-    num_features, num_ridges = features.shape[1], num_components * num_scores
-    weight = (responsibilities.unsqueeze(-1) * precision).view(len(features), num_ridges, 1)
-    gram = features.new_zeros((num_features, num_ridges * num_features))
+    shape, num_features = precision.shape[1:], features.shape[1]
+    times = responsibilities.T.contiguous().unsqueeze(1)
+    weight, pull = ((times * part.permute(1, 2, 0)).flatten(0, 1) for part in (precision, shift))
+    linear = (pull @ features).unflatten(0, shape).mT
+    if _takes_products(features, len(weight)):
+        sums = features.new_zeros((len(weight), num_features * (num_features + 1) // 2))
+        for rows in _chunks(features, sums.shape[1] + len(weight)):
+            sums.addmm_(weight[:, rows], _products(features[rows]).T)
+        return _whole(sums, num_features).unflatten(0, shape), linear
+    gram = features.new_zeros((num_features, len(weight) * num_features))
     for rows in _chunks(features, gram.shape[1]):
         own = features[rows]
-        gram.addmm_(own.T, (weight[rows] * own.unsqueeze(1)).flatten(1))  # all components in one product
-    gram = gram.view(num_features, num_components, num_scores, num_features).permute(1, 2, 0, 3)
-    pull = (responsibilities.unsqueeze(-1) * shift).flatten(1)
-    return gram, (features.T @ pull).view(num_features, num_components, num_scores).transpose(0, 1)
+        gram.addmm_(own.T, (weight.T[rows].unsqueeze(2) * own.unsqueeze(1)).flatten(1))  # all components in one product
+    return gram.view(num_features, *shape, num_features).permute(1, 2, 0, 3), linear
 
 
 def with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tensor, Tensor]:
@@ -226,6 +244,32 @@ def segments(assignments: Tensor, num_components: int) -> tuple[Tensor, list[int
     order = torch.argsort(narrow, stable=True)
     counts = torch.bincount(assignments, minlength=num_components)
     return order, [0, *counts.cumsum(0).tolist()]
+
+
+def _takes_products(features: Tensor, num_ridges: int) -> bool:
+    """Whether so many ridges are worth the products of all pairs of few features; these cancel in single precision."""
+    return num_ridges >= _MANY and features.shape[1] < _WIDE and features.dtype == torch.float64
+
+
+def _products(features: Tensor) -> Tensor:
+    """a_np a_nq of p <= q, [P (P + 1) / 2, N]."""
+    columns = features.T.contiguous()
+    first, second = torch.triu_indices(len(columns), len(columns), device=features.device)
+    return columns[first].mul_(columns[second])
+
+
+def _upper(matrices: Tensor) -> Tensor:
+    """What `_products` are multiplied by in <matrix, a a^T>, [R, P (P + 1) / 2] of symmetric matrices [R, P, P]."""
+    first, second = torch.triu_indices(*matrices.shape[1:], device=matrices.device)
+    return matrices[:, first, second] * (1 + (first < second).to(matrices))
+
+
+def _whole(upper: Tensor, num_features: int) -> Tensor:
+    """Symmetric matrices [R, P, P] of their entries p <= q."""
+    first, second = torch.triu_indices(num_features, num_features, device=upper.device)
+    place = first.new_empty(num_features, num_features)
+    place[first, second] = place[second, first] = torch.arange(len(first), device=upper.device)
+    return upper.index_select(1, place.flatten()).unflatten(1, place.shape)
 
 
 def _chunks(features: Tensor, width: int) -> Iterator[slice]:
@@ -273,4 +317,5 @@ def _natural_of_roots(
 
 
 _TILE = 1024  # rows at a time, few enough for a cache
+_MANY = 16  # ridges over the same rows
 _WIDE = 64  # features, below which the Cholesky factors of all components at once are as fast

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
+from regbayes.inference import ridge as module
 from regbayes.inference.ridge import (
     Ridge,
     ridge_means,
@@ -27,6 +28,12 @@ def problem(device, generator):
 
     assignments = torch.randint(K - 1, (N,), generator=generator, device=device)  # the last component stays empty
     return randn(N, P), randn(N, C).exp(), randn(N, C), assignments
+
+
+@pytest.fixture(params=[1, 100], ids=["products", "factors"])
+def few(request, monkeypatch) -> None:
+    """Ridges that are many or few: their sums and variances from products of features, or one by one."""
+    monkeypatch.setattr(module, "_MANY", request.param)
 
 
 def dense(features, precision, shift, weight):
@@ -57,7 +64,7 @@ def test_empty_component_is_the_prior(problem) -> None:
     torch.testing.assert_close(covariance(ridge, K - 1, 0).diagonal(), features.new_full((P,), NU**2))
 
 
-def test_soft_assignments_are_the_dense_formula(problem, device, generator) -> None:
+def test_soft_assignments_are_the_dense_formula(problem, few, device, generator) -> None:
     features, _, _, _ = problem
     shape = (N, K, C)
     precision = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
@@ -123,10 +130,11 @@ def test_draws_have_the_mean_and_covariance(problem, generator) -> None:
     assert ((sample - exact).abs() < bound).all()
 
 
-def test_score_variance_and_kl_are_the_gaussians(problem) -> None:
+def test_score_moments_and_kl_are_the_gaussians(problem, few) -> None:
     features, precision, shift, assignments = problem
     ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
-    variance = ridge.score_variance(features)
+    mean, variance = ridge.moments(features)
+    torch.testing.assert_close(mean, torch.einsum("np,kpc->nkc", features, ridge.mean))
     prior = MultivariateNormal(features.new_zeros(P), NU**2 * torch.eye(P).to(features))
     for k in range(K):
         divergence = 0.0
@@ -135,6 +143,18 @@ def test_score_variance_and_kl_are_the_gaussians(problem) -> None:
             torch.testing.assert_close(variance[:, k, c], torch.einsum("np,pq,nq->n", features, cov, features))
             divergence += kl_divergence(MultivariateNormal(ridge.mean[k, :, c], cov), prior)
         torch.testing.assert_close(ridge.kl(NU)[k], divergence)
+
+
+def test_variances_in_single_precision_do_not_cancel(generator) -> None:
+    """Many ridges over nearly the same two columns: the variance is far below the entries of the covariance."""
+    features = torch.randn(200, 1, generator=generator, dtype=torch.float64) + torch.tensor([0.0, 1e-3]).double()
+    ones = torch.ones(200, 20, 1, dtype=torch.float64)
+    ridge = soft_ridge(features, 1e2 * ones, ones, ones[..., 0], weight_scale=10.0)
+    single = Ridge(ridge.mean.float(), ridge.precision_tril.float())
+    exact = torch.einsum("np,pq,nq->n", features, covariance(ridge, 0, 0), features)
+    torch.testing.assert_close(ridge.score_variance(features)[:, 0, 0], exact, rtol=1e-8, atol=0)
+    found = single.score_variance(features.float())[:, 0, 0]
+    torch.testing.assert_close(found.double(), exact, rtol=5e-3, atol=0)
 
 
 def test_segments_list_each_components_points() -> None:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ...models.losses.base import Loss, PseudoObservation
-from ...models.scores import scores
 from ..ridge import Ridge
 
 
@@ -30,7 +29,7 @@ class Sides(NamedTuple):
 
 def expect_sides(features: Tensor, classifiers: Ridge, loss: Loss) -> Sides:
     """Expected pseudo-observations and bounds of both sides, from features [N, P]."""
-    mean, variance = scores(features, classifiers.mean), classifiers.score_variance(features)
+    mean, variance = classifiers.moments(features)
     one = torch.ones_like(mean)
     positive, negative = loss.expect(mean, variance, one), loss.expect(mean, variance, -one)
     rejection = loss.expected_log_factor(mean, variance, -one).sum(-1)

@@ -23,7 +23,6 @@ from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors import StickExpectations
 from ...models.priors.sticks import expected_log_sticks, log_beta, posterior_sticks
-from ...models.scores import scores
 from ..collectives import all_sum
 from ..ridge import Ridge, with_prior
 from .factors import Variational, components_kl, family_of
@@ -198,10 +197,10 @@ def expected_log_mixture(state: VariationalPartition) -> Tensor:
 
 def expected_margins(state: VariationalPartition, data: Data, model: Mixture) -> tuple[Tensor, Tensor, Tensor]:
     """Expected pseudo-observations (precision, shift), each [N, T, C], and the bound of E log phi, [N, T]."""
-    mean, variance = scores(data.features, state.mean), state.classifiers.score_variance(data.features)
-    targets = data.targets.unsqueeze(1)
+    mean, variance = state.classifiers.moments(data.features)
+    targets = data.targets.T.contiguous().T.unsqueeze(1)  # rows last, as they are
     precision, shift = model.loss.expect(mean, variance, targets)
-    margin = model.loss.expected_log_factor(mean, variance, targets) @ mean.new_ones(mean.shape[2])  # faster than a sum
+    margin = model.loss.expected_log_factor(mean, variance, targets).sum(-1)
     return precision.expand_as(mean), shift.expand_as(mean), margin
 
 
