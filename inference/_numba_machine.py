@@ -14,10 +14,11 @@ from numba.extending import intrinsic
 
 from .compiled import part
 
-_SHIFT, _BIAS = 52, 1023
+_SHIFT, _BIAS = np.int64(52), np.int32(1023)
 _LOG_2 = math.log(2)
-_ROOT_HALF = int(np.float64(math.sqrt(0.5)).view(np.int64))
-_MANTISSA = (1 << _SHIFT) - 1
+_ROOT_HALF = np.float64(math.sqrt(0.5)).view(np.uint64)
+_ABOVE = np.uint64((1023 << 52) - int(_ROOT_HALF))
+_MANTISSA = np.uint64((1 << 52) - 1)
 
 
 @part
@@ -37,14 +38,14 @@ def exp(x):
     p = p * r + 1 / 6
     p = p * r + 1 / 2
     p = (p * r + 1.0) * r + 1.0
-    return p * np.int64((np.int64(n) + _BIAS) << _SHIFT).view(np.float64)
+    return p * np.int64(np.int64(np.int32(n) + _BIAS) << _SHIFT).view(np.float64)
 
 
 @part
 def log(x):
     """log x of a positive number: x = 2^n m with m in sqrt(1/2) .. sqrt(2), log m = 2 atanh((m - 1) / (m + 1))."""
-    bits = np.float64(x).view(np.int64) - _ROOT_HALF
-    m = np.int64((bits & _MANTISSA) + _ROOT_HALF).view(np.float64)
+    bits = np.float64(x).view(np.uint64) + _ABOVE
+    m = np.uint64((bits & _MANTISSA) + _ROOT_HALF).view(np.float64)
     s = (m - 1.0) / (m + 1.0)
     square = s * s
     p = square * (2 / 21) + 2 / 19
@@ -57,7 +58,7 @@ def log(x):
     p = p * square + 2 / 5
     p = p * square + 2 / 3
     p = p * square + 2.0
-    return p * s + np.float64(bits >> _SHIFT) * _LOG_2
+    return p * s + np.float64(np.int32(bits >> np.uint64(_SHIFT)) - np.int32(_BIAS)) * _LOG_2
 
 
 @intrinsic

@@ -24,12 +24,20 @@ part = njit(**OPTIONS)
 inner = njit(inline="always", **OPTIONS)  # a function of its own takes longer to compile
 
 
-def entry(function: Callable[..., Any]) -> Any:
+def entry(function: Callable[..., Any], **options: Any) -> Any:
     """A compiled function that Python may call, cached on disk until any of the sources changes."""
     code = function.__code__.replace(co_freevars=("digest",))
     cell = (CellType(source_digest()),)
     keyed = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cell)
-    return njit(cache=True, **OPTIONS)(functools.update_wrapper(keyed, function))
+    return njit(cache=True, **OPTIONS, **options)(functools.update_wrapper(keyed, function))
+
+
+def lean_entry(function: Callable[..., Any]) -> Any:
+    """An `entry` that makes no arrays of its own, and so counts no references to those that it is given.
+
+    numba counts them whenever one is passed on or sliced: in the visit of a point that takes longer than all else.
+    """
+    return entry(function, _nrt=False)
 
 
 @functools.cache

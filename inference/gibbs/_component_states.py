@@ -42,7 +42,7 @@ class Diagonal(NamedTuple):
 
 
 class Full(NamedTuple):
-    """Rows (kap, nu, log det Psi / 2, mean [D], L^-1 row by row), L L^T = Psi."""
+    """Rows (kap, nu, log det Psi / 2, mean [D], L^-1 row by row, scratch [D]), L L^T = Psi."""
 
     components: np.ndarray
     X: np.ndarray  # [N, D], centred
@@ -162,7 +162,7 @@ def _full(family: FullGaussian, chi: Tensor) -> np.ndarray:
     i, j = torch.tril_indices(len(family.loc), len(family.loc))
     identity = torch.eye(len(family.loc), dtype=chi.dtype)
     inverse = torch.linalg.solve_triangular(factor, identity, upper=False)[:, i, j]
-    return _table(torch.stack([kap, nu, half_log], 1), m, inverse)
+    return _table(torch.stack([kap, nu, half_log], 1), m, inverse, torch.empty_like(m))
 
 
 def _summed_full(family: FullGaussian, rows: Full, data: Data, assignments: Tensor, slots: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._numba_machine import log, prefetch
-from ..compiled import entry, inner
+from ..compiled import entry, inner, lean_entry
 from ._numba_family import fetch, log_predictives
 from ._numba_moves import count_used, draw, move_row, outcome
 from ._numba_moves import fill as fill
@@ -52,30 +52,33 @@ def _move(sizes, leaving, entering, exits, before, k, after, sign):
 
 
 @inner
-def _offsets(counts, urn, used):
+def _fill_offsets(counts, urn, offsets):
     """What the log predictive of a slot owes to the number of its observed steps."""
-    offsets = np.empty(used)
-    for k in range(used):
+    for k in range(len(offsets)):
         offsets[k] = urn[counts[k]]
-    return offsets
 
 
 @inner
-def _fill_prior(leaving, entering, exits, base, before, after, prior, weights):
-    """Weights of the moves into and out of a step, which are not counted."""
+def _fill_prior(leaving, entering, exits, base, before, own, after, prior, weights):
+    """Weights of the moves into and out of a step, which are counted as those of state `own`.
+
+    Without them n_k. + 1[j = k] is exits_k - 1[k = own], and n_kl + 1[j = k = l] is entering_lk - 1[k = own] and for
+    k = j also 1[j = l] - 1[own = l].
+    """
     alpha, rho = prior
-    starts = before == len(exits)
-    scale = alpha if starts else alpha * (1.0 - rho)
+    shared = alpha * (1.0 - rho)
+    scale = alpha if before == len(exits) else shared
     if after < 0:
         for k in range(len(weights)):
-            weights[k] = leaving[before, k] + scale * base[k]
+            weights[k] = leaving[before, k] - (1.0 if k == own else 0.0) + scale * base[k]
         return
-    toward = alpha * (1.0 - rho) * base[after]
+    stays, toward = (1.0 if own == before else 0.0), shared * base[after]
+    again = (1.0 if before == after else 0.0) - (1.0 if own == after else 0.0)
     for k in range(len(weights)):
-        weights[k] = (leaving[before, k] + scale * base[k]) * (entering[after, k] + toward) / (exits[k] + alpha)
-    if not starts:
-        again = entering[after, before] + toward + (1.0 if before == after else 0.0)
-        weights[before] = (leaving[before, before] + scale * base[before]) * again / (exits[before] + 1.0 + alpha)
+        here = 1.0 if k == own else 0.0
+        into = leaving[before, k] - here - (stays if k == after else 0.0) + scale * base[k]
+        onward = entering[after, k] - here + (again if k == before else 0.0) + toward
+        weights[k] = into * onward / (exits[k] - here + alpha)
 
 
 @inner
@@ -110,56 +113,56 @@ def _add_margins(t, own, alone, free, tables, logits, weights):
 @inner
 def _add_logs(weights, logits):
     for k in range(len(logits)):
-        logits[k] = logits[k] + log(max(weights[k], 1e-300)) if weights[k] > 0.0 else -np.inf
+        logit = logits[k] + log(max(weights[k], 1e-300))
+        logits[k] = logit if weights[k] > 0.0 else -np.inf
 
 
 @entry
 def fill_logits(state, chains, urn, t, logits):
     """Log weights [capacity] of the slots for step t; the slot `free` stands for a new state."""
     rows, first, states, sizes, counts, leaving, entering, exits, base, free, prior, tables = chains
-    own, offsets, weights = states[t], _offsets(counts, urn, len(logits)), np.empty(len(logits))
+    own, offsets, weights = states[t], np.empty(len(logits)), np.empty(len(logits))
+    _fill_offsets(counts, urn, offsets)
     before, after = _neighbours(first, states, len(sizes), t)
     scratch = np.empty((len(state.components), len(logits)))
-    _move(sizes, leaving, entering, exits, before, own, after, -1)
-    _fill_prior(leaving, entering, exits, base, before, after, prior, weights)
+    _fill_prior(leaving, entering, exits, base, before, own, after, prior, weights)
     _fill_logits(state, rows[t], own, counts, urn, offsets, free, logits, scratch)
-    _add_margins(t, own, sizes[own] == 0, free, tables, logits, weights)
-    _move(sizes, leaving, entering, exits, before, own, after, 1)
+    _add_margins(t, own, sizes[own] == 1, free, tables, logits, weights)
     _add_logs(weights, logits)
 
 
-@entry
-def scan(state, chains, urn, position, order, uniforms):
+@lean_entry
+def scan(state, scratch, chains, urn, position, order, levels):
     """Visit order[position:] until a state opened or closed, or the components must be computed anew (stale).
 
-    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). Step t goes to slot k with weight
-    weights[k] exp(logits[k]).
+    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). A step goes to slot k with weight
+    weights[k] exp(logits[k]), by the uniform number that stands in `levels` where the step stands in `order`.
     """
     # taken apart once: inside the loop it costs more than the rest of a visit
     rows, first, states, sizes, counts, leaving, entering, exits, base, free, prior, tables = chains
     used = count_used(sizes, free)
-    logits, weights, offsets = np.empty(used), np.empty(used), _offsets(counts, urn, used)
-    scratch = np.empty((len(state.components), used))
+    logits, weights, offsets = scratch[-1, :used], scratch[-2, :used], scratch[-3, :used]
+    _fill_offsets(counts, urn, offsets)
     while position < len(order):
-        t = order[position]
+        t, level = order[position], levels[position]
         position += 1
         ahead = order[min(position + 8, len(order) - 1)]
         fetch(state, max(rows[ahead], 0))
         prefetch(states, ahead)
         prefetch(rows, order[min(position + 16, len(order) - 1)])
         prefetch(first, ahead)
-        prefetch(uniforms, ahead)
         own, row = states[t], rows[t]
         before, after = _neighbours(first, states, len(sizes), t)
-        _move(sizes, leaving, entering, exits, before, own, after, -1)
-        _fill_prior(leaving, entering, exits, base, before, after, prior, weights)
+        alone = sizes[own] == 1
+        _fill_prior(leaving, entering, exits, base, before, own, after, prior, weights)
         _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch)
-        _add_margins(t, own, sizes[own] == 0, free, tables, logits, weights)
+        _add_margins(t, own, alone, free, tables, logits, weights)
         _add_logs(weights, logits)
-        chosen, opened, closed = outcome(own, draw(logits, uniforms[t]), free, sizes[own] == 0)
-        _move(sizes, leaving, entering, exits, before, chosen, after, 1)
+        chosen, opened, closed = outcome(own, draw(logits, level), free, alone)
         stale = False
         if chosen != own:
+            _move(sizes, leaving, entering, exits, before, own, after, -1)
+            _move(sizes, leaving, entering, exits, before, chosen, after, 1)
             states[t] = chosen
             if row >= 0:
                 stale = move_row(state, row, own, chosen, counts)

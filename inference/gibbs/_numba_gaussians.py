@@ -6,8 +6,6 @@ slices and array expressions take numba far longer to compile.
 
 import math
 
-import numpy as np
-
 from .._numba_machine import prefetch
 from ..compiled import inner
 from ._component_states import Diagonal, Full, Spherical
@@ -119,13 +117,14 @@ def _shift_full(state, n, k, sign):
     """Psi + gain d d^T = L M M^T L^T with d = x - mean, p = L^-1 d and M M^T = I + gain p p^T.
 
     Row i of M^-1 L^-1 takes only the rows above it, through their sum weighted by p / sqrt(s_i s_{i-1}), where
-    s_i = 1 + gain (p_1^2 + .. + p_i^2).
+    s_i = 1 + gain (p_1^2 + .. + p_i^2). The sum stands in the last rows.
     """
     X, rows = state.X, state.components
     size = X.shape[1]
     gain = sign * rows[0, k] / (rows[0, k] + sign)
-    above = np.zeros(size)
-    before, entry = 1.0, 3 + size
+    before, entry, above = 1.0, 3 + size, len(rows) - size
+    for j in range(size):
+        rows[above + j, k] = 0.0
     for i in range(size):
         p = 0.0
         for j in range(i + 1):
@@ -133,8 +132,8 @@ def _shift_full(state, n, k, sign):
         after = max(before + gain * p * p, _ROUNDING)
         shrink, weight = math.sqrt(before / after), p / math.sqrt(before * after)
         for j in range(i + 1):
-            rows[entry + j, k] = (rows[entry + j, k] - gain * p * above[j]) * shrink
-            above[j] += weight * rows[entry + j, k]
+            rows[entry + j, k] = (rows[entry + j, k] - gain * p * rows[above + j, k]) * shrink
+            rows[above + j, k] += weight * rows[entry + j, k]
         before = after
         entry += i + 1
     rows[1, k] += sign

@@ -3,12 +3,12 @@
 import numpy as np
 
 from .._numba_machine import exp
-from ..compiled import entry, inner
+from ..compiled import inner, lean_entry
 from . import _numba_counts, _numba_gaussians  # noqa: F401 (what they implement)
 from ._numba_family import shift
 
 
-@entry
+@lean_entry
 def fill(state, labels):
     """Put every row into the component that its label [N] names."""
     for n in range(len(labels)):

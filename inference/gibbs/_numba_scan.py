@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._numba_machine import prefetch
-from ..compiled import entry, inner, part
+from ..compiled import entry, inner, lean_entry, part
 from ._numba_family import fetch, log_predictives
 from ._numba_moves import count_used, draw, move_row, outcome
 from ._numba_moves import fill as fill
@@ -70,30 +70,28 @@ def _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone,
     logits[free] = at_free
 
 
-@entry
-def scan(state, partition, urn, position, order, uniforms):
-    """Visit order[position:] one by one.
+@lean_entry
+def scan(state, scratch, partition, urn, position, order, levels):
+    """Visit order[position:] one by one, each by the uniform number at its place in `levels`.
 
     Returns (position to go on from, slot opened or -1, slot closed or -1, stale). With classifiers it stops after a
     point that opened or closed a component; and where the components must be computed anew (stale) because no slot is
     free or too much cancelled.
     """
     assignments, counts, log_opening, log_margin, log_new, log_alone = partition  # once: it costs more than a visit
-    offsets = np.empty(len(counts))
+    offsets, room = scratch[-1], scratch[-2]
     occupied, free = _survey(counts, urn, offsets)
-    room, scratch = np.empty(len(counts)), np.empty((len(state.components), len(counts)))
     logits = room[: count_used(counts, free)]
     while position < len(order):
-        n = order[position]
+        n, level = order[position], levels[position]
         position += 1
         ahead = order[min(position + 8, len(order) - 1)]
         fetch(state, ahead)
         prefetch(assignments, ahead)
-        prefetch(uniforms, ahead)
         own = assignments[n]
         new = _new(own, n, counts, occupied, urn, log_opening, log_new, log_alone)
         _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
-        chosen, opened, closed = outcome(own, draw(logits, uniforms[n]), free, counts[own] == 1)
+        chosen, opened, closed = outcome(own, draw(logits, level), free, counts[own] == 1)
         stale = False
         if chosen != own:
             stale = move_row(state, n, own, chosen, counts)

@@ -15,22 +15,21 @@ Source: Dahl (2005), the sequentially-allocated merge-split sampler.
 
 import math
 
-import numpy as np
-
-from ..compiled import entry, inner, part
+from ..compiled import inner, lean_entry, part
 from ._numba_family import log_predictives, shift
 
 ONE, TWO, WHOLE = 0, 1, 2  # columns of `sides`, before that of the prior
 
 
-@entry
-def split_merge(state, sides, partition, urn, order, levels, position):
+@lean_entry
+def split_merge(state, sides, scratch, side, partition, urn, order, levels, position):
     """The proposals levels[position:], each with N + 3 uniform numbers, until no slot is free.
 
-    Returns (position to go on from, whether no slot is free). `sides` is scratch like `state`, of four components.
+    Returns (position to go on from, whether no slot is free). `sides` is scratch like `state`, of four components;
+    scratch has one row more than these, [W + 1, 4], and side is bool [N].
     """
     assignments, counts, log_opening, _, _, _ = partition
-    side, num_data = np.empty(len(order), np.bool_), len(order)
+    num_data = len(order)
     while position < len(levels):
         level = levels[position]
         position += 1
@@ -40,7 +39,7 @@ def split_merge(state, sides, partition, urn, order, levels, position):
         blocks = -1 if own != other else 0
         for k in range(len(counts)):
             blocks += counts[k] > 0
-        log_odds = log_opening[blocks] + _divide(sides, state, assignments, urn, order, i, j, level, side)
+        log_odds = log_opening[blocks] + _divide(sides, scratch, state, assignments, urn, order, i, j, level, side)
         test = math.log(1.0 - level[num_data + 2])
         if own == other and test < log_odds:
             other = _free(counts)
@@ -65,17 +64,16 @@ def split_merge(state, sides, partition, urn, order, levels, position):
 
 
 @part
-def _divide(sides, state, assignments, urn, order, i, j, level, side):
+def _divide(sides, scratch, state, assignments, urn, order, i, j, level, side):
     """The points of B on their sides, `side` [N]: whether on the second. Returns the log odds of this split without
     those of a component more."""
-    own, other, out = assignments[i], assignments[j], np.empty(3)
-    scratch = np.empty((len(state.components), 3))
+    own, other, out = assignments[i], assignments[j], scratch[-1]
     for k in range(4):
         _copy(state, -1, sides, k)
     _start(sides, i, j)
     log_predictives(sides, j, WHOLE, out, scratch)
     log_odds = urn[0] + out[TWO] - urn[1] - out[WHOLE]
-    sizes = np.ones(2, np.int64)
+    first, second = 1, 1  # points on the sides
     side[i], side[j] = False, True
     shift(sides, j, TWO, 1.0)
     for n in order:
@@ -83,13 +81,13 @@ def _divide(sides, state, assignments, urn, order, i, j, level, side):
             continue
         shift(sides, n, WHOLE, 1.0)
         log_predictives(sides, n, WHOLE, out, scratch)
-        gap = urn[sizes[TWO]] + out[TWO] - urn[sizes[ONE]] - out[ONE]
-        log_odds += urn[sizes[ONE]] + out[ONE] + max(gap, 0.0) + math.log1p(math.exp(-abs(gap)))
-        log_odds -= urn[sizes[ONE] + sizes[TWO]] + out[WHOLE]
-        second = assignments[n] == other if own != other else level[n] * (1.0 + math.exp(-gap)) < 1.0
-        side[n] = second
-        sizes[int(second)] += 1
-        shift(sides, n, int(second), 1.0)
+        gap = urn[second] + out[TWO] - urn[first] - out[ONE]
+        log_odds += urn[first] + out[ONE] + max(gap, 0.0) + math.log1p(math.exp(-abs(gap)))
+        log_odds -= urn[first + second] + out[WHOLE]
+        crosses = assignments[n] == other if own != other else level[n] * (1.0 + math.exp(-gap)) < 1.0
+        side[n] = crosses
+        first, second = first + (not crosses), second + crosses
+        shift(sides, n, TWO if crosses else ONE, 1.0)
     return log_odds
 
 

@@ -8,6 +8,7 @@ large numbers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,12 +143,12 @@ def visit_all(
     if num_moves:
         order = torch.randperm(num_data, generator=stream, device=on)
         visitor.split_merge(order, uniforms((num_moves, num_data + 3), stream))
-    for _ in range(num_rounds):
-        order = torch.randperm(num_data, generator=stream, device=on) if shuffle else torch.arange(num_data, device=on)
-        _visit_once(visitor, order, uniforms((num_data,), stream), generator)
+    rows = partial(torch.randperm, generator=stream) if shuffle else torch.arange
+    order = torch.cat([rows(num_data, device=on) for _ in range(num_rounds)])
+    _visit(visitor, order, uniforms((len(order),), stream), generator)
 
 
-def _visit_once(visitor: Compiled | Tensors, order: Tensor, levels: Tensor, generator: torch.Generator) -> None:
+def _visit(visitor: Compiled | Tensors, order: Tensor, levels: Tensor, generator: torch.Generator) -> None:
     """Compiled code visits the points in pieces of order, since Ctrl-C waits for it to return."""
     slots, position = visitor.slots, 0
     while position < len(order):
@@ -191,6 +192,7 @@ class Compiled:
         family, capacity = slots.model.likelihood, len(slots.sizes)
         table = component_table(family, self.rows, slots.observed, labels, capacity)
         self.state = self.rows._replace(components=table)
+        self.scratch = np.empty((len(table) + 3, capacity))
         if goes_row_by_row(family, slots.observed.X.shape[1]):
             self.kernels.fill(self.state, labels.numpy())
 
@@ -203,7 +205,9 @@ class Compiled:
     def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
         """Visit order[position:] until the slots must be settled or the components be built anew."""
         arrays = self.slots.arrays()
-        visit: Visit = self.kernels.scan(self.state, arrays, self.urn, position, order.numpy(), levels.numpy())
+        visit: Visit = self.kernels.scan(
+            self.state, self.scratch, arrays, self.urn, position, order.numpy(), levels.numpy()
+        )
         return visit
 
     def split_merge(self, order: Tensor, levels: Tensor) -> None:
@@ -211,11 +215,12 @@ class Compiled:
         from ._numba_split_merge import split_merge
 
         slots, position = self.slots, 0
+        scratch, side = np.empty((len(self.state.components) + 1, 4)), np.empty(len(order), np.bool_)
         sides = self.state._replace(components=np.empty((len(self.state.components), 4)))
         piece = max(1, _MOST_WORK // (4 * len(order) * self.width))
         while position < len(levels):
             given = slots.arrays(), self.urn, order.numpy(), levels[: position + piece].numpy()
-            position, full = split_merge(self.state, sides, *given, position)
+            position, full = split_merge(self.state, sides, scratch, side, *given, position)
             if full:
                 slots.extend(len(slots.sizes))
                 self.build()
@@ -249,7 +254,7 @@ class Tensors:
         slots = self.slots
         for index in range(position, len(order)):
             n = int(order[index])
-            own, chosen = int(slots.labels[n]), int(draw_categorical(self.logits(n), levels[n]))
+            own, chosen = int(slots.labels[n]), int(draw_categorical(self.logits(n), levels[index]))
             opened = chosen if slots.sizes[chosen] == 0 else -1
             closed = own if slots.sizes[own] == 1 and chosen != own else -1
             if opened >= 0 and closed >= 0:  # from a component of its own to a new one: the same slot serves
