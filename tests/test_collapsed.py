@@ -214,6 +214,18 @@ def test_an_outlier_leaves_no_trace(likelihood):
     torch.testing.assert_close(moved, rebuilt, rtol=1e-9, atol=1e-9)
 
 
+def test_products_over_many_columns_stay_finite():
+    """A row whose columns widen its component 1e16 times each: as the tensor code."""
+    X = mixture_rows(DiagonalGaussian, 12, num_features=40)[0]
+    X[0] = 1e8
+    model = DPM(likelihood=DiagonalGaussian(loc=0.0, rate=1.0)).resolve(X)
+    data = model.data(X)
+    known = start(torch.arange(12) // 6, data, model)
+    for n in (1, 7):
+        one, other = (collapsed.assignment_logits(n, known, data, model, compiled=choice) for choice in (True, False))
+        torch.testing.assert_close(one, other - other[0] + one[0])
+
+
 # -- sparse rows -------------------------------------------------------------------------------------------------------
 
 

@@ -26,8 +26,9 @@ def _fetch_row(state, n):
 def _shift_mean(X, n, rows, k, start, sign):
     """kap stands in the first row."""
     rows[0, k] += sign
+    step = sign / rows[0, k]
     for d in range(X.shape[1]):
-        rows[start + d, k] += sign * (X[n, d] - rows[start + d, k]) / rows[0, k]
+        rows[start + d, k] += step * (X[n, d] - rows[start + d, k])
 
 
 @implements(log_predictives, Spherical)
@@ -77,12 +78,15 @@ def _shift_diagonal(state, n, k, sign):
     size = X.shape[1]
     gain = sign * rows[0, k] / (rows[0, k] + sign)
     rows[1, k] += sign * 0.5
-    least = 1.0
+    least, product = 1.0, 1.0
     for d in range(size):
         factor = max(1.0 + gain * (X[n, d] - rows[3 + d, k]) ** 2 * rows[3 + size + d, k], _ROUNDING)
-        rows[2, k] += 0.5 * math.log(factor)
         rows[3 + size + d, k] /= factor
         least = min(least, factor)
+        product *= factor
+        if product < 1e-100 or product > 1e100 or d == size - 1:
+            rows[2, k] += 0.5 * math.log(product)
+            product = 1.0
     _shift_mean(X, n, rows, k, 3, sign)
     return least < _CANCELLED
 

@@ -27,26 +27,24 @@ def count_used(sizes, free):
 
 @inner
 def draw(logits, uniform):
-    """A slot by inverse CDF of the categorical law; overwrites log weights by weights.
+    """A slot by inverse CDF of the categorical law; overwrites log weights by sums of weights.
 
     Those below e^-40 of the largest vanish in the rounding of the sum.
     """
     top = -np.inf
     for k in range(len(logits)):
         top = max(top, logits[k])
-    total = 0.0
     for k in range(len(logits)):
         gap = logits[k] - top
         weight = exp(max(gap, -40.0))
         logits[k] = weight if gap > -40.0 else 0.0
-        total += logits[k]
-    level, chosen = uniform * total, -1
+    total = 0.0
     for k in range(len(logits)):
-        if logits[k] > 0.0:
-            chosen = k
-            level -= logits[k]
-            if level < 0.0:
-                break
+        total += logits[k]
+        logits[k] = total
+    level, chosen = uniform * total, 0  # below the total, even after rounding
+    for k in range(len(logits)):
+        chosen += logits[k] <= level
     return chosen
 
 
