@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import matplotlib as mpl
 import numpy as np
 import pyro
 import pytest
@@ -24,6 +26,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture
 def generator(device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def no_window() -> Iterator[None]:
+    with mpl.rc_context():
+        mpl.use("agg")
+        yield
 
 
 @pytest.fixture

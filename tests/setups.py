@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyro.distributions as dist
 import torch
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from regbayes.models.config import Config
@@ -20,6 +23,7 @@ from regbayes.models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
+from regbayes.models.losses import Loss
 
 FAMILIES = [SphericalGaussian, DiagonalGaussian, FullGaussian, MultinomialDirichlet, PoissonGamma, BernoulliBeta]
 COUNTS = [MultinomialDirichlet, PoissonGamma, BernoulliBeta]
@@ -68,6 +72,42 @@ class Position:
 def walk(state: Position, data: Points, model: Walk, generator: torch.Generator, step: int) -> Position:
     """A step of it."""
     return Position(state.at + model.step * torch.randn((), generator=generator))
+
+
+@dataclass(eq=False)
+class Ramp(Loss):
+    """A loss of which nothing but the factor is known."""
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
+
+
+def name_of(part: object) -> str:
+    """The id of a part, or of none, in a table of tests."""
+    return "DPM" if part is None else type(part).__name__ + type(getattr(part, "loss", part)).__name__
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def price_of(prior: object, penalty: float, others: int) -> float:
+    """What a component costs beside so many others (math/priors, section 1)."""
+    exponent = getattr(prior, "price_exponent", 0.0)
+    return max(0.0, penalty - exponent * math.log(others)) if others else penalty
+
+
+def climbed(kernel: Any, model: Any, data: Any, generator: torch.Generator, num_steps: int = 3) -> Any:
+    """The variational posterior after some steps of a kernel of SVI on all rows."""
+    state = kernel.init(model, data, generator)
+    for _ in range(num_steps):
+        state = kernel.ascend(state, data, model)
+    return state
+
+
+def is_latent(site: dict[str, Any]) -> bool:
+    """Whether a site of a trace is drawn."""
+    return site["type"] == "sample" and not site["is_observed"] and not site_is_subsample(site)
 
 
 def mixture_rows(

@@ -15,18 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import refuse, write
 
 from regbayes.cli import main
 from regbayes.cli.tables import read_table
 from regbayes.inference import Gibbs, PartitionPosterior, Posterior
 
 CENTERS = {"cat": (0.0, 0.0), "dog": (6.0, 0.0)}
-
-
-def write(path: Path, rows: list[list[object]], delimiter: str = ",") -> Path:
-    with open(path, "w", newline="") as file:
-        csv.writer(file, delimiter=delimiter).writerows(rows)
-    return path
 
 
 def animals(num_rows: int, seed: int = 0) -> list[list[object]]:
@@ -48,16 +43,6 @@ def fitted(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> P
     assert main(["fit", "--data", str(table), "--target", "kind", "--output", str(output)]) == 0
     capsys.readouterr()
     return output
-
-
-def refuse(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that a mistake ends in."""
-    assert main([str(argument) for argument in arguments]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("regbayes: error: ")
-    assert output.err.count("\n") == 1
-    return output.err
 
 
 @pytest.fixture

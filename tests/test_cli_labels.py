@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import refuse, write
 from sklearn.metrics import f1_score, label_ranking_average_precision_score
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -24,12 +24,6 @@ def rows_of(num_rows: int = 45, seed: int = 0) -> list[list[float]]:
     """Three labels, each the sign of something linear in two features."""
     X = np.random.default_rng(seed).normal(size=(num_rows, 2)).round(4)
     return [[x, int(x > 0), y, int(y > -0.5), int(x + y > 0)] for x, y in X.tolist()]
-
-
-def write(path: Path, rows: list[list[object]]) -> Path:
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    return path
 
 
 @pytest.fixture
@@ -207,16 +201,6 @@ def test_targets_may_be_in_any_order_and_quoted(table):
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------
-
-
-def refuse(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that a mistake ends in."""
-    assert main([str(argument) for argument in arguments]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("regbayes: error: ")
-    assert output.err.count("\n") == 1
-    return output.err
 
 
 @pytest.mark.parametrize(

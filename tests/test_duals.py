@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from setups import name_of
 from sklearn.svm import LinearSVC, LinearSVR
 from torch import Tensor
 
@@ -49,10 +50,6 @@ class Boxless(Hinge):
 
     def box(self, y: Tensor) -> None:
         return None
-
-
-def name_of(loss: Loss) -> str:
-    return type(loss).__name__ + type(getattr(loss, "loss", loss)).__name__
 
 
 def case(loss: Loss, generator: torch.Generator, N: int = 25, P: int = 4, L: int = 3) -> tuple[Tensor, Tensor]:

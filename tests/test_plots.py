@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
@@ -14,12 +13,7 @@ from regbayes.models import DPM, Hinge, InfiniteSVM, SphericalGaussian
 from regbayes.plots import plot_components, plot_similarity, plot_trace
 from regbayes.plots.components import chord
 
-
-@pytest.fixture(scope="module", autouse=True)
-def no_window():
-    with mpl.rc_context():
-        mpl.use("agg")
-        yield
+pytestmark = pytest.mark.usefixtures("no_window")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
@@ -11,15 +10,10 @@ from regbayes.inference import FeaturePosterior, Gibbs, TopicPosterior, Trace
 from regbayes.models import InfiniteLatentSVM, LinearGaussian, MedLDA
 from regbayes.plots import plot_activations, plot_loadings, plot_topics
 
+pytestmark = pytest.mark.usefixtures("no_window")
+
 LOADINGS = torch.tensor([[9.0, 0, 0, 0], [0, 9.0, 0, 0], [0, 0, 0, 0.1]], dtype=torch.float64)
 TRACE = Trace("log joint", torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
-
-
-@pytest.fixture(autouse=True)
-def no_window():
-    with mpl.rc_context():
-        mpl.use("agg")
-        yield
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
@@ -15,12 +14,7 @@ from regbayes.models import DDPM, DPM, IHMM, Hinge
 from regbayes.plots import plot_hyperplanes, plot_num_components, plot_partition, plot_states
 from regbayes.plots.axes import color_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def no_window():
-    with mpl.rc_context():
-        mpl.use("agg")
-        yield
+pytestmark = pytest.mark.usefixtures("no_window")
 
 
 @pytest.fixture(scope="module")

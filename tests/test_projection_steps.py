@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from setups import seeded
 from torch import Tensor
 
 from regbayes.inference.gibbs import projections as gibbs
@@ -37,10 +38,6 @@ REAL[2, 0] = REAL[5, 1] = REAL[6, 1] = torch.nan
 HINGE, TUBE = Hinge(0.7, 1.3), EpsilonInsensitive(0.6, 0.2)
 NOISE, LOADING, SCALE, NU = 0.5, 1.7, 0.6, 0.8
 LIKELIHOOD = LinearGaussian(offset=0.3, noise_variance=NOISE, loading_variance=LOADING)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def targets_of(loss: Loss) -> Tensor:

@@ -11,7 +11,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import TraceEnum_ELBO
-from setups import frequency_errors
+from setups import frequency_errors, is_latent
 from torch import Tensor
 
 from regbayes.inference import NUTS, Autoguide, Gibbs, Posterior, TruncationWarning
@@ -69,10 +69,6 @@ def sites_at_random(model: Any, data: Any) -> dict[str, Tensor]:
     assert all(start[name].dtype == torch.float64 for name in start)
     loose = {name: torch.ones((), dtype=torch.float64) for name in start if name.startswith("noise")}
     return {name: nodes[name]["value"] for name in start} | loose  # precise entries would settle all bits
-
-
-def is_latent(site: dict[str, Any]) -> bool:
-    return site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
 
 
 def log_joint(model: Any, data: Any, latents: dict[str, Tensor], bits: Tensor) -> Tensor:

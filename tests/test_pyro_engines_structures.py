@@ -10,7 +10,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from setups import LaplaceLocation, frequency_errors
+from setups import LaplaceLocation, frequency_errors, is_latent
 from torch import Tensor
 
 from regbayes.inference import NUTS, Autoguide, Posterior, TruncationWarning
@@ -64,10 +64,6 @@ def sites_at_random(sites: Sites, model: Any, data: Any) -> dict[str, Tensor]:
     assert start.keys() == {name for name, site in nodes.items() if is_latent(site)} - {"assignments"}
     assert all(start[name].shape == nodes[name]["value"].shape for name in start)
     return {name: nodes[name]["value"] for name in start}
-
-
-def is_latent(site: dict[str, Any]) -> bool:
-    return site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
 
 
 def labels_of(draws: list[Any], site: str) -> list[tuple[int, ...]]:

@@ -6,13 +6,14 @@ import itertools
 import math
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 from scipy.optimize import minimize
+from setups import Ramp, name_of, price_of
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.metrics import normalized_mutual_info_score
@@ -38,7 +39,7 @@ from regbayes.models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
-from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, Loss, OneVsRest
+from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
 from regbayes.models.scores import own_scores
 
 LIKELIHOODS = [
@@ -58,10 +59,6 @@ LOSSES = [
     OneVsRest(Logistic()),
     CrammerSinger(),
 ]
-
-
-def name_of(part) -> str:
-    return "DPM" if part is None else type(part).__name__ + type(getattr(part, "loss", part)).__name__
 
 
 def rows_of(likelihood, generator, N: int, D: int = 3) -> torch.Tensor:
@@ -134,25 +131,11 @@ def naive_objective(problem: Problem, state: Descent) -> float:
     return total
 
 
-def price_of(prior, penalty: float, others: int) -> float:
-    """What a component costs beside so many others (math/priors, section 1)."""
-    exponent = getattr(prior, "price_exponent", 0.0)
-    return max(0.0, penalty - exponent * math.log(others)) if others else penalty
-
-
 def assert_no_rise(before: float, after: float) -> None:
     assert after <= before + 1e-11 * abs(before)
 
 
 # -- descent -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Ramp(Loss):
-    """A loss of which nothing but the factor is known."""
-
-    def log_factor(self, score, y):
-        return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
 
 
 @pytest.mark.slow

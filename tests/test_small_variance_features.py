@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from pyro import poutine
+from setups import Ramp, name_of
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
@@ -33,22 +34,9 @@ from regbayes.models import (
     OneVsRest,
     Standardized,
 )
-from regbayes.models.losses import Loss
 
 LIKELIHOODS = [LinearGaussian(), LinearBernoulli(), Blocks([(LinearGaussian(), 3), (LinearBernoulli(), 2)])]
 LOSSES = [Hinge(), Logistic(), EpsilonInsensitive(), CrammerSinger(), OneVsRest(Hinge())]
-
-
-@dataclass(eq=False)
-class Ramp(Loss):
-    """A loss of which nothing but the factor is known."""
-
-    def log_factor(self, score, y):
-        return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
-
-
-def name_of(part) -> str:
-    return type(part).__name__ + type(getattr(part, "loss", None)).__name__.removeprefix("NoneType")
 
 
 def data_of(likelihood, loss, generator, N: int = 40, D: int = 5) -> tuple[torch.Tensor, torch.Tensor]:

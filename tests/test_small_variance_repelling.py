@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from setups import Ramp, price_of
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from torch import Tensor
@@ -32,7 +33,6 @@ from regbayes.models import (
     DirichletProcess,
     Hinge,
     Logistic,
-    Loss,
     PitmanYor,
     PoissonGamma,
     PrincipalDirections,
@@ -121,12 +121,6 @@ def brute_force(
             structure += weight * surprise(labels, torch.nonzero(sequences.starts).flatten().tolist())
         values.append(structure + sum(block(members) for members in blocks if members))
     return sorted(values)
-
-
-def price_of(prior, penalty: float, others: int) -> float:
-    """What a component costs beside so many others."""
-    exponent = getattr(prior, "price_exponent", 0.0)
-    return max(0.0, penalty - exponent * math.log(others)) if others else penalty
 
 
 # -- hyperplanes -------------------------------------------------------------------------------------------------------
@@ -249,14 +243,6 @@ def test_the_price_of_components_falls() -> None:
         for prior in (model.prior, DirichletProcess())
     ]
     assert penalties[0] - penalties[1] == pytest.approx(2.0 * math.log(5), rel=1e-6)  # the sixth costs the same
-
-
-@dataclass(eq=False)
-class Ramp(Loss):
-    """A loss of which nothing but the factor is known."""
-
-    def log_factor(self, score, y):
-        return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
 
 
 def test_hyperplanes_of_a_loss_that_is_only_a_factor_descend() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
+from setups import climbed, name_of
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.metrics import normalized_mutual_info_score
@@ -48,10 +49,6 @@ LEARNED = DirichletProcess(1.0, (2.0, 1.0))
 NUM_STEPS = 8
 
 
-def name_of(part) -> str:
-    return "DPM" if part is None else type(part).__name__ + type(getattr(part, "loss", part)).__name__
-
-
 def rows_of(likelihood, generator, N: int, D: int = 2) -> torch.Tensor:
     """Three groups of rows in the support of the family."""
     like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
@@ -84,13 +81,6 @@ def problem_of(likelihood, loss, generator, N: int = 40, D: int = 2, **options):
         model, y = InfiniteSVM(likelihood, loss, **options), targets_of(loss, X, generator)
     model = model.resolve(X, y)
     return model, model.data(X, y), X, y
-
-
-def climbed(model, data, generator, num_steps: int = 3) -> factors.VariationalPartition:
-    state = partition.init(model, data, generator)
-    for _ in range(num_steps):
-        state = partition.ascend(state, data, model)
-    return state
 
 
 def hard(state, labels: torch.Tensor, model, data) -> factors.VariationalPartition:
@@ -130,7 +120,7 @@ def test_no_block_lowers_the_bound(likelihood, loss, prior, device, generator) -
 @pytest.mark.parametrize("prior", [DirichletProcess(), LEARNED], ids=["fixed", "learned"])
 def test_components_are_reordered_only_if_the_bound_rises(prior, generator) -> None:
     model, data, _, _ = problem_of(DiagonalGaussian(), Hinge(), generator, prior=prior)
-    state = climbed(model, data, generator)
+    state = climbed(partition, model, data, generator)
     for _ in range(5):
         order = torch.randperm(model.truncation, generator=generator)
         shuffled = state.permuted(order)
@@ -199,7 +189,7 @@ def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, gene
 def test_the_bound_is_pyros(loss, generator) -> None:
     """TraceEnum_ELBO at a guide with the same factors; the margin's own bound is replaced by its expectation."""
     model, data, X, y = problem_of(DiagonalGaussian(), loss, generator, N=20, truncation=3, prior=LEARNED)
-    state = climbed(model, data, generator)
+    state = climbed(partition, model, data, generator)
     with torch.random.fork_rng():
         pyro.set_rng_seed(0)
         particles = torch.tensor(
@@ -242,7 +232,7 @@ def guide_of(state, model):
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_responsibilities_at_sharp_factors_are_the_programs_conditional(loss, generator) -> None:
     model, data, X, y = problem_of(DiagonalGaussian(), loss, generator, N=6, truncation=3)
-    state = climbed(model, data, generator, 1)
+    state = climbed(partition, model, data, generator, 1)
     sharp = 1e10
     sticks = torch.rand(2, generator=generator, dtype=X.dtype)
     statistics = state.hyperparameters - model.likelihood.prior()
@@ -309,7 +299,7 @@ def log_joint(model, X, y, latents) -> torch.Tensor:
 def test_the_step_of_chi_is_the_natural_gradient(likelihood, generator) -> None:
     """The gradient of the bound in chi_k is Hess A(chi_k) (target - chi_k)."""
     model, data, _, _ = problem_of(likelihood, None, generator)
-    state = climbed(model, data, generator)
+    state = climbed(partition, model, data, generator)
     state = replace(state, hyperparameters=state.hyperparameters + 0.3 * model.likelihood.prior())
     chi = state.hyperparameters.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(factors.elbo(replace(state, hyperparameters=chi), data, model), chi)
@@ -322,7 +312,7 @@ def test_the_step_of_chi_is_the_natural_gradient(likelihood, generator) -> None:
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_minibatch_steps_average_to_the_step_of_all_points(loss, generator) -> None:
     model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator)
-    state = climbed(model, data, generator)
+    state = climbed(partition, model, data, generator)
     whole = partition.stochastic_sweep(state, Minibatch(data, 1.0), model, 0.6)
     parts = [
         partition.stochastic_sweep(state, Minibatch(data.rows(rows), 5.0), model, 0.6)
@@ -341,7 +331,7 @@ def test_minibatch_steps_average_to_the_step_of_all_points(loss, generator) -> N
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_extrapolated_factors_are_those_of_repeated_rows(loss, generator) -> None:
     model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator)
-    state = climbed(model, data, generator)
+    state = climbed(partition, model, data, generator)
     twice = replace(state, gram=2 * state.gram, linear=2 * state.linear)
     twice = replace(twice, responsibilities=torch.cat([state.responsibilities] * 2))
     repeated = factors.update_factors(twice, data.rows(torch.arange(40).repeat(2)), model)
@@ -359,7 +349,7 @@ def test_chunks_of_rows_change_nothing(model_type, weighted, generator, monkeypa
         data = model.data(data.X)
     weights = torch.rand(data.num_data, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
     data = replace(data, weights=weights.to(data.X) if weighted else None)
-    state = climbed(model, data, generator)
+    state = climbed(partition, model, data, generator)
     whole = partition.ascend(state, data, model)
     seen, see = list[int](), factors.expect_sides if model_type is DDPM else factors.expected_margins
     name = see.__name__
@@ -384,7 +374,7 @@ def test_chunks_of_rows_change_nothing(model_type, weighted, generator, monkeypa
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_a_full_stochastic_step_is_coordinate_ascent(loss, generator) -> None:
     model, data, _, _ = problem_of(DiagonalGaussian(), loss, generator, prior=LEARNED)
-    state = climbed(model, data, generator)
+    state = climbed(partition, model, data, generator)
     stepped = partition.stochastic_sweep(state, Minibatch(data, 1.0), model, 1.0)
     torch.testing.assert_close(stepped.bound, state.bound)
     ascended = partition.ascend(state, data, model)

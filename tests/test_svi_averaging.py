@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from setups import name_of
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
@@ -42,10 +43,6 @@ LOSSES = [
     OneVsRest(Hinge(0.5)),
     CrammerSinger(0.7, 1.4),
 ]
-
-
-def name_of(loss: Loss) -> str:
-    return type(loss).__name__ + type(getattr(loss, "loss", loss)).__name__
 
 
 def rows_of(loss: Loss, generator: torch.Generator, N: int = 30, D: int = 2) -> tuple[Tensor, Tensor]:

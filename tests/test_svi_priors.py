@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import scipy.sparse
 import torch
+from setups import climbed
 from torch.distributions import Beta, kl_divergence
 
 from regbayes.inference import SVI
@@ -48,13 +49,6 @@ def problem_of(prior, loss, generator, truncation: int = 5):
     model = DPM(**options) if loss is None else InfiniteSVM(loss=loss, **options)
     model = model.resolve(X, y)
     return model, model.data(X, y)
-
-
-def climbed(model, data, generator, num_steps: int = 3) -> factors.VariationalPartition:
-    state = partition.init(model, data, generator)
-    for _ in range(num_steps):
-        state = partition.ascend(state, data, model)
-    return state
 
 
 # -- the prior ---------------------------------------------------------------------------------------------------------
@@ -128,7 +122,7 @@ def test_the_bound_is_below_the_evidence(prior, loss, generator) -> None:
 def test_the_divergence_is_that_of_sticks_and_hyperparameters(prior, generator) -> None:
     """sum_g q_g [KL(q(v) || p(v | h_g)) + log(q_g / p_g)], term by term."""
     model, data = problem_of(PRIORS[prior], None, generator)
-    state = factors.update_prior(climbed(model, data, generator), model)
+    state = factors.update_prior(climbed(partition, model, data, generator), model)
     q, (a, b) = state.q[-1], grid_of(model.prior, data.X, 5)
     sticks = kl_divergence(Beta(*state.sticks), Beta(a, b)).sum(1)
     expected = (q * (sticks + (q * len(q)).clamp(min=1e-300).log())).sum()
@@ -138,7 +132,7 @@ def test_the_divergence_is_that_of_sticks_and_hyperparameters(prior, generator) 
 @pytest.mark.parametrize("prior", [DirichletProcess(1.7), PRIORS["half"], PRIORS["below zero"]], ids=str)
 def test_best_sticks_leave_the_log_prior_of_expected_counts(prior, generator) -> None:
     model, data = problem_of(prior, None, generator)
-    state = factors.update_sticks(climbed(model, data, generator), model)
+    state = factors.update_sticks(climbed(partition, model, data, generator), model)
     log_v, log_rest = state.expected_log_sticks
     n = state.responsibilities.sum(0)
     later = n.flip(0).cumsum(0).flip(0) - n
@@ -150,7 +144,7 @@ def test_best_sticks_leave_the_log_prior_of_expected_counts(prior, generator) ->
 @pytest.mark.parametrize("prior", PRIORS)
 def test_no_neighbour_of_an_updated_grid_is_better(prior, generator) -> None:
     model, data = problem_of(PRIORS[prior], None, generator)
-    state = factors.update_prior(climbed(model, data, generator), model)
+    state = factors.update_prior(climbed(partition, model, data, generator), model)
     best = factors.elbo(state, data, model)
     for _ in range(5):
         noise = 1e-2 * torch.randn(state.q[-1].shape, generator=generator, dtype=torch.float64)
@@ -162,7 +156,7 @@ def test_no_neighbour_of_an_updated_grid_is_better(prior, generator) -> None:
 def test_components_stand_in_the_best_of_all_orders(prior, generator) -> None:
     """Against all permutations; plain decreasing sizes are worse where the discount is large."""
     model, data = problem_of(PRIORS[prior], None, generator)
-    state, gains = climbed(model, data, generator), []
+    state, gains = climbed(partition, model, data, generator), []
     prior, orders = factors.expected_prior(state, model), torch.tensor(list(itertools.permutations(range(5))))
     for _ in range(20):
         sizes = 8 * torch.rand(5, generator=generator, dtype=torch.float64) ** 3
@@ -259,7 +253,7 @@ def test_a_component_without_labels_keeps_its_prior(generator) -> None:
     labels[:30] = torch.nan
     model = InfiniteSVM(truncation=2, weight_scale=1.5).resolve(X, labels)
     data = model.data(X, labels)
-    state = climbed(model, data, generator, 1)
+    state = climbed(partition, model, data, generator, 1)
     hard = torch.nn.functional.one_hot((torch.arange(60) < 30).long(), 2).double()
     observed = factors.observe(replace(state, responsibilities=hard), data, model)
     state = factors.update_classifiers(observed, data, model)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from setups import climbed
 from torch.distributions import Beta, Dirichlet, Gamma
 
 from regbayes.inference import SVI, TruncationWarning
@@ -68,13 +69,6 @@ def row_means_of(beta: torch.Tensor, stickiness: float) -> torch.Tensor:
     return torch.cat([(1 - stickiness) * beta.unsqueeze(1) + stickiness * own, beta.unsqueeze(1)], 1)
 
 
-def climbed(model, data, generator, num_steps: int = 3) -> factors.VariationalSequence:
-    state = sequence.init(model, data, generator)
-    for _ in range(num_steps):
-        state = sequence.ascend(state, data, model)
-    return state
-
-
 # -- the bound climbs --------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +94,7 @@ def test_no_block_lowers_the_bound(model, prior, stickiness, device, generator) 
 def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, stream) -> None:
     """Random steps away from what each block has just set lower the bound."""
     model, data = problem_of(model, stream, prior=LEARNED.replace(stickiness=stickiness))
-    state = climbed(model, data, stream)
+    state = climbed(sequence, model, data, stream)
     fields = {
         "rows": ("rows", "sticks", "concentration", "top_concentration"),
         "components": ("hyperparameters",),
@@ -122,7 +116,7 @@ def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, stream) 
 @pytest.mark.parametrize("stickiness", [0.0, 0.4])
 def test_concentrations_are_conjugate(stickiness, stream) -> None:
     model, data = problem_of(IHMM(), stream, prior=LEARNED.replace(stickiness=stickiness))
-    state = climbed(model, data, stream)
+    state = climbed(sequence, model, data, stream)
     for _ in range(5):
         state = sequence_rows.update_rows(state, model.prior)
     a, b = state.sticks
@@ -138,7 +132,7 @@ def test_concentrations_are_conjugate(stickiness, stream) -> None:
 @pytest.mark.parametrize("model", MODELS[1:], ids=name_of)
 def test_hyperplanes_see_both_sides_of_every_step(model, stream) -> None:
     model, data = problem_of(model, stream, weight_scale=1.5)
-    state = climbed(model, data, stream)
+    state = climbed(sequence, model, data, stream)
     sides = expect_sides(data.points.features, state.classifiers, model.loss)
     r = state.responsibilities[data.steps].unsqueeze(2)
     precision = r * sides.positive.precision + (1 - r) * sides.negative.precision
@@ -168,7 +162,7 @@ def test_sweeps_with_merges_and_reordering_climb(model, stream) -> None:
 
 def test_states_are_reordered_only_if_the_bound_rises(stream) -> None:
     model, data = problem_of(MODELS[1], stream, lengths=(60, 40), prior=HierarchicalDirichletProcess(stickiness=0.3))
-    state = climbed(model, data, stream, 5)
+    state = climbed(sequence, model, data, stream, 5)
     order = torch.tensor([4, 1, 3, 2, 0])
     shuffled = state.permuted(order)
     kept, sorted_ = sequence_rows.update_rows(shuffled, model.prior), sequence.reorder(shuffled, model)
@@ -208,7 +202,7 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
     model, data = model.replace(truncation=T, prior=HierarchicalDirichletProcess(stickiness=0.2)).prepare(
         X, None, lengths
     )
-    state = climbed(model, data, generator, 2)
+    state = climbed(sequence, model, data, generator, 2)
     state = factors.update_paths(factors.update_factors(state, data, model), data, model)
     z, counts = (table.to(device) for table in paths_of(lengths, T))
     sides = expect_sides(data.points.features, state.classifiers, model.loss)
@@ -232,7 +226,7 @@ def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, stream) 
     """Its terms are an expectation under q: draws of (beta, alpha, gamma, pi), with the surrogate normalizer."""
     T, S = 3, 200_000
     model, data = problem_of(IHMM(), stream, prior=prior.replace(stickiness=stickiness), truncation=T)
-    state = climbed(model, data, stream, 2)
+    state = climbed(sequence, model, data, stream, 2)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         laws = {
@@ -326,7 +320,7 @@ def test_bound_is_below_the_log_evidence(model, prior, stickiness, stream) -> No
     evidence = log_evidence(model, data)
     best = -torch.inf
     for _ in range(2):
-        state = climbed(model, data, stream, 30)
+        state = climbed(sequence, model, data, stream, 30)
         assert state.bound < evidence
         best = max(best, float(state.bound))
     assert evidence - best < (4.5 if model.repels else 3.5)
@@ -341,9 +335,9 @@ def test_small_weights_leave_the_infinite_hmm(loss, stream) -> None:
     plain = model.without_hyperplanes()
     bare = plain.data(rows_of(torch.Generator().manual_seed(0)), data.lengths)
     start = stream.get_state()
-    state = climbed(model, data, stream)
+    state = climbed(sequence, model, data, stream)
     stream.set_state(start)
-    other = climbed(plain, bare, stream)
+    other = climbed(sequence, plain, bare, stream)
     zero = torch.zeros(len(data.steps), model.truncation, dtype=torch.float64)
     torch.testing.assert_close(state.responsibilities, other.responsibilities, rtol=0, atol=1e-6)
     torch.testing.assert_close(state.bound - model.log_rejection(zero).sum(), other.bound, rtol=1e-7, atol=0)
@@ -352,7 +346,7 @@ def test_small_weights_leave_the_infinite_hmm(loss, stream) -> None:
 def test_no_moves_without_the_past_is_a_mixture_of_sequences_of_one_step(stream) -> None:
     """Sequences of length 1 use the start row alone; the others keep their prior."""
     model, data = problem_of(IHMM(prior=FIXED), stream, lengths=[1] * 30)
-    state = climbed(model, data, stream)
+    state = climbed(sequence, model, data, stream)
     state = sequence_rows.update_rows(state, model.prior)
     assert not state.counts[:-1].any()
     expected = 1.5 * sequence_rows.expected_row_means(state, model.prior)
@@ -366,7 +360,7 @@ def test_no_moves_without_the_past_is_a_mixture_of_sequences_of_one_step(stream)
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 def test_blocks_together_are_the_whole_sequence(model, device, generator) -> None:
     model, data = problem_of(model, generator, lengths=[95], spread=0.8)
-    state = factors.update_factors(climbed(model, data, generator), data, model)
+    state = factors.update_factors(climbed(sequence, model, data, generator), data, model)
     whole = factors.update_paths(state, data, model)
     target = factors.update_classifiers(factors.update_components(whole, data, model), data, model)
     errors = {}
@@ -462,7 +456,7 @@ def test_every_block_is_drawn_and_scaled(stream) -> None:
 @pytest.mark.parametrize("lengths", [[60], [20, 30, 10]], ids=["one", "several"])
 def test_a_step_on_all_data_is_a_full_sweep(model, lengths, stream) -> None:
     model, data = problem_of(model, stream, lengths=lengths)
-    state = factors.update_factors(climbed(model, data, stream), data, model)
+    state = factors.update_factors(climbed(sequence, model, data, stream), data, model)
     batch = sequence_steps.minibatch(data, 100, stream)
     chosen = batch.data
     if len(lengths) == 1:
@@ -486,7 +480,7 @@ def test_first_steps_stand_for_all(stream) -> None:
     begins = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
     whole = data.spread(data.X)
     torch.testing.assert_close(first.spread(first.X), torch.cat([whole[begin : begin + 5] for begin in begins]))
-    state = climbed(model, first, stream)
+    state = climbed(sequence, model, first, stream)
     start = sequence_steps.extrapolate(state, first, model, 95, 1)
     statistics = model.likelihood.weighted_statistics(first.X, state.responsibilities[first.steps])
     torch.testing.assert_close(start.hyperparameters, model.likelihood.prior() + 1.9 * statistics)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from setups import seeded
 from torch import Tensor
 from torch.distributions import Dirichlet, MultivariateNormal, kl_divergence
 
@@ -37,10 +38,6 @@ X = np.vstack([np.random.default_rng(2).poisson(0.9, size=(7, 5)), np.zeros((1, 
 X[2], X[4] = [0, 3, 0, 0, 0], [1, 0, 0, 0, 2]
 CLASSES = [0, 2, 1, 0, 1, 2, 2, 1]
 RHO, SIZE = 0.37, 2.0
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def problem(loss: Loss, y: Any = CLASSES, prior: DirichletTopics = PRIOR) -> tuple[MedLDA, TopicData]:

@@ -1,0 +1,27 @@
+"""What the tests of the command line share: tables, and the one line that a mistake ends in."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from regbayes.cli import main
+
+
+def write(path: Path, rows: list[list[object]], delimiter: str = ",") -> Path:
+    """A table with these rows."""
+    with open(path, "w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    return path
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line that a mistake ends in."""
+    assert main([str(argument) for argument in arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("regbayes: error: ")
+    assert output.err.count("\n") == 1
+    return output.err
