@@ -498,7 +498,7 @@ def products_of(samples: dict[str, Tensor], parts: Iterable[str]) -> dict[str, T
     return found
 
 
-QUICK = partial(HMC, step_size=0.3, num_steps=3, adapt_step_size=False, adapt_mass_matrix=False)
+QUICK = partial(HMC, step_size=0.3, num_steps=2, adapt_step_size=False, adapt_mass_matrix=False)
 
 
 @pytest.mark.parametrize(

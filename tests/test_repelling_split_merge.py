@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
-from scipy.stats import chi2
-from setups import first_appearance
+from exact_starts import ExactStarts
 from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
@@ -40,7 +38,6 @@ LABELS = torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1])
 TINY = torch.tensor([[-1.2], [-0.9], [0.7], [1.4]], dtype=torch.float64)
 FAMILY = SphericalGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
 LOSSES = {"hinge": Hinge(0.3), "logistic": Logistic()}
-PLACES = 6  # of the infinite model: four points never need them all
 
 
 def tiny(loss: str, **options) -> DDPM:
@@ -290,82 +287,30 @@ def test_the_launch_forgets_how_the_block_is_divided() -> None:
 # -- exact starts ------------------------------------------------------------------------------------------------------
 
 
-class ExactStarts:
-    """Independent states of the posterior given TINY: labels by enumeration, hyperplanes by a fine grid."""
+class Starts(ExactStarts):
+    """Given TINY."""
 
     def __init__(self, model: DDPM, *, truncated: bool) -> None:
-        self.model, self.truncated = model.resolve(TINY), truncated
-        self.data, self.generator = self.model.data(TINY), torch.Generator().manual_seed(7)
-        self.exact = partition_posterior(model, TINY, truncation=model.truncation if truncated else None)
-        self.grid = model.weight_scale * torch.linspace(-6, 6, 4001, dtype=torch.float64)
+        model = model.resolve(TINY)
+        self.data, truncation = model.data(TINY), model.truncation if truncated else None
+        exact = partition_posterior(model, TINY, truncation=truncation)
+        super().__init__(exact, model, self.data, slice(None), truncated=truncated)
 
-        @cache
-        def masses(members: tuple[bool, ...]) -> Tensor:
-            sides = 2 * torch.tensor(members, dtype=torch.float64).unsqueeze(1) - 1
-            log_mass = self.model.loss.log_factor(self.data.features * self.grid, sides).sum(0)
-            return (log_mass - (self.grid / model.weight_scale).square() / 2).softmax(0).cumsum(0)
+    def state(self, labels: Tensor) -> PartitionState:
+        weights, reserved = self.planes(labels)
+        return PartitionState(labels, weights, self.model.prior.start(TINY), reserved)
 
-        self.masses = masses
+    def labels(self, state: PartitionState) -> Tensor:
+        return state.assignments
 
-    def hyperplanes(self, members: Tensor, number: int) -> Tensor:
-        levels = torch.rand(number, generator=self.generator, dtype=torch.float64)
-        places = torch.searchsorted(self.masses(tuple(members.tolist())), levels).clamp(max=len(self.grid) - 1)
-        jitter = torch.rand(number, generator=self.generator, dtype=torch.float64) - 0.5
-        return (self.grid[places] + jitter * (self.grid[1] - self.grid[0])).view(-1, 1, 1)
-
-    def draw(self, number: int) -> list[PartitionState]:
-        mass = torch.tensor(list(self.exact.values()), dtype=torch.float64)
-        states = []
-        for chosen in torch.multinomial(mass, number, replacement=True, generator=self.generator).tolist():
-            labels = torch.tensor(list(self.exact)[chosen])
-            num_places = self.model.truncation if self.truncated else int(labels.max()) + 1
-            weights = torch.cat([self.hyperplanes(labels == k, 1) for k in range(num_places)])
-            reserved = None if self.truncated else self.hyperplanes(labels < 0, PLACES - num_places)
-            states.append(PartitionState(labels, weights, self.model.prior.start(TINY), reserved))
-        return states
-
-    def summary(self, state: PartitionState) -> Tensor:
-        """Squares and sums of the scores of the own components, of all others, and of hyperplanes without points."""
-        planes, labels = state.weights.flatten(), state.assignments
-        if state.reservoir is not None:
-            planes = torch.cat([planes, state.reservoir.flatten()])
-        own = planes[labels] * self.data.features.squeeze(1)
-        empty = planes[torch.bincount(labels, minlength=len(planes)) == 0]
-        values = [own.sum(), own.square().sum(), planes.sum(), planes.square().sum(), empty.sum(), empty.square().sum()]
-        return torch.stack([*values, labels.unique().numel() + 0 * planes[0]])
-
-    def after(self, step, number: int) -> tuple[float, Tensor]:
-        """p of a chi-square of the labels after a step from exact starts, and z-scores of what moments change."""
-        states = self.draw(number)
-        moved = [step(state, self.data, self.model, self.generator) for state in states]
-        labels = [tuple(state.assignments.tolist()) for state in moved]
-        names = list(self.exact)
-        places = torch.tensor([names.index(each if self.truncated else first_appearance(each)) for each in labels])
-        visits = torch.bincount(places, minlength=len(names)).double()
-        expected = number * torch.tensor(list(self.exact.values()), dtype=torch.float64)
-        rare = expected < 8
-        visits, expected = (torch.cat([each[~rare], each[rare].sum().view(1)]) for each in (visits, expected))
-        statistic = ((visits - expected).square() / expected.clamp(min=1e-9)).sum()
-        change = torch.stack([self.summary(new) - self.summary(old) for old, new in zip(states, moved, strict=True)])
-        z = change.mean(0) / (change.std(0) / number**0.5).clamp(min=1e-9)
-        return float(chi2.sf(float(statistic), len(visits) - 1)), z
-
-
-def propose(number: int, truncated: bool):
-    def step(state, data, model, generator):
-        for _ in range(number):
-            state = split_merge_repelling(state, data, model, generator, truncated=truncated)
-        return state
-
-    return step
+    def move(self, state: PartitionState) -> PartitionState:
+        return split_merge_repelling(state, self.data, self.model, self.generator, truncated=self.truncated)
 
 
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_moves_keep_the_posterior(loss: str, truncated: bool, poor_fits) -> None:
-    p, z = ExactStarts(tiny(loss), truncated=truncated).after(propose(2, truncated), 350)
-    assert p > 1e-4
-    assert (z.abs() < 5).all()
+    Starts(tiny(loss), truncated=truncated).check(350, 2)
 
 
 VARIANTS = {
@@ -383,9 +328,7 @@ VARIANTS = {
     + [("strong hinge", False), ("Pitman-Yor", True), ("squared hinge", False)],
 )
 def test_more_moves_keep_the_posterior(name: str, truncated: bool, poor_fits) -> None:
-    p, z = ExactStarts(VARIANTS[name], truncated=truncated).after(propose(2, truncated), 1500)
-    assert p > 1e-4
-    assert (z.abs() < 5).all()
+    Starts(VARIANTS[name], truncated=truncated).check(700, 3)
 
 
 # -- what it is for ----------------------------------------------------------------------------------------------------
