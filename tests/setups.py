@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
 import torch
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch.distributions import biject_to
 
+from regbayes.inference import NUTS
 from regbayes.models.config import Config
 from regbayes.models.likelihoods import (
     BernoulliBeta,
@@ -108,6 +112,29 @@ def climbed(kernel: Any, model: Any, data: Any, generator: torch.Generator, num_
 def is_latent(site: dict[str, Any]) -> bool:
     """Whether a site of a trace is drawn."""
     return site["type"] == "sample" and not site["is_observed"] and not site_is_subsample(site)
+
+
+def last_step(sites: Any, model: Any, data: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Tensor], float]:
+    """The sites of a short chain of NUTS where it ends, and the log density that it has for them."""
+    seen, whole = [], sites.with_assignments
+    spy = lambda latents, value, *others: seen.append((latents, value)) or whole(latents, value, *others)  # noqa: E731
+    monkeypatch.setattr(sites, "with_assignments", spy)
+    kernel, generator = NUTS(max_tree_depth=2, num_warmup=2).kernel(model), seeded()
+    state = kernel.init(model, data, generator)
+    for step in range(3):
+        state = kernel.sweep(state, data, model, generator, step)
+    return seen[-1]
+
+
+def log_density(model: Any, data: Any, latents: dict[str, Tensor], discrete: Iterable[dict[str, Tensor]]) -> float:
+    """That of a program in unconstrained space [], summed over what its discrete sites may be."""
+    known = [poutine.condition(model.program, data=latents | each) for each in discrete]
+    traces = [poutine.trace(program).get_trace(data) for program in known]
+    total = torch.stack([trace.log_prob_sum() for trace in traces]).logsumexp(0)
+    for name, value in latents.items():
+        transform = biject_to(traces[0].nodes[name]["fn"].support)
+        total = total + transform.log_abs_det_jacobian(transform.inv(value), value).sum()
+    return float(total)
 
 
 def mixture_rows(

@@ -10,7 +10,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from setups import LaplaceLocation, frequency_errors, is_latent
+from setups import LaplaceLocation, frequency_errors, is_latent, last_step, log_density
 from torch import Tensor
 
 from regbayes.inference import NUTS, Autoguide, Posterior, TruncationWarning
@@ -30,6 +30,7 @@ from regbayes.models import (
     Standardized,
 )
 from regbayes.testing import check_kernel
+from regbayes.testing.references import reference_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:All . components are occupied")
 
@@ -108,8 +109,23 @@ def test_paths_have_the_conditional_law_of_the_rows_and_emissions(name: str) -> 
     assert float(draws[0].hyper["top_concentration"]) == pytest.approx(float(latents["top_concentration"]))
 
 
-@pytest.mark.slow
+# -- a chain of NUTS: its density is exact as well, which leaves Pyro's own steps to trust ----------------------------
+
+
 @pytest.mark.parametrize("name", CASES)
+def test_the_density_of_a_chain_of_nuts_is_that_of_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assignments summed out, in unconstrained space; paths are summed out of the program itself."""
+    given, arguments = CASES[name]
+    reference_of(given).program(given, *arguments, *[None] * (3 - len(arguments)))
+    model, data = given.prepare(*arguments)
+    labels = name in LABELS
+    latents, value = last_step(multi_label if labels else sequence, model, data, monkeypatch)
+    codes = [{"assignments": torch.tensor(code)} for code in itertools.product(range(2), repeat=4)] if labels else [{}]
+    assert value == pytest.approx(log_density(model, data, latents, codes), rel=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["product", "states that repel"])
 def test_nuts_has_the_exact_co_assignments(name: str) -> None:
     model, (rows, y, *lengths) = CASES[name]
     backend = NUTS(num_samples=250, num_warmup=60, max_tree_depth=3, progress=False)

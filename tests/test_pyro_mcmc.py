@@ -303,7 +303,7 @@ def compare(samples: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert samples.keys() == expected.keys()
     for name, value in expected.items():
         errors = batch_errors(samples[name], value, floor=1e-9)
-        assert float(errors.max()) < 6, f"{name}: {samples[name].mean(0)} for {value}"
+        assert float(errors.max()) < 5, f"{name}: {samples[name].mean(0)} for {value}"
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -501,13 +501,10 @@ def products_of(samples: dict[str, Tensor], parts: Iterable[str]) -> dict[str, T
 QUICK = partial(HMC, step_size=0.3, num_steps=2, adapt_step_size=False, adapt_mass_matrix=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "num_samples"),
-    [*((name, 240) for name in PARTS), *(pytest.param(name, 1200, marks=pytest.mark.slow) for name in PARTS)],
-)
-def test_a_larger_program_has_the_exact_means_of_all_sites(name: str, num_samples: int) -> None:
+@pytest.mark.parametrize("name", PARTS)
+def test_a_larger_program_has_the_exact_means_of_all_sites(name: str) -> None:
     program, arguments, *_ = PARTS[name]
-    samples = run(PyroGibbs(program, rest=QUICK, split_merge=0), *arguments, num_samples=num_samples)
+    samples = run(PyroGibbs(program, rest=QUICK, split_merge=0), *arguments, num_samples=860)
     compare(products_of(samples, PARTS[name][-1]), exact_program(name))
 
 
