@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_wine, make_blobs, make_circles, make_friedman1
 from sklearn.linear_model import Ridge
@@ -183,14 +184,44 @@ def test_what_means_nothing_is_refused(arguments, message):
         ClassifierCV(inference=QUICK, **(GRID | arguments)).fit(*one_plane(40))
 
 
-def test_more_components_have_to_be_better_by_more_than_chance():
-    rng = np.random.default_rng(5)
+@pytest.mark.parametrize("seed", [4, 5])
+def test_more_components_have_to_be_better_by_more_than_chance(seed):
+    """By more than a standard error in the first case, which is too little."""
+    rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(60, 2)), rng.integers(0, 2, 60)
     found = ClassifierCV(num_components=[1, 3], weight_scales=[0.1, 1.0]).fit(X, y)
     best = found.scores_.mean(0).max((0, 2, 3, 4))
     assert best.argmax() > 0  # by chance
     assert found.num_components_ == 1
     assert found.best_score_ == pytest.approx(best[0])
+
+
+@pytest.mark.parametrize(("num_classes", "spread"), [(2, 1.5), (3, 1.0)])
+def test_of_settings_with_equal_scores_that_of_the_least_log_loss_is_chosen(num_classes, spread):
+    centers = np.array([[0, 0], [8, 0], [0, 8]])[:num_classes]
+    X, y = make_blobs(90, centers=centers, cluster_std=spread, random_state=0)
+    scales, weights = (0.01, 0.03, 0.1, 1.0, 10.0), 1.0 + np.arange(90) % 2
+    found = ClassifierCV(num_components=[1], weight_scales=scales, cv=KFold(3)).fit(X, y, sample_weight=weights)
+    equal = found.scores_.mean(0)[0, 0, 0, :, 0] == 1.0
+    losses = []
+    for scale in scales:
+        decisions, truth, counts = [], [], []
+        for train, test in KFold(3).split(X):
+            rows, labels = torch.from_numpy(X[train]), torch.zeros(len(train), dtype=torch.long)
+            model = InfiniteSVM(loss=SquaredHinge(1.0), weight_scale=scale)
+            backend = SmallVariance(init=labels, merge=False)
+            fitted = backend.fit(model, rows, y[train], sample_weight=weights[train])
+            decisions.append(fitted.decision_function(X[test]))
+            truth.append(y[test])
+            counts.append(weights[test])
+        logits, truth, counts = map(np.concatenate, (decisions, truth, counts))
+        probe = copy.copy(found)
+        probe.calibrate(logits, truth, counts)
+        told = found.log_loss(logits, truth, counts)
+        logits = logits if num_classes > 2 else np.column_stack([0 * logits, logits])
+        losses.append(log_loss(truth, softmax(probe.slope_ * logits, axis=1), sample_weight=counts))
+        assert told == pytest.approx(losses[-1])
+    assert found.weight_scale_ == scales[np.where(equal, losses, np.inf).argmin()] > scales[equal.argmax()]
 
 
 def test_length_scale_of_a_kernel_is_chosen():
