@@ -1,0 +1,110 @@
+"""Fits of Gaussians to the laws of hyperplanes: what they are the optimum of.
+
+Proposals are exact whatever the fits are: no test of a sampler notices a wrong one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from regbayes.inference.gibbs import block_fits
+from regbayes.inference.gibbs.block_fits import improve, mean_scores, start_fits
+from regbayes.models import DDPM, Hinge, Logistic, SphericalGaussian, SquaredHinge
+from regbayes.models.losses import Loss
+
+X = torch.randn((30, 2), generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+BLOCKS = torch.stack([X[:, 0] > 0.3, X[:, 0] + X[:, 1] < 0, torch.ones(30).bool(), torch.zeros(30).bool()], 1)
+SHARES = torch.rand((30, 4), generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+SCALE = 1.7
+# of a loss: how much of the bound, and of its slopes, 16 nodes may get wrong
+LOSSES = {"logistic": (Logistic(), 1e-5), "squared hinge": (SquaredHinge(0.4), 0.01), "hinge": (Hinge(), 0.05)}
+
+
+@dataclass(eq=False)
+class Square(Loss):
+    """-(f - y)^2 / 2, so that the law of a hyperplane is a Gaussian."""
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -(score - y).square() / 2
+
+
+def problem(loss: Loss):
+    model = DDPM(SphericalGaussian(), loss, weight_scale=SCALE).resolve(X)
+    return model.data(X), model
+
+
+def log_evidence(features: Tensor, shares: Tensor) -> Tensor:
+    """log of the integral of N(eta; 0, nu^2 I) prod_n phi(-1)^(1 - r) phi(+1)^r [K] under `Square`."""
+    targets, N = 2 * shares.double().T - 1, len(features)
+    law = MultivariateNormal(torch.zeros(N).double(), torch.eye(N) + SCALE**2 * features @ features.T)
+    return law.log_prob(targets) + N / 2 * math.log(2 * math.pi) - (1 - targets.square()).sum(1) / 2
+
+
+@pytest.mark.parametrize("shares", [BLOCKS, SHARES], ids=["blocks", "shares"])
+def test_of_a_square_the_fit_is_the_ridge_and_its_bound_the_evidence(shares: Tensor) -> None:
+    data, model = problem(Square())
+    A, start = data.features, start_fits(shares, data, model)
+    gram = A.T @ A + torch.eye(A.shape[1]) / SCALE**2
+    linear = (2 * shares.double().T - 1) @ A
+    ridge = torch.cat([gram.flatten().expand(4, -1), linear], 1)
+    torch.testing.assert_close(start.goal, ridge)
+    prior = torch.cat([torch.eye(3).double().flatten() / SCALE**2, torch.zeros(3)])
+    torch.testing.assert_close(start.onward(), (prior + ridge) / 2)
+    torch.testing.assert_close(mean_scores(ridge, A), A @ torch.linalg.solve(gram, linear.T))
+    elsewhere = start_fits(shares, data, model, start.onward())
+    torch.testing.assert_close(elsewhere.goal, ridge)
+    assert (elsewhere.bound > start.bound).all()
+    fits = improve(start, shares, data, model, 40)
+    torch.testing.assert_close(fits.natural, ridge, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(fits.bound, log_evidence(A, shares))
+
+
+def expected_bound(mean: Tensor, tril: Tensor, features: Tensor, shares: Tensor, loss: Loss) -> Tensor:
+    """E log of the factors - KL [] of N(mean, tril tril^T), by a fine grid."""
+    nodes = torch.linspace(-9, 9, 6001, dtype=torch.float64)
+    mass = (-nodes.square() / 2).softmax(0).unsqueeze(1)
+    scores = features @ mean + nodes.unsqueeze(1) * (features @ tril).norm(dim=1)
+    other, own = (loss.log_factor(scores, torch.tensor(side)) for side in (-1.0, 1.0))
+    prior = MultivariateNormal(torch.zeros_like(mean), scale_tril=SCALE * torch.eye(len(mean)).double())
+    kl = kl_divergence(MultivariateNormal(mean, scale_tril=tril), prior)
+    return (mass * torch.lerp(other, own, shares)).sum() - kl
+
+
+@pytest.mark.parametrize("shares", [BLOCKS, SHARES], ids=["blocks", "shares"])
+@pytest.mark.parametrize(("loss", "tolerance"), LOSSES.values(), ids=LOSSES)
+def test_bounds_are_level_at_the_fits(loss: Loss, tolerance: float, shares: Tensor) -> None:
+    """In units of the fit's own width the slopes vanish, and the bound is E log of the factors - KL."""
+    data, model = problem(loss)
+    fits = improve(start_fits(shares, data, model), shares, data, model, 60)
+    means, precision_trils = fits.gaussian
+    for k, (mean, precision_tril) in enumerate(zip(means, precision_trils, strict=True)):
+        tril = torch.linalg.cholesky(torch.cholesky_inverse(precision_tril)).requires_grad_()
+        mean.requires_grad_()
+        bound = expected_bound(mean, tril, data.features, shares[:, k].double(), loss)
+        assert float(fits.bound[k]) == pytest.approx(bound.item(), abs=tolerance)
+        for slope in torch.autograd.grad(bound, (mean, tril)):
+            own = tril.detach().T @ slope
+            assert (own.tril() if own.ndim == 2 else own).abs().max() < tolerance
+
+
+def test_bounds_never_fall_and_are_near_their_ends_after_the_steps_of_a_move() -> None:
+    data, model = problem(Hinge(5.0))  # whole steps overshoot its kink
+    start = start_fits(BLOCKS, data, model)
+    bounds = torch.stack([improve(start, BLOCKS, data, model, number).bound for number in range(30)])
+    assert (bounds.diff(dim=0) >= 0).all()
+    assert (bounds[-1] - bounds[11] < 0.1).all()
+
+
+def test_rows_in_chunks_are_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, model = problem(Hinge())
+    whole = improve(start_fits(SHARES, data, model), SHARES, data, model, 3)
+    monkeypatch.setattr(block_fits, "row_chunks", lambda rows, width: [slice(n, n + 7) for n in range(0, 30, 7)])
+    parts = improve(start_fits(SHARES, data, model), SHARES, data, model, 3)
+    torch.testing.assert_close(parts.natural, whole.natural)
+    torch.testing.assert_close(parts.bound, whole.bound)
