@@ -38,11 +38,12 @@ from ._component_states import is_compiled
 from .backend import Gibbs
 from .classifiers import draw_weights
 from .components import count_members
-from .hyperplanes import fill_reservoir, move_all, renew_reservoir, top_up
+from .hyperplanes import fill_reservoir, renew_reservoir
 from .repelling_split_merge import split_merge_repelling
 from .split_merge import num_moves, split_merge
 from .state import PartitionState
 from .summary import draw, log_joint
+from .tempering import harden
 
 Scan = Callable[[PartitionState, Data, Mixture, torch.Generator], PartitionState]
 _SCANS: dict[str, Scan] = {"collapsed": collapsed.scan, "slice": slice_scan.scan, "blocked": blocked_scan.scan}
@@ -117,39 +118,18 @@ def init_generatively(
     num_sweeps: int,
     num_split_merge: int,
 ) -> PartitionState:
-    """A state of a model whose components repel after sweeps of the mixture without hyperplanes (Nguyen et al.), and as
-    many along which the scale of the hyperplanes rises to the model's by equal factors.
-
-    Hyperplanes of their full length hold clusters that overlap where they were cut first. `start` as in `init`, labels
-    [N] or a word.
+    """A state of a model whose components repel after sweeps of the mixture without hyperplanes (Nguyen et al.), and
+    twice as many along which the factors of the hyperplanes come to their full power. `start` as in `init`, labels [N]
+    or a word.
     """
     plain = model.without_hyperplanes()
     truncated, plain_data = scan == "blocked", plain.data(data.X)
     state = init(plain, plain_data, generator, start=start, truncated=truncated)
     for step in range(num_sweeps):
         state = sweep(state, plain_data, plain, generator, step, scan=scan, num_split_merge=num_split_merge)
-    state = _with_hyperplanes(state, data, _scaled(model, 0, num_sweeps), generator, truncated=truncated)
-    for step in range(num_sweeps):
-        raised = _scaled(model, step + 1, num_sweeps)
-        state = _rescale(state, _LEAST_SCALE ** (-1 / num_sweeps), data, raised, generator)
-        state = sweep(state, data, raised, generator, step, scan=scan, num_split_merge=num_split_merge)
-    return state
-
-
-def _scaled(model: DDPM, step: int, num_steps: int) -> DDPM:
-    """The model with hyperplanes whose scale rises by equal factors to its own."""
-    return model.replace(weight_scale=model.weight_scale * _LEAST_SCALE ** (1 - step / num_steps if num_steps else 0))
-
-
-def _rescale(
-    state: PartitionState, factor: float, data: Data, model: DDPM, generator: torch.Generator
-) -> PartitionState:
-    """A state of a model of another scale, its hyperplanes `factor` times as long and as many as ever in reserve."""
-    state = replace(state, weights=factor * state.weights)
-    if state.reservoir is None:
-        return state
-    reservoir = factor * top_up(state.reservoir, data.features, model, generator)
-    return replace(state, reservoir=move_all(reservoir, data.features, model, generator))
+    state = _with_hyperplanes(state, data, model, generator, truncated=truncated)
+    one = partial(sweep, scan=scan, num_split_merge=num_split_merge)
+    return harden(state, data, data.features, model, generator, one, 2 * num_sweeps)
 
 
 def _with_hyperplanes(
@@ -202,4 +182,3 @@ def sweep(
 
 
 _NUM_SETTLING = 20  # draws of the hyperplanes before the first sweep with them
-_LEAST_SCALE = 0.1  # of the hyperplanes, where they come in

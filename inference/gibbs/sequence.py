@@ -22,6 +22,7 @@ from .sequence_prior import draw_prior, log_path
 from .sequence_scans import SCANS, draw_weights, sweep
 from .sequence_summary import draw, hyperparameters, log_joint
 from .state import SequenceState
+from .tempering import harden
 
 
 def check(backend: Gibbs, model: StateSpace) -> None:
@@ -73,7 +74,8 @@ def init(
 
     One of these starts is a mixture without time (`start` is how it starts itself, "one" or "random"), the others put
     every step to the nearest of some steps that are far apart. States alike are then joined. A chain of states hardly
-    ever leaves a bad start.
+    ever leaves a bad start. Where states repel, sweeps along which the factors of their hyperplanes come to their full
+    power follow.
     """
     truncated = scan == "blocked"
     if isinstance(start, Tensor):
@@ -88,7 +90,11 @@ def init(
     for _ in range(_NUM_SETTLING):
         state = draw_prior(state, data, model, generator, truncated=truncated)
         state = replace(state, weights=draw_weights(state, data, model, generator))
-    return state
+    if isinstance(start, Tensor) or not model.repels:
+        return state
+    # slices hold paths where they are: step by step where that is compiled
+    one = partial(sweep, scan="auto" if scan == "beam" else scan, num_split_merge=num_split_merge)
+    return harden(state, data, data.points.features, model, generator, one, 2 * num_sweeps)
 
 
 def _best_start(
