@@ -1,6 +1,7 @@
 """How fast the collapsed scan is, in CPU seconds of one thread, beside what else is at hand.
 
 python benchmarks/collapsed.py scan         one scan / one EM iteration of scikit-learn's BayesianGaussianMixture
+python benchmarks/collapsed.py tensors      one scan in tensor code, which serves any family / the same scan compiled
 python benchmarks/collapsed.py counts       one scan of multinomial rows / the same scan in plain numpy
 python benchmarks/collapsed.py blobs        a whole fit: Gibbs / BayesianGaussianMixture, NMI and number of components
 python benchmarks/collapsed.py cold         the first scan in a new process without any compiled code
@@ -25,6 +26,7 @@ FAMILIES = (
     "SphericalGaussian",
     "DiagonalGaussian",
     "FullGaussian",
+    "LinearRegression",
     "MultinomialDirichlet",
     "PoissonGamma",
     "BernoulliBeta",
@@ -37,7 +39,7 @@ def blobs(num_data: int, num_features: int, num_clusters: int) -> tuple[np.ndarr
     return 6 * rng.normal(size=(num_clusters, num_features))[z] + rng.normal(size=(num_data, num_features)), z
 
 
-def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
+def scanner(family: str, X: np.ndarray, z: np.ndarray, *, compiled: bool = True) -> Callable[[], object]:
     """A scan that goes on from its last state, which has settled."""
     from regbayes.inference.gibbs import collapsed
     from regbayes.inference.gibbs.state import PartitionState
@@ -48,12 +50,12 @@ def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
     data, generator = model.data(X), torch.Generator().manual_seed(0)
     state = PartitionState(z, X.new_zeros(int(z.max()) + 1, 0, 0), model.prior.start(X))
 
-    def scan() -> None:
+    def scan(compiled: bool = compiled) -> None:
         nonlocal state
-        state = collapsed.scan(state, data, model, generator)
+        state = collapsed.scan(state, data, model, generator, compiled=compiled)
 
     for _ in range(3):
-        scan()
+        scan(compiled=True)
     return scan
 
 
@@ -81,6 +83,14 @@ def scan() -> None:
             ours, short, long = medians(scanner(family, X, z), lambda: fit(2), lambda: fit(12))
             theirs = (long - short) / 10
             print(f"{family} D={num_features}: {1e3 * ours:.1f} ms / {1e3 * theirs:.1f} ms = {ours / theirs:.2f}")
+
+
+def tensors() -> None:
+    X, z = blobs(1000, 8, 20)
+    for family in FAMILIES:
+        rows = X if family in FAMILIES[:4] else (X > 0).astype(float)
+        ours, theirs = medians(scanner(family, rows, z), scanner(family, rows, z, compiled=False), repeats=3)
+        print(f"{family}: {1e3 * ours:.2f} ms, in tensor code {theirs:.2f} s = {theirs / ours:.0f} times", flush=True)
 
 
 def counts() -> None:
@@ -154,4 +164,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     cold = partial(cold_and_warm, __file__, FAMILIES)
-    choose(__doc__, scan=scan, counts=counts, blobs=fit_blobs, cold=cold, first=first)
+    choose(__doc__, scan=scan, tensors=tensors, counts=counts, blobs=fit_blobs, cold=cold, first=first)

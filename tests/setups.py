@@ -23,14 +23,15 @@ from regbayes.models.likelihoods import (
     DiagonalGaussian,
     FullGaussian,
     Likelihood,
+    LinearRegression,
     MultinomialDirichlet,
     PoissonGamma,
     SphericalGaussian,
 )
 from regbayes.models.losses import Loss
 
-FAMILIES = [SphericalGaussian, DiagonalGaussian, FullGaussian, MultinomialDirichlet, PoissonGamma, BernoulliBeta]
 COUNTS = [MultinomialDirichlet, PoissonGamma, BernoulliBeta]
+FAMILIES = [SphericalGaussian, DiagonalGaussian, FullGaussian, LinearRegression, *COUNTS]
 
 
 class AnotherGaussian(DiagonalGaussian):

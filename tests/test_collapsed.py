@@ -18,6 +18,7 @@ from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
     FullGaussian,
+    LinearRegression,
     MultinomialDirichlet,
     PoissonGamma,
     SphericalGaussian,
@@ -195,7 +196,15 @@ def test_moves_add_up(family):
     torch.testing.assert_close(moved, rebuilt, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("likelihood", [DiagonalGaussian(loc=0.0, rate=1.0), FullGaussian(loc=0.0, scale=1.0)])
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        DiagonalGaussian(loc=0.0, rate=1.0),
+        FullGaussian(loc=0.0, scale=1.0),
+        LinearRegression(1, loc=0.0, coefficient_precision=1.0, scale=1.0),
+    ],
+    ids=lambda family: type(family).__name__,
+)
 def test_an_outlier_leaves_no_trace(likelihood):
     """Without it the scatter of its component is 1e-12 of what it was: the components are computed anew."""
     X = mixture_rows(FullGaussian, 30)[0]
@@ -291,6 +300,7 @@ def many_scans(state, data, model, generator, num_sweeps):
     [
         (DiagonalGaussian, "DP", 20000),
         (FullGaussian, "PY", 20000),
+        (LinearRegression, "PY", 20000),
         (PoissonGamma, "PY, alpha < 0", 20000),
         (AnotherGaussian, "PY", 800),
     ],
@@ -305,7 +315,13 @@ def test_partitions_have_their_exact_probabilities(family, prior, num_sweeps):
 
 
 @pytest.mark.parametrize(
-    ("family", "prior"), [(DiagonalGaussian, "DP"), (BernoulliBeta, "PY, alpha < 0"), (MultinomialDirichlet, "PY")]
+    ("family", "prior"),
+    [
+        (DiagonalGaussian, "DP"),
+        (BernoulliBeta, "PY, alpha < 0"),
+        (MultinomialDirichlet, "PY"),
+        (LinearRegression, "PY"),
+    ],
 )
 def test_split_merge_alone_has_the_exact_probabilities_of_all_partitions(family, prior):
     """No scan: compiled proposals reach all partitions on their own, whatever the order of the points."""
@@ -322,7 +338,7 @@ def test_split_merge_alone_has_the_exact_probabilities_of_all_partitions(family,
     assert_frequencies(draws, exact)
 
 
-@pytest.mark.parametrize("family", [DiagonalGaussian, MultinomialDirichlet])
+@pytest.mark.parametrize("family", [DiagonalGaussian, LinearRegression, MultinomialDirichlet])
 def test_slots_after_split_merge_are_what_their_points_say(family):
     """Those that were added because all others were full included."""
     X, z = mixture_rows(family, 60)

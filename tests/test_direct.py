@@ -13,7 +13,7 @@ from regbayes.inference.gibbs.hyperplanes import draw_hyperplanes
 from regbayes.inference.gibbs.state import SequenceState
 from regbayes.models import DIH, IHMM
 from regbayes.models.feature_maps import PrincipalDirections
-from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, SphericalGaussian
+from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, LinearRegression, SphericalGaussian
 from regbayes.models.losses import Hinge, Logistic
 from regbayes.models.priors import HierarchicalDirichletProcess
 from regbayes.models.priors.franchise import count_transitions
@@ -426,6 +426,18 @@ def test_partitions_have_their_exact_probabilities(lengths, missing, stickiness,
     model, data = IHMM(family, prior=sticky(stickiness)).prepare(X, lengths=lengths)
     state = start(torch.zeros(4, dtype=torch.long), data, model, alpha=1.5, gamma=1.2)
     draws = chain(state, data, model, 4000, shuffle)
+    assert frequency_errors(draws, exact_probabilities(data, model, 1.5, 1.2), num_batches=20).max() < 5
+
+
+@pytest.mark.slow
+def test_partitions_of_an_autoregression_have_their_exact_probabilities():
+    """Steps 0, 3 and 4 have no row before them."""
+    X = torch.tensor([[-1.0], [1.2], [-0.9], [NAN], [0.4], [1.1]], dtype=torch.float64)
+    family = LinearRegression(loc=0.0, coefficient_precision=0.5, degrees_of_freedom=4.0, scale=0.4)
+    model, data = IHMM(family, prior=sticky(0.2), lags=1).prepare(X, lengths=[3, 3])
+    assert data.steps.tolist() == [1, 2, 5]
+    state = start(torch.zeros(6, dtype=torch.long), data, model, alpha=1.5, gamma=1.2)
+    draws = chain(state, data, model, 6000, True)
     assert frequency_errors(draws, exact_probabilities(data, model, 1.5, 1.2), num_batches=20).max() < 5
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from regbayes.datasets import make_switching_autoregression
 from regbayes.inference import NUTS, SVI, Gibbs, Posterior, SmallVariance
+from regbayes.inference.gibbs import collapsed, direct
+from regbayes.inference.gibbs.state import PartitionState, SequenceState
 from regbayes.models import (
     DIH,
     DPM,
@@ -215,6 +217,24 @@ def test_gibbs_has_the_exact_partitions(scan) -> None:
     check_kernel(Gibbs(scan=scan, **SAMPLER), TINY_MIXTURE, TINY)
 
 
+@pytest.mark.parametrize("name", [*FAMILIES, "many columns"])
+def test_compiled_conditionals_are_those_of_the_family(name) -> None:
+    """Those of the predictive given all other rows, whichever columns are given; and after every row has moved once."""
+    X, family = (rows(12, 26), LinearRegression(22)) if name == "many columns" else (rows(12), FAMILIES[name])
+    model = DPM(family).resolve(X)
+    data, labels = model.data(X), torch.arange(12) % 3
+    labels[5] = 3  # alone
+    state = PartitionState(labels, X.new_zeros(4, 0, 0), model.prior.start(X))
+    for n in range(12):
+        found, plain = (collapsed.assignment_logits(n, state, data, model, compiled=choice) for choice in (True, False))
+        torch.testing.assert_close(found.log_softmax(0), plain.log_softmax(0), rtol=1e-8, atol=1e-8)
+    moved, tensors = (
+        collapsed.scan(state, data, model, torch.Generator().manual_seed(0), compiled=choice)
+        for choice in (True, False)
+    )
+    assert torch.equal(moved.assignments, tensors.assignments)
+
+
 @pytest.mark.parametrize("backend", [SVI(num_steps=40), SmallVariance(penalty=1.0)], ids=["svi", "small_variance"])
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 def test_bounds_and_objectives_of_mixtures(backend) -> None:
@@ -295,6 +315,27 @@ def test_rows_with_those_before_them(device) -> None:
 
 @pytest.mark.parametrize("lags", [1, 2])
 @pytest.mark.parametrize("kind", [IHMM, DIH])
+def test_compiled_scans_of_states_are_the_plain_ones(kind, lags) -> None:
+    X = rows(30, 2)
+    X[11] = NAN
+    model, data = kind(LinearRegression(), lags=lags).prepare(X, lengths=[20, 10])
+    states = torch.arange(30) % 3
+    weights, reservoir = (torch.zeros(size, data.points.features.shape[1], model.repels).to(X) for size in (3, 9))
+    base = torch.tensor([0.4, 0.2, 0.3, 0.1], dtype=torch.float64)
+    hyper = model.prior.replace(concentration=5.0, top_concentration=4.0).start(X)
+    known = SequenceState(states, weights, base, hyper, reservoir if model.repels else None)
+    for seed in range(3):
+        one, other = (
+            direct.scan(known, data, model, torch.Generator().manual_seed(seed), compiled=choice)
+            for choice in (True, False)
+        )
+        assert torch.equal(one.states, other.states)
+        torch.testing.assert_close(one.base, other.base)
+        known = one
+
+
+@pytest.mark.parametrize("lags", [1, 2])
+@pytest.mark.parametrize("kind", [IHMM, DIH])
 def test_program_is_that_of_the_parts(kind, lags) -> None:
     X = rows(9, 2)
     X[4] = NAN
@@ -367,11 +408,12 @@ def fitted(walk) -> Posterior:
 @pytest.mark.parametrize(
     "backend",
     [
+        Gibbs(num_samples=4, num_warmup=12, scan="direct"),
         Gibbs(num_samples=4, num_warmup=12, scan="beam"),
         Gibbs(num_samples=4, num_warmup=12, scan="blocked"),
         SmallVariance(),
     ],
-    ids=["beam", "blocked", "small_variance"],
+    ids=["direct", "beam", "blocked", "small_variance"],
 )
 def test_states_of_a_walk_that_turns_are_found(backend, walk) -> None:
     posterior = backend.fit(IHMM(LinearRegression(), truncation=6, lags=1), walk.X)

@@ -27,7 +27,7 @@ from regbayes.inference.svi import partition
 from regbayes.inference.svi import partition_factors as factors
 from regbayes.models import DDPM, DPM, IHMM, InfiniteSVM, PitmanYor, PrincipalDirections, RandomFourier, Standardized
 from regbayes.models.config import resolved
-from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, SphericalGaussian
+from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, PoissonGamma, SphericalGaussian
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
 from regbayes.models.sparse import SparseRows
 from regbayes.testing.enumeration import partitions
@@ -90,7 +90,7 @@ def test_defaults_of_families_see_weights(family) -> None:
     ids=repr,
 )
 def test_defaults_of_feature_maps_see_weights(feature_map, sparse) -> None:
-    X = mixture_rows(FAMILIES[4], len(WEIGHTS), 4)[0]
+    X = mixture_rows(PoissonGamma, len(WEIGHTS), 4)[0]
     X = X + (X.sum(1, keepdim=True) == 0).double()
     if sparse and not isinstance(feature_map, PrincipalDirections):
         pytest.skip("the map takes no sparse rows")
@@ -448,8 +448,8 @@ def test_sequences_and_streams_take_no_weights() -> None:
 
 
 def test_weights_may_be_on_sparse_rows_and_in_single_precision() -> None:
-    X, _ = mixture_rows(FAMILIES[4], len(WEIGHTS))
-    model = DPM(FAMILIES[4](), truncation=5)
+    X, _ = mixture_rows(PoissonGamma, len(WEIGHTS))
+    model = DPM(PoissonGamma(), truncation=5)
     for backend in (SVI(num_steps=20), SmallVariance(num_components=2)):
         dense = backend.fit(model, X, sample_weight=REAL)
         sparse = backend.fit(model, scipy.sparse.csr_array(X.numpy()), sample_weight=REAL)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...models.data import Data
 from ...models.likelihoods import (
@@ -20,10 +21,12 @@ from ...models.likelihoods import (
     DiagonalGaussian,
     FullGaussian,
     Likelihood,
+    LinearRegression,
     MultinomialDirichlet,
     PoissonGamma,
     SphericalGaussian,
 )
+from ...models.linalg import inverse_transpose
 
 
 class Spherical(NamedTuple):
@@ -42,10 +45,18 @@ class Diagonal(NamedTuple):
 
 
 class Full(NamedTuple):
-    """Rows (kap, nu, log det Psi / 2, mean [D], L^-1 row by row, scratch [D]), L L^T = Psi."""
+    """Rows (kap, nu, log det Psi / 2, mean [D], L^-1 row by row, scratch [2 D]), L L^T = Psi."""
 
     components: np.ndarray
     X: np.ndarray  # [N, D], centred
+
+
+class Regression(NamedTuple):
+    """Rows (nu, log det Psi / 2, L^-1 row by row, scratch [2 (Q + R)]), L L^T = [[K, C], [C^T, V]]."""
+
+    components: np.ndarray
+    X: np.ndarray  # [N, Q + R], the pairs (a, v)
+    given: int  # Q
 
 
 class Multinomial(NamedTuple):
@@ -140,8 +151,13 @@ def _diagonal_normalizer(family: DiagonalGaussian, counts: Tensor) -> Tensor:
 
 
 def _full_normalizer(family: FullGaussian, counts: Tensor) -> Tensor:
+    return _shrinkage(family, counts, -2) + _regression_normalizer(family, counts)
+
+
+def _regression_normalizer(family: FullGaussian | LinearRegression, counts: Tensor) -> Tensor:
+    """log Gamma((nu + 1) / 2) / Gamma((nu + 1 - R) / 2); nu grows by 1 with each point."""
     top = (family.degrees_of_freedom + 1 + counts) / 2
-    return _shrinkage(family, counts, -2) + torch.lgamma(top) - torch.lgamma(top - len(family.loc) / 2)
+    return torch.lgamma(top) - torch.lgamma(top - len(family.scale) / 2)
 
 
 def _spherical(family: SphericalGaussian, data: Data) -> Spherical:
@@ -159,14 +175,41 @@ def _full(family: FullGaussian, chi: Tensor) -> np.ndarray:
     """Components from hyperparameters [slots, S]."""
     m, kap, nu, factor = family.common(chi)
     half_log = factor.diagonal(dim1=1, dim2=2).log().sum(1)
-    i, j = torch.tril_indices(len(family.loc), len(family.loc))
-    identity = torch.eye(len(family.loc), dtype=chi.dtype)
-    inverse = torch.linalg.solve_triangular(factor, identity, upper=False)[:, i, j]
-    return _table(torch.stack([kap, nu, half_log], 1), m, inverse, torch.empty_like(m))
+    entries = _entries(inverse_transpose(factor).mT)
+    return _table(torch.stack([kap, nu, half_log], 1), m, entries, m.new_empty(len(m), 2 * m.shape[1]))
 
 
 def _summed_full(family: FullGaussian, rows: Full, data: Data, assignments: Tensor, slots: int) -> np.ndarray:
     return _full(family, family.prior() + family.summed_statistics(data.X, assignments, slots))
+
+
+def _regression(family: LinearRegression, chi: Tensor) -> np.ndarray:
+    """Components from hyperparameters [slots, S]: rows 1..Q of L^-1 are the inverse factor of K; those below take
+    (a, v) to v - M a, whitened by Psi."""
+    coefficients, left, nu, factor = family.common(chi)
+    half_log = factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    inverse, whitening = (inverse_transpose(tril).mT for tril in (left, factor))
+    above, below = pad(inverse, (0, len(family.scale))), torch.cat([-whitening @ coefficients, whitening], 2)
+    rows = torch.cat([above, below], 1)
+    return _table(torch.stack([nu, half_log], 1), _entries(rows), rows.new_empty(len(rows), 2 * rows.shape[1]))
+
+
+def _regression_rows(family: LinearRegression, data: Data) -> Regression:
+    a, v = family.pairs(data.X)
+    components = _regression(family, family.prior().unsqueeze(0))
+    return Regression(components, torch.cat([a, v], 1).contiguous().numpy(), a.shape[1])
+
+
+def _summed_regression(
+    family: LinearRegression, rows: Regression, data: Data, assignments: Tensor, slots: int
+) -> np.ndarray:
+    return _regression(family, family.prior() + family.summed_statistics(data.X, assignments, slots))
+
+
+def _entries(tril: Tensor) -> Tensor:
+    """Rows one after another, [slots, D (D + 1) / 2], of lower triangles [slots, D, D]."""
+    i, j = torch.tril_indices(*tril.shape[1:])
+    return tril[:, i, j]
 
 
 def _table(*parts: Tensor) -> np.ndarray:
@@ -235,6 +278,7 @@ _FAMILIES: dict[type, Family] = {
         _summed_full,
         wide=24,
     ),
+    LinearRegression: Family(_regression_rows, _regression_normalizer, _summed_regression, wide=24),
     MultinomialDirichlet: Family(_multinomial, _nothing),
     PoissonGamma: Family(_poisson, _nothing),
     BernoulliBeta: Family(_bernoulli, _nothing, _summed_bernoulli, wide=64),

@@ -84,7 +84,7 @@ class LinearRegression(ExponentialFamily):
         return torch.cat([*(block.flatten() for block in blocks), count.unsqueeze(0)])
 
     def statistics(self, X: Tensor) -> Tensor:
-        a, v = self._rows(X)
+        a, v = self.pairs(X)
         return torch.cat([_products(a, a), _products(a, v), _products(v, v), X.new_ones(len(X), 1)], 1)
 
     def log_base_measure(self, X: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class LinearRegression(ExponentialFamily):
 
     def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
         factor = safe_cholesky(parameters["precision"], strict=False)
-        square = _squares(factor.mT @ _residual_map(parameters["coefficients"]), torch.cat(self._rows(X), 1))
+        square = _squares(factor.mT @ _residual_map(parameters["coefficients"]), torch.cat(self.pairs(X), 1))
         return log_diagonal(factor) - (square + factor.shape[-1] * math.log(2 * math.pi)) / 2
 
     def expected_log_density(self, X: Tensor, chi: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class LinearRegression(ExponentialFamily):
     # |w|^2); a centre is a mean of them, and its B = (mean w a^T) (mean a a^T)^-1. The prior of B is a row (K0, 0, 0).
 
     def coordinates(self, X: Tensor) -> Tensor:
-        a, v = self._rows(X)
+        a, v = self.pairs(X)
         w = v @ inverse_transpose(self._metric_factor())
         return torch.cat([_products(a, a), _products(a, w), w.square().sum(1, keepdim=True)], 1)
 
@@ -211,7 +211,7 @@ class LinearRegression(ExponentialFamily):
             )
         return given, responses
 
-    def _rows(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def pairs(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """a = (u, 1) [N, Q] and v [N, R] of the rows of X [N, D], centred."""
         given, responses = self._split(len(self.loc))
         X = X - self.loc
@@ -247,7 +247,7 @@ class LinearRegression(ExponentialFamily):
     def _leverage_and_square(self, X: Tensor, chi: Tensor) -> tuple[Tensor, Tensor]:
         """a^T K^-1 a and r^T Psi^-1 r, both [N, K]."""
         coefficients, left, _, factor = self.common(chi)
-        a, v = self._rows(X)
+        a, v = self.pairs(X)
         square = _squares(inverse_transpose(factor).mT @ _residual_map(coefficients), torch.cat([a, v], 1))
         return _squares(inverse_transpose(left).mT, a), square
 
