@@ -113,6 +113,9 @@ def test_a_union_whose_rise_would_not_reach_the_bound_is_given_up(monkeypatch, g
 
     monkeypatch.setattr(partition, "update_responsibilities", update)
     monkeypatch.setattr(partition, "pairs", lambda state, model: [[0, 1]])
+    assert not partition.merge(state, data, model).may_merge
+    assert not tried  # so much would be lost that nothing need be tried
+    monkeypatch.setattr(partition, "is_promising", lambda *args: True)
     refused = partition.merge(state, data, model)  # each component is a blob of its own
     assert len(tried) == 2
     assert not refused.may_merge

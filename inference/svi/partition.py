@@ -37,6 +37,7 @@ from .partition_factors import (
 from .partition_sums import Seen, Sums, nothing_observed, slices
 from .steps import Minibatch, Steps
 from .stream import stream_points
+from .unions import is_promising
 
 P = TypeVar("P", bound=VariationalPartition)
 
@@ -105,10 +106,12 @@ def merge(state: VariationalPartition, data: Data, model: Mixture) -> Variationa
     """The first of the most promising pairs of components whose union raises the bound, or the state as it is.
 
     Coordinate ascent hardly ever empties a component that has points, so it would keep all that it started from
-    (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is given up once its last rise, repeated for the rounds
-    that are left, would not take it there.
+    (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is tried if it is promising, and given up once its last
+    rise, repeated for the rounds that are left, would not take it there.
     """
     for kept, absorbed in pairs(state, model):
+        if not is_promising(state, data, model, kept, absorbed):
+            continue
         merged = union(state, data, model, kept, absorbed)
         for left in reversed(range(MERGE_ROUNDS)):
             before, keep = merged.bound, None if left == 0 else False

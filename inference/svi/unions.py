@@ -1,0 +1,79 @@
+"""What two components of a mixture would gain as one, from the points that are theirs.
+
+A union is a step of the whole fit, and most are refused. That of two components whose loss, with all other points
+where they are, is more than the steps after it could make good need not be tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.special import entr
+
+from ...models.data import Data
+from ...models.mixture import Mixture
+from ...models.priors.sticks import log_labelled_prior
+from ..collectives import all_sum
+from ..ridge import soft_sums
+from .factors import MERGE_ROUNDS, SETTLED, family_of
+from .partition_factors import (
+    VariationalPartition,
+    assignment_logits,
+    expected_margins,
+    expected_prior,
+    update_classifiers,
+)
+from .partition_sums import slices
+
+__all__ = ["gain", "is_promising"]
+
+
+def is_promising(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> bool:
+    """Whether the rounds of a union, each worth two settled steps at most, could make good its loss."""
+    if model.repels:  # every point would see the union
+        return True
+    return bool(gain(state, data, model, kept, absorbed) > -2 * SETTLED * MERGE_ROUNDS * state.sizes.sum())
+
+
+def gain(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> Tensor:
+    """Rise of the bound, [] float64, with the points of two components in one and its classifiers after a few rounds.
+
+    log p(z) and log m of expected counts and statistics, that is with the best q(v) and q(theta) of both states, the
+    entropy of q(z), and the margin less the KL of the classifiers.
+    """
+    family, prior, chi = family_of(model), expected_prior(state, model), state.hyperparameters[[kept, absorbed]]
+    joined = state.sizes.clone()
+    joined[kept] += joined[absorbed]
+    joined[absorbed] = 0.0
+    sticks = log_labelled_prior(torch.stack([state.sizes, joined]), prior.a, prior.b).diff().sum()
+    apart, union = family.log_marginal(chi).sum(), family.log_marginal(chi.sum(0) - family.prior())
+    shares = _shares(state, data, model, [kept, absorbed])
+    rows = torch.nonzero(shares.sum(1) > torch.finfo(shares.dtype).eps).squeeze(1)
+    some, shares = data.rows(rows), shares[rows]
+    spread = some.counted(entr(shares.sum(1)) - entr(shares).sum(1)).sum(dtype=torch.float64)
+    return sticks + (union - apart) + all_sum(spread) + _margin_gain(state, some, model, [kept, absorbed], shares)
+
+
+def _margin_gain(state: VariationalPartition, data: Data, model: Mixture, pair: list[int], shares: Tensor) -> Tensor:
+    """Rise of the classifiers' terms, [] float64, from the responsibilities [n, 2] of a pair."""
+    own = replace(state, mean=state.mean[pair], precision_tril=state.precision_tril[pair])
+    times, values = shares, list[Tensor]()
+    for _ in range(MERGE_ROUNDS + 1):
+        precision, shift, margin = expected_margins(own, data, model)
+        value = all_sum(data.counted(times * margin).sum(dtype=torch.float64))
+        values.append(value - own.classifiers.kl(model.weight_scale).sum(dtype=torch.float64))
+        sums = soft_sums(data.features, precision, shift, data.counted(times))
+        gram, linear = (part.sum(0, keepdim=True) for part in sums)
+        own = update_classifiers(replace(own, gram=gram, linear=linear), data, model)
+        times = shares.sum(1, keepdim=True)
+    return values[-1] - values[0]
+
+
+def _shares(state: VariationalPartition, data: Data, model: Mixture, pair: list[int]) -> Tensor:
+    """Responsibilities [N, 2] of a pair of components."""
+    if not state.num_dropped:
+        return state.responsibilities[:, pair]
+    chunks = (assignment_logits(state, data.rows(rows), model) for rows in slices(data, model))
+    return torch.cat([logits.softmax(1)[:, pair] for logits in chunks])

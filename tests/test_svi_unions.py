@@ -1,0 +1,79 @@
+"""What a union of two components of a variational mixture gains is the change of the bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regbayes.inference.ridge import Ridge, with_prior
+from regbayes.inference.svi import partition, unions
+from regbayes.inference.svi import partition_factors as factors
+from regbayes.inference.svi.factors import MERGE_ROUNDS, SETTLED
+from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, PitmanYor
+from regbayes.models.losses import Hinge, Logistic
+
+N = 60
+MODELS = {
+    "dpm": DPM(truncation=5),
+    "hinge": InfiniteSVM(truncation=5),
+    "classes": InfiniteSVM(loss=Hinge(0.3), truncation=5, prior=DirichletProcess(1.0, (2.0, 1.0))),
+    "pitman-yor": InfiniteSVM(loss=Logistic(), truncation=5, prior=PitmanYor()),
+}
+
+
+def climbed(model, weighted: bool):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(N, 2, generator=generator, dtype=torch.float64) + torch.arange(N).view(-1, 1) % 3
+    labels = (X[:, 0] > X[:, 1]).long() + (X[:, 0] > 2).long() * (1 if model is MODELS["classes"] else 0)
+    weights = 0.5 + torch.rand(N, generator=generator, dtype=torch.float64) if weighted else None
+    model, data = model.prepare(X, None if isinstance(model, DPM | DDPM) else labels, weights=weights)
+    state = partition.init(model, data, generator)
+    for _ in range(3):
+        state = partition.ascend(state, data, model)
+    return factors.update_components(factors.update_sticks(state, model), data, model), data, model
+
+
+def united(state, data, model, kept: int, absorbed: int):
+    """The points of both in one, whose classifiers alone are fitted to them; those of the other at their prior."""
+    r, seen = state.responsibilities.clone(), factors.observe(state, data, model)
+    r[:, kept], r[:, absorbed] = r[:, kept] + r[:, absorbed], 0.0
+    union = factors.update_sticks(replace(state, responsibilities=r), model)
+    union = factors.update_components(union, data, model)
+    mean, tril = state.mean.clone(), state.precision_tril.clone()
+    mean[absorbed], tril[absorbed] = 0.0, torch.eye(mean.shape[1], dtype=mean.dtype) / model.weight_scale
+    gram, linear = (part[kept] + part[absorbed] for part in (seen.gram, seen.linear))
+    for _ in range(MERGE_ROUNDS):
+        ridge = Ridge.of_natural(*with_prior(gram[None], linear[None], model.weight_scale))
+        mean[kept], tril[kept] = ridge.mean[0], ridge.precision_tril[0]
+        union = factors.observe(replace(union, mean=mean.clone(), precision_tril=tril.clone()), data, model)
+        gram, linear = union.gram[kept], union.linear[kept]
+    return union
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_gain_is_the_rise_of_the_bound(name, weighted) -> None:
+    state, data, model = climbed(MODELS[name], weighted)
+    for kept, absorbed in [(0, 1), (2, 1), (3, 0)]:
+        union = united(state, data, model, kept, absorbed)
+        rise = factors.elbo(union, data, model) - factors.elbo(state, data, model)
+        torch.testing.assert_close(unions.gain(state, data, model, kept, absorbed), rise, rtol=1e-9, atol=1e-8)
+
+
+def test_the_gain_needs_no_responsibilities() -> None:
+    state, data, model = climbed(MODELS["hinge"], True)
+    kept, dropped = (factors.update_responsibilities(state, data, model, keep=keep) for keep in (True, False))
+    gains = (unions.gain(each, data, model, 0, 1) for each in (kept, dropped))
+    torch.testing.assert_close(*gains, rtol=1e-9, atol=1e-8)
+
+
+def test_a_union_is_promising_if_its_rounds_could_make_good_the_loss(monkeypatch) -> None:
+    state, data, model = climbed(MODELS["hinge"], False)
+    most = 2 * SETTLED * MERGE_ROUNDS * N
+    for loss, expected in [(-1.0, True), (0.9 * most, True), (1.1 * most, False)]:
+        monkeypatch.setattr(unions, "gain", lambda *args, loss=loss: torch.tensor(-loss))
+        assert unions.is_promising(state, data, model, 0, 1) == expected
+    state, data, model = climbed(DDPM(truncation=5), False)
+    assert unions.is_promising(state, data, model, 0, 1)  # the gain does not know of all points that see both
