@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -207,8 +207,10 @@ def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function
 
 def _chunk_sums(X: Tensor, num_sums: int, weights: Callable[[slice], Tensor], function: Function | None) -> Tensor:
     """Chunks of rows, each a product with weights [K, n] in the dtype of X, are added up in double precision."""
-    width = (X if function is None else function(X[:1])).shape[1]
-    total = X.new_zeros(num_sums, width, dtype=torch.float64)
-    for rows in row_chunks(X, width + num_sums):
-        total += weights(rows) @ (X[rows] if function is None else function(X[rows]))
-    return total
+    whole = [slice(0, len(X))] if X.numel() <= _FEW else None  # its width need not be known before
+    chunks = whole or row_chunks(X, (X if function is None else function(X[:1])).shape[1] + num_sums)
+    parts = ((weights(rows) @ (X[rows] if function is None else function(X[rows]))).double() for rows in chunks)
+    return reduce(Tensor.add_, parts)
+
+
+_FEW = 2**10

@@ -165,7 +165,7 @@ def test_log_joint_ignores_the_names_of_components() -> None:
 @pytest.mark.parametrize("truncated", [False, True])
 def test_expected_mixture_is_the_urn(truncated: bool, prior) -> None:
     counts = torch.tensor([2.0, 0.0, 4.0] if truncated else [2.0, 3.0, 4.0], dtype=torch.float64)
-    assignments, h = torch.repeat_interleave(torch.arange(3), counts.long()), prior.start(counts)
+    h = prior.start(counts)
     grown = [counts + torch.eye(3, dtype=torch.float64)[k] for k in range(3)]
     grown += [] if truncated else [torch.cat([counts, counts.new_ones(1)])]
 
@@ -173,8 +173,7 @@ def test_expected_mixture_is_the_urn(truncated: bool, prior) -> None:
         return log_labelled_prior(sizes, *prior.sticks(h, 3)) if truncated else prior.log_partition(sizes, h)
 
     expected = torch.stack([log_prior(larger) - log_prior(counts) for larger in grown])
-    state = PartitionState(assignments, torch.zeros(3, 0, 0), h)
-    result = mixture_posterior(state, DPM(prior=prior), truncated=truncated)
+    result = mixture_posterior(counts, h, DPM(prior=prior), truncated=truncated)
     torch.testing.assert_close(result[: len(grown)], expected, atol=1e-6, rtol=1e-6)
     assert result[-1] == -torch.inf or not truncated
 

@@ -104,7 +104,7 @@ class SequenceSlots(Slots):
         return int(self.rows[n])
 
     def members(self) -> Tensor:
-        return self.labels[self.steps]
+        return self.labels if len(self.steps) == len(self.labels) else self.labels[self.steps]
 
     # -- one step ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...models.data import Data
 from ...models.mixture import Mixture
+from ...models.priors import Hyper
 from ...models.priors.sticks import log_labelled_prior, log_stick_weights, posterior_sticks
 from ...models.scores import own_scores
 from ..collectives import all_sum
@@ -19,16 +20,22 @@ from .state import PartitionState
 
 
 def log_joint(
-    state: PartitionState, data: Data, model: Mixture, *, truncated: bool, chi: Tensor | None = None
+    state: PartitionState,
+    data: Data,
+    model: Mixture,
+    *,
+    truncated: bool,
+    chi: Tensor | None = None,
+    counts: Tensor | None = None,
 ) -> Tensor:
     """log density [] of (z, eta, h) and the data: theta and the mixture weights integrated out, omega too.
 
-    `chi` [K, S] are the posterior hyperparameters of the components, where they are known.
+    `chi` [K, S] are the posterior hyperparameters of the components, `counts` [K] their points, where they are known.
 
     In an infinite model whose components repel it is relative to the law of a hyperplane without points, whose
     normalizer nobody knows: the hyperplanes then count through exp(h) alone.
     """
-    prior, counts = model.prior, count_members(state)
+    prior, counts = model.prior, count_members(state) if counts is None else counts
     log_partition = (
         log_labelled_prior(counts, *prior.sticks(state.hyper, len(counts)))
         if truncated
@@ -51,14 +58,14 @@ def log_joint(
 
 def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Draw:
     """What the posterior keeps of a state; the mixture weights are their expectations given the assignments."""
-    chi = hyperparameters(state, data, model)
+    chi, counts = hyperparameters(state, data, model), count_members(state)
     kept = {
         "assignments": state.assignments,
         "hyperparameters": chi,
-        "log_mixture": mixture_posterior(state, model, truncated=truncated).to(data.X.dtype),
+        "log_mixture": mixture_posterior(counts, state.hyper, model, truncated=truncated).to(data.X.dtype),
         "weights": state.weights,
         **{name: value.to(data.X.dtype) for name, value in state.hyper.items()},
-        "log_joint": log_joint(state, data, model, truncated=truncated, chi=chi),
+        "log_joint": log_joint(state, data, model, truncated=truncated, chi=chi, counts=counts),
     }
     if state.reservoir is not None:  # as many in every draw, some of them twice where components took many
         places = torch.arange(NUM_RESERVED, device=state.reservoir.device) % len(state.reservoir)
@@ -66,10 +73,10 @@ def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) 
     return kept
 
 
-def mixture_posterior(state: PartitionState, model: Mixture, *, truncated: bool) -> Tensor:
-    """log E[pi_k | z] [K + 1] float64; the last entry is all components not yet seen: none in the truncated model."""
-    counts = count_members(state)
+def mixture_posterior(counts: Tensor, h: Hyper, model: Mixture, *, truncated: bool) -> Tensor:
+    """log E[pi_k | z] [K + 1] float64 from the points of the components, counts [K]; the last entry is all components
+    not yet seen: none in the truncated model."""
     if not truncated:
-        return model.prior.log_expected_weights(counts, state.hyper)
-    after, before = posterior_sticks(counts, *model.prior.sticks(state.hyper, len(counts)))
+        return model.prior.log_expected_weights(counts, h)
+    after, before = posterior_sticks(counts, *model.prior.sticks(h, len(counts)))
     return torch.cat([log_stick_weights(after / (after + before)), counts.new_tensor([-torch.inf])])

@@ -8,6 +8,7 @@ Sources: Sethuraman (1994), Pitman (1995), Escobar & West (1995), Kulis & Jordan
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -41,8 +42,8 @@ class DirichletProcess(PartitionPrior):
         return {"concentration": gamma_law(self.concentration_prior, like)}
 
     def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
-        sizes = torch.arange(num_data + 1, dtype=torch.float64, device=h["concentration"].device)
-        return sizes.clamp(min=1).log(), h["concentration"].log().expand(capacity + 1)
+        alpha = h["concentration"]
+        return _log_sizes(num_data, alpha.device), alpha.log().expand(capacity + 1)
 
     def log_partition(self, counts: Tensor, h: Hyper) -> Tensor:
         alpha = h["concentration"]
@@ -101,6 +102,12 @@ class DirichletProcess(PartitionPrior):
             kl = kl_divergence(*(Gamma(one, two, validate_args=False) for one, two in pairs))
         one = q.new_ones(truncation - 1)
         return StickExpectations(one, mean * one, -(truncation - 1) * log_mean, kl, {"concentration": mean})
+
+
+@lru_cache(maxsize=16)
+def _log_sizes(num_data: int, device: torch.device) -> Tensor:
+    """log n [N + 1], 0 for none."""
+    return torch.arange(num_data + 1, dtype=torch.float64, device=device).clamp(min=1).log()
 
 
 def resample_concentration(
