@@ -193,7 +193,10 @@ def _warn_of_chains(posterior: Posterior) -> None:
         return
     found = posterior.diagnose()
     if found.disagrees:
-        message = f"The chains disagree ({found.verdict}): {found.advice} See `diagnose()` of the posterior."
+        message = (
+            f"The {len(posterior.num_draws)} chains disagree ({found.verdict}), so that their draws together are not "
+            f"those of the posterior: {found.advice} `diagnose()` of the posterior tells more."
+        )
         warnings.warn(message, ChainsDisagree, stacklevel=4)  # of a call of `fit`
 
 

@@ -90,7 +90,8 @@ def test_modes_of_like_height_are_told_apart_and_grouped(other: Tensor) -> None:
     assert sorted(found.groups) == [[0, 2], [1, 3]]
     assert found.p_value == pytest.approx(0.002)
     assert found.ratio > 1.1
-    assert "chains 1, 3; 2, 4" in found.advice or "chains 2, 4; 1, 3" in found.advice
+    assert "of_chains([0, 2])" in found.advice
+    assert "of_chains([1, 3])" in found.advice
 
 
 def test_modes_with_the_same_sizes_of_blocks_are_told_apart() -> None:
@@ -107,8 +108,30 @@ def test_a_chain_at_a_lower_log_joint_is_named() -> None:
     found = drawn([ONE, ONE, JOINED], levels=levels).diagnose()
     assert found.verdict == "stuck"
     assert found.groups in ([[0, 1], [2]], [[2], [0, 1]])
-    assert "(chain 3 by 8.825)" in found.advice
+    assert "(chain 2 by 8.825, counted from 0)" in found.advice
+    assert "of_chains([0, 1])" in found.advice
     assert drawn([ONE, ONE, ONE], levels=levels / 9).diagnose().verdict != "stuck"
+
+
+def test_each_group_of_chains_has_a_posterior_of_its_own() -> None:
+    whole = drawn([ONE, OTHER, ONE, OTHER], astray=0.02, levels=torch.arange(4.0))
+    traced = Trace("log joint", torch.arange(8.0).view(4, 2), torch.arange(8.0, 16).view(4, 2))
+    whole = PartitionPosterior(whole.model, whole.backend, whole.samples, [60, 50, 60, 70], traced, {"kept": 1})
+    for group, truth in zip(([0, 2], [1, 3]), (ONE, OTHER), strict=True):
+        found = whole.of_chains(group)
+        assert [whole.num_draws[chain] for chain in group] == found.num_draws
+        parts = {name: value.split(whole.num_draws) for name, value in whole.samples.items()}
+        for name, value in found.samples.items():
+            assert torch.equal(value, torch.cat([parts[name][chain] for chain in group]))
+        assert torch.equal(found.trace.values, traced.values[group])
+        assert torch.equal(found.trace.seconds, traced.seconds[group])
+        assert found.metadata == {"kept": 1}
+        assert len({(a, b) for a, b in zip(truth.tolist(), found.consensus().tolist(), strict=True)}) == 4
+    alone = PartitionPosterior(whole.model, whole.backend, drawn([ONE]).samples, [60], traced)
+    assert torch.equal(alone.of_chains([0]).trace.values, traced.values)  # of restarts
+    for wrong in ([], [4], [-1], [0, 0]):
+        with pytest.raises(ValueError, match=r"chains is .*; expected some of 0 to 3, each once, such as \[0\]"):
+            whole.of_chains(wrong)
 
 
 def test_chains_that_never_move_are_in_modes_of_their_own() -> None:
@@ -141,7 +164,7 @@ def test_alarms_are_rarely_false() -> None:
 def test_one_chain_cannot_tell() -> None:
     found = drawn([ONE]).diagnose()
     assert found.verdict == "one chain"
-    assert "cannot tell whether there are other modes" in found.advice
+    assert "cannot tell whether others would settle on another answer" in found.advice
     assert "num_chains=4" in found.advice
     moved = torch.cat([drawn([ONE]).samples["assignments"], drawn([JOINED]).samples["assignments"]])
     noise = torch.randn(120, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -167,7 +190,7 @@ def test_it_prints_a_table_and_the_mend() -> None:
     text = repr(drawn([ONE, JOINED]).diagnose())
     assert "R-hat  bulk ESS  tail ESS" in text.splitlines()[0]
     assert any(line.startswith("log_joint") for line in text.splitlines())
-    assert text.splitlines()[-1].startswith("modes: chains are in different modes")
+    assert text.splitlines()[-1].startswith("modes: the chains have settled on different answers")
     assert "distance between chains / within 1." in text
 
 

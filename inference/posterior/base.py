@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ...models.config import from_plain, to_plain
@@ -99,6 +102,25 @@ class Posterior:
     def diagnose(self) -> Diagnosis:
         """Whether the chains agree, by quantities that do not depend on labels, and what to do if they do not."""
         return diagnose(self)
+
+    def of_chains(self, chains: Iterable[int]) -> Self:
+        """The same posterior with the draws of some chains alone, counted from 0: one of `diagnose().groups`, say.
+
+        Raises
+        ------
+        ValueError    unless each is a chain, and there is one.
+        """
+        number, chosen = len(self.num_draws), list(chains)
+        if not chosen or set(chosen) - set(range(number)) or len(set(chosen)) < len(chosen):
+            raise ValueError(f"chains is {shown(chains)}; expected some of 0 to {number - 1}, each once, such as [0].")
+        if number == 1:  # its trace may be of several restarts
+            return self
+        draws = torch.arange(sum(self.num_draws)).split(self.num_draws)
+        index = torch.cat([draws[chain] for chain in chosen])
+        samples = {name: value[index.to(value.device)] for name, value in self.samples.items()}
+        trace = replace(self.trace, values=self.trace.values[chosen], seconds=self.trace.seconds[chosen])
+        num_draws = [self.num_draws[chain] for chain in chosen]
+        return type(self)(self.model, self.backend, samples, num_draws, trace, self.metadata)
 
     def to_arviz(self) -> Any:
         """Label-free summaries of one number for each draw, as arviz InferenceData (0.x) or DataTree (1.x)."""

@@ -123,7 +123,7 @@ def _compared(found: Draw, table: _Table) -> Diagnosis:
     how = {"energy": _energy(means), "ratio": _ratio(means), "p_value": _p_value(distance, table.num_chains)}
     groups, lower = _groups(means), _lower(found.get("log_joint"))
     if lower:
-        return table.diagnosis("stuck", _of_stuck(lower), groups, **how)
+        return table.diagnosis("stuck", _of_stuck(lower, table.num_chains), groups, **how)
     if how["p_value"] <= _SMALL_P and (how["ratio"] < _LARGE_RATIO or number < _LEAST_THINNED):
         return table.diagnosis("slow", _of_slow(table), groups, **how)
     if how["p_value"] <= _SMALL_P:
@@ -232,16 +232,19 @@ def _of_one_chain(table: _Table) -> str:
     worst = table.rhat[table.worst]
     halves = f" Its own halves differ: R-hat of {table.worst} is {worst:.2f}. Raise num_warmup." * (worst > 1.1)
     return (
-        f"one chain cannot tell whether there are other modes. Fit with num_chains=4, which run side by side.{halves}"
+        "one chain cannot tell whether others would settle on another answer, however sure it looks. Fit with "
+        f"num_chains=4, which run side by side.{halves}"
     )
 
 
-def _of_stuck(lower: dict[int, float]) -> str:
-    whose = ", ".join(f"chain {chain + 1} by {below:.4g}" for chain, below in lower.items())
+def _of_stuck(lower: dict[int, float], num_chains: int) -> str:
+    whose = ", ".join(f"chain {chain} by {below:.4g}" for chain, below in lower.items())
+    best = [chain for chain in range(num_chains) if chain not in lower]
     return (
-        f"the mean log joint is more than {_LARGE_GAP:g} standard deviations below that of the best chain ({whose}): "
-        "these are in a lesser mode, or still warming up. Raise num_warmup or split_merge, or start from "
-        "init=SmallVariance().fit(...).partition(). Drop no chain silently."
+        "some chains hold an answer that is less probable than that of the best one: their mean log joint is lower by "
+        f"more than {_LARGE_GAP:g} standard deviations ({whose}, counted from 0). They are stuck there or still "
+        "warming up, and each of them alone would have looked sure. Raise num_warmup or split_merge. If chains still "
+        f"differ, report that, beside what the best found, of_chains({best}) of the posterior; drop none silently."
     )
 
 
@@ -254,11 +257,11 @@ def _of_slow(table: _Table) -> str:
 
 
 def _of_modes(groups: list[list[int]]) -> str:
-    places = "; ".join(", ".join(str(chain + 1) for chain in group) for group in groups)
+    places = ", ".join(f"of_chains({group})" for group in groups)
     return (
-        f"chains are in different modes of like height (chains {places}). Raise split_merge and num_warmup; if that "
-        "does not join them, report a consensus() of each. Pooled draws weigh modes by their numbers of chains, not by "
-        "their probability."
+        "the chains have settled on different answers (modes) that are about as probable. Pooled, these count by their "
+        "numbers of chains, not by their probability, which these draws do not show. Raise split_merge and num_warmup; "
+        f"if that does not join them, report each answer: {places} of the posterior."
     )
 
 
