@@ -8,13 +8,15 @@ points costs (math/discriminative-clustering, section 8).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ...models.base import Model
 from ...models.losses import PseudoObservation
 from ...models.scores import scores as scores_of
-from ...models.sums import row_chunks
 from ..collectives import all_sum
 from ..ridge import soft_means
 
@@ -29,11 +31,7 @@ def hyperplane_costs(
     if not weights.numel():
         return torch.zeros(len(weights), dtype=torch.float64, device=features.device)
     scores = scores_of(features, weights).squeeze(-1)
-    log_factors = model.loss.log_factor(scores, _sides(assignments, scores))
-    if row_weights is not None:
-        log_factors = log_factors * row_weights.to(log_factors).unsqueeze(1)
-    losses = -log_factors.sum(0, dtype=torch.float64)
-    return all_sum(losses) + weights.double().square().sum((1, 2)) / (2 * model.weight_scale**2)
+    return _costs(weights, scores, _sides(assignments, scores), model, row_weights)
 
 
 def fit_hyperplanes(
@@ -49,14 +47,16 @@ def fit_hyperplanes(
 
     A step minimizes the quadratic that majorizes the loss at the present scores, or goes part of the way there.
     """
-    cost = hyperplane_costs(features, assignments, weights, model, row_weights)
-    before, sides = cost, _sides(assignments, features.new_empty(1, len(weights)))
+    cost = before = hyperplane_costs(features, assignments, weights, model, row_weights)
+    scores = scores_of(features, weights).squeeze(-1)
+    sides = _sides(assignments, scores)
+    costs = partial(_costs, sides=sides, model=model, row_weights=row_weights)
     for step in range(num_steps if weights.numel() else 0):
-        scores = scores_of(features, weights).squeeze(-1)
         precision, shift = (part.unsqueeze(-1) for part in _majorizer(model, scores, sides, step))
         each = torch.ones_like(scores) if row_weights is None else row_weights.to(scores).unsqueeze(1).expand_as(scores)
         target = soft_means(features, precision.expand(*scores.shape, 1), shift, each, weight_scale=model.weight_scale)
-        weights, cost = _descended(features, sides, (weights, target), scores, cost, model, row_weights)
+        reach = scores_of(features, target).squeeze(-1)
+        weights, scores, cost = _descended((weights, scores), (target, reach), cost, costs)
         num_rounds, rest = divmod(step + 1, len(_WIDTHS))
         if not rest:  # all widths had their turn; the host looks ever less often
             is_power = not num_rounds & (num_rounds - 1)
@@ -67,38 +67,36 @@ def fit_hyperplanes(
 
 
 def _descended(
-    features: Tensor,
-    sides: Tensor,
-    ends: tuple[Tensor, Tensor],
-    scores: Tensor,
-    cost: Tensor,
-    model: Model,
-    row_weights: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Weights [K, P, 1] the largest share of the way between two ends that costs no more than `cost` [K]; their costs.
+    start: tuple[Tensor, Tensor], end: tuple[Tensor, Tensor], cost: Tensor, costs: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest share of the way between two ends that costs no component more than `cost` [K], and what it costs.
 
-    All shares 1, 1/4, 1/16 ... are tried at once, as the scores [N, K] at both ends give those between: the host need
-    not know which share it is. `sides` [N, K] are the targets.
+    Ends are weights [K, P, 1] and their scores [N, K]. Shares are 1, 1/4, 1/16 and 1/64.
     """
-    start, end = ends
-    shares = torch.pow(4.0, -torch.arange(_NUM_SHARES, dtype=scores.dtype, device=scores.device))[:, None, None]
-    reach = scores_of(features, end).squeeze(-1)
-    losses = torch.zeros(_NUM_SHARES, len(start), dtype=torch.float64, device=scores.device)
-    for rows in row_chunks(features, losses.numel()):
-        moved = torch.lerp(scores[rows], reach[rows], shares)
-        log_factors = model.loss.log_factor(moved, sides[rows])
-        if row_weights is not None:
-            log_factors = log_factors * row_weights[rows].to(log_factors).unsqueeze(1)
-        losses -= log_factors.sum(1, dtype=torch.float64)
-    weights = torch.lerp(start, end, shares.unsqueeze(3))
-    costs = all_sum(losses) + weights.double().square().sum((2, 3)) / (2 * model.weight_scale**2)
-    lower = costs <= cost  # not so where a target is not finite
-    first, found = lower.double().argmax(0), lower.any(0)
-    chosen = torch.arange(len(start), device=scores.device)
-    return (
-        torch.where(found.view(-1, 1, 1), weights[first, chosen], start),
-        torch.where(found, costs[first, chosen], cost),
-    )
+    (weights, scores), found = start, torch.zeros_like(cost, dtype=torch.bool)
+    for power in range(_NUM_SHARES):
+        moved, moved_scores = (torch.lerp(one, other, 0.25**power) for one, other in zip(start, end, strict=True))
+        moved_cost = costs(moved, moved_scores)
+        lower = ~found & (moved_cost <= cost)  # not so where a target is not finite
+        weights, scores = torch.where(lower.view(-1, 1, 1), moved, weights), torch.where(lower, moved_scores, scores)
+        cost, found = torch.where(lower, moved_cost, cost), found | lower
+        if _all_found(found):
+            break
+    return weights, scores, cost
+
+
+def _costs(weights: Tensor, scores: Tensor, sides: Tensor, model: Model, row_weights: Tensor | None) -> Tensor:
+    """SVM_k [K] of weights [K, P, 1] and their scores [N, K], whose targets are `sides` [N, K]."""
+    log_factors = model.loss.log_factor(scores, sides)
+    if row_weights is not None:
+        log_factors = log_factors * row_weights.to(log_factors).unsqueeze(1)
+    losses = -log_factors.sum(0, dtype=torch.float64)
+    return all_sum(losses) + weights.double().square().sum((1, 2)) / (2 * model.weight_scale**2)
+
+
+def _all_found(found: Tensor) -> bool:
+    """Whether all are true, as far as the host knows without waiting for a device."""
+    return found.is_cpu and bool(found.all())
 
 
 def _majorizer(model: Model, scores: Tensor, sides: Tensor, step: int) -> PseudoObservation:
