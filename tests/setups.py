@@ -118,7 +118,11 @@ def is_latent(site: dict[str, Any]) -> bool:
 def last_step(sites: Any, model: Any, data: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Tensor], float]:
     """The sites of a short chain of NUTS where it ends, and the log density that it has for them."""
     seen, whole = [], sites.with_assignments
-    spy = lambda latents, value, *others: seen.append((latents, value)) or whole(latents, value, *others)  # noqa: E731
+
+    def spy(latents: dict[str, Tensor], value: float, *others: Any) -> Any:
+        seen.append((latents, value))
+        return whole(latents, value, *others)
+
     monkeypatch.setattr(sites, "with_assignments", spy)
     kernel, generator = NUTS(max_tree_depth=2, num_warmup=2).kernel(model), seeded()
     state = kernel.init(model, data, generator)
