@@ -58,9 +58,7 @@ def some_slots(state, data, model, more=0):
     """The compiled slots of a scan that stops for nothing but classifiers."""
     scratch = collapsed.PartitionSlots(state, data, model)
     scratch.extend(more)
-    visitor = slots.Compiled(scratch)
-    visitor.build()
-    return scratch, visitor
+    return scratch, slots.Compiled(scratch)
 
 
 def log_joint(z, state, data, model, opened=None):
@@ -333,7 +331,7 @@ def test_split_merge_alone_has_the_exact_probabilities_of_all_partitions(family,
     exact = {labels: log_joint(torch.tensor(labels), state, data, model) for labels in partitions(5)}
     assert len(exact) == 52
     for levels in torch.rand(12000, 1, 8, generator=generator, dtype=torch.float64):
-        visitor.split_merge(torch.randperm(5, generator=generator), levels)
+        collapsed.split_merge(visitor, torch.randperm(5, generator=generator), levels)
         draws.append(first_appearance(scratch.labels.tolist()))
     assert_frequencies(draws, exact)
 
@@ -345,7 +343,8 @@ def test_slots_after_split_merge_are_what_their_points_say(family):
     model, data = mixture(family, X)
     scratch, visitor = some_slots(start(0 * z, data, model, concentration=1e4), data, model)
     generator, capacity = torch.Generator().manual_seed(1), len(scratch.sizes)
-    visitor.split_merge(torch.randperm(60, generator=generator), torch.rand(300, 63, generator=generator).double())
+    order, levels = torch.randperm(60, generator=generator), torch.rand(300, 63, generator=generator).double()
+    collapsed.split_merge(visitor, order, levels)
     assert len(scratch.sizes) > capacity
     assert torch.equal(scratch.sizes, torch.bincount(scratch.labels, minlength=len(scratch.sizes)))
     moved = torch.stack([visitor.logits(n) for n in range(60)])

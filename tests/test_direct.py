@@ -214,7 +214,6 @@ def test_moves_add_up():
     generator = torch.Generator().manual_seed(0)
     scratch.extend(60)
     components = slots.Compiled(scratch)
-    components.build()
     for _ in range(20):
         position, order = 0, torch.randperm(60, generator=generator)
         uniforms = torch.rand(60, dtype=X.dtype, generator=generator)
@@ -237,7 +236,6 @@ def test_an_outlier_leaves_no_trace():
     components = slots.Compiled(
         direct.SequenceSlots(start(torch.zeros(30, dtype=torch.long), data, model), data, model)
     )
-    components.build()
     uniforms = torch.full((30,), 1 - 1e-12, dtype=X.dtype)
     assert components.visit(0, torch.arange(30), uniforms) == (1, 1, -1, True)
 
@@ -253,7 +251,6 @@ def test_states_that_open_and_close_leave_no_trace(repels, compiled):
     known = start(torch.arange(30).clamp(min=15) - 15, data, model, alpha=9.0, gamma=9.0, num_reserved=9)
     scratch, generator = direct.SequenceSlots(known, data, model), torch.Generator().manual_seed(0)
     visitor = (slots.Compiled if compiled else slots.Tensors)(scratch)
-    visitor.build()
     order, levels, position = torch.arange(30), torch.rand(30, generator=generator, dtype=X.dtype), 0
     changes = set()
     while position < 30:

@@ -18,15 +18,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ...models.data import Data
+from ...models.distributions.sampling import uniforms
 from ...models.mixture import Mixture
+from ..collectives import own_stream
 from ._component_states import goes_row_by_row, is_compiled
 from .founders import Founders, Marginal, Reserved
-from .slots import Slots, double, point_logits, visit_all
+from .slots import MOST_WORK, Compiled, Slots, double, point_logits, visit_all, visitor_of
 from .state import PartitionState
 
 
@@ -38,22 +41,45 @@ def scan(
     *,
     shuffle: bool = True,
     compiled: bool | None = None,
-    num_rounds: int = 1,
-    num_moves: int = 0,
 ) -> PartitionState:
-    """Rounds of one visit of every point, in random order or in the order of the rows, after split-merge proposals if
-    there are any to make, which asks for `moves_are_compiled`.
+    """One visit of every point, in random order or in the order of the rows.
 
     `compiled` chooses the code; by default it is compiled on the CPU for the families of `regbayes.models`, tensor code
     for any other family or device. Returns the assignments with labels 0..K-1, all occupied, and their weights
     [K, P, C], those of new components included.
     """
     slots = PartitionSlots(state, data, model)
-    visit_all(slots, generator, shuffle=shuffle, compiled=compiled, num_rounds=num_rounds, num_moves=num_moves)
-    _, assignments, weights = slots.compact(state.weights)
-    reserved = slots.founders.reserved
-    kept = None if reserved is None else reserved.to(weights)
-    return replace(state, assignments=assignments, weights=weights, reservoir=kept)
+    visit_all(visitor_of(slots, compiled), generator, shuffle=shuffle)
+    return slots.replaced(state)
+
+
+def scan_with_moves(
+    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, num_moves: int
+) -> PartitionState:
+    """Split-merge proposals, then a visit of every point, of few rows several; all of it where `moves_are_compiled`."""
+    slots = PartitionSlots(state, data, model)
+    visitor, stream, num_data = Compiled(slots), own_stream(generator), data.num_data
+    if num_moves:
+        order = torch.randperm(num_data, generator=stream)
+        split_merge(visitor, order, uniforms((num_moves, num_data + 3), stream))
+    visit_all(visitor, generator, shuffle=True, num_rounds=rounds_of(data))
+    return slots.replaced(state)
+
+
+def split_merge(visitor: Compiled, order: Tensor, levels: Tensor) -> None:
+    """Split-merge proposals, each by N + 3 uniform numbers, levels [M, N + 3]; points join sides in the order [N]."""
+    from . import _numba_split_merge  # compiles or loads machine code: only where a scan needs it
+
+    slots, num_rows, position = visitor.slots, len(visitor.state.components), 0
+    scratch, side = np.empty((num_rows + 1, 4)), np.empty(len(order), np.bool_)
+    sides = visitor.state._replace(components=np.empty((num_rows, 4)))
+    piece = max(1, MOST_WORK // (4 * len(order) * visitor.width))
+    while position < len(levels):
+        given = slots.arrays(), visitor.urn, order.numpy(), levels[: position + piece].numpy()
+        position, full = _numba_split_merge.split_merge(visitor.state, sides, scratch, side, *given, position)
+        if full:
+            slots.extend(len(slots.sizes))
+            visitor.build()
 
 
 def assignment_logits(
@@ -110,6 +136,13 @@ class PartitionSlots(Slots):
     def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
         super().settle(n, opened, closed, generator)
         self.seen = None
+
+    def replaced(self, state: PartitionState) -> PartitionState:
+        """The state with the assignments, the classifiers and the reservoir that the slots have now."""
+        _, assignments, weights = self.compact(state.weights)
+        reserved = self.founders.reserved
+        kept = None if reserved is None else reserved.to(weights)
+        return replace(state, assignments=assignments, weights=weights, reservoir=kept)
 
     def logits(self, n: int, log_predictive: Tensor) -> Tensor:
         counts, own, founders = self.sizes.clone(), self.labels[n], self.founders

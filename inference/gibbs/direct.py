@@ -30,7 +30,7 @@ from ...models.distributions.sampling import uniforms
 from ...models.priors.franchise import count_transitions
 from ...models.sequence import Sequences, StateSpace
 from .founders import Founders, Reserved
-from .slots import Slots, double, point_logits, visit_all
+from .slots import Slots, double, point_logits, visit_all, visitor_of
 from .state import SequenceState
 
 
@@ -49,7 +49,7 @@ def scan(
     for any other family or device. Returns states 0..K-1, all occupied, with their weights [K, P, C] and beta [K + 1].
     """
     slots = SequenceSlots(state, data, model)
-    visit_all(slots, generator, shuffle=shuffle, compiled=compiled)
+    visit_all(visitor_of(slots, compiled), generator, shuffle=shuffle)
     occupied, states, weights = slots.compact(state.weights)
     base = torch.cat([slots.base[occupied], slots.base[slots.free].reshape(1)])
     reserved = slots.founders.reserved

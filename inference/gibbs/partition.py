@@ -164,8 +164,8 @@ def sweep(
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "collapsed" if compiled else "slice"
     if scan == "collapsed" and collapsed.moves_are_compiled(data, model):
-        rounds = collapsed.rounds_of(data)  # moves cost little here, so that they come with every sweep
-        state = collapsed.scan(state, data, model, generator, num_rounds=rounds, num_moves=num_split_merge)
+        # moves cost little here, so that they come with every sweep
+        state = collapsed.scan_with_moves(state, data, model, generator, num_moves=num_split_merge)
     else:
         propose = split_merge_repelling if model.repels else split_merge
         for _ in range(num_moves(num_split_merge, step, num_warmup)):

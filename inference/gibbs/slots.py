@@ -124,36 +124,20 @@ class Slots(ABC):
         return found
 
 
-def visit_all(
-    slots: Slots,
-    generator: torch.Generator,
-    *,
-    shuffle: bool,
-    compiled: bool | None,
-    num_rounds: int = 1,
-    num_moves: int = 0,
-) -> None:
-    """Visits of every point, in random order or in that of the rows; labels [N] and all else of the slots change.
+def visit_all(visitor: Compiled | Tensors, generator: torch.Generator, *, shuffle: bool, num_rounds: int = 1) -> None:
+    """Rounds of one visit of every point, in random order or in that of the rows; labels [N] and all else of the slots
+    change.
 
-    Before the first of the rounds, each of which visits all points once, there are `num_moves` split-merge proposals:
-    compiled alone, and for partitions without classifiers.
+    Compiled code visits the points in pieces of order, since Ctrl-C waits for it to return.
     """
+    slots, position = visitor.slots, 0
     stream, num_data, on = own_stream(generator), len(slots.labels), slots.labels.device
-    visitor = _visitor(slots, compiled)
-    if num_moves:
-        order = torch.randperm(num_data, generator=stream, device=on)
-        visitor.split_merge(order, uniforms((num_moves, num_data + 3), stream))
     rows = partial(torch.randperm, generator=stream) if shuffle else torch.arange
     order = torch.cat([rows(num_data, device=on) for _ in range(num_rounds)])
-    _visit(visitor, order, uniforms((len(order),), stream), generator)
-
-
-def _visit(visitor: Compiled | Tensors, order: Tensor, levels: Tensor, generator: torch.Generator) -> None:
-    """Compiled code visits the points in pieces of order, since Ctrl-C waits for it to return."""
-    slots, position = visitor.slots, 0
+    levels = uniforms((len(order),), stream)
     while position < len(order):
         capacity = len(slots.sizes)
-        piece = max(1, _MOST_WORK // (capacity * visitor.width))
+        piece = max(1, MOST_WORK // (capacity * visitor.width))
         position, opened, closed, stale = visitor.visit(position, order[: position + piece], levels)
         if opened + closed > -2:
             slots.settle(int(order[position - 1]), opened, closed, generator)
@@ -163,15 +147,14 @@ def _visit(visitor: Compiled | Tensors, order: Tensor, levels: Tensor, generator
 
 def point_logits(n: int, slots: Slots, *, compiled: bool | None) -> Tensor:
     """Log weights [capacity] of point n."""
-    return _visitor(slots, compiled).logits(n)
+    return visitor_of(slots, compiled).logits(n)
 
 
-def _visitor(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
+def visitor_of(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
+    """The code that visits: compiled, tensor code, or (None) compiled on a CPU for the families that it knows."""
     if compiled is None:
         compiled = slots.labels.device.type == "cpu" and is_compiled(slots.model.likelihood)
-    visitor = Compiled(slots) if compiled else Tensors(slots)
-    visitor.build()
-    return visitor
+    return Compiled(slots) if compiled else Tensors(slots)
 
 
 class Compiled:
@@ -185,6 +168,7 @@ class Compiled:
             data.kept[family] = *tables, len(family.prior())
         self.rows, normalizers, self.width = data.kept[family]
         self.urn = slots.urn(normalizers).numpy()
+        self.build()
 
     def build(self) -> None:
         """Compute what the family keeps of each slot from the labels."""
@@ -210,27 +194,13 @@ class Compiled:
         )
         return visit
 
-    def split_merge(self, order: Tensor, levels: Tensor) -> None:
-        """Split-merge proposals of a partition, each by N + 3 uniform numbers, levels [M, N + 3]."""
-        from ._numba_split_merge import split_merge
-
-        slots, position = self.slots, 0
-        scratch, side = np.empty((len(self.state.components) + 1, 4)), np.empty(len(order), np.bool_)
-        sides = self.state._replace(components=np.empty((len(self.state.components), 4)))
-        piece = max(1, _MOST_WORK // (4 * len(order) * self.width))
-        while position < len(levels):
-            given = slots.arrays(), self.urn, order.numpy(), levels[: position + piece].numpy()
-            position, full = split_merge(self.state, sides, scratch, side, *given, position)
-            if full:
-                slots.extend(len(slots.sizes))
-                self.build()
-
 
 class Tensors:
     """Visits for any family on any device, by natural hyperparameters chi [capacity, S]: as `Compiled`, but slowly."""
 
     def __init__(self, slots: Slots) -> None:
         self.slots, self.likelihood = slots, slots.model.likelihood
+        self.build()
 
     def build(self) -> None:
         """Compute what the family keeps of each slot from the labels."""
@@ -266,9 +236,6 @@ class Tensors:
                 return index + 1, opened, closed, False
         return len(order), -1, -1, False
 
-    def split_merge(self, order: Tensor, levels: Tensor) -> None:
-        """None: they are compiled alone, and `split_merge` makes them elsewhere."""
-
     def _move(self, row: int, own: int, chosen: int) -> None:
         if row < 0:
             return
@@ -279,4 +246,4 @@ class Tensors:
         self.chi[chosen] += statistics
 
 
-_MOST_WORK = 2**24  # sums of statistics that one call of compiled code reads: tenths of a second
+MOST_WORK = 2**24  # sums of statistics that one call of compiled code reads: tenths of a second
