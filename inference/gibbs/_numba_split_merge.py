@@ -8,7 +8,7 @@ cancel against the numerators of the two blocks, which leaves
 
     odds of the split = opening(K) prod_n (w_1 + w_2) / prod_n urn(n_B) p(x_n | B so far)
 
-with K components where B is one, and x_j, which has no choice, the first of the points.
+over the points of B but x_i, with K components where B is one. x_j is the first and has no choice: its w_1 is 0.
 
 Source: Dahl (2005), the sequentially-allocated merge-split sampler.
 """
