@@ -126,6 +126,16 @@ def brute_force(
 # -- hyperplanes -------------------------------------------------------------------------------------------------------
 
 
+def test_a_step_goes_as_far_as_its_component_does_not_lose():
+    """A whole step, a quarter, none: costs are (w - 1)^2, and 1 at the start."""
+    start, end = torch.zeros(3, 1, 1), torch.tensor([1.5, 6.0, -5.0]).view(3, 1, 1)
+    scores, reach = torch.zeros(2, 3), torch.tensor([2.0, 4.0, 8.0]).expand(2, 3)
+    found = hyperplanes._descended(
+        (start, scores), (end, reach), torch.ones(3), lambda weights, scores: (weights.flatten() - 1).square()
+    )
+    assert [part.flatten().tolist() for part in found] == [[1.5, 1.5, 0.0], 2 * [2.0, 1.0, 0.0], [0.25, 0.25, 1.0]]
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_hyperplanes_are_at_their_optimum(loss) -> None:
     inputs = tiny(0, 20)
