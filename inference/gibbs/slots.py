@@ -151,7 +151,7 @@ def point_logits(n: int, slots: Slots, *, compiled: bool | None) -> Tensor:
 
 
 def visitor_of(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
-    """The code that visits: compiled, tensor code, or (None) compiled on a CPU for the families that it knows."""
+    """The code that visits points [N]: compiled, tensor code, or (None) compiled on a CPU for the families it knows."""
     if compiled is None:
         compiled = slots.labels.device.type == "cpu" and is_compiled(slots.model.likelihood)
     return Compiled(slots) if compiled else Tensors(slots)
