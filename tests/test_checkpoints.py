@@ -14,7 +14,7 @@ import torch
 from setups import FAMILIES, mixture_rows
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, SmallVariance
-from regbayes.inference.gibbs import slots
+from regbayes.inference.gibbs import collapsed, slots
 from regbayes.models import DDPM, DPM, IHMM, Hinge, InfiniteSVM, MultinomialDirichlet
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -148,7 +148,8 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_scan_in_pieces_is_the_scan_in_one(model: Any, compiled: bool, monkeypatch) -> None:
     if not compiled:
-        monkeypatch.setattr(slots, "is_compiled", lambda family: False)
+        for module in (slots, collapsed):
+            monkeypatch.setattr(module, "is_compiled", lambda family: False)
     backend = Gibbs(
         num_samples=2, num_warmup=1, num_generative=2, scan="direct" if isinstance(model, IHMM) else "collapsed"
     )

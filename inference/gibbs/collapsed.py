@@ -29,7 +29,7 @@ from ...models.mixture import Mixture
 from ..collectives import own_stream
 from ._component_states import goes_row_by_row, is_compiled
 from .founders import Founders, Marginal, Reserved
-from .slots import MOST_WORK, Compiled, Slots, double, point_logits, visit_all, visitor_of
+from .slots import Compiled, Slots, double, point_logits, steps_at_once, visit_all, visitor_of
 from .state import PartitionState
 
 
@@ -73,7 +73,7 @@ def split_merge(visitor: Compiled, order: Tensor, levels: Tensor) -> None:
     slots, num_rows, position = visitor.slots, len(visitor.state.components), 0
     scratch, side = np.empty((num_rows + 1, 4)), np.empty(len(order), np.bool_)
     sides = visitor.state._replace(components=np.empty((num_rows, 4)))
-    piece = max(1, MOST_WORK // (4 * len(order) * visitor.width))
+    piece = steps_at_once(4 * len(order) * visitor.width)
     while position < len(levels):
         given = slots.arrays(), visitor.urn, order.numpy(), levels[: position + piece].numpy()
         position, full = _numba_split_merge.split_merge(visitor.state, sides, scratch, side, *given, position)

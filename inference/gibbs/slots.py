@@ -137,12 +137,17 @@ def visit_all(visitor: Compiled | Tensors, generator: torch.Generator, *, shuffl
     levels = uniforms((len(order),), stream)
     while position < len(order):
         capacity = len(slots.sizes)
-        piece = max(1, MOST_WORK // (capacity * visitor.width))
+        piece = steps_at_once(capacity * visitor.width)
         position, opened, closed, stale = visitor.visit(position, order[: position + piece], levels)
         if opened + closed > -2:
             slots.settle(int(order[position - 1]), opened, closed, generator)
         if stale or len(slots.sizes) > capacity:
             visitor.build()
+
+
+def steps_at_once(num_sums: int) -> int:
+    """How many steps compiled code takes before it returns for Ctrl-C, if each reads so many sums of statistics."""
+    return max(1, _MOST_WORK // num_sums)
 
 
 def point_logits(n: int, slots: Slots, *, compiled: bool | None) -> Tensor:
@@ -246,4 +251,4 @@ class Tensors:
         self.chi[chosen] += statistics
 
 
-MOST_WORK = 2**24  # sums of statistics that one call of compiled code reads: tenths of a second
+_MOST_WORK = 2**24  # sums of statistics that one call of compiled code reads: tenths of a second
