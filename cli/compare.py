@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import warnings
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ from ..estimators import Classifier, ClassifierCV, MultiLabelClassifier, Regress
 from ..inference import Backend, Gibbs, PartitionPosterior
 from ..models import EpsilonInsensitive, Loss, SquaredHinge
 from .compare_labels import LabelFolds, check_label_folds, label_quality, label_scores
-from .errors import CommandError, Interrupted
+from .errors import CommandError, Interrupted, reported
 from .files import interrupted_name, output_folder, replacing, text_file
 from .fitting import final_value, quiet_and_single_threaded, stop, when_interrupted
 from .problems import Problem, label_problem, problem_of
@@ -144,9 +146,21 @@ def _candidates(
     models = LABEL_MODELS if problem.labels else (options.model,)
     own = backends_for(models[0])[:2] if problem.labels else backends_for(models[0])  # Gibbs of label sets is slow
     names = list(dict.fromkeys(options.inference or own))
+    for model, name in product(models, names):
+        _admit(model, name, problem, options)
     return {name: rival(estimator) for name, estimator in others.items()} | {
         f"{model}, {name}": ours(model, name) for model in models for name in names
     }
+
+
+def _admit(name: str, backend: str, problem: Problem, options: argparse.Namespace) -> None:
+    """Raise CommandError unless the backend serves the model and this takes the data: before rivals take their time."""
+    scaler, estimator = (step for _, step in _estimator(name, backend, problem, 1.0, options).steps)
+    y = np.unique(problem.y, return_inverse=True)[1] if problem.task == "classification" else problem.y
+    with reported(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fits say it
+        estimator.inference.admit(estimator.model)
+        estimator.model.prepare(problem.X if scaler == "passthrough" else scaler.fit_transform(problem.X), y)
 
 
 def _estimator(name: str, backend: str, problem: Problem, weight_scale: float, options: argparse.Namespace) -> Pipeline:

@@ -75,3 +75,22 @@ def test_what_a_model_does_not_have_is_refused(table, tmp_path, capsys) -> None:
     ):
         assert main([str(argument) for argument in [*common, *arguments]]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("backend", "cell", "message"),
+    [
+        ("small_variance", "3", "MedLDA has no SmallVariance backend; it has: Gibbs, SVI."),
+        ("svi", "0.5", "X has a value that is not a whole number: 0.5 in row 0"),
+    ],
+    ids=["backend", "data"],
+)
+def test_compare_refuses_before_the_rivals_run(backend, cell, message, tmp_path, capsys) -> None:
+    rows = [f"{cell},1,no", *(f"{n},{n % 3},{'yes' if n % 2 else 'no'}" for n in range(1, 30))]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["one,other,kind", *rows]))
+    options = ["--target", "kind", "--model", "medlda", "--inference", backend, "--out", str(tmp_path)]
+    assert main(["compare", "--data", str(table), *options]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.out == ""
