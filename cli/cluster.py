@@ -82,6 +82,8 @@ def cluster(options: argparse.Namespace) -> None:
     several = "" if problem.lengths is None else f", {len(problem.lengths)} sequences"
     print(f"{Path(problem.table.path).name}: {N} {kind}, {D} features{several}\n")
     print(_as_text(results))
+    if "gibbs" in backends:
+        print(_ONE_CHAIN)
     print(f"\nlabels: {labelled}; picture: {picture}")
 
 
@@ -222,3 +224,6 @@ def _as_text(results: list[Result]) -> str:
         scores = [f"{result.nmi:.3f}", f"{result.f1:.3f}"] if compared else []
         lines.append([result.model, result.inference, str(result.components), sizes, value, seconds, *scores])
     return aligned(lines)
+
+
+_ONE_CHAIN = "\ngibbs is one chain: see with another --seed whether its clusters stay; those of few rows often do not."

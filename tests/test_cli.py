@@ -674,6 +674,13 @@ def test_cluster_labels_the_table_and_draws(chains, tmp_path, capsys) -> None:
     assert (tmp_path / "cluster.png").stat().st_size > 10_000
 
 
+def test_clusters_of_one_chain_do_not_look_certain(chains, tmp_path, capsys) -> None:
+    argv = ["cluster", "--data", str(chains), "--model", "DPM", "--likelihood", "spherical", "--out", str(tmp_path)]
+    for backend, said in (("gibbs", True), ("small_variance", False)):
+        assert main([*argv, "--inference", backend]) == 0
+        assert ("gibbs is one chain: see with another --seed" in capsys.readouterr().out) == said
+
+
 @pytest.mark.slow
 def test_cluster_finds_states_in_the_order_of_time(chains, tmp_path, capsys) -> None:
     argv = ["cluster", "--data", str(chains), "--truth", "truth", "--out", str(tmp_path), "--inference", "svi"]
