@@ -396,6 +396,22 @@ def test_steps_shrink_from_the_size_that_the_first_rows_leave(generator) -> None
     assert kernel.sweep(found, data, model, generator, 9).num_data == 40  # after the last stochastic step
 
 
+def test_a_stochastic_fit_starts_once_components_no_longer_merge(generator) -> None:
+    X, y = blobs(200, generator)
+    model = InfiniteSVM(truncation=6).resolve(X, y)
+    data, before = model.data(X, y), generator.get_state()
+    start = partition.STEPS.kernel(SVI(batch_size=20, tolerance=1e-5), model).init(model, data, generator)
+    first = partition.first_rows(data, 200, generator.set_state(before))
+    state, num_steps = partition.init(model, first, generator), 0
+    while state.may_merge:
+        state, num_steps = partition.sweep(state, first, model), num_steps + 1
+    assert 2 < num_steps < 50
+    rise = partition.sweep(state, first, model).bound - state.bound
+    assert rise > 1e-5 * len(X)  # it has not settled otherwise
+    expected = partition.extrapolate(state, first, model, 200, 200.0)
+    torch.testing.assert_close(start.hyperparameters, expected.hyperparameters, rtol=0, atol=0)
+
+
 def blobs(N: int, generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Three groups, each with its own linear rule for the class."""
     group = torch.randint(3, (N,), generator=generator)

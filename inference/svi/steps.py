@@ -142,11 +142,13 @@ class Steps:
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _settle(self, first: Any, model: Any, generator: torch.Generator, backend: SVI) -> Any:
+        """Coordinate ascent on the first rows, no longer than components may merge: stochastic steps do the rest."""
         state = self.init(model, first, generator)
         for _ in range(_FIRST_SWEEPS):
             before = state.bound
             state = self.sweep(state, first, model)
-            if state.bound - before <= (backend.tolerance or 0.0) * state.total_weight:
+            rise, merged = state.bound - before, not getattr(state, "may_merge", True)
+            if merged or rise <= (backend.tolerance or 0.0) * state.total_weight:
                 break
         return state
 
