@@ -33,9 +33,11 @@ class Tempered(Loss):
         return self.loss.is_augmented
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        """t log phi(y | f) [..., C]."""
         return self.power * self.loss.log_factor(score, y)
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        """Precision and shift [..., C], t times those of the loss."""
         return PseudoObservation(*(self.power * part for part in self.loss.augment(score, y, generator)))
 
 
@@ -49,7 +51,7 @@ def harden(
     num_sweeps: int,
 ) -> Any:
     """A state after sweeps (state, data, model, generator) along which the power of the factors rises to 1 by equal
-    factors. The reserve of hyperplanes without points follows."""
+    factors. The reserve [A, P, 1] of hyperplanes without points follows; features [N, P]."""
     for step in range(num_sweeps):
         power = _LEAST_POWER ** (1 - (step + 1) / num_sweeps)
         soft = model.replace(loss=Tempered(model.loss, power))
