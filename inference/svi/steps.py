@@ -19,7 +19,7 @@ from ..engine import Draw, Kernel
 from ..labels import LABELS
 from ..truncation import warn_if_full
 from .backend import SVI
-from .factors import ALL_AT_ONCE, require, require_averaging
+from .factors import ALL_AT_ONCE, Variational, require, require_averaging
 from .stream import Stream
 
 NUM_FIRST = 5_000  # rows from which a stochastic fit starts
@@ -147,7 +147,7 @@ class Steps:
         for _ in range(_FIRST_SWEEPS):
             before = state.bound
             state = self.sweep(state, first, model)
-            rise, merged = state.bound - before, not getattr(state, "may_merge", True)
+            rise, merged = state.bound - before, isinstance(state, Variational) and not state.may_merge
             if merged or rise <= (backend.tolerance or 0.0) * state.total_weight:
                 break
         return state
