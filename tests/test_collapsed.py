@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from setups import COUNTS, FAMILIES, AnotherGaussian, first_appearance, frequency_errors, mixture_rows
@@ -231,6 +232,14 @@ def test_products_over_many_columns_stay_finite():
     for n in (1, 7):
         one, other = (collapsed.assignment_logits(n, known, data, model, compiled=choice) for choice in (True, False))
         torch.testing.assert_close(one, other - other[0] + one[0])
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan, math.inf])
+def test_a_point_stays_where_no_weight_is_a_number(value):
+    from regbayes.inference.gibbs._numba_moves import draw
+
+    assert draw(np.full(5, value), 0.9, 3) == 3
+    assert [draw(np.array([0.0, -math.inf, 1.0]), level, 1) for level in (0.0, 0.26, 0.27, 1 - 2**-53)] == [0, 0, 2, 2]
 
 
 # -- sparse rows -------------------------------------------------------------------------------------------------------

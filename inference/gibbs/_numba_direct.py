@@ -158,7 +158,7 @@ def scan(state, scratch, chains, urn, position, order, levels):
         _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch)
         _add_margins(t, own, alone, free, tables, logits, weights)
         _add_logs(weights, logits)
-        chosen, opened, closed = outcome(own, draw(logits, level), free, alone)
+        chosen, opened, closed = outcome(own, draw(logits, level, own), free, alone)
         stale = False
         if chosen != own:
             _move(sizes, leaving, entering, exits, before, own, after, -1)

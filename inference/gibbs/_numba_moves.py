@@ -26,8 +26,9 @@ def count_used(sizes, free):
 
 
 @inner
-def draw(logits, uniform):
-    """A slot by inverse CDF of the categorical law; overwrites log weights by sums of weights.
+def draw(logits, uniform, own):
+    """A slot by inverse CDF of the categorical law, its own where no weight is a number; overwrites log weights by sums
+    of weights.
 
     Those below e^-40 of the largest vanish in the rounding of the sum.
     """
@@ -45,7 +46,7 @@ def draw(logits, uniform):
     level, chosen = uniform * total, 0  # below the total, even after rounding
     for k in range(len(logits)):
         chosen += logits[k] <= level
-    return chosen
+    return chosen if chosen < len(logits) else own
 
 
 @inner

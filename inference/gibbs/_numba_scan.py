@@ -91,7 +91,7 @@ def scan(state, scratch, partition, urn, position, order, levels):
         own = assignments[n]
         new = _new(own, n, counts, occupied, urn, log_opening, log_new, log_alone)
         _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
-        chosen, opened, closed = outcome(own, draw(logits, level), free, counts[own] == 1)
+        chosen, opened, closed = outcome(own, draw(logits, level, own), free, counts[own] == 1)
         stale = False
         if chosen != own:
             stale = move_row(state, n, own, chosen, counts)
