@@ -116,11 +116,8 @@ def exact(number: str = "20000", only: str = "") -> None:
         name = f"{kind} {'truncated' if truncated else 'infinite'} {loss}"
         if only not in name:
             continue
-        if kind == "DDPM":
-            starts = partitions.ExactStarts(partitions.tiny(loss), truncated=truncated)
-            p, z = starts.after(partitions.propose(1, truncated), int(number))
-        else:
-            p, z = sequences.ExactStarts(sequences.MODELS[loss], truncated=truncated).after(int(number), 1)
+        tests, model = (partitions, partitions.tiny(loss)) if kind == "DDPM" else (sequences, sequences.MODELS[loss])
+        p, z = tests.Starts(model, truncated=truncated).after(int(number), 1)
         print(f"{name}: p {p:.3f}, largest of {len(z)} z-scores {z.abs().max():.2f}", flush=True)
 
 

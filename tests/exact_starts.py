@@ -74,7 +74,14 @@ class ExactStarts:
         return torch.stack([*values, (~empty).sum().double()])
 
     def check(self, number: int, num_moves: int) -> None:
-        """A chi-square of the labels after moves from independent states, and z-scores of what moments change."""
+        """Moves from independent states keep the posterior."""
+        p_value, z = self.after(number, num_moves)
+        assert p_value > 1e-4
+        assert (z.abs() < 4.2).all(), z
+
+    def after(self, number: int, num_moves: int) -> tuple[float, Tensor]:
+        """The p-value of a chi-square of the labels after moves from independent states, and z-scores [M] of what
+        moments change."""
         visits, change = torch.zeros(len(self.names), dtype=torch.float64), []
         for chosen in torch.multinomial(self.mass, number, replacement=True, generator=self.generator).tolist():
             old = new = self.state(torch.tensor(self.names[chosen]))
@@ -89,5 +96,4 @@ class ExactStarts:
         statistic = ((visits - expected).square() / expected.clamp(min=1e-9)).sum()
         gap = torch.stack(change)
         z = gap.mean(0) / (gap.std(0) / number**0.5).clamp(min=1e-9)
-        assert chi2.sf(float(statistic), len(visits) - 1) > 1e-4
-        assert (z.abs() < 4.2).all(), z
+        return float(chi2.sf(float(statistic), len(visits) - 1)), z
