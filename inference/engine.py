@@ -56,6 +56,8 @@ def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> l
                 raise KeyboardInterrupt from None
             # of a call by `Backend.finish`
             warnings.warn(fit.how_far(), FitInterrupted, stacklevel=4)
+        else:
+            fit.workers.keep()
         fit.write(now=True)
     return fit.reached()
 

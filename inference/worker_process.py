@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import random
 import signal
 import threading
 import time
@@ -14,6 +16,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import cloudpickle
+import numpy as np
+import pyro
 import torch
 
 from .chains import Chain
@@ -22,23 +26,46 @@ from .reports import Report, chain_of, news_of, packed
 from .sweeps import Sweeps
 
 
-def work_for_fit(connection: Connection, inbox: Connection) -> None:
-    """Read the fit from the inbox, then go on with the chains whose numbers come, until told to stop by SIGTERM."""
+def work_for_fits(connection: Connection, inbox: Connection, patience: float) -> None:
+    """Work for one fit after another, until told to stop by SIGTERM, or there was none for so many seconds.
+
+    A fit comes in the inbox, then the numbers of its chains, then None; and None again once there is another fit, to
+    which a worker that is still there says so.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the fit, which tells its workers
     interrupts, reports = Interrupts(signal.SIGTERM), _Reports(connection)
+    stream = torch.get_rng_state()
+    gc.freeze()  # what was imported stays: to look through it takes longer than to let go of a fit
     with interrupts.caught(), suppress(FitStopped, EOFError):
-        try:
-            (num_threads, dtype), sweeps, begun = cloudpickle.loads(inbox.recv_bytes())
-        except Exception as error:
-            reports.put(Report(-1, refusal=f"another process cannot read the fit: {error!r}"))
-        else:
-            torch.set_num_threads(num_threads)
-            torch.set_default_dtype(dtype)
-            while True:
-                with interrupts.droppable():
-                    index = connection.recv()
-                _go_on(index, begun, sweeps, interrupts, reports)
+        while _work_for_fit(connection, inbox, interrupts, reports):
+            gc.collect()
+            with interrupts.droppable():
+                if not connection.poll(patience):
+                    break
+                connection.recv()
+            torch.set_rng_state(stream)
+            np.random.seed()  # noqa: NPY002 (the legacy stream)
+            random.seed()
+            pyro.clear_param_store()
+            reports.put(Report(-1))
     reports.close()
+
+
+def _work_for_fit(connection: Connection, inbox: Connection, interrupts: Interrupts, reports: _Reports) -> bool:
+    """The chains whose numbers come, until None; False if the fit cannot be read."""
+    try:
+        (num_threads, dtype), sweeps, begun = cloudpickle.loads(inbox.recv_bytes())
+    except Exception as error:
+        reports.put(Report(-1, refusal=f"another process cannot read the fit: {error!r}"))
+        return False
+    torch.set_num_threads(num_threads)
+    torch.set_default_dtype(dtype)
+    while True:
+        with interrupts.droppable():
+            index = connection.recv()
+        if index is None:
+            return True
+        _go_on(index, begun, sweeps, interrupts, reports)
 
 
 def _go_on(index: int, begun: dict[int, Any], sweeps: Sweeps, interrupts: Interrupts, reports: _Reports) -> None:

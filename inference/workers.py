@@ -4,17 +4,27 @@ A worker gets the kernel, the model and the data once, by cloudpickle, so that c
 no hindrance; then the number of a chain at a time. It reports what the chain has done, once in a while and at its end,
 and the fit adds that to its own chains as if it had made the sweeps. A chain has a random stream of its own, and as
 many threads wherever it runs: its draws are the same.
+
+To start a process takes seconds, so that a fit which has come to its regular end leaves its workers to the next one,
+for a minute, without its data. A kept one finds the streams and settings of a new process. Its modules are those that
+it has imported, as they stay in the fit's own process too; but it goes once the file of a module has changed since it
+started, or the places where modules are found, or the environment, so that it never has an older module than a new
+process would have.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, current_process, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import cloudpickle
 import torch
@@ -25,7 +35,7 @@ from joblib.externals.loky.backend import resource_tracker as tracker
 from .chains import Chain
 from .reports import Report, news_of, packed
 from .sweeps import Sweeps
-from .worker_process import work_for_fit
+from .worker_process import work_for_fits
 
 
 def most_jobs(sweeps: Sweeps) -> int:
@@ -57,15 +67,21 @@ class Workers:
         for worker in self._all:
             worker.kill()
         for worker in self._all:
-            worker.process.join()
-            worker.connection.close()
+            worker.close()
+        self._all = []
+
+    def keep(self) -> None:
+        """Leave all workers, each at the end of its chains, to another fit."""
+        for worker in self._all:
+            worker.let_go()
+        _KEPT.extend(self._all)
         self._all = []
 
     def __len__(self) -> int:
         return len(self._all)
 
     def start(self, number: int, sweeps: Sweeps, begun: dict[int, Chain]) -> None:
-        """Start so many, which know the chains that have begun.
+        """Start so many, or take kept ones, which know the chains that have begun.
 
         Raises
         ------
@@ -78,7 +94,8 @@ class Workers:
         except Exception as error:
             raise ValueError(f"the fit cannot be sent to another process: {error!r}") from error
         for _ in range(number):
-            self._all.append(Worker(payload))
+            self._all.append(_kept() or Worker())
+            self._all[-1].read(payload)
 
     def idle(self) -> list[Worker]:
         """Those that have no chain."""
@@ -106,17 +123,39 @@ class Workers:
 class Worker:
     """One process, from the side of the fit."""
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self) -> None:
         self.at: int | None = None
+        self._started, self._surroundings = time.time(), _surroundings()
         self.connection, theirs = Pipe()
-        inbox, outbox = Pipe(duplex=False)
+        inbox, self._outbox = Pipe(duplex=False)
         with _unheard():
             process = get_context("loky").Process
-            self.process = process(target=work_for_fit, args=(theirs, inbox), daemon=True, env=_SETTINGS)
+            self.process = process(target=work_for_fits, args=(theirs, inbox, _PATIENCE), daemon=True, env=_SETTINGS)
             self.process.start()
         theirs.close()
         inbox.close()
-        threading.Thread(target=_send, args=(outbox, payload), daemon=True).start()
+
+    def read(self, payload: bytes) -> None:
+        """Let it read a fit."""
+        threading.Thread(target=_send, args=(self._outbox, payload), daemon=True).start()
+
+    def let_go(self) -> None:
+        """Let it forget the fit."""
+        with suppress(OSError):
+            self.connection.send(None)
+
+    def as_new(self) -> bool:
+        """Whether it has what a new process would have."""
+        return self._surroundings == _surroundings() and not _changed_since(self._started)
+
+    def wakes(self) -> bool:
+        """Whether it is there for another fit."""
+        with suppress(EOFError, OSError):
+            self.connection.send(None)
+            if self.connection.poll(_SOON):
+                self.listen()
+                return True
+        return False
 
     def give(self, index: int) -> None:
         """Let it go on with a chain."""
@@ -152,10 +191,50 @@ class Worker:
         if self.process.is_alive():
             os.kill(self.process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
 
+    def close(self) -> None:
+        """Wait for its end; the outbox closes with the thread that may still be at it."""
+        self.process.join()
+        self.connection.close()
+
 
 def _send(outbox: Connection, payload: bytes) -> None:
-    with suppress(OSError), outbox:
+    with suppress(OSError):
         outbox.send_bytes(payload)
+
+
+def _kept() -> Worker | None:
+    """A worker of an earlier fit, if there is one that may be used again; the others are ended."""
+    with suppress(IndexError):
+        while True:
+            worker = _KEPT.pop()
+            if worker.as_new() and worker.wakes():
+                return worker
+            worker.kill()
+            worker.close()
+    return None
+
+
+def _surroundings() -> tuple[Any, ...]:
+    """What a new process takes over, but for settings that a fit sends."""
+    return os.getcwd(), list(sys.argv), list(sys.path), dict(os.environ)
+
+
+def _changed_since(moment: float) -> bool:
+    """Whether the file of any module has changed."""
+    # a module may import others when it is asked for an attribute
+    files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
+    for file in filter(None, files):
+        with suppress(OSError, TypeError, ValueError):
+            found = os.stat(file)
+            if max(found.st_mtime, found.st_ctime) > moment:
+                return True
+    return False
+
+
+def _end_kept() -> None:
+    while _KEPT:
+        _KEPT[-1].kill()
+        _KEPT.pop().close()
 
 
 @contextmanager
@@ -174,3 +253,8 @@ def _unheard() -> Iterator[None]:
 
 
 _SETTINGS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait leave the cores to other chains
+_PATIENCE, _SOON = 60.0, 1.0  # seconds that a worker waits for another fit; until it has to answer to one
+_KEPT: list[Worker] = []  # idle ones; of the module, since no fit outlasts its end
+atexit.register(_end_kept)  # at once: they would be told by SIGTERM
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_KEPT.clear)  # of the other process
