@@ -76,8 +76,10 @@ class FullGaussian(ExponentialFamily):
         return all_sum(torch.cat([first, second.view(K, D * D), counts], 1)).to(X.dtype)
 
     def summed_statistics(self, X: Tensor, assignments: Tensor, num_components: int) -> Tensor:
-        """One Gram matrix for each component, of its own rows only."""
+        """One Gram matrix for each component, of its own rows only; of few rows all in one product."""
         D = X.shape[1]
+        if len(X) * D * D <= _FEW:
+            return super().summed_statistics(X, assignments, num_components)
         total = X.new_zeros(num_components, D + D * D + 2, dtype=torch.float64)
         order = torch.argsort(assignments, stable=True)
         counts = torch.bincount(assignments, minlength=num_components)
@@ -150,10 +152,10 @@ class FullGaussian(ExponentialFamily):
     def common(self, chi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """m [..., D], kap [...], nu [...] and the lower Cholesky factor of Psi [..., D, D]."""
         D = len(self.loc)
-        tau, second, kap = chi[..., :D], chi[..., D:-2].unflatten(-1, (D, D)), chi[..., -2]
-        m = tau / kap.unsqueeze(-1)
-        psi = second - tau.unsqueeze(-1) * m.unsqueeze(-2)
-        return m, kap, chi[..., -1] + D, scatter_factor(psi, self.scale)
+        tau, second, kap, spare = chi.split((D, D * D, 1, 1), -1)
+        m = tau / kap
+        psi = second.unflatten(-1, (D, D)) - tau.unsqueeze(-1) * m.unsqueeze(-2)
+        return m, kap.squeeze(-1), spare.squeeze(-1) + D, scatter_factor(psi, self.scale)
 
     def _squares(self, X: Tensor, means: Tensor, factors: Tensor) -> Tensor:
         """|F_k^T (x_n - loc - mean_k)|^2 [N, K] of means [K, D] and factors F [K, D, D]: one product for each chunk."""
@@ -166,3 +168,6 @@ class FullGaussian(ExponentialFamily):
             for rows in row_chunks(X, K * D)
         ]
         return torch.cat(squares, 1).T
+
+
+_FEW = 2**16  # products of entries: to write them down costs less than a step for each component
