@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from .sparse import Rows, SparseRows
 from .sums import all_sum
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +49,20 @@ class Data:
         rows = SparseRows.of(self.X)
         return rows.starts, rows.columns, rows.values
 
+    def once(self, function: Callable[[Any, Data], T], part: Any) -> T:
+        """function(part, data), computed once for all sweeps of a resolved part of the model, and anew for another."""
+        last, found = self._found.get(function, (None, None))
+        if last is not part:
+            found = function(part, self)
+            self._found[function] = part, found
+        return cast(T, found)
+
     @cached_property
-    def kept(self) -> dict[Any, Any]:
-        """What kernels have computed of the rows once for all sweeps, by the part of the model that asked for it."""
+    def _found(self) -> dict[Any, tuple[Any, Any]]:
         return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_found"}  # other processes find it anew
 
     def rows(self, index: Tensor | slice) -> Data:
         """The data of some rows, from their indices [M]."""

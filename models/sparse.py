@@ -189,7 +189,7 @@ def weighted_sums(X: Rows, weights: Tensor, function: Function | None = None) ->
     """sum_n w_nk f(x_n) [K, S] in double precision from weights [N, K]; f is the identity or a `function` of rows."""
     if isinstance(X, SparseRows):
         return X.double().transposed_product(weights.double()).T
-    return _chunk_sums(X, weights.shape[1], lambda rows: weights[rows].T, function)
+    return _chunk_sums(X, weights, weights.shape[1], lambda own: own.T, function)
 
 
 def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function | None = None) -> Tensor:
@@ -202,15 +202,17 @@ def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function
         sums = torch.bincount(cells, X.values.double(), minlength=num_groups * X.num_columns)
         return sums.view(num_groups, X.num_columns)
     labels = torch.arange(num_groups, device=X.device).unsqueeze(1)
-    return _chunk_sums(X, num_groups, lambda rows: (assignments[rows] == labels).to(X.dtype), function)
+    return _chunk_sums(X, assignments, num_groups, lambda own: (own == labels).to(X.dtype), function)
 
 
-def _chunk_sums(X: Tensor, num_sums: int, weights: Callable[[slice], Tensor], function: Function | None) -> Tensor:
-    """Chunks of rows, each a product with weights [K, n] in the dtype of X, are added up in double precision."""
-    whole = [slice(0, len(X))] if X.numel() <= _FEW else None  # its width need not be known before
-    chunks = whole or row_chunks(X, (X if function is None else function(X[:1])).shape[1] + num_sums)
-    parts = ((weights(rows) @ (X[rows] if function is None else function(X[rows]))).double() for rows in chunks)
-    return reduce(Tensor.add_, parts)
+def _chunk_sums(X: Tensor, given: Tensor, num_sums: int, weights: Function, function: Function | None) -> Tensor:
+    """Chunks of n rows, each a product with weights [K, n], in the dtype of X, of what is given [N, ...] for the rows;
+    they are added up in double precision."""
+    function, chunks = function or (lambda rows: rows), iter([(X, given)])
+    if X.numel() > _FEW:  # else the width need not be known before
+        width = function(X[:1]).shape[1] + num_sums
+        chunks = ((X[rows], given[rows]) for rows in row_chunks(X, width))
+    return reduce(Tensor.add_, ((weights(own) @ function(rows)).double() for rows, own in chunks))
 
 
 _FEW = 2**10

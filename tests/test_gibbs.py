@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import signal
 from dataclasses import replace
 from functools import partial
@@ -151,6 +152,33 @@ def test_infinite_log_joint_is_the_enumerated_weight(family, prior) -> None:
         torch.testing.assert_close(
             log_joint(state, data, model, truncated=False), log_density + X.new_tensor(log_weight)
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("family", [DiagonalGaussian, FullGaussian])
+def test_what_is_known_of_the_rows_is_that_of_the_present_family(family, dtype: torch.dtype) -> None:
+    """It is computed once for a family, and anew for another one and in other processes."""
+    X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    models = [DPM(family(mean_precision=value)).resolve(X) for value in (0.1, 2.0)]
+    data, z = models[0].data(X), torch.arange(30) % 3
+    state = PartitionState(z, X.new_zeros(3, 0, 0), models[0].prior.start(X))
+    for model, own in itertools.product((*models, models[0]), (data, pickle.loads(pickle.dumps(data)))):
+        new = model.data(X)
+        assert log_joint(state, own, model, truncated=False) == log_joint(state, new, model, truncated=False)
+        for function in (components.hyperparameters, partial(collapsed.assignment_logits, 0)):
+            torch.testing.assert_close(function(state, own, model), function(state, new, model), rtol=0, atol=0)
+
+
+def test_what_is_known_of_the_rows_is_computed_once() -> None:
+    X, calls = torch.zeros(4, 2), list[object]()
+    data, parts = DPM().resolve(X).data(X), [DiagonalGaussian(), DiagonalGaussian()]
+
+    def function(part: object, rows: object) -> int:
+        assert rows is data
+        calls.append(part)
+        return len(calls)
+
+    assert [data.once(function, parts[which]) for which in (0, 0, 1, 1, 0)] == [1, 1, 2, 2, 3]
 
 
 def test_log_joint_ignores_the_names_of_components() -> None:

@@ -28,7 +28,7 @@ class Chains(NamedTuple):
     base: np.ndarray  # [capacity], the slot `free` has the weight of all states without steps
     free: int
     prior: tuple[float, float]  # alpha, rho
-    tables: tuple[np.ndarray, np.ndarray, np.ndarray]  # log_margin, log_new, log_alone as in `_numba_scan.Partition`
+    tables: tuple[np.ndarray, np.ndarray, tuple[float, float]]  # the last three of `_numba_scan.Partition`
 
 
 @inner

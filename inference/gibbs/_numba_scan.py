@@ -19,7 +19,7 @@ class Partition(NamedTuple):
     log_opening: np.ndarray  # [N + 1] log weight of a new component by the number of the others
     log_margin: np.ndarray  # [N, capacity], or [N, 0] without classifiers
     log_new: np.ndarray  # [N] log I(x_n, y_n)
-    log_alone: np.ndarray  # [2] corrections of a point's own component and of a new one if it is alone
+    log_alone: tuple[float, float]  # corrections of a point's own component and of a new one if it is alone
 
 
 @entry

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ...models.data import Data
 from ...models.distributions.sampling import uniforms
@@ -126,7 +125,7 @@ class PartitionSlots(Slots):
         if state.reservoir is not None:
             founders = Reserved(state.reservoir, exact, model)
         log_sizes, log_opening = model.prior.urn(state.hyper, data.num_data, data.num_data)
-        self.log_sizes, self.log_opening = pad(log_sizes[1:], (1, 0)), log_opening.contiguous()
+        self.log_sizes, self.log_opening = log_sizes, log_opening.contiguous()
         super().__init__(state.assignments, state.weights, model, exact, exact, founders)
 
     def count(self, capacity: int) -> None:
@@ -170,12 +169,14 @@ class PartitionSlots(Slots):
 
     def arrays(self) -> Any:
         if self.seen is None:
-            tables = self.log_opening, self.log_margin, self.founders.log_new, self.founders.log_alone
-            self.seen = self.kernels().Partition(*(tensor.numpy() for tensor in (self.labels, self.sizes, *tables)))
+            tables = self.labels, self.sizes, self.log_opening, self.log_margin, self.founders.log_new
+            self.seen = self.kernels().Partition(*(table.numpy() for table in tables), self.founders.log_alone)
         return self.seen
 
-    def urn(self, normalizers: Tensor) -> Tensor:
-        return self.log_sizes + normalizers
+    def urn(self, normalizers: np.ndarray) -> np.ndarray:
+        urn: np.ndarray = self.log_sizes.numpy() + normalizers
+        urn[0] = normalizers[0]  # of a new component, to which `log_opening` is added
+        return urn
 
 
 _MOST_ROUNDS = 4

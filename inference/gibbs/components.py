@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,8 +62,30 @@ def count_members(state: PartitionState) -> Tensor:
 
 def hyperparameters(state: PartitionState, data: Data, model: Mixture) -> Tensor:
     """Posterior hyperparameters [K, S] of every component's family."""
-    sums = model.likelihood.summed_statistics(data.X, state.assignments, len(state.weights))
-    return model.likelihood.prior() + sums
+    return posterior_hyperparameters(data, state.assignments, len(state.weights), model.likelihood)
+
+
+def posterior_hyperparameters(data: Data, assignments: Tensor, num_components: int, family: Any) -> Tensor:
+    """Hyperparameters [K, S] of a family given the rows of each component, from assignments [N]."""
+    return data.once(_prior, family) + family.summed_statistics(data.X, assignments, num_components)
+
+
+def log_evidence(chi: Tensor, data: Data, family: Any) -> Tensor:
+    """log of the integral of prod_n p(x_n | theta_{z_n}) p(theta) [] float64, from hyperparameters chi [K, S]."""
+    log_normalizer, log_base_measure = data.once(_log_constants, family)
+    log_partition: Tensor = family.log_partition(chi.double()).sum()
+    return log_partition - (len(chi) * log_normalizer - log_base_measure)
+
+
+def _prior(family: Any, data: Data) -> Tensor:
+    prior: Tensor = family.prior()
+    return prior
+
+
+def _log_constants(family: Any, data: Data) -> tuple[float, float]:
+    """(log normalizer of the prior, log base measure of all rows)."""
+    log_base_measure = all_sum(family.log_base_measure(data.X).double().sum())
+    return float(family.log_partition(family.prior().double())), float(log_base_measure)
 
 
 def draw_parameters(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Parameters:

@@ -188,6 +188,6 @@ class SequenceSlots(Slots):
     def arrays(self) -> Any:
         moves = self.leaving, self.entering, self.exits, self.base
         arrays = self.rows, self.first, self.labels, self.sizes, self.counts, *moves
-        tables = self.log_margin, self.founders.log_new, self.founders.log_alone
-        numbers = self.free, (self.alpha, self.rho), tuple(table.numpy() for table in tables)
+        tables = self.log_margin.numpy(), self.founders.log_new.numpy(), self.founders.log_alone
+        numbers = self.free, (self.alpha, self.rho), tables
         return self.kernels().Chains(*(array.numpy() for array in arrays), *numbers)

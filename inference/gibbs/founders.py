@@ -23,7 +23,7 @@ class Founders:
     def __init__(self, data: Data, log_alone: tuple[float, float]) -> None:
         self.data = data
         self.log_new = data.features.new_zeros(len(data.features))
-        self.log_alone = data.features.new_tensor(log_alone)
+        self.log_alone = log_alone
 
     @property
     def reserved(self) -> Tensor | None:
@@ -82,7 +82,7 @@ class Reserved(Founders):
     def _price(self) -> None:
         size = len(self.reservoir)
         self.log_new = self.reservoir.log_mean_gain()
-        self.log_alone = self.log_new.new_tensor([-math.log(size + 1), math.log(size / (size + 1)) if size else 0.0])
+        self.log_alone = -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
 
 
 def draw_new_weights(n: int, data: Data, model: Model, generator: torch.Generator) -> Tensor:

@@ -28,8 +28,15 @@ Visit = tuple[int, int, int, bool]  # position to go on from, slot opened or -1,
 
 def double(data: Data, model: Any) -> tuple[Data, Any]:
     """Data, and the model with its family, in double precision."""
+    if data.X.dtype == torch.float64:
+        return data, model
+    exact, family = data.once(_in_double, model.likelihood)
+    return exact, model.replace(likelihood=family)
+
+
+def _in_double(family: Any, data: Data) -> tuple[Data, Any]:
     exact = data.double()
-    return exact, model if exact is data else model.replace(likelihood=model.likelihood.resolve(exact.X))
+    return exact, family.resolve(exact.X)
 
 
 class Slots(ABC):
@@ -78,7 +85,7 @@ class Slots(ABC):
     def arrays(self) -> Any:
         """The tuple of arrays that they take."""
 
-    def urn(self, normalizers: Tensor) -> Tensor:
+    def urn(self, normalizers: np.ndarray) -> np.ndarray:
         """What a component weighs by the number of its points, [N + 1], from what its family says of it."""
         return normalizers
 
@@ -94,8 +101,9 @@ class Slots(ABC):
 
     def extend(self, more: int) -> None:
         """Add free slots."""
-        self.weights = torch.cat([self.weights, self.weights.new_zeros(more, *self.weights.shape[1:])])
-        self.log_margin = pad(self.log_margin, (0, more * self.has_classifiers))
+        self.weights = pad(self.weights, (0, 0, 0, 0, 0, more))
+        if self.has_classifiers:
+            self.log_margin = pad(self.log_margin, (0, more))
         self.count(len(self.weights))
 
     def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
@@ -168,11 +176,8 @@ class Compiled:
     def __init__(self, slots: Slots) -> None:
         family, data = slots.model.likelihood, slots.observed
         self.slots, self.kernels = slots, slots.kernels()
-        if family not in data.kept:
-            tables = family_rows(family, data), log_normalizers(family, data.num_data + 1)
-            data.kept[family] = *tables, len(family.prior())
-        self.rows, normalizers, self.width = data.kept[family]
-        self.urn = slots.urn(normalizers).numpy()
+        self.rows, normalizers, self.width = data.once(_tables, family)
+        self.urn = slots.urn(normalizers)
         self.build()
 
     def build(self) -> None:
@@ -198,6 +203,11 @@ class Compiled:
             self.state, self.scratch, arrays, self.urn, position, order.numpy(), levels.numpy()
         )
         return visit
+
+
+def _tables(family: Any, data: Data) -> tuple[Any, np.ndarray, int]:
+    """What stays the same in all scans: the family's arrays, its normalizers [N + 1], the length of its statistics."""
+    return family_rows(family, data), log_normalizers(family, data.num_data + 1).numpy(), len(family.prior())
 
 
 class Tensors:

@@ -14,7 +14,7 @@ from ...models.priors.sticks import log_labelled_prior, log_stick_weights, poste
 from ...models.scores import own_scores
 from ..collectives import all_sum
 from ..engine import Draw
-from .components import count_members, hyperparameters
+from .components import count_members, hyperparameters, log_evidence
 from .hyperplanes import NUM_RESERVED
 from .state import PartitionState
 
@@ -42,15 +42,14 @@ def log_joint(
         else prior.log_partition(counts, state.hyper)
     )
     chi = hyperparameters(state, data, model) if chi is None else chi
-    log_marginal = model.likelihood.log_marginal(chi).double().sum()
-    points = model.likelihood.log_base_measure(data.X).double()
-    has_classifiers = state.weights.shape[2] > 0
-    if has_classifiers:
-        points = points + model.log_margin(own_scores(data.features, state.weights, state.assignments), data.targets)
+    total = log_partition + prior.log_density(state.hyper) + log_evidence(chi, data, model.likelihood)
+    if state.weights.shape[2] == 0:
+        return total
+    points = model.log_margin(own_scores(data.features, state.weights, state.assignments), data.targets)
     if model.repels and truncated:
         points = points + model.log_rejection(data.features @ state.weights.squeeze(-1).T)
-    total = log_partition + prior.log_density(state.hyper) + log_marginal + all_sum(points.sum())
-    if not has_classifiers or (model.repels and not truncated):
+    total = total + all_sum(points.sum(dtype=torch.float64))
+    if model.repels and not truncated:
         return total
     square = (state.weights.double() / model.weight_scale).square().sum()
     return total - (square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2

@@ -62,7 +62,7 @@ class DiagonalGaussian(ExponentialFamily):
 
     def log_partition(self, chi: Tensor) -> Tensor:
         _, kap, a, b = self.common(chi)
-        return (torch.lgamma(a) - a * b.log() + torch.log(2 * math.pi / kap) / 2).sum(-1)
+        return (torch.lgamma(a) - a * b.log() - torch.log(kap / (2 * math.pi)) / 2).sum(-1)
 
     def mean_parameters(self, chi: Tensor) -> Tensor:
         m, kap, a, b = self.common(chi)
@@ -108,12 +108,12 @@ class DiagonalGaussian(ExponentialFamily):
 
     def common(self, chi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """m [..., D], kap [..., 1], a [..., 1], b [..., D]."""
-        num_features = len(self.loc)
-        tau, square, kap = chi[..., :num_features], chi[..., num_features:-2], chi[..., -2:-1]
+        D = len(self.loc)
+        tau, square, kap, spare = chi.split((D, D, 1, 1), -1)
         m = tau / kap
         # data can only add to b0: anything below is rounding
-        b = ((square - tau * m) / 2).clamp(min=self.rate / 2)
-        return m, kap, (chi[..., -1:] + 1) / 2, b
+        b = (square - tau * m).clamp(min=self.rate) / 2
+        return m, kap, (spare + 1) / 2, b
 
 
 def _natural(m: Tensor, lam: Tensor, log_lam: Tensor, slack: Tensor | float = 0.0) -> Tensor:

@@ -51,6 +51,10 @@ class DirichletProcess(PartitionPrior):
         urn = torch.lgamma(alpha) - torch.lgamma(alpha + sizes.sum())
         return len(sizes) * alpha.log() + urn + torch.lgamma(sizes).sum()
 
+    def log_expected_weights(self, counts: Tensor, h: Hyper) -> Tensor:
+        weights = torch.cat([counts, h["concentration"].reshape(1)])
+        return weights.log() - weights.sum().log()
+
     def sticks(self, h: Hyper, truncation: int) -> tuple[Tensor, Tensor]:
         b = h["concentration"] * h["concentration"].new_ones(truncation - 1)
         return torch.ones_like(b), b

@@ -40,7 +40,8 @@ class HyperPrior(Config, ABC):
     def log_density(self, h: Hyper) -> Tensor:
         """log prior density [] of the hyperparameters that have a law."""
         values = next(iter(h.values()))
-        terms = [law.log_prob(h[name]) for name, law in self.laws(values).items() if law is not None]
+        laws = self.hyperpriors(values.double())
+        terms = [law.log_prob(h[name]) for name, law in laws.items() if law is not None]
         return torch.stack(terms).sum() if terms else values.new_zeros(())
 
     def laws(self, like: Tensor) -> dict[str, Distribution | None]:
