@@ -19,7 +19,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from ..inference import PartitionPosterior, SequencePosterior
 from ..inference.partitions import pair_f1
 from .errors import CommandError, Interrupted
-from .files import interrupted_name, output_folder, replacing, text_file
+from .files import interrupted_name, output_folder, replacing, require_other, text_file
 from .fitting import checkpoint_options, final_value, quiet_and_single_threaded, when_interrupted
 from .setups import STATE_MODELS, TABLE_MODELS, backend_of, clustering_model
 from .tables import Table, aligned, listed, read_table
@@ -59,6 +59,7 @@ def cluster(options: argparse.Namespace) -> None:
     models = _models(options, problem)
     backends = list(dict.fromkeys(options.inference or ["gibbs"]))
     folder = output_folder(options.out)
+    require_other(folder / "cluster.csv", options.data)
     results, labels = [], {}
     stopped: list[str] = []
     with quiet_and_single_threaded(), when_interrupted(stopped.append):

@@ -25,7 +25,7 @@ from .tables import Table, listed, read_table
 
 def fit(options: argparse.Namespace) -> None:
     """Fit to a table and save the posterior, with the names of features and classes in its metadata."""
-    check_output(options.output)
+    check_output(options.output, options.data, options.checkpoint)
     table = read_table(options.data)
     X, y, metadata = _given(table, options)
     stopped: list[str] = []
@@ -45,7 +45,7 @@ def fit(options: argparse.Namespace) -> None:
 def predict(options: argparse.Namespace) -> None:
     """Write the prediction, class probabilities and, of a mixture, the component of every row of a table."""
     if options.output:
-        check_output(options.output)
+        check_output(options.output, options.data, options.posterior)
     posterior = _load(options.posterior)
     table = read_table(options.data)
     X = table.numbers(_columns(table, posterior.metadata))

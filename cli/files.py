@@ -17,8 +17,15 @@ def interrupted_name(path: str | Path) -> Path:
     return Path(f"{path}.interrupted")
 
 
-def check_output(path: str) -> None:
-    """Raise CommandError if a file cannot be written here: before the work, not after it."""
+def require_other(path: str | Path, *inputs: str | None) -> None:
+    """Raise CommandError if a file to write is one of those that the command reads."""
+    if os.path.realpath(path) in [os.path.realpath(each) for each in inputs if each is not None]:
+        raise CommandError(f"{str(path)!r} is a file that this command reads; writing would lose it. Name another one.")
+
+
+def check_output(path: str, *inputs: str | None) -> None:
+    """Raise CommandError if a file cannot be written here, or is an input: before the work, not after it."""
+    require_other(path, *inputs)
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise CommandError(f"there is no folder {str(folder)!r} to write {Path(path).name!r} to.")

@@ -545,6 +545,22 @@ def test_bad_files(tmp_path, capsys, table):
     assert "cannot be made a folder" in refuse(capsys, "compare", "--data", table, "--target", "kind", "--out", table)
 
 
+def test_no_command_writes_over_what_it_reads(tmp_path, capsys):
+    table = write(tmp_path / "cluster.csv", [HEADER, *BODY])
+    kept, fit = table.read_bytes(), ["fit", "--data", table, "--target", "kind", "--output"]
+    new = tmp_path / "new"
+    for arguments in (
+        [*fit, table],
+        [*fit, tmp_path / "." / "cluster.csv"],
+        [*fit, new, "--checkpoint", new],
+        ["predict", "--data", table, "--posterior", new, "--output", table],
+        ["predict", "--data", table, "--posterior", new, "--output", new],
+        ["cluster", "--data", table, "--truth", "kind", "--out", tmp_path],
+    ):
+        assert "is a file that this command reads; writing would lose it" in refuse(capsys, *arguments)
+    assert table.read_bytes() == kept
+
+
 def test_bad_options(tmp_path, capsys, table):
     data = ["--data", table, "--target", "kind"]
     for arguments, message in [
