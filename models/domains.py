@@ -43,12 +43,12 @@ def read(name: str, value: Any, domain: Domain, *, optional: bool = False) -> An
     try:
         return domain.read(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        words = f"{_SIZES} in size" if isinstance(error, OutOfReach) else domain.words + ", or None" * optional
+        words = f"{error}" if isinstance(error, OutOfReach) else domain.words + ", or None" * optional
         raise ValueError(f"{name} is {shown(value)}; it must be {words}.") from None
 
 
 class OutOfReach(ValueError):
-    """A number so large or so small that squares and inverses of it would be none."""
+    """A number of the right kind that is too large or too small; what it says comes after "it must be"."""
 
 
 def shown(value: Any) -> str:
@@ -84,7 +84,7 @@ class Number:
         if not (math.isfinite(number) and self.above < number < self.below and self.least <= number <= self.most):
             raise ValueError
         if number and not 1 / LARGEST <= abs(number) <= LARGEST:
-            raise OutOfReach
+            raise OutOfReach(f"between {1 / LARGEST:g} and {LARGEST:g} in size")  # squares and inverses are numbers
         return number
 
 
@@ -102,8 +102,10 @@ class Whole:
 
     def read(self, value: Any) -> int:
         """The integer; ValueError if it is refused."""
-        if not isinstance(value, Integral) or isinstance(value, bool) or not self.least <= int(value) <= self.most:
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < self.least:
             raise ValueError
+        if int(value) > self.most:
+            raise OutOfReach(f"an integer of at least {self.least} and at most {self.most}")
         return int(value)
 
 
@@ -196,7 +198,6 @@ class Numbers:
 
 
 LARGEST = 1e100
-_SIZES = f"between {1 / LARGEST:g} and {LARGEST:g}"
 POSITIVE = Number(above=0.0)
 SEED = Whole(0, 2**32 - 1)
 

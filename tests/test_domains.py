@@ -12,7 +12,7 @@ import torch
 
 from regbayes.models import DDPM, Hinge, InfiniteSVM, PitmanYor
 from regbayes.models.config import Config
-from regbayes.models.domains import Count, GammaPrior, Number, OneOf, Positive, PositiveNumbers, Whole, read
+from regbayes.models.domains import SEED, Count, GammaPrior, Number, OneOf, Positive, PositiveNumbers, Whole, read
 
 
 @dataclass(eq=False)
@@ -98,3 +98,10 @@ def test_an_argument_of_a_method_is_read_alike() -> None:
     assert read("num_steps", np.int64(3), Whole(1)) == 3
     with pytest.raises(ValueError, match=r"num_steps is 2.5; it must be an integer of at least 1"):
         read("num_steps", 2.5, Whole(1))
+
+
+def test_an_integer_that_is_too_large_is_told_the_largest() -> None:
+    with pytest.raises(
+        ValueError, match=r"seed is 4294967296; it must be an integer of at least 0 and at most 4294967295"
+    ):
+        read("seed", 2**32, SEED)
