@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, TransformerTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
@@ -17,7 +16,7 @@ from ..inference import Backend, FeaturePosterior, PartitionPosterior, TopicPost
 from ..inference.weights import weighs
 from ..models import FeatureData, Model, TaskData, TopicData
 from ..models.arrays import as_weights
-from .parts import copy_of, require_posterior
+from .parts import PartsEstimator, copy_of, require_posterior
 from .rows import sort_rows
 
 
@@ -26,8 +25,8 @@ def _transforms(estimator: PosteriorEstimator) -> bool:
     return any(map(estimator.is_of, (FeatureData, TopicData, TaskData)))
 
 
-class PosteriorEstimator(BaseEstimator):
-    """An estimator with the two parts `model` and `inference`; `fit` leaves `posterior_`.
+class PosteriorEstimator(PartsEstimator):
+    """An estimator whose `fit` leaves `posterior_`.
 
     With a model of latent features X may have NaN, entries that are missing, unless a feature map needs them; with a
     topic model it holds counts, which may be sparse.

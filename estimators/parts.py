@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 
 from ..inference import Backend, structure_of
 from ..models.config import Config
 from ..models.domains import shown
+
+
+class PartsEstimator(BaseEstimator):
+    """An estimator with the two parts `model` and `inference`, each None for a default."""
+
+    model: Any
+    inference: Any
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments of the estimator and, as `model__loss__strength`, of its parts.
+
+        Raises
+        ------
+        ValueError    on an argument of a part that is None, and on names that there are not.
+        """
+        for name in params:
+            part, _, inner = name.partition("__")
+            if inner and part in ("model", "inference") and params.get(part, getattr(self, part)) is None:
+                raise ValueError(
+                    f"{name} cannot be set while {part} is None, which stands for a default. Pass the {part} itself, "
+                    f"{type(self).__name__}({part}=...)."
+                )
+        super().set_params(**params)
+        return self
 
 
 def copy_of(name: str, given: Any, default: Config) -> Any:

@@ -6,15 +6,15 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..inference import SVI, Backend, SequencePosterior
 from ..models import IHMM, StateSpace
-from .parts import copy_of, require_posterior
+from .parts import PartsEstimator, copy_of, require_posterior
 
 
-class SequenceClusterer(ClusterMixin, BaseEstimator):
+class SequenceClusterer(ClusterMixin, PartsEstimator):
     """States of one sequence or several: their number is found, not given.
 
     Rows of all sequences are stacked in X, with their `lengths` (as in hmmlearn); a row of NaN is a missing step. Steps

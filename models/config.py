@@ -36,7 +36,7 @@ class Config:
 
         Raises
         ------
-        ValueError    if a name is not an argument of this class (lists those that are).
+        ValueError    if a name is not an argument of this class (lists those that are), or of a part that has none.
         """
         known = self.get_params(deep=False)
         nested: dict[str, dict[str, Any]] = {}
@@ -49,7 +49,13 @@ class Config:
             else:
                 setattr(self, name, value)
         for name, inner_params in nested.items():
-            getattr(self, name).set_params(**inner_params)
+            part = getattr(self, name)
+            if not hasattr(part, "set_params"):
+                raise ValueError(
+                    f"{type(self).__name__} has {shown(part)} as its {name}, which has no parameter "
+                    f"{next(iter(inner_params))!r}. Give it a {name} that has."
+                )
+            part.set_params(**inner_params)
         return self
 
     def replace(self, **changes: Any) -> Self:

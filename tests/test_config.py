@@ -42,6 +42,13 @@ def test_unknown_parameter_is_named() -> None:
         Outer().set_params(power=1)
 
 
+def test_an_inner_parameter_of_what_has_none_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"Outer has None as its values, which has no parameter 'power'. Give it a values"
+    ):
+        Outer().set_params(values__power=1)
+
+
 def test_sklearn_clone_copies_deeply() -> None:
     outer = Outer(Inner(4.0))
     copy = clone(outer)

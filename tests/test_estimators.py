@@ -134,8 +134,17 @@ def test_labels_of_any_kind(labels):
     assert classifier.decision_function(X).shape == ((90,) if len(labels) == 2 else (90, 3))
 
 
+@pytest.mark.parametrize(
+    ("kind", "model"), [(Classifier, InfiniteSVM()), (SequenceClusterer, IHMM())], ids=["rows", "steps"]
+)
+def test_an_argument_of_a_part_that_is_none_is_refused(kind, model):
+    with pytest.raises(ValueError, match=r"model__truncation cannot be set while model is None.*Pass the model itself"):
+        kind().set_params(model__truncation=5)
+    assert kind().set_params(model=clone(model), model__truncation=5).model.truncation == 5
+
+
 def test_one_class_is_refused():
-    with pytest.raises(ValueError, match="only one class"):
+    with pytest.raises(ValueError, match=r"only one class \('a'\)"):
         Classifier().fit(np.eye(4), ["a"] * 4)
 
 
