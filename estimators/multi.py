@@ -160,10 +160,12 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         known = ~_missing(labels)
         self.classes_ = np.unique(labels[known] if classes is None else classes)
         if len(self.classes_) < 2:
-            found = f"only one class ({self.classes_[0]!r})" if len(self.classes_) else "no label that is known"
+            found = (
+                f"only one class ({self.classes_.tolist()[0]!r})" if len(self.classes_) else "no label that is known"
+            )
             raise ValueError(f"y has {found}; a classifier needs at least two.")
         if not np.isin(labels[known], self.classes_).all():
-            extra = labels[known & ~np.isin(labels, self.classes_)][0]
+            extra = labels[known & ~np.isin(labels, self.classes_)].tolist()[0]
             raise ValueError(f"y has the label {extra!r}, which is not among the classes {self.classes_.tolist()}.")
         index = np.searchsorted(self.classes_, labels)
         several = len(self.classes_) > 2

@@ -86,7 +86,9 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         self.classes_ = np.unique(labels[positive])
         if len(self.classes_) < 2:
             whose = "y has" if positive.all() else "y has, in the rows of positive weight,"
-            raise ValueError(f"{whose} only one class ({self.classes_[0]!r}); a classifier needs at least two.")
+            raise ValueError(
+                f"{whose} only one class ({self.classes_.tolist()[0]!r}); a classifier needs at least two."
+            )
         index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         self.fit_posterior(parts, rows, index, self._with_classes(weights, index, parts))
         return self
