@@ -7,6 +7,7 @@ that a search depends on how often each row occurs, and not on where it stands.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import check_cv
 
 from ..inference import Backend, SmallVariance
+from ..models.domains import shown
 from .base import PosteriorEstimator
 from .paths import Rows, at, at_length, components, decide, has_length_scale, path, strength_of
 from .rows import sort_rows
@@ -120,6 +122,13 @@ class PathSearch(PosteriorEstimator):
         """The values of each part of a setting."""
         local = isinstance(inference, SmallVariance) and inference.takes_labels(model)
         kernel, numbers, lengths = has_length_scale(model), self.num_components, self.length_scales
+        used = {
+            "length_scales": kernel,
+            "strengths": strength_of(model),
+            "num_components": local,
+            "temperatures": local,
+        }
+        self._require_use([name for name, found in used.items() if not found], model, inference)
         if numbers is None:
             numbers = [1] if kernel else [k for k in _NUMBERS if k == 1 or k * _ROWS <= num_rows]
         scales = (_KERNEL_SCALES if kernel else _SCALES) if self.weight_scales is None else self.weight_scales
@@ -133,11 +142,25 @@ class PathSearch(PosteriorEstimator):
             _values("temperatures", self.temperatures) if local else (0.0,),
         )
 
+    def _require_use(self, idle: list[str], model: Any, inference: Backend) -> None:
+        """ValueError if values were given of something that the model and the backend do not have."""
+        defaults = inspect.signature(type(self)).parameters
+        for name in idle:
+            given, default = getattr(self, name), defaults[name].default
+            if given is not None and (default is None or _values(name, given) != default):
+                raise ValueError(
+                    f"{name} is {shown(given)}, but {type(inference).__name__} with {shown(model)} has nothing to "
+                    f"choose there. Leave {name} out."
+                )
+
     def _splits(self, rows: Rows, kept: NDArray[np.int64]) -> list[Any]:
         """Places of the rows to train on and of those to hold out. A number of folds deals out those kept, different
         rows in the order of y."""
         if not isinstance(self.cv, int | np.integer):
-            return list(check_cv(self.cv, rows.y).split(rows.X, rows.y))
+            given = list(check_cv(self.cv, rows.y).split(rows.X, rows.y))
+            if not given:
+                raise ValueError(f"cv is {shown(self.cv)}, which has no split; expected one or more (train, test).")
+            return [[_places(part) for part in split] for split in given]
         if self.cv < 2:
             raise ValueError(f"cv is {self.cv}; expected at least 2 folds, or a splitter of scikit-learn.")
         different = sort_rows(*rows.taken(kept), merge=True)
@@ -155,6 +178,7 @@ class PathSearch(PosteriorEstimator):
         steps, decisions, scores = _steps(axes), [], []
         for train, test in splits:
             seen, held = rows.taken(train).sorted(parts), rows.taken(test)
+            _require_rows(seen.X.shape[0], len(held.y))
             found = [
                 decision
                 for length in lengths
@@ -187,6 +211,21 @@ def _fitted(
     place, left_out = np.full(len(rows.y), -1), np.delete(rows.X, kept, 0)
     place[kept] = seen.place
     return posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if len(left_out) else None)
+
+
+def _places(part: Any) -> NDArray[np.int64]:
+    """The places of rows that a splitter names by these or, as scikit-learn allows, by a mask [N]."""
+    found = np.asarray(part)
+    return np.flatnonzero(found) if found.dtype == bool else found
+
+
+def _require_rows(num_seen: int, num_held: int) -> None:
+    """ValueError unless a split has rows to fit, of which equal ones count once, and rows to hold out."""
+    if num_seen < 2 or num_held < 1:
+        raise ValueError(
+            f"a split of cv has {num_seen} different rows to fit and {num_held} to hold out; it needs at least 2 and "
+            "1. Give it more rows, or a cv with other splits."
+        )
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:

@@ -184,6 +184,45 @@ def test_what_means_nothing_is_refused(arguments, message):
         ClassifierCV(inference=QUICK, **(GRID | arguments)).fit(*one_plane(40))
 
 
+@pytest.mark.parametrize(
+    ("model", "inference", "arguments", "name"),
+    [
+        (None, None, {"length_scales": [1.0]}, "length_scales"),
+        (None, SVI(num_steps=3), {"num_components": [1, 3]}, "num_components"),
+        (None, SVI(num_steps=3), {"temperatures": [0.0, 2.0]}, "temperatures"),
+        (InfiniteSVM(loss=Logistic()), None, {"strengths": [0.1, 1.0]}, "strengths"),
+    ],
+    ids=str,
+)
+def test_values_that_nothing_would_choose_from_are_refused(model, inference, arguments, name):
+    with pytest.raises(ValueError, match=rf"{name} is \[.*has nothing to choose there. Leave {name} out"):
+        ClassifierCV(model, inference, **arguments).fit(*one_plane(40))
+
+
+def test_splits_may_be_masks():
+    X, y = one_plane(60)
+    places = [(np.arange(0, 60, 2), np.arange(1, 60, 2)), (np.arange(30), np.arange(30, 60))]
+    masks = [tuple(np.isin(np.arange(60), part) for part in split) for split in places]
+    found, same = (ClassifierCV(inference=QUICK, **(GRID | {"cv": cv})).fit(X, y) for cv in (places, masks))
+    assert_array_equal(same.scores_, found.scores_)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "repeat", "cv", "message"),
+    [
+        (2, 1, 3, "a split of cv has 1 different rows to fit and 1 to hold out; it needs at least 2 and 1"),
+        (2, 20, 3, "a split of cv has 1 different rows to fit and 20 to hold out"),
+        (40, 1, [(np.arange(40), np.arange(0))], "a split of cv has 40 different rows to fit and 0 to hold out"),
+        (40, 1, [], r"cv is \[\], which has no split"),
+    ],
+    ids=["two rows", "two different rows", "none held out", "no split"],
+)
+def test_splits_without_rows_are_refused(num_rows, repeat, cv, message):
+    X, _ = one_plane(num_rows)
+    with pytest.raises(ValueError, match=message):
+        ClassifierCV(cv=cv).fit(X.repeat(repeat, 0), (np.arange(num_rows) % 2).repeat(repeat))
+
+
 @pytest.mark.parametrize("seed", [4, 5])
 def test_more_components_have_to_be_better_by_more_than_chance(seed):
     """By more than a standard error in the first case, which is too little."""
