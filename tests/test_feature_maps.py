@@ -226,3 +226,15 @@ def test_with_an_rbf_kernel_one_component_separates_two_rings() -> None:
         assert posterior.num_components == 1
         accuracy.append(float((posterior.predict(X[150:]) == y[150:]).double().mean()))
     assert accuracy[0] < 0.8 < 0.97 < accuracy[1]
+
+
+def test_a_function_is_refused_where_it_is_no_number() -> None:
+    """Scores that are NaN would be predictions of the first class."""
+    X, y = rows(), torch.arange(30) % 2
+    posterior = SmallVariance().fit(InfiniteSVM(feature_map=torch.log), X, y)
+    new = X.clone()
+    new[3, 1] = 0.0
+    with pytest.raises(ValueError, match=r"feature_map gives -inf for row 3 of X; expected finite numbers"):
+        posterior.predict(new)
+    with pytest.raises(ValueError, match=r"feature_map gives nan for row 0 of X; expected finite numbers"):
+        SmallVariance().fit(InfiniteSVM(feature_map=torch.log), -X, y)

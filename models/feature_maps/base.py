@@ -60,7 +60,7 @@ class Function(FeatureMap):
 
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         try:
-            found = self.project(X[:2])
+            found = self._features(X[:2])
         except Exception as error:  # whatever the function of a user raises
             raise ValueError(f"feature_map fails on {len(X[:2])} rows: {error!r}.") from error
         if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(X[:2]) or found.dtype != X.dtype:
@@ -71,6 +71,17 @@ class Function(FeatureMap):
         return self.replace()
 
     def project(self, X: Rows) -> Tensor:
+        """Features [N, P]; ValueError where one is not finite, since predictions from it would be of no class."""
+        found = self._features(X)
+        if not (finite := found.isfinite().all(1)).all():
+            row, wrong = int((~finite).nonzero()[0]), float(found[~found.isfinite()][0])
+            raise ValueError(
+                f"feature_map gives {wrong} for row {row} of X; expected finite numbers. Mend the function, or leave "
+                "such rows out."
+            )
+        return found
+
+    def _features(self, X: Rows) -> Tensor:
         has_graph = isinstance(X, Tensor) and X.requires_grad  # in a program alone
         with torch.set_grad_enabled(has_graph and torch.is_grad_enabled()):
             return self.function(X)
