@@ -88,16 +88,18 @@ def resolved(part: Any, X: Any, weights: Any = None) -> Any:
 
     Raises
     ------
-    ValueError    if there are weights and the `resolve` of the part, a user's own, takes none.
+    ValueError    if the `resolve` of the part, a user's own, returns nothing, or takes no weights where there are some.
     """
-    if weights is None:
-        return part.resolve(X)
-    if "weights" not in inspect.signature(part.resolve).parameters:
+    name, options = f"{type(part).__name__}.resolve", {} if weights is None else {"weights": weights}
+    if options and "weights" not in inspect.signature(part.resolve).parameters:
         raise ValueError(
-            f"sample_weight is given, but {type(part).__name__}.resolve takes no weights. Give it an argument "
-            "weights=None, or leave sample_weight out."
+            f"sample_weight is given, but {name} takes no weights. Give it an argument weights=None, or leave "
+            "sample_weight out."
         )
-    return part.resolve(X, weights=weights)
+    found = part.resolve(X, **options)
+    if found is None:
+        raise ValueError(f"{name} returned None; it has to return a copy of the part, such as self.replace(...).")
+    return found
 
 
 def class_name(cls: type) -> str:

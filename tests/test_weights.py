@@ -109,6 +109,16 @@ def test_a_part_of_a_user_without_weights_is_refused_in_a_sentence() -> None:
         SVI(num_steps=2).fit(DPM(Own()), X, sample_weight=WEIGHTS)
 
 
+def test_a_part_of_a_user_that_forgets_to_return_is_named() -> None:
+    class Own(DiagonalGaussian):
+        def resolve(self, X, weights=None):
+            super().resolve(X, weights)
+
+    X, _ = rows_and_targets(DPM())
+    with pytest.raises(ValueError, match=r"Own\.resolve returned None; it has to return a copy of the part"):
+        SVI(num_steps=2).fit(DPM(Own()), X)
+
+
 # -- variational inference ---------------------------------------------------------------------------------------------
 
 
