@@ -129,7 +129,7 @@ def test_each_group_of_chains_has_a_posterior_of_its_own() -> None:
         assert len({(a, b) for a, b in zip(truth.tolist(), found.consensus().tolist(), strict=True)}) == 4
     alone = PartitionPosterior(whole.model, whole.backend, drawn([ONE]).samples, [60], traced)
     assert torch.equal(alone.of_chains([0]).trace.values, traced.values)  # of restarts
-    for wrong in ([], [4], [-1], [0, 0]):
+    for wrong in ([], [4], [-1], [0, 0], 0):
         with pytest.raises(ValueError, match=r"chains is .*; expected some of 0 to 3, each once, such as \[0\]"):
             whole.of_chains(wrong)
 

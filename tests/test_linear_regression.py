@@ -148,7 +148,7 @@ def test_small_variance_divergence_is_half_the_squared_residual_and_the_prior_a_
 @pytest.mark.parametrize(
     ("family", "width", "message"),
     [
-        (LinearRegression(), 1, "X has 1 columns"),
+        (LinearRegression(), 1, "X has 1 column; LinearRegression needs at least two"),
         (LinearRegression(3), 3, "given is 3, and X has 3 columns"),
         (LinearRegression([0, 5]), 3, r"given is \[0, 5\]"),
         (LinearRegression([0, 0]), 3, "given is .* it must be an integer of at least 1"),

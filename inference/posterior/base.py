@@ -110,7 +110,7 @@ class Posterior:
         ------
         ValueError    unless each is a chain, and there is one.
         """
-        number, chosen = len(self.num_draws), list(chains)
+        number, chosen = len(self.num_draws), list(chains) if isinstance(chains, Iterable) else []
         if not chosen or set(chosen) - set(range(number)) or len(set(chosen)) < len(chosen):
             raise ValueError(f"chains is {shown(chains)}; expected some of 0 to {number - 1}, each once, such as [0].")
         if number == 1:  # its trace may be of several restarts

@@ -202,6 +202,10 @@ class LinearRegression(ExponentialFamily):
 
     def _split(self, width: int) -> tuple[list[int], list[int]]:
         """The columns u and v of X [N, width]; ValueError unless there are some of each."""
+        if width < 2:
+            raise ValueError(
+                f"X has {width} column; LinearRegression needs at least two, one given and one that is not."
+            )
         given = list(range(width - 1)) if self.given is None else listed(self.given)
         responses = [column for column in range(width) if column not in given]
         if not given or not responses or max(given) >= width:
