@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
+from torch.utils.data import DataLoader
+
 from ..models.config import Config, to_plain
 from ..models.domains import Number, read, shown
 from .engine import Chain, Draw, Kernel, Schedule, run
@@ -163,6 +165,10 @@ class Backend(Config):
 
         `options` are further arguments of the model's `prepare`: the weights of the rows, if they have any.
         """
+        if isinstance(X, DataLoader):
+            raise ValueError(
+                f"X is a DataLoader, which {type(self).__name__} cannot read: pass its rows, or use SVI()."
+            )
         resolved, data = model.prepare(X, y, lengths, **options)
         return self.kernel(resolved), resolved, data, self.schedule()
 

@@ -7,7 +7,7 @@ import scipy.sparse
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, TensorDataset
 
-from regbayes.inference import SVI
+from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.inference.svi import partition, sequence
 from regbayes.models import DIH, DPM, IHMM, InfiniteSVM
 from regbayes.models.likelihoods import MultinomialDirichlet
@@ -196,6 +196,9 @@ def test_bad_loaders_are_refused(generator) -> None:
         SVI().fit(DPM(), loader_of((X,)), checkpoint="chain")
     with pytest.raises(ValueError, match="come with the batches"):
         SVI().fit(IHMM(), loader_of((X,)), lengths=[20])
+    for backend in (Gibbs(num_samples=1), SmallVariance()):
+        with pytest.raises(ValueError, match=r"X is a DataLoader, which \w+ cannot read: pass its rows, or use SVI"):
+            backend.fit(DPM(), loader_of((torch.zeros(3, 2),)))
     with pytest.raises(ValueError, match="gives 1 rows"):
         SVI().fit(DPM(), loader_of((X[:1],)))
     with pytest.raises(ValueError, match="gives 1 steps"):
