@@ -77,7 +77,7 @@ def _add_fit(commands: Any) -> None:
     fit = _command(commands, "fit", "fit a model to a table and save the posterior", _fit)
     _data_options(fit, "table with a header row, such as FILE.csv or FILE.csv.gz", required=True)
     _task_option(fit)
-    text = "default: InfiniteSVM; ilsvm and medlda (for counts) for short; DPM clusters, without --target"
+    text = "default: InfiniteSVM; ilsvm and medlda (for counts) for short; DPM clusters, and sees no --target"
     fit.add_argument("--model", type=_model, choices=_MODELS, default=_MODELS[0], help=text)
     _likelihood_option(fit)
     text = "default: small_variance, or svi for MedLDA"
