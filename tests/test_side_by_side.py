@@ -196,3 +196,172 @@ def _counted(function, calls: list[int]):
         return function(*arguments)
 
     return counted
+
+
+def test_left_alone_a_fit_shares_its_chains_once_that_pays(monkeypatch) -> None:
+    def own_pace(step, own):
+        if own:
+            time.sleep(0.02)
+
+    def sharing(patience: float, worth: float) -> int:
+        started = []
+        with monkeypatch.context() as patch:
+            patch.setattr("regbayes.inference.engine._PATIENCE", patience)
+            patch.setattr("regbayes.inference.engine._WORTH", worth)
+            patch.setattr("regbayes.inference.workers.cpu_count", lambda: 2)
+            patch.setattr(Worker, "__init__", _counted(Worker.__init__, started))
+            chains = run(walking(own_pace), Walk(), DATA, replace(KEPT, num_chains=3, num_jobs=None))
+        assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_chains=3, num_jobs=1)))
+        return len(started)
+
+    assert sharing(patience=0.1, worth=0.1) == 1
+    assert sharing(patience=0.1, worth=60.0) == 0
+    assert sharing(patience=60.0, worth=0.1) == 0
+
+
+def test_what_must_stay_in_one_process(monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.workers.cpu_count", lambda: 8)
+    schedule = Schedule(num_steps=5, num_chains=3)
+
+    def jobs(data=DATA, **changes) -> int:
+        return most_jobs(Sweeps(walking(), Walk(), data, replace(schedule, **changes)))
+
+    assert [jobs(num_jobs=number) for number in (1, 2, 5, None)] == [1, 2, 3, 3]
+    assert jobs(num_jobs=2, repeatable=False) == 1
+    assert jobs(data=Points(torch.zeros(3, 1, device="meta")), num_jobs=2) == 1
+    monkeypatch.setattr("regbayes.inference.workers.parent_process", lambda: "another")
+    assert [jobs(num_jobs=number) for number in (2, None)] == [2, 1]
+
+
+def test_the_option_is_none_that_a_resumed_fit_must_share(tmp_path: Path, rows) -> None:
+    file, X = tmp_path / "chain.pt", rows[0]
+    short = Gibbs(num_samples=2, num_warmup=2, num_chains=2)
+    short.fit(DPM(), X, checkpoint=file)
+    found = short.replace(num_samples=5, num_jobs=1).fit(DPM(), X, resume=file)
+    assert equal(found, short.replace(num_samples=5).fit(DPM(), X))
+    with pytest.raises(ValueError, match="num_jobs is 0"):
+        short.replace(num_jobs=0).fit(DPM(), X)
+
+
+# -- processes that stay for a later fit ------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def none_kept():
+    """No process stays longer than its test."""
+    yield
+    workers._end_kept()
+
+
+def report(step, own) -> None:
+    if not own and step == 0:
+        warnings.warn(str(os.getpid()), stacklevel=1)
+
+
+def beside() -> int:
+    """The process that a fit has beside its own; the draws are those of one alone."""
+    with pytest.warns(UserWarning, match=r"^\d+$") as told:
+        chains = run(walking(report), Walk(), DATA, KEPT)
+    assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1)))
+    return int(str(told[-1].message))
+
+
+def test_a_later_fit_finds_a_kept_process_as_a_new_one_without_the_data_of_another() -> None:
+    def look(step, own):
+        if own or step:
+            return
+        rows = {len(found) for found in gc.get_objects() if type(found) is Tensor and found.dim() == 2}
+        stream = torch.rand(()).item(), len(pyro.get_param_store()), torch.get_default_dtype()
+        numbers = np.random.random()  # noqa: NPY002 (the legacy stream)
+        warnings.warn(f"{os.getpid()}; {stream}; {numbers}; {sorted(rows)}", stacklevel=1)
+        torch.set_default_dtype(torch.float64)
+        np.random.seed(0)  # noqa: NPY002
+        pyro.param("left", torch.ones(2))
+
+    found = []
+    for num_rows in (3, 5, 7):
+        with pytest.warns(UserWarning, match="; ") as told:
+            run(walking(look), Walk(), Points(torch.zeros(num_rows, 1)), KEPT)
+        found.append(str(told[-1].message).split("; "))
+    process, stream, numbers, rows = zip(*found, strict=True)
+    assert len(set(process)) == len(set(stream)) == 1
+    assert stream[0].endswith(", 0, torch.float32)")
+    assert len(set(numbers)) == 3
+    assert rows == ("[3]", "[5]", "[7]")
+
+
+def test_a_process_that_is_no_more_is_replaced(monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.workers._PATIENCE", 0.0)
+    first = beside()
+    (kept,) = workers._KEPT
+    kept.process.join(60)
+    assert kept.process.exitcode == 0  # it had waited for long
+    monkeypatch.undo()
+    second = beside()
+    os.kill(second, signal.SIGKILL)
+    assert len({first, second, beside()}) == 3
+
+
+@pytest.mark.parametrize("how", ["error", "interrupt"])
+def test_a_fit_that_does_not_come_to_its_end_leaves_no_process(how: str) -> None:
+    def broken(step, own):
+        if own:
+            time.sleep(0.02)
+        elif step == 2 and how == "error":
+            raise ArithmeticError
+        elif step == 2:
+            os.kill(os.getppid(), signal.SIGINT)
+            time.sleep(60)
+
+    before = beside()
+    with pytest.raises(ArithmeticError) if how == "error" else pytest.warns(FitInterrupted):
+        run(walking(broken), Walk(), DATA, KEPT)
+    assert not workers._KEPT
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+
+
+def test_a_kept_process_goes_when_a_new_one_would_find_something_else(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_module_of_a_user.py").write_text("one = 1")
+    importlib.import_module("own_module_of_a_user")
+    before = beside()
+    (kept,) = workers._KEPT
+    assert kept.as_new()
+    with monkeypatch.context() as patch:
+        patch.setenv("ANYTHING", "else")
+        assert not kept.as_new()
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert not kept.as_new()
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path / "other")
+        assert not kept.as_new()
+    assert kept.as_new()
+    (tmp_path / "own_module_of_a_user.py").write_text("one = 2")
+    assert not kept.as_new()
+    assert beside() != before
+    assert not kept.process.is_alive()
+
+
+def test_a_kept_process_sees_what_a_notebook_has_changed(rows) -> None:
+    class Mine(DiagonalGaussian):
+        scale = 1.0
+
+        def statistics(self, X):
+            return super().statistics(X * self.scale)
+
+    def fitted() -> Posterior:
+        backend, model = Gibbs(num_samples=6, num_warmup=4, num_chains=2), DPM(Mine())
+        one_by_one, together = (backend.replace(num_jobs=number).fit(model, rows[0]) for number in (1, 2))
+        assert equal(one_by_one, together)
+        processes.add(workers._KEPT[0].process.pid)
+        return together
+
+    processes: set[int] = set()
+    plain = fitted()
+    Mine.scale = 2.0
+    assert not equal(fitted(), plain)
+    del Mine.statistics
+    assert equal(fitted(), plain)
+    assert len(processes) == 1
