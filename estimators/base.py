@@ -29,7 +29,7 @@ class PosteriorEstimator(PartsEstimator):
     """An estimator whose `fit` leaves `posterior_`.
 
     With a model of latent features X may have NaN, entries that are missing, unless a feature map needs them; with a
-    topic model it holds counts, which may be sparse.
+    topic model it holds counts. These may be sparse, as may rows of a family that takes sparse ones.
     """
 
     posterior_: Any
@@ -61,8 +61,9 @@ class PosteriorEstimator(PartsEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self._takes_nan
+        tags.input_tags.sparse = self._takes_sparse
         if self.is_of(TopicData):
-            tags.input_tags.positive_only = tags.input_tags.sparse = True  # there is no tag of whole numbers
+            tags.input_tags.positive_only = True  # there is no tag of whole numbers
         if hasattr(self, "transform"):
             tags.transformer_tags = TransformerTags()
         return tags
@@ -76,6 +77,11 @@ class PosteriorEstimator(PartsEstimator):
     def _takes_nan(self) -> bool:
         features = self.is_of(FeatureData) and getattr(self.model, "feature_map", None) is None
         return features or getattr(self.model, "takes_missing", False)
+
+    @property
+    def _takes_sparse(self) -> bool:
+        likelihood = getattr(self.model, "likelihood", None)
+        return self.is_of(TopicData) or getattr(likelihood, "accepts_sparse", False)
 
     # -- fits ------------------------------------------------------------------------------------------------------
 
@@ -118,7 +124,7 @@ class PosteriorEstimator(PartsEstimator):
 
     def _checks(self) -> dict[str, Any]:
         finite = "allow-nan" if self._takes_nan else True
-        sparse = "csr" if self.is_of(TopicData) else False
+        sparse = "csr" if self._takes_sparse else False
         return {"dtype": _FLOATS, "ensure_all_finite": finite, "accept_sparse": sparse}
 
     # -- what it found ---------------------------------------------------------------------------------------------

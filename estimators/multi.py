@@ -86,15 +86,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
-        tags.input_tags.sparse = self._takes_sparse
         return tags
-
-    @property
-    def _takes_sparse(self) -> bool:
-        return self.is_of(LabelData) and getattr(getattr(self.model, "likelihood", None), "accepts_sparse", False)
-
-    def _checks(self) -> dict[str, Any]:
-        return super()._checks() | {"accept_sparse": "csr" if self._takes_sparse else False}
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, L] of 0 and 1, or labels y [N]."""

@@ -208,9 +208,9 @@ def _fitted(
     """The last posterior of a path from components [M] of the rows kept, with what it says of all rows."""
     seen = rows.taken(kept).sorted(parts)
     *_, posterior = path(parts, start, steps, seen)
-    place, left_out = np.full(len(rows.y), -1), np.delete(rows.X, kept, 0)
+    place, left_out = np.full(len(rows.y), -1), rows.X[np.delete(np.arange(len(rows.y)), kept)]
     place[kept] = seen.place
-    return posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if len(left_out) else None)
+    return posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if left_out.shape[0] else None)
 
 
 def _places(part: Any) -> NDArray[np.int64]:

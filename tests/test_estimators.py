@@ -8,6 +8,7 @@ import pickle
 import joblib
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_blobs
@@ -17,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from regbayes.estimators import Classifier, Clusterer, Regressor, RoundedWeightsWarning, SequenceClusterer
+from regbayes.estimators import Classifier, ClassifierCV, Clusterer, Regressor, RoundedWeightsWarning, SequenceClusterer
 from regbayes.inference import NUTS, SVI, Autoguide, Backend, Gibbs, SmallVariance
 from regbayes.models import (
     DDPM,
@@ -27,7 +28,10 @@ from regbayes.models import (
     EpsilonInsensitive,
     InfiniteSVM,
     Logistic,
+    MultinomialDirichlet,
+    PrincipalDirections,
     SphericalGaussian,
+    SquaredHinge,
 )
 
 BACKENDS = {
@@ -141,6 +145,22 @@ def test_an_argument_of_a_part_that_is_none_is_refused(kind, model):
     with pytest.raises(ValueError, match=r"model__truncation cannot be set while model is None.*Pass the model itself"):
         kind().set_params(model__truncation=5)
     assert kind().set_params(model=clone(model), model__truncation=5).model.truncation == 5
+
+
+def test_families_of_sparse_rows_take_them():
+    rng = np.random.default_rng(0)
+    group = rng.integers(2, size=60)
+    X = rng.poisson(np.array([[4.0] * 5 + [1.0] * 5, [1.0] * 5 + [4.0] * 5])[group]).astype(float)
+    sparse = scipy.sparse.coo_array(X)
+    clusterer = Clusterer(DPM(MultinomialDirichlet()), BACKENDS["svi"]).fit(sparse)
+    assert_array_equal(clusterer.predict(sparse), clusterer.predict(X))
+    assert clusterer.__sklearn_tags__().input_tags.sparse
+    model = InfiniteSVM(MultinomialDirichlet(), loss=SquaredHinge(), feature_map=PrincipalDirections(2))
+    weights = np.arange(60) % 4  # rows of weight 0 are put to components afterwards
+    for classifier in (Classifier(model, BACKENDS["small_variance"]), ClassifierCV(model, num_components=[1, 2])):
+        assert classifier.fit(sparse, group, sample_weight=weights).score(sparse, group) > 0.9
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        Clusterer(DPM(SphericalGaussian())).fit(sparse)
 
 
 def test_one_class_is_refused():

@@ -205,3 +205,10 @@ def test_bad_loaders_are_refused(generator) -> None:
         SVI().fit(IHMM(), loader_of((X[:1],)))
     with pytest.raises(ValueError, match="lengths add up to"):
         SVI().fit(IHMM(), loader_of((X, y + 1)))
+
+
+def test_a_bad_row_is_found_in_its_batch() -> None:
+    X = torch.zeros(60, 2)
+    X[47, 1] = torch.nan
+    with pytest.raises(ValueError, match=r"batch 2 of the DataLoader: .*row 7\b"):
+        SVI(num_steps=2).fit(DPM(), DataLoader(TensorDataset(X), batch_size=20, generator=torch.Generator()))

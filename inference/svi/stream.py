@@ -61,9 +61,9 @@ def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tu
     label anywhere is enough for a loss that allows them.
     """
     inputs, targets, total = list[Any](), list[Tensor](), 0
-    for X, y in map(_split, loader):
+    for place, (X, y) in enumerate(map(_split, loader)):
         if total < _NUM_DEFAULTS:
-            inputs.append(model.as_rows(X))
+            inputs.append(_rows_of_batch(model, place, X))
         total += X.shape[0]
         if y is not None:
             targets.append(torch.as_tensor(y))
@@ -118,6 +118,14 @@ def _split(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, tuple | list):
         return batch[0], batch[1] if len(batch) > 1 else None
     return batch, None
+
+
+def _rows_of_batch(model: Mixture, place: int, X: Any) -> Any:
+    """The rows of X [n, D] as the model takes them; errors count rows within the batch and tell which it is."""
+    try:
+        return model.as_rows(X)
+    except ValueError as error:
+        raise ValueError(f"batch {place} of the DataLoader: {error}") from None
 
 
 def _stack(parts: list[Any]) -> Any:
