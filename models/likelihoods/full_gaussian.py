@@ -78,9 +78,10 @@ class FullGaussian(ExponentialFamily):
     def summed_statistics(self, X: Tensor, assignments: Tensor, num_components: int) -> Tensor:
         """One Gram matrix for each component, of its own rows only; of few rows all in one product."""
         D = X.shape[1]
-        if len(X) * D * D <= _FEW:
+        width = D + D * D + 2
+        if len(X) * width <= _FEW:
             return super().summed_statistics(X, assignments, num_components)
-        total = X.new_zeros(num_components, D + D * D + 2, dtype=torch.float64)
+        total = X.new_zeros(num_components, width, dtype=torch.float64)
         order = torch.argsort(assignments, stable=True)
         counts = torch.bincount(assignments, minlength=num_components)
         for sums, members in zip(total, order.split(counts.tolist()), strict=True):
@@ -170,4 +171,4 @@ class FullGaussian(ExponentialFamily):
         return torch.cat(squares, 1).T
 
 
-_FEW = 2**16  # products of entries: to write them down costs less than a step for each component
+_FEW = 2**15  # statistics: to write them down costs less than a step for each component
