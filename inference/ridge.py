@@ -58,9 +58,8 @@ class Ridge:
         """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2, or of many ridges <A^-1, a_n a_n^T>."""
         inverse = self._inverse_tril.flatten(0, 1)
         if _takes_products(features, len(inverse)):
-            covariance = _upper(inverse.mT @ inverse)
-            chunks = _chunks(features, covariance.shape[1] + len(inverse))
-            variances = [(covariance @ _products(features[rows])).clamp_(min=0.0) for rows in chunks]
+            chunks = _chunks(features, self._covariances.shape[1] + len(inverse))
+            variances = [(self._covariances @ _products(features[rows])).clamp_(min=0.0) for rows in chunks]
         else:
             # the sum over P then adds whole vectors, several times faster than short inner sums
             variances = [
@@ -88,6 +87,12 @@ class Ridge:
         """L^-1 [K, C, P, P]."""
         identity = torch.eye(self.mean.shape[1], dtype=self.mean.dtype, device=self.mean.device)
         return torch.linalg.solve_triangular(self.precision_tril, identity, upper=False)
+
+    @cached_property
+    def _covariances(self) -> Tensor:
+        """A^-1, [K C, P (P + 1) / 2] as `_products` take them."""
+        inverse = self._inverse_tril.flatten(0, 1)
+        return _upper(inverse.mT @ inverse)
 
 
 def weighted_ridge(

@@ -124,6 +124,9 @@ def _check_expectation(loss: Loss, scores: Tensor, y: Tensor) -> None:
         _require_close(-precision / 2, by_variance, "expect", message)
         message = f"shift - precision * mean is not d expected_log_factor / d mean {where}"
         _require_close(shift - precision * mean, by_mean, "expect", message)
+        observed, value = loss.expect_with_bound(mean, variance, y)
+        for found, alone in zip((*observed, value), (precision, shift, bound), strict=True):
+            _require_close(found, alone, "expect_with_bound", f"is not `expect` and `expected_log_factor` {where}")
     touching = loss.expected_log_factor(scores, torch.zeros_like(scores), y)
     message = "at zero variance is not log_factor"
     _require_close(touching, loss.log_factor(scores, y), "expected_log_factor", message, 2e-3)
@@ -195,6 +198,11 @@ def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
         for part, whole in pairs:
             _require(not part[~known].any(), name, "is not 0 at a missing target")
             _require_close(part[known], whole[known], name, "changes if other targets are missing")
+    if loss.has_expectation:
+        observed, bound = masked.expect_with_bound(scores, one, holed)
+        alone = (*masked.expect(scores, one, holed), masked.expected_log_factor(scores, one, holed))
+        for part, whole in zip((*observed, bound), alone, strict=True):
+            _require_close(part, whole, "expect_with_bound", "differs from both alone if targets are missing")
     if loss.is_augmented:
         draws = masked.augment(scores[:, :1], holed[:, :1], generator)
         _require(not any(part[~known].any() for part in draws), "augment", "is not 0 at a missing target")

@@ -137,6 +137,12 @@ class WrongBound(Logistic):
         return super().expected_log_factor(score_mean, score_var, y) + 0.01
 
 
+class WrongAtOnce(Hinge):
+    def expect_with_bound(self, score_mean, score_var, y):
+        observed, bound = super().expect_with_bound(score_mean, score_var, y)
+        return observed, bound - 0.01
+
+
 class WrongMarginal(Hinge):
     def log_marginal(self, scale, y):
         return super().log_marginal(scale, y) + 1e-3
@@ -219,6 +225,7 @@ class WrongJointConjugate(CrammerSinger):
         (WrongShift(), "expect shift"),
         (WrongAugmentation(), "augment"),
         (WrongBound(), "expected_log_factor exceeds"),
+        (WrongAtOnce(), "expect_with_bound"),
         (WrongMarginal(), "log_marginal"),
         (WrongDraw(), "draw_score"),
         (WrongOptimum(), "one_point"),

@@ -31,10 +31,10 @@ def expect_sides(features: Tensor, classifiers: Ridge, loss: Loss) -> Sides:
     """Expected pseudo-observations and bounds of both sides, from features [N, P]."""
     mean, variance = classifiers.moments(features)
     one = torch.ones_like(mean)
-    positive, negative = loss.expect(mean, variance, one), loss.expect(mean, variance, -one)
-    rejection = loss.expected_log_factor(mean, variance, -one).sum(-1)
-    gain = loss.expected_log_factor(mean, variance, one).sum(-1) - rejection
-    return Sides(positive, negative, gain, rejection)
+    positive, accepted = loss.expect_with_bound(mean, variance, one)
+    negative, rejected = loss.expect_with_bound(mean, variance, -one)
+    rejection = rejected.sum(-1)
+    return Sides(positive, negative, accepted.sum(-1) - rejection, rejection)
 
 
 def blend(sides: Sides, responsibilities: Tensor) -> tuple[Tensor, Tensor]:

@@ -199,9 +199,8 @@ def expected_margins(state: VariationalPartition, data: Data, model: Mixture) ->
     """Expected pseudo-observations (precision, shift), each [N, T, C], and the bound of E log phi, [N, T]."""
     mean, variance = state.classifiers.moments(data.features)
     targets = data.targets.T.contiguous().T.unsqueeze(1)  # rows last, as they are
-    precision, shift = model.loss.expect(mean, variance, targets)
-    margin = model.loss.expected_log_factor(mean, variance, targets).sum(-1)
-    return precision.expand_as(mean), shift.expand_as(mean), margin
+    (precision, shift), bound = model.loss.expect_with_bound(mean, variance, targets)
+    return precision.expand_as(mean), shift.expand_as(mean), bound.sum(-1)
 
 
 # -- the bound ---------------------------------------------------------------------------------------------------------

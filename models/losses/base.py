@@ -84,6 +84,10 @@ class Loss(Config, ABC):
         """SVI: the lower bound of E log phi that the same q(omega) attains; quadratic in f around it."""
         raise NotImplementedError(self._no_expectation)
 
+    def expect_with_bound(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[PseudoObservation, Tensor]:
+        """SVI: `expect` and `expected_log_factor` of the same scores, which may be cheaper at once."""
+        return self.expect(score_mean, score_var, y), self.expected_log_factor(score_mean, score_var, y)
+
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
         """Small variance: the quadratic that touches `log_factor` at the score and lies below it elsewhere.
 

@@ -37,15 +37,18 @@ class Hinge(Loss):
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
         slack = self.margin - y * score
-        return self._observe(draw_inverse_omega(self.strength * slack.abs(), generator), y)
+        return self._observe(self.strength**2 * draw_inverse_omega(self.strength * slack.abs(), generator), y)
 
     def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
         *_, width = self._width(score_mean, score_var, y)
-        return self._observe(1 / (self.strength * width), y)
+        return self._observe(self.strength / width, y)
 
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        return self._bound(*self._width(score_mean, score_var, y))
+
+    def expect_with_bound(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[PseudoObservation, Tensor]:
         slack, square, width = self._width(score_mean, score_var, y)
-        return -self.strength * (slack + (square / width + width) / 2)
+        return self._observe(self.strength / width, y), self._bound(slack, square, width)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
         return torch.broadcast_tensors(log_hinge_integral(self.strength, self.margin, scale), y)[0]
@@ -66,13 +69,17 @@ class Hinge(Loss):
 
     def _width(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """E slack, E slack^2 and its floored root, the mode of q(omega) in units of 1 / c."""
-        slack = self.margin - y * score_mean
-        square = slack.square() + score_var
-        return slack, square, square.clamp(min=(1e-4 * self.margin) ** 2).sqrt()
+        slack = (-y * score_mean).add_(self.margin)
+        square = torch.addcmul(score_var, slack, slack)
+        return slack, square, square.clamp(min=(1e-4 * self.margin) ** 2).sqrt_()
 
-    def _observe(self, inverse_omega: Tensor, y: Tensor) -> PseudoObservation:
-        precision = self.strength**2 * inverse_omega
-        return PseudoObservation(precision, y * (self.strength + self.margin * precision))
+    def _bound(self, slack: Tensor, square: Tensor, width: Tensor) -> Tensor:
+        """-c (slack + (square / width + width) / 2)."""
+        return (square / width).add_(width).div_(2).add_(slack).mul_(-self.strength)
+
+    def _observe(self, precision: Tensor, y: Tensor) -> PseudoObservation:
+        """With shift y (c + l precision)."""
+        return PseudoObservation(precision, (self.margin * precision).add_(self.strength).mul_(y))
 
 
 def draw_inverse_omega(violation: Tensor, generator: torch.Generator) -> Tensor:

@@ -26,8 +26,8 @@ class WrappedLoss(Loss):
 
 
 _HANDED_ON = (
-    "is_likelihood target meets binary is_augmented has_expectation augment expect expected_log_factor majorize "
-    "log_marginal draw_score one_point probabilities moderated blocks reference "
+    "is_likelihood target meets binary is_augmented has_expectation augment expect expected_log_factor "
+    "expect_with_bound majorize log_marginal draw_score one_point probabilities moderated blocks reference "
     "has_conjugate conjugate best_tilt feasible box"
 )
 for _name in _HANDED_ON.split():
@@ -55,6 +55,12 @@ class Masked(WrappedLoss):
 
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
         return self._read(y, partial(self.loss.expected_log_factor, score_mean, score_var))
+
+    def expect_with_bound(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[PseudoObservation, Tensor]:
+        known, y = self._known(y)
+        observed, bound = self.loss.expect_with_bound(score_mean, score_var, y)
+        precision, shift, bound = (torch.where(known, part, 0.0) for part in (*observed, bound))
+        return PseudoObservation(precision, shift), bound
 
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
         return self._observe(y, partial(self.loss.majorize, score))
