@@ -41,6 +41,10 @@ class Ridge:
         gram = self.precision_tril @ self.precision_tril.mT
         return gram, (gram @ self.mean.mT.unsqueeze(-1)).squeeze(-1).mT
 
+    def towards(self, natural: tuple[Tensor, Tensor], rho: float) -> Ridge:
+        """A step of size rho in natural parameters, towards A [K, C, P, P] and A m [K, P, C]."""
+        return Ridge.of_natural(*(torch.lerp(*pair, rho) for pair in zip(self.natural, natural, strict=True)))
+
     def draw(self, generator: torch.Generator) -> Tensor:
         """One draw [K, P, C]: mean + L^-T e."""
         noise = normals((*self.precision_tril.shape[:-1], 1), generator, self.mean)

@@ -321,8 +321,8 @@ def test_minibatch_steps_average_to_the_step_of_all_points(loss, generator) -> N
     for read in (
         lambda state: state.hyperparameters,
         lambda state: state.sticks,
-        lambda state: state.natural[0],
-        lambda state: state.natural[1],
+        lambda state: state.classifiers.natural[0],
+        lambda state: state.classifiers.natural[1],
         lambda state: state.bound,
     ):
         torch.testing.assert_close(torch.stack([read(part) for part in parts]).mean(0), read(whole))

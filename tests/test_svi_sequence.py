@@ -390,8 +390,8 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
         for read in (
             lambda state: state.hyperparameters,
             lambda state: state.counts,
-            lambda state: state.natural[0],
-            lambda state: state.natural[1],
+            lambda state: state.classifiers.natural[0],
+            lambda state: state.classifiers.natural[1],
         ):
             mean = torch.stack([read(step) for step in steps]).mean(0)
             torch.testing.assert_close(mean, read(at_once), rtol=1e-7, atol=1e-7)
@@ -402,10 +402,10 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
         torch.testing.assert_close(chi + model.likelihood.prior(), target.hyperparameters)
         ridges = [factors.update_classifiers(part, block.data, model) for part, block in pairs]
         for index in (0, 1):
-            natural = [ridge.natural[index] for ridge in ridges]
-            empty = sequence.init(model, data, generator).natural[index]
+            natural = [ridge.classifiers.natural[index] for ridge in ridges]
+            empty = sequence.init(model, data, generator).classifiers.natural[index]
             mean = sum(value - empty for value in natural) + empty
-            torch.testing.assert_close(mean, target.natural[index], rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(mean, target.classifiers.natural[index], rtol=1e-8, atol=1e-9)
     assert errors[20] < 1e-4
     assert errors[1] > 10 * errors[20]
 

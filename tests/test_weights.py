@@ -175,10 +175,11 @@ def test_the_mean_over_all_batches_is_the_full_step(name, monkeypatch) -> None:
         scaled = local.scaled(batch.scale)
         target = factors.update_factors(scaled, batch.data, model)
         bound = batch.scale * (local.bound + penalty) - penalty
-        targets.append([target.sizes, target.hyperparameters, *target.natural, bound])
+        targets.append([target.sizes, target.hyperparameters, *target.classifiers.natural, bound])
     found = [torch.stack(parts).mean(0) for parts in zip(*targets, strict=True)]
     whole = factors.update_responsibilities(state, data, model)
-    for mean, exact in zip(found, [whole.sizes, expected.hyperparameters, *expected.natural, whole.bound], strict=True):
+    wholes = [whole.sizes, expected.hyperparameters, *expected.classifiers.natural, whole.bound]
+    for mean, exact in zip(found, wholes, strict=True):
         close(mean, exact)
 
 

@@ -58,11 +58,6 @@ class Variational:
         """Expected number of points of each component, [T] float64."""
         return all_sum(self.memberships.sum(0, dtype=torch.float64))
 
-    @property
-    def natural(self) -> tuple[Tensor, Tensor]:
-        """Natural parameters (A [T, C, P, P], A m [T, P, C]) of q(eta_k)."""
-        return self.classifiers.natural
-
     def permuted(self, order: Tensor) -> Self:
         """Components in another order [T]; sticks stay in their places."""
         return replace(
@@ -152,13 +147,13 @@ def pairs(state: Variational, model: Any) -> list[list[int]]:
     return torch.stack([first[best], second[best]], 1).tolist()
 
 
-def move(state: State, target: Variational, rho: float) -> State:
-    """The state with its components and hyperplanes a step of size rho, in natural parameters, towards a target."""
-    gram, linear = (torch.lerp(*pair, rho) for pair in zip(state.natural, target.natural, strict=True))
-    ridge = Ridge.of_natural(gram, linear)
+def move(state: State, hyperparameters: Tensor, natural: tuple[Tensor, Tensor], rho: float) -> State:
+    """The state with its components and hyperplanes a step of size rho, in natural parameters, towards those given:
+    chi [T, S] of the components, (A [T, C, P, P], A m [T, P, C]) of the hyperplanes."""
+    ridge = state.classifiers.towards(natural, rho)
     return replace(
         state.without_rows(),
-        hyperparameters=torch.lerp(state.hyperparameters, target.hyperparameters, rho),
+        hyperparameters=torch.lerp(state.hyperparameters, hyperparameters, rho),
         mean=ridge.mean,
         precision_tril=ridge.precision_tril,
     )

@@ -23,7 +23,6 @@ from ...models.likelihoods import ExponentialFamily, MultinomialDirichlet
 from ...models.priors.sticks import posterior_sticks
 from ...models.sparse import Rows
 from ..collectives import all_sum
-from ..ridge import Ridge
 from ._numba_labels import expect_logs
 from .partition_factors import VariationalPartition, expected_log_mixture, expected_prior, update_prior
 
@@ -76,12 +75,6 @@ def move(state: State, blocks: list[Block], memberships: Tensor, mixture: DPM, r
     moved: Any = replace(state.without_rows(), sticks=torch.lerp(state.sticks, sticks, rho), hyperparameters=table.T)
     found: Any = update_prior(moved, mixture)
     return found
-
-
-def move_ridge(ridge: Ridge, target: tuple[Tensor, Tensor], rho: float) -> Ridge:
-    """A step of size rho in natural parameters, towards gram [..., P, P] and linear [..., P]."""
-    gram, linear = (torch.lerp(*pair, rho) for pair in zip(ridge.natural, target, strict=True))
-    return Ridge.of_natural(gram, linear)
 
 
 # -- what a family expects -------------------------------------------------------------------------------------------

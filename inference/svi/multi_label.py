@@ -25,7 +25,7 @@ from ..label_draws import label_draw
 from ..ridge import Ridge, soft_natural
 from . import multi_label_coupled, partition
 from .backend import SVI
-from .label_blocks import Block, expect, move, move_ridge, shares, with_log_mixture
+from .label_blocks import Block, expect, move, shares, with_log_mixture
 from .multi_label_coupled import progress
 from .partition_factors import VariationalPartition, sticks_kl, update_responsibilities
 from .steps import Minibatch, Steps
@@ -136,7 +136,7 @@ def stochastic_sweep(
     (data, scale, *_), mixture = batch, model.mixture
     moments, blocks = score_moments(state, data), blocks_of(state, data, model)
     margin = _margin_bound(state, moments, data, model, scale)
-    ridge = move_ridge(state.label_classifiers, _natural_target(moments, data, model, scale), rho)
+    ridge = state.label_classifiers.towards(_natural_target(moments, data, model, scale), rho)
     expected = expect(blocks)
     r, log_total = shares(with_log_mixture(state, expected.log_density))
     total = all_sum(data.margins.counted(log_total).sum(dtype=torch.float64))

@@ -26,7 +26,7 @@ from ..label_draws import finished_draw
 from ..ridge import Ridge, soft_natural
 from . import partition
 from .factors import MERGE_ROUNDS, SETTLED, family_of
-from .label_blocks import Block, expect, move, move_ridge, shares, with_log_mixture
+from .label_blocks import Block, expect, move, shares, with_log_mixture
 from .multi_label_joints import kl as psi_kl
 from .multi_label_joints import local, means, prior_of
 from .partition_factors import VariationalPartition, sticks_kl, update_factors
@@ -210,7 +210,7 @@ def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: B
     """
     data, scale, *_ = batch
     near = update_points(state, data, model, scale)
-    ridge = move_ridge(near.label_classifiers, _natural_target(near, data, model, scale), rho)
+    ridge = near.label_classifiers.towards(_natural_target(near, data, model, scale), rho)
     moved = move(near, blocks_of(near, data, model), scale * near.memberships, plain_mixture(model), rho)
     psi = torch.lerp(near.psi, _psi_target(near, model, scale), rho)
     return replace(moved, psi=psi, label_mean=ridge.mean, label_tril=ridge.precision_tril)

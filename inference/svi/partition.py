@@ -26,6 +26,7 @@ from .partition_factors import (
     assignment_logits,
     expected_prior,
     kl,
+    natural_classifiers,
     see,
     union,
     update_components,
@@ -185,9 +186,9 @@ def stochastic_sweep(
     """
     penalty = kl(state, model)
     local = update_responsibilities(state, batch.data, model, penalty)
-    target = update_factors(local.scaled(batch.scale), batch.data, model)
+    target = update_components(update_sticks(local.scaled(batch.scale), model), batch.data, model)
     moved = replace(
-        move(local, target, rho),
+        move(local, target.hyperparameters, natural_classifiers(target, model), rho),
         sticks=torch.lerp(local.sticks, target.sticks, rho),
         bound=batch.scale * (local.bound + penalty) - penalty,
     )

@@ -108,8 +108,13 @@ def update_components(state: VariationalPartition, data: Data, model: Mixture) -
 
 def update_classifiers(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
     """V_k^-1 = I / nu^2 + sum_n r_nk precision_nk a_n a_n^T,  m_k = V_k sum_n r_nk shift_nk a_n."""
-    ridge = Ridge.of_natural(*with_prior(state.gram, state.linear, model.weight_scale))
+    ridge = Ridge.of_natural(*natural_classifiers(state, model))
     return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
+
+
+def natural_classifiers(state: VariationalPartition, model: Mixture) -> tuple[Tensor, Tensor]:
+    """V_k^-1 [T, C, P, P] and V_k^-1 m_k [T, P, C] of that update."""
+    return with_prior(state.gram, state.linear, model.weight_scale)
 
 
 def update_responsibilities(

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...models.sequence import Sequences, StateSpace
 from ..collectives import all_sum
 from ..markov import smooth
-from ..ridge import soft_ridge
+from ..ridge import Ridge, soft_natural
 from .factors import Variational, components_kl, family_of
 from .hyperplanes import Sides, blend, expect_sides
 from .sequence_rows import Hierarchy, hierarchy_bound, inner, update_rows
@@ -61,10 +61,15 @@ def update_components(state: VariationalSequence, data: Sequences, model: StateS
 
 def update_classifiers(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
     """q(eta_k) from both sides of every hyperplane at every observed step (`hyperplanes`)."""
+    ridge = Ridge.of_natural(*natural_classifiers(state, data, model))
+    return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
+
+
+def natural_classifiers(state: VariationalSequence, data: Sequences, model: StateSpace) -> tuple[Tensor, Tensor]:
+    """V_k^-1 [T, C, P, P] and V_k^-1 m_k [T, P, C] of that update."""
     features = data.points.features
     ones = features.new_ones(()).expand(state.precision.shape[:2])
-    ridge = soft_ridge(features, state.precision, state.shift, ones, weight_scale=model.weight_scale)
-    return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
+    return soft_natural(features, state.precision, state.shift, ones, weight_scale=model.weight_scale)
 
 
 def update_paths(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:

@@ -23,7 +23,7 @@ from .sequence_factors import (
     VariationalSequence,
     emissions,
     kl,
-    update_classifiers,
+    natural_classifiers,
     update_components,
     update_factors,
     update_paths,
@@ -101,9 +101,9 @@ def stochastic_sweep(
     The recorded bound is the batch's estimate at the factors from before the step.
     """
     local, penalty = update_owned_paths(state, batch, model), kl(state, model)
-    target = update_classifiers(update_components(_scaled(local, batch.scale), batch.data, model), batch.data, model)
+    target = update_components(_scaled(local, batch.scale), batch.data, model)
     moved = replace(
-        move(local, target, rho),
+        move(local, target.hyperparameters, natural_classifiers(target, batch.data, model), rho),
         counts=torch.lerp(state.counts, target.counts, rho),
         bound=batch.scale * (local.bound + penalty) - penalty,
     )
