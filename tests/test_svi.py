@@ -565,6 +565,21 @@ def test_it_stops_when_the_bound_has_settled(generator) -> None:
     assert lengths[0] < lengths[1] < lengths[2] == 150
 
 
+def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(generator, monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.steps.NUM_FIRST", 30)  # far from the optimum of all
+    X, y = blobs(300, generator)
+    model = InfiniteSVM(truncation=12)
+    options = {"num_steps": 2, "batch_size": 20, "num_full_steps": 30}
+    settled, whole = (
+        SVI(tolerance=tolerance, **options).fit(model, X, y).trace.values[0, 2:] for tolerance in (1e-3, None)
+    )
+    assert 2 < len(settled) < len(whole) == 30
+    torch.testing.assert_close(settled, whole[: len(settled)])
+    settles = settled.diff() <= partition.SETTLED * 300
+    assert settles[-1]
+    assert not settles[:-1].any()
+
+
 def test_a_binding_truncation_warns_with_a_remedy(generator) -> None:
     X, _ = blobs(100, generator)
     with pytest.warns(TruncationWarning, match="truncation=4"):

@@ -13,6 +13,7 @@ from ...models.domains import Count, Natural, NonNegative, Number, OneOf, Seed
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
 from ..protocol import KernelData, Model
+from .factors import SETTLED
 
 
 @dataclass(eq=False)
@@ -33,7 +34,9 @@ class SVI(Backend):
     num_restarts : seeds to start from; the highest final ELBO is kept
     delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
         (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]
-    num_full_steps : sweeps over all points that finish a stochastic fit of a tensor (a DataLoader gets none)
+    num_full_steps : most sweeps over all points that finish a stochastic fit of a tensor (a DataLoader gets none).
+        Unless `tolerance` is None they stop after one that raises the ELBO by less than 0.01 nats per point, since
+        predictions have settled by then
     rule : "gibbs": the expected loss, so that hyperplanes are learnt with their uncertainty. "averaging", for
         InfiniteSVM, latent features and topics, and any convex loss with a conjugate, `CrammerSinger` too: the loss of
         the expected score, as first published. Its hyperplanes are those of an SVM, a mean without a spread; the ELBO
@@ -103,6 +106,10 @@ class SVI(Backend):
         return [[kernel.draw(kernel.finish(best.state, data, model), data, model)]]
 
     def _stop(self, chain: Chain) -> bool:
-        if self.batch_size or self.tolerance is None or len(chain.values) < 2:
+        if self.tolerance is None:
             return False
-        return chain.values[-1] - chain.values[-2] <= self.tolerance * chain.state.total_weight
+        # values of stochastic steps are estimates
+        first, least = (self.num_steps, SETTLED) if self.batch_size else (0, self.tolerance)
+        if len(chain.values) < first + 2:
+            return False
+        return chain.values[-1] - chain.values[-2] <= least * chain.state.total_weight

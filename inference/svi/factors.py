@@ -15,7 +15,7 @@ from ...models.sums import row_chunks
 from ..collectives import all_sum
 from ..ridge import Ridge
 
-SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried
+SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried and stochastic fits are finished
 State = TypeVar("State", bound="Variational")
 MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged
 
