@@ -32,7 +32,7 @@ def rivals(task: str, seed: int, folds: BaseCrossValidator) -> dict[str, BaseEst
     return {
         first: _tuned(linear, task, folds, C=_STRENGTHS),
         second: _tuned(kernel, task, folds, C=_STRENGTHS, gamma=["scale", 0.01, 0.1]),
-        f"DP-means + {first}": _tuned(clustered, task, folds, svm__C=_STRENGTHS, num_components=[1, 4, 16]),
+        f"DP-means + {first}": _tuned(clustered, task, folds, svm__C=_STRENGTHS, num_components=[1, 2, 4, 8, 16]),
     }
 
 

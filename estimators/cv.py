@@ -36,7 +36,7 @@ class ClassifierCV(PathSearch, Classifier):
     weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which
         components are found. None: eleven from 0.01 to 3, or where there are length scales to choose from 0.03 to 10
     num_components : how many the penalty aims at, to choose from; None: 1, and unless there are length scales to
-        choose from 4 and 16 where there are 15 rows for each; of `SmallVariance` on a mixture alone
+        choose from 2, 4, 8 and 16 where there are 8 rows for each; of `SmallVariance` on a mixture alone
     temperatures : of the divergence by which components count for new rows (`PartitionPosterior.tempered`), to choose
         from; of `SmallVariance` on a mixture alone
     length_scales : of a feature map that leaves its own open (`RandomFourier`), to choose from; None: half of that of
@@ -47,8 +47,9 @@ class ClassifierCV(PathSearch, Classifier):
     ----------
     length_scale_, num_components_, strength_, weight_scale_, temperature_ : those chosen, of equals that of the least
         log loss, and a number of components after the first only where it is better than those before by more than
-        chance (1.645 standard errors of the gain, a one-sided test at 5 %: the best of many settings looks better than
-        it is, and the more so the fewer the rows); None or 0 where there is no choice. `best_params_` has them together
+        chance (the gains in accuracy and in log likelihood, each in its standard errors, add up to more than 1: the
+        best of many settings looks better than it is, and the more so the fewer the rows); None or 0 where there is no
+        choice. `best_params_` has them together
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and
         temperature
     best_score_ : their mean at the best setting
@@ -91,10 +92,10 @@ class ClassifierCV(PathSearch, Classifier):
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         return (_logits(decisions).argmax(1) == y).astype(np.float64)
 
-    def log_loss(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> float:
+    def log_losses(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
         logits = _logits(decisions)
-        chosen = log_softmax(_slope(logits, y, weights) * logits, axis=1)[np.arange(len(y)), y]
-        return -float(np.average(chosen, weights=weights))
+        found: NDArray[np.float64] = -log_softmax(_slope(logits, y, weights) * logits, axis=1)[np.arange(len(y)), y]
+        return found
 
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
         self.slope_ = _slope(_logits(decisions), y, weights)

@@ -91,10 +91,10 @@ class PathSearch(PosteriorEstimator):
         """How good decisions [n] or [n, L] are for targets y [n]; the score of a fold is the mean."""
         raise NotImplementedError
 
-    def log_loss(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> float:
-        """By what settings with equal scores are told apart, of decisions [M] or [M, L] for rows that the fits had not
-        seen, y [M] of them; the least is best."""
-        return 0.0
+    def log_losses(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each row [M], by decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them; 0 where there
+        are no probabilities."""
+        return np.zeros(len(y))
 
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
         """Take what is wanted of decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them."""
@@ -106,17 +106,25 @@ class PathSearch(PosteriorEstimator):
         for number in range(found.scores.shape[2]):
             mean = found.scores[:, :, number].mean(0).round(_DIGITS)
             equals = [(length, number, *others) for length, *others in np.argwhere(mean == mean.max())]
-            losses = [self.log_loss(found.decisions[place], found.y, found.weights) for place in equals]
-            place = equals[int(np.argmin(np.round(losses, _DIGITS)))]
+            losses = [np.average(self._measures(found, place)[1], weights=found.weights) for place in equals]
+            place = equals[int(np.argmax(np.round(losses, _DIGITS)))]
             best = place if not best or self._is_better(found, place, best) else best
         return best
 
     def _is_better(self, found: _HeldOut, place: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-        """Whether a setting gains on another, row by row, so much that a one-sided test at 5 % sees it."""
-        gains = self.score_rows(found.decisions[place], found.y) - self.score_rows(found.decisions[other], found.y)
-        gain = np.average(gains, weights=found.weights)
-        variance = np.average((gains - gain) ** 2, weights=found.weights)
-        return bool(gain > _NORMAL_QUANTILE * (variance / found.weights.sum()) ** 0.5)
+        """Whether a setting gains more than 1 on another, row by row: in score and log likelihood together, each in its
+        standard errors."""
+        gains = self._measures(found, place) - self._measures(found, other)
+        gain = np.average(gains, axis=1, weights=found.weights)
+        variance = np.average((gains - gain[:, None]) ** 2, axis=1, weights=found.weights)
+        errors = np.maximum((variance / found.weights.sum()) ** 0.5, np.finfo(np.float64).tiny)  # no gain has no error
+        return bool((gain / errors).sum() > 1)
+
+    def _measures(self, found: _HeldOut, place: tuple[Any, ...]) -> NDArray[np.float64]:
+        """Scores and log likelihoods [2, M] of the rows held out."""
+        decisions = found.decisions[place]
+        losses = self.log_losses(decisions, found.y, found.weights)
+        return np.stack([self.score_rows(decisions, found.y), -losses])
 
     def _axes(self, model: Any, inference: Backend, num_rows: float, num_columns: int) -> _Axes:
         """The values of each part of a setting."""
@@ -236,9 +244,8 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
 
 
 _DIGITS = 10
-_NORMAL_QUANTILE = 1.645  # of 95 %
 _SCALES = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
 _KERNEL_SCALES = (0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0, 5.5, 10.0)  # of rows of length 1
 _LENGTHS = (0.5, 1.0, 2.0)
-_NUMBERS = (1, 4, 16)
-_ROWS = 15
+_NUMBERS = (1, 2, 4, 8, 16)
+_ROWS = 8

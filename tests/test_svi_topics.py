@@ -599,7 +599,7 @@ def test_a_minibatch_fit_comes_near_a_full_one(rule, monkeypatch) -> None:
     model = MedLDA(loss=Hinge(2.0), num_topics=4, prior=DirichletTopics(0.3, 0.1))
     full = SVI(num_steps=60, rule=rule, num_restarts=3).fit(model, X, y)
     part = SVI(num_steps=40, batch_size=30, rule=rule, num_restarts=3).fit(model, X, y)
-    assert part.trace.values.shape[1] == 50
+    assert 41 < part.trace.values.shape[1] <= 50  # full sweeps at the end, until the bound has settled
     best = (float(fit.trace.final.max()) for fit in (part, full))  # each start has an optimum of its own
     assert next(best) == pytest.approx(next(best), rel=0.02)
     assert np.mean(part.predict(X) == y) > 0.8
