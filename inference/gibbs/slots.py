@@ -101,7 +101,7 @@ class Slots(ABC):
 
     def extend(self, more: int) -> None:
         """Add free slots."""
-        self.weights = pad(self.weights, (0, 0, 0, 0, 0, more))
+        self.weights = torch.cat([self.weights, self.weights.new_zeros(more, *self.weights.shape[1:])])
         if self.has_classifiers:
             self.log_margin = pad(self.log_margin, (0, more))
         self.count(len(self.weights))
