@@ -36,7 +36,7 @@ class ClassifierCV(PathSearch, Classifier):
     weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which
         components are found. None: eleven from 0.01 to 3, or where there are length scales to choose from 0.03 to 10
     num_components : how many the penalty aims at, to choose from; None: 1, and unless there are length scales to
-        choose from 2, 4, 8 and 16 where there are 10 rows for each; of `SmallVariance` on a mixture alone
+        choose from 2, 4, 8 and 16 where there are 8 rows for each; of `SmallVariance` on a mixture alone
     temperatures : of the divergence by which components count for new rows (`PartitionPosterior.tempered`), to choose
         from; of `SmallVariance` on a mixture alone
     length_scales : of a feature map that leaves its own open (`RandomFourier`), to choose from; None: half of that of

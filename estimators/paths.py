@@ -77,11 +77,11 @@ def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[St
 
 
 def at(model: Any, strength: float | None, weight_scale: float) -> Any:
-    """The model with this strength, if its loss has one, and weight scale."""
+    """The model with this strength, if its loss has one, and weight scale; they are checked where a search begins."""
     name, named = strength_of(model), {"weight_scale": weight_scale}
     if name is not None and strength is not None:
         named[name] = strength
-    return clone(model).set_params(**named).checked()
+    return clone(model).set_params(**named)
 
 
 def at_length(model: Any, length_scale: float | None) -> Any:

@@ -184,6 +184,8 @@ class PathSearch(PosteriorEstimator):
         """Decisions at all settings for the rows of each fold, whose paths start from components [N] of all rows."""
         lengths, *_, temperatures = axes
         steps, decisions, scores = _steps(axes), [], []
+        for step in steps:
+            at(parts[0], *step).checked()
         for train, test in splits:
             seen, held = rows.taken(train).sorted(parts), rows.taken(test)
             _require_rows(seen.X.shape[0], len(held.y))
@@ -248,4 +250,4 @@ _SCALES = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
 _KERNEL_SCALES = (0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0, 5.5, 10.0)  # of rows of length 1
 _LENGTHS = (0.5, 1.0, 2.0)
 _NUMBERS = (1, 2, 4, 8, 16)
-_ROWS = 10
+_ROWS = 8
