@@ -2,12 +2,13 @@
 
     REGBAYES_DATA=... OMP_NUM_THREADS=1 python benchmarks/label_sets.py [emotions yeast ...] [--hidden 3]
 
-The customary split. Each method has a grid of twelve settings. Of each, scores of left-out training rows (3 folds; of
-sets with more than 1,000 rows one of them) give the threshold of the highest micro-F1, one for all labels; the setting
-with the highest is fitted to all training rows. Then the same with half of the entries of the training labels hidden
-at random, `--hidden` times, by seeds 10, 11, ...: means over those, all test labels known. A label's rival machine then
-learns from the rows that know it, each label's neighbours are the nearest ones that know it, and the chain, which needs
-complete labels, takes hidden ones for 0.
+The folder has Mulan's files (mulan.sourceforge.net/datasets-mlc.html) with their customary split. Each method has a
+grid of twelve settings. Of each, scores of left-out training rows (3 folds; of sets with more than 1,000 rows one of
+them) give the threshold of the highest micro-F1, one for all labels; the setting with the highest is fitted to all
+training rows. Then the same with half of the entries of the training labels hidden at random, `--hidden` times, by
+seeds 10, 11, ...: means over those, all test labels known. A label's rival machine then learns from the rows that
+know it, each label's neighbours are the nearest ones that know it, and the chain, which needs complete labels, takes
+hidden ones for 0.
 
 Linear machines see standardized columns or an RBF kernel (scikit-learn's Nystroem, 200 landmarks), ours the kernel;
 sparse words as they are, ours turned to principal axes (corel5k: the 80 leading ones). Ours is the joint "product" by

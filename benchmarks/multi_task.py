@@ -2,11 +2,13 @@
 
     REGBAYES_DATA=... OMP_NUM_THREADS=1 python benchmarks/multi_task.py [yeast scene school] [--sets 5]
 
-Yeast and Scene: training sets of the customary sizes drawn anew for each seed. Hyperparameters, and thresholds of all
-labels, come from 3-fold cross-validation on the training rows, alike for all: those of the largest sum of micro-F1 and
-macro-F1. Hamming accuracy, micro-F1 and macro-F1 on the test rows, and then micro-F1 with thresholds for it alone;
-means and standard deviations over the seeds. School: within-school splits of 75/25, of whose training rows another such
-split chooses the settings; explained variance in percent, 1 - SSE / total sum of squares of the test targets.
+The folder has Yeast and Scene of Mulan (mulan.sourceforge.net/datasets-mlc.html), and the School data of Argyriou,
+Evgeniou & Pontil (2008). Yeast and Scene: training sets of the customary sizes drawn anew for each seed.
+Hyperparameters, and thresholds of all labels, come from 3-fold cross-validation on the training rows, alike for all:
+those of the largest sum of micro-F1 and macro-F1. Hamming accuracy, micro-F1 and macro-F1 on the test rows, and then
+micro-F1 with thresholds for it alone; means and standard deviations over the seeds. School: within-school splits of
+75/25, of whose training rows another such split chooses the settings; explained variance in percent, 1 - SSE / total
+sum of squares of the test targets.
 
 MT-iLSVM is mean field with expected margins, and projects inputs with both signs, as binary features alone can only
 add: of School the columns of x, elsewhere the leading principal directions of an RBF kernel. The variant `with x`, or

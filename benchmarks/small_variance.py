@@ -4,6 +4,9 @@ python benchmarks/small_variance.py iteration   one iteration / one Lloyd iterat
 python benchmarks/small_variance.py products    one M2DPM iteration at D = 784 / its own matrix products
 python benchmarks/small_variance.py wide        whole fits of 30 rows by their columns; fewer rows than columns
 python benchmarks/small_variance.py growth      whole fits of DP mixtures of 100 to 10^6 rows: exponent, K found
+python benchmarks/small_variance.py tiny        share of tiny problems whose fit ends within 1 % of the least
+                                                objective of all, by restarts (the default, then one); CPU seconds
+python benchmarks/small_variance.py restarts    whole fits of 100 to 10^5 rows by default / with one restart
 python benchmarks/small_variance.py pdc PYTHON  DP-means until the objective of pdc-dp-means' fit / that fit; PYTHON
                                                 is an interpreter that has it (it needs scikit-learn < 1.4)
 """
@@ -17,11 +20,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import itertools
 import json
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -127,6 +132,36 @@ def growth() -> None:
         print(f"{name:8s} {creation:6s} exponent of the time in N, from {sizes[2]} rows: {slope:.2f}", flush=True)
 
 
+def tiny() -> None:
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from tiny_optima import PROBLEMS, outcome
+
+    for name, problem in PROBLEMS.items():
+        line = f"{name:32s}"
+        for num_restarts in ("auto", 1):
+            start = time.process_time()
+            hits = [outcome(problem(seed), num_restarts=num_restarts).reached for seed in range(24)]
+            line += f"   {num_restarts!s:>4s} {np.mean(hits):.2f} in {time.process_time() - start:6.1f} s"
+        print(line, flush=True)
+
+
+def restarts() -> None:
+    from regbayes.datasets import make_dp_mixture
+    from regbayes.inference import SmallVariance
+    from regbayes.models import DPM, InfiniteSVM, SphericalGaussian
+
+    for model, N in itertools.product((DPM(SphericalGaussian()), InfiniteSVM(SphericalGaussian())), _SIZES):
+        data, default = make_dp_mixture(N), SmallVariance(num_restarts="auto", num_jobs=1, progress=False)
+        fits = [
+            lambda own=own, model=model, data=data: own.fit(model, data.X, data.y)
+            for own in (default, default.replace(num_restarts=1))
+        ]
+        number = fits[0]().backend.num_restarts
+        auto, one = medians(*fits, repeats=3)
+        print(f"{type(model).__name__:12s} N {N:6d}  {number:2d} restarts {auto:6.2f} s, one {one:6.2f} s", flush=True)
+
+
+_SIZES = (100, 1000, 10_000, 100_000)
 _PDC = """
 import json, sys, time, warnings
 import numpy as np
@@ -175,4 +210,6 @@ def pdc(python: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    choose(__doc__, iteration=iteration, products=products, wide=wide, growth=growth, pdc=pdc)
+    choose(
+        __doc__, iteration=iteration, products=products, wide=wide, growth=growth, tiny=tiny, restarts=restarts, pdc=pdc
+    )

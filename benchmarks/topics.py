@@ -5,7 +5,8 @@
     python benchmarks/topics.py validate       the settings of `classes`, on a fifth of the training documents
     python benchmarks/topics.py pair           two classes that are hard to tell apart, K = 5, 10, 20
 
-REGBAYES_DATA names the folder with newsgroups20.npz. Figures are of one thread.
+The groups are read from newsgroups20.npz in the folder that REGBAYES_DATA names; where there is none, scikit-learn
+downloads them, and tokenizes them in its own way. Figures are of one thread.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, NoReturn
 
@@ -22,13 +24,17 @@ _BACKENDS = ("small_variance", "svi", "gibbs")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Exit code: 0, 2 for a mistake of the user (told in one line), 130 for Ctrl-C."""
+    """Run the command line. Exit code: 0, 2 for a mistake of the user (told in one line), 130 for Ctrl-C,
+    141 if whoever reads the output stops, as under `| head`."""
     try:
         options = _parser().parse_args(arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.showwarning = _show_warning
             options.run(options)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        return _unheard()
     except CommandError as error:
         print(f"regbayes: error: {one_line(error)}", file=sys.stderr)
         return 2
@@ -36,6 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"regbayes: {one_line(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
     return 0
+
+
+def _unheard() -> int:
+    """Let what is still to be written go nowhere, as nobody reads on."""
+    with suppress(OSError, ValueError):  # a stream that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
 
 
 class _Parser(argparse.ArgumentParser):
@@ -83,6 +96,12 @@ def _add_fit(commands: Any) -> None:
     text = "default: small_variance, or svi for MedLDA"
     fit.add_argument("--inference", choices=_BACKENDS, help=text)
     _seed_option(fit)
+    text = (
+        "fit at the default settings; else InfiniteSVM by small_variance chooses its own by three folds (of 20000 rows "
+        "at random if there are more), fits them to all rows, and says what it chose; others and a --checkpoint never "
+        "search"
+    )
+    fit.add_argument("--no-search", dest="search", action="store_false", help=text)
     _checkpoint_option(fit, "")
     fit.add_argument("--output", metavar="FILE", required=True, help="the posterior")
 

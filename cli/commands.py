@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from ..inference import FeaturePosterior, PartitionPosterior, Posterior
 from .errors import CommandError, Interrupted, reported
@@ -19,27 +20,34 @@ from .files import check_output, delimiter_of, interrupted_name, text_file
 from .fitting import checkpoint_options, when_interrupted
 from .problems import problem_of
 from .progress import bar
+from .search import search, why_no_search
 from .setups import backend_of, backends_for, model_of
 from .tables import Table, listed, read_table
 
 
 def fit(options: argparse.Namespace) -> None:
-    """Fit to a table and save the posterior, with the names of features and classes in its metadata."""
+    """Search settings, fit to a table and save the posterior, with the names of features and classes in its metadata
+    and, where the search has found it, the slope of the probabilities."""
     check_output(options.output, options.data, options.checkpoint)
     table = read_table(options.data)
     X, y, metadata = _given(table, options)
     stopped: list[str] = []
     with reported(), when_interrupted(stopped.append):
         model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
-        backend = backend_of(options.inference or backends_for(options.model)[0], options.seed)
-        posterior = backend.fit(model, X, y, **checkpoint_options(options.checkpoint))
-        posterior.metadata = metadata
+        reason = why_no_search(options, X, y)
+        if reason is None:
+            posterior, said = search(model, X, y, options)
+        else:
+            backend = backend_of(options.inference or backends_for(options.model)[0], options.seed)
+            posterior = backend.fit(model, X, y, **checkpoint_options(options.checkpoint))
+            said = f"fitted at the default settings, without a search: {reason}" if reason else ""
+        posterior.metadata = metadata | posterior.metadata
         path = str(interrupted_name(options.output)) if stopped else options.output
         posterior.save(path)
     if stopped:
         on = f"; the same command goes on from {options.checkpoint!r}" if options.checkpoint else ""
         raise Interrupted(f"{stopped[0]} That is in {path!r}, and nothing was written to {options.output!r}{on}.")
-    print(f"{posterior}\nsaved to {options.output}")
+    print(*filter(None, [said, posterior, f"saved to {options.output}"]), sep="\n")
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -121,9 +129,20 @@ def _answers(posterior: Any, X: NDArray[np.float64]) -> list[Any]:
         target = metadata["target_mean"] + metadata["target_scale"] * posterior.predict(X)
         return [np.char.mod("%.6g", target), *components]
     if metadata["classes"]:
-        probabilities = np.char.mod("%.6g", posterior.predict_proba(X).T)
+        probabilities = np.char.mod("%.6g", _probabilities(posterior, X).T)
         return [np.array(metadata["classes"])[posterior.predict(X)], *probabilities, *components]
     return components
+
+
+def _probabilities(posterior: Any, X: NDArray[np.float64]) -> NDArray[Any]:
+    """Of the classes [N, L]: where a search has found a slope, softmax(slope scores) as of `ClassifierCV`."""
+    if "slope" not in posterior.metadata:
+        found: NDArray[Any] = posterior.predict_proba(X)
+        return found
+    scores = posterior.decision_function(X)
+    scores = scores if scores.ndim == 2 else np.column_stack([np.zeros_like(scores), scores])
+    found = softmax(posterior.metadata["slope"] * scores, axis=1)
+    return found
 
 
 def _facts(posterior: Any) -> dict[str, Any]:
@@ -177,9 +196,29 @@ def _strongest(weights: torch.Tensor, names: list[str], most: int = 3) -> dict[s
 def _load(path: str) -> Any:
     with reported():
         posterior = Posterior.load(path)
-    if "features" not in posterior.metadata:
-        raise CommandError(f"{path!r} has no column names; it was not written by `regbayes fit`.")
+    if wrong := _wrong_metadata(posterior.metadata):
+        raise CommandError(f"{path!r} has metadata without {wrong}; it was not written by `regbayes fit`. Fit again.")
     return posterior
+
+
+def _wrong_metadata(metadata: Any) -> str | None:
+    """What `fit` writes and metadata lack, in words; None if they are whole."""
+    if not isinstance(metadata, dict):
+        return "names of columns"
+    units = [metadata[name] for name in ("target_mean", "target_scale") if name in metadata]
+    checks = {
+        "names of columns": _are_names(metadata.get("features")),
+        "the name of the target": "target" in metadata and isinstance(metadata["target"], str | None),
+        "the names of the classes": "classes" in metadata
+        and (metadata["classes"] is None or _are_names(metadata["classes"])),
+        "mean and scale of the target": len(units) in (0, 2)
+        and all(isinstance(value, float | int) and np.isfinite(value) for value in units),
+    }
+    return next((name for name, is_right in checks.items() if not is_right), None)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
 
 
 def _columns(table: Table, metadata: dict[str, Any]) -> list[str]:

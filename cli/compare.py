@@ -7,7 +7,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -332,7 +332,12 @@ def _said(problem: Problem, options: argparse.Namespace) -> str:
 
 
 _SCALES = [0.3, 1.0, 0.1]
-_ESTIMATORS = {"classification": Classifier, "regression": Regressor, "labels": MultiLabelClassifier}
+# micro-F1 of label sets needs no probabilities, nor fits for them
+_ESTIMATORS: dict[str, Callable[..., BaseEstimator]] = {
+    "classification": Classifier,
+    "regression": Regressor,
+    "labels": partial(MultiLabelClassifier, cv=None),
+}
 _SEARCHES = {"classification": ClassifierCV, "regression": RegressorCV}
 _LOSSES = {"classification": SquaredHinge(), "regression": EpsilonInsensitive()}
 _PATH = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

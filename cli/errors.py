@@ -15,8 +15,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 def one_line(message: object) -> str:
-    """The message without line breaks."""
-    return " ".join(str(message).split())
+    """The message without line breaks; of one that quotes an endless cell or name, the beginning and the end."""
+    text = " ".join(str(message).split())
+    return text if len(text) <= _MOST else f"{text[: _MOST // 2]} ... {text[-_MOST // 2 :]}"
 
 
 @contextmanager
@@ -24,5 +25,10 @@ def reported() -> Iterator[None]:
     """The library's refusals of data, files and values as mistakes of the user."""
     try:
         yield
+    except BrokenPipeError:  # whoever read the output has gone: no mistake
+        raise
     except (ValueError, OSError, NotImplementedError, FloatingPointError) as error:
         raise CommandError(one_line(error)) from error
+
+
+_MOST = 1000  # characters

@@ -26,6 +26,14 @@ def require_other(path: str | Path, *inputs: str | None) -> None:
 def check_output(path: str, *inputs: str | None) -> None:
     """Raise CommandError if a file cannot be written here, or is an input: before the work, not after it."""
     require_other(path, *inputs)
+    try:
+        os.lstat(interrupted_name(path))  # the longest name that is written
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise CommandError(
+            f"{path!r} cannot be written: {getattr(error, 'strerror', error)}. Name another file."
+        ) from None
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise CommandError(f"there is no folder {str(folder)!r} to write {Path(path).name!r} to.")
@@ -49,7 +57,7 @@ def output_folder(path: str) -> Path:
 def replacing(path: str | Path) -> Iterator[Path]:
     """A name beside `path` to write to; that file becomes `path` once it is whole, and is dropped if it is not."""
     path = Path(os.path.realpath(path))
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name[:40]}.{os.getpid()}.partial")  # a long name stays within what folders take
     try:
         yield partial
         os.replace(partial, path)

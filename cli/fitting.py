@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..inference import FitInterrupted, Posterior, SmallVariance
+from ..inference import FitInterrupted, Posterior
 from .errors import reported
 
 
@@ -59,7 +59,4 @@ def quiet_and_single_threaded() -> Iterator[None]:
 
 def final_value(posterior: Posterior) -> float:
     """The final value of the chain that the posterior stands for: the best of a point estimate's, the mean of draws."""
-    final = posterior.trace.final
-    if len(posterior.num_draws) > 1:
-        return float(final.mean())
-    return float(final.min() if isinstance(posterior.backend, SmallVariance) else final.max())
+    return float(posterior.trace.final.mean()) if len(posterior.num_draws) > 1 else posterior.trace.best

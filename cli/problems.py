@@ -38,7 +38,8 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
 
     Raises
     ------
-    CommandError    if the target leaves its task open, has one value only, or too few rows.
+    CommandError    if the target leaves its task open, lacks labels, has one value only, or too few rows; if its
+                    numbers are too large or too close to each other to be squared.
     """
     features = [name for name in table.names if name != target]
     cells = table.column(target)
@@ -49,9 +50,10 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
     X = table.numbers(features)
     if task == "regression":
         y = table.numbers([target])[:, 0]
-        _check_numbers(table.path, target, y, folds)
+        _check_numbers(table, target, y, folds)
     else:
         y = np.array(cells)
+        _check_missing(table, target, cells)
         _check_labels(table.path, target, cells, folds)
     return Problem(Path(table.path).name, task, features, X, y)
 
@@ -107,11 +109,36 @@ def _check_labels(path: str, target: str, labels: list[str], folds: int) -> None
         )
 
 
-def _check_numbers(path: str, target: str, values: NDArray[np.float64], folds: int) -> None:
-    """Raise CommandError unless the numbers vary, and each fold has two of them."""
+def _check_missing(table: Table, target: str, labels: list[str]) -> None:
+    """Raise CommandError if a label is missing, or is a number that cannot be."""
+    for line, label in zip(table.lines, labels, strict=True):
+        if label.lower().lstrip("+-") in _MISSING:
+            raise CommandError(
+                f"{table.path}, line {line}, column {target!r}: {label!r} is a missing label. Fill the cell or drop "
+                "the row; if it is the name of a class, write it in other letters."
+            )
+
+
+def _check_numbers(table: Table, target: str, values: NDArray[np.float64], folds: int) -> None:
+    """Raise CommandError unless the numbers vary, have a standard deviation, and each fold has two of them."""
     if values.min() == values.max():
-        raise CommandError(f"{path}, column {target!r} is {values[0]:g} in every row; expected a number that varies.")
-    _check_rows(path, len(values), folds)
+        raise CommandError(
+            f"{table.path}, column {target!r} is {values[0]:g} in every row; expected a number that varies."
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviation = values.std()
+    if not np.isfinite(deviation):
+        row = int(np.abs(values).argmax())
+        raise CommandError(
+            f"{table.path}, line {table.lines[row]}, column {target!r}: {values[row]:g} is too large to be squared. "
+            "Fix the cell, drop the row, or give the column in larger units."
+        )
+    if not deviation > np.finfo(np.float64).tiny ** 0.5:
+        raise CommandError(
+            f"{table.path}, column {target!r} goes from {values.min():g} to {values.max():g}, too small a range to be "
+            "squared. Give the column in smaller units."
+        )
+    _check_rows(table.path, len(values), folds)
 
 
 def _check_rows(path: str, num_rows: int, folds: int) -> None:
@@ -122,3 +149,4 @@ def _check_rows(path: str, num_rows: int, folds: int) -> None:
 
 
 _MOST_CLASSES = 20
+_MISSING = ("na", "nan", "inf", "infinity")

@@ -53,7 +53,8 @@ class ClusterThenSVM(BaseEstimator):
 
     def fit(self, X: NDArray[np.float64], y: NDArray[Any]) -> Self:
         """Cluster the rows, then fit the SVMs."""
-        inference = SmallVariance(num_components=self.num_components, seed=self.seed, progress=False)
+        # one descent, as in the search of `ClassifierCV`
+        inference = SmallVariance(num_components=self.num_components, num_restarts=1, seed=self.seed, progress=False)
         self.clusterer_ = Clusterer(inference=inference).fit(X)
         self.svms_ = [self._fit_cluster(X[rows], y[rows]) for rows in self._members(self.clusterer_.labels_)]
         self.dtype_ = y.dtype

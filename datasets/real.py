@@ -2,13 +2,14 @@
 
 Three places are tried in this order.
 
-1. scikit-learn's bundled sets (breast_cancer, diabetes, digits, iris, wine) need nothing.
+1. scikit-learn's bundled sets (breast_cancer, diabetes, digits, iris, wine), and two published tables that come with
+   this package (faithful, galaxy), need nothing.
 2. The others are read from `<name>.npz` in the folder that the environment variable REGBAYES_DATA names. Arrays in
    such a file: `X`, `y` (or `Y`, a 0/1 label matrix), or `X_train`, `y_train`, `X_test`, `y_test` where a customary
    split exists; a sparse matrix is stored as its CSR parts `X_data`, `X_indices`, `X_indptr`, `X_shape`; `groups`,
    `feature_names`, `class_names` or `label_names`. Whatever else there is goes to `Dataset.extra`.
-3. Where the file is absent and OpenML has the same data, scikit-learn downloads it from there (cached in its own
-   folder). Speakers and customary splits are not part of those copies.
+3. Where the file is absent, scikit-learn downloads what it can (cached in its own folder): OpenML's copies, which know
+   neither speakers nor customary splits, and the 20 newsgroups, which it tokenizes in its own way.
 
 Nothing is standardised. Integer classes run from 0.
 """
@@ -18,6 +19,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,6 +65,7 @@ class _About(NamedTuple):
 
 
 _BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
+_TABLES = ("faithful", "galaxy")
 _UCI = "CC BY 4.0 (UCI Machine Learning Repository)"
 _MULAN = "mulan.sourceforge.net/datasets-mlc.html"
 _FILES = {
@@ -188,12 +192,14 @@ def load(name: str, *, features: str | None = None) -> Dataset:
         raise ValueError(f"features is {features!r}, but {name} has one set of features; leave it out.")
     if name in _BUNDLED:
         return _bundled(name)
+    if name in _TABLES:
+        return _dataset(name, _table(name))
     path = Path(os.environ.get("REGBAYES_DATA", "")) / f"{name}.npz"
     if "REGBAYES_DATA" in os.environ and path.is_file():
         arrays = _read(path)
         if name == "protein_fold":
             arrays = _protein_fold(arrays, features or "composition")
-    elif name in _OPENML:
+    elif name in _DOWNLOADS:
         arrays = _download(name)
     else:
         place = f"at {path}" if "REGBAYES_DATA" in os.environ else "(REGBAYES_DATA is not set)"
@@ -248,6 +254,12 @@ def _bundled(name: str) -> Dataset:
     )
 
 
+def _table(name: str) -> Arrays:
+    with (resources.files(__package__) / "tables" / f"{name}.csv").open() as file:
+        columns = file.readline().strip().split(",")
+        return {"X": np.loadtxt(file, delimiter=",", ndmin=2), "feature_names": columns}
+
+
 def _read(path: Path) -> Arrays:
     """The arrays of a file, CSR parts joined under the name of the matrix."""
     with np.load(path, allow_pickle=False) as file:
@@ -277,10 +289,6 @@ def _protein_fold(arrays: Arrays, features: str) -> Arrays:
     return arrays | {"feature_names": names}
 
 
-def _galaxy(arrays: Arrays) -> Arrays:
-    return {"X": arrays["velocity"][:, None], "feature_names": ["velocity"]}
-
-
 def _scene15(arrays: Arrays) -> Arrays:
     return arrays | {"X": np.hstack([arrays[f"view{view}"] for view in (1, 2, 3)])}
 
@@ -303,7 +311,6 @@ def _ujiindoorloc(arrays: Arrays) -> Arrays:
 
 
 _PREPARE: dict[str, Callable[[Arrays], Arrays]] = {
-    "galaxy": _galaxy,
     "scene15": _scene15,
     "school": _school,
     "ujiindoorloc": _ujiindoorloc,
@@ -345,17 +352,33 @@ _OPENML = {
 }
 
 
-def _download(name: str) -> Arrays:
+def _openml(name: str) -> Arrays:
     query, shape, prepare = _OPENML[name]
-    try:
-        bunch = sklearn.datasets.fetch_openml(**query, as_frame=False, parser="liac-arff")
-    except OSError as error:
-        raise FileNotFoundError(
-            f"The data set {name!r} is not in the folder that REGBAYES_DATA names ({os.environ.get('REGBAYES_DATA')}), "
-            f"and OpenML ({query}) was not reached: {error}. Set REGBAYES_DATA to the folder that holds {name}.npz. "
-            f"Public home of the data: {_FILES[name].source}."
-        ) from error
+    bunch = sklearn.datasets.fetch_openml(**query, as_frame=False, parser="liac-arff")
     if bunch.data.shape != shape:
         raise ValueError(f"OpenML ({query}) gave an array of shape {bunch.data.shape} for {name}; expected {shape}.")
     arrays = {"X": bunch.data, "y": bunch.target, "feature_names": bunch.feature_names}
     return prepare(arrays | ({"label_names": bunch.target_names} if bunch.target.ndim == 2 else {}))
+
+
+def _newsgroups() -> Arrays:
+    train, test = (
+        sklearn.datasets.fetch_20newsgroups_vectorized(subset=part, normalize=False) for part in ("train", "test")
+    )
+    rows = {"X_train": train.data, "y_train": train.target, "X_test": test.data, "y_test": test.target}
+    return rows | {"vocab": train.feature_names, "class_names": train.target_names}
+
+
+_DOWNLOADS: dict[str, Callable[[], Arrays]] = {name: partial(_openml, name) for name in _OPENML}
+_DOWNLOADS["newsgroups20"] = _newsgroups
+
+
+def _download(name: str) -> Arrays:
+    try:
+        return _DOWNLOADS[name]()
+    except OSError as error:
+        raise FileNotFoundError(
+            f"The data set {name!r} is not in the folder that REGBAYES_DATA names ({os.environ.get('REGBAYES_DATA')}), "
+            f"and scikit-learn could not download it: {error}. Set REGBAYES_DATA to the folder that holds {name}.npz. "
+            f"Public home of the data: {_FILES[name].source}."
+        ) from error

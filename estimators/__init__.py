@@ -1,4 +1,7 @@
-"""scikit-learn estimators over a model and a backend, which are hyperparameters like any other."""
+"""scikit-learn estimators over a model and a backend, which are hyperparameters like any other.
+
+Ctrl-C in `fit` leaves what was reached, with a warning; within a search it is raised, and ends the search.
+"""
 
 from .class_weights import RoundedWeightsWarning
 from .cv import ClassifierCV, RegressorCV

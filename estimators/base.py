@@ -10,13 +10,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags, TransformerTags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+from sklearn.utils.validation import check_is_fitted, check_non_negative
 
 from ..inference import Backend, FeaturePosterior, PartitionPosterior, TopicPosterior
 from ..inference.weights import weighs
 from ..models import FeatureData, Model, TaskData, TopicData
 from ..models.arrays import as_weights
 from .parts import PartsEstimator, copy_of, require_posterior
+from .reading import named, read_rows
 from .rows import sort_rows
 
 
@@ -92,7 +93,7 @@ class PosteriorEstimator(PartsEstimator):
         model, inference = parts
         rows = sort_rows(X, y, weights, merge=weighs(inference, model))
         options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
-        posterior = inference.fit(model, rows.X, rows.y, **options)
+        posterior = inference.fit(model, rows.X, rows.y, on_interrupt=self.on_interrupt, **options)
         self.posterior_ = posterior.over_rows(torch.from_numpy(rows.place))
 
     fit: Callable[..., Self]  # each estimator says to what
@@ -105,22 +106,21 @@ class PosteriorEstimator(PartsEstimator):
         return found
 
     def fit_data(self, X: ArrayLike, **checks: Any) -> Any:
-        """The rows [N, D] to fit, with y if there is one."""
-        found = validate_data(self, X, ensure_min_samples=2, **self._checks(), **checks)
-        self._require_counts(found[0] if isinstance(found, tuple) else found)
-        return found
+        """The rows [N, D] to fit."""
+        rows = read_rows(self, X, ensure_min_samples=2, **self._checks(), **checks)
+        self._require_counts(rows)
+        return rows
 
     def new_data(self, X: ArrayLike) -> Any:
         """New rows [N, D] for a fitted estimator."""
         check_is_fitted(self)
-        # torch shares memory with the array, which it needs to be writable
-        rows = validate_data(self, X, force_writeable=True, reset=False, **self._checks())
+        rows = read_rows(self, X, reset=False, **self._checks())
         self._require_counts(rows)
         return rows
 
     def _require_counts(self, X: Any) -> None:
         if self.is_of(TopicData):  # the model says it as well, in other words
-            check_non_negative(X, type(self).__name__)
+            named("X", lambda: check_non_negative(X, type(self).__name__))
 
     def _checks(self) -> dict[str, Any]:
         finite = "allow-nan" if self._takes_nan else True

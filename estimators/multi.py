@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +16,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..inference import SVI, Backend, MultiLabelPosterior, ProjectionPosterior, SmallVariance, continue_fit
-from ..models import EpsilonInsensitive, LabelData, MultiTaskInfiniteLatentSVM, TaskData, by_task
+from ..inference.posterior.multi_label import HeldOut
+from ..models import EpsilonInsensitive, LabelData, Model, MultiTaskInfiniteLatentSVM, TaskData, by_task
+from ..models.domains import Whole, read, shown
+from ..models.numbers import as_tensor
 from .base import PosteriorEstimator
+from .label_folds import can_be_fitted, deal_rows, taught
 from .parts import target_of
+from .reading import array_like, named
 from .rows import sort_rows
 
 
@@ -33,14 +39,17 @@ class _TaskEstimator(PosteriorEstimator):
     accepted = "a model of many tasks"
     default_data = TaskData
 
-    def fit_tasks(self, X: Any, targets: Any) -> None:
-        """Fit to X [N, D] and targets [N, M], both dense or X sparse; dense rows in an order of their own."""
+    def fitted(self, X: Any, targets: Any, *, held_out: bool = False) -> Any:
+        """The posterior of X [N, D] and targets [N, M], both dense or X sparse; dense rows in an order of their own.
+
+        One that is held out for others' calibration never comes cut short by Ctrl-C.
+        """
         model, inference = self.parts()
         rows = sort_rows(X, targets.astype(X.dtype), None, merge=False)
-        posterior = inference.fit(model, rows.X, rows.y)
+        posterior = inference.fit(model, rows.X, rows.y, on_interrupt="raise" if held_out else self.on_interrupt)
         if isinstance(posterior, MultiLabelPosterior):
             posterior = posterior.over_rows(torch.from_numpy(rows.place))
-        self.posterior_ = posterior
+        return posterior
 
 
 class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
@@ -56,10 +65,13 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     ----------
     model : a model of many tasks or of label sets (`BNMC`); None: `MultiTaskInfiniteLatentSVM()`
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+    cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
+        posterior): as many fits to the other rows, some cv times the time of one. None: as the posterior states them,
+        as also where there are too few rows for folds. Many tasks have no such choice
 
     Attributes
     ----------
-    posterior_ : ProjectionPosterior or MultiLabelPosterior of the fit
+    posterior_ : ProjectionPosterior or MultiLabelPosterior of the fit, calibrated
     classes_ : sorted labels [L] of a vector y, or the numbers 0..L-1 of the columns of a matrix
     n_components_ : number of features of the projection, or of occupied components
     n_features_in_ : width of X
@@ -76,6 +88,10 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     accepted = "a model of many tasks or of label sets"
     classes_: NDArray[Any]
 
+    def __init__(self, model: Model | None = None, inference: Backend | None = None, *, cv: int | None = 2) -> None:
+        super().__init__(model, inference)
+        self.cv = cv
+
     def defaults(self) -> tuple[Any, Backend]:
         return MultiTaskInfiniteLatentSVM(), SmallVariance()
 
@@ -91,7 +107,10 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, L] of 0 and 1, or labels y [N]."""
         rows = self.fit_data(X)
-        self.fit_tasks(rows, self._targets(rows, y, None))
+        targets = self._targets(rows, y, None)
+        held_out = list(self._hold_out(rows, targets))
+        posterior = self.fitted(rows, targets)
+        self.posterior_ = posterior.calibrated_by(held_out) if held_out else posterior
         return self
 
     @available_if(_goes_on)
@@ -99,11 +118,12 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """Go on with a batch of rows X [n, D] and y [n, L] of 0 and 1, or labels y [n]; the first batch is a fit.
 
         With `BNMC` and `SVI` alone. `classes` are all the labels of a vector y, if those of the first batch are not.
+        There are no folds: probabilities keep the calibration of an earlier `fit`, if there was one.
         """
         first = not hasattr(self, "posterior_")
         rows = self.fit_data(X, reset=first)
         if first:
-            self.fit_tasks(rows, self._targets(rows, y, classes))
+            self.posterior_ = self.fitted(rows, self._targets(rows, y, classes))
         else:
             targets = self._targets(rows, y, None if self._matrix else self.classes_)
             self.posterior_ = continue_fit(self.posterior_, rows, targets.astype(rows.dtype))
@@ -114,22 +134,36 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         predicted, labels = self.predict(X), _labels(y)
         labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
         missing = _missing(labels)
+        named("X and y", lambda: check_consistent_length(predicted, labels))
+        sample_weight = self.row_weights(sample_weight, predicted)
         if not missing.any():
-            return float(accuracy_score(labels, predicted, sample_weight=sample_weight))
+            return named("y", lambda: float(accuracy_score(labels, predicted, sample_weight=sample_weight)))
         known = ~(missing.all(1) if missing.ndim == 2 else missing)
         labels = np.where(missing, predicted.reshape(labels.shape), labels)[known]
-        weights = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(accuracy_score(labels, predicted[known], sample_weight=weights))
+        weights = None if sample_weight is None else sample_weight[known]
+        return named("y", lambda: float(accuracy_score(labels, predicted[known], sample_weight=weights)))
+
+    def _hold_out(self, X: Any, targets: Any) -> Iterator[HeldOut]:
+        """What fits without each fold say of it; nothing where there is nothing to calibrate."""
+        number = read("cv", self.cv, Whole(2), optional=True)
+        if number is None or not self.is_of(LabelData):
+            return
+        fold = deal_rows(X, targets, number)
+        for k in range(fold.max() + 1) if can_be_fitted(fold) else ():
+            seen, held = fold != k, fold == k
+            posterior = self.fitted(X[seen], targets[seen], held_out=True)
+            yield posterior.held_out(X[held], taught(targets[held], targets[seen]))
 
     def _targets(self, X: Any, y: Any, classes: ArrayLike | None) -> Any:
         """0 and 1 [N, L], NaN where missing, of labels as a user gives them, all of which are `classes` if there are
         such; sparse if they and X [N, D] are."""
         labels = _labels(y)
-        check_consistent_length(X, labels)
+        named("X and y", lambda: check_consistent_length(X, labels))
         if scipy.sparse.issparse(labels) and not scipy.sparse.issparse(X):
             labels = labels.toarray()
         missing = _missing(labels)
-        check_classification_targets(np.where(missing, 0, labels) if missing.any() else labels)
+        known = np.where(missing, 0, labels) if missing.any() else labels
+        named("y", lambda: check_classification_targets(known))
         self._matrix = labels.ndim == 2 and labels.shape[1] > 1
         return self._bits(labels) if self._matrix else self._classes(labels, classes)
 
@@ -150,7 +184,13 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
         labels = column_or_1d(labels, warn=labels.ndim == 2)
         known = ~_missing(labels)
-        self.classes_ = np.unique(labels[known] if classes is None else classes)
+        if classes is None:
+            self.classes_ = np.unique(labels[known])
+        else:
+            given = array_like("classes", classes)
+            self.classes_ = named("classes", lambda: np.unique(column_or_1d(given)))
+        if len(self.classes_) < 2 and classes is not None:
+            raise ValueError(f"classes is {shown(classes)}; a classifier needs at least two.")
         if len(self.classes_) < 2:
             found = (
                 f"only one class ({self.classes_.tolist()[0]!r})" if len(self.classes_) else "no label that is known"
@@ -175,8 +215,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Probabilities [N, L] of each label, or of the classes if the fit had one label for each row.
 
-        Those of more than two classes are in proportion to what each task says of its own. See
-        `predict_proba` of the posterior.
+        Those of a model of label sets are calibrated by the folds of `cv`. Those of many tasks are what its loss
+        says, posterior predictive with a logistic one, and no frequencies with a hinge. Those of more than two classes
+        are in proportion to what each label has alone.
         """
         rows = self.new_data(X)
         found: NDArray[Any] = self.posterior_.predict_proba(rows)
@@ -197,9 +238,8 @@ def _labels(y: Any) -> Any:
     """Labels [N] or [N, L] that a user gives, NaN where one is missing; ValueError on those that are none."""
     if y is None:
         raise ValueError("MultiLabelClassifier requires y to be passed, but the target y is None.")
-    labels = check_array(
-        y, accept_sparse="csr", dtype=None, ensure_2d=False, ensure_all_finite="allow-nan", input_name="y"
-    )
+    checks: dict[str, Any] = {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
+    labels = named("y", lambda: check_array(array_like("y", y), accept_sparse="csr", dtype=None, **checks))
     if scipy.sparse.issparse(labels) and _missing(labels.data).any():
         raise ValueError(
             "y is sparse and has NaN; the labels of a sparse y are all known. Pass y.toarray() with NaN where a label "
@@ -257,12 +297,13 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
         rows = self.fit_data(X)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
-        targets = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan", input_name="y")
-        check_consistent_length(rows, targets)
+        checks: dict[str, Any] = {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
+        targets = named("y", lambda: check_array(array_like("y", y), dtype=np.float64, **checks))
+        named("X and y", lambda: check_consistent_length(rows, targets))
         self._one = targets.ndim == 1 and tasks is None
         if tasks is not None:
             targets = by_task(targets, self._tasks(tasks, rows))
-        self.fit_tasks(rows, targets.reshape(len(rows), -1))
+        self.posterior_ = self.fitted(rows, targets.reshape(len(rows), -1))
         return self
 
     def predict(self, X: ArrayLike, tasks: ArrayLike | None = None) -> NDArray[Any]:
@@ -277,7 +318,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
         return found[np.arange(len(found)), index]
 
     def _tasks(self, tasks: ArrayLike, X: NDArray[Any]) -> NDArray[np.int64]:
-        index = np.asarray(tasks)
+        index = as_tensor("tasks", tasks).numpy()
         if index.shape != (len(X),) or index.dtype.kind not in "iu" or (len(index) and index.min() < 0):
             raise ValueError(
                 f"tasks has shape {index.shape} and dtype {index.dtype}; expected [{len(X)}], an integer from 0 for "

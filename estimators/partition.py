@@ -5,6 +5,9 @@ searched like other hyperparameters: `model__loss__strength`, `inference`, `infe
 
 A row of weight r counts r times: the same fit as with r equal rows, and with other numbers what lies between. A row of
 weight 0 is left out, and gets its component at the end. A fit depends on how often each row occurs, not on their order.
+
+Ctrl-C in `fit` leaves what was reached, with a `FitInterrupted` warning; in the fit of a clone, such as all searches of
+scikit-learn make, and in `ClassifierCV` and `RegressorCV` it raises KeyboardInterrupt, so that the search ends as well.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ..models import DPM, InfiniteSVM, Mixture, Model, StudentT, TopicData
 from .base import PosteriorEstimator
 from .class_weights import class_weights, whole
 from .parts import target_of
+from .reading import named, read_both
 from .rows import moments
 
 
@@ -78,8 +82,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D], labels y [N] and weights [N] of at least 0."""
-        rows, labels = self.fit_data(X, y=y)
-        check_classification_targets(labels)
+        rows, labels = read_both(self, lambda: self.fit_data(X), y)
+        named("y", lambda: check_classification_targets(labels))
         weights = self.row_weights(sample_weight, rows)
         parts = self._parts_for(len(labels) if weights is None else weights.sum(), rows.shape[1])
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
@@ -166,7 +170,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0."""
-        rows, targets = self.fit_data(X, y=y, y_numeric=True)
+        rows, targets = read_both(self, lambda: self.fit_data(X), y, y_numeric=True)
         parts, weights = self.parts(), self.row_weights(sample_weight, rows)
         self.target_mean_, self.target_scale_ = moments(targets, weights)
         self.fit_posterior(parts, rows, self.standardized(targets).astype(rows.dtype), weights)

@@ -9,13 +9,29 @@ from sklearn.base import BaseEstimator, clone
 from ..inference import Backend, structure_of
 from ..models.config import Config
 from ..models.domains import shown
+from .reading import named
 
 
 class PartsEstimator(BaseEstimator):
-    """An estimator with the two parts `model` and `inference`, each None for a default."""
+    """An estimator with the two parts `model` and `inference`, each None for a default.
+
+    Ctrl-C in `fit` returns what was reached, with a `FitInterrupted` warning. In the fit of a clone it raises
+    KeyboardInterrupt: all searches of scikit-learn fit clones, and a score of half a fit must not count.
+    """
 
     model: Any
     inference: Any
+    _is_clone = False
+
+    def __sklearn_clone__(self) -> Self:
+        copy: Self = super().__sklearn_clone__()
+        copy._is_clone = True
+        return copy
+
+    @property
+    def on_interrupt(self) -> str:
+        """What Ctrl-C does in `fit`: "return" what was reached, or "raise" KeyboardInterrupt."""
+        return "raise" if self._is_clone else "return"
 
     def set_params(self, **params: Any) -> Self:
         """Set arguments of the estimator and, as `model__loss__strength`, of its parts.
@@ -40,14 +56,15 @@ def copy_of(name: str, given: Any, default: Config) -> Any:
 
     Raises
     ------
-    ValueError    on a class in place of an object, and on anything else that is no model or backend.
+    ValueError    on a class in place of an object, on anything else that is no model or backend, and on arguments of
+                  it that are none.
     """
     if given is None:
         return default
     kind = Backend if isinstance(default, Backend) else Config
     if isinstance(given, type) or not isinstance(given, kind) or isinstance(given, Backend) != (kind is Backend):
         raise ValueError(f"{name} is {shown(given)}; expected an object such as {type(default).__name__}().")
-    return clone(given)
+    return named(name, lambda: clone(given).checked(f"{name}__"))
 
 
 def require_posterior(

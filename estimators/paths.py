@@ -51,9 +51,14 @@ def components(parts: tuple[Any, Any], number: int | None, rows: Rows) -> NDArra
     model, inference = parts
     different = sort_rows(rows.X, None, rows.weights, merge=True)
     backend = inference.replace(num_components=number)
-    found = backend.fit(_without_targets(model), different.X, sample_weight=different.weights)
+    found = backend.fit(_without_targets(model), different.X, sample_weight=different.weights, on_interrupt="raise")
     labels: NDArray[np.int64] = found.partition().numpy()[different.place]
     return labels
+
+
+def searching(inference: Any) -> Any:
+    """The backend as a search has it: one descent a fit, unless it asks for another number of them."""
+    return inference.replace(num_restarts=1) if getattr(inference, "num_restarts", None) == "auto" else inference
 
 
 def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[Step], rows: SortedRows) -> Iterator[Any]:
@@ -121,7 +126,7 @@ def _with_duals(parts: tuple[Any, Any], labels: Tensor, steps: list[Step], rows:
 
 def _fit(inference: Any, model: Any, rows: SortedRows) -> Any:
     y = None if isinstance(model, DPM) else rows.y
-    return inference.fit(model, rows.X, y, sample_weight=rows.weights)
+    return inference.fit(model, rows.X, y, sample_weight=rows.weights, on_interrupt="raise")
 
 
 def _starting(inference: Any, labels: Tensor) -> Any:

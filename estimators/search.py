@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from sklearn.model_selection import check_cv
 
 from ..inference import Backend, SmallVariance
-from ..models.domains import shown
+from ..models.domains import POSITIVE, Domain, Number, Whole, read, shown
 from .base import PosteriorEstimator
-from .paths import Rows, at, at_length, components, decide, has_length_scale, path, strength_of
+from .paths import Rows, at, at_length, components, decide, has_length_scale, path, searching, strength_of
 from .rows import sort_rows
 
 _Axes = tuple[tuple[Any, ...], ...]  # of the settings' five parts: G, K, S, W and T values
@@ -47,7 +47,7 @@ class _HeldOut(NamedTuple):
 
 
 class PathSearch(PosteriorEstimator):
-    """What both estimators add to those they derive from: `fit_posterior` searches first."""
+    """What both estimators add to those they derive from: `fit_posterior` searches first. Ctrl-C ends all of it."""
 
     strengths: Sequence[float]
     weight_scales: Sequence[float] | None
@@ -55,6 +55,7 @@ class PathSearch(PosteriorEstimator):
     temperatures: Sequence[float]
     length_scales: Sequence[float] | None
     cv: Any
+    on_interrupt = "raise"
 
     def fit_posterior(
         self, parts: tuple[Any, Backend], X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
@@ -66,9 +67,10 @@ class PathSearch(PosteriorEstimator):
         each = np.ones(len(y)) if weights is None else weights
         kept = np.flatnonzero(each > 0)
         rows, axes = Rows(X, y, each), self._axes(model, inference, each.sum(), X.shape[1])
-        starts = [components((model, inference), number, rows) for number in axes[1]]
+        search = model, searching(inference)
+        starts = [components(search, number, rows) for number in axes[1]]
         splits = [[part[each[part] > 0] for part in split] for split in self._splits(rows, kept)]
-        found = self._hold_out((model, inference), rows, splits, axes, starts)
+        found = self._hold_out(search, rows, splits, axes, starts)
         place = self._best(found)
         best = _Setting(*(axis[index] for axis, index in zip(axes, place, strict=True)))
         self.scores_, self.best_params_ = found.scores, best._asdict()
@@ -128,48 +130,42 @@ class PathSearch(PosteriorEstimator):
 
     def _axes(self, model: Any, inference: Backend, num_rows: float, num_columns: int) -> _Axes:
         """The values of each part of a setting."""
-        local = isinstance(inference, SmallVariance) and inference.takes_labels(model)
-        kernel, numbers, lengths = has_length_scale(model), self.num_components, self.length_scales
+        local, kernel = isinstance(inference, SmallVariance) and inference.takes_labels(model), has_length_scale(model)
+        given: dict[str, Any] = {name: _values(name, getattr(self, name), domain) for name, domain in _DOMAINS.items()}
+        strengths, scales, numbers, temperatures, lengths = given.values()
         used = {
             "length_scales": kernel,
             "strengths": strength_of(model),
             "num_components": local,
             "temperatures": local,
         }
-        self._require_use([name for name, found in used.items() if not found], model, inference)
+        self._require_use({name: given[name] for name, found in used.items() if not found}, model, inference)
         if numbers is None:
-            numbers = [1] if kernel else [k for k in _NUMBERS if k == 1 or k * _ROWS <= num_rows]
-        scales = (_KERNEL_SCALES if kernel else _SCALES) if self.weight_scales is None else self.weight_scales
-        if lengths is None:
-            lengths = [factor * (num_columns / 2) ** 0.5 for factor in _LENGTHS]
+            numbers = (1,) if kernel else tuple(k for k in _NUMBERS if k == 1 or k * _ROWS <= num_rows)
         return (
-            _values("length_scales", lengths) if kernel else (None,),
-            _values("num_components", numbers) if local else (None,),
-            _values("strengths", self.strengths) if strength_of(model) else (None,),
-            _values("weight_scales", scales),
-            _values("temperatures", self.temperatures) if local else (0.0,),
+            (lengths or tuple(factor * (num_columns / 2) ** 0.5 for factor in _LENGTHS)) if kernel else (None,),
+            numbers if local else (None,),
+            strengths if strength_of(model) else (None,),
+            scales or (_KERNEL_SCALES if kernel else _SCALES),
+            temperatures if local else (0.0,),
         )
 
-    def _require_use(self, idle: list[str], model: Any, inference: Backend) -> None:
+    def _require_use(self, idle: dict[str, Any], model: Any, inference: Backend) -> None:
         """ValueError if values were given of something that the model and the backend do not have."""
         defaults = inspect.signature(type(self)).parameters
-        for name in idle:
-            given, default = getattr(self, name), defaults[name].default
-            if given is not None and (default is None or _values(name, given) != default):
+        for name, values in idle.items():
+            if values not in (None, defaults[name].default):
                 raise ValueError(
-                    f"{name} is {shown(given)}, but {type(inference).__name__} with {shown(model)} has nothing to "
-                    f"choose there. Leave {name} out."
+                    f"{name} is {shown(getattr(self, name))}, but {type(inference).__name__} with {shown(model)} has "
+                    f"nothing to choose there. Leave {name} out."
                 )
 
     def _splits(self, rows: Rows, kept: NDArray[np.int64]) -> list[Any]:
         """Places of the rows to train on and of those to hold out. A number of folds deals out those kept, different
         rows in the order of y."""
         if not isinstance(self.cv, int | np.integer):
-            given = list(check_cv(self.cv, rows.y).split(rows.X, rows.y))
-            if not given:
-                raise ValueError(f"cv is {shown(self.cv)}, which has no split; expected one or more (train, test).")
-            return [[_places(part) for part in split] for split in given]
-        if self.cv < 2:
+            return _read_splits(self.cv, rows)
+        if self.cv < 2 or isinstance(self.cv, bool):
             raise ValueError(f"cv is {self.cv}; expected at least 2 folds, or a splitter of scikit-learn.")
         different = sort_rows(*rows.taken(kept), merge=True)
         M = different.X.shape[0]
@@ -223,10 +219,30 @@ def _fitted(
     return posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if left_out.shape[0] else None)
 
 
-def _places(part: Any) -> NDArray[np.int64]:
+def _read_splits(cv: Any, rows: Rows) -> list[Any]:
+    """The places of the rows to train on and of those to hold out, as a splitter or a sequence of splits names them."""
+    try:
+        splits = [(train, test) for train, test in check_cv(cv, rows.y).split(rows.X, rows.y)]
+        if not splits:
+            raise ValueError("it has no split")
+        return [[_places(part, len(rows.y)) for part in split] for split in splits]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"cv is {shown(cv)}; expected a number of folds, a splitter of scikit-learn, or its splits (train, test): "
+            f"{error}."
+        ) from None
+
+
+def _places(part: Any, num_rows: int) -> NDArray[np.int64]:
     """The places of rows that a splitter names by these or, as scikit-learn allows, by a mask [N]."""
     found = np.asarray(part)
-    return np.flatnonzero(found) if found.dtype == bool else found
+    if found.dtype == bool and found.shape == (num_rows,):
+        return np.flatnonzero(found)
+    if found.size and (found.dtype.kind not in "iu" or found.min() < -num_rows or found.max() >= num_rows):
+        raise ValueError(f"it has {shown(part)} for places among {num_rows} rows")
+    if found.ndim != 1:
+        raise ValueError(f"it has places of shape {found.shape}")
+    return found.astype(np.int64) % num_rows
 
 
 def _require_rows(num_seen: int, num_held: int) -> None:
@@ -238,13 +254,26 @@ def _require_rows(num_seen: int, num_held: int) -> None:
         )
 
 
-def _values(name: str, given: Any) -> tuple[Any, ...]:
-    values = tuple(given) if np.iterable(given) and not isinstance(given, str) else ()
+def _values(name: str, given: Any, domain: Domain) -> tuple[Any, ...] | None:
+    """The values to choose from, each in the domain of the argument that takes it; None: by default."""
+    if given is None and name not in ("strengths", "temperatures"):
+        return None
+    try:
+        values = () if isinstance(given, str | bytes | dict | set) else tuple(given[:])
+    except (TypeError, ValueError, IndexError):
+        values = ()
     if not values:
-        raise ValueError(f"{name} is {given!r}; expected a sequence of at least one value, such as [1.0].")
-    return values
+        raise ValueError(f"{name} is {shown(given)}; expected a sequence of at least one value, such as [1.0].")
+    return tuple(read(name, value, domain) for value in values)
 
 
+_DOMAINS: dict[str, Domain] = {
+    "strengths": POSITIVE,
+    "weight_scales": POSITIVE,
+    "num_components": Whole(1),
+    "temperatures": Number(least=0.0),
+    "length_scales": POSITIVE,
+}
 _DIGITS = 10
 _SCALES = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
 _KERNEL_SCALES = (0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0, 5.5, 10.0)  # of rows of length 1

@@ -7,11 +7,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClusterMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from ..inference import SVI, Backend, SequencePosterior
 from ..models import IHMM, StateSpace
 from .parts import PartsEstimator, copy_of, require_posterior
+from .reading import read_rows
 
 
 class SequenceClusterer(ClusterMixin, PartsEstimator):
@@ -51,7 +52,8 @@ class SequenceClusterer(ClusterMixin, PartsEstimator):
         """Fit copies of the model and the backend to the steps X [N, D] of sequences; y is ignored."""
         model, inference = copy_of("model", self.model, IHMM()), copy_of("inference", self.inference, SVI())
         require_posterior(model, SequencePosterior, "SequenceClusterer", "IHMM or DIH", "Clusterer for other models")
-        self.posterior_ = inference.fit(model, self._rows(X, ensure_min_samples=2), lengths=lengths)
+        steps = self._rows(X, ensure_min_samples=2)
+        self.posterior_ = inference.fit(model, steps, lengths=lengths, on_interrupt=self.on_interrupt)
         partition = self.posterior_.partition().cpu().numpy()
         counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
         # a backend may leave states empty, but labels count from 0 without gaps
@@ -72,6 +74,4 @@ class SequenceClusterer(ClusterMixin, PartsEstimator):
 
     # no tag `allow_nan`: that says that any single value may be missing, and here it is the whole row of a step
     def _rows(self, X: ArrayLike, **checks: Any) -> Any:
-        # torch shares memory with the array, which it needs to be writable
-        options: dict[str, Any] = {"dtype": [np.float64, np.float32], "force_writeable": True}
-        return validate_data(self, X, ensure_all_finite="allow-nan", **options, **checks)
+        return read_rows(self, X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan", **checks)

@@ -28,6 +28,7 @@ from .structures import Structure, register_structure, structure_of
 from .svi import SVI
 from .svi.multi_label_online import continue_fit
 from .truncation import TruncationWarning
+from .workers import ProcessLost
 
 __all__ = [
     "MMD",
@@ -49,6 +50,7 @@ __all__ = [
     "MultiLabelPosterior",
     "PartitionPosterior",
     "Posterior",
+    "ProcessLost",
     "ProjectionPosterior",
     "PyroGibbs",
     "QuadraticKernel",

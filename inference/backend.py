@@ -7,17 +7,18 @@ import warnings
 from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from torch.utils.data import DataLoader
 
 from ..models.config import Config, to_plain
-from ..models.domains import Number, read, shown
+from ..models.domains import Number, OneOf, read, shown
 from .engine import Chain, Draw, Kernel, Schedule, run
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.trace import Trace
 from .protocol import KernelData, Model
+from .room import require_room_to_fit
 from .structures import lookup, structure_of
 from .weights import CountedRows
 
@@ -89,9 +90,21 @@ class Backend(Config):
         """Length, chains and stopping rule of a fit; `fit` adds the seed, the progress bar and files."""
         raise NotImplementedError
 
+    def resolve(self, data: KernelData) -> Self:
+        """A copy with its defaults from the data of a fit, as a posterior keeps it."""
+        return self
+
     def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
         """The draws that the posterior keeps, chain by chain."""
         return [chain.draws for chain in chains]
+
+    def truncation_of(self, model: Model) -> str:
+        """The argument of the model that says how many components a state has; "": as many as it needs."""
+        return next((name for name in ("truncation", "num_topics") if hasattr(model, name)), "")
+
+    def least_steps(self, schedule: Schedule) -> int:
+        """How many steps a chain takes at least, whatever stops it."""
+        return schedule.num_steps if schedule.stop is Schedule.stop else 0
 
     def may_grow(self) -> tuple[str, ...]:
         """Names of the options that a resumed fit may have larger than the fit that wrote its checkpoint."""
@@ -105,8 +118,9 @@ class Backend(Config):
 
     def admit(self, model: Model) -> None:
         """Raise unless this backend serves the model."""
-        if not isinstance(model, Config):
+        if not isinstance(model, Config) or not hasattr(model, "data_type"):
             raise ValueError(f"model is {shown(model)}; expected an object such as DPM() or InfiniteSVM().")
+        model = model.checked()  # kernels look at its parts
         self.module_of(model).check(self, model)
 
     def fit(
@@ -120,6 +134,7 @@ class Backend(Config):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: str | os.PathLike[str] | None = None,
+        on_interrupt: str = "return",
     ) -> Any:
         """The posterior of `model` given X [N, D] and targets y [N] or [N, C].
 
@@ -135,14 +150,20 @@ class Backend(Config):
         checkpoint_every : seconds; 0: after every step
         resume : a checkpoint to go on from, of the same fit or of a shorter one (see `may_grow`); the result is the
             same, bit for bit, as that of one long run
+        on_interrupt : what Ctrl-C does: "return" what was drawn until then, with a `FitInterrupted` warning, or
+            "raise" KeyboardInterrupt, as a fit must that is part of a search or a loop, which is to end as well
 
         Raises
         ------
+        KeyboardInterrupt      on Ctrl-C if `on_interrupt` says so, or if there is nothing to return.
         NotImplementedError    if this backend has no kernel for the model (names those that have).
         ValueError             on bad data or options, before any work.
         """
         backend, every = self.checked(), read("checkpoint_every", checkpoint_every, Number(least=0.0))
+        on_interrupt = read("on_interrupt", on_interrupt, OneOf("return", "raise"))
         backend.admit(model)
+        for name, path in (("checkpoint", checkpoint), ("resume", resume)):
+            _require_path(name, path)
         if not self.resumable and (checkpoint is not None or resume is not None):
             raise ValueError(
                 f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
@@ -150,12 +171,14 @@ class Backend(Config):
         rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
         X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
         kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
+        resolved = backend.resolve(data)
+        require_room_to_fit(resolved, model, data, schedule)
         if not schedule.repeatable and (checkpoint is not None or resume is not None):
             raise ValueError("A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead.")
         whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
         files: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": every, "resume": resume}
-        schedule = replace(schedule, **whose, **files, backend=backend.identity())
-        posterior = backend.finish(model, data, schedule, kernel)
+        schedule = replace(schedule, **whose, **files, on_interrupt=on_interrupt, backend=backend.identity())
+        posterior = resolved.finish(model, data, schedule, kernel)
         return posterior if rows is None else rows.completed(posterior)
 
     def prepare(
@@ -170,7 +193,7 @@ class Backend(Config):
                 f"X is a DataLoader, which {type(self).__name__} cannot read: pass its rows, or use SVI()."
             )
         resolved, data = model.prepare(X, y, lengths, **options)
-        return self.kernel(resolved), resolved, data, self.schedule()
+        return self.kernel(resolved), resolved, data, self.resolve(data).schedule()
 
     def finish(self, model: Model, data: KernelData, schedule: Schedule, kernel: Kernel) -> Any:
         """Run the kernel of a resolved model on its data, and wrap the draws."""
@@ -186,6 +209,11 @@ class Backend(Config):
         posterior = kind(model, self, samples, [len(chain) for chain in drawn], Trace.of(self.value_name, chains))
         _warn_of_chains(posterior)
         return posterior
+
+
+def _require_path(name: str, path: Any) -> None:
+    if path is not None and not (isinstance(path, str | os.PathLike) and os.fspath(path)):
+        raise ValueError(f"{name} is {shown(path)}; expected the path of a file.")
 
 
 def _why_not(module: Any, model: Model) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import os
 import time
+import types
+import typing
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +18,9 @@ from torch import Tensor
 from ..models.domains import shown
 from .chains import Chain
 from .files import read_file, require_entries, require_target, write_file
+from .labels import LABELS
 from .plain import inner_name, plain
+from .structures import Draw
 
 Fingerprint = dict[str, Any]
 
@@ -90,6 +94,8 @@ def _written(chain: Chain) -> dict[str, Any]:
         **{item.name: getattr(chain, item.name) for item in dataclasses.fields(chain)},
         "state": {item.name: getattr(chain.state, item.name) for item in dataclasses.fields(chain.state)},
         "generator": chain.generator.get_state(),
+        "values": torch.tensor(chain.values, dtype=torch.float64),
+        "times": torch.tensor(chain.times, dtype=torch.float64),
     }
 
 
@@ -98,12 +104,52 @@ def _read_chain(written: Any, state: type[Any], device: torch.device) -> Chain:
     names = {item.name for item in dataclasses.fields(state)}
     if written["state"].keys() != names or written.keys() != {item.name for item in dataclasses.fields(Chain)}:
         raise ValueError(
-            f"The file has a state of {sorted(written['state'])}; the kernel's own is of {sorted(names)}. "
+            f"The file has a state of {sorted(map(str, written['state']))}; the kernel's own is of {sorted(names)}. "
             "Resume with the version of regbayes that wrote it."
         )
+    require_entries(written["state"], "state", _types(state))
+    _require_steps(written)
     generator = torch.Generator(device)
-    generator.set_state(written["generator"].cpu())
-    return Chain(**{**written, "state": state(**written["state"]), "generator": generator})
+    try:
+        generator.set_state(written["generator"].cpu())
+    except RuntimeError as error:
+        raise ValueError(f"The file has no state of a generator: {error}. It was not written by regbayes.") from None
+    lists = {name: written[name].tolist() for name in ("values", "times")}
+    return Chain(**{**written, **lists, "state": state(**written["state"]), "generator": generator})
+
+
+def _types(state: type[Any]) -> dict[str, Any]:
+    """Types of the fields of a state, of those whose annotation says it."""
+    try:
+        hints = typing.get_type_hints(state)
+    except NameError:  # a class of a user, with annotations that only a type checker can read
+        return {}
+    found = {name: typing.get_origin(hint) or hint for name, hint in hints.items()}
+    unions = {name: hints[name] for name, hint in found.items() if hint in (typing.Union, types.UnionType)}
+    parts = {name: [typing.get_origin(part) or part for part in typing.get_args(hint)] for name, hint in unions.items()}
+    found |= {name: tuple(kinds) for name, kinds in parts.items()}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type | tuple)}
+
+
+def _require_steps(written: dict[str, Any]) -> None:
+    """Raise ValueError unless a chain has a value and a time of each step, and draws of one kind."""
+    step, draws = written["step"], written["draws"]
+    for name in ("values", "times"):
+        found = written[name]
+        if found.shape != (step,) or found.dtype != torch.float64 or not found.isfinite().all():
+            raise ValueError(
+                f"The file has {name} of shape {list(found.shape)} and type {found.dtype} for {step} steps. "
+                "It was not written by regbayes."
+            )
+    for draw in draws:
+        require_entries(draw, "draws", dict.fromkeys([*draw, *draws[0]] if isinstance(draw, dict) else [], Tensor))
+        if kind_of(draw) != kind_of(draws[0]):
+            raise ValueError("The file has draws of several kinds in one chain. It was not written by regbayes.")
+
+
+def kind_of(draw: Draw) -> dict[str, tuple[torch.dtype, int]]:
+    """What the draws of a chain share, by name: type and number of axes; labels are of whichever integer type."""
+    return {name: (torch.int64 if name == LABELS else value.dtype, value.ndim) for name, value in draw.items()}
 
 
 def _described(name: str, value: Any) -> Any:
@@ -142,8 +188,8 @@ _CHAIN: dict[str, type] = {
     "generator": Tensor,
     "step": int,
     "seconds": float,
-    "values": list,
-    "times": list,
+    "values": Tensor,
+    "times": Tensor,
     "draws": list,
     "finished": bool,
 }

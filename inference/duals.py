@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..models.domains import POSITIVE, Number, Whole, read, shown
 from ..models.losses import CrammerSinger, Loss, Masked
 from .collectives import all_sum
 
@@ -64,7 +65,11 @@ def solve(
     Raises
     ------
     NotImplementedError    if the loss has no conjugate.
+    ValueError             on an argument that is none of these.
     """
+    _require_tensors(features, targets, loss, row_weights=row_weights, start=start)
+    tolerance, max_passes = read("tolerance", tolerance, Number(least=0.0)), read("max_passes", max_passes, Whole())
+    weight_scale = read("weight_scale", weight_scale, POSITIVE)
     problem = _Problem(features, targets, loss, weight_scale, row_weights)
     tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
     if features.device.type == "cpu":
@@ -73,6 +78,22 @@ def solve(
         if visit is not None:
             return _take_turns(exact, visit, tilt.double(), tolerance, max_passes).to(features.dtype)
     return _accelerate(problem, tilt, tolerance, max_passes)
+
+
+def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> None:
+    """Raise ValueError unless these are dense tensors with a row for each point, finite where they have to be."""
+    if not isinstance(loss, Loss):
+        raise ValueError(f"loss is {shown(loss)}; expected an object such as Hinge().")
+    given = {name: part for name, part in others.items() if part is not None}
+    for name, part in {"features": features, "targets": targets, **given}.items():
+        if not isinstance(part, Tensor) or not part.is_floating_point() or part.layout != torch.strided or part.is_meta:
+            raise ValueError(f"{name} is {shown(part)}; expected a dense Tensor of real numbers.")
+        like = features[:, :1].squeeze(1) if name == "row_weights" else features if name == "features" else targets
+        if part.ndim != 2 - (name == "row_weights") or len(part) != len(features) or part.shape != like.shape:
+            raise ValueError(f"{name} has shape {list(part.shape)}, where features have {list(features.shape)}.")
+        missing = name == "targets" and isinstance(loss, Masked)
+        if part.requires_grad or not (part.isfinite() | (part.isnan() & missing)).all():
+            raise ValueError(f"{name} has a graph, or values that are not finite: pass finite numbers, detached.")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ for bit. Chains run one after another, or side by side in processes of their own
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 import warnings
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from ..models.config import to_plain
 from .chains import Chain as Chain
-from .checkpoints import Checkpoint, fingerprint, read_chains
+from .checkpoints import Checkpoint, fingerprint, kind_of, read_chains
 from .interrupts import FitStopped, Interrupts
 from .labels import LabelRows
 from .protocol import KernelData, Model
@@ -26,7 +27,7 @@ from .structures import Draw as Draw
 from .sweeps import Kernel as Kernel
 from .sweeps import Schedule as Schedule
 from .sweeps import Sweeps
-from .workers import Worker, Workers, most_jobs
+from .workers import ProcessLost, Worker, Workers, most_jobs
 
 
 class FitInterrupted(UserWarning):
@@ -34,13 +35,14 @@ class FitInterrupted(UserWarning):
 
 
 def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> list[Chain]:
-    """All chains of a fit; Ctrl-C ends each of them with the last sweep that was finished.
+    """All chains of a fit; Ctrl-C ends each of them with the last sweep that was finished, and is raised if the
+    schedule says so.
 
     Raises
     ------
     FloatingPointError    if the value of a sweep is not finite (names the sweep and a remedy).
-    KeyboardInterrupt     on Ctrl-C before the first chain has a state, and on a second Ctrl-C.
-    RuntimeError          if another process that ran a chain was killed.
+    KeyboardInterrupt     on Ctrl-C before the first chain has a state, on a second Ctrl-C, and if the schedule has
+                          `on_interrupt` "raise", on one at any time: with the checkpoint written all the same.
     ValueError            if `resume` names a file that is broken, or of another or a longer fit, if there is a
                           `checkpoint` and the model, or the file, cannot be written, or if more than one process is
                           asked for and the model cannot be sent to another one.
@@ -52,13 +54,16 @@ def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> l
             fit.run()
         except FitStopped:
             fit.gather()
-            if not fit.reached():
+            fit.write(now=True)
+            if schedule.on_interrupt == "raise" or not fit.reached():
                 raise KeyboardInterrupt from None
             # of a call by `Backend.finish`
             warnings.warn(fit.how_far(), FitInterrupted, stacklevel=4)
         else:
             fit.workers.keep()
-        fit.write(now=True)
+            fit.write(now=True)
+    if schedule.on_interrupt == "raise" and fit.interrupts.noted:  # after the last sweep
+        raise KeyboardInterrupt
     return fit.reached()
 
 
@@ -71,9 +76,10 @@ class _Fit:
         self.sweeps, self.schedule = sweeps, sweeps.schedule
         self.chains: dict[int, Chain] = {}
         self.waiting: deque[int] = deque(range(self.schedule.num_chains))  # chains that no process is at
+        self.left: deque[int] = deque()  # chains of processes that were killed, to go on here
         self.interrupts, self.workers = Interrupts(), Workers()
         self.checkpoint: Checkpoint | None = None
-        self.num_kept = sum(map(self.schedule.keep, range(self.schedule.num_steps)))  # draws of each chain
+        self.num_kept = self.schedule.num_kept  # draws of each chain
         self.rows = LabelRows(self.num_kept * self.schedule.num_chains)
         self.num_jobs = most_jobs(sweeps) if self.schedule.num_chains > 1 else 1
         self.started, self.num_swept, self.looked = time.monotonic(), 0, 0.0
@@ -97,10 +103,25 @@ class _Fit:
                 f"{schedule.num_chains} of {schedule.num_steps} that are asked for. Ask for at least as many."
             )
         for index, chain in enumerate(chains):
+            self._require_sound(chain)
             self.chains[index] = chain
             self._keep(index, 0)
             if not self.sweeps.unfinished(chain):
                 self.waiting.remove(index)
+
+    def _require_sound(self, chain: Chain) -> None:
+        """Raise ValueError if a chain of a file is none that the kernel can go on from."""
+        kernel, data, model = self.sweeps.kernel, self.sweeps.data, self.sweeps.model
+        due = sum(map(self.schedule.keep, range(chain.step)))
+        if len(chain.draws) != due:
+            raise ValueError(f"The file has {len(chain.draws)} draws of a chain, not {due}; regbayes did not write it.")
+        try:
+            finite = not chain.step or math.isfinite(float(kernel.value(chain.state, data, model)))
+            alike = not due or kind_of(kernel.draw(chain.state, data, model)) == kind_of(chain.draws[-1])
+        except Exception as error:  # whatever kernels raise on what is no state of theirs
+            raise ValueError(f"The file has no state of this fit: {error}. It was not written by regbayes.") from None
+        if not (finite and alike):
+            raise ValueError("The file has a state and draws that differ in kind. It was not written by regbayes.")
 
     def show(self) -> tqdm:
         """A bar of all sweeps."""
@@ -113,9 +134,9 @@ class _Fit:
 
     def run(self) -> None:
         """Sweep all chains to their ends."""
-        while self.waiting or self.workers.at_work():
-            if self.waiting:
-                self._run_chain(self.waiting.popleft())
+        while self.left or self.waiting or self.workers.at_work():
+            if self.left or self.waiting:
+                self._run_chain((self.left or self.waiting).popleft())
             else:
                 self._hear(None)
 
@@ -204,7 +225,11 @@ class _Fit:
             self._listen(worker)
 
     def _listen(self, worker: Worker) -> None:
-        report = worker.hear()
+        try:
+            report = worker.listen()
+        except (EOFError, OSError):
+            self._lose(worker)
+            return
         if report.refusal:
             self._do_without(report.refusal)
             return
@@ -213,6 +238,21 @@ class _Fit:
         self._take(report)
         if report.error:
             raise report.error
+
+    def _lose(self, worker: Worker) -> None:
+        """Do without a process that was killed, and go on here with the chain that it was at, from its last report."""
+        index, self.num_jobs = worker.at, self.num_jobs - 1
+        code = self.workers.drop(worker)
+        if index is None:
+            return
+        self.left.append(index)
+        step = self.chains[index].step if index in self.chains else 0
+        message = (
+            f"The process of chain {index + 1} ended with exit code {code} (-9: killed, often for want of memory); the "
+            f"fit goes on with the chain in its own process, from step {step} of {self.schedule.num_steps}, with the "
+            "same draws. If memory is short, use num_jobs=1."
+        )
+        warnings.warn(message, ProcessLost, stacklevel=6)
 
     def _take(self, report: Report) -> None:
         index, news = report.index, report.news

@@ -73,8 +73,9 @@ def infer_features(
     hard: bool = False,
     tolerance: float = 1e-4,
     margin: Margin | None = None,
+    start: Tensor | None = None,
 ) -> Tensor:
-    """Probabilities [N, K] of the features of new rows; bits if `hard`.
+    """Probabilities [N, K] of the features of new rows, a local optimum; bits if `hard`.
 
     Parameters
     ----------
@@ -82,8 +83,9 @@ def infer_features(
     h, log_odds : hyperparameters of the likelihood, prior log odds [K]
     num_sweeps, tolerance : a row is left as it is once none of its probabilities moves by more, whatever the others do
     margin : what is known of them from labels, of all rows; None: nothing
+    start : probabilities [N, K] to start from; None: those of the prior
     """
-    psi = log_odds.sigmoid().expand(len(X), -1).clone()
+    psi = (log_odds.sigmoid().expand(len(X), -1) if start is None else start).clone()
     moving = torch.arange(len(X) if len(log_odds) else 0, device=X.device)
     for _ in range(num_sweeps):
         if not len(moving):
@@ -97,6 +99,83 @@ def infer_features(
         elif not bool((change > tolerance).any()):
             break
     return psi
+
+
+def best_features(
+    X: Tensor,
+    counted: Tensor | None,
+    likelihood: LinearLikelihood,
+    h: Hyper,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    *,
+    candidates: Tensor,
+    hard: bool = False,
+) -> Tensor:
+    """Probabilities [N, K] of the features of new rows as `infer_features` finds them, from several starts: of the
+    optima of a row the one of the largest `row_bounds`.
+
+    The starts are the prior's odds, no feature, all of them, and that of the candidates, bits [U, K], which explains
+    the row best.
+    """
+    known = (X, counted, likelihood, h, log_odds, loadings)
+    best = infer_features(*known, hard=hard)
+    if not best.numel():
+        return best
+    value = row_bounds(*known, best, hard=hard)
+    exists = (log_odds > -torch.inf).to(X)
+    starts = [torch.zeros_like(best), exists.expand_as(best)]
+    starts += [_best_candidates(*known, best, candidates.to(X) * exists, hard=hard)] if len(candidates) else []
+    for start in starts:
+        found = infer_features(*known, hard=hard, start=start)
+        other = row_bounds(*known, found, hard=hard)
+        better = other > value + _LEAST_GAIN * (1 + value.abs())  # and not the same optimum, left at another tolerance
+        best, value = torch.where(better.unsqueeze(1), found, best), torch.where(better, other, value)
+    return best
+
+
+def row_bounds(
+    X: Tensor,
+    counted: Tensor | None,
+    likelihood: LinearLikelihood,
+    h: Hyper,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    psi: Tensor,
+    *,
+    hard: bool = False,
+) -> Tensor:
+    """What a sweep raises of each row, [N]: E log p(x, z) + entropy at probabilities [N, K], up to a constant; of bits
+    minus the divergence, and their log odds."""
+    mean, square = loadings.predictor(psi)
+    fit = -likelihood.divergence(X, mean) if hard else likelihood.expected_log_density(X, mean, square, h)
+    fit = fit if counted is None else fit * counted
+    prior = torch.where(psi > 0, psi * log_odds, 0.0) + torch.special.entr(psi) + torch.special.entr(1 - psi)
+    return fit.sum(1) + prior.sum(1)
+
+
+def _best_candidates(
+    X: Tensor,
+    counted: Tensor | None,
+    likelihood: LinearLikelihood,
+    h: Hyper,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    psi: Tensor,
+    bits: Tensor,
+    *,
+    hard: bool,
+) -> Tensor:
+    """The candidates [N, K] among bits [U, K] whose bounds are the largest, by the quadratic that stands for each entry
+    at psi [N, K]: of Gaussian entries it is their own."""
+    mean, square = loadings.predictor(psi)
+    observed = likelihood.majorize(X, mean) if hard else likelihood.expect(X, square, h, mean)
+    counts = 1.0 if counted is None else counted
+    own_mean, own_square = loadings.predictor(bits)
+    own_square = own_mean.square() if hard else own_square
+    fit = (observed.shift * counts) @ own_mean.T - (observed.precision * counts) @ own_square.T / 2
+    prior = torch.where(bits > 0, bits * log_odds, 0.0).sum(1)
+    return bits[(fit + prior).argmax(1)]
 
 
 def sweep_features(
@@ -185,4 +264,5 @@ def _squash(hard: bool, k: int, log_odds: Tensor, psi: Tensor) -> Tensor:
     return (log_odds > 0).to(log_odds) if hard else log_odds.sigmoid()
 
 
+_LEAST_GAIN = 1e-6  # of a bound
 _BLOCK = 50  # features; one product for each block, and few enough corrections within it

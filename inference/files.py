@@ -1,35 +1,43 @@
 """Files of tensors and plain data: written whole or not at all, read without running code, every changed byte noticed.
 
-    regbayes <schema> <release> <sha256 of the rest of this line and of all that follows>\n
-    what torch.save writes
+A file is one of the safetensors format, which any of its tools opens: the length of a header, the header as JSON, and
+the tensors one after another. Ours begins its header by
 
-Schema 1 had no first line.
+    {"__metadata__":{"regbayes":"<schema> <release> <sha256 of the file, zeros in this place>","kind":...,"content":...
+
+with all that is no tensor as JSON in `content` (see `encoding`). The digest notices accidents: a disk that forgets, a
+copy that was cut short. It is no signature: who changes a file on purpose can write the digest that goes with it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
+import json
 import os
+import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from ..models.domains import shown
-from .plain import plain
-from .schema import from_schema_1
+from .encoding import decoded, encoded
+from .plain import TENSOR_TYPES, plain
 
 try:
     release = version("regbayes")
 except PackageNotFoundError:  # a source tree that was never installed
     release = "0+unknown"
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 def require_target(name: str, path: Any) -> Path:
@@ -38,11 +46,13 @@ def require_target(name: str, path: Any) -> Path:
     Raises
     ------
     ValueError    unless a file can be written there: it is no path, or names a folder, a device, or a folder that is
-                  missing, read-only or full.
+                  missing, read-only or full, or a link that leads to itself.
     """
     whose = f"{name} is {_text(name, path)!r}, "
     try:
-        target = Path(path).resolve()
+        target = Path(os.path.realpath(path))
+        if target.is_symlink():
+            raise ValueError(f"{whose}a link that leads to itself. Name a file.")
         if not target.parent.is_dir():
             raise ValueError(f"{whose}but there is no folder {str(target.parent)!r}. Make it, or name another file.")
         if target.exists() and not target.is_file():
@@ -57,17 +67,19 @@ def require_target(name: str, path: Any) -> Path:
 def write_file(path: str | os.PathLike[str], kind: str, content: dict[str, Any]) -> None:
     """Write tensors and plain data so that the file is either the old one or the whole new one.
 
+    It takes no second copy of the tensors in memory; of those on another device or with gaps one at a time.
+
     Raises
     ------
     ValueError    if the content holds anything else, or a file cannot be written there; `path` is then as it was.
     OSError       if the file cannot be written to its end, as on a full disk; `path` is then as it was.
     """
-    content = {name: plain(value, name) for name, value in content.items()} | {"kind": kind}
+    parts = _parts(kind, {name: plain(value, name) for name, value in content.items()})
     target = require_target("path", path)
     with _partial(target) as partial:
         try:
             with open(partial, "xb") as file:
-                _write(file, content)
+                _write(file, parts)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, target)
@@ -78,7 +90,11 @@ def write_file(path: str | os.PathLike[str], kind: str, content: dict[str, Any])
 
 
 def read_file(path: str | os.PathLike[str], kind: str, device: Any = None) -> dict[str, Any]:
-    """The content of a file written by `write_file`; never runs code from it.
+    """The content of a file written by `write_file`; never runs code from it, nor reads more than its size.
+
+    Parameters
+    ----------
+    device : where the tensors go; None: where they were
 
     Raises
     ------
@@ -88,15 +104,19 @@ def read_file(path: str | os.PathLike[str], kind: str, device: Any = None) -> di
     """
     name = repr(_text(f"The path of the {kind}", path))
     try:
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+            raise ValueError(f"{name} is a pipe or a device, not a file that regbayes wrote.")
         with open(path, "rb") as file:
-            content = _read(file, name, kind, device)
+            _require_whole(file, name, kind)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file {name}.") from None
     except OSError as error:
         raise type(error)(f"{name} cannot be read: {error.strerror}.") from None
-    if not isinstance(content, dict) or content.get("kind") != kind:
-        raise ValueError(f"{name} is not a {kind} of regbayes.")
-    return content
+    try:
+        with safe_open(os.fspath(path), "pt") as opened:
+            return _content(opened, name, kind, device)
+    except SafetensorError as error:
+        raise ValueError(f"{name} was not written by regbayes: {error}.") from None
 
 
 def require_entries(content: Any, name: str, kinds: dict[str, type]) -> None:
@@ -112,88 +132,97 @@ def require_entries(content: Any, name: str, kinds: dict[str, type]) -> None:
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
 
-class _Hashed(io.RawIOBase):
-    """The part of a file from here on, whose bytes are hashed as they are written."""
-
-    def __init__(self, file: Any, start: bytes) -> None:
-        self.file, self.offset, self.sha256 = file, file.tell(), hashlib.sha256(start)
-        self.error: OSError | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, part: Any) -> int:
-        self.sha256.update(part)
-        try:
-            return int(self.file.write(part))
-        except OSError as error:  # torch puts an error of its own in the place of this one
-            self.error = error
-            raise
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return int(self.file.readinto(buffer))
-
-    def tell(self) -> int:
-        return int(self.file.tell()) - self.offset
-
-    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
-        return int(self.file.seek(place + self.offset if whence == os.SEEK_SET else place, whence)) - self.offset
+def _parts(kind: str, content: dict[str, Any]) -> Iterator[Any]:
+    """What a file consists of, as bytes: the start, whose digest is left open, and each tensor."""
+    text, tensors = encoded(content)
+    entries, end = {}, 0
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # each at a multiple of its size
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": TENSOR_TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    metadata = {"regbayes": f"{SCHEMA} {release} {_OPEN}", "kind": kind, "content": text}
+    header = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    if len(header) > _LONGEST:
+        raise ValueError(
+            f"The {kind} has {len(tensors)} tensors and {len(text)} characters of other data, more than the "
+            f"{_LONGEST // 10**6} MB that a file can keep of them. Put numbers into tensors, or keep fewer draws."
+        )
+    return chain([len(header).to_bytes(8, "little") + header], map(_bytes_of, tensors.values()))
 
 
-def _write(file: BinaryIO, content: dict[str, Any]) -> None:
-    start = f"{SCHEMA} {release}\n".encode()
-    head = _MAGIC + start[:-1] + b" "
-    file.write(head + bytes(_DIGEST_SIZE) + b"\n")
-    body: Any = _Hashed(file, start)
-    try:
-        torch.save(content, body)
-    except RuntimeError:
-        raise body.error or OSError("torch could not write it") from None
-    file.seek(len(head))
-    file.write(body.sha256.hexdigest().encode())
+def _bytes_of(tensor: Tensor) -> Any:
+    flat = tensor.cpu().contiguous().as_strided((tensor.numel(),), (1,))  # reshape keeps odd strides of one element
+    return flat.view(torch.uint8).numpy()
 
 
-def _read(file: BinaryIO, name: str, kind: str, device: Any) -> Any:
-    line = file.readline(_LONGEST_LINE)
-    if not line.startswith(_MAGIC):
-        file.seek(0)
-        try:
-            content = _load(file, device)
-        except Exception:
-            raise _broken(name, kind) from None
-        return from_schema_1(content, name, kind)
-    parts = line.decode("latin1").removesuffix("\n").split(" ")
-    if not line.endswith(b"\n") or len(parts) != 4 or not parts[1].isdecimal():
-        raise _broken(name, kind)
-    _, schema, written_by, digest = parts
+def _write(file: BinaryIO, parts: Iterator[Any]) -> None:
+    whole, place = hashlib.sha256(), -1
+    for part in parts:
+        place = part.index(_OPEN.encode()) if place < 0 else place
+        whole.update(part)
+        file.write(part)
+    file.seek(place)
+    file.write(whole.hexdigest().encode())
+
+
+def _require_whole(file: BinaryIO, name: str, kind: str) -> None:
+    """Raise ValueError unless the digest of a file is that of its bytes, and its schema that of this release."""
+    start = file.read(_CHUNK)
+    found = _START.match(start)
+    if not found:
+        raise _old(name) if start.startswith(_OLD) else _broken(name, kind)
+    schema, written_by, digest = (part.decode() for part in found.groups())
     if int(schema) != SCHEMA:
         raise ValueError(
-            f"{name} has schema {schema}, written by regbayes {written_by}; this release reads schemas 1 to {SCHEMA}. "
+            f"{name} has schema {schema}, written by regbayes {written_by}; this release reads schema {SCHEMA}. "
             "Upgrade regbayes to that version."
         )
-    body = _Hashed(file, f"{schema} {written_by}\n".encode("latin1"))
+    whole = hashlib.sha256(start[: found.start(3)] + _OPEN.encode() + start[found.end(3) :])
     while part := file.read(_CHUNK):
-        body.sha256.update(part)
-    if body.sha256.hexdigest() != digest:
+        whole.update(part)
+    if whole.hexdigest() != digest:
         raise _broken(name, kind)
-    body.seek(0)
+
+
+def _content(opened: Any, name: str, kind: str, device: Any) -> dict[str, Any]:
+    metadata, found, names = opened.metadata(), dict[str, Tensor](), set(opened.keys())
+    if metadata.get("kind") != kind:
+        raise ValueError(f"{name} is not a {kind} of regbayes.")
+
+    def tensor(key: str, place: str) -> Tensor:
+        if key not in names:
+            raise ValueError(f"it has no tensor {key[:60]!r}")
+        if key not in found:
+            found[key] = _on(opened.get_tensor(key), device if device is not None else place, name)
+        return found[key]
+
     try:
-        return _load(body, device)
-    except Exception as error:
-        raise ValueError(
-            f"{name} is whole, but torch cannot read it here: {error}. If it holds tensors of a device that is not "
-            "here, load it with device='cpu'."
+        content = decoded(metadata.get("content", ""), tensor)
+    except _Elsewhere:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{name} was not written by regbayes: {error}.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} was not written by regbayes: it has {shown(content)} for its content.")
+    return content
+
+
+class _Elsewhere(ValueError):
+    """A device that is not here."""
+
+
+def _on(tensor: Tensor, device: Any, name: str) -> Tensor:
+    """A tensor of its own on a device: what the library gives is the file itself, which may change."""
+    try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it has no memory")
+        return tensor.clone() if torch.device(device).type == "cpu" else tensor.to(device)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        raise _Elsewhere(
+            f"{name} is whole, but its tensors cannot be put on the device {device!r} here: "
+            f"{str(error).splitlines()[0]}. Load it with device='cpu'."
         ) from None
-
-
-def _load(file: Any, device: Any) -> Any:
-    return torch.load(file, map_location=device, weights_only=True)
 
 
 def _text(name: str, path: Any) -> str:
@@ -202,6 +231,13 @@ def _text(name: str, path: Any) -> str:
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"{name} is {shown(path)}; expected the path of a file.")
     return text
+
+
+def _old(name: str) -> ValueError:
+    return ValueError(
+        f"{name} was written by torch.save, as files of regbayes were before its first release. This one reads none: "
+        "to read them can run code. Fit again."
+    )
 
 
 def _broken(name: str, kind: str) -> ValueError:
@@ -222,8 +258,9 @@ def _partial(target: Path) -> Iterator[Path]:
             partial.unlink()
 
 
-_MAGIC = b"regbayes "
-_DIGEST_SIZE = 64
-_LONGEST_LINE = 256
+_OPEN = "0" * 64  # in the place of the digest
+_START = re.compile(rb'.{8}\{"__metadata__":\{"regbayes":"(\d{1,9}) ([!#-~]{1,100}) ([0-9a-f]{64})"', re.DOTALL)
+_OLD = (b"PK\x03\x04", b"regbayes 2 ")  # how they began
+_LONGEST = 100_000_000  # of a header, by the library
 _CHUNK = 2**20
 _MISSING = object()

@@ -27,7 +27,7 @@ class Interrupts:
 
     def __init__(self, number: signal.Signals = signal.SIGINT) -> None:
         self._number = number
-        self._noted = self._droppable = False
+        self.noted = self._droppable = False
         self._later: threading.Timer | None = None
 
     @contextmanager
@@ -58,11 +58,11 @@ class Interrupts:
 
     def check(self) -> None:
         """Raise FitStopped if Ctrl-C was noted."""
-        if self._noted:
+        if self.noted:
             raise FitStopped
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        again, self._noted, self._later = self._noted and self._later is None, True, None
+        again, self.noted, self._later = self.noted and self._later is None, True, None
         if again:
             raise KeyboardInterrupt
         if self._droppable and _imports(frame):

@@ -74,15 +74,10 @@ def _plain_numpy(value: Any, name: str) -> Any:
 
 
 def _plain_tensor(value: Tensor, name: str) -> Tensor:
-    """Without a gradient, on its own: a file holds all of the array that a tensor is a part of."""
-    if value.layout != torch.strided or value.is_meta or value.is_quantized:
+    """Without a gradient."""
+    if value.layout != torch.strided or value.is_meta or value.dtype not in TENSOR_TYPES:
         raise _refused(value, name)
-    value = value.detach().as_subclass(Tensor)
-    if value.untyped_storage().nbytes() == value.numel() * value.element_size():
-        return value
-    if value.device.type == "cpu" and value.is_contiguous() and value.dtype in _SHARED:
-        return torch.from_numpy(value.numpy())  # a part of the same memory, not a copy
-    return value.clone()
+    return value.detach().as_subclass(Tensor)
 
 
 def _refused(value: Any, name: str) -> ValueError:
@@ -94,4 +89,16 @@ def _refused(value: Any, name: str) -> ValueError:
 
 _KEPT = {bool, int, float, str, bytes, torch.dtype, torch.device}
 _BASES: dict[type, Callable[[Any], Any]] = {bool: bool, int: int, float: float, str: str.__str__, bytes: bytes}
-_SHARED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool, torch.float32, torch.float64}
+TENSOR_TYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+"""The types of the tensors that files keep, by the names that files have for them."""

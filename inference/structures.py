@@ -27,6 +27,8 @@ class Structure:
     posterior: type[Any]  # a subclass of `Posterior`
     stack: Callable[[list[Draw]], Draw]  # S draws of any sizes -> one Tensor [S, ...] for each name
     summaries: Callable[[Any], dict[str, Tensor]]  # posterior -> numbers [S], or many of a kind [S, P], without labels
+    # (resolved model, data, components) -> how many numbers a state holds of these, at the least; None: not known
+    state_size: Callable[[Any, Any, int], int] | None = None
 
 
 def register_structure(structure: Structure) -> None:

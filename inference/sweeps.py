@@ -61,8 +61,14 @@ class Schedule:
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: float = 60.0  # seconds
     resume: str | os.PathLike[str] | None = None
+    on_interrupt: str = "return"  # what was reached, with a warning; or "raise" KeyboardInterrupt
     backend: Any = None  # options that a resumed fit must share, as plain data
     repeatable: bool = True  # whether a later run sees the same data in the same order
+
+    @property
+    def num_kept(self) -> int:
+        """How many draws of a chain are kept."""
+        return 0 if self.keep is Schedule.keep else sum(map(self.keep, range(self.num_steps)))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 A worker gets the kernel, the model and the data once, by cloudpickle, so that classes and functions of a notebook are
 no hindrance; then the number of a chain at a time. It reports what the chain has done, once in a while and at its end,
 and the fit adds that to its own chains as if it had made the sweeps. A chain has a random stream of its own, and as
-many threads wherever it runs: its draws are the same.
+many threads wherever it runs: its draws are the same. A report holds all that the chain needs to go on, so that the fit
+takes over the chain of a process that was killed.
 
 To start a process takes seconds, so that a fit which has come to its regular end leaves its workers to the next one,
 for a minute, without its data. A kept one finds the streams and settings of a new process. Its modules are those that
@@ -48,6 +49,10 @@ def most_jobs(sweeps: Sweeps) -> int:
         return min(sweeps.schedule.num_jobs, sweeps.schedule.num_chains)
     # a process that has a parent leaves it to that what the cores are for
     return 1 if parent_process() else min(int(cpu_count()), sweeps.schedule.num_chains)
+
+
+class ProcessLost(UserWarning):
+    """A process that swept a chain was killed; the fit went on with the chain from what it had reported."""
 
 
 class Workers:
@@ -96,6 +101,14 @@ class Workers:
         for _ in range(number):
             self._all.append(_kept() or Worker())
             self._all[-1].read(payload)
+
+    def drop(self, worker: Worker) -> int | None:
+        """Do without one that has ended; its exit code."""
+        self._all.remove(worker)
+        worker.process.join(_SOON)
+        worker.kill()  # one whose connection alone has ended
+        worker.close()
+        return worker.process.exitcode
 
     def idle(self) -> list[Worker]:
         """Those that have no chain."""
@@ -162,22 +175,6 @@ class Worker:
         self.at = index
         with suppress(OSError):  # that it has ended is seen when it is heard
             self.connection.send(index)
-
-    def hear(self) -> Report:
-        """What it says next.
-
-        Raises
-        ------
-        RuntimeError    if it has ended without a word.
-        """
-        try:
-            return self.listen()
-        except (EOFError, OSError):
-            self.process.join()
-            raise RuntimeError(
-                f"The process of chain {(self.at or 0) + 1} ended with exit code {self.process.exitcode} "
-                "(-9: often for want of memory). Use num_jobs=1, which runs the chains one after another."
-            ) from None
 
     def listen(self) -> Report:
         """What it says next; EOFError if it has ended."""
@@ -253,7 +250,7 @@ def _unheard() -> Iterator[None]:
 
 
 _SETTINGS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait leave the cores to other chains
-_PATIENCE, _SOON = 60.0, 1.0  # seconds that a worker waits for another fit; until it has to answer to one
+_PATIENCE, _SOON = 60.0, 1.0  # seconds that a worker waits for another fit; until it has to answer, or to end
 _KEPT: list[Worker] = []  # idle ones; of the module, since no fit outlasts its end
 atexit.register(_end_kept)  # at once: they would be told by SIGTERM
 if hasattr(os, "register_at_fork"):

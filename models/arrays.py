@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 from .domains import LARGEST, shown
+from .numbers import as_tensor, require_readable
 from .sparse import Rows, SparseRows, first_entry
 
 
@@ -77,10 +77,14 @@ def _admit(
             f"X has n_samples={X.shape[0]}; expected at least {min_rows} (a minimum of {min_rows} is required)."
         )
     if X.shape[1] == 0:
-        raise ValueError(f"Found array with 0 feature(s) (shape={tuple(X.shape)}) while a minimum of 1 is required.")
+        raise ValueError(
+            f"X has no columns: Found array with 0 feature(s) (shape={tuple(X.shape)}) while a minimum of 1 is "
+            "required."
+        )
     if num_features is not None and X.shape[1] != num_features:
         raise ValueError(
-            f"X has {X.shape[1]} features, but the model was fitted with {num_features} features as input."
+            f"X has {X.shape[1]} features, but the model was fitted with {num_features} features as input "
+            f"(num_features)."
         )
     if isinstance(X, SparseRows) or not X.requires_grad:  # where an engine tries rows out, they may leave the reals
         require_finite(X, to_fit=like is None, missing=missing)
@@ -116,82 +120,37 @@ def _largest(X: Rows) -> float:
     return float(torch.finfo(X.dtype).max ** 0.25)
 
 
-def with_graph(values: Tensor) -> Tensor:
-    """The values [...], with their graph inside a Pyro program alone: programs are differentiated, fits are not."""
-    return values if am_i_wrapped() else values.detach()
-
-
-def _as_tensor(name: str, values: Any, hint: str = "") -> Tensor:
-    """Real numbers of any shape [...], in a dtype that torch computes with."""
-    if isinstance(values, Tensor):
-        _require_readable(name, values)
-        if values.layout != torch.strided:
-            raise ValueError(f"{name} is sparse; expected a dense Tensor: pass {name}.to_dense().")
-        numbers = with_graph(values)
-    else:
-        numbers = torch.as_tensor(_as_array(name, values, hint))
-    if numbers.is_complex():
-        raise ValueError(f"{name} has complex values. Complex data not supported: pass real numbers.")
-    return numbers
-
-
-def _require_readable(name: str, values: Tensor) -> None:
-    if values.is_meta:
-        raise ValueError(f"{name} is on the meta device, which holds no numbers. Pass a Tensor on a CPU or a GPU.")
-    if values.dtype in {torch.float16, torch.bfloat16} or values.is_quantized:
-        raise ValueError(
-            f"{name} has dtype {values.dtype}; accepted are float32, float64 and integers: {name}.float()."
-        )
-
-
-def _as_array(name: str, values: Any, hint: str) -> np.ndarray:
-    """Numbers in memory of our own order, wide enough and writable, as torch needs them."""
-    if (masked := isinstance(values, np.ma.MaskedArray)) and values.mask.any():
-        raise ValueError(f"{name} has masked entries, which would count. Fill them, or drop their rows.")
-    try:
-        array = np.require(getattr(values, "data", values) if masked else values, requirements=("C", "W"))
-        if array.dtype.kind == "O" or array.dtype in (np.float16, np.longdouble):
-            return array.astype(np.float64)
-        if array.dtype.kind == "u" and array.dtype != np.uint8:
-            if array.size and int(array.max()) > np.iinfo(np.int64).max:
-                raise ValueError("its integers are beyond 64 bits")
-            return array.astype(np.int64)
-        if array.dtype.kind not in "biufc":
-            raise TypeError(f"its type is {array.dtype}")
-        return array
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} cannot be read as an array of numbers: {error}.{hint}") from None
-
-
 def _is_sparse(X: Any) -> bool:
     if isinstance(X, Tensor):
         return X.layout != torch.strided
     return isinstance(X, SparseRows) or scipy.sparse.issparse(X)
 
 
-def read_rows(X: Any) -> Rows:
-    """X [N, D] of any dtype, as a tensor or as sparse rows."""
+def read_rows(X: Any, name: str = "X") -> Rows:
+    """X [N, D] of any dtype, as a tensor or as sparse rows; the argument has this name."""
     if isinstance(X, Tensor) and X.layout not in {torch.strided, torch.sparse_csr, torch.sparse_coo}:
-        raise ValueError(f"X has layout {X.layout}; accepted are CSR and COO. Convert X with X.to_sparse_csr().")
-    X = _as_sparse(X) if _is_sparse(X) else _as_tensor("X", X)
+        raise ValueError(
+            f"{name} has layout {X.layout}; accepted are CSR and COO. Convert it with {name}.to_sparse_csr()."
+        )
+    X = _as_sparse(X, name) if _is_sparse(X) else as_tensor(name, X)
     if X.ndim != 2:
         raise ValueError(
-            f"X has shape {tuple(X.shape)}; expected [N, D]. Reshape your data: X.reshape(-1, 1) for a single feature, "
-            "X.reshape(1, -1) for a single row."
+            f"{name} has shape {tuple(X.shape)}; expected [N, D]. Reshape your data: {name}.reshape(-1, 1) for a "
+            f"single feature, {name}.reshape(1, -1) for a single row."
         )
     return SparseRows.of(X) if _is_sparse(X) else X
 
 
-def _as_sparse(X: Any) -> Any:
+def _as_sparse(X: Any, name: str) -> Any:
     """A sparse matrix [N, D] with numbers that torch computes with."""
     if isinstance(X, Tensor):
-        _require_readable("X", X)
+        require_readable(name, X)
     elif not isinstance(X, SparseRows):
         if X.dtype.kind not in "biuf":
-            raise ValueError(f"X has values of type {X.dtype}; pass real numbers.")
+            raise ValueError(f"{name} has values of type {X.dtype}; pass real numbers.")
         return X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
     if X.dtype.is_complex:
-        raise ValueError("X has complex values. Complex data not supported: pass real numbers.")
+        raise ValueError(f"{name} has complex values. Complex data not supported: pass real numbers.")
     return X
 
 
@@ -225,7 +184,7 @@ def as_sequences(
         raise ValueError(f"X has {int(observed.sum())} observed rows; expected at least {min_rows}.")
     if lengths is None:
         return rows, [len(rows)], observed
-    sizes = _as_tensor("lengths", lengths)
+    sizes = as_tensor("lengths", lengths)
     whole = not sizes.is_floating_point() and sizes.dtype != torch.bool
     if sizes.ndim != 1 or not whole or not len(sizes) or bool((sizes < 1).any()):
         raise ValueError(f"lengths is {shown(lengths)}; expected whole numbers of at least 1, one for each sequence.")
@@ -255,7 +214,7 @@ def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
             )
         if (y.abs() > 2**53).any():
             raise ValueError(
-                f"y has the label {y[y.abs().argmax()].item():g}; expected integers of at most 2^53 in size."
+                f"y has the label {y.flatten()[y.abs().argmax()].item():g}; expected integers of at most 2^53 in size."
             )
     y = y.long()
     if classes is None:
@@ -272,7 +231,7 @@ def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
     if extra := sorted(set(y[known & (classes[index] != y)].tolist())):
         raise ValueError(
             f"y has labels {extra} that were not seen in fit (known: {classes.tolist()}). "
-            "Drop those rows, or fit again with them."
+            "Drop those rows, or fit again with them among the classes."
         )
     return torch.where(known, index, -1), classes
 
@@ -294,7 +253,7 @@ def read_targets(y: Tensor, X: Rows, *, min_known: int = 1) -> Tensor:
 
 def as_weights(weights: Any, X: Rows) -> Tensor:
     """How many times each row of X counts, [N] in double precision: finite, at least 0, and not all 0."""
-    found = _as_tensor("sample_weight", weights)
+    found = as_tensor("sample_weight", weights)
     if found.shape != (len(X),) or found.is_complex():
         raise ValueError(
             f"sample_weight has shape {tuple(found.shape)} and dtype {found.dtype}; expected [{len(X)}], one real "
@@ -321,17 +280,20 @@ def like(result: Tensor, given: Any) -> Any:
 def as_vector(y: Any, X: Rows) -> Tensor:
     """Targets y [N] of any dtype, one for each row of X; finite, or NaN where missing."""
     given_tensor = isinstance(y, Tensor)
-    y = _as_tensor("y", y, " Use an estimator for text labels.")
+    y = as_tensor("y", y, " Use an estimator for text labels.")
     if y.ndim != 1 or len(y) != len(X):
         hint = " Use y.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
         raise ValueError(f"y has shape {tuple(y.shape)}; expected [{len(X)}], one target for each row of X.{hint}")
     return _beside(y, X, given_tensor)
 
 
-def as_target_matrix(Y: Any, X: Rows, num_tasks: int | None = None) -> Tensor:
-    """Targets Y [N, M] of any dtype, a column for each of M tasks; finite, or NaN where a row has none in a task."""
+def as_target_matrix(Y: Any, X: Rows, num_tasks: int | None = None, size: str = "num_tasks") -> Tensor:
+    """Targets Y [N, M] of any dtype, a column for each of M tasks; finite, or NaN where a row has none in a task.
+
+    `size` is the argument of the model that says M.
+    """
     given_tensor = isinstance(Y, Tensor)
-    Y = _as_tensor("Y", Y, " Give a number for each label.")
+    Y = as_tensor("Y", Y, " Give a number for each label.")
     if Y.ndim != 2 or len(Y) != len(X) or not Y.shape[1]:
         hint = " Use by_task(y, tasks), or y.reshape(-1, 1) for a single task." if Y.ndim == 1 else ""
         raise ValueError(
@@ -339,7 +301,7 @@ def as_target_matrix(Y: Any, X: Rows, num_tasks: int | None = None) -> Tensor:
             f"tasks, NaN where a row has no target.{hint}"
         )
     if num_tasks is not None and Y.shape[1] != num_tasks:
-        raise ValueError(f"Y has {Y.shape[1]} columns, but the model has {num_tasks} tasks.")
+        raise ValueError(f"Y has {Y.shape[1]} columns, but the model has {num_tasks} {size[4:]} ({size}).")
     return _beside(Y, X, given_tensor)
 
 

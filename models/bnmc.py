@@ -27,7 +27,7 @@ from torch import Tensor
 from .arrays import as_features
 from .base import Model, announced
 from .config import resolved
-from .domains import Count, OneOf, Positive, PositiveNumbers, Truncation
+from .domains import Count, Numbers, OneOf, Positive, Truncation
 from .dpm import DPM
 from .feature_maps import AnyFeatureMap, Standardized
 from .label_data import LabelData, as_label_sets, signs_of
@@ -86,7 +86,7 @@ class BNMC(Model):
     weight_scale: Positive = 1.0
     truncation: Truncation = 20
     joint: Annotated[str, OneOf("product", *COUPLED)] = "product"
-    label_rates: PositiveNumbers = None
+    label_rates: Annotated[Any, Numbers(above=0.0, below=1.0)] = None
     num_features: Count | None = None
     num_labels: Count | None = None
 

@@ -13,19 +13,23 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
+from copy import copy as copy_of
 from typing import Any, Self
 
 from .domains import Domain, Flag, Number, Whole, read, shown
 
 
 class Config:
-    """Base of every dataclass that describes a model, a part of one, or a backend."""
+    """Base of every dataclass that describes a model, a part of one, or a backend.
+
+    A class without arguments of its own need not be a dataclass.
+    """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name; with `deep`, those of nested configurations as `outer__inner` too."""
         params: dict[str, Any] = {}
         cls: Any = type(self)
-        for field in dataclasses.fields(cls):
+        for field in _fields(cls):
             value = params[field.name] = getattr(self, field.name)
             if deep and isinstance(value, Config):
                 params |= {f"{field.name}__{name}": inner for name, inner in value.get_params().items()}
@@ -61,7 +65,7 @@ class Config:
     def replace(self, **changes: Any) -> Self:
         """A copy with some arguments changed."""
         given: Any = self
-        copy: Self = dataclasses.replace(given, **changes)
+        copy: Self = dataclasses.replace(given, **changes) if _fields(type(given)) else copy_of(given)
         return copy
 
     def checked(self, name: str = "") -> Self:
@@ -78,9 +82,13 @@ class Config:
         return self.replace(
             **{
                 field.name: _checked(f"{name}{field.name}", getattr(self, field.name), field, _domains(cls))
-                for field in dataclasses.fields(cls)
+                for field in _fields(cls)
             }
         )
+
+
+def _fields(cls: Any) -> tuple[Any, ...]:
+    return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
 
 
 def resolved(part: Any, X: Any, weights: Any = None) -> Any:
@@ -108,7 +116,7 @@ def class_name(cls: type) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """What describes a configuration, for `torch.save`: its class and arguments; so too in lists, tuples and dicts."""
+    """What describes a configuration, for a file: its class and arguments; so too in lists, tuples and dicts."""
     if isinstance(value, Config):
         params = {name: to_plain(inner) for name, inner in value.get_params(deep=False).items()}
         return {"class": class_name(type(value)), "params": params}
@@ -179,7 +187,7 @@ def _domains(cls: type) -> dict[str, tuple[Any, bool]]:
         hints = typing.get_type_hints(cls, include_extras=True)
     except NameError:  # a class of a user, with annotations that only a type checker can read
         return {}
-    return {field.name: _domain(hints[field.name]) for field in dataclasses.fields(cls)}
+    return {field.name: _domain(hints[field.name]) for field in _fields(cls)}
 
 
 def _domain(hint: Any) -> tuple[Domain | type[Config] | None, bool]:

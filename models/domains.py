@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .numbers import as_tensor
+
 
 class Domain(Protocol):
     """What a field may hold."""
@@ -122,6 +124,22 @@ class Flag:
         return bool(value)
 
 
+@dataclass(frozen=True)
+class Auto:
+    """What another domain accepts, or "auto": the data say."""
+
+    domain: Domain
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"{self.domain.words}, or 'auto'"
+
+    def read(self, value: Any) -> Any:
+        """The value as the domain reads it, or "auto"; an error as the domain raises it."""
+        return "auto" if isinstance(value, str) and value == "auto" else self.domain.read(value)
+
+
 class OneOf:
     """One of some words."""
 
@@ -152,7 +170,7 @@ class Labels(OneOf):
         """The word, or the labels; ValueError if they are no integers."""
         if isinstance(value, str):
             return super().read(value)
-        labels = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        labels = as_tensor("labels", value)
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or labels.ndim != 1:
             raise ValueError
         return labels
@@ -179,25 +197,33 @@ class Pair:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A number or an array of them, all finite and more than `above`: a hyperparameter, perhaps one for each column."""
+    """A number or an array of them, all finite, more than `above` and less than `below`: a hyperparameter, perhaps one
+    for each column."""
 
     above: float = -math.inf
+    below: float = math.inf
 
     @property
     def words(self) -> str:
         """What is accepted."""
         kind = {0.0: "positive", -math.inf: "finite"}.get(self.above, f"larger than {self.above:g}")
-        return f"{kind}, a number or an array"
+        most = f" and less than {self.below:g}" if math.isfinite(self.below) else ""
+        return f"{kind}{most}, a number or an array"
 
     def read(self, value: Any) -> Any:
-        """The value as it is; ValueError or TypeError if it is refused."""
-        array = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-        if array.is_complex() or array.dtype == torch.bool or not (array.isfinite() & (array > self.above)).all():
+        """The value as it is, an array in a form that torch takes; ValueError if it is refused."""
+        numbers = as_tensor("value", value)
+        if numbers.dtype == torch.bool or not ((numbers > self.above) & (numbers < self.below)).all():
             raise ValueError
-        return value.item() if isinstance(value, np.generic) else value
+        if not (numbers.abs() <= _LARGEST_SQUARE).all():
+            raise OutOfReach(f"of at most {_LARGEST_SQUARE:g} in size") if numbers.isfinite().all() else ValueError
+        if isinstance(value, np.generic):
+            return value.item()
+        return value if isinstance(value, Tensor | int | float | list | tuple) else numbers.numpy()
 
 
 LARGEST = 1e100
+_LARGEST_SQUARE = 1e160  # of hyperparameters, which may be variances of data
 POSITIVE = Number(above=0.0)
 SEED = Whole(0, 2**32 - 1)
 

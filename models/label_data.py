@@ -75,12 +75,15 @@ def as_label_sets(Y: Any, X: Rows, num_labels: int | None = None) -> Rows:
     """
     sparse = Y.layout != torch.strided if isinstance(Y, Tensor) else isinstance(Y, SparseRows) or hasattr(Y, "tocsr")
     if not sparse:
-        found = as_target_matrix(Y, X, num_labels).to(X.dtype)
+        found = as_target_matrix(Y, X, num_labels, "num_labels").to(X.dtype)
         return torch.where(found == -1, torch.nan, found)
-    labels = read_rows(Y)
+    labels = read_rows(Y, "Y")
     if labels.shape[0] != len(X) or num_labels not in {None, labels.shape[1]}:
         expected = f"[{len(X)}, {num_labels or 'C'}]"
-        raise ValueError(f"Y has shape {tuple(labels.shape)}; expected {expected}, a row for each row of X.")
+        raise ValueError(
+            f"Y has shape {tuple(labels.shape)}; expected {expected}, a row for each row of X, a "
+            "column for each label (num_labels)."
+        )
     labels = labels.to(X.values if isinstance(X, SparseRows) else X)
     return replace(labels, values=labels.values.masked_fill(labels.values == -1, torch.nan))
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .arrays import like
 from .data import Data
-from .domains import Count, shown
+from .domains import Count, Whole, read, shown
+from .numbers import as_tensor
+from .room import require_room
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +96,8 @@ def by_task(y: Any, tasks: Any, num_tasks: Count | None = None) -> Any:
            [nan,  2.],
            [ 3., nan]])
     """
-    for name, part in (("y", y), ("tasks", tasks)):
-        if not isinstance(part, Tensor) and np.asarray(part).dtype.kind not in "biuf":
-            raise ValueError(f"{name} is {shown(part)}; expected numbers [N].")
-    values, places = (part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part)) for part in (y, tasks))
+    values, places = as_tensor("y", y), as_tensor("tasks", tasks)
+    num_tasks = read("num_tasks", num_tasks, Whole(1), optional=True)
     whole = places.dtype != torch.bool and not places.is_floating_point()
     if not whole or places.ndim != 1 or (len(places) and int(places.min()) < 0):
         raise ValueError(f"tasks is {shown(tasks)}; expected integers [N] from 0, the task of each row.")
@@ -109,7 +108,9 @@ def by_task(y: Any, tasks: Any, num_tasks: Count | None = None) -> Any:
     largest = int(places.max()) + 1 if len(places) else 0
     if num_tasks is not None and largest > num_tasks:
         raise ValueError(f"tasks has {largest - 1}, but num_tasks is {num_tasks}: the largest may be {num_tasks - 1}.")
+    M = num_tasks or largest
+    require_room("num_tasks" if num_tasks else "tasks", M if num_tasks else tasks, 8 * len(values) * M, values.device)
     values = values if values.is_floating_point() else values.double()
-    found = values.new_full((len(values), num_tasks or largest), torch.nan)
-    found[torch.arange(len(values), device=values.device), places.to(values.device)] = values
+    found = values.new_full((len(values), M), torch.nan)
+    found[torch.arange(len(values), device=values.device), places.to(values.device, torch.long)] = values
     return like(found, y)

@@ -14,6 +14,7 @@ from .base import Model, announced
 from .data import Data
 from .markov import log_normalizers
 from .priors import HierarchicalDirichletProcess
+from .room import require_room
 from .scores import scores
 
 
@@ -29,6 +30,11 @@ class Sequences:
     def X(self) -> Tensor:
         """The observed rows [M, D]."""
         return self.points.X
+
+    @property
+    def features(self) -> Tensor:
+        """What hyperplanes see of the observed steps [M, P]."""
+        return self.points.features
 
     @property
     def num_data(self) -> int:
@@ -74,7 +80,11 @@ class StateSpace(Model):
         """What `as_sequences` reads of X [N, D], each row after its `lags` rows before it (see `lagged`)."""
         options: dict[str, Any] = {"num_features": self.num_features, "like": like}
         rows, sizes, observed = as_sequences(X, lengths, min_rows=min_rows, **options)
-        rows, observed = lagged(rows, sizes, observed, self.lags)
+        if min_rows and self.lags >= max(sizes):
+            observed = torch.zeros_like(observed)  # no step has so many before it
+        else:
+            require_room("lags", self.lags, rows.nbytes * (self.lags + 1), rows.device)
+            rows, observed = lagged(rows, sizes, observed, self.lags)
         if int(observed.sum()) < min_rows:
             raise ValueError(
                 f"X has {int(observed.sum())} observed steps after {self.lags} observed ones of their sequence, which "

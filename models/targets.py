@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .arrays import as_labels, as_targets
 from .losses import Loss, Masked, OneVsRest
+from .numbers import as_tensor
 from .sparse import Rows
 
 
@@ -19,8 +20,8 @@ class Classes:
 
     def read(self, value: Any) -> Tensor:
         """The labels [L]; ValueError or TypeError if they are no such labels."""
-        labels = torch.as_tensor(value)
-        if labels.ndim != 1 or len(labels) < 2 or labels.is_floating_point() or labels.is_complex():
+        labels = as_tensor("classes", value)
+        if labels.ndim != 1 or len(labels) < 2 or labels.is_floating_point() or labels.dtype == torch.bool:
             raise ValueError
         if not (labels.diff() > 0).all():
             raise ValueError

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from .axes import as_groups, as_points, axes_or_new, color_of
 
@@ -24,7 +25,7 @@ def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
     names = ("first column", "second column")
     if points.shape[1] > 2:
         centred = points - points.mean(0)
-        points = centred @ np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
+        points = centred @ _principal_axes(centred)
         names = ("first principal axis", "second principal axis")
     elif points.shape[1] == 1:
         points = np.column_stack([points, np.zeros(len(points))])
@@ -39,3 +40,11 @@ def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
     ax.set_xlabel(names[0])
     ax.set_ylabel(names[1])
     return ax
+
+
+def _principal_axes(centred: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The first two principal axes [D, 2] of centred rows [N, D], by way of the smaller of N x N and D x D."""
+    if centred.shape[1] <= len(centred):
+        return np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
+    rows = np.pad(centred, ((0, 1), (0, 0)))  # a row of zeros moves no axis, and gives a lone row a second one
+    return np.linalg.svd(rows, full_matrices=False)[2][:2].T

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -14,6 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from regbayes.testing import enumeration
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    folder = Path(os.environ.get("REGBAYES_DATA", "no folder"))
+    names = [name for marker in item.iter_markers("real_data") for name in marker.args]
+    for name in names:
+        if not (folder / f"{name}.npz").is_file():
+            pytest.skip(f"REGBAYES_DATA does not name a folder with {name}.npz")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -92,7 +92,7 @@ def test_other_lengths_and_other_sparse_rows_are_other_data(tmp_path: Path) -> N
         (BATCHES, {"num_restarts": 2}),
         (BATCHES.replace(num_full_steps=0), {"num_steps": 6}),
         (SmallVariance(max_steps=2), {"max_steps": 100}),
-        (SmallVariance(), {"num_restarts": 2}),
+        (SmallVariance(num_restarts=1), {"num_restarts": 2}),
     ],
 )
 def test_a_finished_fit_grows_bit_for_bit_and_does_not_shrink(
@@ -137,7 +137,7 @@ def test_seconds_between_checkpoints_reach_the_engine(tmp_path: Path) -> None:
 def test_what_is_no_path_is_refused(path: Any) -> None:
     with pytest.raises(ValueError, match=r"checkpoint is .*; expected the path of a file"):
         GIBBS.fit(InfiniteSVM(), X, Y, checkpoint=path)
-    with pytest.raises(ValueError, match=r"path of the checkpoint is .*; expected the path of a file"):
+    with pytest.raises(ValueError, match=r"resume is .*; expected the path of a file"):
         GIBBS.fit(InfiniteSVM(), X, Y, resume=path)
 
 
@@ -218,5 +218,5 @@ def test_ctrl_c_at_any_time_leaves_a_chain_that_goes_on_bit_for_bit(backend: Any
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
     resumed = backend.fit(DPM(), rows, resume=file if file.exists() else None)
-    assert torch.equal(resumed.trace.values, whole.trace.values)
+    torch.testing.assert_close(resumed.trace.values, whole.trace.values, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(resumed.samples["assignments"], whole.samples["assignments"])

@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 import torch
 from command_line import refuse, write
+from sklearn.datasets import load_iris
 
 from regbayes.cli import main
 from regbayes.cli.tables import read_table
-from regbayes.inference import Gibbs, PartitionPosterior, Posterior
+from regbayes.estimators import ClassifierCV
+from regbayes.inference import Gibbs, PartitionPosterior, Posterior, SmallVariance
+from regbayes.models import FullGaussian, InfiniteSVM, SquaredHinge
 
 CENTERS = {"cat": (0.0, 0.0), "dog": (6.0, 0.0)}
 
@@ -122,8 +125,83 @@ def test_predictions_are_those_of_the_posterior(fitted, table, capsys):
     posterior = Posterior.load(fitted)
     assert [row["prediction"] for row in result] == [["cat", "dog"][index] for index in posterior.predict(X)]
     shown = [float(row["probability_dog"]) for row in result]
-    np.testing.assert_allclose(shown, posterior.predict_proba(X)[:, 1], rtol=1e-5)
+    calibrated = 1 / (1 + np.exp(-posterior.metadata["slope"] * posterior.decision_function(X)))
+    np.testing.assert_allclose(shown, calibrated, rtol=1e-5)
     assert [int(row["component"]) for row in result] == posterior.assign(X).tolist()
+
+
+def iris(path: Path) -> Path:
+    data = load_iris()
+    rows = [[*row, data.target_names[label]] for row, label in zip(data.data.tolist(), data.target, strict=True)]
+    return write(path, [["a", "b", "c", "d", "kind"], *rows])
+
+
+def test_fit_is_that_of_a_search_with_its_probabilities(tmp_path, capsys):
+    table, output = iris(tmp_path / "iris.csv"), tmp_path / "p.pt"
+    X, y = load_iris(return_X_y=True)
+    fit = ["fit", "--data", str(table), "--target", "kind", "--output", str(output)]
+    assert main(fit) == 0
+    said = capsys.readouterr()
+    assert main(["predict", "--posterior", str(output), "--data", str(table)]) == 0
+    result = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+
+    model = InfiniteSVM(likelihood=FullGaussian(), loss=SquaredHinge())
+    search = ClassifierCV(model, SmallVariance(scale=10.0, progress=False)).fit(X, y)
+    names = ["setosa", "versicolor", "virginica"]
+    shown = np.array([[float(row[f"probability_{name}"]) for name in names] for row in result])
+    np.testing.assert_allclose(shown, search.predict_proba(X), rtol=1e-4, atol=1e-12)
+    assert [row["prediction"] for row in result] == [names[label] for label in search.predict(X)]
+    assert said.err == ""
+    assert said.out.startswith(
+        f"chosen by 3 folds of 150 rows (accuracy {search.best_score_:.3f}): strength 1, weight scale "
+        f"{search.weight_scale_:g}, {search.num_components_} component"
+    )
+    assert f"probabilities of slope {search.slope_:.3g}\n" in said.out
+    assert main(["info", "--posterior", str(output), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["slope"] == pytest.approx(search.slope_)
+    assert facts["backend"].startswith("SmallVariance(")
+    assert "scale=10.0" in facts["backend"]
+    assert "init=auto" in facts["backend"]  # not the components of each row
+
+    assert main([*fit, "--no-search"]) == 0
+    assert capsys.readouterr().out.startswith("Posterior(")
+    assert "slope" not in Posterior.load(output).metadata
+
+
+@pytest.mark.usefixtures("small_backends")
+def test_a_fit_without_a_search_says_so(table, tmp_path, capsys):
+    few = write(tmp_path / "few.csv", [HEADER, *animals(9), *animals(9)])
+    place = ["--target", "kind", "--output", tmp_path / "p.pt"]
+    for arguments, reason in [
+        (["--data", table, "--checkpoint", tmp_path / "c.pt"], "a search cannot go on from a --checkpoint"),
+        (["--data", table, "--inference", "svi"], "there is none for InfiniteSVM by svi"),
+        (["--data", few], "it takes 10 different rows"),
+    ]:
+        assert main(["fit", *map(str, [*place, *arguments])]) == 0
+        assert f"without a search: {reason}" in capsys.readouterr().out.splitlines()[0]
+        assert "slope" not in Posterior.load(tmp_path / "p.pt").metadata
+
+
+def test_a_search_of_a_large_table_sees_some_rows_and_its_fit_all(table, tmp_path, capsys, monkeypatch):
+    from regbayes.cli import search
+
+    output, seen = tmp_path / "p.pt", []
+    monkeypatch.setattr(search, "MOST_ROWS", 30)
+    hold_out = ClassifierCV._hold_out
+
+    def held_out(self, parts, rows, splits, *others):
+        seen.append([np.sort(np.concatenate(split)).tolist() for split in splits])
+        return hold_out(self, parts, rows, splits, *others)
+
+    monkeypatch.setattr(ClassifierCV, "_hold_out", held_out)
+    for _ in range(2):
+        assert main(["fit", "--data", str(table), "--target", "kind", "--output", str(output)]) == 0
+        assert capsys.readouterr().out.startswith("chosen by 3 folds of 30 of 60 rows (accuracy ")
+        assert Posterior.load(output).samples["assignments"].shape[1] == 60
+    assert seen[0] == seen[1]
+    assert [len(set(rows)) for rows in seen[0]] == [30, 30, 30]
+    assert seen[0][0] != list(range(30))
 
 
 def test_info_is_readable(fitted, capsys):
@@ -308,6 +386,41 @@ def test_a_fit_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(table, tmp_p
     assert "seed" in refuse(capsys, *again, "--seed", 1)
 
 
+def test_ctrl_c_in_the_search_of_a_fit_keeps_nothing(table, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "p.pt"
+    output.write_bytes(b"the old one")
+    kernel, calibrate, pressed = SmallVariance.kernel, ClassifierCV.calibrate, [True]
+
+    def pressing(self, model):
+        made = kernel(self, model)
+
+        def sweep(*arguments):
+            if pressed[0]:
+                signal.raise_signal(signal.SIGINT)
+            return made.sweep(*arguments)
+
+        return dataclasses.replace(made, sweep=sweep)
+
+    monkeypatch.setattr(SmallVariance, "kernel", pressing)
+    fit = ["fit", "--data", str(table), "--target", "kind", "--output", str(output)]
+    assert main(fit) == 130
+    error = capsys.readouterr().err
+    assert error.startswith("regbayes: Interrupted in the search for settings: no fit was reached, and nothing was ")
+    assert error.count("\n") == 1
+    assert output.read_bytes() == b"the old one"
+
+    def calibrated(self, *given):  # only the last fit is left
+        calibrate(self, *given)
+        pressed[0] = True
+
+    pressed[0] = False
+    monkeypatch.setattr(ClassifierCV, "calibrate", calibrated)
+    assert main(fit) == 130
+    assert capsys.readouterr().err == error
+    assert output.read_bytes() == b"the old one"
+    assert list(tmp_path.glob("p.pt*")) == [output]
+
+
 @pytest.mark.usefixtures("small_backends")
 def test_ctrl_c_in_a_clustering_keeps_the_labels_until_then(chains, tmp_path, capsys, ctrl_c_in_sweep):
     ctrl_c_in_sweep(3)
@@ -404,6 +517,18 @@ def test_regression_needs_numbers_that_vary(tmp_path, capsys, table):
     assert "'cat' is not a number" in refuse(capsys, "fit", "--data", table, "--target", "kind", *place)
     same = write(tmp_path / "same.csv", [HEADER, [1, 2, 3.5], [2, 1, 3.5]])
     assert "column 'kind' is 3.5 in every row" in refuse(capsys, "fit", "--data", same, "--target", "kind", *place)
+    for command in ("fit", "compare"):
+        where = place if command == "fit" else ["--out", tmp_path, *place[2:]]
+        for cell, message in [
+            (1e300, "line 3, column 'kind': 1e+300 is too large to be squared"),
+            (-1e200, "line 3, column 'kind': -1e+200 is too large to be squared"),
+        ]:
+            large = write(tmp_path / "large.csv", [HEADER, [1, 2, 3.5], [2, 1, cell], [1, 1, 2.5], [2, 2, 1.5]])
+            assert message in refuse(capsys, command, "--data", large, "--target", "kind", *where)
+        small = write(tmp_path / "small.csv", [HEADER, [1, 2, 0.0], [2, 1, 1e-200], [1, 1, 3e-200]])
+        assert "from 0 to 3e-200, too small a range" in refuse(
+            capsys, command, "--data", small, "--target", "kind", *where
+        )
     few = prices(tmp_path / "few.csv", num_rows=7)
     arguments = ["compare", "--data", few, "--target", "price", "--task", "regression", "--out", tmp_path]
     assert "has 7 rows, but 3 folds need 8" in refuse(capsys, *arguments)
@@ -511,6 +636,14 @@ BAD_TABLES = {
     "inf": ([HEADER, *BODY[:1], ["-inf", 1.0, "dog"]], "line 3, column 'width': '-inf' is not finite"),
     "empty cell": ([HEADER, *BODY[:1], [1.0, "", "dog"]], "line 3, column 'height' is empty"),
     "empty label": ([HEADER, *BODY[:1], [1.0, 2.0, ""]], "line 3, column 'kind' is empty"),
+    **{
+        f"label {cell}": ([HEADER, *BODY, [1.0, 2.0, cell]], f"line 6, column 'kind': {cell!r} is a missing label")
+        for cell in ("nan", "NaN", "NA", "-nan", "inf", "-Infinity")
+    },
+    "nan among numbers": (
+        [HEADER, [1, 2, 0.5], [2, 1, 1.5], [1, 1, "nan"]],
+        "line 4, column 'kind': 'nan' is a missing label",
+    ),
     "one class": ([HEADER, *BODY[::2]], "only one class, 'cat'"),
     "no features": ([["kind"], ["cat"], ["dog"]], "no column beside the target"),
     "unknown target": (
@@ -604,8 +737,60 @@ def test_bad_posteriors(tmp_path, capsys, table, fitted):
     nameless.metadata = {}
     nameless.save(tmp_path / "nameless.pt")
     assert "not written by `regbayes fit`" in refuse(capsys, "info", "--posterior", tmp_path / "nameless.pt")
-    (tmp_path / "newer.pt").write_bytes(fitted.read_bytes().replace(b"regbayes 2 ", b"regbayes 99 ", 1))
+    (tmp_path / "newer.pt").write_bytes(fitted.read_bytes().replace(b'"regbayes":"3 ', b'"regbayes":"9 ', 1))
     assert "Upgrade regbayes" in refuse(capsys, "info", "--posterior", tmp_path / "newer.pt")
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ({"features": None}, "names of columns"),
+        ({"features": [1, 2]}, "names of columns"),
+        ({"target": ...}, "the name of the target"),
+        ({"classes": ...}, "the names of the classes"),
+        ({"classes": "cat"}, "the names of the classes"),
+        ({"target_scale": 1.0}, "mean and scale of the target"),
+        ({"target_scale": "1", "target_mean": 0.0}, "mean and scale of the target"),
+        ({"target_scale": float("nan"), "target_mean": 0.0}, "mean and scale of the target"),
+    ],
+)
+def test_odd_metadata_are_told_in_one_line(tmp_path, capsys, table, fitted, change, missing):
+    odd, path = Posterior.load(fitted), tmp_path / "odd.pt"
+    odd.metadata = {name: value for name, value in {**odd.metadata, **change}.items() if value is not ...}
+    odd.save(path)
+    for arguments in (["info", "--posterior", path], ["predict", "--posterior", path, "--data", table]):
+        assert f"has metadata without {missing}" in refuse(capsys, *arguments)
+
+
+def test_names_too_long_for_a_file_are_refused_before_the_work(tmp_path, capsys, table, fitted):
+    fit = ["fit", "--data", table, "--target", "kind", "--output"]
+    predict = ["predict", "--posterior", fitted, "--data", table, "--output"]
+    for command in (fit, predict):
+        for length in (300, 250):  # no room for the name, or for what Ctrl-C adds to it
+            assert "cannot be written: File name too long" in refuse(capsys, *command, tmp_path / ("x" * length))
+    assert main([str(argument) for argument in [*predict, tmp_path / ("x" * 243)]]) == 0
+
+
+def test_endless_cells_and_names_are_cut_in_complaints(tmp_path, capsys, table):
+    path = write(tmp_path / "long.csv", [HEADER, *BODY, [1.0, "x" * 100_000, "cat"]])
+    output = ["--output", tmp_path / "p.pt"]
+    line = refuse(capsys, "fit", "--data", path, "--target", "kind", *output)
+    assert "line 6, column 'height': 'xxx" in line
+    assert line.endswith("drop the row or the column.\n")
+    assert len(line) < 1100
+    assert len(refuse(capsys, "fit", "--data", table, "--target", "y" * 100_000, *output)) < 1100
+
+
+def test_an_output_that_nobody_reads_is_no_mistake(fitted, table, capsys, monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Closed())
+        assert main(["predict", "--posterior", str(fitted), "--data", str(table)]) == 141
+        assert main(["info", "--posterior", str(fitted)]) == 141
+    assert capsys.readouterr().err == ""
 
 
 def test_tables_that_do_not_fit_the_posterior(tmp_path, capsys, fitted):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +24,6 @@ from regbayes.datasets import (
 )
 from regbayes.datasets.synthetic import _urn
 
-FOLDER = Path(os.environ.get("REGBAYES_DATA", ""))
 GENERATORS = [make_setting_one, make_setting_two, make_dp_mixture]
 
 # name: rows, columns, test rows (0: no split), counts of the training classes or of each label (None: not a class)
@@ -70,12 +69,10 @@ MULTI_LABEL = {
 }
 
 
-@pytest.fixture
-def real_data(request: pytest.FixtureRequest) -> str:
-    name = request.node.callspec.params["name"]
-    if not hasattr(sklearn.datasets, f"load_{name}") and not (FOLDER / f"{name}.npz").is_file():
-        pytest.skip(f"REGBAYES_DATA does not name a folder with {name}.npz")
-    return name
+def real(name: str, *more: object) -> Any:
+    """A case on that set, which is skipped where the set needs a file that is absent."""
+    needs_nothing = hasattr(sklearn.datasets, f"load_{name}") or name in ("faithful", "galaxy")
+    return pytest.param(name, *more, marks=() if needs_nothing else pytest.mark.real_data(name))
 
 
 # ---- generators ----
@@ -190,8 +187,8 @@ def test_table_is_complete() -> None:
     assert tuple(sorted(TABLE)) == available()
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
-def test_real_data_are_as_published(name: str, real_data: str) -> None:
+@pytest.mark.parametrize("name", [real(name) for name in sorted(TABLE)])
+def test_real_data_are_as_published(name: str) -> None:
     rows, columns, test_rows, counts = TABLE[name]
     data = load(name)
     assert data.X.shape == (rows, columns)
@@ -217,8 +214,8 @@ def test_real_data_are_as_published(name: str, real_data: str) -> None:
     assert all((data.description, data.source, data.licence))
 
 
-@pytest.mark.parametrize("name", sorted(MULTI_LABEL))
-def test_multi_label_sets_have_mulans_statistics(name: str, real_data: str) -> None:
+@pytest.mark.parametrize("name", [real(name) for name in sorted(MULTI_LABEL)])
+def test_multi_label_sets_have_mulans_statistics(name: str) -> None:
     labels, cardinality, distinct = MULTI_LABEL[name]
     data = load(name)
     Y = np.concatenate([data.y, data.y_test])
@@ -229,14 +226,15 @@ def test_multi_label_sets_have_mulans_statistics(name: str, real_data: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "num_groups"), [("parkinsons", 32), ("school", 139), ("bee_dance", 3), ("ble_rssi", 11)]
+    ("name", "num_groups"), [real("parkinsons", 32), real("school", 139), real("bee_dance", 3), real("ble_rssi", 11)]
 )
-def test_groups(name: str, num_groups: int, real_data: str) -> None:
+def test_groups(name: str, num_groups: int) -> None:
     assert len(np.unique(load(name).groups)) == num_groups
 
 
-@pytest.mark.parametrize("name", ["protein_fold"])
-def test_views_of_protein_fold(name: str, real_data: str) -> None:
+@pytest.mark.real_data("protein_fold")
+def test_views_of_protein_fold() -> None:
+    name = "protein_fold"
     every, default = load(name, features="all"), load(name)
     assert every.X.shape == (311, 125)
     np.testing.assert_array_equal(default.X[:, :20], every.X[:, :20])
@@ -247,9 +245,9 @@ def test_views_of_protein_fold(name: str, real_data: str) -> None:
         load(name, features="length")
 
 
-@pytest.mark.parametrize("name", ["ujiindoorloc"])
-def test_states_of_ujiindoorloc_are_building_and_floor(name: str, real_data: str) -> None:
-    data = load(name)
+@pytest.mark.real_data("ujiindoorloc")
+def test_states_of_ujiindoorloc_are_building_and_floor() -> None:
+    data = load("ujiindoorloc")
     assert np.unique(data.y).tolist() == list(range(13))
     n = 12_345
     expected = f"building {data.extra['building_train'][n]} floor {data.extra['floor_train'][n]}"
@@ -258,17 +256,17 @@ def test_states_of_ujiindoorloc_are_building_and_floor(name: str, real_data: str
     assert data.X.nnz == 358_763  # a stored 0 dBm stays stored
 
 
-@pytest.mark.parametrize("name", ["letter"])
-def test_letters_have_the_published_counts(name: str, real_data: str) -> None:
-    data = load(name)
+@pytest.mark.real_data("letter")
+def test_letters_have_the_published_counts() -> None:
+    data = load("letter")
     counts = np.bincount(np.concatenate([data.y, data.y_test]))
     assert len(counts) == 26
     assert (counts[0], counts[25]) == (789, 734)
 
 
-@pytest.mark.parametrize("name", ["newsgroups20"])
-def test_words_of_newsgroups(name: str, real_data: str) -> None:
-    data = load(name)
+@pytest.mark.real_data("newsgroups20")
+def test_words_of_newsgroups() -> None:
+    data = load("newsgroups20")
     assert (data.X.sum(), data.X_test.sum()) == (2_765_300, 1_796_919)
     assert len(data.feature_names) == 61_188
 
@@ -349,7 +347,33 @@ def test_absent_data_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         load("yeast")
     monkeypatch.delenv("REGBAYES_DATA")
     with pytest.raises(FileNotFoundError, match="REGBAYES_DATA is not set"):
-        load("galaxy")
+        load("bee_dance")
+
+
+def test_newsgroups_come_from_scikit_learn_where_the_file_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fetch(subset: str, normalize: bool) -> Bunch:
+        asked.append((subset, normalize))
+        counts = scipy.sparse.csr_matrix(np.eye(3 if subset == "train" else 2, 4, dtype=np.float32))
+        names = np.array(["a", "b", "c", "d"], dtype=object)
+        return Bunch(data=counts, target=np.arange(counts.shape[0]), feature_names=names, target_names=["x", "y", "z"])
+
+    monkeypatch.delenv("REGBAYES_DATA", raising=False)
+    monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups_vectorized", fetch)
+    data = load("newsgroups20")
+    assert asked == [("train", False), ("test", False)]
+    assert (data.X.shape, data.X_test.shape, data.X.dtype) == ((3, 4), (2, 4), np.float64)
+    assert (data.y.tolist(), data.y_test.tolist()) == ([0, 1, 2], [0, 1])
+    assert (data.feature_names, data.target_names) == (("a", "b", "c", "d"), ("x", "y", "z"))
+
+
+def test_published_tables_come_with_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REGBAYES_DATA", raising=False)
+    galaxy, faithful = load("galaxy"), load("faithful")
+    assert (galaxy.X.min(), galaxy.X.max(), galaxy.X[77, 0]) == (9172, 34_279, 26_960)
+    assert faithful.X.mean(0).round(3).tolist() == [3.488, 70.897]
+    assert (galaxy.feature_names, faithful.feature_names) == (("velocity",), ("eruptions", "waiting"))
 
 
 def test_pickled_objects_are_never_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from scipy.integrate import quad
@@ -23,7 +26,9 @@ from regbayes.models.distributions import (
     polya_gamma,
     uniforms,
 )
+from regbayes.models.distributions.matrix_normal import MatrixNormal
 from regbayes.models.distributions.polya_gamma import _left_odds, _series
+from regbayes.models.distributions.wishart import PrecisionWishart
 from regbayes.models.linalg import safe_cholesky
 
 NUM_DRAWS = 100_000
@@ -209,6 +214,77 @@ def test_distribution_objects(law, argument, generator):
 def test_a_mean_that_is_not_positive_is_refused():
     with pytest.raises(ValueError, match="mean"):
         InverseGaussian(torch.tensor([1.0, -1.0]), validate_args=True)
+
+
+# -- draws of any law ------------------------------------------------------------------------------------------------
+
+LAWS = {
+    "normal": lambda one: dist.Normal(one, one),
+    "gamma": lambda one: dist.Gamma(one, one),
+    "beta": lambda one: dist.Beta(one, one).to_event(1),
+    "Dirichlet": lambda one: dist.Dirichlet(one),
+    "Poisson": lambda one: dist.Poisson(9 * one),
+    "Bernoulli": lambda one: dist.Bernoulli(one / 2),
+    "categorical": lambda one: dist.Categorical(one),
+    "multinomial": lambda one: dist.Multinomial(50, one),
+    "binomial": lambda one: dist.Binomial(50, one / 2),
+    "geometric": lambda one: dist.Geometric(one / 9),
+    "negative binomial": lambda one: dist.NegativeBinomial(9 * one, one / 2),
+    "Student": lambda one: dist.StudentT(one),
+    "exponential": lambda one: dist.Exponential(one),
+    "Cauchy": lambda one: dist.Cauchy(one, one),
+    "Laplace": lambda one: dist.Laplace(one, one),
+    "Gumbel": lambda one: dist.Gumbel(one, one),
+    "von Mises": lambda one: dist.VonMises(one, one),
+    "many normals": lambda one: dist.MultivariateNormal(one, one.diag()),
+    "matrix normal": lambda one: MatrixNormal(one.diag(), one.diag(), one.diag()),
+    "Wishart": lambda one: PrecisionWishart(9 * one[0], one.diag()),
+    "mixture": lambda one: dist.MixtureSameFamily(dist.Categorical(one), dist.Normal(one, one)),
+    "inverse Gaussian": lambda one: InverseGaussian(one),
+    "Polya-Gamma": lambda one: PolyaGamma(one),
+    "like another": lambda one: Like(one, one),
+}
+
+
+class Like(torch.distributions.Normal):
+    """A law of a user, which draws in the shape of its location."""
+
+    def sample(self, sample_shape=()):
+        return torch.randn_like(self.loc) + torch.rand_like(self.scale, dtype=torch.float32)
+
+
+class Meeting(torch.distributions.Normal):
+    """A law of a user that draws before and after it has met another thread, and meets it again."""
+
+    together = Barrier(1)
+
+    def sample(self, sample_shape=()):
+        first = super().sample(sample_shape)
+        self.together.wait(60)
+        second = super().sample(sample_shape)
+        self.together.wait(60)
+        return torch.stack([first, second])
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_draw_of_any_law_reads_its_generator_alone(name, device):
+    """That it leaves the global streams alone, `conftest` sees to."""
+    law = LAWS[name](torch.ones(3, dtype=torch.float64, device=device))
+    law = law.expand((8, *law.batch_shape))
+    first, again, other = (draw(law, torch.Generator(device).manual_seed(seed)) for seed in (1, 1, 2))
+    assert first.device.type == device.type
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_draws_in_two_threads_at_once_are_those_of_each_alone(device):
+    law = Meeting(torch.zeros(4, device=device), torch.ones(4, device=device))
+    generators = [torch.Generator(device).manual_seed(seed) for seed in (1, 2) * 2]
+    alone = [draw(law, generator) for generator in generators[:2]]
+    law.together = Barrier(2)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(draw, [law, law], generators[2:]))
+    assert all(map(torch.equal, found, alone))
 
 
 # -- draws and factors that many kernels share -----------------------------------------------------------------------

@@ -7,8 +7,10 @@ import torch
 from sklearn.svm import LinearSVC
 
 from regbayes.datasets import make_bars
-from regbayes.inference import SVI, FeaturePosterior, Gibbs, Posterior
-from regbayes.models import Hinge, InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, StudentT
+from regbayes.inference import SVI, FeaturePosterior, Gibbs, Posterior, SmallVariance
+from regbayes.inference.feature_rows import LoadingMoments, best_features, infer_features, row_bounds
+from regbayes.inference.posterior.features import different_rows
+from regbayes.models import Hinge, InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, Logistic, StudentT
 
 BARS = make_bars(40, noise=0.3)
 NEW = make_bars(12, noise=0.6, seed=1).X
@@ -26,6 +28,69 @@ def test_rows_do_not_depend_on_those_beside_them(posterior: FeaturePosterior) ->
     for ask in (posterior.transform, posterior.decision_function):
         alone = torch.cat([ask(row) for row in rows.split(1)])
         torch.testing.assert_close(alone, ask(rows), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_probabilities_are_averages_over_the_draws(num_classes: int) -> None:
+    """Each draw is a posterior of one, whose features of new rows are what `transform` gives."""
+    labels = BARS.features[:, :2].sum(1).clamp(max=num_classes - 1)
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), loss=Logistic(), truncation=6)
+    posterior = Gibbs(num_samples=3, num_warmup=3, num_chains=2).fit(model, BARS.X, labels)
+    posterior.samples["weights"] *= torch.tensor([0.3, 1, 3, -1, 1, 2]).view(6, 1, 1)  # that do not agree
+    means = []
+    for draw in range(6):
+        samples = {name: value[draw : draw + 1] for name, value in posterior.samples.items()}
+        features = FeaturePosterior(posterior.model, posterior.backend, samples, [1], posterior.trace).transform(NEW)
+        scores = features @ samples["weights"][0] + samples["input_weights"][0, 0]  # the input is an intercept
+        means.append(scores.softmax(1) if num_classes == 3 else torch.cat([-scores, scores], 1).sigmoid())
+    found = posterior.predict_proba(NEW)
+    torch.testing.assert_close(found, torch.stack(means).mean(0))
+    assert torch.equal(posterior.predict(NEW), found.argmax(1))
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@pytest.mark.parametrize("name", ["gibbs", "svi", "small variance"])
+def test_rows_of_the_fit_are_explained_as_well_as_in_it(name: str) -> None:
+    """Overlapping features have many local optima; of a row it is not to be worse than the fit's own."""
+    generator = torch.Generator().manual_seed(1)
+    bits = (torch.rand(150, 8, generator=generator) < 0.5).double()
+    rows = bits @ torch.randn(8, 30, generator=generator, dtype=torch.float64)
+    rows = rows + 0.5 * torch.randn(150, 30, generator=generator, dtype=torch.float64)
+    backend = {
+        "gibbs": Gibbs(num_samples=1, num_warmup=20),
+        "svi": SVI(num_steps=30),
+        "small variance": SmallVariance(num_components=8, num_restarts=1, max_steps=15),
+    }[name]
+    posterior = backend.fit(LatentFeatureModel(truncation=16), rows)
+    own, found = posterior.features.double(), posterior.transform(rows)
+    offset = posterior.model.likelihood.offset
+    fitted, new = ((rows - offset - psi @ posterior.loadings).square().mean() for psi in (own, found))
+    assert new < 1.03 * fitted
+
+
+def test_the_best_optimum_of_a_row_is_found_where_all_bits_can_be_tried() -> None:
+    """Of bits, by enumeration: never worse than one start, and nearly always the best of 2^6."""
+    generator = torch.Generator().manual_seed(0)
+    loadings = torch.randn(6, 8, generator=generator, dtype=torch.float64)
+    every = torch.cartesian_prod(*6 * [torch.tensor([0.0, 1.0], dtype=torch.float64)])
+    rows = every[torch.randint(64, (200,), generator=generator)] @ loadings
+    rows = rows + 0.3 * torch.randn(200, 8, generator=generator, dtype=torch.float64)
+    likelihood = LinearGaussian(offset=0.0, noise_variance=0.1).resolve(rows)
+    h, odds = likelihood.start(rows), torch.zeros(6, dtype=torch.float64)
+    known = (rows, None, likelihood, h, odds, LoadingMoments(loadings))
+    most = torch.stack([row_bounds(*known, bits.expand(200, 6), hard=True) for bits in every]).amax(0)
+    one = row_bounds(*known, infer_features(*known, hard=True), hard=True)
+    best = row_bounds(*known, best_features(*known, candidates=every[::4], hard=True), hard=True)
+    assert (best >= one - 1e-9).all()
+    assert (best > most - 1e-6).double().mean() > 0.95 > (one > most - 1e-6).double().mean()
+
+
+def test_candidates_do_not_depend_on_the_order_of_rows_or_on_how_often_they_occur() -> None:
+    bits = torch.rand(300, 7, generator=torch.Generator().manual_seed(0)) < 0.5
+    some = different_rows(bits, 20)
+    assert len(some.unique(dim=0)) == 20
+    assert torch.equal(different_rows(bits.flip(0).repeat(2, 1), 20), some)
+    assert len(different_rows(bits, 1000)) == len(bits.unique(dim=0))
 
 
 def test_missing_pixels_are_not_looked_at(posterior: FeaturePosterior) -> None:

@@ -144,6 +144,8 @@ def test_a_batch_that_counts_three_times_is_three_copies_of_it(
     """Every factor and the estimated bound after a step, and the factors from which steps start."""
     rule, (model, data) = feature_rules.RULES[rule_name], problem(likelihood, missing=missing)
     start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
+    # off their optimum given the sticks and the loadings
+    start = replace(start, concentration=2 * start.concentration, precisions=1.5 * start.precisions)
     copies = data.rows(torch.arange(3 * data.num_data) % data.num_data)
     heavy = replace(data, weights=torch.full((data.num_data,), 3.0))
     one, two, three = (

@@ -1,14 +1,18 @@
-"""Files: what they hold, how they are written, that every changed byte is noticed, and those of schema 1."""
+"""Files: what they hold, how they are written, that every changed byte is noticed, and hostile ones."""
 
 from __future__ import annotations
 
 import enum
 import errno
+import hashlib
+import json
 import math
 import os
 import re
 import resource
 import stat
+import subprocess
+import sys
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from datetime import date
@@ -17,15 +21,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from grid import ROWS, WAYS
 
 from regbayes.inference import Gibbs, Posterior, SmallVariance
 from regbayes.inference.files import read_file, write_file
-from regbayes.inference.schema import from_schema_1
 from regbayes.models import DPM, DirichletProcess, SphericalGaussian
 from regbayes.models.config import Config, class_name
 
-OLD = Path(__file__).parent / "data" / "schema1"
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(20, 2, generator=GENERATOR, dtype=torch.float64) + 3.0 * (torch.arange(20) % 2).unsqueeze(1)
 Pair = namedtuple("Pair", "one two")
@@ -251,11 +255,42 @@ def test_a_full_disk_is_a_sentence_with_the_path(saved: Path, fitted: Posterior,
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
     file = tmp_path / "kept.pt"
     write_file(file, "old", {"value": 1.0})
-    monkeypatch.setattr(torch, "save", lambda content, opened: opened.write(b"half") and 1 / 0)
+    monkeypatch.setattr("regbayes.inference.files._bytes_of", lambda tensor: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_file(file, "new", {"value": 2.0})
+        write_file(file, "new", {"value": torch.ones(2)})
     assert read_file(file, "old")["value"] == 1.0
     assert [item.name for item in tmp_path.iterdir()] == ["kept.pt"]
+
+
+def test_a_link_that_leads_to_itself_is_refused(tmp_path: Path, fitted: Posterior) -> None:
+    loop = tmp_path / "loop.pt"
+    loop.symlink_to(loop)
+    (tmp_path / "folder").symlink_to(tmp_path / "folder")
+    for path, message in [(loop, "a link that leads to itself"), (tmp_path / "folder" / "a.pt", "there is no folder")]:
+        with pytest.raises(ValueError, match=message):
+            fitted.save(path)
+        with pytest.raises(ValueError, match=message):
+            Gibbs().fit(DPM(), X, checkpoint=path)
+        with pytest.raises(OSError, match="cannot be read: Too many levels of symbolic links"):
+            Posterior.load(path)
+    assert loop.is_symlink()
+
+
+def test_to_write_and_to_read_takes_the_memory_of_the_content_alone(tmp_path: Path) -> None:
+    """Of 200 MB; more than one tensor, since those with gaps are copied one at a time."""
+    code = """
+import resource, sys, torch
+from regbayes.inference.files import read_file, write_file
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+content = {"rows": [torch.ones(5_000_000, dtype=torch.float64) for _ in range(4)] + [torch.ones(1000, 1000)[:, ::2]]}
+before = peak()
+write_file(sys.argv[1], "rows", content)
+assert peak() - before < 40, peak() - before
+del content
+read_file(sys.argv[1], "rows")
+assert peak() - before < 260, peak() - before  # the file is mapped too, a part at a time if memory is short
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "rows.pt")], check=True)
 
 
 def test_a_link_stays_and_permissions_are_those_of_new_files(saved: Path, fitted: Posterior) -> None:
@@ -301,26 +336,54 @@ def test_every_changed_byte_is_noticed(kind: str, saved: Path, checkpoint: Path,
         with pytest.raises(ValueError, match=rf"'{broken}' (cannot be read as a {kind}: it is cut short|has schema)"):
             read_file(broken, kind)
     broken.write_bytes(whole)
-    assert read_file(broken, kind)["kind"] == kind
+    assert read_file(broken, kind)
 
 
-def test_later_schemas_and_other_kinds_are_told_apart(saved: Path) -> None:
+def test_later_schemas_old_files_and_other_kinds_are_told_apart(saved: Path) -> None:
     whole = saved.read_bytes()
     with pytest.raises(ValueError, match=f"'{saved}' is not a checkpoint"):
         read_file(saved, "checkpoint")
-    saved.write_bytes(whole.replace(b"regbayes 2 ", b"regbayes 7 ", 1).replace(whole.split(b" ")[2], b"9.9", 1))
-    with pytest.raises(ValueError, match=r"schema 7, written by regbayes 9\.9; .* Upgrade regbayes"):
-        Posterior.load(saved)
-    saved.write_text("something else")
-    with pytest.raises(ValueError, match="not a file that regbayes wrote"):
-        Posterior.load(saved)
-    torch.save({"other": 1}, saved)
-    with pytest.raises(ValueError, match="is not a posterior"):
-        Posterior.load(saved)
+    later = whole.replace(b'"3 ', b'"7 ', 1).replace(whole.split(b" ")[1], b"9.9", 1)
+    old = b"regbayes 2 0.1.0 " + 64 * b"0" + b"\nPK\x03\x04"
+    for content, message in [
+        (later, r"schema 7, written by regbayes 9\.9; .* Upgrade regbayes"),
+        (old, r"written by torch\.save, .* can run code\. Fit again"),
+        (b"PK\x03\x04 what torch.save writes", r"written by torch\.save, .* can run code\. Fit again"),
+        (b"something else", "not a file that regbayes wrote"),
+        (safetensors.torch.save({"a": torch.ones(2)}), "not a file that regbayes wrote"),
+    ]:
+        saved.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            Posterior.load(saved)
+    with pytest.raises(ValueError, match="is a pipe or a device"):
+        Posterior.load("/dev/zero")
+
+
+def test_any_tool_of_the_format_opens_a_file(saved: Path, fitted: Posterior) -> None:
+    found = safetensors.torch.load_file(saved)
+    assert torch.equal(found["samples.assignments"], fitted.samples["assignments"])
+
+
+def test_what_is_loaded_is_not_the_file_itself(saved: Path) -> None:
+    posterior = Posterior.load(saved)
+    before = {name: value.clone() for name, value in posterior.samples.items()}
+    saved.write_bytes(bytes(saved.stat().st_size))
+    assert all(torch.equal(value, before[name]) for name, value in posterior.samples.items())
+
+
+def test_the_package_reads_nothing_by_torch(saved: Path, checkpoint: Path, monkeypatch) -> None:
+    for name in ("load", "save"):
+        monkeypatch.delattr(torch, name)
+    Posterior.load(saved).save(saved)
+    Gibbs(num_samples=2, num_warmup=1, scan="slice").fit(DPM(), X, resume=checkpoint)
+    package = Path(__file__).parents[1]
+    sources = [file for name in ("models", "inference", "estimators", "cli") for file in (package / name).rglob("*.py")]
+    assert len(sources) > 100
+    assert not [file for file in sources if re.search(r"torch\.(load|save)\(|import pickle", file.read_text())]
 
 
 def test_a_file_for_another_device_is_whole(saved: Path) -> None:
-    with pytest.raises(ValueError, match="is whole, but torch cannot read it here"):
+    with pytest.raises(ValueError, match="is whole, but its tensors cannot be put on the device 'nowhere'"):
         Posterior.load(saved, device="nowhere")
 
 
@@ -331,10 +394,30 @@ def test_a_file_for_another_device_is_whole(saved: Path) -> None:
         (("metadata",), [], r"\[\] for 'metadata'"),
         (("samples", "assignments"), None, "None for 'assignments' in its samples"),
         (("samples", "weights"), torch.zeros(2, 1, 1, 1), r"'weights' of shape \[2, 1, 1, 1\] for 3 draws"),
+        (
+            ("samples", "weights"),
+            torch.zeros(3, 99, 0, 0),
+            r"'weights' of shape .* that are \[K, P, C\] each, with N = 20",
+        ),
+        (("samples", "weights"), torch.tensor([[[]]] * 3).long().unsqueeze(3), r"'weights' of"),
         (("samples", "log_mixture"), torch.tensor(1.0), r"'log_mixture' of shape \[\]"),
+        (("samples", "log_mixture"), torch.full((3, 2), torch.nan), "NaN in 'log_mixture'|'log_mixture' of shape"),
+        (("samples", "assignments"), torch.full((3, 20), 99), "'assignments' from 99 to 99 of"),
+        (("samples", "assignments"), torch.full((3, 20), -1), "'assignments' from -1 to -1 of"),
+        (("samples", "assignments"), torch.zeros(3, 20), "'assignments' of type torch.float32"),
+        (("samples", "assignments"), torch.zeros(3, 0, dtype=torch.int8), r"'assignments' of shape \[3, 0\]"),
+        (("samples", "hyperparameters"), torch.zeros(3, 1, 99), "parts of the file do not go together|of shape"),
+        (("model", "params", "num_features"), 3, "parts of the file do not go together"),
+        (("model", "params", "likelihood"), None, "parts of the file do not go together"),
+        (("backend", "params", "num_samples"), "many", "do not go together: ValueError: .*num_samples is 'many'"),
         (("num_draws",), [2], "for 2 draws"),
+        (("num_draws",), [], "for the numbers of draws"),
+        (("num_draws",), [True, 2], "for the numbers of draws"),
+        (("num_draws",), [1, 2], "a trace of 1 chains of 6 steps for 2 with draws"),
+        (("num_draws",), [10**12], "for 1000000000000 draws"),
         (("num_draws",), [-3, 6], "for the numbers of draws"),
         (("trace", "values"), torch.zeros(2), "values and seconds of shapes"),
+        (("trace", "values"), torch.zeros(1, 6, dtype=torch.int64), "values and seconds of types torch.int64"),
         (("trace", "name"), 3, "3 for 'name' in its trace"),
         (("model", "class"), "regbayes.models.dpm.Nothing", "needs the class 'regbayes.models.dpm.Nothing'"),
         (("model", "class"), ["a"], "needs the class"),
@@ -381,54 +464,103 @@ def change(content: dict[str, Any], place: tuple[str, ...], *value: Any) -> None
     content.update(zip([name], value, strict=False))
 
 
-# -- schema 1 ----------------------------------------------------------------------------------------------------------
-
-EXPECTED = torch.load(OLD / "expected.pt", weights_only=True)
+# -- hostile files -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED.keys() - {"new", "counts"}))
-def test_a_posterior_of_schema_1_answers_as_it_did(name: str, tmp_path: Path) -> None:
-    """Written by release 0.1.0, which also gave the answers beside them."""
-    posterior = Posterior.load(OLD / f"{name}.pt")
-    rows = EXPECTED["counts" if name == "ddpm_counts" else "new"]
-    posterior.save(tmp_path / "again.pt")
-    names = {"proba": "predict_proba", "decision": "decision_function", "density": "log_predictive_density"}
-    for found in (posterior, Posterior.load(tmp_path / "again.pt")):
-        for key, expected in EXPECTED[name].items():
-            if key == "repr":
-                assert repr(found) == expected
+def forged(path: Path, content: str, entries: str = "", data: bytes = b"", size: int | None = None) -> Path:
+    """A file with this text for its content and these entries of the header, and the digest that goes with it."""
+    start = '{"__metadata__":{"regbayes":"3 0.1.0 ' + 64 * "0" + '","kind":"posterior","content":'
+    header = (start + json.dumps(content) + "}" + entries + "}").encode()
+    whole = (len(header) if size is None else size).to_bytes(8, "little") + header + data
+    path.write_bytes(whole.replace(64 * b"0", hashlib.sha256(whole).hexdigest().encode(), 1))
+    return path
+
+
+ONE = ',"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "entries", "size"),
+    [
+        ("[" * 100_000, "", None),
+        ("[" * 500 + "]" * 500, "", None),
+        ('{"$tuple":' * 300 + "1" + "}" * 300, "", None),
+        ('{"a":1,"a":2}', "", None),
+        ('{"a":NaN}', "", None),
+        ('{"a":' + "9" * 5000 + "}", "", None),
+        ('{"a":{"$tensor":"b"}}', "", None),
+        ('{"a":{"$tensor":["a","meta"]}}', ONE, None),
+        ('{"a":{"$tensor":[["a"],"cpu"]}}', ONE, None),
+        ('{"a":{"$float":"1"}}', "", None),
+        ('{"a":{"$dtype":"load"}}', "", None),
+        ('{"a":{"$dict":[[[1],2]]}}', "", None),
+        ('{"a":{"$code":"1"}}', "", None),
+        ("7", "", None),
+        ("", "", None),
+        ("{}", ',"a":{"dtype":"F32","shape":[2],"data_offsets":[-8,0]}', None),
+        ("{}", ',"a":{"dtype":"F32","shape":[1000000000],"data_offsets":[0,8]}', None),
+        ("{}", ',"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]}', None),
+        ("{}", ONE + ',"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}', None),
+        ("{}", ',"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}', None),
+        ("{}", ',"a":' + "[" * 10_000 + "]" * 10_000, None),
+        ("{}", ONE, 2**63),
+        ("{}", ONE, 99_000_000),
+        ("{}", ONE, 0),
+    ],
+)
+def test_hostile_files_are_refused_in_a_sentence(content: str, entries: str, size: int | None, tmp_path: Path) -> None:
+    """Each with the digest that goes with it."""
+    file = forged(tmp_path / "hostile.pt", content, entries, bytes(8) if entries else b"", size)
+    with pytest.raises(ValueError, match=r"hostile\.pt' (was not written by regbayes|is whole, but)") as refused:
+        read_file(file, "posterior")
+    assert len(str(refused.value)) < 500
+
+
+def test_what_is_forged_well_is_read(tmp_path: Path) -> None:
+    found = read_file(forged(tmp_path / "a.pt", '{"a":{"$tensor":"a"}}', ONE, bytes(8)), "posterior")
+    assert found["a"].tolist() == [0.0, 0.0]
+
+
+def places(content: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = content.items() if isinstance(content, dict) else []
+    return [place for key, value in inner for place in [(*at, key), *places(value, (*at, key))]]
+
+
+def mutants(value: Any) -> list[Any]:
+    found = [None, "x", 3, [], {}, torch.zeros(0)]
+    if isinstance(value, torch.Tensor):
+        found += [value.to(kind) for kind in (torch.float32, torch.int64, torch.bool)]
+        found += [value.unsqueeze(0), value.unsqueeze(-1), *(value.narrow(axis, 0, 0) for axis in range(value.ndim))]
+        found += [torch.cat([value, value], axis) for axis in range(value.ndim)]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@pytest.mark.parametrize("name", ["InfiniteSVM", "DDPM", "IHMM", "BNMC", "InfiniteLatentSVM", "MedLDA", "MultiTask"])
+def test_changed_content_is_refused_at_load_or_works(name: str, tmp_path: Path) -> None:
+    """Of every structure: a part dropped, or in its place another type, shape or kind of number."""
+    row = next(row for row in ROWS if row.model.startswith(name))
+    case, file = next(iter(row.cases.values())), tmp_path / "posterior.pt"
+    WAYS["collapsed" if name in ("InfiniteSVM", "MedLDA") else "blocked"].fit(case).save(file)
+    content = read_file(file, "posterior")
+    rows, refused = case.X[:4], 0
+    for place in places(content):
+        value = content
+        for key in place:
+            value = value[key]
+        for mutant in [[], *([other] for other in mutants(value))]:
+            changed = read_file(file, "posterior")
+            change(changed, place, *mutant)
+            write_file(tmp_path / "changed.pt", "posterior", changed)
+            try:
+                posterior = Posterior.load(tmp_path / "changed.pt")
+            except ValueError:
+                refused += 1
                 continue
-            answer = found.partition() if key == "partition" else getattr(found, names.get(key, key))(rows)
-            torch.testing.assert_close(answer, expected, rtol=1e-12, atol=1e-12)
-        assert found.metadata == {"note": name}
-
-
-def test_a_checkpoint_of_schema_1_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"checkpoint of schema 1, .* Finish the fit with regbayes '0\.1\.0'"):
-        Gibbs().fit(DPM(), X, resume=OLD / "checkpoint.pt")
-
-
-def test_classes_of_schema_1_are_where_they_are_said_to_be() -> None:
-    """Each name leads to a class of that module."""
-    known, waiting = set(), [Config]
-    while waiting:
-        cls = waiting.pop()
-        known.add(class_name(cls))
-        waiting += cls.__subclasses__()
-    text = (Path(__file__).parents[1] / "inference" / "schema.py").read_text()
-    names = {name for line in re.findall(r"_in_module\((.*)\),", text) for name in re.findall(r'"([A-Z]\w+)"', line)}
-    assert len(names) > 20
-    for name in names:
-        content = {"kind": "posterior", "schema": 1, "model": {"class": name, "params": {}}, "backend": None}
-        assert from_schema_1(content, "a file", "posterior")["model"]["class"] in known
-
-
-def test_other_plain_files_are_refused(tmp_path: Path) -> None:
-    for content, message in [
-        ({"kind": "posterior", "schema": 2, "version": "0.2"}, "has schema 2, written by regbayes '0.2', which this"),
-        ({"kind": "posterior"}, "has schema None"),
-        ({"kind": "posterior", "schema": 1}, "None for 'model' in its content"),
-    ]:
-        torch.save(content, tmp_path / "other.pt")
-        with pytest.raises(ValueError, match=message):
-            Posterior.load(tmp_path / "other.pt")
+            if {"classes", "loss"} & {*place}:  # another model, without labels
+                continue
+            repr(posterior), posterior.diagnose(), posterior.of_chains([0])
+            for question in ("predict", "assign", "transform"):
+                if hasattr(posterior, question) and (question != "predict" or case.y is not None):
+                    getattr(posterior, question)(rows)
+    assert refused > 100

@@ -563,7 +563,7 @@ def test_interrupt_returns_the_draws_so_far(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_binding_truncation_warns() -> None:
     inputs = torch.cat([X[:, :1] * 0.01 + 10 * k for k in range(4)])
     with pytest.warns(TruncationWarning, match="All 2 components are occupied"):
-        quick(scan="blocked").fit(DPM(DiagonalGaussian(rate=0.01), truncation=2), inputs)
+        quick(scan="blocked", init="random").fit(DPM(DiagonalGaussian(rate=0.01), truncation=2), inputs)
 
 
 # -- real data ---------------------------------------------------------------------------------------------------------

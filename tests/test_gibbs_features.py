@@ -558,3 +558,27 @@ def test_digits_by_their_features_nearly_as_well_as_by_their_pixels() -> None:
     ours, theirs = ((found.predict(pixels[250:]) == labels[250:]).mean() for found in (posterior, rival))
     assert ours > theirs - 0.1
     assert ours > 0.85
+
+
+def test_random_numbers_of_a_scan_take_no_more_room_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs out is filled up again and again, and nothing doubles for that of another kind."""
+    sizes, scan = [], compiled.scan
+
+    def noted(rows, uniforms, normals, place):
+        sizes.append((len(uniforms), len(normals), len(rows.counts)))
+        assert len(sizes) < 1000
+        assert len(normals) < 2**20
+        scan(rows, uniforms, normals, place)
+
+    monkeypatch.setattr(compiled, "scan", noted)
+    monkeypatch.setattr(collapsed_features, "_POOL", 128)
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(600, 2, generator=generator, dtype=torch.float64)
+    model, data = model_of().prepare(rows, (rows[:, 0] > 0).long())
+    state = some_state(model, data, truncated=False)
+    observed = features.observe_entries(state, data, model, generator)
+    end = collapsed_features.scan_rows(state, data, model, observed, generator)
+    assert len(sizes) > 20
+    assert max(uniforms for uniforms, _, _ in sizes) <= 2 * (128 + sizes[-1][2])
+    assert max(normals for _, normals, _ in sizes) <= 4 * (collapsed_features._FEW + 4 * sizes[-1][2])
+    assert end.features.shape == (600, len(end.loadings))

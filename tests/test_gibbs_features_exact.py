@@ -32,6 +32,7 @@ from regbayes.models import (
 )
 from regbayes.models.latent_features import FeatureData
 
+Entries = dict[str, Tensor]
 Step = Callable[[FeatureState, FeatureData, InfiniteLatentSVM, torch.Generator], FeatureState]
 
 # -- exact starts ------------------------------------------------------------------------------------------------------
@@ -45,16 +46,18 @@ def exact_states(
     """Independent draws from the exact posterior, features of the infinite model in an order that says nothing."""
     states: list[FeatureState] = []
     while len(states) < number:
-        alpha = concentrations(model, generator)
+        alpha, entries = concentrations(model, generator), precisions(model, data, generator)
         bits, pi = open_bits(model, alpha, data.num_data, infinite, generator)
-        weights, kept = keep(model, data, bits, generator)
+        weights, kept = keep(model, data, bits, entries, generator)
         bits, weights, alpha, pi = bits[kept], weights[kept], alpha[kept], pi[kept]
-        loadings = draw_loadings(model, data, bits, generator)
-        entries, inputs = model.likelihood.start(data.X), torch.ones(data.inputs.shape[1], dtype=torch.bool)
+        entries = {name: value[kept] for name, value in entries.items()}
+        loadings, inputs = draw_loadings(model, data, bits, entries, generator), torch.ones(data.inputs.shape[1]) > 0
         for s, own in enumerate(bits.any(1) | (not infinite)):
             columns = bits[s][:, own].to(torch.int8), loadings[s, own], weights[s, torch.cat([own, inputs])]
             hyper, probabilities = {"concentration": alpha[s]}, None if infinite else pi[s]
-            states.append(FeatureState(*columns, probabilities, hyper, entries))
+            states.append(
+                FeatureState(*columns, probabilities, hyper, {name: value[s] for name, value in entries.items()})
+            )
     return states[:number]
 
 
@@ -65,6 +68,23 @@ def concentrations(model: InfiniteLatentSVM, generator: torch.Generator) -> Tens
         return start
     shape, rate = model.prior.concentration_prior
     return torch._standard_gamma(torch.full_like(start, shape), generator=generator) / rate
+
+
+def precisions(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator) -> Entries:
+    """Precisions [S] of noise a and loadings as their priors have them; of noise a^((n - 1) / 2) times that for each
+    column of n observed entries, which comes near to what these make of it."""
+    drawn, laws = model.likelihood.start(data.X), model.likelihood.hyperpriors(data.X)
+    for name, law in laws.items():
+        drawn[name] = drawn[name].expand(NUM_PROPOSALS)
+        if law is not None:
+            shape = law.concentration + (name == "noise_precision") * (seen(data).sum(0) - 1).sum() / 2
+            drawn[name] = torch._standard_gamma(shape.expand(NUM_PROPOSALS), generator=generator) / law.rate
+    return drawn
+
+
+def seen(data: FeatureData) -> Tensor:
+    """Which entries [N, D] are observed, 0 or 1."""
+    return data.counted.expand_as(data.X)
 
 
 def open_bits(
@@ -92,36 +112,44 @@ def open_bits(
 
 
 def keep(
-    model: InfiniteLatentSVM, data: FeatureData, bits: Tensor, generator: torch.Generator
+    model: InfiniteLatentSVM, data: FeatureData, bits: Tensor, entries: Entries, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Weights [S, K + P, C] from their prior, and which [S] are kept: by p(X | Z) p(y | Z, eta) over a bound of it.
+    """Weights [S, K + P, C] from their prior, and which [S] are kept: by p(X | Z, a) p(y | Z, eta) over a bound of it.
 
-    No covariance above I / a makes a column x of X likelier than I / a + u x x^T does at its best u.
+    No covariance above I / a makes a column x of X likelier than I / a + u x x^T does at its best u. What is left of
+    the powers of a learned a is a^(1/2) a column, with which that is never more than at a = 1 / |x|^2.
     """
-    S, N, K = bits.shape
+    S, _, K = bits.shape
     shape = S, K + data.inputs.shape[1], data.targets.shape[1]
     weights = model.weight_scale * torch.randn(shape, generator=generator, dtype=torch.float64)
     scores = torch.cat([bits, data.inputs.expand(S, -1, -1)], 2) @ weights
     log_margin = model.log_margin(scores, data.targets).sum(1)
-    X, entries = data.X - model.likelihood.offset, model.likelihood.start(data.X)
-    noise, loading = entries["noise_precision"], entries["loading_precision"]
-    scaled = torch.eye(N, dtype=torch.float64) + noise / loading * bits @ bits.mT  # a times the covariance
-    size = noise * X.square().sum(0)
-    log_bound = -torch.where(size > 1, size.log() + 1, size).sum() / 2
-    square = noise * (X * torch.linalg.solve(scaled, X)).sum((1, 2))
-    log_entries = -(X.shape[1] * torch.logdet(scaled) + square) / 2
+    a, own = entries["noise_precision"].view(-1, 1), bits.unsqueeze(1) * seen(data).T.unsqueeze(-1)  # [S, D, N, K]
+    scaled = own @ own.mT * (a / entries["loading_precision"].view(-1, 1))[..., None, None]
+    scaled.diagonal(dim1=-2, dim2=-1).add_(1.0)  # a times the covariance
+    x = (seen(data) * (data.X - model.likelihood.offset)).T  # [D, N]
+    square = a * (x * torch.linalg.solve(scaled, x.expand(S, -1, -1))).sum(2)
+    log_entries = -(torch.logdet(scaled) + square) / 2  # [S, D]
+    size = a * x.square().sum(1)
+    log_bound = -torch.where(size > 1, size.log() + 1, size) / 2
+    if model.likelihood.learn:
+        log_entries, log_bound = log_entries + a.log() / 2, -(x.square().sum(1).log() + 1) / 2
     assert (log_entries <= log_bound + 1e-9).all()
     log_level = torch.rand(S, generator=generator, dtype=torch.float64).log()
-    return weights, log_level < log_margin + log_entries - log_bound
+    return weights, log_level < log_margin + (log_entries - log_bound).sum(1)
 
 
-def draw_loadings(model: InfiniteLatentSVM, data: FeatureData, bits: Tensor, generator: torch.Generator) -> Tensor:
+def draw_loadings(
+    model: InfiniteLatentSVM, data: FeatureData, bits: Tensor, entries: Entries, generator: torch.Generator
+) -> Tensor:
     """Loadings [S, K, D] given bits and entries."""
-    entries = model.likelihood.start(data.X)
-    noise, loading = entries["noise_precision"], entries["loading_precision"]
-    covariance = torch.linalg.inv(loading * torch.eye(bits.shape[2], dtype=torch.float64) + noise * bits.mT @ bits)
-    mean = noise * covariance @ bits.mT @ (data.X - model.likelihood.offset)
-    return mean + torch.linalg.cholesky(covariance) @ torch.randn(mean.shape, generator=generator, dtype=torch.float64)
+    noise, loading = (entries[f"{name}_precision"].view(-1, 1, 1, 1) for name in ("noise", "loading"))
+    Z, own = bits.unsqueeze(1), seen(data).T.unsqueeze(-1)  # [S, 1, N, K], [D, N, 1]
+    covariance = torch.linalg.inv(loading * torch.eye(bits.shape[2], dtype=torch.float64) + noise * Z.mT @ (own * Z))
+    x = (data.X - model.likelihood.offset).T.unsqueeze(-1)
+    mean = noise * covariance @ Z.mT @ (own * x)  # [S, D, K, 1]
+    drawn = mean + torch.linalg.cholesky(covariance) @ torch.randn(mean.shape, generator=generator, dtype=torch.float64)
+    return drawn.squeeze(-1).mT
 
 
 # -- what is compared --------------------------------------------------------------------------------------------------
@@ -141,6 +169,7 @@ def statistics(states: list[FeatureState], data: FeatureData) -> Tensor:
     numbers += [inputs, loadings.square().sum(1), weights.square().sum(1), scores > 1, scores < -1]
     numbers += [bits.any(2).sum(1)]
     numbers += [torch.stack([state.hyper["concentration"].log() for state in states])]
+    numbers += [torch.stack([state.entries[name].log() for state in states]) for name in states[0].entries]
     codes = (bits @ 2.0 ** torch.arange(data.num_data).double()).long()  # [R, K], histories as numbers
     if states[0].probabilities is None:
         codes = codes.sort(1, descending=True).values
@@ -175,11 +204,12 @@ def drift(before: list[FeatureState], after: list[FeatureState], data: FeatureDa
 
 X = torch.tensor([[0.9, -0.4], [1.2, 0.5], [-0.8, 0.9]], dtype=torch.float64)
 SIGNS, CLASSES = torch.tensor([1, -1, 1]), torch.tensor([0, 2, 1])
+HOLES = torch.tensor([[3.9, math.nan], [4.2, 3.5]], dtype=torch.float64)  # far from 0, which stands for a missing one
 LEARNED = 1.0, (2.0, 1.5)
 
 
-def model_of(**options: Any) -> InfiniteLatentSVM:
-    likelihood = LinearGaussian(offset=0.1, noise_variance=0.5, loading_variance=1.5, learn=False)
+def model_of(learn: bool = False, offset: float = 0.1, **options: Any) -> InfiniteLatentSVM:
+    likelihood = LinearGaussian(offset=offset, noise_variance=0.5, loading_variance=1.5, learn=learn)
     defaults = {"loss": Hinge(1.0), "prior": IndianBuffetProcess(1.0), "truncation": 2}
     return InfiniteLatentSVM(likelihood, **(defaults | options))
 
@@ -206,6 +236,7 @@ CASES = {
     "two columns": (model_of(), X[:2], SIGNS[:2]),
     "classes": (model_of(loss=CrammerSinger(0.8)), X[:2, :1], CLASSES[:2]),
     "three rows": (model_of(), X[:, :1], SIGNS),
+    "holes": (model_of(learn=True, offset=3.1), HOLES, SIGNS[:2]),
     "independent": (model_of(prior=BetaBernoulli(*LEARNED)), X[:2, :1], SIGNS[:2]),
 }
 
@@ -216,6 +247,9 @@ CASES = {
         ("collapsed", "learned", 2000),
         ("slice", "learned", 1200),
         ("blocked", "learned", 2200),
+        ("collapsed", "holes", 1200),
+        ("slice", "holes", 800),
+        ("blocked", "holes", 1200),
         pytest.param("collapsed", "classes", 3000, marks=pytest.mark.slow),
         pytest.param("blocked", "classes", 1200, marks=pytest.mark.slow),
         pytest.param("blocked", "independent", 1200, marks=pytest.mark.slow),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -348,10 +346,7 @@ def test_topics_may_be_given(generator):
 # -- real data ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    not (Path(os.environ.get("REGBAYES_DATA", "")) / "newsgroups20.npz").is_file(),
-    reason="REGBAYES_DATA has no newsgroups",
-)
+@pytest.mark.real_data("newsgroups20")
 def test_supervised_topics_tell_two_newsgroups_apart():
     """PC hardware and Mac hardware, 400 documents, 5 topics: better than LDA and a linear SVM on its topics."""
     from sklearn.svm import LinearSVC

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 from regbayes.estimators import MultiLabelClassifier
+from regbayes.estimators.label_folds import deal_rows, taught
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import BNMC, BernoulliBeta, MultinomialDirichlet, PrincipalDirections
 
@@ -124,3 +126,74 @@ def test_parts_that_do_not_take_sparse_rows() -> None:
         MultiLabelClassifier(BNMC(MultinomialDirichlet()), SVI()).fit(sparse, Y)
     assert MultiLabelClassifier(COUNTS).__sklearn_tags__().input_tags.sparse
     assert not MultiLabelClassifier(BNMC()).__sklearn_tags__().input_tags.sparse
+
+
+# -- calibration by folds ----------------------------------------------------------------------------------------------
+
+
+def log_loss_of(truth: np.ndarray, probabilities: np.ndarray) -> float:
+    return float(-np.where(truth == 1, np.log(probabilities), np.log1p(-probabilities)).mean())
+
+
+@pytest.mark.parametrize("name", ["svi", "small variance"])
+def test_probabilities_are_calibrated_by_folds(name: str) -> None:
+    """Both views of "product" know the labels; taken as independent they are too sure of rows not seen."""
+    rng = np.random.default_rng(0)
+    hidden = rng.integers(3, size=400)
+    rows = rng.normal(size=(400, 3)) + np.eye(3)[hidden] * 1.5
+    rates = 1 / (1 + np.exp(-(rows @ rng.normal(size=(3, 4)) + 1.5 * rng.normal(size=(3, 4))[hidden])))
+    labels = (rng.random(rates.shape) < rates).astype(int)
+    plain = MultiLabelClassifier(BNMC(), BACKENDS[name], cv=None).fit(rows[:200], labels[:200])
+    folds = clone(plain).set_params(cv=2).fit(rows[:200], labels[:200])
+    assert "calibration" not in plain.posterior_.metadata
+    before, after = (log_loss_of(labels[200:], fit.predict_proba(rows[200:])) for fit in (plain, folds))
+    assert after < before - 0.03
+    assert_array_equal(folds.predict(rows), folds.predict_proba(rows) > 0.5)
+    assert_array_equal(folds.predict(rows), folds.decision_function(rows) > 0)
+    order = rng.permutation(200)
+    again = clone(folds).fit(rows[:200][order], labels[:200][order])
+    assert_allclose(again.predict_proba(rows), folds.predict_proba(rows), rtol=1e-9)
+
+
+def test_what_folds_say_is_what_their_fits_say() -> None:
+    """The calibration by hand: a fit to the rows outside of each fold, and one logistic curve for what all say."""
+    fit = MultiLabelClassifier(COUNTS, SVI(num_steps=5), cv=3).fit(X, Y)
+    fold, bare = deal_rows(X, Y.astype(float), 3), clone(fit).set_params(cv=None)
+    parts = [
+        clone(bare).fit(X[fold != k], Y[fold != k]).posterior_.held_out(X[fold == k], Y[fold == k]) for k in range(3)
+    ]
+    expected = bare.fit(X, Y).posterior_.calibrated_by(parts)
+    assert torch.equal(fit.posterior_.metadata["calibration"], expected.metadata["calibration"])
+    assert not torch.equal(fit.posterior_.calibrated(X, Y).metadata["calibration"], expected.metadata["calibration"])
+
+
+def test_folds_share_rare_labels_and_keep_equal_rows_together() -> None:
+    rng = np.random.default_rng(3)
+    labels = (rng.random((80, 3)) < [0.05, 0.1, 0.5]).astype(float)
+    rows = rng.normal(size=(80, 2))
+    fold = deal_rows(np.vstack([rows, rows[::-1]]), np.vstack([labels, labels[::-1]]), 2)
+    assert_array_equal(fold[:80], fold[80:][::-1])
+    number = [labels[fold[:80] == k, 0].sum() for k in range(2)]
+    assert abs(number[0] - number[1]) <= 1
+    assert sorted(np.bincount(fold[:80])) == [40, 40]
+
+
+def test_labels_that_a_fold_never_saw_do_not_count() -> None:
+    seen, held = np.array([[1, 0, np.nan], [1, 1, 1]]), np.ones((2, 3))
+    assert_array_equal(taught(held, seen), [[np.nan, 1, np.nan]] * 2)
+    sparse = taught(scipy.sparse.csr_array(held), scipy.sparse.csr_array([[1, 0, 0], [1, 1, 0]]))
+    assert_array_equal(sparse, [[np.nan, 1, np.nan]] * 2)
+    rare = np.column_stack([Y, np.arange(60) == 7]).astype(float)
+    rare[:50, 0] = np.nan
+    assert np.isfinite(MultiLabelClassifier(COUNTS, SVI(num_steps=5), cv=2).fit(X, rare).predict_proba(X)).all()
+
+
+def test_folds_are_refused_and_left_out() -> None:
+    for cv in (1, 0, 2.5, "x", True):
+        with pytest.raises(ValueError, match=r"cv is .*an integer of at least 2, or None"):
+            MultiLabelClassifier(COUNTS, SVI(num_steps=2), cv=cv).fit(X, Y)
+    few = MultiLabelClassifier(BITS, SVI(num_steps=2)).fit(np.eye(2, 10), np.eye(2))
+    assert "calibration" not in few.posterior_.metadata
+    stream = MultiLabelClassifier(COUNTS, SVI(num_steps=5)).fit(X, Y)
+    kept = stream.posterior_.metadata["calibration"]
+    assert torch.equal(stream.partial_fit(X, Y).posterior_.metadata["calibration"], kept)

@@ -47,16 +47,14 @@ def test_the_say_of_the_mixture(backend, tmp_path) -> None:
         posterior.weighing(-1)
 
 
-@pytest.mark.parametrize(
-    ("backend", "gain"), [(SVI(num_steps=15), 0.005), (SmallVariance(max_steps=5), 0.03)], ids=["svi", "small variance"]
-)
-def test_probabilities_of_a_coupled_joint_are_calibrated(backend, gain: float, tmp_path) -> None:
+@pytest.mark.parametrize("backend", [SVI(num_steps=15), SmallVariance(max_steps=5)], ids=["svi", "small variance"])
+def test_probabilities_of_a_coupled_joint_are_calibrated(backend, tmp_path) -> None:
     posterior = backend.fit(BNMC(DiagonalGaussian(), joint="and", truncation=6), X, Y)
     better = posterior.calibrated(OTHERS[:150], TRUTH[:150])
     slope, offset = better.metadata["calibration"][1], better.metadata["calibration"][2:]
     torch.testing.assert_close(better.decision_function(X), slope * posterior.decision_function(X) + offset)
     rest = OTHERS[150:], TRUTH[150:]
-    assert log_loss(better, *rest) < log_loss(posterior, *rest) - gain
+    assert log_loss(better, *rest) < log_loss(posterior, *rest) - 0.005
     assert (better.predict_proba(OTHERS[:150]).mean(0) - TRUTH[:150].mean(0)).abs().max() < 0.02
     better.save(tmp_path / "fit")
     assert torch.equal(Posterior.load(tmp_path / "fit").predict_proba(X), better.predict_proba(X))

@@ -442,6 +442,7 @@ def test_new_sequences_are_decoded_with_the_rows_before(walk, fitted) -> None:
         fitted.assign(rows(5, 3))
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 def test_the_density_of_new_sequences_is_the_sum_over_paths() -> None:
     posterior = Gibbs(num_samples=1, num_warmup=2, scan="blocked").fit(MODELS["IHMM"], SERIES, lengths=LENGTHS)
     X = torch.tensor([[0.2], [-0.5], [0.6]], dtype=torch.float64)

@@ -583,8 +583,12 @@ def test_expected_probabilities_are_those_of_uncertain_scores():
     gap = (Logistic().expected_probabilities(mean, variance.unsqueeze(2))[..., 1] - exact).abs()
     assert gap.max() < 0.015
     assert gap[:, 0].max() < 3e-5  # with another factor than pi / 8 the term of first order in the variance is wrong
-    for loss in (OneVsRest(Logistic()), Masked(OneVsRest(Logistic()))):
-        scores, wide = f64(2.0, -1.0, 0.5)[None], f64(8.0, 0.0, 8.0)[None] / math.pi
-        expected = loss.probabilities(f64(2.0 / math.sqrt(2), -1.0, 0.5 / math.sqrt(2))[None])
-        torch.testing.assert_close(loss.expected_probabilities(scores, wide), expected)
-    torch.testing.assert_close(Hinge().expected_probabilities(scores, wide), Hinge().probabilities(scores))
+    scores, wide = f64(2.0, -1.0, 0.5)[None], f64(8.0, 0.0, 8.0)[None] / math.pi
+    points, mass = nodes[::20], (-nodes[::20].square() / 2).softmax(0)
+    for loss in (OneVsRest(Logistic()), Masked(OneVsRest(Logistic())), OneVsRest(Hinge())):
+        plane = torch.stack(torch.broadcast_tensors(points[:, None], f64(0.0), points), -1)
+        expected = torch.einsum("i,j,ijc->c", mass, mass, loss.probabilities(scores + wide.sqrt() * plane))
+        torch.testing.assert_close(loss.expected_probabilities(scores, wide)[0], expected, rtol=0, atol=0.02)
+        assert (loss.probabilities(scores)[0] - expected).abs().max() > 0.1
+        certain = loss.expected_probabilities(scores, 0 * wide)
+        torch.testing.assert_close(certain, loss.probabilities(scores))

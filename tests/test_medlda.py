@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from scipy.special import softmax
 
 from regbayes.inference import Gibbs, Posterior, TopicPosterior
 from regbayes.inference.posterior.fold_in import expected_counts
@@ -15,6 +16,7 @@ from regbayes.models import (
     DirichletTopics,
     EpsilonInsensitive,
     Hinge,
+    Logistic,
     Masked,
     MedLDA,
     OneVsRest,
@@ -123,6 +125,22 @@ def corpus():
 def fitted(corpus):
     model = MedLDA(DirichletTopics(0.3, 0.1), Hinge(1.0, 4.0), 3.0, num_topics=3)
     return Gibbs(num_samples=8, num_warmup=20, num_chains=2).fit(model, corpus[0][:40], corpus[1][:40])
+
+
+def test_probabilities_of_classes_are_averages_over_the_draws(corpus):
+    """Each draw is a posterior of one, whose mean topics `transform` gives up to the prior's part in them."""
+    model = MedLDA(DirichletTopics(0.3, 0.1), Logistic(), 3.0, num_topics=3)
+    posterior = Gibbs(num_samples=4, num_warmup=4).fit(model, corpus[0][:40], corpus[1][:40])
+    posterior.samples["weights"] *= torch.tensor([0.3, 1.0, 3.0, -1.0]).view(4, 1, 1)  # that do not agree
+    rows, total = corpus[0][40:], np.zeros((20, 3))
+    for draw in range(4):
+        samples = {name: value[draw : draw + 1] for name, value in posterior.samples.items()}
+        theta = TopicPosterior(posterior.model, posterior.backend, samples, [1], posterior.trace).transform(rows)
+        alpha, length = float(samples["document_concentration"]), 30.0
+        scores = ((theta * (length + 3 * alpha) - alpha) / length) @ samples["weights"][0].numpy()
+        total += softmax(scores, axis=1) / 4
+    np.testing.assert_allclose(posterior.predict_proba(rows), total, rtol=1e-6)
+    np.testing.assert_array_equal(posterior.predict(rows), total.argmax(1))
 
 
 def test_new_documents_have_their_topics_and_classes(corpus, fitted):

@@ -125,12 +125,12 @@ def test_targets_of_rows_with_one_task_each() -> None:
         ([0.5, 1], None, "tasks is"),
         ([0], None, "y has shape"),
         ([0, 3], 3, "tasks has 3, but num_tasks is 3"),
-        (["a", "b"], None, "tasks is"),
+        (["a", "b"], None, "tasks cannot be read"),
         ([True, False], None, "tasks is"),
     ):
         with pytest.raises(ValueError, match=re.escape(words)):
             by_task([1.0, 2.0], tasks, number)
-    with pytest.raises(ValueError, match="y is"):
+    with pytest.raises(ValueError, match="y cannot be read"):
         by_task(["a", "b"], [0, 1])
 
 
@@ -169,6 +169,13 @@ def test_probabilities_of_the_larger_label() -> None:
         weights = logistic.samples["features"][draw].double() @ logistic.samples["weights"][draw]
         mean += (logistic.model.preprocessed(X) @ weights + logistic.samples["input_weights"][draw]).sigmoid() / 5
     torch.testing.assert_close(logistic.predict_proba(X), mean)
+    torch.testing.assert_close(logistic.decision_function(X), mean.logit())
+    one_of_five = torch.tensor([40.0, -1.0, -1.0, -1.0, -1.0], dtype=torch.float64)  # sure of what the others are not
+    logistic.samples["weights"] = torch.zeros_like(logistic.samples["weights"])
+    logistic.samples["input_weights"] = one_of_five.view(5, 1, 1).expand_as(logistic.samples["input_weights"])
+    found = logistic.predict_proba(X)
+    assert (found < 0.5).all()
+    assert (logistic.predict(X) == 0).all()
     real = Gibbs(**QUICK).fit(MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), truncation=2), X, Y)
     with pytest.raises(ValueError, match="use predict"):
         real.predict_proba(X)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -11,9 +12,14 @@ from nbclient import NotebookClient
 TUTORIALS = sorted((Path(__file__).parent.parent / "tutorials").glob("*.ipynb"))
 
 
+def case(path: Path) -> Any:
+    """A tutorial that also has a part on real data runs once more where tests on real data do."""
+    return pytest.param(path, id=path.stem, marks=pytest.mark.real_data if "REGBAYES_DATA" in path.read_text() else ())
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [case(path) for path in TUTORIALS])
 def test_tutorial_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGBAYES_BUDGET", "small")
     notebook = nbformat.read(path, as_version=4)

@@ -160,3 +160,17 @@ def test_rows_with_missing_values_and_labels_of_text_are_drawn(ax):
 def test_lengths_may_be_a_tensor(ax):
     plot_states(torch.arange(6) // 2, lengths=torch.tensor([2, 4]), ax=ax)
     assert len(ax.lines) == 1
+
+
+def test_principal_axes_of_wide_rows_need_no_square_of_their_columns(monkeypatch) -> None:
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(6, 4)) * [9.0, 5.0, 1.0, 0.1]
+    wide = np.hstack([few, np.zeros((6, 9_996))])
+    narrow = plot_partition(few, np.zeros(6, dtype=int)).collections[0].get_offsets()
+
+    def refused(matrix):
+        raise AssertionError(f"eigh of {matrix.shape}")
+
+    monkeypatch.setattr(np.linalg, "eigh", refused)
+    shown = plot_partition(wide, np.zeros(6, dtype=int)).collections[0].get_offsets()
+    np.testing.assert_allclose(np.abs(shown), np.abs(narrow), atol=1e-9)

@@ -97,6 +97,36 @@ def log_weights_of(posterior: PartitionPosterior, draw: int, row: Tensor) -> lis
     return [float(weight) + value for weight, value in zip(samples["log_mixture"][draw], log_densities, strict=True)]
 
 
+@pytest.mark.parametrize("variational", [False, True])
+def test_probabilities_of_classes_are_averages_not_those_of_the_average(variational: bool) -> None:
+    """E softmax(f) over draws, components and q(eta) by hand; draws of two and three components."""
+    posterior = made(InfiniteSVM(loss=LOSSES["logistic"]), X, torch.arange(60) % 3, variational=variational)
+    posterior.samples["weights"] *= 2.0
+    nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(15 if variational else 1))
+    points = torch.cartesian_prod(nodes, nodes, nodes)
+    masses = torch.cartesian_prod(masses, masses, masses).prod(1) / masses.sum() ** 3
+    found, plug_in = posterior.predict_proba(X[:4]), torch.zeros(4, 3, dtype=torch.float64)
+    for n, row in enumerate(X[:4]):
+        feature, total, mass = posterior.model.features(row.unsqueeze(0))[0], torch.zeros(3), 0.0
+        for draw in range(3):
+            log_weights = log_weights_of(posterior, draw, row)
+            for k, log_weight in enumerate(log_weights):
+                scores, spread = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+                if k < len(log_weights) - 1:  # one not yet seen has score 0
+                    scores = feature @ posterior.samples["weights"][draw, k]
+                    if variational:
+                        tril = posterior.samples["precision_tril"][draw, k]
+                        spread = torch.einsum("p,cpq,q->c", feature, torch.linalg.inv(tril @ tril.mT), feature).sqrt()
+                total = total + math.exp(log_weight) * (masses @ (scores + spread * points).softmax(1))
+                plug_in[n] += math.exp(log_weight) * scores
+                mass += math.exp(log_weight)
+        plug_in[n] = (plug_in[n] / mass).softmax(0)
+        torch.testing.assert_close(found[n], total / mass, rtol=0, atol=0.02 if variational else 1e-9)
+    assert (found - plug_in).abs().max() > 0.05
+    assert torch.equal(posterior.predict(X), posterior.predict_proba(X).argmax(1))
+    assert torch.equal(posterior.decision_function(X).argmax(1), posterior.predict(X))
+
+
 @pytest.mark.parametrize("kind", ["hinge", "logistic", "variational"])
 def test_prediction_is_the_ratio_of_averages(kind: str) -> None:
     """Sums over draws and components by hand; draws of two and three components."""

@@ -268,6 +268,57 @@ def test_a_move_is_accepted_by_its_odds(move: str, log_odds: float, monkeypatch:
     assert (seen.moved.planes == 9.0).any() == accepted
 
 
+class Odds:
+    """Notes what the odds of a move read, and lets the move pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.noted: list[tuple[float, float, Tensor, float, Tensor]] = []
+        self.weigh, self.log_ratio, self.accept = Union.weigh, Union.log_ratio, 0.0
+        monkeypatch.setattr(Union, "weigh", lambda *arguments: self.weighed(*arguments))
+        monkeypatch.setattr(Union, "log_ratio", lambda *arguments: self.told(*arguments))
+
+    def weighed(self, *arguments):
+        division = self.weigh(*arguments)
+        self.log_screen = division.log_screen
+        return replace(division, log_screen=self.accept / 2)
+
+    def told(self, union: Union, division, planes: Tensor, log_gain: float, log_odds: Tensor):
+        log_ratio, places = self.log_ratio(union, division, planes, log_gain, log_odds)
+        self.noted.append((float(log_ratio), self.log_screen, planes, log_gain, log_odds))
+        return torch.tensor(self.accept), places
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_merge_has_the_odds_of_the_split_that_undoes_it(truncated: bool, seed: int, poor_fits, monkeypatch) -> None:
+    """Whatever the proposals made of the hyperplanes: both read those of the state in which B is one block."""
+    model = DDPM(SphericalGaussian(), Hinge(), weight_scale=1.7, truncation=4)
+    state, data, model, _ = start(model, X, LABELS, truncated=truncated)
+    generator, pair = torch.Generator().manual_seed(seed), torch.tensor([0, 1])
+    target = LabelledPartitions(state, data, model, truncated=truncated)
+    at, odds, made = target.open(), Odds(monkeypatch), []
+    monkeypatch.setattr(repelling_split_merge, "exchange", lambda *given: made.append(exchange(*given)) or made[-1])
+    odds.accept = -1e6
+    merged = repelling_split_merge._merge(at, Union(at, target, model, pair, with_margin=True), generator)
+    assert len(merged.labels.unique()) == 1
+    (forth,), ((plane, gain),) = odds.noted, made
+    assert torch.equal(merged.planes[merged.labels[:1]], plane)
+    assert forth[3] == -gain
+    union = Union(merged, target, model, pair, with_margin=True)
+    side, apart = LABELS == 1, at.planes[[0, 1]]
+    monkeypatch.setattr(type(union.sides), "draw", lambda *_: side)
+    monkeypatch.setattr(repelling_split_merge, "exchange", lambda *_: (apart, forth[3]))
+    odds.accept = 1e6
+    divided = repelling_split_merge._split(merged, union, generator)
+    assert torch.equal((divided.labels != divided.labels[0]), side)
+    log_ratio, log_screen, planes, log_gain, log_odds = odds.noted[1]
+    assert torch.equal(planes, forth[2])
+    assert torch.equal(log_odds, forth[4])
+    assert log_gain == forth[3]
+    assert log_ratio == pytest.approx(forth[0], abs=1e-8)
+    assert log_screen == pytest.approx(forth[1], abs=1e-8)
+
+
 def test_the_launch_forgets_how_the_block_is_divided() -> None:
     model = DDPM(SphericalGaussian())
     found = []

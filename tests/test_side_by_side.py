@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import signal
 import time
 import warnings
@@ -23,7 +24,18 @@ from setups import Points, Position, Walk, walk
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from regbayes.inference import SVI, Chain, FitInterrupted, Gibbs, Kernel, Posterior, Schedule, SmallVariance, workers
+from regbayes.inference import (
+    SVI,
+    Chain,
+    FitInterrupted,
+    Gibbs,
+    Kernel,
+    Posterior,
+    ProcessLost,
+    Schedule,
+    SmallVariance,
+    workers,
+)
 from regbayes.inference.engine import run
 from regbayes.inference.sweeps import Sweeps
 from regbayes.inference.workers import Worker, most_jobs
@@ -154,13 +166,127 @@ def test_an_error_of_another_process_is_the_fits_own() -> None:
     assert "in broken" in raised.value.__notes__[0]
 
 
-def test_a_process_that_is_killed_is_named() -> None:
-    def killed(step, own):
-        if not own and step == 2:
+# -- processes that are killed ----------------------------------------------------------------------------------------
+
+
+def killed_at(step: int) -> Kernel:
+    """A walk whose other processes are killed in this step, after a report of some steps before it."""
+
+    def kill(now, own):
+        if not own and now == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if not own and now == step - 2:
+            time.sleep(0.6)  # then a report is due
+        if not own and now == step - 1:
+            time.sleep(0.3)  # until it has arrived
+        if own and now == 10:
+            time.sleep(1.0)
+
+    return walking(kill)
+
+
+def restarts(told) -> list[int]:
+    """The steps from which chains of killed processes went on."""
+    found = [
+        re.search(r"ended with exit code -9 .* from step (\d+) of 20, with the same draws", str(each.message))
+        for each in told
+    ]
+    return [int(each[1]) for each in found if each]
+
+
+@pytest.mark.parametrize("step", [0, 1, 8, 19])
+def test_the_chain_of_a_process_that_is_killed_goes_on_from_its_last_report(step: int) -> None:
+    with pytest.warns(ProcessLost, match="The process of chain 2") as told:
+        chains = run(killed_at(step), Walk(), DATA, KEPT)
+    (restart,) = restarts(told)
+    assert (step > 1) <= restart <= step
+    assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1)))
+    assert len({draw["assignments"].untyped_storage().data_ptr() for chain in chains for draw in chain.draws}) == 1
+
+
+def test_every_process_is_killed_over_and_over() -> None:
+    """Each takes its chain along but once, and in the end the fit's own process does all of them."""
+    schedule = replace(KEPT, num_chains=5, num_jobs=3)
+    with pytest.warns(ProcessLost) as told:
+        chains = run(killed_at(0), Walk(), DATA, schedule)
+    assert 1 <= len(restarts(told)) <= 2
+    assert same(chains, run(walking(), Walk(), DATA, replace(schedule, num_jobs=1)))
+
+
+def test_a_process_that_is_killed_while_it_reads_the_fit() -> None:
+    class Deadly(Walk):
+        def __setstate__(self, state):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match=r"process of chain 2 ended with exit code -9 .* Use num_jobs=1"):
-        run(walking(killed), Walk(), DATA, KEPT)
+        def __getstate__(self):
+            return {"a": 1}
+
+    with pytest.warns(ProcessLost, match="from step 0 of 20"):
+        chains = run(walking(), Deadly(), DATA, KEPT)
+    assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1)))
+
+
+def test_a_killed_process_of_a_resumed_fit_with_a_checkpoint(tmp_path: Path) -> None:
+    file, short = tmp_path / "chain.pt", replace(KEPT, num_steps=7)
+    run(walking(), Walk(), DATA, replace(short, checkpoint=file))
+    with pytest.warns(ProcessLost) as told:
+        chains = run(killed_at(12), Walk(), DATA, replace(KEPT, resume=file, checkpoint=file, checkpoint_every=0.0))
+    assert 7 <= restarts(told)[0] <= 12
+    whole = run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1))
+    assert same(chains, whole)
+    assert same(run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1, resume=file)), whole)
+
+
+def test_a_killed_process_of_a_real_fit_and_one_that_is_killed_at_rest(rows, monkeypatch) -> None:
+    """From outside, as the system does it when memory is short."""
+    backend = Gibbs(num_samples=15, num_warmup=4, num_chains=3, num_jobs=2, scan="slice")
+    listen, seen = Worker.listen, []
+
+    def kill(self):
+        report = listen(self)
+        if self.process.pid not in seen:
+            seen.append(self.process.pid)
+            os.kill(self.process.pid, signal.SIGKILL)
+        return report
+
+    monkeypatch.setattr(Worker, "listen", kill)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = backend.fit(InfiniteSVM(), *rows)
+    assert len(seen) == 1
+    assert {each.category for each in told} <= {ProcessLost}  # none of one that was at rest
+    assert equal(found, backend.replace(num_jobs=1).fit(InfiniteSVM(), *rows))
+
+
+def test_ctrl_c_after_a_process_was_killed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    def stopped(step, own):
+        if not own and step == 3:
+            time.sleep(0.3)
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        while own and step == 5 and not mark.exists():
+            time.sleep(0.01)
+        if own and step == 6:
+            time.sleep(0.5)
+        if own and step == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.warns(ProcessLost), pytest.warns(FitInterrupted, match=r"after step 8, \d of 20, chain 1, 2 of 2"):
+        first, second = run(walking(stopped), Walk(), DATA, KEPT)
+    assert first.step == 8
+    assert len(second.values) == second.step in (1, 2, 3)
+
+
+def test_a_process_that_leaves_is_as_one_that_is_killed() -> None:
+    def leaves(step, own):
+        if not own:
+            raise SystemExit(3)
+
+    with pytest.warns(ProcessLost, match="ended with exit code 3 .* from step 0 of 20"):
+        chains = run(walking(leaves), Walk(), DATA, KEPT)
+    assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1)))
 
 
 def test_what_cannot_be_sent_is_refused_or_stays() -> None:

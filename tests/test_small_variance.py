@@ -180,7 +180,7 @@ def test_fit_descends_and_reports_its_objective(loss, generator) -> None:
     X = rows_of(None, generator, 80)
     y = None if loss is None else targets_of(loss, X, generator)
     model = DPM() if loss is None else InfiniteSVM(loss=loss)
-    posterior = SmallVariance(num_components=3, progress=False).fit(model, X, y)
+    posterior = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(model, X, y)
     values = posterior.trace.values[0]
     assert (values[1:] <= values[:-1] * (1 + 1e-12)).all()
     draw = {name: value[0] for name, value in posterior.samples.items()}
@@ -482,7 +482,7 @@ def test_objective_is_the_limit_of_the_posterior(generator) -> None:
 def test_prices_that_do_not_fall_are_those_of_a_dirichlet_process(generator) -> None:
     X, y = blobs(4, generator)
     for creation in ("joint", "single"):
-        backend = SmallVariance(num_components=4, creation=creation, progress=False)
+        backend = SmallVariance(num_restarts=1, num_components=4, creation=creation, progress=False)
         plain, other, falling = (
             backend.fit(InfiniteSVM(prior=prior), X, y % 2)
             for prior in (DirichletProcess(), PitmanYor(0.5, 2.0), PitmanYor(price_exponent=5.0))
@@ -525,7 +525,7 @@ def test_a_component_makes_the_next_one_cheaper_at_once(generator) -> None:
 def test_rows_with_nothing_in_common_do_not_each_open_a_component(generator) -> None:
     """Each would save about as much alone as any other, so that a penalty just below that opens all."""
     X = torch.bincount(torch.randint(200 * 1000, (200 * 30,), generator=generator), minlength=200 * 1000)
-    posterior = SmallVariance(num_components=4, progress=False).fit(
+    posterior = SmallVariance(num_restarts=1, num_components=4, progress=False).fit(
         DPM(MultinomialDirichlet()), X.view(200, -1).double()
     )
     assert posterior.num_components <= 4
@@ -568,7 +568,9 @@ def test_unlabelled_rows_help_to_find_the_components(generator) -> None:
     X, z = blobs(4, generator)
     y = (z % 2).double()
     y[16:] = math.nan  # four of each component are known
-    posterior = SmallVariance(num_components=4, scale=0.2, progress=False).fit(InfiniteSVM(SphericalGaussian()), X, y)
+    posterior = SmallVariance(num_restarts=1, num_components=4, scale=0.2, progress=False).fit(
+        InfiniteSVM(SphericalGaussian()), X, y
+    )
     assert normalized_mutual_info_score(z, posterior.partition()) > 0.98
     assert (torch.as_tensor(posterior.predict(X)) == z % 2).double().mean() > 0.95
 
@@ -581,7 +583,7 @@ def test_sparse_rows_are_fitted_as_dense_ones(likelihood, options, generator, mo
     sparse, y = scipy.sparse.csr_array(X.numpy()), targets_of(Hinge(), X, generator)
     seen = PrincipalDirections(loc=torch.zeros(30).double(), axes=torch.eye(30, 2).double())
     for model, targets in ((DPM(likelihood), None), (InfiniteSVM(likelihood, feature_map=seen), y)):
-        backend = SmallVariance(num_components=4, progress=False, **options)
+        backend = SmallVariance(num_restarts=1, num_components=4, progress=False, **options)
         dense, found = (backend.fit(model, rows, targets) for rows in (X, sparse))
         assert found.num_components > 1 or not options.get("penalty")
         for name in ("assignments", "centers", "weights"):
@@ -600,7 +602,7 @@ X = scipy.sparse.csr_array((np.ones(N * L), columns.ravel(), np.arange(0, N * L 
 X.sum_duplicates()
 X.data[:] = 1
 for family in (MultinomialDirichlet(), BernoulliBeta()):
-    SmallVariance(num_components=8, max_steps=3, progress=False).fit(DPM(family), X)
+    SmallVariance(num_restarts=1, num_components=8, max_steps=3, progress=False).fit(DPM(family), X)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -624,7 +626,7 @@ class Nameless(Likelihood):
 @pytest.mark.parametrize("model", [DPM(Nameless()), IHMM(Nameless())], ids=["DPM", "IHMM"])
 def test_families_without_conjugacy_are_refused(model) -> None:
     with pytest.raises(NotImplementedError, match=r"Nameless is no ExponentialFamily.*NUTS or Autoguide"):
-        SmallVariance().fit(model, torch.zeros(10, 2))
+        SmallVariance(num_restarts=1).fit(model, torch.zeros(10, 2))
 
 
 # -- what users rely on ------------------------------------------------------------------------------------------------
@@ -639,7 +641,9 @@ def blobs(K: int, generator, N: int = 400, D: int = 4) -> tuple[torch.Tensor, to
 @pytest.mark.parametrize("K", [1, 3, 6])
 def test_the_default_penalty_finds_the_wanted_number(K, device, generator) -> None:
     X, z = blobs(K, generator)
-    posterior = SmallVariance(num_components=K, progress=False).fit(DPM(SphericalGaussian(variance=1.0)), X)
+    posterior = SmallVariance(num_restarts=1, num_components=K, progress=False).fit(
+        DPM(SphericalGaussian(variance=1.0)), X
+    )
     assert posterior.num_components == K
     assert normalized_mutual_info_score(z.cpu(), posterior.partition().cpu()) > 0.98 or K == 1
     # K are best: one more saves less than the penalty, one less costs more (by the sums of squares that KMeans finds)
@@ -651,9 +655,9 @@ def test_the_default_penalty_finds_the_wanted_number(K, device, generator) -> No
 
 def test_penalty_grows_with_the_rows_beyond_its_sample(generator, monkeypatch) -> None:
     X, _ = blobs(3, generator)
-    full = SmallVariance(num_components=3, progress=False).fit(DPM(), X).samples["penalty"][0]
+    full = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(DPM(), X).samples["penalty"][0]
     monkeypatch.setattr("regbayes.inference.small_variance.penalty._MOST_ROWS", 200)
-    part = SmallVariance(num_components=3, progress=False).fit(DPM(), X).samples["penalty"][0]
+    part = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(DPM(), X).samples["penalty"][0]
     assert part != full
     assert float(part) == pytest.approx(float(full), rel=0.3)
 
@@ -675,7 +679,9 @@ def test_farthest_first_is_the_recursion_written_out(likelihood, generator) -> N
 def test_single_creation_finds_small_components_beside_large_ones(seed) -> None:
     data = make_dp_mixture(2000, seed=seed)
     K = len(data.assignments.unique())
-    posterior = SmallVariance(num_components=K, creation="single", progress=False).fit(DPM(SphericalGaussian()), data.X)
+    posterior = SmallVariance(num_restarts=1, num_components=K, creation="single", progress=False).fit(
+        DPM(SphericalGaussian()), data.X
+    )
     assert abs(posterior.num_components - K) <= 1
     assert normalized_mutual_info_score(data.assignments, posterior.partition()) > 0.99
 
@@ -695,7 +701,9 @@ def test_single_creation_opens_no_component_that_one_point_would_not_pay_for(gen
 def test_settled_state_keeps_its_promises(generator) -> None:
     X, _ = blobs(5, generator)
     penalty = 40.0
-    posterior = SmallVariance(penalty=penalty, progress=False).fit(DPM(SphericalGaussian(variance=1.0)), X)
+    posterior = SmallVariance(num_restarts=1, penalty=penalty, progress=False).fit(
+        DPM(SphericalGaussian(variance=1.0)), X
+    )
     draw = {name: value[0] for name, value in posterior.samples.items()}
     rows = posterior.model.likelihood.coordinates(X)
     divergence = posterior.model.likelihood.divergence(rows, draw["centers"])
@@ -753,9 +761,9 @@ def test_resume_goes_on_bit_for_bit(generator, tmp_path) -> None:
     X, _ = blobs(5, generator)
     y = targets_of(Hinge(), X, generator)
     path = tmp_path / "chain.pt"
-    SmallVariance(penalty=50.0, max_steps=2, progress=False).fit(InfiniteSVM(), X, y, checkpoint=path)
-    resumed = SmallVariance(penalty=50.0, progress=False).fit(InfiniteSVM(), X, y, resume=path)
-    whole = SmallVariance(penalty=50.0, progress=False).fit(InfiniteSVM(), X, y)
+    SmallVariance(num_restarts=1, penalty=50.0, max_steps=2, progress=False).fit(InfiniteSVM(), X, y, checkpoint=path)
+    resumed = SmallVariance(num_restarts=1, penalty=50.0, progress=False).fit(InfiniteSVM(), X, y, resume=path)
+    whole = SmallVariance(num_restarts=1, penalty=50.0, progress=False).fit(InfiniteSVM(), X, y)
     for name, value in whole.samples.items():
         assert torch.equal(resumed.samples[name], value), name
 
@@ -764,7 +772,9 @@ def test_single_precision_agrees(generator) -> None:
     X, _ = blobs(4, generator)
     y = targets_of(Hinge(), X, generator)
     double, single = (
-        SmallVariance(penalty=60.0, progress=False).fit(InfiniteSVM(SphericalGaussian()), X.to(dtype), y)
+        SmallVariance(num_restarts=1, penalty=60.0, progress=False).fit(
+            InfiniteSVM(SphericalGaussian()), X.to(dtype), y
+        )
         for dtype in (torch.float64, torch.float32)
     )
     assert single.samples["centers"].dtype == single.samples["weights"].dtype == torch.float32
@@ -776,7 +786,7 @@ def test_single_precision_agrees(generator) -> None:
 
 def test_shifted_rows_give_the_same_partition(generator) -> None:
     X, _ = blobs(4, generator)
-    fits = [SmallVariance(penalty=60.0, progress=False).fit(DPM(), X + shift) for shift in (0.0, 1e5)]
+    fits = [SmallVariance(num_restarts=1, penalty=60.0, progress=False).fit(DPM(), X + shift) for shift in (0.0, 1e5)]
     assert torch.equal(fits[0].partition(), fits[1].partition())
 
 
@@ -784,7 +794,9 @@ def test_breast_cancer_is_classified_as_by_a_linear_machine() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     right = 0
     for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(X, y):
-        posterior = SmallVariance(num_components=4, progress=False).fit(InfiniteSVM(), X[train], y[train])
+        posterior = SmallVariance(num_restarts=1, num_components=4, progress=False).fit(
+            InfiniteSVM(), X[train], y[train]
+        )
         right += (posterior.predict(X[test]) == y[test]).sum()
     assert right / len(y) >= 0.95
 
@@ -792,7 +804,7 @@ def test_breast_cancer_is_classified_as_by_a_linear_machine() -> None:
 def test_iris_species_are_learned_by_every_multiclass_loss() -> None:
     X, y = load_iris(return_X_y=True)
     for loss in (OneVsRest(Hinge()), OneVsRest(Logistic()), CrammerSinger()):
-        posterior = SmallVariance(num_components=2, progress=False).fit(InfiniteSVM(loss=loss), X, y)
+        posterior = SmallVariance(num_restarts=1, num_components=2, progress=False).fit(InfiniteSVM(loss=loss), X, y)
         assert (posterior.predict(X) == y).mean() >= 0.95
 
 
@@ -813,7 +825,9 @@ def test_more_features_than_rows_are_solved_in_the_space_of_the_rows(model, loss
     basis = torch.linalg.qr(X.T).Q  # of fewer columns than the row space asks for
     y = sides if model is InfiniteSVM else None
     wide, narrow = (
-        SmallVariance(num_components=2, progress=False).fit(model(loss=loss, feature_map=features), X, y)
+        SmallVariance(num_restarts=1, num_components=2, progress=False).fit(
+            model(loss=loss, feature_map=features), X, y
+        )
         for features in (lambda rows: rows, lambda rows: rows @ basis)
     )
     torch.testing.assert_close(wide.trace.final, narrow.trace.final, rtol=1e-8, atol=0.0)

@@ -165,7 +165,7 @@ def row_costs(problem: FeatureProblem, state: FeatureDescent) -> torch.Tensor:
 @pytest.mark.parametrize("loss", [CrammerSinger(), EpsilonInsensitive()], ids=name_of)
 def test_fit_descends_converges_and_reports_its_objective(loss, generator) -> None:
     X, y = data_of(LinearGaussian(), loss, generator)
-    posterior = SmallVariance(penalty=4.0, progress=False).fit(InfiniteLatentSVM(loss=loss), X, y)
+    posterior = SmallVariance(num_restarts=1, penalty=4.0, progress=False).fit(InfiniteLatentSVM(loss=loss), X, y)
     values = posterior.trace.values[0]
     assert (values.diff() <= 1e-9 * values[0].abs()).all()
     assert len(values) < 60
@@ -263,7 +263,7 @@ def test_labels_open_features_that_no_entry_asks_for(generator) -> None:
     X = torch.randn(30, 4, generator=generator, dtype=torch.float64)
     y = torch.arange(30) % 2
     model = InfiniteLatentSVM(LinearGaussian(offset=0.0, noise_variance=100.0), Hinge(3.0), weight_scale=3.0)
-    posterior = SmallVariance(penalty=5.0, progress=False).fit(model, X, y)
+    posterior = SmallVariance(num_restarts=1, penalty=5.0, progress=False).fit(model, X, y)
     assert posterior.num_latent_features == 1
     column = posterior.features[:, 0].long()
     assert torch.equal(column, y) or torch.equal(column, 1 - y)
@@ -284,14 +284,14 @@ def features_data(seed: int = 0, N: int = 150, K: int = 4) -> tuple[torch.Tensor
 def test_penalty_from_a_number_finds_the_true_features() -> None:
     X, y, Z = features_data()
     model = InfiniteLatentSVM(LinearGaussian(offset=0.0))
-    posterior = SmallVariance(num_components=4, progress=False).fit(model, X, y)
+    posterior = SmallVariance(num_restarts=1, num_components=4, progress=False).fit(model, X, y)
     found = posterior.features.double()
     assert found.shape == Z.shape
     apart = (Z.unsqueeze(2) - found.unsqueeze(1)).abs().sum(0).amin(1)  # rows in which each differs from its match
     assert float(apart.max()) <= 3
     assert (posterior.predict(X[:75]) == y[:75]).double().mean() > 0.97
     penalty = float(posterior.samples["penalty"])
-    again = SmallVariance(penalty=penalty, progress=False).fit(model, X, y)
+    again = SmallVariance(num_restarts=1, penalty=penalty, progress=False).fit(model, X, y)
     assert float(again.trace.final) == pytest.approx(float(posterior.trace.final), rel=1e-3)
 
 
@@ -310,10 +310,10 @@ def test_single_creation_opens_features_only_where_a_row_alone_pays() -> None:
     X[0] += 30  # one row far out: too few rows for a joint penalty, more than enough alone
     model = InfiniteLatentSVM(LinearGaussian(offset=0.0, noise_variance=1.0, loading_variance=100.0), Hinge(0.01))
     options = {"penalty": 400.0, "progress": False}
-    single = SmallVariance(creation="single", **options).fit(model, X, y)
+    single = SmallVariance(num_restarts=1, creation="single", **options).fit(model, X, y)
     assert single.num_latent_features == 1
     assert single.features[:, 0].sum() == 1
-    chosen = SmallVariance(creation="single", num_components=2, progress=False).fit(model, X, y)
+    chosen = SmallVariance(num_restarts=1, creation="single", num_components=2, progress=False).fit(model, X, y)
     assert chosen.num_latent_features >= 1
 
 
@@ -349,7 +349,9 @@ def test_a_row_of_weight_zero_gets_its_features_at_the_end() -> None:
     X, y, _ = features_data(N=40)
     weights = torch.ones(40, dtype=torch.float64)
     weights[5] = 0.0
-    posterior = SmallVariance(penalty=10.0, progress=False).fit(InfiniteLatentSVM(), X, y, sample_weight=weights)
+    posterior = SmallVariance(num_restarts=1, penalty=10.0, progress=False).fit(
+        InfiniteLatentSVM(), X, y, sample_weight=weights
+    )
     assert posterior.features.shape[0] == 40
     torch.testing.assert_close(posterior.features[5].double(), posterior.transform(X)[5])
 
@@ -357,10 +359,14 @@ def test_a_row_of_weight_zero_gets_its_features_at_the_end() -> None:
 def test_strong_scale_is_plain_bp_means_and_weak_scale_the_labels() -> None:
     X, y, _ = features_data(N=60)
     y = y[torch.randperm(60, generator=torch.Generator().manual_seed(1))]
-    plain = SmallVariance(penalty=20.0, progress=False).fit(InfiniteLatentSVM(loss=Hinge(1e-9)), X, y)
-    other = SmallVariance(penalty=20.0, progress=False).fit(InfiniteLatentSVM(loss=Hinge(1e-9)), X, 1 - y)
+    plain = SmallVariance(num_restarts=1, penalty=20.0, progress=False).fit(InfiniteLatentSVM(loss=Hinge(1e-9)), X, y)
+    other = SmallVariance(num_restarts=1, penalty=20.0, progress=False).fit(
+        InfiniteLatentSVM(loss=Hinge(1e-9)), X, 1 - y
+    )
     assert torch.equal(plain.features, other.features)
-    by_labels = SmallVariance(penalty=5.0, scale=1e-3, progress=False).fit(InfiniteLatentSVM(loss=Hinge(3.0)), X, y)
+    by_labels = SmallVariance(num_restarts=1, penalty=5.0, scale=1e-3, progress=False).fit(
+        InfiniteLatentSVM(loss=Hinge(3.0)), X, y
+    )
     draw = {name: value[0] for name, value in by_labels.samples.items()}
     scores = draw["features"].double() @ draw["weights"] + draw["input_weights"]
     assert ((scores[:, 0] > 0) == y.bool()).all()
@@ -386,7 +392,7 @@ def test_single_precision_and_checkpoints(tmp_path) -> None:
 
 def test_a_penalty_beyond_all_savings_leaves_no_feature() -> None:
     X, y, _ = features_data(N=30)
-    posterior = SmallVariance(penalty=1e9, progress=False).fit(InfiniteLatentSVM(), X, y)
+    posterior = SmallVariance(num_restarts=1, penalty=1e9, progress=False).fit(InfiniteLatentSVM(), X, y)
     assert posterior.num_latent_features == 0
     assert posterior.transform(X).shape == (30, 0)
     assert posterior.predict(X).shape == (30,)
@@ -399,20 +405,24 @@ def test_a_penalty_beyond_all_savings_leaves_no_feature() -> None:
 def test_options_that_mean_nothing_are_refused(options, message) -> None:
     X, y, _ = features_data(N=10)
     with pytest.raises(ValueError, match=message):
-        SmallVariance(**options).fit(InfiniteLatentSVM(), X, y)
+        SmallVariance(num_restarts=1, **options).fit(InfiniteLatentSVM(), X, y)
 
 
 @pytest.mark.slow
 def test_breast_cancer_is_told_by_a_few_features() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X, y = torch.as_tensor(StandardScaler().fit_transform(X)), torch.as_tensor(y)
-    posterior = SmallVariance(num_components=3, progress=False).fit(InfiniteLatentSVM(), X[:200], y[:200])
+    posterior = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(
+        InfiniteLatentSVM(), X[:200], y[:200]
+    )
     assert 2 <= posterior.num_latent_features <= 6
     assert (posterior.predict(X[200:]) == y[200:]).double().mean() > 0.85  # the larger class has 0.68
 
 
 def test_features_without_labels_are_bp_means(generator) -> None:
     X, _, Z = features_data(N=60)
-    posterior = SmallVariance(num_components=4, progress=False).fit(LatentFeatureModel(LinearGaussian(offset=0.0)), X)
+    posterior = SmallVariance(num_restarts=1, num_components=4, progress=False).fit(
+        LatentFeatureModel(LinearGaussian(offset=0.0)), X
+    )
     apart = (Z.unsqueeze(2) - posterior.features.double().unsqueeze(1)).abs().sum(0).amin(1)
     assert float(apart.max()) <= 3

@@ -119,7 +119,7 @@ def test_a_fit_predicts_and_is_kept(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn((90, 4), generator=generator, dtype=torch.float64)
     Y = (rows @ torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], dtype=torch.float64) > 0).long()
-    backend, model = SmallVariance(num_components=4, max_steps=8), MultiTaskInfiniteLatentSVM()
+    backend, model = SmallVariance(num_restarts=1, num_components=4, max_steps=8), MultiTaskInfiniteLatentSVM()
     file = tmp_path / "chain.pt"
     backend.replace(max_steps=2).fit(model, rows[:60], Y[:60], checkpoint=file)
     resumed, posterior = backend.fit(model, rows[:60], Y[:60], resume=file), backend.fit(model, rows[:60], Y[:60])
@@ -134,4 +134,4 @@ def test_a_fit_predicts_and_is_kept(tmp_path: Path) -> None:
 def test_a_loss_without_a_dual_is_refused() -> None:
     loss: Loss = StudentT()
     with pytest.raises(NotImplementedError, match="StudentT has no convex conjugate"):
-        SmallVariance().fit(MultiTaskInfiniteLatentSVM(loss=loss), X, REAL)
+        SmallVariance(num_restarts=1).fit(MultiTaskInfiniteLatentSVM(loss=loss), X, REAL)

@@ -201,7 +201,7 @@ def test_an_empty_component_of_features_that_are_not_centred(loss) -> None:
 @pytest.mark.parametrize(("loss", "weight_scale"), [(Hinge(), 1.0), (Logistic(), 3.0)], ids=str)
 def test_hyperplanes_of_a_fit_are_near_their_optimum(loss, weight_scale, sizes) -> None:
     model, data = DDPM(loss=loss, weight_scale=weight_scale).prepare(blobs(*sizes))
-    posterior = SmallVariance(num_components=5).fit(model, data.X)
+    posterior = SmallVariance(num_restarts=1, num_components=5).fit(model, data.X)
     labels, weights = posterior.partition(), posterior.samples["weights"][0]
     found = float(hyperplanes.hyperplane_costs(data.features, labels, weights, model).sum())
     sides = [np.where(labels == k, 1, -1) for k in range(posterior.num_components)]
@@ -232,7 +232,7 @@ def test_descent_ends_near_the_best_of_all_partitions(loss, seed) -> None:
     prior = PitmanYor(price_exponent=0.5 * (seed % 2))
     model = DDPM(FAMILY, LOSSES[loss], prior, weight_scale=2.0)
     exact = brute_force(landscape_of(model, inputs), penalty)
-    posterior = SmallVariance(penalty=penalty, num_components=2, tolerance=0.0).fit(model, inputs)
+    posterior = SmallVariance(num_restarts=1, penalty=penalty, num_components=2, tolerance=0.0).fit(model, inputs)
     found = float(posterior.trace.final)
     assert found >= exact[0] - 1e-6
     assert found <= 1.01 * exact[6]  # among the best 7 of 203
@@ -247,7 +247,7 @@ def test_the_price_of_components_falls() -> None:
         falling = state_at(labels, landscape_of(model, tiny(2)), 2.5)
         saved = sum(2.5 - price_of(model.prior, 2.5, k) for k in range(len(plain.centers)))
         assert float(plain.objective - falling.objective) == pytest.approx(saved, rel=1e-9)
-    options, inputs = SmallVariance(num_components=5), blobs(60, 3, 3)
+    options, inputs = SmallVariance(num_restarts=1, num_components=5), blobs(60, 3, 3)
     penalties = [
         float(repelling.init(landscape_of(model.replace(prior=prior), inputs), options).penalty)
         for prior in (model.prior, DirichletProcess())
@@ -257,7 +257,7 @@ def test_the_price_of_components_falls() -> None:
 
 def test_hyperplanes_of_a_loss_that_is_only_a_factor_descend() -> None:
     model, inputs = DDPM(FAMILY, Ramp(), PitmanYor(price_exponent=1.0)), blobs(60, 3, 3)
-    posterior = SmallVariance(num_components=3, tolerance=0.0, max_steps=15).fit(model, inputs)
+    posterior = SmallVariance(num_restarts=1, num_components=3, tolerance=0.0, max_steps=15).fit(model, inputs)
     assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
     landscape = landscape_of(model, inputs)
     labels, weights = posterior.partition(), posterior.samples["weights"][0]
@@ -273,13 +273,20 @@ def test_most_descents_reach_the_global_optimum() -> None:
     for seed in range(3, 9):
         inputs, model = tiny(seed), DDPM(FAMILY, Hinge(0.7), weight_scale=2.0)
         exact = brute_force(landscape_of(model, inputs), 1.5)
-        hits += float(SmallVariance(penalty=1.5, num_components=2).fit(model, inputs).trace.final) <= 1.01 * exact[0]
+        hits += (
+            float(SmallVariance(num_restarts=1, penalty=1.5, num_components=2).fit(model, inputs).trace.final)
+            <= 1.01 * exact[0]
+        )
     assert hits >= 4
 
 
 @pytest.mark.parametrize("lengths", [None, [200, 100]], ids=str)
 def test_restarts_differ_in_their_starts_but_not_in_their_penalties(lengths) -> None:
-    model, inputs, options = DDPM() if lengths is None else DIH(), blobs(300, 3, 3), SmallVariance(num_components=5)
+    model, inputs, options = (
+        DDPM() if lengths is None else DIH(),
+        blobs(300, 3, 3),
+        SmallVariance(num_restarts=1, num_components=5),
+    )
     landscape = landscape_of(model, inputs, lengths)
 
     def start(seed: int | None) -> RepellingDescent:
@@ -294,8 +301,8 @@ def test_restarts_differ_in_their_starts_but_not_in_their_penalties(lengths) -> 
 
 def test_without_room_for_hyperplanes_it_is_dp_means() -> None:
     data = make_chained_gaussians(100, gap=8.0)
-    plain = SmallVariance(penalty=400.0, num_components=2).fit(DPM(FAMILY), data.X)
-    limit = SmallVariance(penalty=400.0, num_components=2).fit(DDPM(FAMILY, weight_scale=1e-6), data.X)
+    plain = SmallVariance(num_restarts=1, penalty=400.0, num_components=2).fit(DPM(FAMILY), data.X)
+    limit = SmallVariance(num_restarts=1, penalty=400.0, num_components=2).fit(DDPM(FAMILY, weight_scale=1e-6), data.X)
     assert torch.equal(limit.partition(), plain.partition())
     torch.testing.assert_close(limit.trace.final, plain.trace.final, rtol=1e-4, atol=0.0)
 
@@ -304,8 +311,8 @@ def test_chains_are_parted_by_their_hyperplanes() -> None:
     """At a penalty where DP-means cuts the chains (Nguyen et al., Fig. 2)."""
     data = make_chained_gaussians(200)
     options = {"num_components": 4}
-    cut = SmallVariance(**options).fit(DPM(FAMILY), data.X).num_components
-    posterior = SmallVariance(**options).fit(DDPM(FAMILY, Hinge(1.0), weight_scale=3.0), data.X)
+    cut = SmallVariance(num_restarts=1, **options).fit(DPM(FAMILY), data.X).num_components
+    posterior = SmallVariance(num_restarts=1, **options).fit(DDPM(FAMILY, Hinge(1.0), weight_scale=3.0), data.X)
     assert cut > 2
     assert posterior.num_components == 2
     agreed = (posterior.partition() == data.y).double().mean()
@@ -332,7 +339,7 @@ def test_sequences_end_near_the_best_of_all_states(name, weight, seed) -> None:
     exact = brute_force(landscape_of(MODELS[name], inputs, lengths), 1.5, weight=weight)
     options = {"penalty": 1.5, "transition_penalty": 0.4, "transition_weight": weight, "num_components": 2}
     options |= {"tolerance": 0.0}
-    posterior = SmallVariance(**options).fit(MODELS[name], inputs, lengths=lengths)
+    posterior = SmallVariance(num_restarts=1, **options).fit(MODELS[name], inputs, lengths=lengths)
     found = float(posterior.trace.final)
     assert found >= exact[0] - 1e-6
     assert found <= 1.01 * exact[10]  # among the best 11 of 203
@@ -383,7 +390,7 @@ def test_the_weight_of_transitions_tells_states_apart_that_overlap() -> None:
     rows = centers[states] + torch.randn(300, 2, generator=generator, dtype=torch.float64)
     agreed = []
     for weight in (0.0, 2.0):
-        posterior = SmallVariance(num_components=3, transition_weight=weight).fit(IHMM(), rows)
+        posterior = SmallVariance(num_restarts=1, num_components=3, transition_weight=weight).fit(IHMM(), rows)
         agreed.append(float((align(posterior.partition(), states) == states).double().mean()))
         assert torch.equal(posterior.assign(rows), posterior.partition())
     assert agreed[0] < 0.9
@@ -406,7 +413,7 @@ def test_states_of_sequences_are_found_and_decode_new_ones(device) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = (centers[states] + torch.randn(120, 2, generator=generator, dtype=torch.float64)).to(device)
     for model in (IHMM(DiagonalGaussian()), DIH(DiagonalGaussian(), Hinge(0.3))):
-        posterior = SmallVariance(num_components=3).fit(model, inputs, lengths=[60, 60])
+        posterior = SmallVariance(num_restarts=1, num_components=3).fit(model, inputs, lengths=[60, 60])
         assert posterior.num_components == 3
         agreed = (align(posterior.partition().cpu(), states) == states).double().mean()
         assert agreed > 0.97
@@ -418,9 +425,9 @@ def test_states_of_sequences_are_found_and_decode_new_ones(device) -> None:
 
 def test_wrong_options_are_named() -> None:
     with pytest.raises(ValueError, match=r"transition_penalty is -1\.0"):
-        SmallVariance(transition_penalty=-1.0).fit(IHMM(), tiny(0))
+        SmallVariance(num_restarts=1, transition_penalty=-1.0).fit(IHMM(), tiny(0))
     with pytest.raises(ValueError, match=r"transition_weight is -0\.5"):
-        SmallVariance(transition_weight=-0.5).fit(IHMM(), tiny(0))
+        SmallVariance(num_restarts=1, transition_weight=-0.5).fit(IHMM(), tiny(0))
 
 
 # -- single terms ------------------------------------------------------------------------------------------------------
@@ -485,7 +492,7 @@ def test_a_kind_of_transition_costs_what_a_step_does() -> None:
     inputs[7] = math.nan
     model, data = IHMM(FAMILY).prepare(inputs, None, [25, 15])
     landscape = SequenceLandscape.over(model, data, 3.0)
-    state = repelling.init(landscape, SmallVariance(num_components=2))
+    state = repelling.init(landscape, SmallVariance(num_restarts=1, num_components=2))
     own = state.assignments
     assert len(state.centers) == 2
     means = torch.stack([inputs[own == k].nanmean(0) for k in range(2)])[own]

@@ -15,7 +15,7 @@ from scipy.special import digamma, gammaln
 from sklearn.svm import LinearSVC
 from torch.utils.data import DataLoader, TensorDataset
 
-from regbayes.datasets import available, load
+from regbayes.datasets import load
 from regbayes.inference import SVI, Gibbs, Posterior
 from regbayes.inference.duals import solve
 from regbayes.inference.ridge import Ridge
@@ -544,25 +544,6 @@ def test_averaging_costs_no_more_than_the_augmented_bound() -> None:
 # -- minibatches -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("loss", "augmented"), [(None, False), (Hinge(), True)])
-def test_steps_of_minibatches_average_to_the_step_of_all(loss, augmented) -> None:
-    model, data = problem(loss)
-    state = topics.without_rows(swept(model, data, 3, augmented=augmented))
-    step = topics.stochastic_sweep_augmented if augmented else topics.stochastic_sweep
-    whole = step(state, Minibatch(data, 1.0), model, 0.6)
-    parts = [
-        step(state, Minibatch(topics.rows_of(data, rows), 3.0), model, 0.6)
-        for rows in torch.randperm(12, generator=torch.Generator().manual_seed(0)).split(4)
-    ]
-    torch.testing.assert_close(torch.stack([part.word_counts for part in parts]).mean(0), whole.word_counts)
-    torch.testing.assert_close(torch.stack([part.bound for part in parts]).mean(), whole.bound)
-    if augmented:
-        grams = [part.precision_tril @ part.precision_tril.mT for part in (*parts, whole)]
-        torch.testing.assert_close(torch.stack(grams[:3]).mean(0), grams[3])
-        pulls = [gram[0] @ part.mean for gram, part in zip(grams, (*parts, whole), strict=True)]
-        torch.testing.assert_close(torch.stack(pulls[:3]).mean(0), pulls[3])
-
-
 @pytest.mark.parametrize(("loss", "num_classes"), [(Hinge(), 2), (AVERAGING[2], 3)])
 def test_a_step_of_size_one_on_all_points_is_the_sweep(loss, num_classes) -> None:
     model, data = problem(loss, num_classes)
@@ -711,7 +692,7 @@ def test_bad_input() -> None:
         SVI().fit(MedLDA(), X, y, sample_weight=np.full(20, 0.5))
 
 
-@pytest.mark.skipif("newsgroups20" not in available(), reason="REGBAYES_DATA has no newsgroups20")
+@pytest.mark.real_data("newsgroups20")
 def test_newsgroups_beat_topics_that_see_no_label() -> None:
     """Two groups on related matters, 300 documents each to train; LinearSVC on the proportions of LDA is the rival."""
     data = load("newsgroups20")

@@ -8,7 +8,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from ...models.domains import Count, Labels, Natural, OneOf, Seed
+from ...models.domains import Count, Labels, Natural, OneOf, Seed, Whole
+from ...models.latent_features import FeatureData
+from ...models.multi_task import TaskData
+from ...models.topics import TopicData
 from ..backend import Backend
 from ..engine import Schedule
 from ..protocol import KernelData, Model
@@ -58,8 +61,8 @@ class Gibbs(Backend):
     num_chains: Count = 1
     thinning: Count = 1
     scan: Annotated[str, OneOf("auto", "collapsed", "slice", "blocked", "direct", "beam")] = "auto"
-    split_merge: Natural = 2
-    num_generative: Natural = 10
+    split_merge: Annotated[int, Whole(0, 10**6)] = 2
+    num_generative: Annotated[int, Whole(0, 10**6)] = 10
     births: Annotated[str, OneOf("exact", "prior")] = "exact"
     init: Annotated[str | Tensor, Labels("one", "random")] = "one"
     seed: Seed = 0
@@ -72,6 +75,12 @@ class Gibbs(Backend):
     def truncated(self) -> bool:
         """Whether the model truncated at `model.truncation` components is sampled, not the infinite one."""
         return self.scan == "blocked"
+
+    def truncation_of(self, model: Model) -> str:
+        name, kind = super().truncation_of(model), model.data_type
+        infinite = getattr(getattr(model, "prior", None), "infinite", True) and not getattr(model, "is_coupled", False)
+        every = issubclass(kind, TopicData | TaskData) or self.truncated or not infinite
+        return name if every or (issubclass(kind, FeatureData) and self.init == "random") else ""
 
     def may_grow(self) -> tuple[str, ...]:
         return "num_samples", "num_chains"

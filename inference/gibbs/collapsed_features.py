@@ -74,21 +74,22 @@ def scan_rows(
     generator: torch.Generator,
 ) -> FeatureState:
     """One visit of every row, given pseudo-observations of the entries; only features that some row has are left."""
-    N, K, num_scores = data.num_data, len(state.loadings), state.weights.shape[1]
-    room, few = _room(float(state.hyper["concentration"]) / N), _FEW
-    place = np.array([0, K, 0, 0])
-    rows = _arrays(state, data, model, observed, K + 2 * room)
-    stream = own_stream(generator)
+    N, K, place = data.num_data, len(state.loadings), np.array([0, len(state.loadings), 0, 0])
+    room, stream = _room(float(state.hyper["concentration"]) / N), own_stream(generator)
+    rows, level, noise, few = _arrays(state, data, model, observed, K + 2 * room), np.empty(0), np.empty(0), _FEW
     while place[0] < N:
+        width = int(place[1]) + 4  # what runs out is filled up, and nothing else
         if place[1] + room > len(rows.counts):
             rows = _widened(rows, 2 * len(rows.counts))
-        rest, width = N - int(place[0]), int(place[1]) + 4
-        needed = 2 * room * num_scores + (width + room) * data.X.shape[1]  # normals that one row may take
-        level = uniforms((min(max(_POOL, 2 * width), rest * (width + _SPARE)),), stream).numpy()
-        noise = torch.randn(few + needed, generator=stream, dtype=torch.float64).numpy()
-        place[2:] = 0
+        if place[2] + width > len(level):
+            left = N - int(place[0])
+            level = uniforms((min(max(_POOL, 2 * width), left * (width + _SPARE)),), stream).numpy()
+            place[2] = 0
+        needed = 2 * room * rows.scores.shape[1] + (width + room) * data.X.shape[1]  # normals that one row may take
+        if place[3] + needed > len(noise):
+            noise = torch.randn(few + needed, generator=stream, dtype=torch.float64).numpy()
+            place[3], few = 0, min(2 * few, max(_POOL, needed))
         compiled.scan(rows, level, noise, place)
-        few *= 2
     number = int(place[1])
     loadings, weights = (torch.from_numpy(own[:number]).to(state.loadings) for own in (rows.loadings, rows.weights))
     features = torch.from_numpy(rows.bits[:number].T.copy())
@@ -112,8 +113,10 @@ def _arrays(
     precision, shift = observed
     if data.observed is not None:
         precision, shift = precision * data.observed, shift * data.observed
-    log_number = _log_poisson(float(state.hyper["concentration"]) / N)
-    log_odds = _log_odds(N) if state.probabilities is None else state.probabilities.logit()
+    if state.probabilities is None:
+        log_number, log_odds = _log_poisson(float(state.hyper["concentration"]) / N), _log_odds(N)
+    else:  # no row opens features of its own
+        log_number, log_odds = _log_poisson(0.0), state.probabilities.logit()
     return compiled.Rows(
         bits=_padded(state.features.T, capacity, np.int8),
         counts=_padded(count_rows(state), capacity, np.int64),

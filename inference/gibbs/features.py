@@ -29,6 +29,7 @@ from torch import Tensor
 from ...models.ilsvm import InfiniteLatentSVM
 from ...models.latent_features import FeatureData
 from ...models.losses import PseudoObservation
+from ...models.room import require_room
 from ..engine import Kernel
 from .backend import Gibbs
 from .collapsed_features import compiled_loss, is_compiled, scan_rows
@@ -87,6 +88,9 @@ def init(
             f"X is on {data.X.device}; scan='collapsed' is compiled for a CPU alone. Use scan='slice', or pass X.cpu()."
         )
     truncated = scan == "blocked"
+    if not truncated:
+        alpha = float(model.prior.start(data.X)["concentration"])  # about as many features as a row has
+        require_room("concentration", alpha, alpha * (data.num_data + 8 * data.X.shape[1]), data.X.device)
     state = start_bits(model, data, generator, start=start, truncated=truncated)
     if truncated:
         pi = model.prior.start_probabilities(state.hyper, model.truncation)

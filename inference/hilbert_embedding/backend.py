@@ -23,6 +23,7 @@ from ...models.data import Data
 from ...models.domains import Count, Labels, NonNegative, OneOf, Positive, Seed
 from ...models.dpm import DPM
 from ...models.likelihoods import ExponentialFamily, Parameters
+from ...models.room import require_room
 from ..backend import Backend
 from ..engine import Chain, Draw, Kernel, Schedule
 from ..posterior import PartitionPosterior
@@ -107,6 +108,9 @@ class HilbertEmbedding(Backend):
     value_name: ClassVar[str] = "objective"
     weighs: ClassVar[bool] = True
 
+    def truncation_of(self, model: Model) -> str:
+        return ""
+
     def may_grow(self) -> tuple[str, ...]:
         return ("max_steps",)
 
@@ -185,9 +189,11 @@ def components(
     if T is None:
         like = torch.zeros((), dtype=torch.float64)
         T = least_truncation(model.prior, backend.truncation_error, like, nonnegative=rkhs.nonnegative)
+    T = T if source == "prior" else min(T, data.num_data)
+    require_room("truncation", T, 16 * T**2, data.X.device)  # its quadratic program
     if source == "prior":
         return atoms.from_prior(family, T, generator)
-    return atoms.from_rows(family, data.X, data.weights, min(T, data.num_data), generator)
+    return atoms.from_rows(family, data.X, data.weights, T, generator)
 
 
 def embed(backend: HilbertEmbedding, rkhs: MeanKernel, parameters: Parameters, model: DPM, data: Data) -> Embedding:

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ...models.domains import AnyNumbers, NonNegative, PositiveNumbers
+from ...models.domains import AnyNumbers, NonNegative, PositiveNumbers, shown
 from ...models.likelihoods import Likelihood, MultinomialDirichlet, Parameters
 from ...models.sparse import Rows
 from ...models.sums import row_chunks
@@ -147,6 +147,8 @@ class QuadraticKernel(MeanKernel):
         else:
             totals = torch.zeros(0, dtype=torch.float64, device=X.device)
         totals = totals if self.totals is None else torch.as_tensor(self.totals, dtype=torch.float64, device=X.device)
+        if totals.ndim != 1 or len(totals) not in {0, 2}:
+            raise ValueError(f"totals is {shown(self.totals)}; expected two numbers [2], or None.")
         found = self.replace(totals=totals)
         mean = mean_over(found.rows(X), weights)
         return found if self.offset is not None else found.replace(offset=float(mean @ mean) or 1.0)

@@ -15,6 +15,7 @@ from torch import Tensor
 from ...models.domains import AnyNumbers, Count, PositiveNumbers, Seed
 from ...models.feature_maps.base import require_matrix
 from ...models.likelihoods import Likelihood, MultinomialDirichlet, Parameters, Product
+from ...models.room import require_room
 from ...models.sparse import Rows
 from ...models.sums import row_chunks
 from .closed_kernels import QuadraticKernel, RBFKernel
@@ -74,6 +75,8 @@ class FourierKernel(MeanKernel):
     def resolve(self, family: Likelihood, X: Rows, weights: Tensor | None = None) -> Self:
         bandwidth, frequencies = median_bandwidth(self.bandwidth, family, X, weights), self.frequencies
         if frequencies is None:  # from a stream of the CPU, so that every device has the same features
+            M, numbers = self.num_frequencies, X.shape[1] + 2 * X.shape[0]
+            require_room("num_frequencies", M, 8 * numbers * M, X.device)
             stream, shape = torch.Generator().manual_seed(self.seed), (X.shape[1], self.num_frequencies)
             drawn = torch.randn(shape, generator=stream, dtype=torch.float64).to(X.device)
             frequencies = drawn / bandwidth.double().unsqueeze(1)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...models.domains import SEED, Whole, read
 from ...models.likelihoods import Likelihood, Parameters
+from ...models.room import require_room
 from ...models.sparse import Rows
 from ..structures import Draw
 from .atoms import Predictive
@@ -88,6 +89,7 @@ def goodness_of_fit(
     """
     num_permutations = read("num_permutations", num_permutations, Whole(1))
     num_draws = read("num_draws", num_draws, Whole(2), optional=True) or min(len(X), _MOST_ROWS)
+    require_room("num_draws", num_draws, 8 * num_draws * X.shape[1], X.device)
     generator = torch.Generator(X.device).manual_seed(read("seed", seed, SEED))
     if len(X) < 2:
         raise ValueError(f"X has {len(X)} row; expected at least 2, or there is no distance between rows.")

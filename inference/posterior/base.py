@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ...models.config import from_plain, to_plain
-from ...models.domains import shown
+from ...models.domains import Whole, shown
 from ..files import read_file, require_entries, write_file
 from ..protocol import Model
 from ..structures import Draw, structure_of
 from .diagnosis import Diagnosis, diagnose
+from .shapes import Axes, require_samples
 from .trace import Trace
 
 
@@ -34,6 +34,7 @@ class Posterior:
     """
 
     kept: ClassVar[tuple[str, ...]] = ()  # names that every posterior of the class has among its samples
+    axes: ClassVar[Axes] = {}  # their axes, and those of others, by which a file is checked
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Posterior:
 
     def __repr__(self) -> str:
         facts = [f"{sum(self.num_draws)} draws", *self.facts()]
-        facts.append(f"{self.trace.name} {float(self.trace.final.max()):.6g}")
+        facts.append(f"{self.trace.name} {self.trace.best:.6g}")
         return f"Posterior({type(self.model).__name__} by {type(self.backend).__name__}: {', '.join(facts)})"
 
     def facts(self) -> list[str]:
@@ -61,7 +62,7 @@ class Posterior:
         return []
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write tensors and plain data to `path`, atomically.
+        """Write tensors and plain data to `path`, atomically: a safetensors file with a digest of its bytes.
 
         Raises
         ------
@@ -85,19 +86,44 @@ class Posterior:
     def load(cls, path: str | os.PathLike[str], device: Any = None) -> Any:
         """Read a saved posterior, of the class that its model's structure has; never runs code from the file.
 
+        The digest notices accidents, such as a copy that was cut short. It is no signature: a file that somebody made
+        to look like ours is refused if its parts do not go together, but it may say anything in what it predicts.
+
+        Parameters
+        ----------
+        device : where the tensors go; None: where they were
+
         Raises
         ------
         FileNotFoundError    if there is no such file.
-        ValueError           if it was changed, is of a later schema, or needs a class that is not imported.
+        OSError              if it cannot be read.
+        ValueError           if it was changed, is of another schema, has parts that do not go together, or needs a
+                             class that is not imported.
         """
         content = read_file(path, "posterior", device)
         require_entries(content, "content", _CONTENT)
         model, backend = from_plain(content["model"]), from_plain(content["backend"])
         if not hasattr(model, "data_type") or not hasattr(backend, "fit"):
-            raise ValueError(f"The file has {model!r} by {backend!r}, which are no model and backend.")
-        posterior, samples, num_draws = structure_of(model).posterior, content["samples"], content["num_draws"]
-        _require_samples(samples, num_draws, posterior.kept)
-        return posterior(model, backend, samples, num_draws, Trace.read(content["trace"]), content["metadata"])
+            raise ValueError(f"The file has {shown(model)} by {shown(backend)}, which are no model and backend.")
+        kind: type[Posterior] = structure_of(model).posterior
+        samples, num_draws, trace = content["samples"], content["num_draws"], Trace.read(content["trace"])
+        require_samples(samples, num_draws, kind.kept, kind.axes)
+        trace.require_chains(len(num_draws))
+        posterior = kind(model, backend, samples, num_draws, trace, content["metadata"])
+        try:
+            model.checked()
+            backend.checked()
+            posterior.rehearse()
+        except Exception as error:  # whatever user code raises on parts that are not its own
+            raise ValueError(
+                f"The parts of the file do not go together: {type(error).__name__}: {shown(str(error))}. "
+                "It was not written by regbayes, or by one with other parts."
+            ) from error
+        return posterior
+
+    def rehearse(self) -> None:
+        """Raise, whatever it is, if the first draw and the model do not go together: what predictions are made of, for
+        no rows."""
 
     def diagnose(self) -> Diagnosis:
         """Whether the chains agree, by quantities that do not depend on labels, and what to do if they do not."""
@@ -110,8 +136,12 @@ class Posterior:
         ------
         ValueError    unless each is a chain, and there is one.
         """
-        number, chosen = len(self.num_draws), list(chains) if isinstance(chains, Iterable) else []
-        if not chosen or set(chosen) - set(range(number)) or len(set(chosen)) < len(chosen):
+        number = len(self.num_draws)
+        try:
+            chosen = [Whole(0, number - 1).read(chain) for chain in chains]
+        except (TypeError, ValueError):
+            chosen = []
+        if not chosen or len(set(chosen)) < len(chosen):
             raise ValueError(f"chains is {shown(chains)}; expected some of 0 to {number - 1}, each once, such as [0].")
         if number == 1:  # its trace may be of several restarts
             return self
@@ -134,19 +164,6 @@ class Posterior:
         if int(arviz.__version__.split(".")[0]) >= 1:
             return arviz.from_dict(groups)
         return arviz.from_dict(**groups)
-
-
-def _require_samples(samples: dict[str, Any], num_draws: list[Any], names: tuple[str, ...]) -> None:
-    """Raise ValueError unless these are tensors [S, ...] by name, of so many draws in each chain."""
-    require_entries(samples, "samples", dict.fromkeys([*samples, *names], Tensor))
-    if not all(isinstance(number, int) and number >= 0 for number in num_draws):
-        raise ValueError(f"The file has {num_draws!r} for the numbers of draws. It was not written by regbayes.")
-    for name, value in samples.items():
-        if value.ndim == 0 or len(value) != sum(num_draws):
-            raise ValueError(
-                f"The file has {name!r} of shape {list(value.shape)} for {sum(num_draws)} draws. "
-                "It was not written by regbayes."
-            )
 
 
 _CONTENT: dict[str, type] = {

@@ -15,6 +15,18 @@ from ...models.domains import Flag, read
 from ...models.scores import scores as scores_of
 from ..ridge import Ridge
 from ..structures import Draw
+from .shapes import Axes
+
+COMPONENT_AXES: Axes = {
+    "assignments": "int:N",
+    "responsibilities": "N K",
+    "log_mixture": "K+1",
+    "hyperparameters": "K H",
+    "parameters.": "K ...",
+    "centers": "K Q",
+    "scale": "float:",
+}
+"""What posteriors over partitions and over sequences keep of their components."""
 
 
 def log_component_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
@@ -59,7 +71,10 @@ def counts_hyperplanes(model: Any, discriminative: bool | None) -> bool:
     """
     discriminative = read("discriminative", discriminative, Flag(), optional=True)
     if discriminative and not model.repels:
-        raise ValueError(f"The components of {type(model).__name__} have no hyperplanes that part them.")
+        raise ValueError(
+            f"discriminative is True, but the components of {type(model).__name__} have no hyperplanes that part them. "
+            "Leave it out."
+        )
     return model.repels if discriminative is None else discriminative
 
 

@@ -11,14 +11,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...models.arrays import as_incomplete, like
+from ...models.domains import Number, read
 from ...models.latent_features import FeatureData
 from ...models.losses import Loss
 from ..duals import solve
-from ..feature_rows import LoadingMoments, infer_features
+from ..feature_rows import LoadingMoments, best_features
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .pairs import shared_features
 from .scores import ScoreMixture, ScorePrediction, chunks
+from .shapes import Axes
 
 
 class FeaturePosterior(ScorePrediction, Posterior):
@@ -29,15 +31,30 @@ class FeaturePosterior(ScorePrediction, Posterior):
     of prior and likelihood, such as `concentration` and `noise_precision` [S]; of SVI also `loading_covariance`
     [S, U, K, K] of the U kinds of columns and `kind` [S, D]. Features beyond a draw's own have log odds -inf.
 
-    The features of a new row come from its entries alone, by coordinate ascent under each draw (of small variance: as
-    bits); its scores are averaged over the draws. To predict rows transductively fit with their targets missing.
+    The features of a new row come from its entries alone, under each draw: independent ones of the largest bound that
+    coordinate ascent finds (of small variance: bits of the least objective) from four starts, which are the prior, none
+    of the features, all, and those of the training row that suits it best of some different ones. Its scores are
+    averaged over the draws. To predict rows transductively fit with their targets missing.
     """
 
     instead = "transform(X)"
     kept: ClassVar[tuple[str, ...]] = ("features", "log_odds", "loadings", "weights", "input_weights")
+    axes: ClassVar[Axes] = {
+        "features": "any:N K",
+        "log_odds": "K",
+        "loadings": "K D",
+        "weights": "K C",
+        "input_weights": "P C",
+        "loading_covariance": "U K K",
+        "kind": "int:D",
+    }
 
     def transform(self, X: Any) -> Any:
-        """Probabilities [N, K] of the features of rows [N, D] under the representative draw; NaN is missing."""
+        """Probabilities [N, K] of the features of rows [N, D] under the representative draw; NaN is missing.
+
+        Of small variance bits. They are the best of a few local optima, from the entries alone: also of rows of the
+        fit, whose own `features` labels may have shaped, or a sampler drawn.
+        """
         rows = self.checked(X)
         draw = self._draw(self.representative)
         return like(torch.cat([self._features(part, draw) for part in chunks(rows)]), X)
@@ -109,10 +126,10 @@ class FeaturePosterior(ScorePrediction, Posterior):
         """
         if self.model.classes is None and self.model.loss.target == "sign":
             raise ValueError(f"{type(self.model).__name__} has no labels to predict: fit InfiniteLatentSVM().")
-        self.checked(X)
+        rows, tolerance = self.checked(X), read("tolerance", tolerance, Number(least=0.0))
         changes = {"loss": loss, "weight_scale": weight_scale}
         model = self.model.replace(**{name: value for name, value in changes.items() if value is not None})
-        model, data = model.prepare(X, y)
+        model, data = model.prepare(rows, y)
         rows = data.X if data.observed is None else data.X.masked_fill(data.observed == 0, torch.nan)
         found = []
         for index in range(sum(self.num_draws)):
@@ -123,6 +140,11 @@ class FeaturePosterior(ScorePrediction, Posterior):
         samples = dict(self.samples)
         samples["weights"], samples["input_weights"] = torch.stack(found).split([K, len(found[0]) - K], dim=1)
         return type(self)(model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+
+    def rehearse(self) -> None:
+        rows = self.samples["loadings"].new_zeros(1, self.model.num_features)  # of no rows nothing is inferred
+        self._features(rows, self._draw(0))
+        self.require_classes(rows)
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 
@@ -150,31 +172,46 @@ class FeaturePosterior(ScorePrediction, Posterior):
         loadings = LoadingMoments(draw["loadings"], draw.get("loading_covariance"), draw.get("kind"))
         h = {name: draw[name] for name in self.model.likelihood.start(X)}
         hard = self.backend.value_name == "objective"
-        return infer_features(
-            X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings, hard=hard
-        )
+        candidates = different_rows(draw["features"] > 0.5, _NUM_CANDIDATES)
+        known = (X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings)
+        return best_features(*known, candidates=candidates, hard=hard)
 
     def _draw(self, index: int) -> Draw:
         return {name: value[index] for name, value in self.samples.items()}
+
+
+def different_rows(bits: Tensor, most: int) -> Tensor:
+    """Some different rows [U, K] of bits [N, K], at most so many: the same ones whatever order the rows are in, and
+    however often they occur."""
+    generator = torch.Generator().manual_seed(0)
+    factors = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=generator).to(bits.device)
+    keys, order = (bits * factors).sum(1).sort(stable=True)  # as if at random
+    first = torch.ones_like(keys, dtype=torch.bool)
+    first[1:] = keys[1:] != keys[:-1]
+    return bits[order[first][:most]]
 
 
 def _stack(draws: list[Draw]) -> Draw:
     """Draws with different numbers of features: missing ones have log odds -inf and loadings and weights 0."""
     most = max(len(draw["log_odds"]) for draw in draws)
     padded = [_pad(draw, most - len(draw["log_odds"])) for draw in draws]
-    return {name: torch.stack([draw[name] for draw in padded]) for name in padded[0]}
+    samples = {name: torch.stack([draw[name] for draw in padded]) for name in padded[0]}
+    features = draws[0]["features"]  # large: no padded copy of each draw
+    samples["features"] = features.new_zeros(len(draws), len(features), most)
+    for row, draw in zip(samples["features"], draws, strict=True):
+        row[:, : draw["features"].shape[1]] = draw["features"]
+    return samples
 
 
 def _pad(draw: Draw, missing: int) -> Draw:
     more = {
-        "features": pad(draw["features"], (0, missing)),
         "log_odds": pad(draw["log_odds"], (0, missing), value=-torch.inf),
         "loadings": pad(draw["loadings"], (0, 0, 0, missing)),
         "weights": pad(draw["weights"], (0, 0, 0, missing)),
     }
     if "loading_covariance" in draw:
         more["loading_covariance"] = pad(draw["loading_covariance"], (0, missing, 0, missing))
-    return draw | more
+    return {name: value for name, value in draw.items() if name != "features"} | more
 
 
 def _summaries(posterior: FeaturePosterior) -> Draw:
@@ -183,7 +220,7 @@ def _summaries(posterior: FeaturePosterior) -> Draw:
     features = posterior.samples["features"] > 0.5
     return {
         "num_latent_features": features.any(1).sum(1),
-        "features_per_row": features.double().sum(2).mean(1),
+        "features_per_row": features.sum((1, 2)).double() / max(1, features.shape[1]),
         "shared": shared_features(features),
         "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
         **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
@@ -191,6 +228,13 @@ def _summaries(posterior: FeaturePosterior) -> Draw:
 
 
 _NUM_PAIRS = 2000
+_NUM_CANDIDATES = 64
 _MOST_PASSES = 10_000  # of an SVM: few bits in many combinations take many
 
-register_structure(Structure("features", FeatureData, FeaturePosterior, _stack, _summaries))
+
+def _state_size(model: Any, data: FeatureData, number: int) -> int:
+    """Loadings, and bits or their probabilities."""
+    return number * (data.X.shape[1] + data.num_data)
+
+
+register_structure(Structure("features", FeatureData, FeaturePosterior, _stack, _summaries, _state_size))

@@ -14,8 +14,8 @@ the labels, whose probabilities are averaged over components and draws: psi_c si
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -25,16 +25,27 @@ from ...models.arrays import as_features, like
 from ...models.domains import NonNegative, Number, read, shown
 from ...models.label_data import LabelData, as_label_sets, signs_of
 from ...models.likelihoods import MaskedBernoulli
+from ...models.numbers import as_tensor
 from ...models.sparse import SparseRows
 from ..label_draws import counts_labels
 from ..labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
+from .components import COMPONENT_AXES
 from .label_calibration import best_thresholds, fit_calibration, largest
 from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
 from .scores import chunks
+from .shapes import Axes
 from .stacking import stack_components
+
+
+class HeldOut(NamedTuple):
+    """What a fit says of rows that it has not seen, and which labels they have."""
+
+    mixture: Tensor  # [N, C] log odds; of a coupled joint 0
+    classifiers: Tensor  # [N, C] log odds, of a coupled joint those of both
+    signs: Tensor  # [N, C] +1 and -1, NaN where a label is missing
 
 
 class MultiLabelPosterior(Clustering, Posterior):
@@ -47,11 +58,18 @@ class MultiLabelPosterior(Clustering, Posterior):
     """
 
     kept: ClassVar[tuple[str, ...]] = ("assignments", "log_mixture", "classifiers")
+    axes: ClassVar[Axes] = COMPONENT_AXES | {
+        "classifiers": "P C",
+        "classifier_tril": "C P P",
+        "label_hyperparameters": "K R",
+        "label_means": "K C",
+        "label_totals": "K+1",
+    }
 
     # -- label sets of new rows ------------------------------------------------------------------------------------
 
     def predict(self, X: Any, *, thresholds: Any = None, top_k: int | None = None, known: Any = None) -> Any:
-        """Label sets [N, C] of 0 and 1, as int64.
+        """Label sets [N, C] of 0 and 1, as int64: those whose `predict_proba` is above the threshold.
 
         Parameters
         ----------
@@ -64,18 +82,25 @@ class MultiLabelPosterior(Clustering, Posterior):
             if thresholds is not None:
                 raise ValueError("thresholds and top_k are two ways to choose labels. Give one of them.")
             return like(largest(probabilities, top_k), X)
-        level = torch.as_tensor(0.5 if thresholds is None else thresholds).to(probabilities)
-        if level.shape not in {(), probabilities.shape[1:]}:
+        level = as_tensor("thresholds", 0.5 if thresholds is None else thresholds).to(probabilities)
+        if level.shape not in {(), probabilities.shape[1:]} or level.isnan().any():
             C = probabilities.shape[1]
-            raise ValueError(f"thresholds has shape {tuple(level.shape)}; expected a number, or one for each of {C}.")
+            raise ValueError(f"thresholds is {shown(thresholds)}; expected a number, or one for each of {C} labels.")
         return like((probabilities > level).long(), X)
 
     def predict_proba(self, X: Any, *, known: Any = None) -> Any:
-        """Probability [N, C] that a row has each label; `known` labels [N, C] (NaN: not known) tell its component."""
+        """Probability [N, C] that a row has each label; `known` labels [N, C] (NaN: not known) tell its component.
+
+        The joints "and" and "multinomial" state it: means over draws, components and, of SVI, about those over
+        q(classifiers). "product" does not: its two views of a row are each such a mean (of a hinge, which is no
+        likelihood, its factor at the mean score), but both learned from the same labels. Put together as if they were
+        independent, they count a label twice and are too sure; `calibrated` and `MultiLabelClassifier`, by its folds,
+        mend that. What was calibrated is the logistic curve of the views that suits the rows it was fitted to.
+        """
         return like(self._probabilities(X, known), X)
 
     def decision_function(self, X: Any) -> Any:
-        """Log odds [N, C] of each label."""
+        """Log odds [N, C] of each label, those of `predict_proba`."""
         return like(self._log_odds(self.checked(X)), X)
 
     def thresholds(self, X: Any, Y: Any) -> Any:
@@ -93,9 +118,20 @@ class MultiLabelPosterior(Clustering, Posterior):
         label, b logit p + d_c. The rows should not be those of the fit. Point estimates need it most: those of
         SmallVariance are too sure of themselves, and with the joint "and" too low.
         """
+        return self.calibrated_by([self.held_out(X, Y)])
+
+    def held_out(self, X: Any, Y: Any) -> HeldOut:
+        """What the fit says of rows X [N, D] that it has not seen, beside their labels Y [N, C], NaN where missing: for
+        `calibrated_by`."""
         rows = self.checked(X)
         signs = signs_of(as_label_sets(Y, rows, self.model.num_labels))
-        return self._recalibrated(fit_calibration(*self._stated(rows), signs, self._offset(rows)))
+        return HeldOut(*self._stated(rows), signs)
+
+    def calibrated_by(self, folds: Iterable[HeldOut]) -> Self:
+        """As `calibrated`, by what other fits of the same model say of rows that they had not seen (`held_out`): of
+        folds, so that this one may see all of the rows."""
+        mixture, classifiers, signs = (torch.cat(parts) for parts in zip(*folds, strict=True))
+        return self._recalibrated(fit_calibration(mixture, classifiers, signs, self._offset(mixture)))
 
     def weighing(self, mixture: NonNegative) -> Self:
         """The same posterior in which the mixture has this much of a say beside the classifiers:
@@ -140,6 +176,19 @@ class MultiLabelPosterior(Clustering, Posterior):
                     samples["responsibilities"][index, place < 0] = log_weights.softmax(1)
             samples["assignments"] = stack_labels(list(samples["assignments"]))
         return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+
+    def rehearse(self) -> None:
+        rows = self.samples["log_mixture"].new_zeros(0, self.model.num_features)
+        draws, labels = [self._draw(0)], None if counts_labels(self.model) else rows.new_zeros(0, self.model.num_labels)
+        component_weights(self.model, rows, labels, draws[0])
+        views = [joint_view] if self.model.is_coupled else [mixture_view]
+        found = [view(self.model, draws, rows, labels) for view in views] + [classifier_view(self.model, draws, rows)]
+        found[0] + found[1] + self._offset(rows)
+        if any(view.shape[1] != self.model.num_labels for view in found):
+            raise ValueError(f"there are probabilities of {found[0].shape[1]} labels, not {self.model.num_labels}")
+        calibration = self.metadata.get("calibration", rows.new_zeros(2 + self.model.num_labels))
+        if not isinstance(calibration, Tensor) or calibration.shape != (2 + self.model.num_labels,):
+            raise ValueError(f"its calibration is {shown(calibration)}")
 
     # -- both views ------------------------------------------------------------------------------------------------
 
@@ -198,7 +247,10 @@ class MultiLabelPosterior(Clustering, Posterior):
             )
         labels = as_label_sets(known, rows, self.model.num_labels)
         labels = labels.dense() if isinstance(labels, SparseRows) else labels
-        MaskedBernoulli().check(labels)
+        try:
+            MaskedBernoulli().check(labels)
+        except ValueError as error:
+            raise ValueError(str(error).replace("X has", "known has")) from None
         return rows, labels
 
     def _draw(self, index: int) -> Draw:
@@ -228,4 +280,12 @@ def _stack(draws: list[Draw]) -> Draw:
 
 _LEAST = 1e-12
 
-register_structure(Structure("sets of labels", LabelData, MultiLabelPosterior, _stack, clustering_summaries))
+
+def _state_size(model: Any, data: LabelData, number: int) -> int:
+    """Centres or the like, of rows and of labels."""
+    return number * data.X.shape[1]
+
+
+register_structure(
+    Structure("sets of labels", LabelData, MultiLabelPosterior, _stack, clustering_summaries, _state_size)
+)

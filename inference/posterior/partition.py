@@ -25,6 +25,7 @@ from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
 from .components import (
+    COMPONENT_AXES,
     counts_hyperplanes,
     hyperplane_gain,
     log_component_density,
@@ -32,6 +33,7 @@ from .components import (
     score_moments,
 )
 from .scores import ScoreMixture, ScorePrediction, chunks
+from .shapes import Axes
 from .stacking import stack_components
 
 
@@ -47,6 +49,12 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     """
 
     kept: ClassVar[tuple[str, ...]] = ("assignments", "weights", "log_mixture")
+    axes: ClassVar[Axes] = COMPONENT_AXES | {
+        "weights": "K P C",
+        "precision_tril": "K C P P",
+        "unseen_weights": "A P C",
+        "temperature": "float:",
+    }
 
     def assign(self, X: Any, *, discriminative: bool | None = None) -> Any:
         """Component [N] of each row in the representative draw (see `partition`), 0..K-1.
@@ -165,6 +173,14 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         self.model.likelihood.admit(rows)
         return rows
 
+    def rehearse(self) -> None:
+        draw = self._draw(0)
+        rows = draw["log_mixture"].new_zeros(0, self.model.num_features)
+        self._joining(rows, draw, with_margin=False)
+        if self.model.repels:
+            self._clamped_log_weights(rows, draw)
+        self.require_classes(rows)
+
     def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
         for draw in self._draws():
             if not self.averages_probabilities:
@@ -245,4 +261,11 @@ def _stack(draws: list[Draw]) -> Draw:
 
 
 _TEMPERATURE = Number(least=0.0)
-register_structure(Structure("partition", Data, PartitionPosterior, _stack, clustering_summaries))
+
+
+def _state_size(model: Any, data: Data, number: int) -> int:
+    """Centres or the like, and hyperplanes."""
+    return number * (data.X.shape[1] + data.features.shape[1] * data.targets.shape[1])
+
+
+register_structure(Structure("partition", Data, PartitionPosterior, _stack, clustering_summaries, _state_size))

@@ -17,6 +17,7 @@ from ..duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .pairs import shared_features
+from .shapes import Axes
 
 
 class ProjectionPosterior(Posterior):
@@ -25,10 +26,12 @@ class ProjectionPosterior(Posterior):
     `samples` holds `features` [S, D, K] (the projection Z: bits, int8; of SVI probabilities), `weights` [S, K, M] and
     `input_weights` [S, P, M] of the scores, and the hyperparameters of prior and likelihood, such as `concentration`
     [S]. A score is linear in the row, f = eta^T [Z^T x; b]: nothing is inferred of a new one. It is averaged over the
-    draws; where the loss is a likelihood of labels, `predict_proba` averages their probabilities.
+    draws, as are sigma(f) in place of it where the loss is a likelihood of labels.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("features", "weights", "input_weights")
+
+    axes: ClassVar[Axes] = {"features": "any:D K", "weights": "K M", "input_weights": "P M"}
 
     # -- the projection ------------------------------------------------------------------------------------------------
 
@@ -65,29 +68,30 @@ class ProjectionPosterior(Posterior):
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def decision_function(self, X: Any) -> Any:
-        """Posterior mean scores [N, M] of all tasks (positive: the larger label), or targets of a regression loss."""
-        return like(self._scores(self.checked(X)), X)
+        """Posterior mean scores [N, M] of all tasks (positive: the larger label), or targets of a regression loss.
+
+        With a logistic loss the log odds of `predict_proba`.
+        """
+        return like(self._decision(self.checked(X)), X)
 
     def predict(self, X: Any) -> Any:
-        """Labels [N, M] of all tasks in the user's own values; for a regression loss posterior mean targets."""
-        return like(_decide(self._scores(self.checked(X)), self.model.classes), X)
+        """Labels [N, M] of all tasks in the user's own values, the larger one where `predict_proba` is above one half;
+        for a regression loss posterior mean targets."""
+        return like(_decide(self._decision(self.checked(X)), self.model.classes), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities [N, M] of the larger label in each task.
 
-        With a logistic loss these are posterior predictive. A hinge is no likelihood: there they are the loss's
-        pseudo-likelihood at the posterior mean score, normalized over the two labels.
+        With a logistic loss these are posterior predictive, the mean of sigma(f) over the draws; SVI has one, in which
+        projection and classifiers have their means. A hinge is no likelihood: there they are the loss's
+        pseudo-likelihood at the posterior mean score, normalized over the two labels, and no frequencies.
         """
         rows, loss = self.checked(X), self.model.loss
         if loss.target == "real":
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use predict(X).")
-        if not loss.is_likelihood:
-            return like(_larger(loss, self._scores(rows)), X)
-        projected, inputs = self.model.preprocessed(rows), self.model.features(rows)
-        total = rows.new_zeros(len(rows), self.model.num_tasks)
-        for coefficients, input_weights in zip(self._all_coefficients(), self.samples["input_weights"], strict=True):
-            total += _larger(loss, projected @ coefficients + inputs @ input_weights)
-        return like(total / len(self.samples["weights"]), X)
+        if loss.is_likelihood:
+            return like(self._mean_probabilities(rows)[1], X)
+        return like(_larger(loss, self._scores(rows)), X)
 
     def fit_task(self, X: Any, y: Any, *, tolerance: float = 1e-4) -> NewTask:
         """The classifier, or regression, of a new task from its rows X [n, D] and targets y [n]; the projection stays.
@@ -135,6 +139,17 @@ class ProjectionPosterior(Posterior):
             raise ValueError(f"X is sparse; {type(self.model).__name__} needs dense rows: pass X.toarray().")
         return rows
 
+    def rehearse(self) -> None:
+        weights = self.samples["weights"]
+        rows = weights.new_zeros(0, self.model.num_features)
+        projected = self.model.preprocessed(rows) @ self.samples["features"][0].to(weights) @ weights[0]
+        scores = projected + self.model.features(rows) @ self.samples["input_weights"][0]
+        if self.model.loss.target != "real":
+            _larger(self.model.loss, scores)
+        classes = self.model.classes
+        if scores.shape[1] != self.model.num_tasks or (classes is not None and len(classes) != 2):
+            raise ValueError(f"there are {scores.shape[1]} scores for {self.model.num_tasks} tasks")
+
     @cached_property
     def coefficients(self) -> Tensor:
         """E Z eta [D, M]: what the scores of the tasks see of the preprocessed rows."""
@@ -147,6 +162,22 @@ class ProjectionPosterior(Posterior):
     def _all_coefficients(self) -> Any:
         for features, weights in zip(self.samples["features"], self.samples["weights"], strict=True):
             yield features.to(weights) @ weights
+
+    def _decision(self, rows: Tensor) -> Tensor:
+        """Mean scores [N, M], or log odds of mean probabilities."""
+        if self.model.loss.target == "real" or not self.model.loss.is_likelihood:
+            return self._scores(rows)
+        smaller, larger = self._mean_probabilities(rows).clamp(min=torch.finfo(rows.dtype).tiny).log()
+        return larger - smaller
+
+    def _mean_probabilities(self, rows: Tensor) -> Tensor:
+        """Means [2, N, M] over the draws of the probabilities of the smaller and of the larger label."""
+        projected, inputs = self.model.preprocessed(rows), self.model.features(rows)
+        total = rows.new_zeros(2, len(rows), self.model.num_tasks)
+        for coefficients, input_weights in zip(self._all_coefficients(), self.samples["input_weights"], strict=True):
+            scores = projected @ coefficients + inputs @ input_weights
+            total += self.model.loss.probabilities(scores.unsqueeze(-1)).movedim(-1, 0)
+        return total / len(self.samples["weights"])
 
     def _scores(self, rows: Tensor) -> Tensor:
         input_weights = self.samples["input_weights"].mean(0)
@@ -201,4 +232,9 @@ def _summaries(posterior: ProjectionPosterior) -> Draw:
     }
 
 
-register_structure(Structure("projections", TaskData, ProjectionPosterior, _stack, _summaries))
+def _state_size(model: Any, data: TaskData, number: int) -> int:
+    """Bits and weights."""
+    return number * (data.X.shape[1] + data.num_tasks)
+
+
+register_structure(Structure("projections", TaskData, ProjectionPosterior, _stack, _summaries, _state_size))

@@ -5,7 +5,7 @@ A draw gives a row one of K scores, each with a weight that says how well the ro
     f(x) = sum_g sum_k W_k^g(x) f_k^g(x)  /  sum_g sum_k W_k^g(x)
 
 is a ratio of averages over the draws g (math/dp-mixtures, section 5). Where the loss is a likelihood of labels, their
-probabilities are averaged in place of scores.
+probabilities are averaged in the same way, in place of scores: of more than two classes softmax(f).
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ class ScorePrediction:
         raise NotImplementedError
 
     def decision_function(self, X: Any) -> Any:
-        """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L]."""
+        """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L].
+
+        With a logistic loss logarithms of `predict_proba`, of two classes log odds.
+        """
         return like(self._decision(self.checked(X)), X)
 
     def predict(self, X: Any) -> Any:
-        """Labels [N] in the user's own values; for a regression loss the posterior mean target."""
+        """Labels [N] in the user's own values, those of the largest `predict_proba`, whatever the loss; for a
+        regression loss the posterior mean target."""
         decision = self._decision(self.checked(X))
         if self.model.loss.target == "real":
             return like(decision, X)
@@ -57,8 +61,13 @@ class ScorePrediction:
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities [N, L], classes sorted.
 
-        With a logistic loss these are posterior predictive probabilities. A hinge is no likelihood: there they are
-        the loss's pseudo-likelihood at the posterior mean score, normalized over the classes.
+        With a logistic loss they are posterior predictive: means over draws and components of sigma(f), or for more
+        than two classes of softmax(f), the likelihood's given that a row has one of them. Of variational classifiers
+        they are means over q(eta) too, where the posterior keeps its spread (`precision_tril`); elsewhere eta has its
+        mean, and so have the features, or topics, of a row. `SmallVariance` has one draw, a point.
+
+        A hinge is no likelihood: there they are the loss's pseudo-likelihood at the posterior mean score, normalized
+        over the classes. They rank classes, and nothing makes them frequencies (`ClassifierCV` fits a slope).
         """
         rows = self.checked(X)
         if self.model.classes is None:
@@ -66,6 +75,18 @@ class ScorePrediction:
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use {use}.")
         mean = self._mean(rows)
         return like(mean if self.averages_probabilities else self.model.loss.probabilities(mean), X)
+
+    def require_classes(self, X: Any) -> None:
+        """Raise ValueError unless the first draw has a score for each of the model's classes, or one of a number."""
+        model = self.model
+        if model.classes is None and model.loss.target == "sign":
+            return
+        mixture = next(self.score_mixtures(X))
+        scores = torch.einsum("nk,nkc->nc", mixture.log_weights, mixture.mean)
+        found = 1 if model.classes is None else len(model.classes)
+        given = scores if model.classes is None else model.loss.probabilities(scores)
+        if given.shape[1] != found:
+            raise ValueError(f"there are {given.shape[1]} scores for {found} classes")
 
     @property
     def averages_probabilities(self) -> bool:

@@ -16,13 +16,15 @@ from torch import Tensor
 from ...models.arrays import like
 from ...models.distributions.sampling import draw_categorical, uniforms
 from ...models.domains import SEED, Whole, read
+from ...models.room import require_room
 from ...models.sequence import Sequences
 from .. import markov
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
-from .components import counts_hyperplanes, hyperplane_gain, log_component_density, log_unseen_density
+from .components import COMPONENT_AXES, counts_hyperplanes, hyperplane_gain, log_component_density, log_unseen_density
 from .emission_draws import draw_rows
+from .shapes import Axes
 from .stacking import stack_components
 
 
@@ -41,6 +43,16 @@ class SequencePosterior(Clustering, Posterior):
     """
 
     kept: ClassVar[tuple[str, ...]] = ("assignments", "weights", "log_mixture", "log_start", "log_transitions")
+
+    axes: ClassVar[Axes] = COMPONENT_AXES | {
+        "weights": "K P C",
+        "precision_tril": "K C P P",
+        "unseen_weights": "A P C",
+        "log_start": "K+1",
+        "log_transitions": "K K+1",
+        "log_unseen_row": "K+1",
+        "log_edges": "K+1 K+1",
+    }
 
     def assign(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
         """The most probable path [N] of states 0..K-1 (Viterbi); of small variance that of least objective."""
@@ -100,6 +112,10 @@ class SequencePosterior(Clustering, Posterior):
         if "centers" in self.samples:
             raise NotImplementedError("Small-variance centres do not simulate. Fit with Gibbs or SVI.")
         draw, likelihood = self.representative, self.model.likelihood
+        held = num_steps * (_TENSOR + 8 * num_sequences * (1 + self.model.num_features))
+        sizes = {"num_steps": num_steps, "num_sequences": num_sequences}
+        largest = max(sizes, key=lambda name: sizes[name])
+        require_room(largest, sizes[largest], held, self.samples["log_start"].device)
         start, log_rows, chi = (
             self.samples[name][draw] for name in ("log_start", "log_transitions", "hyperparameters")
         )
@@ -114,6 +130,14 @@ class SequencePosterior(Clustering, Posterior):
         paths = torch.stack(path, 1)
         X, states = draw_rows(self.model, parameters, paths, given, generator), paths.flatten()
         return (X, states) if given is None else (like(X, given), like(states, given))
+
+    def rehearse(self) -> None:
+        draw = {name: value[0] for name, value in self.samples.items()}
+        rows = draw["log_mixture"].new_zeros(0, self.model.num_features * (1 + self.model.lags))
+        log_component_density(self.model, rows, draw)
+        log_unseen_density(self.model, rows, draw)
+        if self.model.repels:
+            hyperplane_gain(self.model, rows, draw)
 
     def _chain(
         self, X: Any, lengths: Any, index: int, *, discriminative: bool | None, unseen: bool = False
@@ -144,4 +168,12 @@ def _stack(draws: list[Draw]) -> Draw:
     return stack_components(draws, log_weights=log_weights, components=components)
 
 
-register_structure(Structure("sequence", Sequences, SequencePosterior, _stack, clustering_summaries))
+_TENSOR = 200  # bytes, at the least, of a tensor beside its numbers
+
+
+def _state_size(model: Any, data: Sequences, number: int) -> int:
+    """Centres or the like, and transitions."""
+    return number * (data.X.shape[1] + number)
+
+
+register_structure(Structure("sequence", Sequences, SequencePosterior, _stack, clustering_summaries, _state_size))

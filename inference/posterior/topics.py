@@ -21,6 +21,7 @@ from .base import Posterior
 from .fold_in import expected_counts
 from .pairs import same_label
 from .scores import ScoreMixture, ScorePrediction, chunks
+from .shapes import Axes
 
 
 class TopicPosterior(ScorePrediction, Posterior):
@@ -44,6 +45,17 @@ class TopicPosterior(ScorePrediction, Posterior):
         "document_concentration",
         "topic_concentration",
     )
+
+    axes: ClassVar[Axes] = {
+        "topics": "K V",
+        "log_topics": "K V",
+        "weights": "K C",
+        "topic_sizes": "K",
+        "document_concentration": "float:",
+        "topic_concentration": "float:",
+        "assignments": "int:M",
+        "log_joint": "float:",
+    }
 
     def transform(self, X: Any) -> Any:
         """Expected topic proportions E theta [N, K] of documents X [N, V], averaged over the draws.
@@ -120,6 +132,12 @@ class TopicPosterior(ScorePrediction, Posterior):
         require_counts(rows, type(self.model).__name__)
         return rows
 
+    def rehearse(self) -> None:
+        weights, num_words = self.samples["weights"], self.samples["topics"].shape[2]
+        if num_words != self.model.num_features:
+            raise ValueError(f"there are topics of {num_words} words, not {self.model.num_features}")
+        self.require_classes(SparseRows.of(weights.new_zeros(0, self.model.num_features)))
+
     def score_mixtures(self, X: SparseRows) -> Iterator[ScoreMixture]:
         lengths = X.sum(1).clamp(min=1.0).unsqueeze(1)
         for draw in self._draws():
@@ -167,4 +185,10 @@ def _summaries(posterior: TopicPosterior) -> Draw:
 
 _LISTS = (list, tuple, np.ndarray)
 
-register_structure(Structure("topics", TopicData, TopicPosterior, _stack, _summaries))
+
+def _state_size(model: Any, data: TopicData, number: int) -> int:
+    """Topics of words, and of documents."""
+    return number * (data.X.shape[1] + data.num_data)
+
+
+register_structure(Structure("topics", TopicData, TopicPosterior, _stack, _summaries, _state_size))

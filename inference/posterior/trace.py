@@ -38,7 +38,19 @@ class Trace:
         if values.ndim != 2 or values.shape != seconds.shape or not len(values):
             shapes = f"{list(values.shape)} and {list(seconds.shape)}"
             raise ValueError(f"The file has values and seconds of shapes {shapes}. It was not written by regbayes.")
+        if not (values.is_floating_point() and seconds.is_floating_point()):
+            kinds = f"{values.dtype} and {seconds.dtype}"
+            raise ValueError(f"The file has values and seconds of types {kinds}. It was not written by regbayes.")
         return cls(content["name"], values, seconds)
+
+    def require_chains(self, number: int) -> None:
+        """Raise ValueError unless the trace may be one of so many chains with draws; one may be the best of several."""
+        chains, steps = self.values.shape
+        if chains != number and (number > 1 or not steps):
+            raise ValueError(
+                f"The file has a trace of {chains} chains of {steps} steps for {number} with draws. "
+                "It was not written by regbayes."
+            )
 
     @property
     def final(self) -> Tensor:
@@ -46,3 +58,9 @@ class Trace:
         values = torch.cat([self.values, self.values.new_full((len(self.values), 1), torch.nan)], 1)
         last = (~self.values.isnan()).sum(1) - 1
         return values.gather(1, (last % values.shape[1]).unsqueeze(1)).squeeze(1)
+
+    @property
+    def best(self) -> float:
+        """The final value of the best chain: the lowest objective, the highest ELBO or log joint."""
+        final = self.final[~self.final.isnan()]
+        return float((final.min() if self.name == "objective" else final.max()) if len(final) else torch.nan)

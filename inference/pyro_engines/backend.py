@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from threading import RLock
 from typing import Annotated, Any, ClassVar, Protocol
 
 import pyro
@@ -216,12 +218,20 @@ class _Engine:
 
 def _nuts_kernel(backend: NUTS, sites: Sites) -> Kernel:
     chain = _NUTSChain(backend, sites)
-    return Kernel(EngineState, chain.init, chain.sweep, _value, sites.draw, warn=sites.warn)
+    init, sweep = partial(_alone, chain.init), partial(_alone, chain.sweep)
+    return Kernel(EngineState, init, sweep, _value, sites.draw, warn=sites.warn)
 
 
 def _guide_kernel(backend: Autoguide, sites: Sites) -> Kernel:
     chain = _GuideChain(backend, sites)
-    return Kernel(GuideState, chain.init, chain.sweep, _value, chain.draw, warn=sites.warn)
+    init, sweep, draw = (partial(_alone, function) for function in (chain.init, chain.sweep, chain.draw))
+    return Kernel(GuideState, init, sweep, _value, draw, warn=sites.warn)
+
+
+def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that runs Pyro, while no other thread's does: one stack of handlers serves all threads."""
+    with _PYRO:
+        return function(*arguments)
 
 
 def _value(state: Any, data: Any, model: Any) -> float:
@@ -231,7 +241,10 @@ def _value(state: Any, data: Any, model: Any) -> float:
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Pyro draws from the global stream: it is seeded from ours for as long as Pyro runs, and put back after."""
+    """Pyro draws from the global stream: it is seeded from ours for as long as Pyro runs, and put back after.
+
+    What other threads draw from it in between are other numbers than they would be.
+    """
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator.device))
     devices = [generator.device] if generator.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -245,3 +258,6 @@ def serve(data_type: type[Any], sites: Sites) -> None:
     """Let both engines serve the models with this `data_type`, by the module of their structure."""
     NUTS.register(data_type, _Engine(sites, _nuts_kernel))
     Autoguide.register(data_type, _Engine(sites, _guide_kernel))
+
+
+_PYRO = RLock()  # of the module, as Pyro's handlers and its store are

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from ...models.domains import Count, Labels, NonNegative, OneOf, Positive, Seed
+from ...models.domains import Auto, Count, Labels, NonNegative, OneOf, Positive, Seed, Whole
 from ..backend import Backend
+from ..collectives import all_sum
 from ..engine import Chain, Draw, Kernel, Schedule
 from ..protocol import KernelData, Model
 
@@ -40,7 +41,10 @@ class SmallVariance(Backend):
         fraction of the points, and no split or merge helps
     max_steps : most sweeps of a restart
     num_restarts : descents; the lowest is kept. The first one starts from one component (where components repel, and
-        for sequences, from those of DP-means), the others from any number of components around points far apart
+        for sequences, from those of DP-means), the others from any number of components around points far apart.
+        "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P features of classifiers, at least 1 and
+        at most 16: many where they cost little, one for 10^4 rows or more, and one where `init` says where to start.
+        The posterior's `backend` has the number
     init : "auto", or of mixtures whose components do not repel a Tensor [N] of labels, from whose components the first
         restart starts in place of one. A penalty of None is then one at which no more open
     merge : try to merge components whenever the descent has settled
@@ -72,7 +76,7 @@ class SmallVariance(Backend):
     num_components: Count = 8
     tolerance: NonNegative = 1e-3
     max_steps: Count = 100
-    num_restarts: Count = 1
+    num_restarts: Annotated[int | str, Auto(Whole(1))] = 1
     init: Annotated[str | Tensor, Labels("auto")] = "auto"
     merge: bool = True
     creation: Annotated[str, OneOf("joint", "single")] = "joint"
@@ -82,6 +86,9 @@ class SmallVariance(Backend):
 
     value_name: ClassVar[str] = "objective"
     weighs: ClassVar[bool] = True
+
+    def truncation_of(self, model: Model) -> str:
+        return ""
 
     def may_grow(self) -> tuple[str, ...]:
         return "max_steps", "num_restarts"
@@ -103,10 +110,16 @@ class SmallVariance(Backend):
         """Whether the generator is that of the first restart, whose seed is the fit's own."""
         return generator.initial_seed() == self.seed
 
+    def resolve(self, data: KernelData) -> Self:
+        """A copy with the number of restarts."""
+        if self.num_restarts != "auto":
+            return self
+        return self.replace(num_restarts=1 if isinstance(self.init, Tensor) else _cheap_restarts(data))
+
     def schedule(self) -> Schedule:
         return Schedule(
             self.max_steps,
-            self.num_restarts,
+            int(self.num_restarts),
             self.num_jobs,
             stop=lambda chain: chain.state.converged,
         )
@@ -114,3 +127,16 @@ class SmallVariance(Backend):
     def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
         best = min(chains, key=lambda chain: float(chain.state.objective))
         return [[kernel.draw(best.state, data, model)]]
+
+
+def _cheap_restarts(data: KernelData) -> int:
+    """How many descents together see about as many numbers as one descent of many rows does."""
+    seen = getattr(data, "features", None)  # what classifiers see; latent features and tasks add a few columns at most
+    width = data.X.shape[1] + (0 if seen is None else seen.shape[1])
+    num_rows = int(all_sum(torch.tensor(data.num_data, device=data.X.device)))
+    return max(1, min(_MOST_RESTARTS, _NUMBERS // (num_rows * (_OVERHEAD + width))))
+
+
+_MOST_RESTARTS = 16
+_NUMBERS = 10**5
+_OVERHEAD = 10  # columns that cost as much as what a row costs whatever its columns

@@ -9,11 +9,12 @@ weights, 1 without.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...models.losses import CrammerSinger
+from ...models.losses import Loss
 from ..duals import joint_hinge, solve
 from ..ridge import ridge_means, segments
 from .assignment import component_sums, own_scores
@@ -26,11 +27,12 @@ def fit_classifiers(
     """Classifiers [K, P, C] that cost no component more than `weights`; dual variables; summed losses [K]."""
     scores = own_scores(problem.data.features, weights, assignments)
     losses = summed_losses(problem, assignments, scores, len(weights))
-    hinge = joint_hinge(problem.model.loss)
+    hinge, exact = joint_hinge(problem.model.loss), num_steps > 1 and _has_quick_dual(problem)
     for step in range(num_steps if weights.numel() else 0):
         before = losses
-        if hinge is not None:
-            candidate, duals = _dual_step(problem, hinge, assignments, duals, len(weights))
+        if hinge is not None or (exact and not step):
+            loss, limits = (problem.model.loss, _SOLVED) if hinge is None else (hinge, _STEP)
+            candidate, duals = _dual_step(problem, loss, assignments, duals, len(weights), limits)
             weights, scores, losses = descend(problem, assignments, weights, candidate, scores, losses)
         else:
             for columns in problem.model.loss.blocks(weights.shape[2]):
@@ -104,10 +106,16 @@ def summed_losses(problem: Problem, assignments: Tensor, scores: Tensor, num_com
     return component_sums(loss.unsqueeze(1), assignments, num_components)[0].squeeze(1)
 
 
+def _has_quick_dual(problem: Problem) -> bool:
+    """Whether the dual of the loss is compiled, and of few points: of many, majorizers come as near in less time."""
+    compiled = problem.X.device.type == "cpu" and problem.model.loss.box(problem.data.targets) is not None
+    return compiled and problem.num_data <= _MOST_ROWS
+
+
 def _dual_step(
-    problem: Problem, loss: CrammerSinger, assignments: Tensor, duals: Tensor, num_components: int
+    problem: Problem, loss: Loss, assignments: Tensor, duals: Tensor, num_components: int, limits: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Classifiers [K, P, C] after some steps of the joint dual, and the dual variables [N, C], 0 without a label."""
+    """Classifiers [K, P, C] after some steps of the dual, and the dual variables [N, C], 0 without a label."""
     data, (order, bounds) = problem.data, segments(assignments, num_components)
     labelled = ~data.targets.isnan().any(1)
     duals, columns = duals.clone(), []
@@ -122,13 +130,15 @@ def _dual_step(
             scale,
             row_weights=points.weights,
             start=duals[own],
-            max_passes=_NUM_PASSES,
+            **limits,
         )
         columns.append(weights)
     return torch.stack(columns), duals
 
 
 _HALVINGS = 10
-_NUM_PASSES = 25  # of the dual, in one step
+_STEP = {"tolerance": 1e-3, "max_passes": 25}  # of the joint dual, which later steps take further
+_SOLVED = {"tolerance": 1e-10, "max_passes": 500}
+_MOST_ROWS = 2000
 _WIDTHS = (0.3, 0.1, 0.03, 0.0)
 _NEGLIGIBLE = 1e-5

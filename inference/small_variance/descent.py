@@ -8,11 +8,12 @@ math/dp-mixtures, sections 7 and 12: components open after the pass, and by what
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..collectives import all_sum
+from ..collectives import all_sum, own_stream
 from ..seeding import draw_rows
 from .assignment import all_costs, component_sums, nearest_components, own_scores
 from .births import open_components
@@ -51,7 +52,8 @@ def at_penalty(state: Descent, penalty: float, problem: Problem) -> Descent:
 def scattered(problem: Problem, penalty: float, most_components: int, generator: torch.Generator) -> Descent:
     """Components around points, any number of them up to so many: what later restarts start from.
 
-    A point is drawn in proportion to what it costs under the founders before it beyond a component of its own.
+    A point is drawn in proportion to what it costs under the founders before it beyond a component of its own. Then a
+    share of the points moves anywhere: founders hold their neighbours, and with these the restarts, together.
     """
     state = init(problem, penalty)
     costs, founders = all_costs(problem, state.centers, state.weights)[0], list[Tensor]()
@@ -62,6 +64,7 @@ def scattered(problem: Problem, penalty: float, most_components: int, generator:
         costs = torch.minimum(costs, all_costs(problem, *problem.founders(founders[-1]))[0])
     centers, weights = problem.founders(torch.cat(founders))
     state, _ = assign(replace(state, centers=centers, weights=weights), problem)
+    state = _stirred(state, own_stream(generator))
     state, parts = fit_components(state, problem, 1)
     return replace(state, objective=_objective(problem, state, parts))
 
@@ -119,6 +122,14 @@ def _objective(problem: Problem, state: Descent, parts: Parts) -> Tensor:
     return components.sum() + problem.total_base + problem.price(state.penalty, state.num_components)
 
 
+def _stirred(state: Descent, generator: torch.Generator) -> Descent:
+    """The state with a share of its points in components at random."""
+    options: dict[str, Any] = {"generator": generator, "device": generator.device}
+    moves = torch.rand(len(state.assignments), **options) < _STIRRED
+    anywhere = torch.randint(state.num_components, moves.shape, **options)
+    return replace(state, assignments=torch.where(moves, anywhere, state.assignments)).occupied()
+
+
 def _changed_little(before: Descent, state: Descent, problem: Problem, tolerance: float) -> bool:
     """Whether L fell by no more than this fraction, and no more than this fraction of the points moved."""
     if state.num_components != before.num_components:
@@ -129,3 +140,4 @@ def _changed_little(before: Descent, state: Descent, problem: Problem, tolerance
 
 
 _POLISH = 20
+_STIRRED = 0.3

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ...models.bnmc import BNMC
 from ...models.data import Data
+from ...models.distributions.sampling import uniforms
 from ...models.label_data import LabelData
 from ...models.likelihoods.product import join_columns
 from ...models.sums import row_chunks
@@ -32,6 +33,7 @@ from ..duals import solve
 from ..engine import Draw, Kernel
 from ..label_draws import label_draw
 from . import descent, partition
+from .assignment import component_sums
 from .backend import SmallVariance
 from .problem import Problem
 from .state import Descent
@@ -52,18 +54,19 @@ def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
     inner = partition.kernel(backend, model.mixture)
 
     @cache
-    def first(data: LabelData) -> tuple[Tensor, Tensor]:
-        """The classifiers of y and their tilts, the same ones for all restarts."""
-        found = _solve(data, data.targets, None, model)
-        return found.weights, found.tilt
+    def ways(data: LabelData) -> list[Way]:
+        """The same ones for all restarts."""
+        return [Way.of(a, b, data, model) for a, b in ((0, 0), (1, 0), (0, 1))]
 
     def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledDescent:
-        start = inner.init(model.mixture, data.points, generator)
+        start, (both, *alone) = inner.init(model.mixture, data.points, generator), ways(data)
         values: dict[str, Any] = {item.name: getattr(start, item.name) for item in fields(start)}
-        classifiers, tilt = first(data)
-        bits = torch.where(data.targets.isnan(), torch.nan, (data.targets > 0).to(data.targets))
-        state = CoupledDescent(**values, bits=bits, signs=data.targets, classifiers=classifiers, tilt=tilt)
-        return _valued(state, data, model, backend.scale)
+        state = CoupledDescent(**values, **vars(both))
+        if not backend.is_first(generator):
+            draws = uniforms((data.targets.shape[1],), generator)
+            for label, draw in enumerate(draws.tolist()):
+                state = alone[draw > 0.5].taken(state, label)
+        return refit(state, data, model, backend.scale)
 
     def sweep(
         state: CoupledDescent, data: LabelData, model: BNMC, generator: torch.Generator, step: int
@@ -75,12 +78,64 @@ def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
         options: dict[str, Any] = {"tolerance": backend.tolerance, "merge": backend.merge}
         moved: Any = descent.sweep(state, problem, generator, single=backend.creation == "single", **options)
         state = fit_classifiers(explain(moved, data, model, scale, moves=False), data, model)
+        if state.settled:
+            state = switch_labels(state, ways(data), data, model, scale, generator)
         changed = all_sum((state.bits != before)[~before.isnan()].double().sum())
         if changed > backend.tolerance * before.numel():
             state = replace(state, settled=False, converged=False)
         return _valued(state, data, model, scale)
 
     return Kernel(CoupledDescent, init, sweep, value=lambda state, data, model: state.objective, draw=draw)
+
+
+# -- all bits of a label -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Way:
+    """Bits that explain every absence in one way, and the classifiers of such b."""
+
+    bits: Tensor  # [N, C]
+    signs: Tensor  # [N, C]
+    classifiers: Tensor  # [P, C]
+    tilt: Tensor  # [N, C]
+
+    @classmethod
+    def of(cls, a: float, b: float, data: LabelData, model: BNMC) -> Way:
+        """The bits (a, b) of labels that are absent, (1, 1) of those that are present."""
+        present, missing = data.targets > 0, data.targets.isnan()
+        bits, signs = torch.full_like(data.targets, a), torch.full_like(data.targets, 2 * b - 1)
+        bits, signs = (each.masked_fill(present, 1.0).masked_fill(missing, torch.nan) for each in (bits, signs))
+        found = _solve(data, signs, None, model)
+        return cls(bits, signs, found.weights, found.tilt)
+
+    def taken(self, state: CoupledDescent, label: int) -> CoupledDescent:
+        """A state with these bits, and this classifier, of a label; J is not up to date."""
+        columns = {}
+        for item in fields(self):
+            column = columns[item.name] = getattr(state, item.name).clone()
+            column[:, label] = getattr(self, item.name)[:, label]
+        return replace(state, **columns)
+
+
+def switch_labels(
+    state: CoupledDescent, ways: list[Way], data: LabelData, model: BNMC, scale: float, generator: torch.Generator
+) -> CoupledDescent:
+    """The state with all absences of a label explained by the components alone, or by the classifier alone, and then
+    everything fitted anew, wherever that lowers J: some labels are tried, in random order."""
+    N, C = data.targets.shape
+    state = _valued(state, data, model, scale)
+    order = uniforms((C,), generator).argsort().tolist()
+    for label in order[: min(_MOST_SWITCHES, _NUMBERS // (N * C))]:
+        for way in ways[1:]:
+            proposal = refit(way.taken(state, label), data, model, scale)
+            for _ in range(_ROUNDS):
+                proposal = refit(explain(proposal, data, model, scale), data, model, scale)
+                proposal = fit_classifiers(explain(proposal, data, model, scale, moves=False), data, model)
+            proposal = _valued(proposal, data, model, scale)
+            if proposal.objective < state.objective:
+                state = proposal
+    return state
 
 
 # -- the blocks of a sweep ---------------------------------------------------------------------------------------------
@@ -145,6 +200,13 @@ def draw(state: CoupledDescent, data: LabelData, model: BNMC) -> Draw:
     return label_draw(partition.draw(state, data.points, model.mixture), state.classifiers, data, model)
 
 
+def refit(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> CoupledDescent:
+    """The best centres at these assignments and bits, and J."""
+    problem = problem_of(state, data, model, scale)
+    sums = component_sums(problem.X, state.assignments, state.num_components, data.weights)
+    return _valued(replace(state, centers=problem.centers(*sums)), data, model, scale)
+
+
 def _valued(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> CoupledDescent:
     mixture = descent.objective(problem_of(state, data, model, scale), state)
     return replace(state, objective=mixture + margin_cost(state.classifiers, state, data, model).sum())
@@ -164,3 +226,6 @@ def _solve(data: LabelData, signs: Tensor, start: Tensor | None, model: BNMC) ->
 
 _ONLY_B, _ONLY_A, _BOTH = 1, 2, 3  # places of the bits (a, b)
 _TOLERANCE = 1e-4
+_MOST_SWITCHES = 8
+_NUMBERS = 2**20
+_ROUNDS = 1

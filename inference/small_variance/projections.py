@@ -118,7 +118,9 @@ def kernel(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> Kernel:
         return penalty_for(problem(data), backend.num_components, generator)
 
     def init(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator) -> Projection:
-        return start(problem(data), penalty(data))
+        if backend.is_first(generator):
+            return start(problem(data), penalty(data))
+        return scattered(problem(data), penalty(data), backend.num_components, generator)
 
     def step(
         state: Projection, data: TaskData, model: MultiTaskInfiniteLatentSVM, generator: torch.Generator, step: int
@@ -135,6 +137,15 @@ def start(problem: Problem, penalty: float) -> Projection:
     weights = data.X.new_zeros(data.inputs.shape[1], data.num_tasks)
     zero = data.X.new_zeros((), dtype=torch.float64)
     return fit_weights(Projection(features, weights, data.X.new_zeros(len(data.rows)), penalty, zero), problem)
+
+
+def scattered(problem: Problem, penalty: float, num_features: int, generator: torch.Generator) -> Projection:
+    """Up to so many features of random bits: what later restarts start from."""
+    state, D = start(problem, penalty), problem.data.X.shape[1]
+    number = int(torch.randint(1, num_features + 1, (), generator=generator, device=generator.device))
+    for column in (uniforms((D, number), generator) < 0.5).T:
+        state = _with(state, column.to(state.features)) if bool(column.any()) else state
+    return fit_weights(state, problem)
 
 
 def penalty_for(problem: Problem, num_features: int, generator: torch.Generator) -> float:

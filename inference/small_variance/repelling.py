@@ -9,7 +9,7 @@ Sources: math/discriminative-clustering, sections 8 and 13; Kulis & Jordan (2012
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -33,8 +33,13 @@ def kernel(
     """The kernel on the landscape of a data set; `draw` sees a state and its landscape."""
     landscape = cache(landscape_of)  # computed once in a fit
 
+    @cache
+    def prices(data: Any) -> Prices:
+        """The same ones for all restarts, whose objectives are compared."""
+        return Prices.of(landscape(data), backend)
+
     def start(model: Any, data: Any, generator: torch.Generator) -> RepellingDescent:
-        return init(landscape(data), backend, generator)
+        return init(landscape(data), backend, generator, prices(data))
 
     def step(state: RepellingDescent, data: Any, model: Any, generator: torch.Generator, step: int) -> RepellingDescent:
         return sweep(state, landscape(data), generator, tolerance=backend.tolerance, merge=backend.merge)
@@ -63,20 +68,43 @@ def draw(state: RepellingDescent, landscape: Landscape) -> Draw:
     }
 
 
-def init(landscape: Landscape, options: SmallVariance, generator: torch.Generator | None = None) -> RepellingDescent:
+@dataclass(frozen=True)
+class Prices:
+    """What components and transitions cost, and the problem of DP-means from which penalties that are None come."""
+
+    plain: Problem
+    natural: float  # penalty at which DP-means finds about as many components as are wanted
+    penalty: float
+    transition_penalty: float
+
+    @classmethod
+    def of(cls, landscape: Landscape, options: SmallVariance) -> Prices:
+        """Those of a fit, drawn from its seed."""
+        plain = landscape.plain()
+        seeded = torch.Generator(plain.X.device).manual_seed(options.seed)
+        natural, transition_penalty = joint_penalty(plain, options.num_components, seeded), options.transition_penalty
+        if transition_penalty is None:
+            transition_penalty = landscape.natural_transition_penalty(_start(plain, natural, seeded), plain)
+        return cls(plain, natural, natural if options.penalty is None else options.penalty, transition_penalty)
+
+
+def init(
+    landscape: Landscape,
+    options: SmallVariance,
+    generator: torch.Generator | None = None,
+    prices: Prices | None = None,
+) -> RepellingDescent:
     """The lowest J among the partitions that DP-means finds at several penalties; later restarts scatter components.
 
-    What the generator draws (None: from options.seed) differs between restarts; penalties that are None do not.
+    What the generator draws (None: from options.seed) differs between restarts; prices (None: found anew) do not.
     """
-    plain = landscape.plain()
-    seeded = torch.Generator(plain.X.device).manual_seed(options.seed)
-    natural = joint_penalty(plain, options.num_components, seeded)
-    penalty, transition_penalty = options.penalty, options.transition_penalty
-    if transition_penalty is None:
-        transition_penalty = landscape.natural_transition_penalty(_start(plain, natural, seeded), plain)
-    numbers = natural if penalty is None else penalty, transition_penalty, options.transition_weight, 0.0
+    prices = Prices.of(landscape, options) if prices is None else prices
+    plain, natural = prices.plain, prices.natural
+    if generator is None:
+        generator = torch.Generator(plain.X.device).manual_seed(options.seed)
+    numbers = prices.penalty, prices.transition_penalty, options.transition_weight, 0.0
     found = []
-    for start in _starts(plain, natural, options, seeded if generator is None else generator):
+    for start in _starts(plain, natural, options, generator):
         weights = landscape.empty.repeat(start.num_components, 1, 1)
         values: Any = (start.centers.new_tensor(number) for number in numbers)
         state = RepellingDescent(landscape.completed(start.assignments), start.centers, weights, *values)

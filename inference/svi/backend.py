@@ -33,7 +33,8 @@ class SVI(Backend):
         never. What comes later is slow, or a jump after a plateau, and hardly changes predictions
     num_restarts : seeds to start from; the highest final ELBO is kept
     delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
-        (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]
+        (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]; a batch of a DataLoader that
+        is smaller than its largest one takes a step that is smaller in proportion
     num_full_steps : most sweeps over all points that finish a stochastic fit of a tensor (a DataLoader gets none).
         Unless `tolerance` is None they stop after one that raises the ELBO by less than 0.01 nats per point, since
         predictions have settled by then
@@ -87,6 +88,9 @@ class SVI(Backend):
             self.schedule(), num_steps=self.num_steps, stop=lambda chain: False, repeatable=False
         )
         return kernel, model, data, endless
+
+    def least_steps(self, schedule: Schedule) -> int:
+        return self.num_steps if self.batch_size or self.tolerance is None else 0
 
     def may_grow(self) -> tuple[str, ...]:
         # stochastic steps cannot go on once full steps have begun

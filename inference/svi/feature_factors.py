@@ -157,6 +157,22 @@ def update_sticks(
     return state.with_sticks(model.prior.update(state.sticks, *_counts(state, data, scale)))
 
 
+def global_targets(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float
+) -> VariationalFeatures:
+    """Loadings, precisions, sticks and q(h), each at its optimum given the *current* values of all the others.
+
+    Then each is affine in the sums over the rows, and those of minibatches average to that of all rows. One of them
+    read at another's new value would not be: precisions at loadings fitted to few rows see too little noise.
+    """
+    sticks = model.prior.update_sticks(state.sticks, *_counts(state, data, scale))
+    concentration = model.prior.update_concentration(state.sticks).concentration
+    return replace(
+        update_loadings(state, sums, model).with_sticks(sticks._replace(concentration=concentration)),
+        precisions=update_precisions(state, data, model, sums, scale).precisions,
+    )
+
+
 # -- the bound ---------------------------------------------------------------------------------------------------------
 
 

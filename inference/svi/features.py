@@ -29,6 +29,7 @@ from .feature_factors import (
     expected_hyper,
     gather,
     generative_bound,
+    global_targets,
     update_features,
     update_loadings,
     update_precisions,
@@ -133,7 +134,7 @@ def minibatch(data: FeatureData, size: int, generator: torch.Generator) -> Minib
 def stochastic_sweep(
     state: VariationalFeatures, batch: Minibatch[FeatureData], model: FeatureModel, rho: float, *, rule: Rule
 ) -> VariationalFeatures:
-    """Natural parameters move by rho towards the optimum of a batch that stands for all rows.
+    """Natural parameters move by rho towards the optimum of a batch that stands for all rows, each given all others.
 
     The recorded bound is the batch's estimate at the factors from before the step.
     """
@@ -141,8 +142,7 @@ def stochastic_sweep(
     local = complete(state, rows, model, rule=rule, num_sweeps=_NUM_LOCAL)
     sums = gather(local, rows, model, scale)
     local = with_bound(local, rows, model, sums, rule, scale)
-    target = update_precisions(update_loadings(local, sums, model), rows, model, sums, scale)
-    target = update_sticks(target, rows, model, scale)
+    target = global_targets(local, rows, model, sums, scale)
     moved = rule.step(local, rows, model, scale, rho)
     return move_globals(moved, target, rho).without_rows()
 

@@ -63,7 +63,9 @@ def shares(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def move(state: State, blocks: list[Block], memberships: Tensor, mixture: DPM, rho: float) -> State:
-    """Sticks, families and h a step of size rho towards their optimum for rows that count `memberships` [N, T]."""
+    """Sticks and families a step of size rho towards their optimum for rows that count `memberships` [N, T]; before,
+    q(h) at its own given the sticks."""
+    state = update_prior(state, mixture)
     prior, sizes = expected_prior(state, mixture), all_sum(memberships.sum(0, dtype=torch.float64))
     sticks = torch.stack(posterior_sticks(sizes, prior.a, prior.b))
     chi = state.hyperparameters
@@ -72,9 +74,7 @@ def move(state: State, blocks: list[Block], memberships: Tensor, mixture: DPM, r
         target = family.prior() + family.weighted_statistics(rows, memberships)
         torch.lerp(own.T, target.T, rho, out=table[start : start + own.shape[1]])
         start += own.shape[1]
-    moved: Any = replace(state.without_rows(), sticks=torch.lerp(state.sticks, sticks, rho), hyperparameters=table.T)
-    found: Any = update_prior(moved, mixture)
-    return found
+    return replace(state.without_rows(), sticks=torch.lerp(state.sticks, sticks, rho), hyperparameters=table.T)
 
 
 # -- what a family expects -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...models.bnmc import BNMC
+from ...models.domains import shown
 from ...models.label_data import LabelData
 from ..posterior.multi_label import MultiLabelPosterior
 from ..posterior.trace import Trace
@@ -33,9 +34,11 @@ def continue_fit(posterior: MultiLabelPosterior, X: Any, y: Any) -> MultiLabelPo
     ------
     ValueError    unless the posterior is of `BNMC` by `SVI`, or if the batch has other columns.
     """
-    backend = posterior.backend
-    if not isinstance(backend, SVI) or not isinstance(posterior, MultiLabelPosterior):
-        raise ValueError(f"{posterior!r} cannot go on with another batch; that of BNMC by SVI() can.")
+    if not isinstance(posterior, MultiLabelPosterior) or not isinstance(posterior.backend, SVI):
+        raise ValueError(
+            f"posterior is {shown(posterior)}, which cannot go on with another batch; that of BNMC by SVI() can."
+        )
+    backend, X = posterior.backend, posterior.checked(X)
     model: BNMC = posterior.model.accepting(X, y)
     data = model.data(X, y)
     steps: Steps = multi_label_coupled.STEPS if model.is_coupled else multi_label.STEPS

@@ -182,17 +182,17 @@ def stochastic_sweep(
 ) -> VariationalPartition:
     """Natural parameters move by rho towards the optimum of a batch that stands for all points.
 
-    The recorded bound is the batch's estimate at the factors from before the step.
+    q(h) asks no rows: it is at its optimum given the sticks before they move, or its mean over batches would depend on
+    how much these differ. The recorded bound is the batch's estimate at the factors from before the step.
     """
     penalty = kl(state, model)
-    local = update_responsibilities(state, batch.data, model, penalty)
+    local = update_prior(update_responsibilities(state, batch.data, model, penalty), model)
     target = update_components(update_sticks(local.scaled(batch.scale), model), batch.data, model)
-    moved = replace(
+    return replace(
         move(local, target.hyperparameters, natural_classifiers(target, model), rho),
         sticks=torch.lerp(local.sticks, target.sticks, rho),
         bound=batch.scale * (local.bound + penalty) - penalty,
     )
-    return update_prior(moved, model)
 
 
 def assign(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -73,6 +73,9 @@ class VariationalPartition(Variational):
         return {name: getattr(self, name) for name in ("gram", "linear", "counts", "statistics")}
 
 
+P = TypeVar("P", bound=VariationalPartition)
+
+
 def expected_prior(state: VariationalPartition, model: Mixture) -> StickExpectations:
     """What q(h) expects of the sticks' Beta parameters, each [T - 1], and of h."""
     return model.prior.expect(state.q, model.truncation)
@@ -93,7 +96,7 @@ def update_sticks(state: VariationalPartition, model: Mixture) -> VariationalPar
     return replace(state, sticks=torch.stack(posterior_sticks(state.sizes, prior.a, prior.b)))
 
 
-def update_prior(state: VariationalPartition, model: Mixture) -> VariationalPartition:
+def update_prior(state: P, model: Mixture) -> P:
     """q(h) prop. to p(h) exp E log p(v | h)."""
     return replace(state, q=model.prior.update(state.q, *state.expected_log_sticks))
 

@@ -106,7 +106,8 @@ class Steps:
         if not backend.batch_size or step >= backend.num_steps:
             return self.sweep(state, data, model)
         batch = self.minibatch(data, backend.batch_size, generator)
-        return self._stochastic_sweep(state, batch, data.num_data, model, step, backend)
+        size = self._step_size(step, batch.scale, data.num_data, backend)
+        return self.stochastic_sweep(state, batch, model, size)
 
     def _finish(self, state: Any, data: Any, model: Any) -> Any:
         """Of a fit that was stopped among its stochastic steps, the responsibilities are not those of all rows."""
@@ -122,8 +123,11 @@ class Steps:
         self, state: Any, data: Stream[Any], model: Any, generator: torch.Generator, step: int, *, backend: SVI
     ) -> Any:
         rows = data.next()
-        batch = Minibatch(rows, data.num_units / self.count(rows))
-        return self._stochastic_sweep(state, batch, data.num_data, model, step, backend)
+        units = self.count(rows)
+        size = self._step_size(step, data.num_units / data.largest, data.num_data, backend)
+        # in proportion to its rows, or those of a small last batch would weigh more than others over an epoch
+        size = size * min(1.0, units / data.largest)
+        return self.stochastic_sweep(state, Minibatch(rows, data.num_units / units), model, size)
 
     def _finish_stream(self, state: Any, data: Stream[Any], model: Any) -> Any:
         if self.assign is not None:
@@ -152,12 +156,10 @@ class Steps:
                 break
         return state
 
-    def _stochastic_sweep(
-        self, state: Any, batch: Minibatch[Any], num_data: int, model: Any, step: int, backend: SVI
-    ) -> Any:
-        # the first rows count as the batches that they would make
-        made = batch.scale * min(1.0, NUM_FIRST / num_data)
-        return self.stochastic_sweep(state, batch, model, (step + 1 + backend.delay + made) ** -backend.forgetting)
+    def _step_size(self, step: int, num_batches: float, num_data: int, backend: SVI) -> float:
+        """Of a batch, of which so many are all data; the first rows count as the batches that they would make."""
+        made = num_batches * min(1.0, NUM_FIRST / num_data)
+        return float((step + 1 + backend.delay + made) ** -backend.forgetting)
 
 
 _FIRST_SWEEPS = 50

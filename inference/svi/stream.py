@@ -14,6 +14,7 @@ from ...models.arrays import as_labels, as_sequences
 from ...models.data import Data
 from ...models.losses import Masked
 from ...models.mixture import Mixture
+from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace
 from ...models.sparse import SparseRows
 
@@ -29,6 +30,7 @@ class Stream(Generic[D]):
     first: D
     num_data: int
     num_units: int  # points, or sequences
+    largest: int  # of a batch, in units
     batches: Iterator[D] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,13 +62,13 @@ def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tu
     The loader is read once: all labels, the number of rows, and the first rows for defaults from the data. One missing
     label anywhere is enough for a loss that allows them.
     """
-    inputs, targets, total = list[Any](), list[Tensor](), 0
+    inputs, targets, total, largest = list[Any](), list[Tensor](), 0, 0
     for place, (X, y) in enumerate(map(_split, loader)):
         if total < _NUM_DEFAULTS:
             inputs.append(_rows_of_batch(model, place, X))
-        total += X.shape[0]
+        total, largest = total + X.shape[0], max(largest, X.shape[0])
         if y is not None:
-            targets.append(torch.as_tensor(y))
+            targets.append(as_tensor("y", y))
     if total < 2:
         raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
     X, y = _stack(inputs), torch.cat(targets) if targets else None
@@ -83,7 +85,7 @@ def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tu
         return model.data(model.as_rows(X, num_features=model.num_features), y)
 
     first = model.data(X[:num_first], None if y is None else y[: len(X)][:num_first])
-    return model, Stream(loader, convert, first, total, total)
+    return model, Stream(loader, convert, first, total, total, largest)
 
 
 def stream_sequences(
@@ -93,13 +95,13 @@ def stream_sequences(
 
     The loader is read once: the number of steps and of sequences, and the first of them for defaults from the data.
     """
-    inputs, joined, total, num_sequences = list[Tensor](), list[int](), 0, 0
+    inputs, joined, total, num_sequences, largest = list[Tensor](), list[int](), 0, 0, 0
     for X, lengths in map(_split, loader):
         _, sizes, _ = as_sequences(X, lengths)
         if total < _NUM_DEFAULTS:
-            inputs.append(torch.as_tensor(X))
+            inputs.append(as_tensor("X", X))
             joined += sizes
-        total += sum(sizes)
+        total, largest = total + sum(sizes), max(largest, len(sizes))
         num_sequences += len(sizes)
     if total < 2:
         raise ValueError(f"The DataLoader gives {total} steps; it must give at least 2.")
@@ -110,7 +112,7 @@ def stream_sequences(
     def convert(batch: Any) -> Sequences:
         return model.data(*_split(batch))
 
-    return model, Stream(loader, convert, first, total, num_sequences)
+    return model, Stream(loader, convert, first, total, num_sequences, largest)
 
 
 def _split(batch: Any) -> tuple[Any, Any]:

@@ -21,7 +21,7 @@ def stream_labels(loader: DataLoader[Any], model: BNMC, num_first: int) -> tuple
     The loader is read once: the number of rows, whether any label is missing, and the first rows for defaults from the
     data.
     """
-    inputs, targets, total, missing = list[Rows](), list[Rows](), 0, False
+    inputs, targets, total, largest, missing = list[Rows](), list[Rows](), 0, 0, False
     for X, y in loader:
         rows = as_features(X, num_features=model.num_features)
         labels = as_label_sets(y, rows, model.num_labels)
@@ -29,7 +29,8 @@ def stream_labels(loader: DataLoader[Any], model: BNMC, num_first: int) -> tuple
             inputs.append(rows)
             targets.append(labels)
         values = labels.values if isinstance(labels, SparseRows) else labels
-        missing, total = missing or bool(values.isnan().any()), total + len(rows)
+        missing = missing or bool(values.isnan().any())
+        total, largest = total + len(rows), max(largest, len(rows))
     if total < 2:
         raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
     X, Y = stack_rows(inputs), stack_rows(targets)
@@ -41,7 +42,7 @@ def stream_labels(loader: DataLoader[Any], model: BNMC, num_first: int) -> tuple
         X, y = batch
         return model.data(X, y)
 
-    return model, Stream(loader, convert, model.data(X[:num_first], Y[:num_first]), total, total)
+    return model, Stream(loader, convert, model.data(X[:num_first], Y[:num_first]), total, total, largest)
 
 
 def stack_rows(parts: list[Rows]) -> Rows:

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.overrides import TorchFunctionMode
 
 
 def draw(distribution: Distribution, generator: torch.Generator) -> Tensor:
-    """One draw [...] of any torch distribution.
+    """One draw [...] of any distribution that samples by functions of torch, on the device of `generator`.
 
-    `Distribution.sample` reads the global random stream of the device, so that stream is seeded from `generator` and
-    restored: the user's own stream never moves.
+    `Distribution.sample` takes no generator: what it calls is given this one. The global stream, which other threads
+    read too, is neither read nor moved.
     """
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    # not torch.manual_seed, which also formats a stack trace for devices that are not initialized
-    stream = torch.default_generator
-    if generator.device.type == "cuda":
-        stream = torch.cuda.default_generators[generator.device.index or 0]
-    kept = stream.get_state()
-    try:
-        stream.manual_seed(seed)
+    with _DrawsFrom(generator):
         return distribution.sample()
-    finally:
-        stream.set_state(kept)
+
+
+class _DrawsFrom(TorchFunctionMode):
+    """Gives a generator to every function of torch that this thread calls and that draws without one."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in _DRAWS_LIKE:  # these take no generator
+            like, args = args[0], (args[0].shape,)
+            function, kwargs = _DRAWS_LIKE[function], {"dtype": like.dtype, "device": like.device} | kwargs
+        if function in _DRAWS and kwargs.get("generator") is None:
+            kwargs = kwargs | {"generator": self.generator}
+        return function(*args, **kwargs)
 
 
 def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -60,4 +72,11 @@ def draw_categorical(log_weights: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, level.to(total.dtype), right=True).squeeze(-1)
 
 
+_DRAWS: set[Callable[..., Any]] = {
+    *(torch.bernoulli, torch.binomial, torch.multinomial, torch.normal, torch.poisson, torch.rand, torch.randint),
+    *(torch.randn, torch.randperm, torch._sample_dirichlet, torch._standard_gamma, Tensor.bernoulli),
+    *(Tensor.bernoulli_, Tensor.cauchy_, Tensor.exponential_, Tensor.geometric_, Tensor.log_normal_),
+    *(Tensor.multinomial, Tensor.normal_, Tensor.random_, Tensor.uniform_),
+}
+_DRAWS_LIKE: dict[Any, Callable[..., Any]] = {torch.rand_like: torch.rand, torch.randn_like: torch.randn}
 _TINY = 1e-300

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..domains import AnyNumbers, NonNegative, Positive, PositiveNumbers, Seed, Whole
+from ..room import require_room
 from .base import FeatureMap, Rows, dense_rows, require_matrix
 from .standardized import Standardized
 
@@ -53,6 +54,8 @@ class RandomFourier(FeatureMap):
         inputs, frequencies = Standardized(self.loc, self.scale).resolve(X, weights), self.frequencies
         if frequencies is None:
             # from a stream of the CPU, so that every device has the same features
+            P, numbers = self.num_features, len(X) + X.shape[1] / 2
+            require_room("num_features", P, numbers * P * X.dtype.itemsize, X.device, mend="Take fewer.")
             generator, shape = torch.Generator().manual_seed(self.seed), (X.shape[1], self.num_features // 2)
             length = math.sqrt(X.shape[1] / 2) if self.length_scale is None else float(self.length_scale)
             frequencies = torch.randn(shape, generator=generator, dtype=torch.float64) / length

@@ -91,6 +91,9 @@ class Likelihood(Config, ABC):
 
     def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         """log p(x_n | theta_k) [N, K]."""
+        if not X.shape[0]:  # of no rows torch's sums over columns fail
+            first = next(iter(parameters.values()))
+            return first.new_zeros(0, len(first))
         distribution = self.distribution(parameters)
         width = sum(value.numel() for value in parameters.values())
         return torch.cat([distribution.log_prob(X[rows].unsqueeze(1)) for rows in row_chunks(X, width)])

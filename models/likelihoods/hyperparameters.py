@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arrays import with_graph
+from ..numbers import with_graph
 from ..sparse import Rows, weighted_sums
 from ..sums import all_sum
 

@@ -51,11 +51,14 @@ class Columns:
             raise ValueError
         value = value.tolist() if hasattr(value, "tolist") else value
         if not hasattr(value, "__len__"):
-            return Whole(1).read(value)
+            return Whole(1, _MOST_COLUMNS).read(value)
         columns = [Whole().read(column) for column in value]
         if not columns or len(set(columns)) < len(columns):
             raise ValueError
         return columns
+
+
+_MOST_COLUMNS = 2**24
 
 
 def listed(columns: Any) -> list[int]:

@@ -27,7 +27,7 @@ def wishart_prior(degrees_of_freedom: Any, scale: Any, expected: Tensor, X: Rows
     D = len(expected)
     spare = max(2.0, D / 2) if scale is None else 2.0
     degrees = hyperparameter("degrees_of_freedom", degrees_of_freedom, D + spare, X)
-    if degrees <= D - 1:
+    if degrees - (D - 1) < _LEAST_SPARE:
         raise ValueError(f"degrees_of_freedom is {degrees_of_freedom!r}; it must be larger than {D - 1}.")
     if scale is None:
         return degrees, torch.diag(expected * (degrees - D - 1).clamp(min=1))
@@ -64,3 +64,6 @@ def covariance_factor(degrees: Tensor, scale: Tensor) -> Tensor:
             f"the prior's expected covariance, which exists for degrees_of_freedom > {D + 1} only."
         )
     return safe_cholesky(scale / spare, strict=False)
+
+
+_LEAST_SPARE = 1e-6  # below it the density of a precision matrix is not a number

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..config import Config
 from .conjugates import Box
-from .tilted_normal import draw_interpolated, normal_rule
+from .tilted_normal import draw_interpolated, normal_net, normal_rule
 
 
 class PseudoObservation(NamedTuple):
@@ -35,7 +35,7 @@ class Loss(Config, ABC):
     C = L for L classes (targets -1 / +1), C = 0 for no target.
     """
 
-    is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over y
+    is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over the signs y of all scores
     target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "real": a regression loss, targets as they are
     meets: ClassVar[bool] = False  # the scores of all classes meet in one factor, which has one column [..., 1]
 
@@ -210,8 +210,17 @@ class Loss(Config, ABC):
         return score_mean
 
     def expected_probabilities(self, score_mean: Tensor, score_var: Tensor) -> Tensor:
-        """About E probabilities(f) [..., L] for scores of this mean and variance [..., C]."""
-        return self.probabilities(self.moderated(score_mean, score_var))
+        """About E probabilities(f) [..., L] for independent Gaussian scores of this mean and variance [..., C].
+
+        One score is `moderated`; of several it is the mean over a net of points, the same for all rows.
+        """
+        if score_mean.shape[-1] == 1:
+            return self.probabilities(self.moderated(score_mean, score_var))
+        scale, points = score_var.sqrt(), normal_net(score_mean, _NUM_POINTS)
+        total = torch.zeros_like(score_mean)
+        for point in points:
+            total += self.probabilities(torch.addcmul(score_mean, scale, point))
+        return total / len(points)
 
     def _tilted(self, scale: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For chunks of the entries of scale, y: nodes g [G], and log weights [n, G] of N(g; 0, 1) phi(y | scale g)."""
@@ -232,6 +241,7 @@ class Loss(Config, ABC):
 
 _STEP = 0.01  # of the trapezoid rule, in standard deviations
 _CHUNK = 128  # rows of nodes at a time, few enough for a cache
+_NUM_POINTS = 64  # of a net in the scores of several classes: within some .02 of their expected probabilities
 _NUM_ZOOMS = 14  # to 16^-14 of the first radius
 _WIDTH = 1e-2  # in units of the score: a kink has the curvature of a parabola this wide
 _LEAST_PRECISION = 1e-6

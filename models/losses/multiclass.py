@@ -23,7 +23,6 @@ class OneVsRest(WrappedLoss):
 
     loss: Loss = field(default_factory=Hinge)
 
-    is_likelihood = False  # normalized over each sign, not over the classes
     binary = False
 
 

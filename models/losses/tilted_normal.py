@@ -79,6 +79,17 @@ def normal_rule(like: Tensor, step: float) -> tuple[Tensor, Tensor]:
     return nodes, math.log(step / math.sqrt(2 * math.pi)) - nodes.square() / 2
 
 
+def normal_net(like: Tensor, number: int) -> Tensor:
+    """Points [number, C] that stand for N(0, I) in the last dimension of `like` [..., C], with each its mirror image.
+
+    They are those of a scrambled Sobol net, always the same: means over them are smooth in what is averaged.
+    """
+    net = torch.quasirandom.SobolEngine(like.shape[-1], scramble=True, seed=0).draw(number // 2, dtype=torch.float64)
+    least = torch.finfo(torch.float64).eps
+    points = torch.special.ndtri(net.clamp(least, 1 - least)).to(like)
+    return torch.cat([points, -points])
+
+
 def draw_interpolated(nodes: Tensor, log_density: Tensor, generator: torch.Generator) -> Tensor:
     """Draws [...] from log densities [..., G] given at nodes [G], linear in between.
 

@@ -86,14 +86,16 @@ class BetaBernoulli(FeaturePrior):
         q = like.new_tensor(self.concentration_prior or (self.concentration, 1.0))
         return FeatureFactors((q[0] / q[1] / truncation).expand(truncation).clone(), like.new_ones(truncation), q)
 
-    def update(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
+    def update_sticks(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
         a = q.concentration[0] / q.concentration[1] / len(expected) + expected
-        b = 1 + total - expected
+        return FeatureFactors(a, 1 + total - expected, q.concentration)
+
+    def update_concentration(self, q: FeatureFactors) -> FeatureFactors:
         if self.concentration_prior is None:
-            return FeatureFactors(a, b, q.concentration)
+            return q
         shape, rate = self.concentration_prior
-        log_pi = expected_log_sticks(a, b)[0].mean()
-        return FeatureFactors(a, b, torch.stack([log_pi.new_tensor(shape + len(a)), rate - log_pi]))
+        log_pi = expected_log_sticks(q.a, q.b)[0].mean()
+        return q._replace(concentration=torch.stack([log_pi.new_tensor(shape + len(q.a)), rate - log_pi]))
 
     def log_odds(self, q: FeatureFactors) -> Tensor:
         return torch.digamma(q.a) - torch.digamma(q.b)

@@ -89,11 +89,20 @@ class FeaturePrior(HyperPrior):
         """Factors to start from, in the dtype and on the device of `like` [...]."""
 
     @abstractmethod
-    def update(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
-        """The factors that are best given the expected numbers [K] of rows with each feature, of `total` rows.
+    def update_sticks(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
+        """The best q(pi) given q(h) and the expected numbers [K] of rows with each feature, of `total` rows.
 
-        Neither the bound below nor any other term falls by it.
+        a and b are affine in these numbers, so that those of minibatches average to those of all rows. Neither the
+        bound below nor any other term falls by it.
         """
+
+    @abstractmethod
+    def update_concentration(self, q: FeatureFactors) -> FeatureFactors:
+        """The best q(h) given q(pi); neither the bound nor any other term falls by it."""
+
+    def update(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
+        """Both of them, one after the other."""
+        return self.update_concentration(self.update_sticks(q, expected, total))
 
     @abstractmethod
     def log_odds(self, q: FeatureFactors) -> Tensor:

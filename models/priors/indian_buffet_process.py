@@ -146,19 +146,21 @@ class IndianBuffetProcess(FeaturePrior):
         q = like.new_tensor(self.concentration_prior or (self.concentration, 1.0))
         return FeatureFactors((q[0] / q[1]).expand(truncation).clone(), like.new_ones(truncation), q)
 
-    def update(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
+    def update_sticks(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
         _, terms, bounds = _bounds(q)
         log_without = (total - expected).clamp(min=torch.finfo(expected.dtype).tiny).log()
         after = _from_the_end(log_without - bounds)
         extra = (terms + after).exp()  # b - 1
         mean = q.concentration[0] / q.concentration[1]
         a = mean + _sum_from_the_end(expected) + _sum_from_the_end(extra) - extra
-        b = 1 + extra
+        return FeatureFactors(a, 1 + extra, q.concentration)
+
+    def update_concentration(self, q: FeatureFactors) -> FeatureFactors:
         if self.concentration_prior is None:
-            return FeatureFactors(a, b, q.concentration)
+            return q
         shape, rate = self.concentration_prior
-        log_sticks = expected_log_sticks(a, b)[0].sum()
-        return FeatureFactors(a, b, torch.stack([log_sticks.new_tensor(shape + len(a)), rate - log_sticks]))
+        log_sticks = expected_log_sticks(q.a, q.b)[0].sum()
+        return q._replace(concentration=torch.stack([log_sticks.new_tensor(shape + len(q.a)), rate - log_sticks]))
 
     def log_odds(self, q: FeatureFactors) -> Tensor:
         log_pi, _, bounds = _bounds(q)

@@ -1,0 +1,97 @@
+"""The search of `regbayes fit`: settings by cross-validation, and the best one fitted to all rows."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import KFold
+
+from ..estimators import ClassifierCV, RegressorCV
+from ..inference import Posterior
+from ..models import SquaredHinge
+from .errors import Interrupted
+from .setups import backend_of, backends_for
+
+
+class Found(NamedTuple):
+    """What a search ends in: the fit to all rows, and what was chosen for it, in words."""
+
+    posterior: Posterior
+    said: str
+
+
+def why_no_search(options: argparse.Namespace, X: NDArray[np.float64], y: Any) -> str | None:
+    """Why a fit keeps its default settings, in words (none where that needs no saying); None: it is to search."""
+    inference = options.inference or backends_for(options.model)[0]
+    if not options.search or y is None:
+        return ""
+    if options.checkpoint:
+        return "a search cannot go on from a --checkpoint"
+    if (options.model, inference) != ("InfiniteSVM", "small_variance"):
+        return f"there is none for {options.model} by {inference}, but for InfiniteSVM by small_variance"
+    if len(X) < _FEWEST or len(np.unique(np.column_stack([X, y])[:MOST_ROWS], axis=0)) < _FEWEST:
+        return f"it takes {_FEWEST} different rows"
+    return None
+
+
+def search(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace) -> Found:
+    """Choose settings, fit the best to all rows, and put the slope of the probabilities into the metadata.
+
+    Parameters
+    ----------
+    model : of the command, whose components the search keeps; of classes its loss is the squared hinge
+    X, y : rows [N, D], and classes or standardized numbers [N]
+
+    Raises
+    ------
+    Interrupted    on Ctrl-C, in the last fit too.
+    """
+    real = model.loss.target == "real"
+    backend = backend_of("small_variance", options.seed, progress=False).replace(scale=_SCALE)
+    cv = _folds(len(X), options.seed)
+    model = model if real else model.set_params(loss=SquaredHinge())
+    estimator: Any = (RegressorCV if real else ClassifierCV)(model, backend, cv=cv)
+
+    try:
+        estimator.fit(X, y)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Interrupted in the search for settings: no fit was reached, and nothing was written to "
+            f"{options.output!r}. --no-search leaves it out."
+        ) from None
+    posterior = estimator.posterior_
+    posterior.backend = backend.replace(num_components=estimator.num_components_)  # without labels of rows to start at
+    if not real:
+        posterior.metadata = {"slope": float(estimator.slope_)}
+    return Found(posterior, _said(estimator, len(X), real))
+
+
+def _folds(num_rows: int, seed: int) -> Any:
+    """Three folds of all rows, or of so many at random."""
+    if num_rows <= MOST_ROWS:
+        return 3
+    chosen = np.random.default_rng(seed).permutation(num_rows)[:MOST_ROWS]
+    return [(chosen[train], chosen[test]) for train, test in KFold(3).split(chosen)]
+
+
+def _said(estimator: Any, num_rows: int, real: bool) -> str:
+    """What was chosen, and how good it was on rows held out."""
+    number, temperature = estimator.num_components_, estimator.temperature_
+    rows = f"{MOST_ROWS:,} of {num_rows:,} rows" if num_rows > MOST_ROWS else f"{num_rows:,} rows"
+    facts = [
+        *([] if estimator.strength_ is None else [f"strength {estimator.strength_:g}"]),
+        f"weight scale {estimator.weight_scale_:g}",
+        f"{number} component{'s' * (number != 1)} aimed at",
+        f"temperature {temperature:g}",
+        *([] if real else [f"probabilities of slope {estimator.slope_:.3g}"]),
+    ]
+    score = f"{'R2' if real else 'accuracy'} {estimator.best_score_:.3f}"
+    return f"chosen by 3 folds of {rows} ({score}): {', '.join(facts)}"
+
+
+MOST_ROWS = 20_000
+_FEWEST = 10
+_SCALE = 10.0

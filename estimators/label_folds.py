@@ -1,0 +1,47 @@
+"""Folds of rows with label sets, by which the probabilities of labels are calibrated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from .rows import sort_rows
+
+
+def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
+    """The fold [N] of each row of X [N, D] with labels [N, C] of 0 and 1, NaN where missing; equal rows are in one.
+
+    Different rows are dealt out in the order of the rarest label that they have, so that folds share it evenly.
+    """
+    different = sort_rows(X, targets, None, merge=True)
+    labels: Any = different.y
+    rows, columns = (labels == 1).nonzero()
+    M, C = labels.shape
+    rank = np.empty(C, dtype=np.int64)
+    rank[np.bincount(columns, minlength=C).argsort(kind="stable")] = np.arange(C)
+    rarest = np.full(M, C)
+    np.minimum.at(rarest, rows, rank[columns])
+    fold = np.empty(M, dtype=np.int64)
+    fold[rarest.argsort(kind="stable")] = np.arange(M) % number
+    found: NDArray[np.int64] = fold[different.place]
+    return found
+
+
+def can_be_fitted(fold: NDArray[np.int64]) -> bool:
+    """Whether there are two folds, and two rows outside of each, to fit."""
+    sizes = np.bincount(fold)
+    return len(sizes) > 1 and bool((len(fold) - sizes >= 2).all())
+
+
+def taught(targets: Any, seen: Any) -> NDArray[Any]:
+    """Labels [n, C] of the rows of a fold, dense; NaN too of those that a fit to labels `seen` [m, C] saw always, or
+    never: what it says of them tells nothing of what a fit to more rows says."""
+    if scipy.sparse.issparse(targets):
+        targets, known = targets.toarray(), seen.shape[0]  # a sparse matrix misses none
+    else:
+        known = (~np.isnan(seen)).sum(0)
+    present = np.asarray((seen == 1).sum(0)).ravel()
+    return np.where((present > 0) & (present < known), targets, np.nan)

@@ -1,0 +1,81 @@
+"""Whether the samples of a file go together: by the names of their axes, as docstrings of posteriors give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..files import require_entries
+from ..labels import LABELS
+from ..structures import Draw
+
+Axes = dict[str, str]
+"""By name of a sample the axes after the draws, such as "K P C"; "K+1": one longer; "...": whatever follows.
+
+N is at least 1. What stands before a ":" says what it holds: "int", "float", "any", else floating-point numbers, of the
+one type that all of these have. A name that ends in a dot is that of all which begin with it.
+"""
+
+
+def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...], axes: Axes) -> None:
+    """Raise ValueError unless these are tensors [S, ...] by name, of so many draws in each chain, that fit together.
+
+    Parameters
+    ----------
+    names : those that have to be there
+    axes : of those and of others; axes of one name have one length
+    """
+    require_entries(samples, "samples", dict.fromkeys([*samples, *names], Tensor))
+    if not num_draws or not all(type(number) is int and number >= 0 for number in num_draws) or not sum(num_draws):
+        raise ValueError(f"The file has {num_draws!r} for the numbers of draws. It was not written by regbayes.")
+    number, sizes, kinds = sum(num_draws), dict[str, int](), dict[torch.dtype, str]()
+    for name, value in samples.items():
+        kind, _, known = axes.get(name, axes.get(f"{name.split('.')[0]}.", "any:...")).rpartition(":")
+        if value.ndim == 0 or len(value) != number or not _agrees(value.shape[1:], known.split(), sizes):
+            shape, others = list(value.shape), ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
+            expected = f" that are [{known.replace(' ', ', ')}] each, with {others}" if sizes else ""
+            raise ValueError(
+                f"The file has {name!r} of shape {shape} for {number} draws{expected}. It was not written by regbayes."
+            )
+        if kind == "float" and not value.is_floating_point():
+            raise ValueError(f"The file has {name!r} of type {value.dtype}. It was not written by regbayes.")
+        if not kind:
+            kinds.setdefault(value.dtype, name)
+            if value.isnan().any():
+                raise ValueError(f"The file has NaN in {name!r}. It was not written by regbayes.")
+    if len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
+        found = ", ".join(f"{name!r} of {kind}" for kind, name in kinds.items())
+        raise ValueError(f"The file has {found}, not numbers of one type. It was not written by regbayes.")
+    if number > 1 and not any(value.numel() for value in samples.values()):
+        raise ValueError(f"The file has {number} draws of nothing. It was not written by regbayes.")
+    if LABELS in samples:
+        _require_labels(samples[LABELS], sizes.get("K"))
+
+
+def _agrees(shape: torch.Size, axes: list[str], sizes: dict[str, int]) -> bool:
+    """Whether a shape has these axes; those that are new are added to the sizes."""
+    if axes[-1:] == ["..."]:
+        axes, shape = axes[:-1], shape[: len(axes) - 1]
+    if len(shape) != len(axes):
+        return False
+    found = [(axis.removesuffix("+1"), size - axis.endswith("+1")) for axis, size in zip(axes, shape, strict=True)]
+    return all(size >= (axis == "N") and sizes.setdefault(axis, size) == size for axis, size in found)
+
+
+def _require_labels(labels: Tensor, number: int | None) -> None:
+    """Raise ValueError unless these are labels [S, N] of one of the components."""
+    if labels.dtype not in _INTEGERS or labels.shape[1] == 0:
+        raise ValueError(
+            f"The file has {LABELS!r} of type {labels.dtype} and shape {list(labels.shape)}. "
+            "It was not written by regbayes."
+        )
+    least, most = (int(end) for end in labels.aminmax())
+    if least < 0 or (number is not None and most >= number):
+        raise ValueError(
+            f"The file has {LABELS!r} from {least} to {most} of {number} components. It was not written by regbayes."
+        )
+
+
+_INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64}

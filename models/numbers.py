@@ -1,0 +1,91 @@
+"""What users pass as numbers, in whatever form, as tensors and arrays that torch computes with: the one reader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from pyro.poutine.runtime import am_i_wrapped
+from torch import Tensor
+
+
+def as_tensor(name: str, values: Any, hint: str = "") -> Tensor:
+    """Real numbers of any shape [...], in a dtype that torch computes with; without a graph.
+
+    Raises
+    ------
+    ValueError    naming the argument, on whatever holds no real numbers; `hint` ends what it says.
+    """
+    if isinstance(values, Tensor):
+        require_readable(name, values)
+        if values.layout != torch.strided:
+            raise ValueError(f"{name} is sparse; expected a dense Tensor: pass {name}.to_dense().")
+        numbers = with_graph(values)
+    else:
+        numbers = torch.as_tensor(as_array(name, values, hint))
+    if numbers.is_complex():
+        raise ValueError(f"{name} has complex values. Complex data not supported: pass real numbers.")
+    return numbers
+
+
+def as_array(name: str, values: Any, hint: str = "") -> np.ndarray:
+    """Numbers in memory of our own order, of this machine's byte order, wide enough and writable, as torch needs them.
+
+    Raises
+    ------
+    ValueError    as `as_tensor`; on text too, even of digits ("1_000" would be a thousand).
+    """
+    require_unmasked(name, values)
+    try:
+        plain = values.data if isinstance(values, np.ma.MaskedArray) else values
+        array = np.require(plain, requirements=("C", "W"))
+        return _computable(array)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{name} cannot be read as an array of numbers: {error}.{hint}") from None
+
+
+def require_unmasked(name: str, values: Any) -> None:
+    """Raise ValueError on an array with masked entries."""
+    if isinstance(values, np.ma.MaskedArray) and values.mask.any():
+        raise ValueError(f"{name} has masked entries, which would count. Fill them, or drop their rows.")
+
+
+def has_text(array: np.ndarray) -> bool:
+    """Whether an array holds text, if of digits alone."""
+    if array.dtype.kind == "O":
+        return any(isinstance(entry, str | bytes) for entry in array.flat)
+    return array.dtype.kind in "US"
+
+
+def require_readable(name: str, values: Tensor) -> None:
+    """Raise ValueError on a tensor without numbers, or in a precision too low to compute with."""
+    if values.is_meta:
+        raise ValueError(f"{name} is on the meta device, which holds no numbers. Pass a Tensor on a CPU or a GPU.")
+    if values.dtype in {torch.float16, torch.bfloat16} or values.is_quantized:
+        raise ValueError(
+            f"{name} has dtype {values.dtype}; accepted are float32, float64 and integers: {name}.float()."
+        )
+
+
+def with_graph(values: Tensor) -> Tensor:
+    """The values [...], with their graph inside a Pyro program alone: programs are differentiated, fits are not."""
+    return values if am_i_wrapped() else values.detach()
+
+
+def _computable(array: np.ndarray) -> np.ndarray:
+    """The array in a dtype that torch has; TypeError or ValueError if there is none for it."""
+    kind = array.dtype.kind
+    if kind == "c":
+        return array.astype(np.complex128)
+    if has_text(array):
+        raise TypeError(f"it has text, of type {array.dtype}")
+    if kind == "O" or array.dtype.type in (np.float16, np.longdouble):
+        return array.astype(np.float64)
+    if kind == "u" and array.dtype.itemsize > 1:
+        if array.size and int(array.max()) > np.iinfo(np.int64).max:
+            raise ValueError("its integers are beyond 64 bits")
+        return array.astype(np.int64)
+    if kind not in "biufc":
+        raise TypeError(f"its type is {array.dtype}")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
