@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,8 @@ from scipy.stats import chi2
 from setups import first_appearance
 from torch import Tensor
 
-PLACES = 6  # of the infinite model: so few points never need them all
+from regbayes.inference.gibbs.state import PartitionState
+from regbayes.testing import partition_posterior
 
 
 class ExactStarts:
@@ -21,11 +23,13 @@ class ExactStarts:
     exact : probabilities of the labels of the truncated model, or of partitions in order of first appearance
     points : what the hyperplanes see, with features [N, 1]
     seen : which labels are those of the points
+    places : hyperplanes of the infinite model, in use and reserved; so few points never need six
     """
 
     def __init__(
-        self, exact: dict[tuple[int, ...], float], model: Any, points: Any, seen: Any, *, truncated: bool
+        self, exact: dict[tuple[int, ...], float], model: Any, points: Any, seen: Any, *, truncated: bool, places: int = 6
     ) -> None:
+        self.places = places
         self.model, self.truncated, self.seen, self.features = model, truncated, seen, points.features.squeeze(1)
         self.names, self.mass = list(exact), torch.tensor(list(exact.values()), dtype=torch.float64)
         self.generator = torch.Generator().manual_seed(7)
@@ -50,7 +54,7 @@ class ExactStarts:
         """Hyperplanes of all components of the truncated model; else of those in use, and the reserved ones."""
         number, seen = self.model.truncation if self.truncated else int(labels.max()) + 1, labels[self.seen]
         weights = torch.cat([self.hyperplanes(seen == k, 1) for k in range(number)])
-        return weights, None if self.truncated else self.hyperplanes(seen < 0, PLACES - number)
+        return weights, None if self.truncated else self.hyperplanes(seen < 0, self.places - number)
 
     def state(self, labels: Tensor) -> Any:
         """A state of the exact posterior given the labels."""
@@ -97,3 +101,24 @@ class ExactStarts:
         gap = torch.stack(change)
         z = gap.mean(0) / (gap.std(0) / number**0.5).clamp(min=1e-9)
         return float(chi2.sf(float(statistic), len(visits) - 1)), z
+
+
+class PartitionStarts(ExactStarts):
+    """Of a mixture with hyperplanes given X [N, 1]; `step(state, data, model, generator)` moves."""
+
+    def __init__(self, model: Any, X: Tensor, step: Callable[..., PartitionState], **options: Any) -> None:
+        truncated = options["truncated"]
+        model, self.X, self.step = model.resolve(X), X, step
+        self.data, truncation = model.data(X), model.truncation if truncated else None
+        exact = partition_posterior(model, X, truncation=truncation)
+        super().__init__(exact, model, self.data, slice(None), **options)
+
+    def state(self, labels: Tensor) -> PartitionState:
+        weights, reserved = self.planes(labels)
+        return PartitionState(labels, weights, self.model.prior.start(self.X), reserved)
+
+    def labels(self, state: PartitionState) -> Tensor:
+        return state.assignments
+
+    def move(self, state: PartitionState) -> PartitionState:
+        return self.step(state, self.data, self.model, self.generator)

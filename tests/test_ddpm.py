@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyro.poutine as poutine
 import pytest
 import torch
-from setups import batch_errors, first_appearance, frequency_errors
+from exact_starts import PartitionStarts
+from setups import batch_errors, first_appearance
 from torch import Tensor
 
 from regbayes.estimators import Clusterer
@@ -509,40 +510,25 @@ def test_scans_lose_no_hyperplane_and_give_each_component_one(scan, family) -> N
     assert len(sizes) > 1
 
 
-def errors(step, model: DDPM, num_steps: int, *, truncated: bool = False, num_reserved: int | None = None) -> Tensor:
-    """Deviations, in standard errors, of the frequencies of all partitions (or labellings) under `step`."""
-    exact = partition_posterior(model, TINY, truncation=model.truncation if truncated else None)
-    state, data, model, generator = start(model, TINY, torch.tensor([0, 0, 1, 1]), truncated=truncated)
-    if num_reserved:
-        state = replace(state, reservoir=state.reservoir[:num_reserved])
-    visited = []
-    for _ in range(num_steps):
-        state = step(state, data, model, generator)
-        visited.append(tuple(state.assignments.tolist()))
-    if not truncated:
-        visited = [first_appearance(labels) for labels in visited]
-    return frequency_errors(visited, exact, num_batches=25)
-
-
 @pytest.fixture
-def few_reserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A reservoir of 6, which four points never exhaust: the scans are exact for every size."""
+def few_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reservoir of a few, which four points never exhaust: the scans are exact for every size."""
     monkeypatch.setattr(hyperplanes, "NUM_RESERVED", 2)
-    return 6
 
 
-NUM_SWEEPS = {"hinge": 1200, "logistic": 600}
+def starts(model: DDPM, **options: Any) -> PartitionStarts:
+    """Sweeps from exact states given TINY."""
+    step = partial(partition.sweep, num_split_merge=0, **options)
+    model, places = model.replace(feature_map=THROUGH_MEAN), 60 if options["scan"] == "slice" else 6
+    return PartitionStarts(model, TINY, step, truncated=options["scan"] == "blocked", places=places)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("compiled", [True, False])
-def test_collapsed_frequencies_are_those_of_enumeration(loss: str, compiled: bool, few_reserved: int) -> None:
+def test_collapsed_sweeps_keep_the_posterior(loss: str, compiled: bool, few_reserved: None) -> None:
     family = FAMILY if compiled else AnotherGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
-    step = partial(partition.sweep, scan="collapsed", num_split_merge=0)
-    num_steps = NUM_SWEEPS[loss] // (1 if compiled else 2)
-    found = errors(step, tiny(loss, likelihood=family), num_steps, num_reserved=few_reserved)
-    assert (found < 5).all()
+    starts(tiny(loss, likelihood=family), scan="collapsed").check(400, 2)
 
 
 VARIANTS = {
@@ -555,26 +541,17 @@ VARIANTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("scan", ["slice", "blocked"])
-def test_frequencies_of_parallel_scans_are_those_of_enumeration(scan: str, name: str) -> None:
-    step = partial(partition.sweep, scan=scan, num_split_merge=0)
-    assert (errors(step, VARIANTS[name], NUM_SWEEPS.get(name, 800), truncated=scan == "blocked") < 5).all()
+def test_parallel_sweeps_keep_the_posterior(scan: str, name: str, few_reserved: None) -> None:
+    starts(VARIANTS[name], scan=scan).check(250, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", ["collapsed", "slice"])
-def test_births_from_the_prior_are_noticed_and_too_many(scan: str) -> None:
+def test_births_from_the_prior_are_noticed(scan: str, few_reserved: None) -> None:
     """This shows that the tests above can fail."""
-    model = tiny("hinge").replace(loss=Hinge(0.8))
-    step, sizes = partial(partition.sweep, scan=scan, num_split_merge=0, births="prior"), []
-
-    def recorded(*arguments) -> PartitionState:
-        state = step(*arguments)
-        sizes.append(len(state.weights))
-        return state
-
-    assert (errors(recorded, model, 600) > 5).any()
-    exact = sum((1 + max(labels)) * probability for labels, probability in partition_posterior(model, TINY).items())
-    assert np.mean(sizes) > exact + 0.1
+    p_value, z = starts(tiny("hinge").replace(loss=Hinge(2.0)), scan=scan, births="prior").after(200, 4)
+    assert p_value < 1e-6
+    assert z[-1] > 4  # too many components
 
 
 # -- the cluster of a new point --------------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from exact_starts import ExactStarts
+from exact_starts import PartitionStarts
 from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
@@ -16,7 +17,6 @@ from regbayes.inference.gibbs import block_hyperplanes, hyperplanes, partition, 
 from regbayes.inference.gibbs.block_hyperplanes import BlockHyperplanes, exchange, fit_blocks, log_unnormalized
 from regbayes.inference.gibbs.labelled import LabelledPartitions
 from regbayes.inference.gibbs.repelling_split_merge import Union, split_merge_repelling
-from regbayes.inference.gibbs.state import PartitionState
 from regbayes.inference.gibbs.summary import log_joint
 from regbayes.models import (
     DDPM,
@@ -29,7 +29,6 @@ from regbayes.models import (
     SphericalGaussian,
     SquaredHinge,
 )
-from regbayes.testing import partition_posterior
 from regbayes.testing.enumeration import log_classifier_integrals
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -338,30 +337,15 @@ def test_the_launch_forgets_how_the_block_is_divided() -> None:
 # -- exact starts ------------------------------------------------------------------------------------------------------
 
 
-class Starts(ExactStarts):
-    """Given TINY."""
-
-    def __init__(self, model: DDPM, *, truncated: bool) -> None:
-        model = model.resolve(TINY)
-        self.data, truncation = model.data(TINY), model.truncation if truncated else None
-        exact = partition_posterior(model, TINY, truncation=truncation)
-        super().__init__(exact, model, self.data, slice(None), truncated=truncated)
-
-    def state(self, labels: Tensor) -> PartitionState:
-        weights, reserved = self.planes(labels)
-        return PartitionState(labels, weights, self.model.prior.start(TINY), reserved)
-
-    def labels(self, state: PartitionState) -> Tensor:
-        return state.assignments
-
-    def move(self, state: PartitionState) -> PartitionState:
-        return split_merge_repelling(state, self.data, self.model, self.generator, truncated=self.truncated)
+def starts(model: DDPM, *, truncated: bool) -> PartitionStarts:
+    """Moves of states given TINY."""
+    return PartitionStarts(model, TINY, partial(split_merge_repelling, truncated=truncated), truncated=truncated)
 
 
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_moves_keep_the_posterior(loss: str, truncated: bool, poor_fits) -> None:
-    Starts(tiny(loss), truncated=truncated).check(350, 2)
+    starts(tiny(loss), truncated=truncated).check(350, 2)
 
 
 VARIANTS = {
@@ -379,7 +363,7 @@ VARIANTS = {
     + [("strong hinge", False), ("Pitman-Yor", True), ("squared hinge", False)],
 )
 def test_more_moves_keep_the_posterior(name: str, truncated: bool, poor_fits) -> None:
-    Starts(VARIANTS[name], truncated=truncated).check(700, 3)
+    starts(VARIANTS[name], truncated=truncated).check(700, 3)
 
 
 # -- what it is for ----------------------------------------------------------------------------------------------------
