@@ -15,6 +15,9 @@ from regbayes.inference.gibbs.state import PartitionState
 from regbayes.testing import partition_posterior
 
 
+Labels = tuple[int, ...]
+
+
 class ExactStarts:
     """Labels by enumeration, hyperplanes of one classifier feature by a fine grid; `state` adds what else there is.
 
@@ -27,7 +30,7 @@ class ExactStarts:
     """
 
     def __init__(
-        self, exact: dict[tuple[int, ...], float], model: Any, points: Any, seen: Any, *, truncated: bool, places: int = 6
+        self, exact: dict[Labels, float], model: Any, points: Any, seen: Any, *, truncated: bool, places: int = 6
     ) -> None:
         self.places = places
         self.model, self.truncated, self.seen, self.features = model, truncated, seen, points.features.squeeze(1)
