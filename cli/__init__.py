@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_compare(commands: Any) -> None:
     compare = _command(commands, "compare", "cross-validate a model under every backend beside SVMs", _compare)
-    _data_options(compare, "table with a header row; default: scikit-learn's breast cancer")
+    _data_options(compare, "table with a header row, - for standard input; default: scikit-learn's breast cancer")
     _task_option(compare)
     text = "columns of labels, each 0 or 1 in every row, in place of --target: BNMC beside classifiers of label sets"
     compare.add_argument("--targets", metavar="A,B,C", help=text)
@@ -88,7 +88,7 @@ def _add_compare(commands: Any) -> None:
 
 def _add_fit(commands: Any) -> None:
     fit = _command(commands, "fit", "fit a model to a table and save the posterior", _fit)
-    _data_options(fit, "table with a header row, such as FILE.csv or FILE.csv.gz", required=True)
+    _data_options(fit, "table with a header row, FILE.csv or FILE.csv.gz; - for standard input", required=True)
     _task_option(fit)
     text = "default: InfiniteSVM; ilsvm and medlda (for counts) for short; DPM clusters, and sees no --target"
     fit.add_argument("--model", type=_model, choices=_MODELS, default=_MODELS[0], help=text)
@@ -109,15 +109,19 @@ def _add_fit(commands: Any) -> None:
 def _add_predict(commands: Any) -> None:
     predict = _command(commands, "predict", "label the rows of a table with a saved posterior", _predict)
     predict.add_argument("--posterior", metavar="FILE", required=True)
-    text = "table with the columns of the fit, in any order"
+    text = "table with the columns of the fit, in any order; - for standard input"
     predict.add_argument("--data", metavar="FILE.csv", required=True, help=text)
-    text = "FILE.csv, or FILE.tsv with tabs, compressed as FILE.csv.gz; default: standard output"
-    predict.add_argument("--output", metavar="FILE.csv", help=text)
+    _drop_option(predict, "; those that the fit left out are left out anyway")
+    text = "FILE.csv, or FILE.tsv with tabs, compressed as FILE.csv.gz; default: -, standard output"
+    predict.add_argument("--output", metavar="FILE.csv", default="-", help=text)
 
 
 def _add_cluster(commands: Any) -> None:
     cluster = _command(commands, "cluster", "find clusters of rows, or states over time, and label the table", _cluster)
-    cluster.add_argument("--data", metavar="FILE.csv", required=True, help="table with a header row")
+    cluster.add_argument(
+        "--data", metavar="FILE.csv", required=True, help="table with a header row; - for standard input"
+    )
+    _drop_option(cluster)
     text = "the rows are one sequence in the order of this column of numbers or ISO dates: find states"
     cluster.add_argument("--time", metavar="COLUMN", help=text)
     text = "the rows are sequences of these lengths, one after another: find states"
@@ -146,6 +150,20 @@ def _data_options(parser: argparse.ArgumentParser, text: str, required: bool = F
     parser.add_argument(
         "--target", metavar="COLUMN", help="column of the labels or numbers; all others are numeric features"
     )
+    _drop_option(parser)
+
+
+def _drop_option(parser: argparse.ArgumentParser, more: str = "") -> None:
+    text = f"columns to leave out, whatever is in them; repeatable{more}"
+    parser.add_argument("--drop", "--ignore", metavar="A,B,C", type=_names, action="extend", default=[], help=text)
+
+
+def _names(text: str) -> list[str]:
+    from .tables import names_in
+
+    if not all(names := names_in(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} has a column without a name")
+    return names
 
 
 def _task_option(parser: argparse.ArgumentParser) -> None:

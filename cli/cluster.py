@@ -108,10 +108,10 @@ def _interrupted(
 
 
 def _problem(options: argparse.Namespace) -> Problem:
-    table = read_table(options.data)
+    table = read_table(options.data, options.drop)
     kept_out = [name for name in (options.truth, options.time) if name is not None]
     for name in kept_out:
-        table.column(name)  # says which columns there are
+        table.require(name)
     names = [name for name in table.names if name not in kept_out]
     if not names:
         raise CommandError(f"{table.path} has no column of features beside {listed(kept_out)}.")
@@ -190,8 +190,9 @@ def _write(path: Path, labels: dict[str, NDArray[np.int64]], problem: Problem) -
         columns.append(column.tolist())
     with text_file(str(path)) as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*problem.table.names, *labels])
-        writer.writerows([*row, *cells] for row, *cells in zip(problem.table.rows, *columns, strict=True))
+        writer.writerow([*problem.table.header, *labels])
+        rows = ([cell.strip() for cell in row] for _, row in problem.table.rows())
+        writer.writerows([*row, *cells] for row, *cells in zip(rows, *columns, strict=True))
 
 
 def _draw(labels: dict[str, NDArray[np.int64]], problem: Problem, path: Path) -> None:

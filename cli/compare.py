@@ -76,7 +76,7 @@ def _problem(options: argparse.Namespace) -> Problem:
         bunch = load_breast_cancer()
         names = list(bunch.feature_names)
         return Problem("breast cancer", "classification", names, bunch.data, bunch.target_names[bunch.target])
-    table = read_table(options.data)
+    table = read_table(options.data, options.drop)
     if options.targets is not None:
         return label_problem(table, options.targets, options.folds)
     if options.target is None:
@@ -87,7 +87,7 @@ def _problem(options: argparse.Namespace) -> Problem:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Set the model that was left out; raise CommandError unless it and the options are for the same targets."""
-    given = {"--target": options.target, "--targets": options.targets}
+    given = {"--target": options.target, "--targets": options.targets, "--drop": options.drop or None}
     if options.data is None and (named := [name for name, value in given.items() if value is not None]):
         raise CommandError(f"{named[0]} needs --data FILE.csv.")
     many = options.targets is not None

@@ -38,7 +38,7 @@ def why_no_search(options: argparse.Namespace, X: NDArray[np.float64], y: Any) -
 
 
 def search(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace) -> Found:
-    """Choose settings, fit the best to all rows, and put the slope of the probabilities into the metadata.
+    """Choose settings, fit the best to all rows, and give the posterior the slope of its probabilities.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def search(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argpars
     posterior = estimator.posterior_
     posterior.backend = backend.replace(num_components=estimator.num_components_)  # without labels of rows to start at
     if not real:
-        posterior.metadata = {"slope": float(estimator.slope_)}
+        posterior = posterior.with_slope(float(estimator.slope_))
     return Found(posterior, _said(estimator, len(X), real))
 
 
