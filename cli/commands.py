@@ -25,7 +25,7 @@ from .tables import Table, listed, read_table
 
 
 def fit(options: argparse.Namespace) -> None:
-    """Search settings, fit to a table and save the posterior, with the names of features and classes in its metadata."""
+    """Search settings, fit to a table and save the posterior, with names of features and classes in its metadata."""
     check_output(options.output, options.data, options.checkpoint)
     X, y, metadata = _given(read_table(options.data, options.drop), options)
     stopped: list[str] = []

@@ -27,7 +27,7 @@ from .progress import bar
 
 @dataclass(frozen=True)
 class Table:
-    """The text of a file, whose rows are read anew at each use: the cells of a large one are never there all at once."""
+    """The text of a file, whose rows are read anew at each use: never are all cells of a large one there at once."""
 
     path: str  # as messages name it
     content: bytes  # of the file, perhaps compressed

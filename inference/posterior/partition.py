@@ -43,8 +43,8 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     `samples` holds `assignments` [S, N] (of the smallest integer type that holds them), `weights` [S, K, P, C],
     `log_mixture` [S, K + 1] (last: a component not yet seen), `hyperparameters` [S, K, ...] or `parameters.<name>`
     [S, K, ...] of the family or `centers` [S, K, D], and the prior's hyperparameters, such as `concentration` [S]; of
-    SVI also `precision_tril` [S, K, C, P, P]; of `tempered` centres `temperature` [S]; of `with_slope` `slope` [S]; of an
-    infinite model whose components repel `unseen_weights` [S, A, P, 1], hyperplanes of components without points.
+    SVI also `precision_tril` [S, K, C, P, P]; of `tempered` centres `temperature` [S]; of `with_slope` `slope` [S];
+    of an infinite model whose components repel `unseen_weights` [S, A, P, 1], hyperplanes of components without points.
     Components beyond a draw's own have log weight -inf.
     """
 
@@ -160,7 +160,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         """
         if self.model.classes is None:
             raise ValueError(
-                f"{type(self.model).__name__} was fitted without classes, whose probabilities have a slope."
+                f"{type(self.model).__name__} was fitted without classes: slope is for their probabilities."
             )
         slopes = torch.full_like(self.samples["log_mixture"][:, 0], read("slope", slope, POSITIVE))
         samples = self.samples | {"slope": slopes}
