@@ -212,9 +212,12 @@ def _integer(least: int) -> Callable[[str], int]:
 
 
 def _compare(options: argparse.Namespace) -> None:
+    from .begin import begin
+
+    problem, report = begin(options)
     from .compare import compare
 
-    compare(options)
+    compare(problem, report, options)
 
 
 def _fit(options: argparse.Namespace) -> None:

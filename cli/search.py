@@ -32,7 +32,7 @@ def why_no_search(options: argparse.Namespace, X: NDArray[np.float64], y: Any) -
         return "a search cannot go on from a --checkpoint"
     if (options.model, inference) != ("InfiniteSVM", "small_variance"):
         return f"there is none for {options.model} by {inference}, but for InfiniteSVM by small_variance"
-    if len(X) < _FEWEST or len(np.unique(np.column_stack([X, y])[:MOST_ROWS], axis=0)) < _FEWEST:
+    if len(X) < _FEWEST or len(np.unique(np.column_stack([X[:MOST_ROWS], y[:MOST_ROWS]]), axis=0)) < _FEWEST:
         return f"it takes {_FEWEST} different rows"
     return None
 

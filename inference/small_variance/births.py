@@ -39,7 +39,8 @@ def open_components(
     if not len(chosen):
         return replace(state, grows=False)
     centers, weights = problem.founders(chosen)
-    savings = (cost - all_costs(problem, centers, weights)).relu_()
+    savings = all_costs(problem, centers, weights)
+    torch.sub(cost, savings, out=savings).relu_()
     if problem.data.weights is not None:
         savings *= problem.data.weights.to(savings)
     charges, assignments = problem.charges(centers, weights), state.assignments.clone()
