@@ -21,6 +21,25 @@ _CLUSTERINGS = ("DPM", "DDPM-S", "DDPM-L", "IHMM", "DIH-S", "DIH-L")
 _LIKELIHOODS = ("full", "diagonal", "spherical")
 _TASKS = ("auto", "classification", "regression")
 _BACKENDS = ("small_variance", "svi", "gibbs")
+_EXAMPLES = {
+    "compare": """\
+  regbayes compare
+  regbayes compare --data houses.csv --target price --drop id --folds 5
+  regbayes compare --data scenes.csv --targets beach,city,field""",
+    "fit": """\
+  regbayes fit --data iris.csv --target species --output iris.pt
+  regbayes fit --data iris.csv --target species --inference gibbs --output iris.pt
+  zcat logs.csv.gz | regbayes fit --data - --model DPM --drop id,time --output logs.pt""",
+    "predict": """\
+  regbayes predict --posterior iris.pt --data new.csv --output labels.csv
+  cat new.csv | regbayes predict --posterior iris.pt --data - | head""",
+    "cluster": """\
+  regbayes cluster --data iris.csv --truth species
+  regbayes cluster --data steps.csv --time date --model IHMM --inference svi""",
+    "info": """\
+  regbayes info --posterior iris.pt
+  regbayes info --posterior iris.pt --json""",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,9 +116,9 @@ def _add_fit(commands: Any) -> None:
     fit.add_argument("--inference", choices=_BACKENDS, help=text)
     _seed_option(fit)
     text = (
-        "fit at the default settings; else InfiniteSVM by small_variance chooses its own by three folds (of 20000 rows "
-        "at random if there are more), fits them to all rows, and says what it chose; others and a --checkpoint never "
-        "search"
+        "fit at the default settings; else InfiniteSVM chooses its own by three folds (of 20000 rows at random if "
+        "there are more), fits them to all rows, and says what it chose; by svi and gibbs that is the weight scale, "
+        "found by small_variance; other models and a --checkpoint never search"
     )
     fit.add_argument("--no-search", dest="search", action="store_false", help=text)
     _checkpoint_option(fit, "")
@@ -139,7 +158,11 @@ def _add_cluster(commands: Any) -> None:
 
 def _command(commands: Any, name: str, summary: str, run: Callable[..., None]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + "."
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"examples:\n{_EXAMPLES[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run)
     return parser

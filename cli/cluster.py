@@ -218,14 +218,21 @@ def _draw(labels: dict[str, NDArray[np.int64]], problem: Problem, path: Path) ->
 
 def _as_text(results: list[Result]) -> str:
     compared = results[0].nmi is not None
-    header = ["model", "inference", "K", "sizes", "final value", "seconds", *(["NMI", "F1"] if compared else [])]
-    lines = [header]
+    lines = [["model", "inference", "K", "sizes", "seconds", *(["NMI", "F1"] if compared else [])]]
     for result in results:
-        sizes = " ".join(map(str, result.sizes[:10])) + (" ..." if len(result.sizes) > 10 else "")
-        value, seconds = f"{result.value_name} {result.value:.6g}", f"{result.seconds:.3g}"
         scores = [f"{result.nmi:.3f}", f"{result.f1:.3f}"] if compared else []
-        lines.append([result.model, result.inference, str(result.components), sizes, value, seconds, *scores])
+        sizes, seconds = _cut(result.sizes), f"{result.seconds:.3g}"
+        lines.append([result.model, result.inference, str(result.components), sizes, seconds, *scores])
     return aligned(lines)
 
 
-_ONE_CHAIN = "\ngibbs is one chain: see with another --seed whether its clusters stay; those of few rows often do not."
+def _cut(sizes: list[int]) -> str:
+    """The first sizes, as many as a table of 80 columns has room for."""
+    text = " ".join(map(str, sizes))
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 4].rsplit(" ", 1)[0] + " ..."
+
+
+_WIDTH = 24
+_ONE_CHAIN = """
+gibbs is one chain: see with another --seed whether its clusters stay; those of
+few rows often do not."""

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import sys
+import textwrap
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,7 +20,7 @@ from .files import check_output, delimiter_of, interrupted_name, text_file
 from .fitting import checkpoint_options, when_interrupted
 from .problems import problem_of
 from .progress import bar
-from .search import search, why_no_search
+from .search import search, why_no_search, with_weight_scale
 from .setups import backend_of, backends_for, model_of
 from .tables import Table, listed, read_table
 
@@ -31,13 +32,14 @@ def fit(options: argparse.Namespace) -> None:
     stopped: list[str] = []
     with reported(), when_interrupted(stopped.append):
         model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
-        reason = why_no_search(options, X, y)
-        if reason is None:
+        name, reason = options.inference or backends_for(options.model)[0], why_no_search(options, X, y)
+        if reason is None and name == "small_variance":
             posterior, said = search(model, X, y, options)
         else:
-            backend = backend_of(options.inference or backends_for(options.model)[0], options.seed)
-            posterior = backend.fit(model, X, y, **checkpoint_options(options.checkpoint))
             said = f"fitted at the default settings, without a search: {reason}" if reason else ""
+            if reason is None:
+                model, said = with_weight_scale(model, X, y, options)
+            posterior = backend_of(name, options.seed).fit(model, X, y, **checkpoint_options(options.checkpoint))
         posterior.metadata = metadata
         path = str(interrupted_name(options.output)) if stopped else options.output
         posterior.save(path)
@@ -77,13 +79,19 @@ def info(options: argparse.Namespace) -> None:
     (kind, components) = list(facts.items())[-1]
     facts.pop(kind)
     for name, value in facts.items():
-        print(f"{name.replace('_', ' '):<16} {listed(value) if isinstance(value, list) else value}")
+        text = listed(value) if isinstance(value, list) else str(value)
+        print(_wrapped(f"{name.replace('_', ' '):<16} ", text))
     name, count = kind.removesuffix("s"), "tokens" if kind == "topics" else "rows"
     width = max(9, len(name))
     print(f"\n{name.replace('_', ' '):>{width}}  {count:>6}  strongest features")
     for component in components:
         strongest = ", ".join(f"{label} {weight:+.3g}" for label, weight in component["strongest_features"].items())
-        print(f"{component[name]:>{width}}  {component[count]:>6}  {strongest}")
+        print(_wrapped(f"{component[name]:>{width}}  {component[count]:>6}  ", strongest))
+
+
+def _wrapped(first: str, text: str) -> str:
+    """Text beside what it is of, in lines of at most 80 columns."""
+    return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=" " * len(first))
 
 
 def _given(table: Table, options: argparse.Namespace) -> tuple[NDArray[np.float64], Any, dict[str, Any]]:

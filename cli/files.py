@@ -25,9 +25,9 @@ def require_other(path: str | Path, *inputs: str | None) -> None:
 
 def check_output(path: str, *inputs: str | None) -> None:
     """Raise CommandError if a file cannot be written here, or is an input: before the work, not after it."""
-    require_other(path, *inputs)
     if path == "-":
         raise CommandError("'-' is standard output, which takes tables alone. Name a file.")
+    require_other(path, *inputs)
     for name in (interrupted_name(path), path):  # the longest name that is written first
         try:
             os.stat(name)
