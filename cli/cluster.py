@@ -55,11 +55,11 @@ class Result:
 
 def cluster(options: argparse.Namespace) -> None:
     """Fit every model under every backend, print the table or JSON, write labels and picture."""
+    folder = output_folder(options.out)  # a bad one is told before the work
+    require_other(folder / "cluster.csv", options.data)
     problem = _problem(options)
     models = _models(options, problem)
     backends = list(dict.fromkeys(options.inference or ["gibbs"]))
-    folder = output_folder(options.out)
-    require_other(folder / "cluster.csv", options.data)
     results, labels = [], {}
     stopped: list[str] = []
     with quiet_and_single_threaded(), when_interrupted(stopped.append):
