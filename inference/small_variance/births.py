@@ -99,11 +99,15 @@ def _best_first(
         movers = torch.nonzero(savings[best] > 0).squeeze(1)
         assignments[movers] = first_label + len(opened)
         opened.append(int(best))
-        old = savings[:, movers]
-        left = (old - old[best]).relu_()
-        savings[:, movers] = left
-        total -= all_sum((old - left).sum(1, dtype=torch.float64))
+        lost = torch.zeros_like(total)
+        for part in movers.split(max(1, _LEFT_NUMBERS // len(savings))):
+            old = savings[:, part]
+            left = (old - old[best]).relu_()
+            savings[:, part] = left
+            lost += (old - left).sum(1, dtype=torch.float64)
+        total -= all_sum(lost)
     return opened
 
 
 _GAIN_NUMBERS = 2**25
+_LEFT_NUMBERS = 2**20
