@@ -21,6 +21,25 @@ _CLUSTERINGS = ("DPM", "DDPM-S", "DDPM-L", "IHMM", "DIH-S", "DIH-L")
 _LIKELIHOODS = ("full", "diagonal", "spherical")
 _TASKS = ("auto", "classification", "regression")
 _BACKENDS = ("small_variance", "svi", "gibbs")
+_EXAMPLES = {
+    "compare": """\
+  regbayes compare
+  regbayes compare --data houses.csv --target price --drop id --folds 5
+  regbayes compare --data scenes.csv --targets beach,city,field""",
+    "fit": """\
+  regbayes fit --data iris.csv --target species --output iris.pt
+  regbayes fit --data iris.csv --target species --inference gibbs --output iris.pt
+  zcat logs.csv.gz | regbayes fit --data - --model DPM --drop id,time --output logs.pt""",
+    "predict": """\
+  regbayes predict --posterior iris.pt --data new.csv --output labels.csv
+  cat new.csv | regbayes predict --posterior iris.pt --data - | head""",
+    "cluster": """\
+  regbayes cluster --data iris.csv --truth species
+  regbayes cluster --data steps.csv --time date --model IHMM --inference svi""",
+    "info": """\
+  regbayes info --posterior iris.pt
+  regbayes info --posterior iris.pt --json""",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_compare(commands: Any) -> None:
     compare = _command(commands, "compare", "cross-validate a model under every backend beside SVMs", _compare)
-    _data_options(compare, "table with a header row; default: scikit-learn's breast cancer")
+    _data_options(compare, "table with a header row, - for standard input; default: scikit-learn's breast cancer")
     _task_option(compare)
     text = "columns of labels, each 0 or 1 in every row, in place of --target: BNMC beside classifiers of label sets"
     compare.add_argument("--targets", metavar="A,B,C", help=text)
@@ -88,7 +107,7 @@ def _add_compare(commands: Any) -> None:
 
 def _add_fit(commands: Any) -> None:
     fit = _command(commands, "fit", "fit a model to a table and save the posterior", _fit)
-    _data_options(fit, "table with a header row, such as FILE.csv or FILE.csv.gz", required=True)
+    _data_options(fit, "table with a header row, FILE.csv or FILE.csv.gz; - for standard input", required=True)
     _task_option(fit)
     text = "default: InfiniteSVM; ilsvm and medlda (for counts) for short; DPM clusters, and sees no --target"
     fit.add_argument("--model", type=_model, choices=_MODELS, default=_MODELS[0], help=text)
@@ -97,9 +116,9 @@ def _add_fit(commands: Any) -> None:
     fit.add_argument("--inference", choices=_BACKENDS, help=text)
     _seed_option(fit)
     text = (
-        "fit at the default settings; else InfiniteSVM by small_variance chooses its own by three folds (of 20000 rows "
-        "at random if there are more), fits them to all rows, and says what it chose; others and a --checkpoint never "
-        "search"
+        "fit at the default settings; else InfiniteSVM chooses its own by three folds (of 20000 rows at random if "
+        "there are more), fits them to all rows, and says what it chose; by svi and gibbs that is the weight scale, "
+        "found by small_variance; other models and a --checkpoint never search"
     )
     fit.add_argument("--no-search", dest="search", action="store_false", help=text)
     _checkpoint_option(fit, "")
@@ -109,15 +128,19 @@ def _add_fit(commands: Any) -> None:
 def _add_predict(commands: Any) -> None:
     predict = _command(commands, "predict", "label the rows of a table with a saved posterior", _predict)
     predict.add_argument("--posterior", metavar="FILE", required=True)
-    text = "table with the columns of the fit, in any order"
+    text = "table with the columns of the fit, in any order; - for standard input"
     predict.add_argument("--data", metavar="FILE.csv", required=True, help=text)
-    text = "FILE.csv, or FILE.tsv with tabs, compressed as FILE.csv.gz; default: standard output"
-    predict.add_argument("--output", metavar="FILE.csv", help=text)
+    _drop_option(predict, "; those that the fit left out are left out anyway")
+    text = "FILE.csv, or FILE.tsv with tabs, compressed as FILE.csv.gz; default: -, standard output"
+    predict.add_argument("--output", metavar="FILE.csv", default="-", help=text)
 
 
 def _add_cluster(commands: Any) -> None:
     cluster = _command(commands, "cluster", "find clusters of rows, or states over time, and label the table", _cluster)
-    cluster.add_argument("--data", metavar="FILE.csv", required=True, help="table with a header row")
+    cluster.add_argument(
+        "--data", metavar="FILE.csv", required=True, help="table with a header row; - for standard input"
+    )
+    _drop_option(cluster)
     text = "the rows are one sequence in the order of this column of numbers or ISO dates: find states"
     cluster.add_argument("--time", metavar="COLUMN", help=text)
     text = "the rows are sequences of these lengths, one after another: find states"
@@ -135,7 +158,11 @@ def _add_cluster(commands: Any) -> None:
 
 def _command(commands: Any, name: str, summary: str, run: Callable[..., None]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + "."
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"examples:\n{_EXAMPLES[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run)
     return parser
@@ -146,6 +173,20 @@ def _data_options(parser: argparse.ArgumentParser, text: str, required: bool = F
     parser.add_argument(
         "--target", metavar="COLUMN", help="column of the labels or numbers; all others are numeric features"
     )
+    _drop_option(parser)
+
+
+def _drop_option(parser: argparse.ArgumentParser, more: str = "") -> None:
+    text = f"columns to leave out, whatever is in them; repeatable{more}"
+    parser.add_argument("--drop", "--ignore", metavar="A,B,C", type=_names, action="extend", default=[], help=text)
+
+
+def _names(text: str) -> list[str]:
+    from .tables import names_in
+
+    if not all(names := names_in(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} has a column without a name")
+    return names
 
 
 def _task_option(parser: argparse.ArgumentParser) -> None:
@@ -194,9 +235,12 @@ def _integer(least: int) -> Callable[[str], int]:
 
 
 def _compare(options: argparse.Namespace) -> None:
+    from .begin import begin
+
+    problem, report = begin(options)
     from .compare import compare
 
-    compare(options)
+    compare(problem, report, options)
 
 
 def _fit(options: argparse.Namespace) -> None:

@@ -55,11 +55,11 @@ class Result:
 
 def cluster(options: argparse.Namespace) -> None:
     """Fit every model under every backend, print the table or JSON, write labels and picture."""
+    folder = output_folder(options.out)  # a bad one is told before the work
+    require_other(folder / "cluster.csv", options.data)
     problem = _problem(options)
     models = _models(options, problem)
     backends = list(dict.fromkeys(options.inference or ["gibbs"]))
-    folder = output_folder(options.out)
-    require_other(folder / "cluster.csv", options.data)
     results, labels = [], {}
     stopped: list[str] = []
     with quiet_and_single_threaded(), when_interrupted(stopped.append):
@@ -108,10 +108,10 @@ def _interrupted(
 
 
 def _problem(options: argparse.Namespace) -> Problem:
-    table = read_table(options.data)
+    table = read_table(options.data, options.drop)
     kept_out = [name for name in (options.truth, options.time) if name is not None]
     for name in kept_out:
-        table.column(name)  # says which columns there are
+        table.require(name)
     names = [name for name in table.names if name not in kept_out]
     if not names:
         raise CommandError(f"{table.path} has no column of features beside {listed(kept_out)}.")
@@ -190,8 +190,9 @@ def _write(path: Path, labels: dict[str, NDArray[np.int64]], problem: Problem) -
         columns.append(column.tolist())
     with text_file(str(path)) as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*problem.table.names, *labels])
-        writer.writerows([*row, *cells] for row, *cells in zip(problem.table.rows, *columns, strict=True))
+        writer.writerow([*problem.table.header, *labels])
+        rows = ([cell.strip() for cell in row] for _, row in problem.table.rows())
+        writer.writerows([*row, *cells] for row, *cells in zip(rows, *columns, strict=True))
 
 
 def _draw(labels: dict[str, NDArray[np.int64]], problem: Problem, path: Path) -> None:
@@ -217,14 +218,21 @@ def _draw(labels: dict[str, NDArray[np.int64]], problem: Problem, path: Path) ->
 
 def _as_text(results: list[Result]) -> str:
     compared = results[0].nmi is not None
-    header = ["model", "inference", "K", "sizes", "final value", "seconds", *(["NMI", "F1"] if compared else [])]
-    lines = [header]
+    lines = [["model", "inference", "K", "sizes", "seconds", *(["NMI", "F1"] if compared else [])]]
     for result in results:
-        sizes = " ".join(map(str, result.sizes[:10])) + (" ..." if len(result.sizes) > 10 else "")
-        value, seconds = f"{result.value_name} {result.value:.6g}", f"{result.seconds:.3g}"
         scores = [f"{result.nmi:.3f}", f"{result.f1:.3f}"] if compared else []
-        lines.append([result.model, result.inference, str(result.components), sizes, value, seconds, *scores])
+        sizes, seconds = _cut(result.sizes), f"{result.seconds:.3g}"
+        lines.append([result.model, result.inference, str(result.components), sizes, seconds, *scores])
     return aligned(lines)
 
 
-_ONE_CHAIN = "\ngibbs is one chain: see with another --seed whether its clusters stay; those of few rows often do not."
+def _cut(sizes: list[int]) -> str:
+    """The first sizes, as many as a table of 80 columns has room for."""
+    text = " ".join(map(str, sizes))
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 4].rsplit(" ", 1)[0] + " ..."
+
+
+_WIDTH = 24
+_ONE_CHAIN = """
+gibbs is one chain: see with another --seed whether its clusters stay; those of
+few rows often do not."""

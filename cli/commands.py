@@ -6,13 +6,13 @@ import argparse
 import csv
 import json
 import sys
+import textwrap
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from ..inference import FeaturePosterior, PartitionPosterior, Posterior
 from .errors import CommandError, Interrupted, reported
@@ -20,28 +20,27 @@ from .files import check_output, delimiter_of, interrupted_name, text_file
 from .fitting import checkpoint_options, when_interrupted
 from .problems import problem_of
 from .progress import bar
-from .search import search, why_no_search
+from .search import search, why_no_search, with_weight_scale
 from .setups import backend_of, backends_for, model_of
 from .tables import Table, listed, read_table
 
 
 def fit(options: argparse.Namespace) -> None:
-    """Search settings, fit to a table and save the posterior, with the names of features and classes in its metadata
-    and, where the search has found it, the slope of the probabilities."""
+    """Search settings, fit to a table and save the posterior, with names of features and classes in its metadata."""
     check_output(options.output, options.data, options.checkpoint)
-    table = read_table(options.data)
-    X, y, metadata = _given(table, options)
+    X, y, metadata = _given(read_table(options.data, options.drop), options)
     stopped: list[str] = []
     with reported(), when_interrupted(stopped.append):
         model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
-        reason = why_no_search(options, X, y)
-        if reason is None:
+        name, reason = options.inference or backends_for(options.model)[0], why_no_search(options, X, y)
+        if reason is None and name == "small_variance":
             posterior, said = search(model, X, y, options)
         else:
-            backend = backend_of(options.inference or backends_for(options.model)[0], options.seed)
-            posterior = backend.fit(model, X, y, **checkpoint_options(options.checkpoint))
             said = f"fitted at the default settings, without a search: {reason}" if reason else ""
-        posterior.metadata = metadata | posterior.metadata
+            if reason is None:
+                model, said = with_weight_scale(model, X, y, options)
+            posterior = backend_of(name, options.seed).fit(model, X, y, **checkpoint_options(options.checkpoint))
+        posterior.metadata = metadata
         path = str(interrupted_name(options.output)) if stopped else options.output
         posterior.save(path)
     if stopped:
@@ -52,18 +51,17 @@ def fit(options: argparse.Namespace) -> None:
 
 def predict(options: argparse.Namespace) -> None:
     """Write the prediction, class probabilities and, of a mixture, the component of every row of a table."""
-    if options.output:
+    to_file = options.output != "-"
+    if to_file:
         check_output(options.output, options.data, options.posterior)
     posterior = _load(options.posterior)
-    table = read_table(options.data)
-    X = table.numbers(_columns(table, posterior.metadata))
-    delimiter = delimiter_of(options.output) if options.output else ","
+    X = _features(posterior.metadata, options)
     with (
         reported(),
-        text_file(options.output) if options.output else nullcontext(sys.stdout) as file,
-        bar(len(X), "predict", unit="row", hidden=not options.output) as progress,
+        text_file(options.output) if to_file else nullcontext(sys.stdout) as file,
+        bar(len(X), "predict", unit="row", hidden=not to_file) as progress,
     ):
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer = csv.writer(file, delimiter=delimiter_of(options.output), lineterminator="\n")
         writer.writerow(_header(posterior))
         for start in range(0, len(X), _CHUNK):
             rows = X[start : start + _CHUNK]
@@ -81,29 +79,35 @@ def info(options: argparse.Namespace) -> None:
     (kind, components) = list(facts.items())[-1]
     facts.pop(kind)
     for name, value in facts.items():
-        print(f"{name.replace('_', ' '):<16} {listed(value) if isinstance(value, list) else value}")
+        text = listed(value) if isinstance(value, list) else str(value)
+        print(_wrapped(f"{name.replace('_', ' '):<16} ", text))
     name, count = kind.removesuffix("s"), "tokens" if kind == "topics" else "rows"
     width = max(9, len(name))
     print(f"\n{name.replace('_', ' '):>{width}}  {count:>6}  strongest features")
     for component in components:
         strongest = ", ".join(f"{label} {weight:+.3g}" for label, weight in component["strongest_features"].items())
-        print(f"{component[name]:>{width}}  {component[count]:>6}  {strongest}")
+        print(_wrapped(f"{component[name]:>{width}}  {component[count]:>6}  ", strongest))
+
+
+def _wrapped(first: str, text: str) -> str:
+    """Text beside what it is of, in lines of at most 80 columns."""
+    return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=" " * len(first))
 
 
 def _given(table: Table, options: argparse.Namespace) -> tuple[NDArray[np.float64], Any, dict[str, Any]]:
     """Features [N, D], what the model gets as y, and the metadata by which `predict` undoes that."""
-    target = options.target
+    target, dropped = options.target, {"dropped": table.dropped} if table.dropped else {}
     if options.model == "DPM":  # which only leaves the target out of its features
         if target is not None:
-            table.column(target)
+            table.require(target)
         features = [name for name in table.names if name != target]
         if not features:
             raise CommandError(f"{table.path} has no column beside the target {target!r}.")
-        return table.numbers(features), None, {"features": features, "target": target, "classes": None}
+        return table.numbers(features), None, {"features": features, "target": target, "classes": None} | dropped
     if target is None:
         raise CommandError(f"{options.model} needs --target COLUMN; the columns are {listed(table.names)}.")
     problem = problem_of(table, target, options.task)
-    metadata = {"features": problem.features, "target": target}
+    metadata = {"features": problem.features, "target": target} | dropped
     if problem.task == "regression":
         mean, scale = problem.scaling
         units = {"target_mean": mean, "target_scale": scale}
@@ -129,20 +133,9 @@ def _answers(posterior: Any, X: NDArray[np.float64]) -> list[Any]:
         target = metadata["target_mean"] + metadata["target_scale"] * posterior.predict(X)
         return [np.char.mod("%.6g", target), *components]
     if metadata["classes"]:
-        probabilities = np.char.mod("%.6g", _probabilities(posterior, X).T)
+        probabilities = np.char.mod("%.6g", posterior.predict_proba(X).T)
         return [np.array(metadata["classes"])[posterior.predict(X)], *probabilities, *components]
     return components
-
-
-def _probabilities(posterior: Any, X: NDArray[np.float64]) -> NDArray[Any]:
-    """Of the classes [N, L]: where a search has found a slope, softmax(slope scores) as of `ClassifierCV`."""
-    if "slope" not in posterior.metadata:
-        found: NDArray[Any] = posterior.predict_proba(X)
-        return found
-    scores = posterior.decision_function(X)
-    scores = scores if scores.ndim == 2 else np.column_stack([np.zeros_like(scores), scores])
-    found = softmax(posterior.metadata["slope"] * scores, axis=1)
-    return found
 
 
 def _facts(posterior: Any) -> dict[str, Any]:
@@ -156,6 +149,7 @@ def _facts(posterior: Any) -> dict[str, Any]:
         **_rows(posterior),
         "draws": sum(posterior.num_draws),
         posterior.trace.name.replace(" ", "_"): float(posterior.trace.final[-1]),
+        **({"slope": float(posterior.samples["slope"][0])} if "slope" in posterior.samples else {}),
         **{name: value for name, value in posterior.metadata.items() if value is not None},
         kind: described,
     }
@@ -198,6 +192,12 @@ def _load(path: str) -> Any:
         posterior = Posterior.load(path)
     if wrong := _wrong_metadata(posterior.metadata):
         raise CommandError(f"{path!r} has metadata without {wrong}; it was not written by `regbayes fit`. Fit again.")
+    known, named = posterior.model.classes, posterior.metadata["classes"] or []
+    if (0 if known is None else len(known)) != len(named):
+        raise CommandError(
+            f"{path!r} has names of {len(named)} classes in its metadata, but its posterior has "
+            f"{0 if known is None else len(known)}; it is not as `regbayes fit` wrote it. Fit again."
+        )
     return posterior
 
 
@@ -213,6 +213,7 @@ def _wrong_metadata(metadata: Any) -> str | None:
         and (metadata["classes"] is None or _are_names(metadata["classes"])),
         "mean and scale of the target": len(units) in (0, 2)
         and all(isinstance(value, float | int) and np.isfinite(value) for value in units),
+        "the names of the columns that were left out": "dropped" not in metadata or _are_names(metadata["dropped"]),
     }
     return next((name for name, is_right in checks.items() if not is_right), None)
 
@@ -221,14 +222,20 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
 
 
-def _columns(table: Table, metadata: dict[str, Any]) -> list[str]:
-    """The features' names, once the table has them and nothing else but perhaps the target."""
+def _features(metadata: dict[str, Any], options: argparse.Namespace) -> NDArray[np.float64]:
+    """The features [N, D] of new rows, once the table has them and nothing else but what the fit left out."""
     names: list[str] = metadata["features"]
+    dropped = [*metadata.get("dropped", []), *options.drop]
+    if needed := [name for name in options.drop if name in names]:
+        raise CommandError(f"--drop: the fit had the column {needed[0]!r}, and needs it in new rows.")
+    table = read_table(options.data, dropped, drops_all=False)
     if missing := [name for name in names if name not in table.names]:
         raise CommandError(f"{table.path} lacks columns of the fit: {listed(missing)}.")
     if extra := [name for name in table.names if name not in {*names, metadata["target"]}]:
-        raise CommandError(f"{table.path} has columns that the fit did not have: {listed(extra)}. Drop them.")
-    return names
+        raise CommandError(
+            f"{table.path} has columns that the fit did not have: {listed(extra)}. Leave them out by --drop."
+        )
+    return table.numbers(names)
 
 
 _CHUNK = 4096  # rows, between two steps of the bar

@@ -24,15 +24,14 @@ from ..estimators import Classifier, ClassifierCV, MultiLabelClassifier, Regress
 from ..inference import Backend, Gibbs, PartitionPosterior
 from ..models import EpsilonInsensitive, Loss, SquaredHinge
 from .compare_labels import LabelFolds, check_label_folds, label_quality, label_scores
-from .errors import CommandError, Interrupted, reported
+from .errors import Interrupted, reported
 from .files import interrupted_name, output_folder, replacing, text_file
 from .fitting import final_value, quiet_and_single_threaded, stop, when_interrupted
-from .problems import Problem, label_problem, problem_of
+from .problems import Problem
 from .progress import bar
 from .report import NOTES, Method, Score, TextReport, as_json
 from .rivals import SCORING, rivals
 from .setups import LABEL_MODELS, backend_of, backends_for, model_of, suited
-from .tables import read_table
 
 
 class Candidate(NamedTuple):
@@ -43,15 +42,12 @@ class Candidate(NamedTuple):
     tuning_seconds: float = 0.0
 
 
-def compare(options: argparse.Namespace) -> None:
+def compare(problem: Problem, report: TextReport, options: argparse.Namespace) -> None:
     """Cross-validate method by method, print a line as soon as it is there, or JSON, and write the picture."""
     started = time.perf_counter()
-    problem = _problem(options)
     folder = output_folder(options.out)
     splits = list(_folds(problem, options.folds, options.seed).split(problem.X, problem.y))
     candidates = _candidates(problem, splits, options)
-    report = TextReport(list(candidates), problem.task, silent=options.json)
-    report.show(f"{_said(problem, options)}\n\n{report.header}")
     done: list[Method] = []
     try:
         with quiet_and_single_threaded(), when_interrupted(stop), bar(len(splits) * len(candidates), "") as progress:
@@ -66,40 +62,6 @@ def compare(options: argparse.Namespace) -> None:
     report.show(f"\n{NOTES[problem.task]}\n{time.perf_counter() - started:.0f} s in all; picture: {picture}")
     if options.json:
         print(json.dumps(_described(problem, options) | {"picture": str(picture)} | as_json(done), indent=2))
-
-
-def _problem(options: argparse.Namespace) -> Problem:
-    _check_options(options)
-    if options.data is None:
-        from sklearn.datasets import load_breast_cancer
-
-        bunch = load_breast_cancer()
-        names = list(bunch.feature_names)
-        return Problem("breast cancer", "classification", names, bunch.data, bunch.target_names[bunch.target])
-    table = read_table(options.data)
-    if options.targets is not None:
-        return label_problem(table, options.targets, options.folds)
-    if options.target is None:
-        last = table.names[-1]
-        raise CommandError(f"--data needs --target COLUMN, or --targets A,B,C for labels; the last column is {last!r}.")
-    return problem_of(table, options.target, options.task, options.folds)
-
-
-def _check_options(options: argparse.Namespace) -> None:
-    """Set the model that was left out; raise CommandError unless it and the options are for the same targets."""
-    given = {"--target": options.target, "--targets": options.targets}
-    if options.data is None and (named := [name for name, value in given.items() if value is not None]):
-        raise CommandError(f"{named[0]} needs --data FILE.csv.")
-    many = options.targets is not None
-    if many and options.target is not None:
-        raise CommandError("--target and --targets exclude each other: one is a class or a number, the other labels.")
-    if many and options.task == "regression":
-        raise CommandError("--targets are labels, 0 or 1; --task regression is for the numbers of one --target.")
-    options.model = options.model or ("BNMC" if many else "InfiniteSVM")
-    if many and options.model != "BNMC":
-        raise CommandError(f"--targets need --model BNMC, the default there; {options.model} takes one --target.")
-    if options.model == "BNMC" and not many:
-        raise CommandError("BNMC needs --targets A,B,C, the columns of its labels.")
 
 
 def _folds(problem: Problem, number: int, seed: int) -> BaseCrossValidator:
@@ -321,14 +283,6 @@ def _described(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
         "folds": options.folds,
         "seed": options.seed,
     }
-
-
-def _said(problem: Problem, options: argparse.Namespace) -> str:
-    N, D = problem.X.shape
-    if problem.task == "regression":
-        return f"{problem.name}: {N} rows, {D} features, a number to predict; {options.folds} folds"
-    found = f"{len(problem.labels)} labels" if problem.labels else f"{len(np.unique(problem.y))} classes"
-    return f"{problem.name}: {N} rows, {D} features, {found}; {options.folds} stratified folds"
 
 
 _SCALES = [0.3, 1.0, 0.1]

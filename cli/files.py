@@ -25,15 +25,18 @@ def require_other(path: str | Path, *inputs: str | None) -> None:
 
 def check_output(path: str, *inputs: str | None) -> None:
     """Raise CommandError if a file cannot be written here, or is an input: before the work, not after it."""
+    if path == "-":
+        raise CommandError("'-' is standard output, which takes tables alone. Name a file.")
     require_other(path, *inputs)
-    try:
-        os.lstat(interrupted_name(path))  # the longest name that is written
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"{path!r} cannot be written: {getattr(error, 'strerror', error)}. Name another file."
-        ) from None
+    for name in (interrupted_name(path), path):  # the longest name that is written first
+        try:
+            os.stat(name)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise CommandError(
+                f"{path!r} cannot be written: {getattr(error, 'strerror', error)}. Name another file."
+            ) from None
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise CommandError(f"there is no folder {str(folder)!r} to write {Path(path).name!r} to.")
@@ -46,6 +49,8 @@ def check_output(path: str, *inputs: str | None) -> None:
 def output_folder(path: str) -> Path:
     """The output folder, made before the work so that a bad path fails early."""
     folder = Path(path)
+    if path == "-":
+        raise CommandError("--out names a folder, and '-' is none: it is for tables and --output.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CommandError
-from .tables import Table, number
+from .tables import Table, is_missing, names_in, number
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def label_problem(table: Table, targets: str, folds: int) -> Problem:
     ------
     CommandError    if the targets are fewer than two, not all there, or not 0 and 1; if features or rows are too few.
     """
-    labels = [name.strip() for name in next(csv.reader(targets.splitlines(), skipinitialspace=True), [])]
+    labels = names_in(targets)
     if len(labels) < 2 or len(set(labels)) < len(labels):
         raise CommandError(
             f"--targets {targets!r} has {len(set(labels))} different columns of {len(labels)}. Expected two labels or "
@@ -111,11 +110,11 @@ def _check_labels(path: str, target: str, labels: list[str], folds: int) -> None
 
 def _check_missing(table: Table, target: str, labels: list[str]) -> None:
     """Raise CommandError if a label is missing, or is a number that cannot be."""
-    for line, label in zip(table.lines, labels, strict=True):
-        if label.lower().lstrip("+-") in _MISSING:
+    for label in dict.fromkeys(labels):
+        if is_missing(label, infinite=True):
             raise CommandError(
-                f"{table.path}, line {line}, column {target!r}: {label!r} is a missing label. Fill the cell or drop "
-                "the row; if it is the name of a class, write it in other letters."
+                f"{table.path}, line {table.line(labels.index(label))}, column {target!r}: {label!r} is a missing "
+                "label. Fill the cell or drop the row; if it is the name of a class, write it in other letters."
             )
 
 
@@ -130,7 +129,7 @@ def _check_numbers(table: Table, target: str, values: NDArray[np.float64], folds
     if not np.isfinite(deviation):
         row = int(np.abs(values).argmax())
         raise CommandError(
-            f"{table.path}, line {table.lines[row]}, column {target!r}: {values[row]:g} is too large to be squared. "
+            f"{table.path}, line {table.line(row)}, column {target!r}: {values[row]:g} is too large to be squared. "
             "Fix the cell, drop the row, or give the column in larger units."
         )
     if not deviation > np.finfo(np.float64).tiny ** 0.5:
@@ -149,4 +148,3 @@ def _check_rows(path: str, num_rows: int, folds: int) -> None:
 
 
 _MOST_CLASSES = 20
-_MISSING = ("na", "nan", "inf", "infinity")

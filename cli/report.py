@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from tqdm import tqdm
 
 from .tables import justified
 
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
 NOTES = {
     "classification": """\
-Means over the folds (± standard deviation), seconds of one thread. Tuned in each fold by inner cross-validation: C (and
-gamma, or the number of clusters) of the SVMs; the weight_scale of our model, and with small variance the number of its
-components. Final values do not compare across backends.""",
+Means over the folds (± standard deviation), seconds of one thread; --json has
+all of each fold, with the final values of the objectives. Tuned in each fold by
+inner cross-validation: C (and gamma, or the number of clusters) of the SVMs;
+the weight_scale of our model, and with small variance the number K of its
+components.""",
+    "labels": """\
+Means over the folds (± standard deviation), seconds of one thread; --json has
+all of each fold. Tuned for micro-F1 in each fold by inner cross-validation: C
+of the linear models; the number of neighbors; the weight_scale of our models,
+by SVI for all backends. P@1: the share of rows that have the label with the
+highest score.""",
 }
-NOTES["labels"] = """\
-Means over the folds (± standard deviation), seconds of one thread. Tuned for micro-F1 in each fold by inner
-cross-validation: C of the linear models; the number of neighbors; the weight_scale of our models, by SVI for all
-backends. P@1: the share of rows that have the label with the highest score."""
-NOTES["regression"] = f"{NOTES['classification']} All methods see the target in units of its standard deviation."
+NOTES["regression"] = f"""\
+{NOTES["classification"]} All methods see the target in units of its standard
+deviation."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +70,21 @@ class Method:
 
 
 class TextReport:
-    """A table whose lines are shown one by one, so that its widths are known before its cells."""
+    """A table of at most 80 columns whose lines are shown one by one, so that its widths are known before its cells.
 
-    def __init__(self, names: list[str], task: str, silent: bool = False) -> None:
+    Methods named "MODEL, WAY" stand below their model.
+    """
+
+    def __init__(self, task: str, silent: bool = False) -> None:
         self.silent = silent
         self.measures = _MEASURES[task]
-        self.columns = [name for name in _COLUMNS if task != "labels" or name.endswith(" s")]  # four measures are wide
+        self.columns = [name for name in _COLUMNS if task != "labels" or name not in _LEFT_OUT]
         cells = ["", *self.measures.values(), *self.columns]
-        widths = [max(map(len, names)), *(_WIDTH for _ in self.measures), *(_COLUMNS[name] for name in self.columns)]
+        means = [_SPREAD, *(_MEAN for _ in self.measures)][: len(self.measures)]  # the first with its spread
+        widths = [_NAME, *means, *(_COLUMNS[name] for name in self.columns)]
         self.widths = [max(len(cell), width) for cell, width in zip(cells, widths, strict=True)]
         self.header = justified(cells, self.widths)
+        self.model = ""  # of the last line
 
     def show(self, text: str) -> None:
         """Print lines at once, above a bar if there is one."""
@@ -80,19 +93,29 @@ class TextReport:
             sys.stdout.flush()
 
     def line(self, method: Method) -> str:
-        """The line of one method."""
-        mean = method.means()
-        spread = {name: np.std([score.quality[name] for score in method.scores]) for name in self.measures}
+        """The line of one method, below one with its model where that is new."""
+        mean, first = method.means(), next(iter(self.measures))
+        spread = np.std([score.quality[first] for score in method.scores])
         digits = {name: ".3g" if name == "rmse" else ".3f" for name in self.measures}
-        qualities = [f"{mean[name]:{digits[name]}} ± {spread[name]:{digits[name]}}" for name in self.measures]
+        qualities = [f"{mean[name]:{digits[name]}}" for name in self.measures]
+        qualities[0] += f" ± {spread:{digits[first]}}"
         cells = {
-            "components": "-" if mean["components"] is None else f"{mean['components']:.1f}",
-            "fit s": f"{mean['fit_seconds']:.3g}",
-            "tuning s": f"{mean['tuning_seconds']:.3g}" if mean["tuning_seconds"] else "-",
-            "predict s": f"{mean['predict_seconds']:.2g}",
-            "final value": "-" if mean["value"] is None else f"{method.value_name} {mean['value']:.6g}",
+            "K": "-" if mean["components"] is None else f"{mean['components']:.1f}",
+            "fit s": _seconds(mean["fit_seconds"]),
+            "tuning s": _seconds(mean["tuning_seconds"]),
+            "predict s": _seconds(mean["predict_seconds"]),
         }
-        return justified([method.name, *qualities, *(cells[name] for name in self.columns)], self.widths)
+        model, _, way = method.name.rpartition(", ")
+        above = f"{model}\n" if model and model != self.model else ""
+        self.model, name = model, f"  {way}" if model else way
+        return above + justified([name, *qualities, *(cells[name] for name in self.columns)], self.widths)
+
+
+def _seconds(value: float | None) -> str:
+    """In seven characters; "-" for none."""
+    if not value:
+        return "-"
+    return f"{value:.{4 if value < 0.1 else 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def as_json(methods: list[Method]) -> dict[str, Any]:
@@ -115,5 +138,7 @@ _MEASURES = {
     "regression": {"r2": "R2", "rmse": "RMSE"},
     "labels": {"micro_f1": "micro-F1", "macro_f1": "macro-F1", "hamming_loss": "Hamming", "precision_at_1": "P@1"},
 }
-_WIDTH = len("0.974 ± 0.019")
-_COLUMNS = {"components": 0, "fit s": 7, "tuning s": 0, "predict s": 0, "final value": len("log joint -123456")}
+_NAME = len("DP-means + LinearSVC")
+_SPREAD, _MEAN = len("0.974 ± 0.019"), len("0.974")
+_COLUMNS = {"K": 4, "fit s": 6, "tuning s": 0, "predict s": 0}
+_LEFT_OUT = ("K", "predict s")  # of label sets: four measures are wide

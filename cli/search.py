@@ -13,7 +13,7 @@ from ..estimators import ClassifierCV, RegressorCV
 from ..inference import Posterior
 from ..models import SquaredHinge
 from .errors import Interrupted
-from .setups import backend_of, backends_for
+from .setups import backend_of
 
 
 class Found(NamedTuple):
@@ -25,20 +25,19 @@ class Found(NamedTuple):
 
 def why_no_search(options: argparse.Namespace, X: NDArray[np.float64], y: Any) -> str | None:
     """Why a fit keeps its default settings, in words (none where that needs no saying); None: it is to search."""
-    inference = options.inference or backends_for(options.model)[0]
     if not options.search or y is None:
         return ""
     if options.checkpoint:
         return "a search cannot go on from a --checkpoint"
-    if (options.model, inference) != ("InfiniteSVM", "small_variance"):
-        return f"there is none for {options.model} by {inference}, but for InfiniteSVM by small_variance"
-    if len(X) < _FEWEST or len(np.unique(np.column_stack([X, y])[:MOST_ROWS], axis=0)) < _FEWEST:
+    if options.model != "InfiniteSVM":
+        return f"there is none for {options.model}, but for InfiniteSVM"
+    if len(X) < _FEWEST or len(np.unique(np.column_stack([X[:MOST_ROWS], y[:MOST_ROWS]]), axis=0)) < _FEWEST:
         return f"it takes {_FEWEST} different rows"
     return None
 
 
 def search(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace) -> Found:
-    """Choose settings, fit the best to all rows, and put the slope of the probabilities into the metadata.
+    """Choose settings of small variance, fit the best to all rows, and give the posterior the slope of probabilities.
 
     Parameters
     ----------
@@ -50,23 +49,37 @@ def search(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argpars
     Interrupted    on Ctrl-C, in the last fit too.
     """
     real = model.loss.target == "real"
-    backend = backend_of("small_variance", options.seed, progress=False).replace(scale=_SCALE)
-    cv = _folds(len(X), options.seed)
-    model = model if real else model.set_params(loss=SquaredHinge())
-    estimator: Any = (RegressorCV if real else ClassifierCV)(model, backend, cv=cv)
+    estimator = _searched(model if real else model.set_params(loss=SquaredHinge()), X, y, options)
+    posterior = estimator.posterior_
+    # without labels of rows to start at
+    posterior.backend = estimator.inference.replace(num_components=estimator.num_components_)
+    if not real:
+        posterior = posterior.with_slope(float(estimator.slope_))
+    return Found(posterior, _said(estimator, len(X), real))
 
+
+def with_weight_scale(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace) -> Any:
+    """The model with the weight scale that small variance finds, for the other backends, and what is said of it.
+
+    As `compare` has it: folds of their own would cost them some thirty fits. Arguments and errors as in `search`.
+    """
+    estimator = _searched(model, X, y, options, num_components=(1, 4), temperatures=(0.0,))
+    scale = estimator.weight_scale_
+    said = f"chosen by 3 folds {_of(len(X))}, by small_variance: weight scale {scale:g}"
+    return model.set_params(weight_scale=scale), said
+
+
+def _searched(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace, **grid: Any) -> Any:
+    """The search of small variance, fitted."""
+    backend = backend_of("small_variance", options.seed, progress=False).replace(scale=_SCALE)
+    search = RegressorCV if model.loss.target == "real" else ClassifierCV
     try:
-        estimator.fit(X, y)
+        return search(model, backend, cv=_folds(len(X), options.seed), **grid).fit(X, y)
     except KeyboardInterrupt:
         raise Interrupted(
             f"Interrupted in the search for settings: no fit was reached, and nothing was written to "
             f"{options.output!r}. --no-search leaves it out."
         ) from None
-    posterior = estimator.posterior_
-    posterior.backend = backend.replace(num_components=estimator.num_components_)  # without labels of rows to start at
-    if not real:
-        posterior.metadata = {"slope": float(estimator.slope_)}
-    return Found(posterior, _said(estimator, len(X), real))
 
 
 def _folds(num_rows: int, seed: int) -> Any:
@@ -80,7 +93,6 @@ def _folds(num_rows: int, seed: int) -> Any:
 def _said(estimator: Any, num_rows: int, real: bool) -> str:
     """What was chosen, and how good it was on rows held out."""
     number, temperature = estimator.num_components_, estimator.temperature_
-    rows = f"{MOST_ROWS:,} of {num_rows:,} rows" if num_rows > MOST_ROWS else f"{num_rows:,} rows"
     facts = [
         *([] if estimator.strength_ is None else [f"strength {estimator.strength_:g}"]),
         f"weight scale {estimator.weight_scale_:g}",
@@ -89,7 +101,11 @@ def _said(estimator: Any, num_rows: int, real: bool) -> str:
         *([] if real else [f"probabilities of slope {estimator.slope_:.3g}"]),
     ]
     score = f"{'R2' if real else 'accuracy'} {estimator.best_score_:.3f}"
-    return f"chosen by 3 folds of {rows} ({score}): {', '.join(facts)}"
+    return f"chosen by 3 folds {_of(num_rows)} ({score}): {', '.join(facts)}"
+
+
+def _of(num_rows: int) -> str:
+    return f"of {MOST_ROWS:,} of {num_rows:,} rows" if num_rows > MOST_ROWS else f"of {num_rows:,} rows"
 
 
 MOST_ROWS = 20_000

@@ -7,6 +7,7 @@ the further ones change the classifiers alone, from the duals of the step before
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,19 +42,24 @@ class Rows(NamedTuple):
         return sort_rows(*self, merge=weighs(inference, model))
 
 
-def components(parts: tuple[Any, Any], number: int | None, rows: Rows) -> NDArray[np.int64] | None:
-    """Components [N] of the rows, without their targets, at a penalty that aims at so many; None: the backend has no
-    such aim."""
-    if number is None:
-        return None
-    if number == 1:
-        return np.zeros(len(rows.y), dtype=np.int64)
+def components(parts: tuple[Any, Any], numbers: tuple[int | None, ...], rows: Rows) -> list[NDArray[np.int64] | None]:
+    """Components [N] of the rows, without their targets, at penalties that aim at so many of them; None: the backend
+    has no such aim."""
     model, inference = parts
-    different = sort_rows(rows.X, None, rows.weights, merge=True)
-    backend = inference.replace(num_components=number)
-    found = backend.fit(_without_targets(model), different.X, sample_weight=different.weights, on_interrupt="raise")
-    labels: NDArray[np.int64] = found.partition().numpy()[different.place]
-    return labels
+    different = cache(lambda: sort_rows(rows.X, None, rows.weights, merge=True))
+
+    def found(number: int | None) -> NDArray[np.int64] | None:
+        if number is None:
+            return None
+        if number == 1:
+            return np.zeros(len(rows.y), dtype=np.int64)
+        backend = inference.replace(num_components=number)
+        seen = different()
+        fitted = backend.fit(_without_targets(model), seen.X, sample_weight=seen.weights, on_interrupt="raise")
+        labels: NDArray[np.int64] = fitted.partition().numpy()[seen.place]
+        return labels
+
+    return [found(number) for number in numbers]
 
 
 def searching(inference: Any) -> Any:

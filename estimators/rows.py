@@ -32,12 +32,14 @@ def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | Non
     """
     if scipy.sparse.issparse(X):
         return SortedRows(X, y, weights, np.arange(X.shape[0]))
-    keys = _keys(X, y)
+    order, differs = _sorted(X, y)
     if merge:
-        _, order, place = np.unique(keys, return_index=True, return_inverse=True)
+        groups = np.cumsum(differs) - 1
+        place = np.empty_like(order)
+        place[order] = groups
+        order = order[differs]
         weights = np.bincount(place, weights).astype(np.float64)
     else:
-        order = np.argsort(keys, kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         weights = None if weights is None else weights[order]
@@ -60,16 +62,32 @@ def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float
     return mean * unit, scale * unit if scale > np.finfo(np.float64).eps * abs(mean) else 1.0
 
 
-def _keys(X: NDArray[Any], y: NDArray[Any] | None) -> NDArray[Any]:
-    """A hash and the bytes [N] of each row and its target, the same for 0 and -0."""
-    columns = X if y is None else np.column_stack([X, y])
-    bits = np.ascontiguousarray(columns.astype(np.float64) + 0.0).view(np.uint64)
-    hashed = np.zeros(len(bits), dtype=np.uint64)
-    for column in bits.T:
-        hashed = (hashed ^ column) * _FACTOR
+def _sorted(X: NDArray[Any], y: NDArray[Any] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Places [N] of the rows by their hashes, of equal hashes by the bytes of their numbers, and which differ from the
+    one before. 0 and -0 are equal."""
+    columns = [*X.T] if y is None else [*X.T, *np.atleast_2d(y.T)]
+    hashed = np.zeros(len(X), dtype=np.uint64)
+    for column in columns:
+        hashed = (hashed ^ _bits(column)) * _FACTOR
         hashed ^= hashed >> np.uint64(32)
-    keyed = np.ascontiguousarray(np.column_stack([hashed, bits]))
-    return keyed.view(np.dtype((np.void, keyed.itemsize * keyed.shape[1]))).ravel()
+    hashed = hashed.byteswap()
+    order = np.argsort(hashed, kind="stable")
+    differs = np.ones(len(X), dtype=bool)
+    differs[1:] = hashed[order[1:]] != hashed[order[:-1]]
+    tied = np.flatnonzero(~differs | np.append(~differs[1:], False))
+    if len(tied):  # the same row several times, and hardly ever another one of the same hash
+        rows = order[tied]
+        bits = np.column_stack([hashed[rows].byteswap(), *(_bits(column[rows]) for column in columns)])
+        keys = bits.view(np.dtype((np.void, bits.itemsize * bits.shape[1]))).ravel()
+        again = np.argsort(keys, kind="stable")
+        order[tied] = rows[again]
+        differs[tied[1:]] = keys[again[1:]] != keys[again[:-1]]
+    return order, differs
+
+
+def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
+    """The bytes [N] of numbers in double precision."""
+    return (column.astype(np.float64) + 0.0).view(np.uint64)
 
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, 2^64 over the golden ratio

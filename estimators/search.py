@@ -68,7 +68,7 @@ class PathSearch(PosteriorEstimator):
         kept = np.flatnonzero(each > 0)
         rows, axes = Rows(X, y, each), self._axes(model, inference, each.sum(), X.shape[1])
         search = model, searching(inference)
-        starts = [components(search, number, rows) for number in axes[1]]
+        starts = components(search, axes[1], rows)
         splits = [[part[each[part] > 0] for part in split] for split in self._splits(rows, kept)]
         found = self._hold_out(search, rows, splits, axes, starts)
         place = self._best(found)
@@ -212,7 +212,7 @@ def _fitted(
     parts: tuple[Any, Backend], start: NDArray[np.int64], steps: list[Any], rows: Rows, kept: NDArray[np.int64]
 ) -> Any:
     """The last posterior of a path from components [M] of the rows kept, with what it says of all rows."""
-    seen = rows.taken(kept).sorted(parts)
+    seen = (rows if len(kept) == len(rows.y) else rows.taken(kept)).sorted(parts)
     *_, posterior = path(parts, start, steps, seen)
     place, left_out = np.full(len(rows.y), -1), rows.X[np.delete(np.arange(len(rows.y)), kept)]
     place[kept] = seen.place

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from ..models.domains import POSITIVE, Number, Whole, read, shown
 from ..models.losses import CrammerSinger, Loss, Masked
+from ..models.sparse import entries_sum
+from ..models.sums import row_chunks
 from .collectives import all_sum
 
 
@@ -92,8 +94,14 @@ def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> N
         if part.ndim != 2 - (name == "row_weights") or len(part) != len(features) or part.shape != like.shape:
             raise ValueError(f"{name} has shape {list(part.shape)}, where features have {list(features.shape)}.")
         missing = name == "targets" and isinstance(loss, Masked)
-        if part.requires_grad or not (part.isfinite() | (part.isnan() & missing)).all():
+        if part.requires_grad or not _are_finite(part, missing):
             raise ValueError(f"{name} has a graph, or values that are not finite: pass finite numbers, detached.")
+
+
+def _are_finite(part: Tensor, missing: bool) -> bool:
+    """Whether all numbers are finite, or NaN where these may be `missing`."""
+    chunks = (part[rows] for rows in row_chunks(part, part[:1].numel()))
+    return all(bool((chunk.isfinite() | (chunk.isnan() & missing)).all()) for chunk in chunks)
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,7 @@ def _visitor(problem: _Problem) -> Visit | None:
 
     targets, variance = problem.targets, problem.weight_scale**2
     features, count = problem.features.contiguous(), problem.count * torch.ones_like(targets[:, :1])
-    squares = (variance * features.square().sum(1)).numpy()
+    squares = (variance * entries_sum(features, torch.square)).numpy()
     hinge, box = joint_hinge(problem.loss), problem.loss.box(targets)
     if hinge is not None:
         mass = (2 * hinge.strength * count).squeeze(1).numpy()

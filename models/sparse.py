@@ -175,13 +175,16 @@ def entries_sum(X: Rows, function: Callable[..., Tensor], *columns: Tensor) -> T
 
 def first_entry(X: Rows, is_wrong: Callable[[Tensor], Tensor]) -> tuple[float, int, int] | None:
     """(value, row, column) of the first entry of X [N, D] of which `is_wrong` holds, as it may not of 0; or None."""
-    wrong = is_wrong(X if isinstance(X, Tensor) else X.values)
+    if isinstance(X, Tensor):
+        for rows in row_chunks(X, X.shape[1]):
+            if (wrong := is_wrong(X[rows])).any():
+                row, column = torch.nonzero(wrong)[0].tolist()
+                return X[rows][row, column].item(), rows.start + row, column
+        return None
+    wrong = is_wrong(X.values)
     if not wrong.any():
         return None
     place = torch.nonzero(wrong)[0]
-    if isinstance(X, Tensor):
-        row, column = place.tolist()
-        return X[row, column].item(), row, column
     return X.values[place].item(), int(X.row_index[place]), int(X.columns[place])
 
 

@@ -265,7 +265,7 @@ def _question(problem: str, name: str, method: str, argument: str) -> Place:
     values = {"X": rows_of(case.X), "given": rows_of(case.X[:2]), "left_out": rows_of(case.X), "lengths": LENGTHS}
     values |= {"y": targets_of(y), "Y": targets_of(y), "known": targets_of(y), "path": NUMBERS}
     good = {"X": case.X, "y": y, "Y": y, "lengths": None, "num_steps": 2, "mixture": 0.5, "temperature": 1.0}
-    good |= {"chains": [0], "path": None, "loss": None}
+    good |= {"chains": [0], "path": None, "loss": None, "slope": 2.0}
 
     def ask(**given: Any) -> Any:
         function = getattr(fitted(problem, name), method)

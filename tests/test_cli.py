@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import dataclasses
 import gzip
@@ -10,6 +11,7 @@ import json
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,10 @@ import torch
 from command_line import refuse, write
 from sklearn.datasets import load_iris
 
-from regbayes.cli import main
+from regbayes.cli import main, tables
+from regbayes.cli.cluster import Result, _as_text
+from regbayes.cli.errors import CommandError
+from regbayes.cli.report import NOTES, Method, Score, TextReport
 from regbayes.cli.tables import read_table
 from regbayes.estimators import ClassifierCV
 from regbayes.inference import Gibbs, PartitionPosterior, Posterior, SmallVariance
@@ -40,11 +45,19 @@ def table(tmp_path: Path) -> Path:
     return write(tmp_path / "animals.csv", [["width", "height", "kind"], *animals(60)])
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What `fit` saves of the table."""
+    folder = tmp_path_factory.mktemp("fitted")
+    table = write(folder / "animals.csv", [["width", "height", "kind"], *animals(60)])
+    assert main(["fit", "--data", str(table), "--target", "kind", "--output", str(folder / "animals.pt")]) == 0
+    return (folder / "animals.pt").read_bytes()
+
+
 @pytest.fixture
-def fitted(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def fitted(saved: bytes, tmp_path: Path) -> Path:
     output = tmp_path / "animals.pt"
-    assert main(["fit", "--data", str(table), "--target", "kind", "--output", str(output)]) == 0
-    capsys.readouterr()
+    output.write_bytes(saved)
     return output
 
 
@@ -125,7 +138,8 @@ def test_predictions_are_those_of_the_posterior(fitted, table, capsys):
     posterior = Posterior.load(fitted)
     assert [row["prediction"] for row in result] == [["cat", "dog"][index] for index in posterior.predict(X)]
     shown = [float(row["probability_dog"]) for row in result]
-    calibrated = 1 / (1 + np.exp(-posterior.metadata["slope"] * posterior.decision_function(X)))
+    calibrated = 1 / (1 + np.exp(-posterior.samples["slope"].item() * posterior.decision_function(X)))
+    np.testing.assert_allclose(posterior.predict_proba(X)[:, 1], calibrated, rtol=1e-12)
     np.testing.assert_allclose(shown, calibrated, rtol=1e-5)
     assert [int(row["component"]) for row in result] == posterior.assign(X).tolist()
 
@@ -166,7 +180,7 @@ def test_fit_is_that_of_a_search_with_its_probabilities(tmp_path, capsys):
 
     assert main([*fit, "--no-search"]) == 0
     assert capsys.readouterr().out.startswith("Posterior(")
-    assert "slope" not in Posterior.load(output).metadata
+    assert "slope" not in Posterior.load(output).samples
 
 
 @pytest.mark.usefixtures("small_backends")
@@ -175,12 +189,21 @@ def test_a_fit_without_a_search_says_so(table, tmp_path, capsys):
     place = ["--target", "kind", "--output", tmp_path / "p.pt"]
     for arguments, reason in [
         (["--data", table, "--checkpoint", tmp_path / "c.pt"], "a search cannot go on from a --checkpoint"),
-        (["--data", table, "--inference", "svi"], "there is none for InfiniteSVM by svi"),
         (["--data", few], "it takes 10 different rows"),
     ]:
         assert main(["fit", *map(str, [*place, *arguments])]) == 0
         assert f"without a search: {reason}" in capsys.readouterr().out.splitlines()[0]
-        assert "slope" not in Posterior.load(tmp_path / "p.pt").metadata
+        assert "slope" not in Posterior.load(tmp_path / "p.pt").samples
+
+
+def test_other_models_have_no_search():
+    from regbayes.cli.search import why_no_search
+
+    options = argparse.Namespace(model="MedLDA", search=True, checkpoint=None)
+    X, y = np.eye(20), np.arange(20)
+    assert why_no_search(options, X, y) == "there is none for MedLDA, but for InfiniteSVM"
+    options.model = "InfiniteSVM"
+    assert why_no_search(options, X, y) is None
 
 
 def test_a_search_of_a_large_table_sees_some_rows_and_its_fit_all(table, tmp_path, capsys, monkeypatch):
@@ -267,9 +290,10 @@ def test_compare_prints_one_table(table, tmp_path, capsys):
     assert output.err == ""
     lines = output.out.splitlines()
     header = next(line for line in lines if "accuracy" in line)
-    names = ["accuracy", "macro-F1", "components", "fit s", "tuning s", "predict s", "final value"]
+    names = ["accuracy", "macro-F1", "K", "fit s", "tuning s", "predict s"]
     assert [header.index(name) for name in names] == sorted(header.index(name) for name in names)
-    assert sum(line.startswith("InfiniteSVM, ") for line in lines) == 1
+    assert [line.startswith("  small_variance  ") for line in lines[lines.index("InfiniteSVM") + 1 :]].count(True) == 1
+    assert max(map(len, lines[:-1])) <= 80  # the last one names the picture
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
@@ -373,7 +397,7 @@ def test_ctrl_c_in_a_fit_keeps_what_was_reached_beside_the_output(table, tmp_pat
 @pytest.mark.usefixtures("small_backends")
 def test_a_fit_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(table, tmp_path, capsys, ctrl_c_in_sweep):
     fit = ["fit", "--data", str(table), "--target", "kind", "--inference", "gibbs", "--output"]
-    assert main([*fit, str(tmp_path / "whole.pt")]) == 0
+    assert main([*fit, str(tmp_path / "whole.pt"), "--no-search"]) == 0
     ctrl_c_in_sweep(15)
     again = [*fit, str(tmp_path / "p.pt"), "--checkpoint", str(tmp_path / "c.pt")]
     assert main(again) == 130
@@ -558,10 +582,14 @@ def test_compare_serves_regression_whose_svr_may_use_global_stream(tmp_path, cap
 # -- compressed tables, tabs, dates, bars ----------------------------------------------------------------------
 
 
+def cells(path: Path) -> list[list[str]]:
+    return [row for _, row in read_table(str(path)).rows()]
+
+
 def test_compressed_tables_are_read_and_written(fitted, table, tmp_path, capsys):
     packed, plain = tmp_path / "t.csv.gz", tmp_path / "out.csv"
     packed.write_bytes(gzip.compress(table.read_bytes()))
-    assert read_table(str(packed)).rows == read_table(str(table)).rows
+    assert cells(packed) == cells(table)
     predict = ["predict", "--posterior", str(fitted), "--data"]
     assert main([*predict, str(table), "--output", str(plain)]) == 0
     for name, delimiter in [("out.csv.gz", ","), ("out.tsv.gz", "\t"), ("out.txt.gz", ","), ("out.tsv", "\t")]:
@@ -569,7 +597,7 @@ def test_compressed_tables_are_read_and_written(fitted, table, tmp_path, capsys)
         assert main([*predict, str(packed), "--output", str(output)]) == 0
         text = output.read_bytes() if name == "out.tsv" else gzip.decompress(output.read_bytes())
         assert text.decode() == plain.read_text().replace(",", delimiter)
-        assert read_table(str(output)).rows == read_table(str(plain)).rows
+        assert cells(output) == cells(plain)
     packed.write_bytes(packed.read_bytes()[:-20])
     assert "compressed by gzip, but broken or cut short" in refuse(capsys, *predict, packed)
 
@@ -618,6 +646,188 @@ def test_only_files_are_written(fitted, table, tmp_path, capsys):
     assert main(["predict", "--posterior", str(fitted), "--data", str(table), "--output", f"{tmp_path}/link.csv"]) == 0
     assert (tmp_path / "link.csv").is_symlink()
     assert (tmp_path / "real.csv").read_text().startswith("prediction,")
+
+
+# -- standard input and output, columns left out, hostile files -------------------------------------------------
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """What the command finds on standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_a_dash_is_standard_input_and_output(fitted, table, tmp_path, capsys, monkeypatch):
+    predict = ["predict", "--posterior", str(fitted), "--data"]
+    assert main([*predict, str(table)]) == 0
+    plain = capsys.readouterr().out
+    for content in (table.read_bytes(), gzip.compress(table.read_bytes())):
+        feed(monkeypatch, content)
+        assert main([*predict, "-", "--output", "-"]) == 0
+        assert capsys.readouterr().out == plain
+    feed(monkeypatch, table.read_bytes())
+    fit = ["fit", "--data", "-", "--target", "kind", "--no-search", "--output"]
+    assert main([*fit, str(tmp_path / "p.pt")]) == 0
+    capsys.readouterr()
+    feed(monkeypatch, b"width,height\n1,two\n")
+    assert "standard input, line 2, column 'height'" in refuse(capsys, *predict, "-")
+    assert "takes tables alone" in refuse(capsys, *fit, "-")
+    assert "names a folder" in refuse(capsys, "cluster", "--data", table, "--out", "-")
+
+
+def test_dropped_columns_are_left_out_of_predictions_too(tmp_path, capsys):
+    names = ["id", "width", "note, long", "height", "kind"]
+    rows = [[index, width, "x" * (index % 3), height, kind] for index, (width, height, kind) in enumerate(animals(40))]
+    table, output = write(tmp_path / "t.csv", [names, *rows]), tmp_path / "p.pt"
+    fit = ["fit", "--data", str(table), "--target", "kind", "--no-search", "--output", str(output)]
+    predict = ["predict", "--posterior", str(output), "--data", str(table)]
+    line = refuse(capsys, *fit, "--drop", "id")
+    assert (
+        "line 2, column 'note, long' is empty. Fill in a number, drop the row, or leave the column out by --drop"
+        in line
+    )
+    assert main([*fit, "--drop", 'id, "note, long"']) == 0
+    metadata = Posterior.load(output).metadata
+    assert (metadata["features"], metadata["dropped"]) == (["width", "height"], ["id", "note, long"])
+    capsys.readouterr()
+    assert main(predict) == 0
+    found = capsys.readouterr().out
+    few = write(tmp_path / "few.csv", [["width", "height", "age"], *[[row[1], row[3], "old"] for row in rows]])
+    assert "'age'. Leave them out by --drop" in refuse(capsys, *predict[:-1], few)
+    assert main([*predict[:-1], str(few), "--ignore", "age"]) == 0
+    assert capsys.readouterr().out == found
+    assert main([*fit, "--ignore", "id", "--drop", '"note, long",height']) == 0
+    assert Posterior.load(output).metadata["features"] == ["width"]
+    capsys.readouterr()
+    for arguments, message in [
+        ([*fit, "--drop", "age"], "--drop: "),
+        ([*fit, "--drop", "kind"], "column 'kind' of"),
+        ([*fit, "--drop", "id,,width"], "has a column without a name"),
+        ([*predict, "--drop", "width"], "the fit had the column 'width'"),
+        (["compare", "--drop", "id"], "--drop needs --data"),
+    ]:
+        assert message in refuse(capsys, *arguments)
+
+
+def test_text_among_features_is_told_with_what_to_do(tmp_path, capsys):
+    rows = [[1.0, "red", "cat", "x"], [2.0, "blue", "dog", "y"]]
+    table = write(tmp_path / "t.csv", [["width", "color", "kind", "mark"], *rows])
+    line = refuse(capsys, "fit", "--data", table, "--target", "kind", "--output", tmp_path / "p.pt")
+    assert "line 2, column 'color': 'red' is not a number." in line
+    assert "one column of 0 and 1 for each category" in line
+    assert "by --drop (likewise 'mark' in this line)" in line
+    with pytest.raises(CommandError, match="'1_000' is not a number"):
+        read_table(str(write(tmp_path / "u.csv", [["a", "b"], [1, 2], ["1_000", 3]]))).numbers(["a"])
+
+
+def test_a_small_file_of_much_text_is_refused_as_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_LEAST_BOUND", 10_000)
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"0,0\n" * 1_000_000))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(CommandError, match=r"100 times its size or more.*unpack it first"):
+        read_table(str(path))
+    monkeypatch.setattr(tables, "_LONGEST_LINE", 1000)
+    path.write_bytes(gzip.compress(b"a,b\n" + b"0" * 100_000))
+    with pytest.raises(CommandError, match="line 2 has 1,000 characters"):
+        read_table(str(path))
+
+
+def test_a_large_table_is_read_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_BLOCK", 256)
+    values = np.random.default_rng(0).normal(size=(5_000, 8)).astype(np.float32)
+    table = tmp_path / "large.csv"
+    table.write_text("\n".join(["a,b,c,d,e,f,g,h", *(",".join(map(repr, row)) for row in values.tolist())]))
+    tracemalloc.start()
+    try:
+        read = read_table(str(table)).numbers(list("hgfedcba"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(read, values[:, ::-1])
+    assert peak < table.stat().st_size + read.nbytes + 0.8e6  # all cells as text would take 2.6 MB
+
+
+def test_links_in_a_circle_are_told_in_one_line(tmp_path, capsys, table):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    fit = ["fit", "--data", table, "--target", "kind", "--output"]
+    for output in (tmp_path / "a", tmp_path / "a" / "p.pt"):
+        assert "cannot be written: Too many levels of symbolic links" in refuse(capsys, *fit, output)
+    assert "cannot be read" in refuse(capsys, "cluster", "--data", tmp_path / "a", "--out", tmp_path)
+
+
+def test_names_of_classes_are_as_many_as_the_posterior_has(tmp_path, capsys, table, fitted):
+    odd, path = Posterior.load(fitted), tmp_path / "odd.pt"
+    for classes, count in [(["cat"], 1), (["cat", "cow", "dog"], 3), (None, 0)]:
+        odd.metadata = odd.metadata | {"classes": classes}
+        odd.save(path)
+        for arguments in (["info", "--posterior", path], ["predict", "--posterior", path, "--data", table]):
+            assert f"has names of {count} classes in its metadata, but its posterior has 2" in refuse(
+                capsys, *arguments
+            )
+
+
+def test_every_command_has_examples_that_it_would_run(capsys):
+    from regbayes.cli import _EXAMPLES, _parser
+
+    for name, examples in _EXAMPLES.items():
+        with pytest.raises(SystemExit, match="0"):
+            main([name, "--help"])
+        shown = capsys.readouterr().out
+        assert shown.endswith(f"examples:\n{examples}\n")
+        assert 2 <= len(examples.splitlines()) <= 3
+        for line in examples.splitlines():
+            command = line.split("regbayes ")[1].split(" |")[0]
+            assert _parser().parse_args(command.split()).command == name
+
+
+def test_compare_shows_its_header_before_it_loads_torch(table, tmp_path):
+    code = f"""
+import sys
+from regbayes.cli import _parser
+from regbayes.cli.begin import begin
+begin(_parser().parse_args(["compare", "--data", {str(table)!r}, "--target", "kind", "--out", {str(tmp_path)!r}]))
+assert not {{"torch", "sklearn", "scipy"}} & set(sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    title, _, header = result.stdout.splitlines()
+    assert title == "animals.csv: 60 rows, 2 features, 2 classes; 3 stratified folds"
+    assert header.split()[:2] == ["accuracy", "macro-F1"]
+    assert len(header) == 80
+
+
+def test_tables_are_80_columns_wide(table, tmp_path, capsys, fitted):
+    score = Score({"r2": 0.5, "rmse": 12345.6, "accuracy": 1.0, "macro_f1": 1.0}, 12, 0.0123, 1234.5, 0.5, 1.0, -1e6)
+    for task, quality in [("classification", score), ("regression", score)]:
+        report = TextReport(task)
+        lines = [report.line(Method(f"InfiniteLatentSVM, {way}", [quality], "ELBO", None)) for way in ("gibbs", "svi")]
+        assert lines[0].splitlines()[0] == "InfiniteLatentSVM"
+        assert lines[1].startswith("  svi ")
+        assert all(len(line) <= 80 for line in "\n".join([report.header, *lines, NOTES[task]]).splitlines())
+    many = list(range(100, 0, -1))
+    result = Result("DDPM-S", "small_variance", 100, many, "log joint", -123456.7, 12.3, 0.5, 0.5)
+    assert all(len(line) <= 80 for line in _as_text([result, dataclasses.replace(result, sizes=[5, 3])]).splitlines())
+    assert "5 3" in _as_text([result, dataclasses.replace(result, sizes=[5, 3])])
+    long = Posterior.load(fitted)
+    long.metadata |= {"features": [f"a long name of a column number {index}" for index in range(2)]}
+    long.save(tmp_path / "long.pt")
+    for path in (fitted, tmp_path / "long.pt"):
+        assert main(["info", "--posterior", str(path)]) == 0
+        assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.usefixtures("small_backends")
+def test_other_backends_take_the_weight_scale_of_a_search(table, tmp_path, capsys):
+    output = tmp_path / "p.pt"
+    fit = ["fit", "--data", str(table), "--target", "kind", "--inference", "svi", "--output", str(output)]
+    assert main(fit) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    found = Posterior.load(output)
+    assert first == f"chosen by 3 folds of 60 rows, by small_variance: weight scale {found.model.weight_scale:g}"
+    assert found.model.weight_scale != InfiniteSVM().weight_scale
+    assert "slope" not in found.samples
+    assert main([*fit, "--no-search"]) == 0
+    assert Posterior.load(output).model.weight_scale == InfiniteSVM().weight_scale
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------
@@ -776,7 +986,7 @@ def test_endless_cells_and_names_are_cut_in_complaints(tmp_path, capsys, table):
     output = ["--output", tmp_path / "p.pt"]
     line = refuse(capsys, "fit", "--data", path, "--target", "kind", *output)
     assert "line 6, column 'height': 'xxx" in line
-    assert line.endswith("drop the row or the column.\n")
+    assert line.endswith("drop the row, or leave the column out by --drop.\n")
     assert len(line) < 1100
     assert len(refuse(capsys, "fit", "--data", table, "--target", "y" * 100_000, *output)) < 1100
 

@@ -500,3 +500,31 @@ def test_default_regressor_is_not_below_ridge(name):
         gaps.append(Regressor().fit(X[train], y[train]).score(X[test], y[test]) - ridge)
     assert np.mean(gaps) > -0.001  # it was -0.12 on the first
     assert min(gaps) > -0.003
+
+
+def test_rows_of_one_hash_stay_different(monkeypatch):
+    from regbayes.estimators import rows
+
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(-1, 2, size=(200, 3)) * 1.0, rng.integers(0, 2, 200)
+    X[X == 0] *= rng.choice([1.0, -1.0], int((X == 0).sum()))  # -0 is 0
+    for factor in (rows._FACTOR, np.uint64(0)):
+        monkeypatch.setattr(rows, "_FACTOR", factor)
+        found = rows.sort_rows(X, y, None, merge=True)
+        both = np.column_stack([found.X, found.y])
+        assert len(np.unique(both, axis=0)) == len(both) == len(np.unique(np.column_stack([X, y]), axis=0))
+        np.testing.assert_array_equal(both[found.place], np.column_stack([X, y]))
+        np.testing.assert_array_equal(found.weights, np.bincount(found.place))
+
+
+def test_a_slope_makes_probabilities(four_groups):
+    X, y = four_groups
+    for labels in (y, np.arange(len(y)) % 3):
+        found = ClassifierCV(num_components=[1], weight_scales=[1.0], temperatures=[0.0]).fit(X, labels)
+        posterior = found.posterior_.with_slope(found.slope_)
+        assert_allclose(posterior.predict_proba(X), found.predict_proba(X))
+        assert_array_equal(posterior.predict(X), found.posterior_.predict(X))
+    with pytest.raises(ValueError, match="slope"):
+        posterior.with_slope(0.0)
+    with pytest.raises(ValueError, match="slope is for their probabilities"):
+        SmallVariance().fit(DPM(), X).with_slope(1.0)

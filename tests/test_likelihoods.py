@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import biject_to
 
+from regbayes.models.arrays import require_finite
 from regbayes.models.distributions.wishart import PrecisionWishart
 from regbayes.models.likelihoods import (
     BernoulliBeta,
@@ -23,7 +24,7 @@ from regbayes.models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
-from regbayes.models.likelihoods.hyperparameters import hyperparameter
+from regbayes.models.likelihoods.hyperparameters import column_variances, hyperparameter
 from regbayes.models.likelihoods.multinomial import Counts
 from regbayes.models.sparse import SparseRows
 from regbayes.testing import check_likelihood
@@ -549,3 +550,18 @@ class WrongSums(FullGaussian):
 def test_the_suite_finds_a_wrong_family(likelihood, make, message):
     with pytest.raises(AssertionError, match=message):
         check_likelihood(likelihood, make())
+
+
+def test_moments_and_checks_of_rows_in_chunks():
+    generator = torch.Generator().manual_seed(0)
+    X = 1e3 + torch.randn(14_000, 20, generator=generator, dtype=torch.float64)  # two chunks
+    weights = torch.randint(1, 4, (len(X),), generator=generator).double()
+    torch.testing.assert_close(column_variances(X), X.var(0, correction=0), rtol=1e-9, atol=0)
+    repeated = X.repeat_interleave(weights.long(), 0)
+    torch.testing.assert_close(column_variances(X, weights), repeated.var(0, correction=0), rtol=1e-9, atol=0)
+    family = FullGaussian().resolve(X)
+    one_by_one = torch.stack([family.coordinates(X[row : row + 1])[0] for row in (0, 13_500, 13_999)])
+    torch.testing.assert_close(family.coordinates(X)[[0, 13_500, 13_999]], one_by_one)
+    X[13_500, 3] = torch.nan
+    with pytest.raises(ValueError, match="in row 13500, column 3"):
+        require_finite(X)

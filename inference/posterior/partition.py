@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot, pad
 
 from ...models.arrays import like
 from ...models.data import Data
-from ...models.domains import Number, read
+from ...models.domains import POSITIVE, Number, read
 from ...models.scores import scores as scores_of
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
 from ..labels import stack_labels
@@ -43,9 +43,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     `samples` holds `assignments` [S, N] (of the smallest integer type that holds them), `weights` [S, K, P, C],
     `log_mixture` [S, K + 1] (last: a component not yet seen), `hyperparameters` [S, K, ...] or `parameters.<name>`
     [S, K, ...] of the family or `centers` [S, K, D], and the prior's hyperparameters, such as `concentration` [S]; of
-    SVI also `precision_tril` [S, K, C, P, P]; of `tempered` centres `temperature` [S]; of an infinite model whose
-    components repel `unseen_weights` [S, A, P, 1], hyperplanes of components without points. Components beyond a draw's
-    own have log weight -inf.
+    SVI also `precision_tril` [S, K, C, P, P]; of `tempered` centres `temperature` [S]; of `with_slope` `slope` [S];
+    of an infinite model whose components repel `unseen_weights` [S, A, P, 1], hyperplanes of components without points.
+    Components beyond a draw's own have log weight -inf.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("assignments", "weights", "log_mixture")
@@ -54,6 +54,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         "precision_tril": "K C P P",
         "unseen_weights": "A P C",
         "temperature": "float:",
+        "slope": "float:",
     }
 
     def assign(self, X: Any, *, discriminative: bool | None = None) -> Any:
@@ -144,6 +145,25 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             )
         heat = torch.full_like(self.samples["log_mixture"][:, 0], read("temperature", temperature, _TEMPERATURE))
         samples = self.samples | {"temperature": heat}
+        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+
+    def with_slope(self, slope: float) -> Self:
+        """The same posterior, whose `predict_proba` is softmax(slope scores), of two classes sigma(slope score).
+
+        Parameters
+        ----------
+        slope : positive; such as `ClassifierCV` finds on rows held out
+
+        Raises
+        ------
+        ValueError    on other numbers, and of a model without classes.
+        """
+        if self.model.classes is None:
+            raise ValueError(
+                f"{type(self.model).__name__} was fitted without classes: slope is for their probabilities."
+            )
+        slopes = torch.full_like(self.samples["log_mixture"][:, 0], read("slope", slope, POSITIVE))
+        samples = self.samples | {"slope": slopes}
         return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
 
     def over_rows(self, place: Tensor, left_out: Tensor | None = None) -> Self:

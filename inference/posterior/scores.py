@@ -33,6 +33,7 @@ class ScorePrediction:
     instead: ClassVar[str] = "assign(X)"  # what a model without labels has to offer
 
     model: Any
+    samples: dict[str, Tensor]
 
     def checked(self, X: Any) -> Any:
         """The rows [N, D] of what a user passes."""
@@ -68,11 +69,17 @@ class ScorePrediction:
 
         A hinge is no likelihood: there they are the loss's pseudo-likelihood at the posterior mean score, normalized
         over the classes. They rank classes, and nothing makes them frequencies (`ClassifierCV` fits a slope).
+
+        Of a posterior `with_slope`, as `regbayes fit` saves it after a search, they are softmax(slope scores).
         """
         rows = self.checked(X)
         if self.model.classes is None:
             use = "predict(X)" if self.model.loss.target == "real" else self.instead
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use {use}.")
+        if "slope" in self.samples:
+            scores = self._decision(rows)
+            scores = scores if scores.ndim == 2 else torch.stack([torch.zeros_like(scores), scores], 1)
+            return like((self.samples["slope"][0] * scores).softmax(1), X)
         mean = self._mean(rows)
         return like(mean if self.averages_probabilities else self.model.loss.probabilities(mean), X)
 

@@ -39,7 +39,8 @@ def open_components(
     if not len(chosen):
         return replace(state, grows=False)
     centers, weights = problem.founders(chosen)
-    savings = (cost - all_costs(problem, centers, weights)).relu_()
+    savings = all_costs(problem, centers, weights)
+    torch.sub(cost, savings, out=savings).relu_()
     if problem.data.weights is not None:
         savings *= problem.data.weights.to(savings)
     charges, assignments = problem.charges(centers, weights), state.assignments.clone()
@@ -98,11 +99,15 @@ def _best_first(
         movers = torch.nonzero(savings[best] > 0).squeeze(1)
         assignments[movers] = first_label + len(opened)
         opened.append(int(best))
-        old = savings[:, movers]
-        left = (old - old[best]).relu_()
-        savings[:, movers] = left
-        total -= all_sum((old - left).sum(1, dtype=torch.float64))
+        lost = torch.zeros_like(total)
+        for part in movers.split(max(1, _LEFT_NUMBERS // len(savings))):
+            old = savings[:, part]
+            left = (old - old[best]).relu_()
+            savings[:, part] = left
+            lost += (old - left).sum(1, dtype=torch.float64)
+        total -= all_sum(lost)
     return opened
 
 
 _GAIN_NUMBERS = 2**25
+_LEFT_NUMBERS = 2**20

@@ -52,7 +52,8 @@ def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator
     cost = all_costs(problem, state.centers, state.weights).gather(0, state.assignments.unsqueeze(0)).squeeze(0)
     chosen = candidates(cost - problem.founding, K, problem.X.shape[1], generator, problem.data.weights)
     founders = problem.founders(chosen)
-    savings = problem.data.counted((cost - all_costs(problem, *founders)).relu_().T)
+    savings = all_costs(problem, *founders)
+    savings = problem.data.counted(torch.sub(cost, savings, out=savings).relu_().T)
     saved, least = all_sum(savings.sum(0, dtype=torch.float64)), _LEAST * float(state.objective)
     return _asking(problem, 2 * max(float((saved - problem.charges(*founders)).max()), least), K)
 

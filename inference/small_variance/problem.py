@@ -20,7 +20,7 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
-from ...models.sparse import SparseRows
+from ...models.sparse import SparseRows, entries_sum
 from ..collectives import all_sum
 
 
@@ -56,7 +56,7 @@ class Problem:
         known = all_sum(data.counted((~data.targets.isnan()).to(data.targets)).sum())
         target_size = all_sum(data.counted(data.targets.abs()).nansum())
         target_size = target_size / known.clamp(min=torch.finfo(known.dtype).tiny)
-        square = data.features.square().sum(1, keepdim=True)
+        square = entries_sum(data.features, torch.square).unsqueeze(1)
         _, cost = model.loss.one_point(model.weight_scale**2 * square, data.targets)
         founding = cost.sum(1) + scale * family.founding_divergence(X)
         base = scale * family.divergence_base(X)

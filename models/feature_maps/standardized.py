@@ -43,7 +43,7 @@ class Standardized(FeatureMap):
         )
 
     def project(self, X: Rows) -> Tensor:
-        return (dense_rows(X, "Standardized") - self.require(self.loc)) / self.require(self.scale)
+        return (dense_rows(X, "Standardized") - self.require(self.loc)).div_(self.require(self.scale))
 
 
 def column_scales(X: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from ..sparse import Rows, group_sums, weighted_sums
+from ..sparse import Rows, entries_sum, group_sums, weighted_sums
 from ..sums import all_sum, row_chunks
 from .base import Likelihood
 
@@ -62,7 +62,7 @@ class ExponentialFamily(Likelihood):
 
     def divergence_base(self, X: Rows) -> Tensor:
         """base(x) [N], which makes D(x, x) = 0."""
-        return X.square().sum(-1) / 2
+        return entries_sum(X, torch.square) / 2
 
     def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Minimizers [K, D] of the summed divergence from sums of rows [K, D] and numbers of rows [K].

@@ -142,7 +142,10 @@ class FullGaussian(ExponentialFamily):
 
     def coordinates(self, X: Tensor) -> Tensor:
         """(x - loc) whitened by the prior's expected covariance Psi0 / (nu0 - D - 1)."""
-        return (X - self.loc) @ inverse_transpose(self._metric_factor())
+        whitening, found = inverse_transpose(self._metric_factor()), torch.empty_like(X)
+        for rows in row_chunks(X, X.shape[1]):
+            found[rows] = (X[rows] - self.loc) @ whitening
+        return found
 
     def from_coordinates(self, means: Tensor) -> Tensor:
         return self.loc + means @ self._metric_factor().T

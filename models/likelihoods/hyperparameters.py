@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..numbers import with_graph
 from ..sparse import Rows, weighted_sums
-from ..sums import all_sum
+from ..sums import all_sum, row_chunks
 
 # the variance expected within a component, in shares of that of the data: of 0.05, 0.1, 0.25, 0.5 and 1 the values that
 # never gave much less than the best evidence to the known classes of iris, wine and breast cancer, and to blobs in 2,
@@ -58,11 +58,21 @@ def column_variances(X: Tensor, weights: Tensor | None = None) -> Tensor:
     """Variances [D] of the columns of X [N, D], with weights [N] if given; 0 where constant up to rounding."""
     total, num_rows = column_sums(X, weights)
     means = total / num_rows
-    deviations = X.double() - means
-    offset, square = (column_sums(values, weights)[0] / num_rows for values in (deviations, deviations.square()))
+    parts = row_chunks(X, X.shape[1])
+    sums = [_power_sums(X[rows], means, None if weights is None else weights[rows]) for rows in parts]
+    offset, square = all_sum(torch.stack(sums).sum(0)) / num_rows
     variances = (square - offset.square()).clamp(min=0)  # offset: what rounding took from the means
     constant = variances.sqrt() <= 8 * torch.finfo(X.dtype).eps * (variances + means.square()).sqrt()
     return torch.where(constant, torch.zeros_like(variances), variances).to(X.dtype)
+
+
+def _power_sums(X: Tensor, means: Tensor, weights: Tensor | None) -> Tensor:
+    """Sums [2, D] of the columns of X [N, D] less their means, and of the squares of that, in double precision."""
+    deviations = X.double() - means
+    both = deviations, deviations.square()
+    if weights is None:
+        return torch.stack([values.sum(0) for values in both])
+    return torch.stack([weighted_sums(values, weights.double().unsqueeze(1)).squeeze(0) for values in both])
 
 
 def or_one(variances: Tensor) -> Tensor:

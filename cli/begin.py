@@ -1,0 +1,64 @@
+"""What `regbayes compare` does before it loads torch: read the table, and show its size and the header of results."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from .errors import CommandError
+from .files import output_folder
+from .problems import Problem, label_problem, problem_of
+from .report import TextReport
+from .tables import read_table
+
+
+def begin(options: argparse.Namespace) -> tuple[Problem, TextReport]:
+    """The problem, and the table of results, whose header is shown."""
+    output_folder(options.out)  # a bad one is told before the work
+    problem = _problem(options)
+    report = TextReport(problem.task, silent=options.json)
+    report.show(f"{_said(problem, options)}\n\n{report.header}")
+    return problem, report
+
+
+def _problem(options: argparse.Namespace) -> Problem:
+    _check_options(options)
+    if options.data is None:
+        from sklearn.datasets import load_breast_cancer
+
+        bunch = load_breast_cancer()
+        names = list(bunch.feature_names)
+        return Problem("breast cancer", "classification", names, bunch.data, bunch.target_names[bunch.target])
+    table = read_table(options.data, options.drop)
+    if options.targets is not None:
+        return label_problem(table, options.targets, options.folds)
+    if options.target is None:
+        last = table.names[-1]
+        raise CommandError(f"--data needs --target COLUMN, or --targets A,B,C for labels; the last column is {last!r}.")
+    return problem_of(table, options.target, options.task, options.folds)
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Set the model that was left out; raise CommandError unless it and the options are for the same targets."""
+    given = {"--target": options.target, "--targets": options.targets, "--drop": options.drop or None}
+    if options.data is None and (named := [name for name, value in given.items() if value is not None]):
+        raise CommandError(f"{named[0]} needs --data FILE.csv.")
+    many = options.targets is not None
+    if many and options.target is not None:
+        raise CommandError("--target and --targets exclude each other: one is a class or a number, the other labels.")
+    if many and options.task == "regression":
+        raise CommandError("--targets are labels, 0 or 1; --task regression is for the numbers of one --target.")
+    options.model = options.model or ("BNMC" if many else "InfiniteSVM")
+    if many and options.model != "BNMC":
+        raise CommandError(f"--targets need --model BNMC, the default there; {options.model} takes one --target.")
+    if options.model == "BNMC" and not many:
+        raise CommandError("BNMC needs --targets A,B,C, the columns of its labels.")
+
+
+def _said(problem: Problem, options: argparse.Namespace) -> str:
+    N, D = problem.X.shape
+    if problem.task == "regression":
+        return f"{problem.name}: {N} rows, {D} features, a number to predict; {options.folds} folds"
+    found = f"{len(problem.labels)} labels" if problem.labels else f"{len(np.unique(problem.y))} classes"
+    return f"{problem.name}: {N} rows, {D} features, {found}; {options.folds} stratified folds"
