@@ -23,6 +23,7 @@ from torch import Tensor
 
 import regbayes.inference as inference
 import regbayes.models as models
+from regbayes.inference.posterior.multi_label import HeldOut
 from regbayes.models.config import Config
 
 PACKAGE = Path(models.__file__).parents[1]
@@ -120,6 +121,8 @@ def is_finite(result: Any) -> bool:
     """No NaN among the numbers (log weights may be -inf), in a posterior's predictions neither."""
     if isinstance(result, dict):
         return all(map(is_finite, result.values()))
+    if isinstance(result, HeldOut):
+        return is_finite(result[:2])  # labels may be missing
     if isinstance(result, tuple | list):
         return all(map(is_finite, result))
     if hasattr(result, "posterior_"):

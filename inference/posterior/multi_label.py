@@ -129,8 +129,17 @@ class MultiLabelPosterior(Clustering, Posterior):
 
     def calibrated_by(self, folds: Iterable[HeldOut]) -> Self:
         """As `calibrated`, by what other fits of the same model say of rows that they had not seen (`held_out`): of
-        folds, so that this one may see all of the rows."""
-        mixture, classifiers, signs = (torch.cat(parts) for parts in zip(*folds, strict=True))
+        folds, so that this one may see all of the rows.
+
+        Raises
+        ------
+        ValueError    unless `folds` is a list of what `held_out` returns, of as many labels.
+        """
+        C = self.model.num_labels
+        parts = list(folds) if isinstance(folds, list | tuple | Iterator) else []
+        if not parts or not all(isinstance(part, HeldOut) and part.signs.shape[1] == C for part in parts):
+            raise ValueError(f"folds is {shown(folds)}; expected a list of what `held_out` returns, of {C} labels each.")
+        mixture, classifiers, signs = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
         return self._recalibrated(fit_calibration(mixture, classifiers, signs, self._offset(mixture)))
 
     def weighing(self, mixture: NonNegative) -> Self:

@@ -179,7 +179,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         self._joining(rows, draw, with_margin=False)
         if self.model.repels:
             self._clamped_log_weights(rows, draw)
-        self.require_classes(rows)
+        self._require_classes(rows)
 
     def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
         for draw in self._draws():
