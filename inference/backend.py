@@ -170,7 +170,7 @@ class Backend(Config):
                 f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
             )
         if resume is not None and not os.path.exists(resume):
-            raise FileNotFoundError(f"resume is {shown(resume)}, but there is no such file.")
+            raise FileNotFoundError(f"resume is {os.fspath(resume)!r}, but there is no such file.")
         rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
         X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
         kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)

@@ -1,6 +1,7 @@
 """Hostile values, and how a call with one ends: what `hostile_calls` puts in the place of every argument.
 
-A call ends well if it is refused in a sentence of ours that names the argument, or if what it returns is finite.
+A call ends well if it is refused in a sentence of ours that names the argument, or if what it returns is finite. A
+FloatingPointError of ours need not name it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Call:
             return f"from {last.name}, {told}"
         names = [self.place.argument, *self.place.others, *([type(value).__name__] * isinstance(value, Config))]
         pattern = "|".join(rf"(?<![A-Za-z0-9_])(\w+__)?{re.escape(name)}(?![A-Za-z0-9_])" for name in names)
-        if re.search(pattern, str(error)) or self._is_refused_anyway():
+        # where rounding gives up on numbers that are allowed, nobody knows which one it was
+        if isinstance(error, FloatingPointError) or re.search(pattern, str(error)) or self._is_refused_anyway():
             return ""
         return f"unnamed, {told}"
 

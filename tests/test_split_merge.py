@@ -42,7 +42,7 @@ MODELS = {
     "dpm": (DPM(FullGaussian(), truncation=5), X, None),
     "counts": (DPM(MultinomialDirichlet(), PitmanYor(0.4, 0.3), truncation=5), COUNTS, None),
     "hinge": (InfiniteSVM(DiagonalGaussian(), Hinge(2.5), truncation=5), X, Y2),
-    "squared": (InfiniteSVM(SphericalGaussian(), SquaredHinge(), truncation=5), X, Y2),
+    "squared": (InfiniteSVM(SphericalGaussian(), SquaredHinge(), truncation=5, weight_scale=1.7), X, Y2),
     "logistic": (InfiniteSVM(SphericalGaussian(), Logistic(), truncation=5), X, Y2),
     "one-vs-rest": (InfiniteSVM(DiagonalGaussian(), Hinge(), truncation=5), X, Y3),
     "crammer-singer": (InfiniteSVM(DiagonalGaussian(), CrammerSinger(0.7, 2.0), truncation=5), X, Y3),
@@ -165,7 +165,7 @@ def test_a_merge_frees_any_label(truncated: bool, monkeypatch: pytest.MonkeyPatc
         state = split_merge._merge(
             odds.together, own, other, odds.weights, odds.model, odds.generator, truncated=truncated
         )
-        labels = torch.where(TOGETHER == other, own, TOGETHER)
+        labels = TOGETHER.masked_fill(other == TOGETHER, own)
         assert torch.equal(state.assignments, labels if truncated else labels.unique(return_inverse=True)[1])
         assert torch.equal(state.weights[state.assignments[labels == own][0]], odds.weights[2])
         left = next(label for label in range(3) if label not in (own, other))

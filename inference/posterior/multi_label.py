@@ -138,7 +138,7 @@ class MultiLabelPosterior(Clustering, Posterior):
         C = self.model.num_labels
         parts = list(folds) if isinstance(folds, list | tuple | Iterator) else []
         if not parts or not all(isinstance(part, HeldOut) and part.signs.shape[1] == C for part in parts):
-            raise ValueError(f"folds is {shown(folds)}; expected a list of what `held_out` returns, of {C} labels each.")
+            raise ValueError(f"folds is {shown(folds)}; expected a list of what `held_out` returns, of {C} labels.")
         mixture, classifiers, signs = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
         return self._recalibrated(fit_calibration(mixture, classifiers, signs, self._offset(mixture)))
 
