@@ -32,7 +32,7 @@ from ..labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
-from .components import COMPONENT_AXES
+from .components import COMPONENT_AXES, component_size
 from .label_calibration import best_thresholds, fit_calibration, largest
 from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
 from .scores import chunks
@@ -291,8 +291,8 @@ _LEAST = 1e-12
 
 
 def _state_size(model: Any, data: LabelData, number: int) -> int:
-    """Centres or the like, of rows and of labels."""
-    return number * data.X.shape[1]
+    """Hyperparameters, of rows and of labels."""
+    return number * (component_size(model, data.X) + model.num_labels)
 
 
 register_structure(

@@ -26,6 +26,7 @@ from .base import Posterior
 from .clustering import Clustering, clustering_summaries
 from .components import (
     COMPONENT_AXES,
+    component_size,
     counts_hyperplanes,
     hyperplane_gain,
     log_component_density,
@@ -264,8 +265,8 @@ _TEMPERATURE = Number(least=0.0)
 
 
 def _state_size(model: Any, data: Data, number: int) -> int:
-    """Centres or the like, and hyperplanes."""
-    return number * (data.X.shape[1] + data.features.shape[1] * data.targets.shape[1])
+    """Hyperparameters, and hyperplanes."""
+    return number * (component_size(model, data.X) + data.features.shape[1] * data.targets.shape[1])
 
 
 register_structure(Structure("partition", Data, PartitionPosterior, _stack, clustering_summaries, _state_size))
