@@ -64,6 +64,7 @@ def test_odds_of_a_split_are_those_of_the_log_joint(name: str, truncated: bool) 
     data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
     labels = torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1])
     merged = partition.init(model, data, generator, start=labels, truncated=truncated)
+    merged = replace(merged, hyper={key: 0.9 * value for key, value in merged.hyper.items()})
     rows, own, other = torch.nonzero(labels == 1).squeeze(1), 1, 3 if truncated else 2
     block = data.rows(rows)
     start = launch.launch(block, torch.tensor([4, 1]), model)
@@ -123,10 +124,14 @@ class Odds:
         return told
 
     def uniforms(self, shape: tuple[int, ...], *_) -> Tensor:
-        """Levels of the tests, then those of the sides of the points; the last of the free labels."""
+        """Levels of the tests, then those of the sides of the points, close to their odds; the last free label."""
         if shape == (2,):
             return -torch.expm1(torch.tensor(self.levels, dtype=torch.float64))
-        return (~SECOND).double() if shape else torch.tensor(0.99)
+        if not shape:
+            return torch.tensor(0.99)
+        block = self.data.rows(torch.nonzero(TOGETHER == 2).squeeze(1))
+        odds = launch.launch(block, torch.tensor([2, 0]), self.model).log_odds(block, self.weights, self.model)
+        return torch.sigmoid(odds) * torch.where(SECOND, 0.999, 1.001)
 
     def move(self, state):
         self.seen = []
@@ -291,6 +296,7 @@ def test_a_full_truncated_model_does_not_split() -> None:
     model = DPM(truncation=2).resolve(X)
     data, generator = model.data(X), torch.Generator().manual_seed(0)
     state = partition.init(model, data, generator, start=(X[:, 0] > 0).long(), truncated=True)
+    assert split_merge._free_label(state, generator, truncated=True) == -1
     for _ in range(30):
         state = split_merge.split_merge(state, data, model, generator, truncated=True)
         assert state.weights.shape[0] == 2
