@@ -1,11 +1,13 @@
-"""Peak memory of the Gibbs scans at 10^5 rows, each fit in a process of its own.
+"""Peak memory of the Gibbs scans, of SVI and of small variance at 10^5 rows, each fit in a process of its own.
 
 python benchmarks/memory.py scans [WORD ...]    all scans, or those whose names have one of these words in them
+python benchmarks/memory.py limits [WORD ...]   SVI, on all points and in minibatches of 1,000, and small variance
 python benchmarks/memory.py fit NAME            one of them
 
-A fit has its customary start and three sweeps, the last two of which are kept as draws. Fits to a quarter of the rows
-and to all of them are forks of a process that has the data (the second column) and has loaded machine code: the bytes
-are those that they take beside both, and the exponent is that of the growth from one to the other, 1 for linear.
+A fit has its customary start and three sweeps, of Gibbs the last two of which are kept as draws. Fits to a quarter of
+the rows and to all of them are forks of a process that has the data (the second column) and has loaded machine code:
+the bytes are those that they take beside both, and the exponent is that of the growth from one to the other, 1 for
+linear.
 
 `BNMC collapsed` is linear too, but not meant for so many rows: its family is a `Product`, which is visited in tensor
 code (169 CPU seconds for three sweeps). scan='slice' takes one second for them.
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,7 +36,7 @@ from scipy.sparse import coo_array
 from timing import choose, seconds
 
 from regbayes import models as m
-from regbayes.inference import Gibbs
+from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models.latent_features import FeatureData
 
 NUM_ROWS, FEW_ROWS = 100_000, 200
@@ -96,8 +99,12 @@ def documents_alone(num_rows: int) -> Arguments:
 # -- fits --------------------------------------------------------------------------------------------------------------
 
 
-def cases() -> dict[str, tuple[Any, str, Callable[[int], Arguments]]]:
-    """By name a model, a scan and the data of so many rows."""
+Cases = dict[str, tuple[Any, Any, Callable[[int], Arguments]]]
+"""By name a model, a backend and the data of so many rows."""
+
+
+def scan_cases() -> Cases:
+    """Every Gibbs scan of every model."""
     found: dict[str, tuple[Any, str, Callable[[int], Arguments]]] = {}
     several: list[tuple[Any, tuple[str, ...], Callable[[int], Arguments]]] = [
         (m.DPM(), ("collapsed", "slice", "blocked"), rows_alone),
@@ -116,6 +123,40 @@ def cases() -> dict[str, tuple[Any, str, Callable[[int], Arguments]]]:
         found |= {f"{type(model).__name__} {scan}": (model, scan, data) for scan in scans}
     for joint in ("and", "multinomial"):
         found[f"BNMC {joint} blocked"] = m.BNMC(joint=joint), "blocked", label_sets
+    return {name: (model, _gibbs(model, scan), data) for name, (model, scan, data) in found.items()}
+
+
+def _gibbs(model: Any, scan: str) -> Gibbs:
+    start = "one" if issubclass(model.data_type, FeatureData) else "random"
+    return Gibbs(scan=scan, init=start, num_samples=2, num_warmup=1, progress=False)
+
+
+def limit_cases() -> Cases:
+    """SVI and small variance of every model that they serve."""
+    data = {
+        m.DPM(): rows_alone,
+        m.InfiniteSVM(): clusters,
+        m.DDPM(): rows_alone,
+        m.IHMM(): sequences,
+        m.DIH(): sequences,
+        m.LatentFeatureModel(): features_alone,
+        m.InfiniteLatentSVM(): features,
+        m.MultiTaskInfiniteLatentSVM(): label_sets,
+        m.BNMC(): label_sets,
+        m.LDA(num_topics=10): documents_alone,
+        m.MedLDA(num_topics=10): documents,
+    }
+    backends = {
+        "SVI": SVI(num_steps=3, progress=False),
+        "SVI in minibatches": SVI(num_steps=3, batch_size=1000, num_full_steps=1, progress=False),
+        "small variance": SmallVariance(max_steps=3, progress=False),
+    }
+    found: Cases = {}
+    for model, make in data.items():
+        for name, backend in backends.items():
+            with suppress(NotImplementedError, ValueError):  # of many tasks all rows alone
+                backend.admit(model)
+                found[f"{type(model).__name__} {name}"] = model, backend, make
     return found
 
 
@@ -123,9 +164,7 @@ def fit(name: str) -> None:
     """Print what fits to a quarter of the rows and to all of them take."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    model, scan, make = cases()[name]
-    start = "one" if issubclass(model.data_type, FeatureData) else "random"
-    backend = Gibbs(scan=scan, init=start, num_samples=2, num_warmup=1, progress=False)
+    model, backend, make = (scan_cases() | limit_cases())[name]
 
     def run(data: Arguments) -> object:
         return backend.fit(model, **data)
@@ -173,11 +212,19 @@ def size(part: Any) -> int:
 
 
 def scans(*words: str) -> None:
+    _fit_all(scan_cases(), words)
+
+
+def limits(*words: str) -> None:
+    _fit_all(limit_cases(), words)
+
+
+def _fit_all(cases: Cases, words: tuple[str, ...]) -> None:
     print(f"{'':32}{'data':>13}{NUM_ROWS // 4:>13}{NUM_ROWS:>13}{'exponent':>10}{'fit':>12}", flush=True)
-    for name in cases():
+    for name in cases:
         if not words or any(word in name for word in words):
             subprocess.run([sys.executable, __file__, "fit", name], check=True)
 
 
 if __name__ == "__main__":
-    choose(__doc__, scans=scans, fit=fit)
+    choose(__doc__, scans=scans, limits=limits, fit=fit)

@@ -157,6 +157,7 @@ class Backend(Config):
         ------
         KeyboardInterrupt      on Ctrl-C if `on_interrupt` says so, or if there is nothing to return.
         NotImplementedError    if this backend has no kernel for the model (names those that have).
+        FileNotFoundError      if `resume` names no file.
         ValueError             on bad data or options, before any work.
         """
         backend, every = self.checked(), read("checkpoint_every", checkpoint_every, Number(least=0.0))
@@ -168,6 +169,8 @@ class Backend(Config):
             raise ValueError(
                 f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
             )
+        if resume is not None and not os.path.exists(resume):
+            raise FileNotFoundError(f"resume is {os.fspath(resume)!r}, but there is no such file.")
         rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
         X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
         kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)

@@ -112,7 +112,7 @@ def _read_chain(written: Any, state: type[Any], device: torch.device) -> Chain:
     generator = torch.Generator(device)
     try:
         generator.set_state(written["generator"].cpu())
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"The file has no state of a generator: {error}. It was not written by regbayes.") from None
     lists = {name: written[name].tolist() for name in ("values", "times")}
     return Chain(**{**written, **lists, "state": state(**written["state"]), "generator": generator})

@@ -13,17 +13,21 @@ import os
 import time
 import warnings
 from collections import deque
+from typing import Any
 
 from tqdm import tqdm
 
 from ..models.config import to_plain
+from ..models.domains import shown
 from .chains import Chain as Chain
 from .checkpoints import Checkpoint, fingerprint, kind_of, read_chains
 from .interrupts import FitStopped, Interrupts
 from .labels import LabelRows
+from .posterior.shapes import require_samples
 from .protocol import KernelData, Model
 from .reports import Report, add_news, chain_of
 from .structures import Draw as Draw
+from .structures import structure_of
 from .sweeps import Kernel as Kernel
 from .sweeps import Schedule as Schedule
 from .sweeps import Sweeps
@@ -75,6 +79,7 @@ class _Fit:
     def __init__(self, sweeps: Sweeps) -> None:
         self.sweeps, self.schedule = sweeps, sweeps.schedule
         self.chains: dict[int, Chain] = {}
+        self.found: dict[int, int] = {}  # steps of chains that come from a file
         self.waiting: deque[int] = deque(range(self.schedule.num_chains))  # chains that no process is at
         self.left: deque[int] = deque()  # chains of processes that were killed, to go on here
         self.interrupts, self.workers = Interrupts(), Workers()
@@ -104,7 +109,7 @@ class _Fit:
             )
         for index, chain in enumerate(chains):
             self._require_sound(chain)
-            self.chains[index] = chain
+            self.chains[index], self.found[index] = chain, chain.step
             self._keep(index, 0)
             if not self.sweeps.unfinished(chain):
                 self.waiting.remove(index)
@@ -115,11 +120,14 @@ class _Fit:
         due = sum(map(self.schedule.keep, range(chain.step)))
         if len(chain.draws) != due:
             raise ValueError(f"The file has {len(chain.draws)} draws of a chain, not {due}; regbayes did not write it.")
+        posterior = structure_of(model).posterior
         try:
             finite = not chain.step or math.isfinite(float(kernel.value(chain.state, data, model)))
-            alike = not due or kind_of(kernel.draw(chain.state, data, model)) == kind_of(chain.draws[-1])
+            present = kernel.draw(chain.state, data, model)
         except Exception as error:  # whatever kernels raise on what is no state of theirs
-            raise ValueError(f"The file has no state of this fit: {error}. It was not written by regbayes.") from None
+            raise _no_state(error) from None
+        sizes = [_sizes(draw, posterior) for draw in ([present, *chain.draws] if due else [])]
+        alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
         if not (finite and alike):
             raise ValueError("The file has a state and draws that differ in kind. It was not written by regbayes.")
 
@@ -147,12 +155,22 @@ class _Fit:
         chain = self.chains[index]
         while self.sweeps.unfinished(chain):
             num_draws = len(chain.draws)
-            self.sweeps.advance(chain, self.interrupts)
+            self._advance(index, chain)
             self._keep(index, num_draws)
             self.num_swept += 1
             self._tell(chain, 1)
             self.interrupts.check()
             self._share()
+
+    def _advance(self, index: int, chain: Chain) -> None:
+        try:
+            self.sweeps.advance(chain, self.interrupts)
+        except (ArithmeticError, ValueError):
+            raise
+        except Exception as error:
+            if chain.step != self.found.get(index):
+                raise
+            raise _no_state(error) from error  # it comes from a file, and is of other shapes
 
     def _admit(self, index: int, chain: Chain) -> None:
         if self.checkpoint:
@@ -298,6 +316,17 @@ def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
     if not any(chain.draws for chain in chains):
         return "the state that the warm-up had reached, which is no draw from the posterior"
     return "what was drawn so far"
+
+
+def _sizes(draw: Draw, posterior: Any) -> dict[str, int]:
+    """The lengths of the axes of one draw, without the number of components; ValueError if they do not fit together."""
+    samples = {name: value.unsqueeze(0) for name, value in draw.items()}
+    sizes = require_samples(samples, [1], posterior.kept, posterior.axes)
+    return {axis: size for axis, size in sizes.items() if axis != "K"}
+
+
+def _no_state(error: Exception) -> ValueError:
+    return ValueError(f"The file has no state of this fit: {shown(str(error))}. It was not written by regbayes.")
 
 
 _MOMENT = 0.05  # seconds between looks at what others have said

@@ -14,7 +14,6 @@ from torch import Tensor
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.testing import partition_posterior
 
-
 Labels = tuple[int, ...]
 
 

@@ -265,7 +265,7 @@ def _question(problem: str, name: str, method: str, argument: str) -> Place:
     values = {"X": rows_of(case.X), "given": rows_of(case.X[:2]), "left_out": rows_of(case.X), "lengths": LENGTHS}
     values |= {"y": targets_of(y), "Y": targets_of(y), "known": targets_of(y), "path": NUMBERS}
     good = {"X": case.X, "y": y, "Y": y, "lengths": None, "num_steps": 2, "mixture": 0.5, "temperature": 1.0}
-    good |= {"chains": [0], "path": None, "loss": None, "slope": 2.0}
+    good |= {"chains": [0], "path": None, "loss": None, "slope": 2.0, "folds": []}
 
     def ask(**given: Any) -> Any:
         function = getattr(fitted(problem, name), method)
@@ -276,6 +276,8 @@ def _question(problem: str, name: str, method: str, argument: str) -> Place:
             others["y"] = others["y"][:, 0]
         if method == "mmd":
             others |= {"num_permutations": 9}
+        elif method == "calibrated_by":
+            others["folds"] = [fitted(problem, name).held_out(case.X, case.y)]
         return function(**others | given)
 
     whose = f"{name}.fit({problem}).{method}"

@@ -14,7 +14,9 @@ import torch
 from setups import FAMILIES, mixture_rows
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, SmallVariance
+from regbayes.inference.files import read_file, write_file
 from regbayes.inference.gibbs import collapsed, slots
+from regbayes.inference.sweeps import Sweeps
 from regbayes.models import DDPM, DPM, IHMM, Hinge, InfiniteSVM, MultinomialDirichlet
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -139,6 +141,96 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
         GIBBS.fit(InfiniteSVM(), X, Y, checkpoint=path)
     with pytest.raises(ValueError, match=r"resume is .*; expected the path of a file"):
         GIBBS.fit(InfiniteSVM(), X, Y, resume=path)
+
+
+# -- files that somebody changed, with the digest that goes with it ----------------------------------------------------
+
+SMALL, DIGITS = Gibbs(num_samples=2, num_warmup=1, scan="collapsed", num_generative=0), (X[:12], Y[:12])
+FEW = InfiniteSVM(loss=Hinge())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("chains") / "chain.pt"
+    SMALL.fit(FEW, *DIGITS, checkpoint=path)
+    return path
+
+
+NO_STATE, OTHER_KIND = "The file has no state of this fit", "The file has a state and draws that differ in kind"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("state", "weights"), lambda w: w[:0, :0, :0], "'log_mixture' of shape"),
+        (("state", "weights"), lambda w: w.repeat(1, 2, 1), NO_STATE),
+        (("state", "weights"), lambda w: w.repeat(1, 1, 2), OTHER_KIND),
+        (("state", "weights"), lambda w: w.tolist(), "for 'weights' in its state"),
+        (("state", "weights"), None, "The file has a state of"),
+        (("state", "assignments"), lambda z: z[:-1], NO_STATE),
+        (("state", "assignments"), lambda z: z + 50, NO_STATE),
+        (("state", "assignments"), lambda z: z - 50, NO_STATE),
+        (("generator",), lambda state: state[:100], "The file has no state of a generator"),
+        (("generator",), lambda state: state.float(), "The file has no state of a generator"),
+        (("generator",), lambda state: torch.zeros_like(state), "The file has no state of a generator"),
+        (("draws", 0, "weights"), None, r"no 'weights' in its draws|of several kinds"),
+        (("draws", 0, "weights"), lambda w: w.repeat(1, 1, 2), OTHER_KIND),
+        (("draws", 0, "weights"), lambda w: w.repeat(2, 1, 1), "'weights' of shape"),
+        (("draws", 0, "weights"), lambda w: w.squeeze(-1), "of several kinds in one chain"),
+        (("draws", 0, "weights"), lambda w: w.float(), "of several kinds in one chain"),
+        (("draws", 0, "assignments"), lambda z: z[:-1], OTHER_KIND),
+        (("draws", 0, "assignments"), lambda z: z.double(), "'assignments' of type torch.float64"),
+        (("draws", 0, "assignments"), lambda z: z + 50, "'assignments' from 5"),
+        (("draws",), lambda draws: draws[:1], "The file has 1 draws of a chain, not 2"),
+        (("draws",), lambda draws: [1, 2], "The file has 1 for its draws"),
+        (("draws",), lambda draws: [{"a": torch.ones(1)}] * 2, "no 'assignments' in its samples"),
+        (("step",), lambda step: step - 1, "values of shape"),
+        (("values",), lambda values: values * torch.nan, "values of shape"),
+        (("finished",), lambda finished: 1, "for 'finished' in its chain"),
+    ],
+)
+def test_a_changed_chain_is_refused_in_a_sentence(place, value, message: str, written: Path, tmp_path: Path) -> None:
+    """Before any work; None: nothing is there any more."""
+    content = read_file(written, "checkpoint")
+    *outer, name = place
+    part = content["chains"][0]
+    for key in outer:
+        part = part[key]
+    was = part.pop(name)
+    part |= {name: value(was)} if value else {}
+    write_file(tmp_path / "changed.pt", "checkpoint", content)
+    with pytest.raises(ValueError, match=message) as refused:
+        SMALL.fit(FEW, *DIGITS, resume=tmp_path / "changed.pt")
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("sweep", [1, 2])
+def test_what_the_first_sweep_of_a_chain_of_a_file_raises_is_the_files(sweep: int, written, monkeypatch) -> None:
+    """Later ones fail as those of any other chain."""
+    advance, steps = Sweeps.advance, []
+
+    def broken(self, chain, interrupts):
+        steps.append(chain.step)
+        if len(steps) == sweep:
+            raise RuntimeError("shapes do not match")
+        advance(self, chain, interrupts)
+
+    monkeypatch.setattr(Sweeps, "advance", broken)
+    kind, message = (ValueError, NO_STATE) if sweep == 1 else (RuntimeError, "^shapes")
+    with pytest.raises(kind, match=message):
+        SMALL.replace(num_samples=4).fit(FEW, *DIGITS, resume=written)
+    assert steps == [3, 4][:sweep]
+
+
+def test_a_file_that_is_cut_short_or_missing_is_refused_by_name(written: Path, tmp_path: Path) -> None:
+    whole = written.read_bytes()
+    for size in (0, 60, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "short.pt").write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"short\.pt' cannot be read as a checkpoint: it is cut short or changed"):
+            SMALL.fit(FEW, *DIGITS, resume=tmp_path / "short.pt")
+    with pytest.raises(FileNotFoundError, match=r"resume is .*none\.pt.*, but there is no such file"):
+        SMALL.fit(FEW, *DIGITS, resume=tmp_path / "none.pt")
 
 
 # -- Ctrl-C in the middle of a sweep -----------------------------------------------------------------------------------

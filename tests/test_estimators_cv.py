@@ -178,8 +178,16 @@ def test_a_class_of_one_row_is_kept():
         ({"num_components": 3}, "num_components is 3; expected a sequence"),
         ({"strengths": [-1.0]}, "strengths is -1"),
         ({"temperatures": [-1.0]}, "temperatures is -1"),
+        ({"temperatures": np.ones((2, 2))}, "temperatures is "),
+        ({"temperatures": ["1.0"]}, "temperatures is '1.0'"),
+        ({"cv": np.array(3.0)}, r"cv is array\(3\.\)"),
+        ({"cv": [(np.arange(20), np.arange(20, 99))]}, "it has array.* for places among 40 rows"),
+        ({"cv": [(np.arange(20), -np.arange(20, 60))]}, "for places among 40 rows"),
+        ({"cv": [(np.arange(20) * 1.0, np.arange(20, 40))]}, "^cv is "),
+        ({"cv": [(np.arange(20),)]}, "^cv is "),
+        ({"cv": [(np.arange(9) > 5, np.arange(9) < 5)]}, "^cv is "),
+        ({"cv": object()}, "cv is <object"),
     ],
-    ids=str,
 )
 def test_what_means_nothing_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -29,6 +29,7 @@ from regbayes.models import (
     SphericalGaussian,
     SquaredHinge,
 )
+from regbayes.models.priors.sticks import log_labelled_prior
 from regbayes.testing.enumeration import log_classifier_integrals
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -265,6 +266,109 @@ def test_a_move_is_accepted_by_its_odds(move: str, log_odds: float, monkeypatch:
     accepted = (log_odds > 0) != (move == "merge")
     assert (seen.moved is not seen.at) == accepted
     assert (seen.moved.planes == 9.0).any() == accepted
+
+
+THREE = torch.tensor([0, 2, 2, 0, 1, 1, 2, 0, 1, 2, 1, 2])
+
+
+class Staged:
+    """A move among three blocks: of the second and the third, or of the third alone, with numbers in the place of its
+    odds, and new hyperplanes whose entries count them from 9."""
+
+    def __init__(self, move: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        state, data, model, self.generator = start(DDPM(SphericalGaussian()), X, THREE, truncated=False)
+        target = LabelledPartitions(state, data, model, truncated=False)
+        self.move, self.at = getattr(repelling_split_merge, "_" + move), target.open()
+        self.union = Union(self.at, target, model, torch.tensor([1, 2 if move == "split" else 4]), with_margin=False)
+        self.sign = -1 if move == "merge" else 1
+        self.side = torch.arange(len(self.union.steps)) % 3 == 1
+        now = self.at.labels[self.union.steps] == self.union.other
+        bound = self.union.fit(~now, now, ~self.side, self.side).fit.bound
+        self.bound, weigh = float(bound[2:].sum() - bound[:2].sum()), Union.weigh
+        monkeypatch.setattr(type(self.union.sides), "draw", lambda *_: self.side)
+        monkeypatch.setattr(repelling_split_merge, "uniforms", lambda shape, _: self.levels[: shape[0]])
+        monkeypatch.setattr(repelling_split_merge, "exchange", self.exchange)
+        monkeypatch.setattr(Union, "weigh", lambda *given: replace(weigh(*given), log_screen=self.sign * self.screen))
+        monkeypatch.setattr(
+            Union, "log_ratio", lambda union, division, planes, *_: (self.sign * self.ratio, last(planes))
+        )
+        monkeypatch.setattr(Union, "log_renewal", self.renewal)
+
+    def exchange(self, blocks: BlockHyperplanes, present: Tensor, *_) -> tuple[Tensor, float]:
+        self.members, self.present = blocks.members.T, present
+        num_new = len(self.members) - len(present)
+        new = 9.0 + torch.arange(num_new, dtype=torch.float64).view(-1, 1, 1).expand(-1, 3, 1)
+        return new, self.ratio - (2 * self.screen - self.bound)
+
+    def renewal(self, at, moved, _) -> float:
+        assert at is self.at
+        expected = torch.where(self.side, self.union.other, self.union.own)
+        assert torch.equal(moved.labels[self.union.steps], expected)
+        return 2 * self.screen - self.bound
+
+    def run(self, screen: float, ratio: float, *levels: float):
+        """The state after the move with these logs of s, of the odds, and of the levels of the two tests."""
+        self.screen, self.ratio = screen, ratio
+        self.levels = torch.tensor([*(-math.expm1(level) for level in levels), 0.5], dtype=torch.float64)
+        return self.move(self.at, self.union, self.generator)
+
+
+def last(planes: Tensor) -> Tensor:
+    """Log weights of places of which the last one is chosen."""
+    return torch.full((len(planes),), -math.inf).index_fill(0, torch.tensor([len(planes) - 1]), 0.0)
+
+
+@pytest.mark.parametrize("move", ["split", "merge", "redivide"])
+def test_hyperplanes_are_at_the_places_of_their_points(move: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = Staged(move, monkeypatch)
+    moved, num_present = staged.run(10.0, 20.0, 0.0, 0.0), len(staged.present)
+    assert torch.equal(staged.present, staged.at.planes[2:3] if move == "split" else staged.at.planes[[2, 1]])
+    kinds = moved.planes[moved.labels][:, 0, 0] - 9
+    for block, members in enumerate(staged.members[num_present:]):
+        assert torch.equal(members, kinds == block)
+    for block, members in enumerate(staged.members[:num_present]):
+        assert torch.equal(members, 2 - block == THREE)
+    assert torch.equal(moved.planes[moved.labels][THREE == 0], staged.at.planes[[0, 0, 0]])
+    if move == "split":
+        assert moved.labels.max() == staged.at.free()[-1]
+
+
+@pytest.mark.parametrize("move", ["split", "merge", "redivide"])
+def test_a_move_is_accepted_in_two_tests(move: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By s first, then by the odds over s; a merge by their inverses."""
+    staged = Staged(move, monkeypatch)
+    for log_screen, log_ratio, screen, test, accepted in (
+        (-2.0, 1.0, -2.1, 0.0, True),
+        (-2.0, 1.0, -1.9, -9.0, False),
+        (-2.0, -3.0, -9.0, -0.9, False),
+        (-2.0, -3.0, -9.0, -1.1, True),
+        (1.0, -1.0, -0.1, -1.9, False),
+        (1.0, -1.0, -0.1, -2.1, True),
+    ):
+        moved = staged.run(log_screen, log_ratio, screen, test)
+        assert (moved is not staged.at) == accepted, (log_screen, log_ratio, screen, test)
+
+
+@pytest.mark.parametrize("prior", [DirichletProcess(0.7, (2.0, 1.0)), PitmanYor(0.4, 0.3)], ids=["Dirichlet", "Pitman"])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_the_prior_of_a_state_is_at_its_own_hyperparameters(truncated: bool, prior) -> None:
+    state, data, model, _ = start(DDPM(SphericalGaussian(), prior=prior, truncation=5), X, THREE, truncated=truncated)
+    name, value = next(iter(state.hyper.items()))
+    state = replace(state, hyper=state.hyper | {name: 0.9 * value})
+    target = LabelledPartitions(state, data, model, truncated=truncated)
+    at = target.open()
+    counts = at.counts().double()
+    expected = (
+        log_labelled_prior(counts, *model.prior.sticks(state.hyper, len(counts)))
+        if truncated
+        else model.prior.log_partition(counts[:3], state.hyper) + math.lgamma(len(at.free()) + 1)
+    )
+    assert float(target.log_prior(at)) == pytest.approx(float(expected))
+    reached = target.close(replace(at, labels=at.labels.masked_fill(THREE == 1, 0)))
+    left = at.planes if truncated else at.planes[[0, 2]]
+    assert torch.equal(reached.weights, left)
+    if not truncated:
+        assert torch.equal(reached.reservoir, torch.cat([at.planes[1:2], at.planes[3:]]))
 
 
 class Odds:

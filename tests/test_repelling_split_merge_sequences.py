@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 from exact_starts import ExactStarts
-from test_repelling_split_merge import log_normals
+from test_repelling_split_merge import Odds, log_normals
 from torch import Tensor
 from torch.distributions import Beta
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import block_hyperplanes, sequence, sequence_prior
+from regbayes.inference.gibbs import block_hyperplanes, repelling_split_merge, sequence, sequence_prior
 from regbayes.inference.gibbs.block_hyperplanes import exchange, log_unnormalized
 from regbayes.inference.gibbs.labelled_states import LabelledSequences, PersistentSides
 from regbayes.inference.gibbs.repelling_split_merge import Union, split_merge_repelling
@@ -141,6 +141,40 @@ def test_a_merge_leaves_the_share_that_its_odds_say() -> None:
             shares.append(target.share(joined, 0, 1))
         mean = torch.tensor(shares).mean()
         assert mean == 1 if not truncated else abs(mean - 5 / 6) < 5 * 0.141 / 300**0.5
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_merge_has_the_odds_of_the_split_that_undoes_it(truncated: bool, persistent: bool, monkeypatch) -> None:
+    """With the share of the first state that there was."""
+    target, at, _, model, generator = labelled("logistic", truncated)
+    pair, odds = torch.tensor([0, 3]), Odds(monkeypatch)
+    odds.accept = -1e6
+    options = {"with_margin": True, "persistent": persistent}
+    merged = repelling_split_merge._merge(at, Union(at, target, model, pair, **options), generator)
+    assert merged.labels.tolist() == [1] * 10
+    union, side, share = Union(merged, target, model, pair, **options), at.labels == 0, target.share(at, 1, 0)
+    assert share == pytest.approx(float(at.base[1] / (at.base[0] + at.base[1])))
+    monkeypatch.setattr(type(union.sides), "draw", lambda *_: side)
+    monkeypatch.setattr(target, "draw_share", lambda *_: share)
+    odds.accept = 1e6
+    gain = odds.noted[0][3]
+    apart = at.planes[[1, 0]]
+    monkeypatch.setattr(repelling_split_merge, "exchange", lambda *_: (apart, gain))
+    divided = repelling_split_merge._split(merged, union, generator)
+    assert torch.equal(divided.labels != 1, side)
+    assert target.share(divided, 1, int(divided.labels[4])) == pytest.approx(share)
+    (one, screen, *_), (other, screen_again, *_) = odds.noted
+    assert one == pytest.approx(other, abs=1e-8)
+    assert screen == pytest.approx(screen_again, abs=1e-8)
+
+
+def test_shares_are_draws_of_their_beta_law() -> None:
+    target, *_, generator = labelled("hinge", True)
+    side = torch.tensor([True, False, False, False, False, True, False])
+    shares = torch.tensor([target.draw_share(side, generator) for _ in range(500)])
+    assert abs(shares.mean() - 5 / 7) < 5 * (10 / 49 / 8 / 500) ** 0.5
+    assert shares.var() == pytest.approx(10 / 49 / 8, rel=0.3)
 
 
 def test_persistent_sides_are_paths_with_their_probabilities() -> None:

@@ -39,7 +39,7 @@ SETTINGS = {
 }
 SAMPLER = partial(Gibbs, num_samples=400, num_warmup=40, split_merge=0)
 BACKENDS = {
-    "slice": SAMPLER(scan="slice", num_samples=1000),
+    "slice": SAMPLER(scan="slice", num_samples=1000, seed=1),
     "collapsed": SAMPLER(scan="collapsed"),
     "blocked": SAMPLER(scan="blocked"),
     "SVI": SVI(num_steps=60),

@@ -42,7 +42,7 @@ MODELS = {
     "dpm": (DPM(FullGaussian(), truncation=5), X, None),
     "counts": (DPM(MultinomialDirichlet(), PitmanYor(0.4, 0.3), truncation=5), COUNTS, None),
     "hinge": (InfiniteSVM(DiagonalGaussian(), Hinge(2.5), truncation=5), X, Y2),
-    "squared": (InfiniteSVM(SphericalGaussian(), SquaredHinge(), truncation=5), X, Y2),
+    "squared": (InfiniteSVM(SphericalGaussian(), SquaredHinge(), truncation=5, weight_scale=1.7), X, Y2),
     "logistic": (InfiniteSVM(SphericalGaussian(), Logistic(), truncation=5), X, Y2),
     "one-vs-rest": (InfiniteSVM(DiagonalGaussian(), Hinge(), truncation=5), X, Y3),
     "crammer-singer": (InfiniteSVM(DiagonalGaussian(), CrammerSinger(0.7, 2.0), truncation=5), X, Y3),
@@ -64,6 +64,7 @@ def test_odds_of_a_split_are_those_of_the_log_joint(name: str, truncated: bool) 
     data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
     labels = torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1])
     merged = partition.init(model, data, generator, start=labels, truncated=truncated)
+    merged = replace(merged, hyper={key: 0.9 * value for key, value in merged.hyper.items()})
     rows, own, other = torch.nonzero(labels == 1).squeeze(1), 1, 3 if truncated else 2
     block = data.rows(rows)
     start = launch.launch(block, torch.tensor([4, 1]), model)
@@ -91,6 +92,116 @@ def test_odds_of_a_split_are_those_of_the_log_joint(name: str, truncated: bool) 
     free[[4, 1]] = False
     expected = expected - Bernoulli(logits=odds[free]).log_prob(side[free].double()).sum()
     assert log_odds == pytest.approx(float(expected), abs=1e-8)
+
+
+class Odds:
+    """What the odds of a move read, with numbers in the place of its own: the levels of its tests, its sides, and what
+    the launch draws."""
+
+    def __init__(self, name: str, truncated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, inputs, y = MODELS[name]
+        self.model, self.truncated = model.resolve(inputs, y), truncated
+        self.data, self.generator = self.model.data(inputs, y), torch.Generator().manual_seed(0)
+        self.together = partition.init(self.model, self.data, self.generator, start=TOGETHER, truncated=truncated)
+        self.weights = torch.randn((3, *self.together.weights.shape[1:]), generator=self.generator).double()
+        self.seen: list[list[object]] = []
+        self.values: tuple[float, float] | None = None  # in the place of those of the odds
+        self.levels = (0.0, 0.0)
+        monkeypatch.setattr(split_merge, "draw_pair", lambda *_: PAIR)
+        monkeypatch.setattr(split_merge, "uniforms", self.uniforms)
+        monkeypatch.setattr(
+            split_merge.Ridge, "draw", lambda fit, _: self.weights[slice(0, 2) if len(fit.mean) == 2 else slice(2, 3)]
+        )
+        for index, part in enumerate(("log_evidence_ratio", "log_proposal_ratio")):
+            monkeypatch.setattr(split_merge, part, self.spy(index, getattr(split_merge, part)))
+
+    def spy(self, index: int, original):
+        def told(*arguments, **options):
+            value = original(*arguments, **options)
+            self.seen.append([value, *arguments, options])
+            return value if self.values is None else self.values[index]
+
+        return told
+
+    def uniforms(self, shape: tuple[int, ...], *_) -> Tensor:
+        """Levels of the tests, then those of the sides of the points, close to their odds; the last free label."""
+        if shape == (2,):
+            return -torch.expm1(torch.tensor(self.levels, dtype=torch.float64))
+        if not shape:
+            return torch.tensor(0.99)
+        block = self.data.rows(torch.nonzero(TOGETHER == 2).squeeze(1))
+        odds = launch.launch(block, torch.tensor([2, 0]), self.model).log_odds(block, self.weights, self.model)
+        return torch.sigmoid(odds) * torch.where(SECOND, 0.999, 1.001)
+
+    def move(self, state):
+        self.seen = []
+        return split_merge.split_merge(state, self.data, self.model, self.generator, truncated=self.truncated)
+
+
+TOGETHER = torch.tensor([1, 2, 2, 0, 2, 2, 2, 1, 2, 2, 1, 2])
+PAIR = (4, 1)
+SECOND = torch.tensor([True, False, False, True, True, False, True, False])  # of the points of label 2
+
+
+@pytest.mark.parametrize("name", ["dpm", "hinge", "one-vs-rest"])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_merge_has_the_odds_of_the_split_that_undoes_it(name: str, truncated: bool, monkeypatch) -> None:
+    """Argument by argument: block, sides, classifiers and launch."""
+    odds = Odds(name, truncated, monkeypatch)
+    odds.values = 1e6, 0.0
+    split, label = odds.move(odds.together), 4 if truncated else 3
+    assert torch.equal(split.assignments, TOGETHER.masked_scatter(TOGETHER == 2, torch.where(SECOND, label, 2)))
+    assert torch.equal(split.weights[[2, label]], odds.weights[:2])
+    forth, odds.values = odds.seen, (-1e6, 0.0)
+    odds.weights[2:] = odds.together.weights[2]
+    merged = odds.move(split)
+    assert torch.equal(merged.assignments, odds.together.assignments)
+    assert torch.equal(merged.weights[:4], odds.together.weights[:4])
+    for one, other in zip(forth, odds.seen, strict=True):
+        assert one[0] == pytest.approx(other[0], abs=1e-9)
+    for one, other in zip(forth[1][1:4], odds.seen[1][1:4], strict=True):
+        assert torch.equal(getattr(one, "X", one), getattr(other, "X", other))
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_merge_frees_any_label(truncated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    odds = Odds("hinge", truncated, monkeypatch)
+    for own, other in ((0, 2), (2, 0), (1, 2)):
+        state = split_merge._merge(
+            odds.together, own, other, odds.weights, odds.model, odds.generator, truncated=truncated
+        )
+        labels = TOGETHER.masked_fill(other == TOGETHER, own)
+        assert torch.equal(state.assignments, labels if truncated else labels.unique(return_inverse=True)[1])
+        assert torch.equal(state.weights[state.assignments[labels == own][0]], odds.weights[2])
+        left = next(label for label in range(3) if label not in (own, other))
+        assert torch.equal(state.weights[state.assignments[labels == left][0]], odds.together.weights[left])
+
+
+def test_all_pairs_are_as_likely() -> None:
+    generator, found = torch.Generator().manual_seed(0), torch.zeros(4, 4)
+    for _ in range(2400):
+        found[split_merge.draw_pair(4, generator)] += 1
+    expected = 200 * (1 - torch.eye(4))
+    assert ((found - expected).abs() <= 5 * expected.sqrt()).all()
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_move_is_accepted_by_its_odds_in_two_tests(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first by half of the evidence, the second by the rest of the odds; a merge by their inverses."""
+    odds = Odds("hinge", False, monkeypatch)
+    odds.values = 1e6, 0.0
+    state = odds.together if split else odds.move(odds.together)
+    sign = 1 if split else -1
+    for evidence, rest, screen, test, accepted in (
+        (-4.0, 3.0, -2.1, 0.0, True),
+        (-4.0, 3.0, -1.9, -9.0, False),
+        (-4.0, 1.0, -9.0, -0.9, False),
+        (-4.0, 1.0, -9.0, -1.1, True),
+        (2.0, -3.0, -0.1, -2.1, True),
+        (2.0, -3.0, -0.1, -1.9, False),
+    ):
+        odds.values, odds.levels = (sign * evidence, sign * rest), (screen, test)
+        assert (odds.move(state) is not state) == accepted, (evidence, rest, screen, test)
 
 
 def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +296,7 @@ def test_a_full_truncated_model_does_not_split() -> None:
     model = DPM(truncation=2).resolve(X)
     data, generator = model.data(X), torch.Generator().manual_seed(0)
     state = partition.init(model, data, generator, start=(X[:, 0] > 0).long(), truncated=True)
+    assert split_merge._free_label(state, generator, truncated=True) == -1
     for _ in range(30):
         state = split_merge.split_merge(state, data, model, generator, truncated=True)
         assert state.weights.shape[0] == 2

@@ -93,6 +93,8 @@ def goodness_of_fit(
     generator = torch.Generator(X.device).manual_seed(read("seed", seed, SEED))
     if len(X) < 2:
         raise ValueError(f"X has {len(X)} row; expected at least 2, or there is no distance between rows.")
+    num_pooled = num_draws + min(len(X), _MOST_ROWS)
+    require_room("num_permutations", num_permutations, 16 * num_permutations * num_pooled, X.device)
     predictive = Predictive.of(model, samples)
     distance = resolved_kernel(rkhs, model.likelihood, X)
     parameters, weights = predictive.components(_MOST_COMPONENTS, generator)

@@ -29,6 +29,11 @@ COMPONENT_AXES: Axes = {
 """What posteriors over partitions and over sequences keep of their components."""
 
 
+def component_size(model: Any, X: Any) -> int:
+    """How many numbers a component of rows [N, D] has, at the least: its hyperparameters, or a centre."""
+    return max(X.shape[1], len(model.likelihood.prior()))
+
+
 def log_component_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
     """log p(x_n | component k) [N, K] of rows [N, D]; of centres -scale times the divergence, up to a constant."""
     likelihood = model.likelihood

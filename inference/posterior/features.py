@@ -144,7 +144,7 @@ class FeaturePosterior(ScorePrediction, Posterior):
     def rehearse(self) -> None:
         rows = self.samples["loadings"].new_zeros(1, self.model.num_features)  # of no rows nothing is inferred
         self._features(rows, self._draw(0))
-        self.require_classes(rows)
+        self._require_classes(rows)
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 

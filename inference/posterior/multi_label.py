@@ -32,7 +32,7 @@ from ..labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
-from .components import COMPONENT_AXES
+from .components import COMPONENT_AXES, component_size
 from .label_calibration import best_thresholds, fit_calibration, largest
 from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
 from .scores import chunks
@@ -129,8 +129,17 @@ class MultiLabelPosterior(Clustering, Posterior):
 
     def calibrated_by(self, folds: Iterable[HeldOut]) -> Self:
         """As `calibrated`, by what other fits of the same model say of rows that they had not seen (`held_out`): of
-        folds, so that this one may see all of the rows."""
-        mixture, classifiers, signs = (torch.cat(parts) for parts in zip(*folds, strict=True))
+        folds, so that this one may see all of the rows.
+
+        Raises
+        ------
+        ValueError    unless `folds` is a list of what `held_out` returns, of as many labels.
+        """
+        C = self.model.num_labels
+        parts = list(folds) if isinstance(folds, list | tuple | Iterator) else []
+        if not parts or not all(isinstance(part, HeldOut) and part.signs.shape[1] == C for part in parts):
+            raise ValueError(f"folds is {shown(folds)}; expected a list of what `held_out` returns, of {C} labels.")
+        mixture, classifiers, signs = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
         return self._recalibrated(fit_calibration(mixture, classifiers, signs, self._offset(mixture)))
 
     def weighing(self, mixture: NonNegative) -> Self:
@@ -282,8 +291,8 @@ _LEAST = 1e-12
 
 
 def _state_size(model: Any, data: LabelData, number: int) -> int:
-    """Centres or the like, of rows and of labels."""
-    return number * data.X.shape[1]
+    """Hyperparameters, of rows and of labels."""
+    return number * (component_size(model, data.X) + model.num_labels)
 
 
 register_structure(

@@ -26,6 +26,7 @@ from .base import Posterior
 from .clustering import Clustering, clustering_summaries
 from .components import (
     COMPONENT_AXES,
+    component_size,
     counts_hyperplanes,
     hyperplane_gain,
     log_component_density,
@@ -199,7 +200,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         self._joining(rows, draw, with_margin=False)
         if self.model.repels:
             self._clamped_log_weights(rows, draw)
-        self.require_classes(rows)
+        self._require_classes(rows)
 
     def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
         for draw in self._draws():
@@ -284,8 +285,8 @@ _TEMPERATURE = Number(least=0.0)
 
 
 def _state_size(model: Any, data: Data, number: int) -> int:
-    """Centres or the like, and hyperplanes."""
-    return number * (data.X.shape[1] + data.features.shape[1] * data.targets.shape[1])
+    """Hyperparameters, and hyperplanes."""
+    return number * (component_size(model, data.X) + data.features.shape[1] * data.targets.shape[1])
 
 
 register_structure(Structure("partition", Data, PartitionPosterior, _stack, clustering_summaries, _state_size))

@@ -83,7 +83,7 @@ class ScorePrediction:
         mean = self._mean(rows)
         return like(mean if self.averages_probabilities else self.model.loss.probabilities(mean), X)
 
-    def require_classes(self, X: Any) -> None:
+    def _require_classes(self, X: Any) -> None:
         """Raise ValueError unless the first draw has a score for each of the model's classes, or one of a number."""
         model = self.model
         if model.classes is None and model.loss.target == "sign":

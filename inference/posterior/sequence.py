@@ -22,7 +22,14 @@ from .. import markov
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
-from .components import COMPONENT_AXES, counts_hyperplanes, hyperplane_gain, log_component_density, log_unseen_density
+from .components import (
+    COMPONENT_AXES,
+    component_size,
+    counts_hyperplanes,
+    hyperplane_gain,
+    log_component_density,
+    log_unseen_density,
+)
 from .emission_draws import draw_rows
 from .shapes import Axes
 from .stacking import stack_components
@@ -172,8 +179,8 @@ _TENSOR = 200  # bytes, at the least, of a tensor beside its numbers
 
 
 def _state_size(model: Any, data: Sequences, number: int) -> int:
-    """Centres or the like, and transitions."""
-    return number * (data.X.shape[1] + number)
+    """Hyperparameters, and transitions."""
+    return number * (component_size(model, data.X) + number)
 
 
 register_structure(Structure("sequence", Sequences, SequencePosterior, _stack, clustering_summaries, _state_size))

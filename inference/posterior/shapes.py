@@ -19,13 +19,17 @@ one type that all of these have. A name that ends in a dot is that of all which 
 """
 
 
-def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...], axes: Axes) -> None:
-    """Raise ValueError unless these are tensors [S, ...] by name, of so many draws in each chain, that fit together.
+def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...], axes: Axes) -> dict[str, int]:
+    """The lengths of the axes of tensors [S, ...] by name, of so many draws in each chain.
 
     Parameters
     ----------
     names : those that have to be there
     axes : of those and of others; axes of one name have one length
+
+    Raises
+    ------
+    ValueError    unless they fit together.
     """
     require_entries(samples, "samples", dict.fromkeys([*samples, *names], Tensor))
     if not num_draws or not all(type(number) is int and number >= 0 for number in num_draws) or not sum(num_draws):
@@ -52,6 +56,7 @@ def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...],
         raise ValueError(f"The file has {number} draws of nothing. It was not written by regbayes.")
     if LABELS in samples:
         _require_labels(samples[LABELS], sizes.get("K"))
+    return sizes
 
 
 def _agrees(shape: torch.Size, axes: list[str], sizes: dict[str, int]) -> bool:

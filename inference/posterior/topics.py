@@ -136,7 +136,7 @@ class TopicPosterior(ScorePrediction, Posterior):
         weights, num_words = self.samples["weights"], self.samples["topics"].shape[2]
         if num_words != self.model.num_features:
             raise ValueError(f"there are topics of {num_words} words, not {self.model.num_features}")
-        self.require_classes(SparseRows.of(weights.new_zeros(0, self.model.num_features)))
+        self._require_classes(SparseRows.of(weights.new_zeros(0, self.model.num_features)))
 
     def score_mixtures(self, X: SparseRows) -> Iterator[ScoreMixture]:
         lengths = X.sum(1).clamp(min=1.0).unsqueeze(1)

@@ -191,7 +191,15 @@ class _GuideChain:
     @contextmanager
     def _scope(self) -> Iterator[None]:
         with seeded(self.generator), pyro.get_param_store().scope(self.parameters) as self.parameters:
-            yield
+            try:
+                yield
+            except ValueError as error:
+                if "satisfy the constraint" not in str(error):
+                    raise
+                raise FloatingPointError(
+                    f"The guide's numbers are no longer those of a distribution: {str(error).splitlines()[0][:200]}. "
+                    f"Take a learning_rate below {self.backend.learning_rate:g}."
+                ) from error
 
 
 def _require_sites(found: Latents, known: Latents) -> None:
