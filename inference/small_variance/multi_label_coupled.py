@@ -163,7 +163,11 @@ def _switched(
 
 def _fit_label(state: CoupledDescent, own: slice, data: LabelData, model: BNMC) -> CoupledDescent:
     """The SVM of a label at its bits."""
-    found, weights, tilt = _solve(data, state.signs, state.tilt, model, own), state.classifiers.clone(), state.tilt.clone()
+    found, weights, tilt = (
+        _solve(data, state.signs, state.tilt, model, own),
+        state.classifiers.clone(),
+        state.tilt.clone(),
+    )
     weights[:, own], tilt[:, own] = found.weights, found.tilt
     return replace(state, classifiers=weights, tilt=tilt)
 
@@ -199,7 +203,9 @@ def _stepped(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) 
     left = _component_costs(problem, sums[z] - each.unsqueeze(1) * rows, counts[z] - each)
     alone = torch.bincount(z, minlength=K)[z] == 1
     left = torch.where(alone, -problem.next_price(state.penalty, K - 1), left)
-    margins = [-model.loss.log_factor(scores[index], own) for index, own in ((point, signs), (slice(None), state.signs))]
+    margins = [
+        -model.loss.log_factor(scores[index], own) for index, own in ((point, signs), (slice(None), state.signs))
+    ]
     there, here = (margin.masked_fill(own.isnan(), 0.0).sum(1) for margin, own in zip(margins, (signs, state.signs)))
     change = joined - present[other] + (left - present[z] - each * here)[point] + copies * there
     change = change.masked_fill(other == z[point], torch.inf)
@@ -239,9 +245,7 @@ def explain(state: CoupledDescent, data: LabelData, model: BNMC, scale: float, *
     return replace(state, assignments=z, bits=bits, signs=signs).occupied()
 
 
-def _cheapest_bits(
-    targets: Tensor, scores: Tensor, means: Tensor, model: BNMC, scale: float
-) -> tuple[Tensor, Tensor]:
+def _cheapest_bits(targets: Tensor, scores: Tensor, means: Tensor, model: BNMC, scale: float) -> tuple[Tensor, Tensor]:
     """The bits a and the signs 2 b - 1 [N, C] that cost least, for means [N, C] of each point's component."""
     best, missing = _bit_costs(targets, scores, means.unsqueeze(1), model, scale).argmin(0).squeeze(1), targets.isnan()
     bits = (best == _ONLY_A).to(scores) + (best == _BOTH).to(scores)
@@ -320,7 +324,11 @@ def _label_cost(state: CoupledDescent, data: LabelData, model: BNMC, scale: floa
 
 
 def _solve(
-    data: LabelData, signs: Tensor, start: Tensor | None, model: BNMC, own: slice = slice(None)  # noqa: B008
+    data: LabelData,
+    signs: Tensor,
+    start: Tensor | None,
+    model: BNMC,
+    own: slice = slice(None),  # noqa: B008
 ) -> Any:
     return solve(
         data.features,
