@@ -10,7 +10,7 @@ import torch
 
 from regbayes.inference import SmallVariance
 from regbayes.inference.duals import solve
-from regbayes.inference.small_variance import descent, multi_label, multi_label_coupled
+from regbayes.inference.small_variance import descent, multi_label, multi_label_bits, multi_label_coupled
 from regbayes.models import BNMC, BernoulliBeta, DiagonalGaussian, Hinge, Logistic, StudentT
 from regbayes.testing import check_kernel
 
@@ -123,15 +123,15 @@ def test_each_block_of_the_coupled_descent_lowers_the_objective() -> None:
     state = kernel.sweep(first, data, model, generator, 0)
 
     def value(state) -> float:
-        problem = multi_label_coupled.problem_of(state, data, model, 0.4)
-        cost = multi_label_coupled.margin_cost(state.classifiers, state, data, model).sum()
+        problem = multi_label_bits.problem_of(state, data, model, 0.4)
+        cost = multi_label_bits.margin_cost(state.classifiers, state, data, model).sum()
         return float(descent.objective(problem, state) + cost)
 
     for _ in range(3):
         for block in (
-            lambda state: multi_label_coupled.explain(state, data, model, 0.4),
-            lambda state: multi_label_coupled.explain(state, data, model, 0.4, moves=False),
-            lambda state: multi_label_coupled.fit_classifiers(state, data, model),
+            lambda state: multi_label_bits.explain(state, data, model, 0.4),
+            lambda state: multi_label_bits.explain(state, data, model, 0.4, moves=False),
+            lambda state: multi_label_bits.fit_classifiers(state, data, model),
         ):
             moved = block(state)
             assert value(moved) <= value(state) + 1e-9
@@ -149,7 +149,7 @@ def test_bits_are_the_cheapest_of_all() -> None:
     state = kernel.sweep(kernel.init(model, data, generator), data, model, generator, 0)
     shrunk = torch.cat([0.2 * state.centers[:, :2], state.centers[:, 2:]], 1)  # or each point is where it is cheapest
     state = replace(state, centers=shrunk)
-    moved = multi_label_coupled.explain(state, data, model, 0.1)
+    moved = multi_label_bits.explain(state, data, model, 0.1)
     assert (moved.assignments != state.assignments).sum() > 5
     (inputs, centers), (_, shares) = model.family.own_centers(state.centers)
     f, far = data.features @ state.classifiers, inputs.divergence(inputs.coordinates(X[:40]), centers)
@@ -165,7 +165,7 @@ def test_bits_are_the_cheapest_of_all() -> None:
                     if a * b == Y[n, c]
                 ]
                 costs[k] += min(options)
-        problem = multi_label_coupled.problem_of(moved, data, model, 0.1).rows(torch.tensor([n]))
+        problem = multi_label_bits.problem_of(moved, data, model, 0.1).rows(torch.tensor([n]))
         own = moved.centers[moved.assignments[n]].unsqueeze(0)
         margin = model.loss.log_factor(f[n], moved.signs[n]).sum()
         found = 0.1 * model.family.divergence(problem.X, own).squeeze() - margin
@@ -201,8 +201,8 @@ def test_classifiers_that_cost_less_than_the_solution_up_to_its_gap_stay() -> No
     state = kernel.sweep(kernel.init(model, data, generator), data, model, generator, 0)
     best = solve(data.features, state.signs, model.loss, model.weight_scale, tolerance=1e-9).weights
     state = replace(state, classifiers=best, tilt=torch.zeros_like(state.tilt))
-    moved = multi_label_coupled.fit_classifiers(state, data, model)
-    before, after = (multi_label_coupled.margin_cost(w.classifiers, state, data, model) for w in (state, moved))
+    moved = multi_label_bits.fit_classifiers(state, data, model)
+    before, after = (multi_label_bits.margin_cost(w.classifiers, state, data, model) for w in (state, moved))
     assert (after <= before).all()
 
 
@@ -218,7 +218,7 @@ def test_classifiers_of_weighed_rows_are_those_of_their_copies(joint: str) -> No
             found.append(multi_label.fit_classifiers(data, model))
             continue
         state = kernel.init(model, data, torch.Generator().manual_seed(0))
-        found.append(multi_label_coupled.fit_classifiers(state, data, model).classifiers)
+        found.append(multi_label_bits.fit_classifiers(state, data, model).classifiers)
     torch.testing.assert_close(*found, atol=5e-3, rtol=0.0)
     once = multi_label.fit_classifiers(model.data(X, HOLES), model)
     assert (once - found[0]).abs().max() > 0.05
