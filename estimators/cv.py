@@ -30,7 +30,7 @@ class ClassifierCV(PathSearch, Classifier):
     model : a model with classes; None: `InfiniteSVM(loss=SquaredHinge())`, which with one component is scikit-learn's
         LinearSVC at C = 2 strength weight_scale^2. A loss without a strength keeps it
     inference : as in `Classifier`; None: `SmallVariance(scale=10.0)`, whose components follow the rows more than the
-        labels, or `SVI()` of topic models
+        labels, or `SVI()` of topic models. Fits of the search make one descent unless a number of restarts is given
     class_weight : as in `Classifier`
     strengths : of the loss, to choose from. Of one component only strength weight_scale^2 matters
     weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which

@@ -38,8 +38,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     ----------
     model : a model with classes; None: `InfiniteSVM()`. A search of its arguments needs it passed
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()` of topic models, else
-        `SmallVariance(scale=3.0)`, which aims at one component, or as many, up to 16, as there are 25 rows for each
-        weight of their classifiers
+        `SmallVariance(scale=3.0, num_restarts=1)`, which aims at one component, or as many, up to 16, as there are 25
+        rows for each weight of their classifiers; one descent, since searches fit often
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
         class. They multiply `sample_weight`. Gibbs, NUTS and Autoguide take whole numbers: they are rounded to those,
         and are at least 1
@@ -71,7 +71,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         self.class_weight = class_weight
 
     def defaults(self) -> tuple[Model, Backend]:
-        return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance(scale=3.0)
+        return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance(scale=3.0, num_restarts=1)
 
     def require_targets(self, model: Any) -> None:
         if target_of(model) is None:
@@ -145,9 +145,9 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     Parameters
     ----------
     model : a model with a regression loss; None: `InfiniteSVM(loss=StudentT(df=100.0, scale=1.0))`, near a squared loss
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance(num_components=1)`, or
-        `SVI()` of topic models. With one component the default is near ridge regression; `RegressorCV` finds out
-        whether more serve better
+    inference : a backend of `regbayes.inference`, which owns the seed; None:
+        `SmallVariance(num_components=1, num_restarts=1)`, or `SVI()` of topic models. With one component the default
+        is near ridge regression; `RegressorCV` finds out whether more serve better
 
     Attributes
     ----------
@@ -159,7 +159,9 @@ class Regressor(RegressorMixin, PosteriorEstimator):
 
     def defaults(self) -> tuple[Model, Backend]:
         loss = StudentT(df=100.0, scale=1.0)
-        return InfiniteSVM(loss=loss), SVI() if self.is_of(TopicData) else SmallVariance(num_components=1)
+        return InfiniteSVM(loss=loss), SVI() if self.is_of(TopicData) else SmallVariance(
+            num_components=1, num_restarts=1
+        )
 
     def require_targets(self, model: Any) -> None:
         if target_of(model) != "real":

@@ -98,6 +98,10 @@ class Backend(Config):
         """The draws that the posterior keeps, chain by chain."""
         return [chain.draws for chain in chains]
 
+    def traced(self, chains: list[Chain]) -> list[Chain]:
+        """The chains whose values the posterior keeps in its trace."""
+        return chains
+
     def truncation_of(self, model: Model) -> str:
         """The argument of the model that says how many components a state has; "": as many as it needs."""
         return next((name for name in ("truncation", "num_topics") if hasattr(model, name)), "")
@@ -209,7 +213,8 @@ class Backend(Config):
             drawn = [[kernel.draw(kernel.finish(chains[-1].state, data, model), data, model)]]
         samples = structure.stack([draw for chain in drawn for draw in chain])
         kind: type[Posterior] = structure.posterior
-        posterior = kind(model, self, samples, [len(chain) for chain in drawn], Trace.of(self.value_name, chains))
+        trace = Trace.of(self.value_name, self.traced(chains))
+        posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace)
         _warn_of_chains(posterior)
         return posterior
 

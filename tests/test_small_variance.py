@@ -721,12 +721,16 @@ def test_settled_state_keeps_its_promises(generator) -> None:
 def test_restarts_keep_the_lowest_and_seeds_repeat(generator) -> None:
     X, _ = blobs(12, generator, N=150, D=2)
     backend = SmallVariance(penalty=3.0, num_restarts=5, merge=False, progress=False)
-    posterior = backend.fit(DPM(), X)
-    finals = posterior.trace.final
-    assert finals.min() < finals.max()
-    fewer = backend.replace(num_restarts=1 + int(finals.argmin())).fit(DPM(), X)
-    assert torch.equal(fewer.samples["assignments"], posterior.samples["assignments"])
-    assert torch.equal(backend.fit(DPM(), X).samples["centers"], posterior.samples["centers"])
+    fits = [backend.replace(num_restarts=number).fit(DPM(), X) for number in range(1, 6)]
+    finals = [posterior.trace.best for posterior in fits]
+    assert finals == sorted(finals, reverse=True)
+    assert finals[-1] < finals[0]
+    lowest, posterior = fits[finals.index(finals[-1])], fits[-1]
+    for one, other in [(lowest, posterior), (posterior, backend.fit(DPM(), X))]:
+        assert torch.equal(one.samples["centers"], other.samples["centers"])
+        assert torch.equal(one.trace.values, other.trace.values)
+    assert posterior.trace.values.shape[0] == 1
+    assert not posterior.trace.values.isnan().any()
 
 
 @pytest.mark.parametrize("loss", [None, Hinge(), Logistic(), CrammerSinger()], ids=name_of)

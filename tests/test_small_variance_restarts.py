@@ -13,22 +13,22 @@ from regbayes.models import DPM
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_fits_reach_the_least_objective_of_all(name: str) -> None:
-    """Of ten problems of each structure, within 1 %."""
-    reached = [outcome(PROBLEMS[name](seed), num_restarts="auto").reached for seed in range(10)]
-    assert sum(reached) >= 9 - (name == 'label sets, "and"')
+    """Of ten problems of each structure, within 1 %, by default."""
+    assert sum(outcome(PROBLEMS[name](seed)).reached for seed in range(10)) >= 9
 
 
 @pytest.mark.parametrize("name", ["mixtures", "mixtures, missing bits", "label sets", "label sets, missing bits"])
 def test_quick_fits_reach_the_least_objective_of_all(name: str) -> None:
     """With one restart a third of them do not."""
-    assert all(outcome(PROBLEMS[name](seed), num_restarts="auto").reached for seed in range(6))
+    assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(4))
 
 
 def test_restarts_are_as_many_as_cost_little() -> None:
     X = torch.randn(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    quick = SmallVariance(penalty=1e3, max_steps=1, num_restarts="auto", num_jobs=1, progress=False)
+    quick = SmallVariance(penalty=1e3, max_steps=1, num_jobs=1, progress=False)
     posterior = quick.fit(DPM(), X)
-    assert posterior.backend.num_restarts == len(posterior.trace.values) == 16
+    assert posterior.backend.num_restarts == 16
+    assert posterior.trace.values.shape == (1, 1)  # of the lowest
     wide = quick.fit(DPM(), torch.cat([X] * 200, 1))
     assert wide.backend.num_restarts == 10**5 // (40 * 410)
     assert quick.fit(DPM(), X.repeat(100, 1)).backend.num_restarts == 10**5 // (4000 * 12)

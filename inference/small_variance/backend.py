@@ -40,11 +40,11 @@ class SmallVariance(Backend):
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
         fraction of the points, and no split or merge helps
     max_steps : most sweeps of a restart
-    num_restarts : descents; the lowest is kept. The first one starts from one component (where components repel, and
-        for sequences, from those of DP-means), the others from any number of components around points far apart.
-        "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P features of classifiers, at least 1 and
-        at most 16: many where they cost little, one for 10^4 rows or more, and one where `init` says where to start.
-        The posterior's `backend` has the number
+    num_restarts : descents; the posterior is the lowest one, with its trace alone. The first one starts from one
+        component (where components repel, and for sequences, from those of DP-means), the others from any number of
+        components around points far apart. "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P
+        features of classifiers, at least 1 and at most 16: many where they cost little, one for 10^4 rows or more,
+        and one where `init` says where to start. The posterior's `backend` has the number
     init : "auto", or of mixtures whose components do not repel a Tensor [N] of labels, from whose components the first
         restart starts in place of one. A penalty of None is then one at which no more open
     merge : try to merge components whenever the descent has settled
@@ -76,7 +76,7 @@ class SmallVariance(Backend):
     num_components: Count = 8
     tolerance: NonNegative = 1e-3
     max_steps: Count = 100
-    num_restarts: Annotated[int | str, Auto(Whole(1))] = 1
+    num_restarts: Annotated[int | str, Auto(Whole(1))] = "auto"
     init: Annotated[str | Tensor, Labels("auto")] = "auto"
     merge: bool = True
     creation: Annotated[str, OneOf("joint", "single")] = "joint"
@@ -125,8 +125,16 @@ class SmallVariance(Backend):
         )
 
     def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
-        best = min(chains, key=lambda chain: float(chain.state.objective))
-        return [[kernel.draw(best.state, data, model)]]
+        return [[kernel.draw(_lowest(chains).state, data, model)]]
+
+    def traced(self, chains: list[Chain]) -> list[Chain]:
+        return [_lowest(chains)]
+
+
+def _lowest(chains: list[Chain]) -> Chain:
+    """The descent that the posterior is of: among those that made a step, if Ctrl-C left any."""
+    moved = [chain for chain in chains if chain.step]
+    return min(moved or chains, key=lambda chain: float(chain.state.objective))
 
 
 def _cheap_restarts(data: KernelData) -> int:
