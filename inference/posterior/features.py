@@ -47,6 +47,7 @@ class FeaturePosterior(ScorePrediction, Posterior):
         "input_weights": "P C",
         "loading_covariance": "U K K",
         "kind": "int:D",
+        "duality_gap": "float:",
     }
 
     def transform(self, X: Any) -> Any:

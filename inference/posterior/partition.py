@@ -54,6 +54,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         "precision_tril": "K C P P",
         "unseen_weights": "A P C",
         "temperature": "float:",
+        "duality_gap": "float:",
     }
 
     def assign(self, X: Any, *, discriminative: bool | None = None) -> Any:

@@ -55,6 +55,7 @@ class TopicPosterior(ScorePrediction, Posterior):
         "topic_concentration": "float:",
         "assignments": "int:M",
         "log_joint": "float:",
+        "duality_gap": "float:",
     }
 
     def transform(self, X: Any) -> Any:
