@@ -7,7 +7,7 @@ have one value (math/regbayes, section 2); r_n counts a point, 1 without. Sums o
 r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, f_n = eta^T a_n, are the duality gap, which says when to stop. On the
 CPU points take turns, compiled, for losses with a `box` and for that of Crammer and Singer: each sets its own t_n to
 the optimum given all others. For any other loss with a `conjugate`, and on other devices, all points move at once, by
-accelerated proximal gradient steps.
+accelerated proximal gradient steps. Hinges that either leaves apart end with an interior-point method (`dual_newton`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from torch import Tensor
 
 from ..models.domains import POSITIVE, Number, Whole, read, shown
 from ..models.losses import CrammerSinger, Loss, Masked
+from ..models.losses.conjugates import Box
 from ..models.sparse import entries_sum
 from ..models.sums import row_chunks
 from .collectives import all_sum
+from .dual_newton import box_piece, joint_piece
 
 
 class Dual(NamedTuple):
@@ -74,12 +76,16 @@ def solve(
     weight_scale = read("weight_scale", weight_scale, POSITIVE)
     problem = _Problem(features, targets, loss, weight_scale, row_weights)
     tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
-    if features.device.type == "cpu":
-        exact = problem.double()
-        visit = _visitor(exact)
-        if visit is not None:
-            return _take_turns(exact, visit, tilt.double(), tolerance, max_passes).to(features.dtype)
-    return _accelerate(problem, tilt, tolerance, max_passes)
+    exact = problem.double()
+    patience = min(max_passes, _patience(exact))
+    found = _by_passes(problem, exact, tilt, tolerance, patience)
+    if found.gap > tolerance and patience < max_passes:
+        found = _by_newton(exact, found.to(torch.float64), tolerance)
+    if found.gap > tolerance and found.num_passes < max_passes:
+        left = _by_passes(problem, exact, found.tilt.to(tilt), tolerance, max_passes - found.num_passes)
+        left = left._replace(num_passes=found.num_passes + left.num_passes)
+        found = left if left.gap < found.gap else found._replace(num_passes=left.num_passes)
+    return found.to(features.dtype)
 
 
 def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> None:
@@ -135,9 +141,20 @@ class _Problem:
         cost = -self.count * self.loss.log_factor(scores, self.targets)
         ridge = tilt * scores  # sums to |eta|^2 / nu^2
         ridge = ridge if cost.shape == ridge.shape else ridge.sum(1, keepdim=True)
-        gaps = cost + self.count * self.loss.conjugate(tilt / self.count, self.targets) + ridge
+        own = self.loss.feasible(
+            tilt / self.count, self.targets
+        )  # a bound times a count and over it is off by rounding
+        gaps = cost + self.count * self.loss.conjugate(own, self.targets) + ridge
         gap, primal = all_sum(torch.stack([gaps.sum(), (cost + ridge / 2).sum()]))
         return gaps, float(gap / primal.clamp(min=torch.finfo(primal.dtype).tiny))
+
+
+def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """By turns where they are compiled, else by all points at once."""
+    visit = _visitor(exact) if problem.features.device.type == "cpu" else None
+    if visit is not None:
+        return _take_turns(exact, visit, tilt.double(), tolerance, max_passes)
+    return _accelerate(problem, tilt, tolerance, max_passes)
 
 
 # -- points take turns, compiled ---------------------------------------------------------------------------------------
@@ -265,7 +282,42 @@ def _largest_eigenvalue(features: Tensor) -> Tensor:
     return all_sum(torch.linalg.eigvalsh(gram)[-1])
 
 
+# -- an interior-point method ------------------------------------------------------------------------------------------
+
+
+def _patience(problem: _Problem) -> float:
+    """Passes that cost about as much as the steps of the interior-point method; inf where it does not serve."""
+    box, (N, P) = problem.loss.box(problem.targets), problem.features.shape
+    if joint_hinge(problem.loss) is not None:
+        return _PATIENCE * P * problem.targets.shape[1]
+    serves = box is not None and not box.curvature and bool((box.upper - box.lower).isfinite().all())
+    return _PATIENCE * P if serves and N else torch.inf
+
+
+def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
+    """From another solution, for the losses that have a `_patience`; the better one of both."""
+    tilt, (gaps, gap) = start.tilt.clone(), problem.gaps(problem.features @ start.weights, start.tilt)
+    hinge, box, count = joint_hinge(problem.loss), problem.loss.box(problem.targets), problem.count
+    parts = problem.features, count * torch.ones_like(tilt[:, :1]), problem.weight_scale**2
+    if hinge is not None:
+        pieces = [joint_piece(*parts, problem.targets, hinge.strength, hinge.margin)]
+    else:
+        assert box is not None
+        pieces = [
+            box_piece(*parts, Box(*(end.expand_as(tilt) for end in box[:3]), *box[3:]), c) for c in range(len(tilt.T))
+        ]
+    enough, num_steps = tolerance * float(gaps.sum()) * (1 / gap - 1) / max(1, len(pieces)), 0
+    for piece in pieces:
+        num_steps = max(num_steps, piece.solve(start.weights, tilt, enough))
+    tilt = problem.feasible(tilt)
+    weights = problem.weights(tilt)
+    _, gap = problem.gaps(problem.features @ weights, tilt)
+    found = Dual(weights, tilt, gap, start.num_passes + num_steps)
+    return found if found.gap < start.gap else start._replace(num_passes=found.num_passes)
+
+
 _CHECK_EVERY = 5
+_PATIENCE = 2  # passes for each column of the matrix of a Newton step
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first
 _MOST_FREE = 300  # tilts that leap together
 _SINGULAR = 1e-10

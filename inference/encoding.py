@@ -3,7 +3,11 @@
 Text, finite numbers, lists and dicts whose keys are text are what JSON has for them. The rest is an object of one key:
 
     {"$tensor": name}  {"$tensor": [name, device]}  {"$tuple": [...]}  {"$dict": [[key, value], ...]}
-    {"$float": "inf"}  {"$bytes": hex}  {"$dtype": name}  {"$device": name}
+    {"$float": "inf"}  {"$bytes": hex}  {"$dtype": name}  {"$device": name}  {"$axes": [axes, tensor]}
+
+The last is a tensor whose axes lie in memory in another order than their own, as those of Cholesky factors do. The file
+has it in the order of memory, and `permute(axes)` gives it back: products of another layout round in another way, so
+that a chain would not go on bit for bit.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ def _encoded(value: Any, place: str, tensors: dict[str, Tensor], depth: int) -> 
     if depth > _DEEPEST:
         raise ValueError(f"The content is nested more than {_DEEPEST} deep at {place[:60]!r}, which no file can keep.")
     if isinstance(value, Tensor):
-        return {"$tensor": _named(value, place, tensors)}
+        return _encoded_tensor(value, place, tensors)
 
     def inner(item: Any, name: Any) -> Any:
         return _encoded(item, f"{place}.{name}".lstrip("."), tensors, depth + 1)
@@ -75,6 +79,14 @@ def _encoded_leaf(value: Any) -> Any:
     return {"$device": str(value)} if isinstance(value, torch.device) else value
 
 
+def _encoded_tensor(value: Tensor, place: str, tensors: dict[str, Tensor]) -> Any:
+    axes = sorted(range(value.ndim), key=lambda axis: -value.stride(axis))
+    if value.is_contiguous() or not value.permute(axes).is_contiguous():
+        return {"$tensor": _named(value, place, tensors)}
+    back = sorted(range(value.ndim), key=axes.__getitem__)
+    return {"$axes": [back, {"$tensor": _named(value.permute(axes), place, tensors)}]}
+
+
 def _named(tensor: Tensor, place: str, tensors: dict[str, Tensor]) -> Any:
     """The name that a tensor goes by from here on, and its device if that is another one than the CPU."""
     name = re.sub(r"[^\w.]", "_", place[-_LONGEST_NAME:], flags=re.ASCII) or "content"
@@ -97,6 +109,8 @@ def _decoded(value: Any, tensor: Getter, depth: int) -> Any:
     if tag == "$tensor":
         name, device = (inner, "cpu") if isinstance(inner, str) else inner
         return tensor(name, device)
+    if tag == "$axes":
+        return _permuted(*(_decoded(item, tensor, depth + 1) for item in inner))
     if tag == "$dict":
         return _object((_key(key, tensor, depth + 2), _decoded(item, tensor, depth + 2)) for key, item in inner)
     if tag == "$tuple" and isinstance(inner, list):
@@ -104,6 +118,12 @@ def _decoded(value: Any, tensor: Getter, depth: int) -> Any:
     if tag not in _LEAVES or not isinstance(inner, str):
         raise ValueError(f"it has {tag[:20]!r}")
     return _LEAVES[tag](inner)
+
+
+def _permuted(axes: Any, value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or sorted(map(int, axes)) != list(range(value.ndim)):
+        raise ValueError("it has axes that are not those of a tensor")
+    return value.permute(axes)
 
 
 def _object(pairs: Any) -> dict[Any, Any]:

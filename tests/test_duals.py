@@ -251,3 +251,27 @@ def test_few_passes_report_their_gap(generator) -> None:
     assert [each.num_passes for each in gaps] == [1, 10, 100]
     assert gaps[0].gap > gaps[1].gap > gaps[2].gap > 0
     assert isinstance(gaps[0], Dual)
+
+
+BITS = [
+    Hinge(1.3, 0.8),
+    EpsilonInsensitive(0.7, 0.2),
+    Masked(OneVsRest(Hinge())),
+    CrammerSinger(0.7, 1.4),
+    Masked(CrammerSinger()),
+]
+
+
+@pytest.mark.parametrize("loss", BITS, ids=name_of)
+def test_nearly_alike_points_are_solved_to_rounding(loss, generator) -> None:
+    """Features that are nearly bits, as those of latent features: in turns their gap falls as one over the passes."""
+    features, targets = case(loss, generator, N=400, P=5)
+    bits = (features > 0).double() + 1e-6 * features
+    counts = 0.3 + torch.rand(400, generator=generator, dtype=torch.float64)
+    found = solve(bits, targets, loss, NU, row_weights=counts, tolerance=1e-9, max_passes=300)
+    assert found.gap <= 1e-9
+    tilt = loss.feasible(found.tilt / counts.unsqueeze(1), targets)
+    dual = -(counts.unsqueeze(1) * loss.conjugate(tilt, targets)).sum()
+    value = float(primal(found.weights, bits, targets, loss, counts))
+    assert value - float(dual - found.weights.square().sum() / (2 * NU**2)) <= 2e-9 * value
+    close(found.weights, NU**2 * bits.T @ found.tilt, 1e-9)

@@ -215,6 +215,18 @@ def test_a_class_of_a_user_is_found_by_its_module(tmp_path: Path) -> None:
     assert type(Posterior.load(tmp_path / "posterior.pt").model.likelihood) is MyGaussian
 
 
+def test_the_order_of_axes_in_memory_is_kept(tmp_path: Path) -> None:
+    """Products of other layouts round in other ways, and a chain that goes on would end elsewhere."""
+    given = {"factor": torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1), "column": torch.ones(4, 1).T, "deep": [X.T]}
+    write_file(tmp_path / "kept.pt", "plain", {"given": given})
+    found = read_file(tmp_path / "kept.pt", "plain")["given"]
+    pairs = [(found["factor"], given["factor"]), (found["column"], given["column"]), (found["deep"][0], X.T)]
+    for one, other in pairs:
+        assert torch.equal(one, other)
+        assert one.is_contiguous() == other.is_contiguous()
+    assert found["factor"].stride() == given["factor"].stride()
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -495,6 +507,9 @@ ONE = ',"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
         ('{"a":{"$dtype":"load"}}', "", None),
         ('{"a":{"$dict":[[[1],2]]}}', "", None),
         ('{"a":{"$code":"1"}}', "", None),
+        ('{"a":{"$axes":[[0,0],{"$tensor":"a"}]}}', ONE, None),
+        ('{"a":{"$axes":[[0],1]}}', "", None),
+        ('{"a":{"$axes":7}}', "", None),
         ("7", "", None),
         ("", "", None),
         ("{}", ',"a":{"dtype":"F32","shape":[2],"data_offsets":[-8,0]}', None),

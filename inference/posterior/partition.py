@@ -56,6 +56,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         "unseen_weights": "A P C",
         "temperature": "float:",
         "slope": "float:",
+        "duality_gap": "float:",
     }
 
     def assign(self, X: Any, *, discriminative: bool | None = None) -> Any:

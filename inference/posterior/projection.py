@@ -31,7 +31,7 @@ class ProjectionPosterior(Posterior):
 
     kept: ClassVar[tuple[str, ...]] = ("features", "weights", "input_weights")
 
-    axes: ClassVar[Axes] = {"features": "any:D K", "weights": "K M", "input_weights": "P M"}
+    axes: ClassVar[Axes] = {"features": "any:D K", "weights": "K M", "input_weights": "P M", "duality_gap": "float:"}
 
     # -- the projection ------------------------------------------------------------------------------------------------
 

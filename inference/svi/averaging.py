@@ -26,7 +26,7 @@ from ..engine import Draw
 from ..ridge import Ridge
 from . import partition
 from .averaging_rows import best_responsibilities, expected
-from .factors import MERGE_ROUNDS, SETTLED
+from .factors import LAST_GAP, MERGE_ROUNDS, SETTLED
 from .partition_factors import (
     VariationalPartition,
     assignment_logits,
@@ -39,6 +39,9 @@ from .steps import Steps
 
 if TYPE_CHECKING:
     from .backend import SVI
+
+
+_MOST_PASSES = 50  # of the dual in one sweep; the next one goes on from there
 
 
 class Means(Ridge):
@@ -104,7 +107,7 @@ def merge(state: AveragedPartition, data: Data, model: Mixture, tolerance: float
 
 
 def update_classifiers(
-    state: AveragedPartition, data: Data, model: Mixture, tolerance: float = 1e-4
+    state: AveragedPartition, data: Data, model: Mixture, tolerance: float = 1e-4, max_passes: int = _MOST_PASSES
 ) -> AveragedPartition:
     """The means m [T, P, C] of an SVM with features r_nk a_n [N, T P], to a relative duality gap of `tolerance`."""
     features = (state.responsibilities.unsqueeze(2) * data.features.unsqueeze(1)).flatten(1)
@@ -116,7 +119,7 @@ def update_classifiers(
         row_weights=data.weights,
         start=data.counted(state.tilt),
         tolerance=tolerance,
-        max_passes=_MOST_PASSES,
+        max_passes=max_passes,
     )
     tilt = found.tilt if data.weights is None else found.tilt / data.weights.to(found.tilt).unsqueeze(1)
     solved = replace(
@@ -180,9 +183,10 @@ def averaging_steps(backend: SVI) -> Steps:
         complete=update_responsibilities,
         draw=summary,
         averaging=None,
+        polish=partial(update_classifiers, tolerance=LAST_GAP, max_passes=_LAST_PASSES),
     )
 
 
 STEPS = replace(partition.STEPS, averaging=averaging_steps)  # under either rule
-_MOST_PASSES = 50  # of the dual in one sweep; the next one goes on from there
+_LAST_PASSES = 500  # at the end of a fit
 _LEAST_GAP, _MOST_GAP = 1e-9, 1e-4

@@ -16,6 +16,7 @@ from ..collectives import all_sum
 from ..ridge import Ridge
 
 SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried and stochastic fits are finished
+LAST_GAP = 1e-9  # relative, of the dual at the end of a fit
 State = TypeVar("State", bound="Variational")
 MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged
 

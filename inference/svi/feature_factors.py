@@ -44,6 +44,7 @@ class VariationalFeatures:
     weights_tril: Tensor  # [C, K + P, K + P] of its precisions; [0, K + P, K + P] where they stay at the prior
     tilt: Tensor  # [N, C] dual variables, from which the next SVM starts; [0, C] where there are none
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
+    duality_gap: Tensor  # [] float64, of the last dual, as a fraction of its objective; NaN where there was none
     row_weights: Tensor | None = None  # [N] how many times each row counts; None: once
 
     @property
@@ -84,7 +85,8 @@ class VariationalFeatures:
 
     def without_rows(self) -> VariationalFeatures:
         """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
-        return replace(self, features=self.features[:0], tilt=self.tilt[:0], row_weights=None)
+        none = torch.full_like(self.duality_gap, torch.nan)
+        return replace(self, features=self.features[:0], tilt=self.tilt[:0], duality_gap=none, row_weights=None)
 
 
 def expected_hyper(state: VariationalFeatures, model: FeatureModel) -> Hyper:

@@ -23,7 +23,10 @@ from ..collectives import all_sum
 from ..duals import joint_hinge, solve
 from ..feature_rows import Settle
 from ..ridge import Ridge
+from .factors import LAST_GAP
 from .feature_factors import FeatureModel, VariationalFeatures
+
+_GAP = 1e-3  # relative, of the dual in a sweep
 
 
 class Rule(Protocol):
@@ -39,6 +42,9 @@ class Rule(Protocol):
         self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
     ) -> VariationalFeatures:
         """q(eta) at its optimum for features of rows that count `scale` times; the bound does not fall."""
+
+    def polish(self, state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> VariationalFeatures:
+        """q(eta) of the last state of a fit, to rounding."""
 
     def step(
         self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float, rho: float
@@ -68,17 +74,27 @@ class Averaging:
         return like.new_zeros(0, size, size)
 
     def update(
-        self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
+        self,
+        state: VariationalFeatures,
+        data: FeatureData,
+        model: FeatureModel,
+        scale: float = 1.0,
+        tolerance: float = _GAP,
     ) -> VariationalFeatures:
         """The SVM on psi, its dual started where the last one ended; kept if the bound does not fall."""
         counted = None if data.weights is None and scale == 1 else scale * data.row_weights.squeeze(1)
         inputs, targets, nu = torch.cat([state.features, data.inputs], 1), data.targets, model.weight_scale
         start = state.tilt if len(state.tilt) else None
-        dual = solve(inputs, targets, model.loss, nu, row_weights=counted, start=start, tolerance=_GAP)
-        solved = replace(state, weights=dual.weights, tilt=dual.tilt)
+        dual = solve(inputs, targets, model.loss, nu, row_weights=counted, start=start, tolerance=tolerance)
+        gap = torch.full_like(state.bound, dual.gap)
+        solved = replace(state, weights=dual.weights, tilt=dual.tilt, duality_gap=gap)
         if self.bound(solved, data, model, scale) < self.bound(state, data, model, scale):
-            return replace(state, tilt=dual.tilt)
+            return replace(solved, weights=state.weights)
         return solved
+
+    def polish(self, state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> VariationalFeatures:
+        """The SVM on psi."""
+        return self.update(state, data, model, tolerance=LAST_GAP)
 
     def step(
         self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float, rho: float
@@ -120,6 +136,10 @@ class Augmented:
     ) -> VariationalFeatures:
         """V_c^-1 = I / nu^2 + sum_n r_n u_nc E[a_n a_n^T],  mu_c = V_c sum_n r_n b_nc E a_n, with `expect`'s (u, b)."""
         return _with_classifiers(state, *self._natural(state, data, model, scale))
+
+    def polish(self, state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> VariationalFeatures:
+        """As it is: its update is exact."""
+        return state
 
     def step(
         self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float, rho: float
@@ -268,6 +288,5 @@ def _compiled(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor) -> Set
     return Settle(one, lambda some, logits, coupling, psi: settle(some, logits, coupling, psi[some]))
 
 
-_GAP = 1e-3  # relative, of the dual
 _NUM_HALVINGS = 45
 RULES: dict[str, Rule] = {"averaging": Averaging(), "gibbs": Augmented()}

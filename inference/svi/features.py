@@ -104,7 +104,7 @@ def complete(
         num_sweeps=num_sweeps,
         margin=margin,
     )
-    return replace(state, features=features, row_weights=data.weights, tilt=state.tilt[:0])
+    return replace(state.without_rows(), features=features, row_weights=data.weights)
 
 
 def first_rows(data: FeatureData, num_rows: int, generator: torch.Generator) -> FeatureData:
@@ -170,6 +170,7 @@ def prior_state(model: FeatureModel, data: FeatureData, rule: Rule) -> Variation
         weights_tril=rule.prior_tril(model, X, size, C),
         tilt=X.new_zeros(0, C),
         bound=double - torch.inf,
+        duality_gap=double + torch.nan,
         row_weights=data.weights,
     )
 
@@ -182,6 +183,7 @@ def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) 
     K, h = state.features.shape[1], expected_hyper(state, model)
     covariance = state.loading_moments.covariance
     assert covariance is not None
+    solved = {} if state.duality_gap.isnan() else {"duality_gap": state.duality_gap}
     return {
         "features": state.features,
         "log_odds": model.prior.log_odds(state.sticks),
@@ -192,6 +194,7 @@ def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) 
         "input_weights": state.weights[K:],
         **{name: h[name] for name in model.likelihood.start(data.X)},
         **model.prior.mean_hyper(state.sticks),
+        **solved,
     }
 
 
@@ -226,6 +229,7 @@ def _steps(backend: SVI) -> Steps:
         read=stream_points,
         rows="features",
         warn=warn_if_all_used,
+        polish=rule.polish,
     )
 
 

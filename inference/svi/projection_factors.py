@@ -41,6 +41,7 @@ class MeanFieldProjection:
     loading_covariance: Tensor  # [K, K] S; [0]
     precisions: dict[str, Tensor]  # [2], shape and rate of q; (value, 1) of one that is fixed
     bound: Tensor  # [] float64
+    duality_gap: Tensor  # [] float64, of the last duals, as a fraction of their objectives; NaN where there are none
     total_weight: float  # N
 
     @property

@@ -34,6 +34,7 @@ from ..engine import Draw, Kernel
 from ..shared_projection_bits import Margins
 from . import augmented_projection_steps as augmented
 from .backend import SVI
+from .factors import LAST_GAP
 from .projection_factors import (
     MeanFieldProjection,
     bound_without_margins,
@@ -42,6 +43,9 @@ from .projection_factors import (
     update_loadings,
     update_prior,
 )
+
+_GAP = 1e-3
+_PASSES = 20  # of a dual in one sweep; the next one goes on from there
 
 
 def check(backend: SVI, model: MultiTaskInfiniteLatentSVM) -> None:
@@ -72,6 +76,7 @@ def kernel(backend: SVI, model: MultiTaskInfiniteLatentSVM) -> Kernel:
         sweep=partial(_sweep, averaging=averaging),
         value=lambda state, data, model: state.bound,
         draw=draw,
+        finish=polish if averaging else lambda state, data, model: state,
     )
 
 
@@ -107,6 +112,7 @@ def init(
         loading_covariance=none,
         precisions={name: torch.stack([value, torch.ones_like(value)]) for name, value in start.items()},
         bound=none.new_tensor(-torch.inf),
+        duality_gap=none.new_tensor(torch.nan),
         total_weight=float(all_sum(none.new_tensor(float(data.num_data)))),
     )
     if not averaging:
@@ -210,21 +216,31 @@ def freeze(
 
 
 def update_weights(
-    state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM
+    state: MeanFieldProjection,
+    data: TaskData,
+    model: MultiTaskInfiniteLatentSVM,
+    tolerance: float = _GAP,
+    max_passes: int = _PASSES,
 ) -> MeanFieldProjection:
     """Each task's support vector machine, from its last tilts; it stays where the dual has not lowered its cost."""
     features = torch.cat([data.X @ state.features, data.inputs], 1)
-    weights, tilt = state.weights.clone(), state.tilt.clone()
+    weights, tilt, gaps = state.weights.clone(), state.tilt.clone(), state.bound.new_zeros(data.num_tasks)
     for task, (first, last) in enumerate(pairwise(data.starts)):
         own, known = features[data.rows[first:last]], data.known[first:last].unsqueeze(1)
         start = state.tilt[first:last].unsqueeze(1)
-        found = solve(
-            own, known, _bare(model.loss), model.weight_scale, start=start, tolerance=_GAP, max_passes=_PASSES
-        )
-        weights[:, task], tilt[first:last] = found.weights[:, 0], found.tilt[:, 0]
+        options = {"start": start, "tolerance": tolerance, "max_passes": max_passes}
+        found = solve(own, known, _bare(model.loss), model.weight_scale, **options)
+        weights[:, task], tilt[first:last], gaps[task] = found.weights[:, 0], found.tilt[:, 0], found.gap
     moved = replace(state, weights=weights, tilt=tilt)
-    worse = sum_costs(moved, data, model) > sum_costs(state, data, model)
-    return replace(moved, weights=torch.where(worse, state.weights, weights))
+    costs = sum_costs(moved, data, model)
+    gap = (gaps * costs).sum() / costs.sum().clamp(min=torch.finfo(costs.dtype).tiny)
+    worse = costs > sum_costs(state, data, model)
+    return replace(moved, weights=torch.where(worse, state.weights, weights), duality_gap=gap)
+
+
+def polish(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
+    """The last state of a fit, with its classifiers at their optimum to rounding."""
+    return update_weights(state, data, model, LAST_GAP, _LAST_PASSES)
 
 
 def _bare(loss: Loss) -> Loss:
@@ -240,6 +256,7 @@ def draw(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLat
     K, dtype = model.truncation, data.X.dtype
     precisions = {name: state.mean(name).to(dtype) for name in state.precisions}
     prior = {name: value.to(dtype) for name, value in model.prior.mean_hyper(state.q).items()}
+    solved = {} if state.duality_gap.isnan() else {"duality_gap": state.duality_gap}
     return {
         "features": state.features,
         "log_odds": model.prior.log_odds(state.q).to(dtype),
@@ -247,10 +264,10 @@ def draw(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLat
         "input_weights": state.weights[K:].contiguous(),
         **prior,
         **precisions,
+        **solved,
     }
 
 
 _SPREAD = 0.3
 _LEAD = 0.3
-_GAP = 1e-3
-_PASSES = 20  # of a dual in one sweep; the next one goes on from there
+_LAST_PASSES = 1000

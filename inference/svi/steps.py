@@ -54,6 +54,7 @@ class Steps:
     assign: Callable[..., Tensor] | None = None  # (state, data, model) -> components [n]: all that streams keep of rows
     warn: Callable[[list[Draw], Any], None] = warn_if_full  # of a truncation that binds
     averaging: Callable[[SVI], Steps] | None = None  # those of the averaging rule, where there are any
+    polish: Callable[..., Any] | None = None  # (state, data, model) -> state with its dual solved to rounding
 
     def check(self, backend: SVI, model: Any) -> None:
         """Raise NotImplementedError unless the loss has what the rule needs, and the family is conjugate."""
@@ -111,7 +112,9 @@ class Steps:
 
     def _finish(self, state: Any, data: Any, model: Any) -> Any:
         """Of a fit that was stopped among its stochastic steps, the responsibilities are not those of all rows."""
-        return state if state.num_data == data.num_data else self.complete(state, data, model)
+        if state.num_data != data.num_data:
+            return self.complete(state, data, model)
+        return state if self.polish is None else self.polish(state, data, model)
 
     # -- a stream ------------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,17 @@ from ...models.sums import row_chunks
 from ..duals import joint_hinge
 
 
+class Limits(NamedTuple):
+    """Where the dual of a document stops."""
+
+    gap: float  # nats for each token, and one more
+    passes: int
+
+
+LIMITS = Limits(1e-9, 300), Limits(1e-14, 3000)
+"""Of a sweep, and of one that would lower the bound."""
+
+
 class Documents(NamedTuple):
     """Documents after their steps: N documents, V words, K topics, C scores; all float64."""
 
@@ -51,12 +62,14 @@ def fit_documents(
     tilt: Tensor,
     *,
     num_steps: int,
+    limits: Limits = LIMITS[0],
     compiled: bool | None = None,
 ) -> Documents:
     """At most `num_steps` alternations of (phi, t) and g for documents X [N, V] with targets [N, C].
 
-    They start from g of counts [N, K] and from t = tilt [N, C]. `compiled` chooses the code; by default it is compiled
-    on a CPU, for the losses with a box and for that of Crammer and Singer. Documents without tokens keep counts 0.
+    They start from g of counts [N, K] and from t = tilt [N, C], which is solved up to `limits`. `compiled` chooses the
+    code; by default it is compiled on a CPU, for the losses with a box and for that of Crammer and Singer. Documents
+    without tokens keep counts 0.
     """
     X, targets = X.double(), targets.double()
     dual = _dual(given.loss, targets) if (compiled if compiled is not None else not X.is_cuda) else None
@@ -65,7 +78,7 @@ def fit_documents(
     given = Globals(log_weights, given.concentration, given.slopes, given.loss)
     run = _fit_tensors if dual is None else _fit_compiled
     counts, tilt = (part.clone(memory_format=torch.contiguous_format) for part in (counts, tilt))
-    counts, tilt, word_counts, local = run(X, targets, dual, given, counts, tilt, num_steps)
+    counts, tilt, word_counts, local = run(X, targets, dual, given, counts, tilt, num_steps, limits)
     return Documents(counts, tilt, word_counts, local.sum() + (word_counts * log_weights).sum())
 
 
@@ -78,7 +91,14 @@ def margin_cost(loss: Loss | None, scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def _fit_compiled(
-    X: SparseRows, targets: Tensor, dual: Any, given: Globals, counts: Tensor, tilt: Tensor, num_steps: int
+    X: SparseRows,
+    targets: Tensor,
+    dual: Any,
+    given: Globals,
+    counts: Tensor,
+    tilt: Tensor,
+    num_steps: int,
+    limits: Limits,
 ) -> tuple[Tensor, ...]:
     from . import _numba_topics  # compiles or loads machine code: only where it is needed
 
@@ -87,8 +107,8 @@ def _fit_compiled(
     rows = tuple(part.numpy() for part in (X.starts, X.columns, X.values))
     arrays = (part.numpy() for part in (counts, tilt, word_counts, local))
     weights = log_weights.exp().numpy(), log_weights.numpy()
-    limits = (num_steps, _CHANGE, _MOST_PASSES, _GAP)
-    _numba_topics.fit_documents(rows, *weights, given.concentration, slopes.numpy(), dual, limits, *arrays)
+    most = (num_steps, _CHANGE, limits.passes, limits.gap)
+    _numba_topics.fit_documents(rows, *weights, given.concentration, slopes.numpy(), dual, most, *arrays)
     return counts, tilt, word_counts, local
 
 
@@ -112,12 +132,19 @@ def _dual(loss: Loss | None, targets: Tensor) -> Any:
 
 
 def _fit_tensors(
-    X: SparseRows, targets: Tensor, dual: Any, given: Globals, counts: Tensor, tilt: Tensor, num_steps: int
+    X: SparseRows,
+    targets: Tensor,
+    dual: Any,
+    given: Globals,
+    counts: Tensor,
+    tilt: Tensor,
+    num_steps: int,
+    limits: Limits,
 ) -> tuple[Tensor, ...]:
     word_counts, local = torch.zeros_like(given.log_topics), counts.new_zeros(len(counts))
     width = counts.shape[1] * (1 + len(X.values) // max(1, len(X)))
     for some in row_chunks(X, width):
-        part = _Part(X[some], targets[some], given)
+        part = _Part(X[some], targets[some], given, limits)
         counts[some], tilt[some], local[some], words = part.fit(counts[some], tilt[some], num_steps)
         word_counts += words
     return counts, tilt, word_counts, local
@@ -130,6 +157,7 @@ class _Part:
     X: SparseRows  # [n, V]
     targets: Tensor  # [n, C]
     given: Globals
+    limits: Limits
 
     def fit(self, counts: Tensor, tilt: Tensor, num_steps: int) -> tuple[Tensor, ...]:
         length, alpha = self.X.sum(1).unsqueeze(1), self.given.concentration
@@ -157,8 +185,8 @@ class _Part:
         score, rows = counts / length @ slopes, moving
         largest = torch.pdist(slopes).square().amax() / (4 * length) if len(slopes) > 1 else torch.zeros_like(length)
         curvature = largest
-        for _ in range(_MOST_PASSES):
-            rows = rows & (largest > 0) & (self._gap(score, tilt) > _GAP * (1 + length))
+        for _ in range(self.limits.passes):
+            rows = rows & (largest > 0) & (self._gap(score, tilt) > self.limits.gap * (1 + length))
             if not bool(rows.any()):
                 break
             following = loss.best_tilt(score - curvature * tilt, curvature, self.targets)
@@ -210,5 +238,3 @@ def log_dirichlet_ratio(concentration: Tensor | float, counts: Tensor) -> Tensor
 
 
 _CHANGE = 1e-4  # of a document's tokens: the counts have settled
-_MOST_PASSES = 300
-_GAP = 1e-9  # nats for each token, and one more

@@ -20,8 +20,12 @@ from ...models.topics import TopicData, TopicModel
 from ..collectives import all_sum
 from ..duals import solve
 from ..ridge import Ridge
-from .topic_documents import Globals, fit_documents, log_dirichlet_ratio, margin_cost, word_sums
+from .factors import LAST_GAP
+from .topic_documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, margin_cost, word_sums
 from .topic_tokens import observe, score_grams, score_moments, visit_tokens
+
+_TOLERANCES = (1e-3, 1e-5)  # relative gaps of the SVM, the second where the first is not better
+_MOST_PASSES = 100  # for each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,7 @@ class VariationalTopics:
     phi: Tensor  # [nnz, K] "gibbs": q(z) of the tokens of each word of each document; else [0, K]
     divergence: Tensor  # [] sum_n of log B(alpha) - log B(alpha + C_n) and E log q(z)
     bound: Tensor  # [] the ELBO, or its estimate from the last minibatch
+    duality_gap: Tensor  # [] of the last dual, as a fraction of its objective; NaN where there was none
     total_weight: float  # tokens
 
     @property
@@ -84,21 +89,28 @@ def with_rows(state: VariationalTopics, data: TopicData, model: TopicModel) -> V
 
 def without_rows(state: VariationalTopics) -> VariationalTopics:
     """Without what belongs to single documents."""
-    return replace(state, counts=state.counts[:0], tilt=state.tilt[:0], phi=state.phi[:0])
+    none = torch.full_like(state.duality_gap, torch.nan)
+    return replace(state, counts=state.counts[:0], tilt=state.tilt[:0], phi=state.phi[:0], duality_gap=none)
 
 
 # -- averaging -------------------------------------------------------------------------------------------------------
 
 
 def update_documents(
-    state: VariationalTopics, data: TopicData, model: TopicModel, num_steps: int, *, with_margin: bool = True
+    state: VariationalTopics,
+    data: TopicData,
+    model: TopicModel,
+    num_steps: int,
+    *,
+    limits: Limits = LIMITS[0],
+    with_margin: bool = True,
 ) -> VariationalTopics:
     """q(z) of every document at its exact optimum given q(theta), then q(theta), `num_steps` times; then q(topic)."""
     loss, num_scores = (loss_of(model), state.mean.shape[1]) if with_margin else (None, 0)
     concentration, slopes = float(model.prior.document_concentration), state.mean[:, :num_scores]
     given = Globals(log_topics(state, model), concentration, slopes, loss)
     tilt = state.tilt[:, :num_scores]
-    found = fit_documents(data.X, data.targets, given, state.counts, tilt, num_steps=num_steps)
+    found = fit_documents(data.X, data.targets, given, state.counts, tilt, num_steps=num_steps, limits=limits)
     return replace(
         state,
         counts=found.counts,
@@ -108,19 +120,31 @@ def update_documents(
     )
 
 
-def update_weights(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
+def update_weights(
+    state: VariationalTopics,
+    data: TopicData,
+    model: TopicModel,
+    tolerances: tuple[float, ...] = _TOLERANCES,
+    max_passes: int = _MOST_PASSES,
+) -> VariationalTopics:
     """mu, the tilts with it: the SVM of the documents at E zbar, solved until it is better than the last one."""
     loss = loss_of(model)
     if loss is None or not data.targets.shape[1]:
         return state
     features, targets, scale = mean_topics(state.counts, data.X), data.targets.double(), weight_scale_of(model)
     before, tilt = margin(state, data, model), state.tilt
-    for tolerance in _TOLERANCES:
-        dual = solve(features, targets, loss, scale, start=tilt, tolerance=tolerance, max_passes=_MOST_PASSES)
-        moved, tilt = replace(state, mean=dual.weights, tilt=dual.tilt), dual.tilt
+    for tolerance in tolerances:
+        dual = solve(features, targets, loss, scale, start=tilt, tolerance=tolerance, max_passes=max_passes)
+        state, tilt = replace(state, duality_gap=torch.full_like(state.bound, dual.gap)), dual.tilt
+        moved = replace(state, mean=dual.weights, tilt=dual.tilt)
         if margin(moved, data, model) <= before:
             return moved
     return state
+
+
+def polish(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
+    """The last state of a fit, with mu at its optimum to rounding."""
+    return update_weights(state, data, model, (LAST_GAP,), _LAST_PASSES)
 
 
 def margin(state: VariationalTopics, data: TopicData, model: TopicModel) -> Tensor:
@@ -186,5 +210,4 @@ def with_bound(state: VariationalTopics, model: TopicModel, cost: Tensor) -> Var
     return replace(state, bound=-(state.divergence + topics + cost))
 
 
-_TOLERANCES = (1e-3, 1e-5)  # relative gaps of the SVM, the second where the first is not better
-_MOST_PASSES = 100  # for each
+_LAST_PASSES = 1000  # at the end of a fit

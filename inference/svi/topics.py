@@ -27,6 +27,7 @@ from ..engine import Draw, Kernel
 from .backend import SVI
 from .steps import Minibatch, Steps
 from .stream import Stream, stream_points
+from .topic_documents import LIMITS
 from .topic_factors import (
     VariationalTopics,
     augmented_margin,
@@ -35,6 +36,7 @@ from .topic_factors import (
     loss_of,
     margin,
     mean_topics,
+    polish,
     update_documents,
     update_gaussians,
     update_tokens,
@@ -64,6 +66,7 @@ def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> Vari
         phi=zeros.new_zeros(0, K),
         divergence=zeros.new_zeros(()),
         bound=zeros.new_tensor(-torch.inf),
+        duality_gap=zeros.new_tensor(torch.nan),
         total_weight=0.0,
     )
     state = with_rows(state, data, model)
@@ -88,10 +91,15 @@ def similar(data: TopicData, num_groups: int, generator: torch.Generator) -> Ten
 
 
 def sweep(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
-    """Averaging: every document, the topics, then the classifiers."""
-    state = update_documents(*started(state, data, model))
-    state = update_weights(state, data, model)
-    return with_bound(state, model, margin(state, data, model))
+    """Averaging: every document, the topics, then the classifiers; again, to rounding, if the bound has fallen."""
+    least = state.bound if state.num_data == data.num_data else torch.full_like(state.bound, -torch.inf)
+    start = started(state, data, model)
+    for limits in LIMITS:
+        moved = update_weights(update_documents(*start, limits=limits), data, model)
+        moved = with_bound(moved, model, margin(moved, data, model))
+        if moved.bound >= least:
+            return moved
+    return state
 
 
 def sweep_augmented(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
@@ -212,12 +220,14 @@ def summary(state: VariationalTopics, data: TopicData, model: TopicModel) -> Dra
     """What the posterior keeps."""
     dtype, hyper = data.X.dtype, model.prior.start(state.word_counts)
     shape = (state.word_counts + model.prior.topic_concentration).T
+    solved = {} if state.duality_gap.isnan() else {"duality_gap": state.duality_gap}
     return {
         "topics": (shape / shape.sum(1, keepdim=True)).to(dtype),
         "log_topics": log_topics(state, model).T.contiguous().to(dtype),
         "weights": state.mean.to(dtype),
         "topic_sizes": state.word_counts.sum(0).to(dtype),
         **hyper,
+        **solved,
     }
 
 
@@ -268,8 +278,9 @@ AVERAGING = Steps(
     read=stream_points,
     rows="counts",
     warn=_nothing,
+    polish=polish,
 )
-AUGMENTED = replace(AVERAGING, sweep=sweep_augmented, stochastic_sweep=stochastic_sweep_augmented)
+AUGMENTED = replace(AVERAGING, sweep=sweep_augmented, stochastic_sweep=stochastic_sweep_augmented, polish=None)
 
 _NUM_SEEDS = 5  # documents that a topic starts from
 _FIRST_SWEEPS = 10  # without a margin

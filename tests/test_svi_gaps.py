@@ -1,0 +1,160 @@
+"""The averaging rule of SVI: bounds that never fall, and posteriors that say how far from the optimum duals ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from setups import name_of
+from test_svi_topics import AVERAGING as TOPICS
+from test_svi_topics import problem as corpus_problem
+from torch import Tensor
+
+from regbayes.inference import SVI, Posterior
+from regbayes.inference.duals import solve
+from regbayes.inference.svi import features, projections, topics
+from regbayes.inference.svi.feature_rules import RULES
+from regbayes.models import LDA, InfiniteLatentSVM, InfiniteSVM, MedLDA, MultiTaskInfiniteLatentSVM
+from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, Loss, OneVsRest, SquaredHinge
+
+pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+
+LOSSES = [Hinge(1.2, 0.8), EpsilonInsensitive(0.9, 0.1), SquaredHinge(0.5), Logistic(), CrammerSinger(0.8)]
+STRUCTURES = ["partition", "features", "tasks", "topics"]
+CASES = [(s, loss) for s in STRUCTURES for loss in LOSSES if s != "tasks" or not isinstance(loss, CrammerSinger)]
+IDS = [f"{structure}-{name_of(loss)}" for structure, loss in CASES]
+
+
+def problem(structure: str, loss: Loss, N: int = 30) -> tuple[Any, Tensor, Tensor]:
+    """(model, X [N, D], y) with two classes or real targets, of tasks [N, 3]; three classes for a joint hinge."""
+    generator = torch.Generator().manual_seed(3)
+    Z = torch.rand(N, 3, generator=generator, dtype=torch.float64).round()
+    X = 2 * Z @ torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    X = X + 0.3 * torch.randn(N, 5, generator=generator, dtype=torch.float64)
+    X = (X - X.min()).round() if structure == "topics" else X
+    scores = Z @ torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    scores = scores - scores.mean(0) + 0.5 * torch.randn(N, 3, generator=generator, dtype=torch.float64)
+    models: dict[str, Any] = {
+        "partition": partial(InfiniteSVM, truncation=3),
+        "features": partial(InfiniteLatentSVM, truncation=4),
+        "tasks": partial(MultiTaskInfiniteLatentSVM, truncation=3),
+        "topics": partial(MedLDA, num_topics=3),
+    }
+    if structure == "tasks":
+        y = scores if loss.target == "real" else scores.sign()
+    else:
+        y = scores[:, 0] if loss.target == "real" else scores[:, : 3 if loss.meets else 2].argmax(1)
+    return models[structure](loss=loss), X, y
+
+
+def run_of(structure: str, model: Any, X: Tensor, y: Tensor) -> tuple[Any, Any, Any]:
+    """(first state, sweep, its arguments)."""
+    model, data = model.prepare(X, y)
+    module, rule = {"features": features, "tasks": projections, "topics": topics}[structure], {}
+    if structure == "features":
+        rule = {"rule": RULES["averaging"]}
+    state = module.init(model, data, torch.Generator().manual_seed(0), **rule)
+    return state, partial(module.sweep, **rule), (data, model)
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+MANY = [case for case in CASES if case[0] in ("features", "tasks")]
+
+
+def least_rise(state: Any, sweep: Any, given: tuple[Any, ...], num_sweeps: int) -> float:
+    """Of the bound in a sweep, as a fraction of it."""
+    bounds = torch.stack([(state := sweep(state, *given)).bound for _ in range(num_sweeps)])
+    return float((bounds.diff() / bounds[1:].abs()).min())
+
+
+@pytest.mark.parametrize(("structure", "loss"), MANY, ids=[f"{s}-{name_of(loss)}" for s, loss in MANY])
+def test_no_sweep_lowers_the_bound(structure, loss) -> None:
+    num_sweeps = 4 if isinstance(loss, Logistic) else 30  # without a box nothing is compiled
+    assert least_rise(*run_of(structure, *problem(structure, loss)), num_sweeps) >= -1e-12
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize("loss", [*TOPICS, OneVsRest(Hinge())], ids=name_of)
+def test_no_sweep_of_topics_lowers_the_bound(loss, num_classes) -> None:
+    """Documents settle after some thirty sweeps; from then on what is left of the gaps of their duals would show."""
+    model, data = corpus_problem(loss, num_classes)
+    state = topics.init(model, data, torch.Generator().manual_seed(0))
+    assert least_rise(state, topics.sweep, (data, model), 60) >= -1e-12
+
+
+def test_documents_start_anew_whatever_the_bound_was() -> None:
+    """A bound of other documents, or an estimate from a minibatch, is none that a sweep could fall below."""
+    state, sweep, given = run_of("topics", *problem("topics", Hinge(1.2)))
+    anew = sweep(replace(topics.without_rows(state), bound=state.bound.new_tensor(1e9)), *given)
+    assert anew.num_data == 30
+    assert float(anew.bound) < 0
+
+
+# -- gaps --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("structure", "loss"), CASES, ids=IDS)
+def test_a_fit_says_how_far_its_duals_are_from_the_optimum(structure, loss, tmp_path: Path) -> None:
+    model, X, y = problem(structure, loss)
+    posterior = SVI(num_steps=3, rule="averaging").fit(model, X, y)
+    gap = posterior.samples["duality_gap"]
+    assert gap.shape == (1,)
+    assert 0 <= float(gap) <= 1e-9
+    posterior.save(tmp_path / "posterior")
+    assert torch.equal(Posterior.load(tmp_path / "posterior").samples["duality_gap"], gap)
+
+
+def objective(weights: Tensor, inputs: Tensor, targets: Tensor, loss: Loss, scale: float) -> float:
+    return float(weights.square().sum() / (2 * scale**2) - loss.log_factor(inputs @ weights, targets).sum())
+
+
+def test_the_weights_of_a_fit_are_at_that_distance() -> None:
+    """Against a dual from scratch, of latent features and of each task."""
+    model, X, y = problem("features", Hinge(1.2, 0.8))
+    posterior = SVI(num_steps=3, rule="averaging").fit(model, X, y)
+    resolved, data = model.prepare(X, y)
+    inputs = torch.cat([posterior.features, data.inputs], 1)
+    weights = torch.cat([posterior.samples[name][0] for name in ("weights", "input_weights")])
+    cases = [(weights, inputs, data.targets, resolved)]
+    model, X, y = problem("tasks", Hinge(1.2, 0.8))
+    posterior = SVI(num_steps=3, rule="averaging").fit(model, X, y)
+    resolved, tasks = model.prepare(X, y)
+    inputs = torch.cat([tasks.X @ posterior.features, tasks.inputs], 1)
+    weights = torch.cat([posterior.samples[name][0] for name in ("weights", "input_weights")])
+    cases += [(weights[:, m : m + 1], inputs, tasks.targets[:, m : m + 1], resolved) for m in range(3)]
+    for weights, inputs, targets, resolved in cases:
+        loss, scale = Hinge(1.2, 0.8), resolved.weight_scale
+        best = solve(inputs, targets, loss, scale, tolerance=1e-11, max_passes=10_000).weights
+        parts = inputs, targets, loss, scale
+        assert objective(weights, *parts) == pytest.approx(objective(best, *parts), rel=2e-9)
+
+
+def test_the_sweeps_of_a_fit_are_not_solved_so_far() -> None:
+    """The end of a fit is; the chain, from which it may go on, stays as its sweeps left it."""
+    state, sweep, given = run_of("features", *problem("features", Hinge(1.2, 0.8), N=200))
+    state = sweep(state, *given)
+    assert 1e-9 < float(state.duality_gap) <= 1e-3
+    ended = RULES["averaging"].polish(state, *given)
+    assert float(ended.duality_gap) <= 1e-9
+    assert torch.equal(ended.features, state.features)
+    rule = RULES["averaging"]
+    assert rule.bound(ended, *given) >= rule.bound(state, *given)
+
+
+def test_fits_without_a_dual_report_no_gap() -> None:
+    for structure in STRUCTURES:
+        posterior = SVI(num_steps=2).fit(*problem(structure, Hinge()))
+        assert "duality_gap" not in posterior.samples
+    X = problem("topics", Hinge())[1]
+    assert "duality_gap" not in SVI(num_steps=2, rule="averaging").fit(LDA(num_topics=2), X).samples
+    stochastic = SVI(num_steps=2, rule="averaging", batch_size=10, num_full_steps=0)
+    for structure in ("features", "topics"):
+        assert "duality_gap" not in stochastic.fit(*problem(structure, Hinge())).samples
+        posterior = stochastic.replace(num_full_steps=1).fit(*problem(structure, Hinge()))
+        assert float(posterior.samples["duality_gap"]) <= 1e-9
