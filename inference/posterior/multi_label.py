@@ -129,7 +129,15 @@ class MultiLabelPosterior(Clustering, Posterior):
 
     def calibrated_by(self, folds: Iterable[HeldOut]) -> Self:
         """As `calibrated`, by what other fits of the same model say of rows that they had not seen (`held_out`): of
-        folds, so that this one may see all of the rows."""
+        folds, so that this one may see all of the rows.
+
+        Raises
+        ------
+        ValueError    on anything but what `held_out` has returned, of one fold or more.
+        """
+        folds = list(folds) if isinstance(folds, Iterable) else []
+        if not folds or not all(isinstance(each, HeldOut) for each in folds):
+            raise ValueError("folds are not what `held_out` has returned: pass one such result for each fold.")
         mixture, classifiers, signs = (torch.cat(parts) for parts in zip(*folds, strict=True))
         return self._recalibrated(fit_calibration(mixture, classifiers, signs, self._offset(mixture)))
 
