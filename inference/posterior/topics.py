@@ -31,8 +31,8 @@ class TopicPosterior(ScorePrediction, Posterior):
     [S, K, C] (of SVI their means), `topic_sizes` [S, K], the (expected) number of tokens of each topic, and the prior's
     hyperparameters `document_concentration` and `topic_concentration` [S]; of Gibbs also `assignments` [S, M], the
     topics of the tokens in the order of `TopicData`, and `log_joint` [S]; of SVI also `log_topics` [S, K, V], their
-    expected logs, and with rule="averaging" the `duality_gap` [S] of the weights. A draw has K V numbers: for many words
-    and topics keep few draws.
+    expected logs, and with rule="averaging" the `duality_gap` [S] of the weights. A draw has K V numbers: for many
+    words and topics keep few draws.
 
     A new document has no margin factor. Its expected counts come from the fixed point of `fold_in` for each draw, and
     its score is eta . zbar, averaged over the draws; 0 if it has no tokens.
