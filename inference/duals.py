@@ -77,7 +77,7 @@ def solve(
     problem = _Problem(features, targets, loss, weight_scale, row_weights)
     tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
     exact = problem.double()
-    patience = min(max_passes, _patience(exact))
+    patience = max_passes if (least := _patience(exact)) is None else min(max_passes, least)
     found = _by_passes(problem, exact, tilt, tolerance, patience)
     if found.gap > tolerance and patience < max_passes:
         found = _by_newton(exact, found.to(torch.float64), tolerance)
@@ -285,13 +285,15 @@ def _largest_eigenvalue(features: Tensor) -> Tensor:
 # -- an interior-point method ------------------------------------------------------------------------------------------
 
 
-def _patience(problem: _Problem) -> float:
-    """Passes that cost about as much as the steps of the interior-point method; inf where it does not serve."""
+def _patience(problem: _Problem) -> int | None:
+    """Passes that cost about as much as the steps of the interior-point method; None where it does not serve."""
     box, (N, P) = problem.loss.box(problem.targets), problem.features.shape
+    if not N or not P:
+        return None
     if joint_hinge(problem.loss) is not None:
         return _PATIENCE * P * problem.targets.shape[1]
     serves = box is not None and not box.curvature and bool((box.upper - box.lower).isfinite().all())
-    return _PATIENCE * P if serves and N else torch.inf
+    return _PATIENCE * P if serves else None
 
 
 def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
@@ -303,9 +305,9 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
         pieces = [joint_piece(*parts, problem.targets, hinge.strength, hinge.margin)]
     else:
         assert box is not None
-        pieces = [
-            box_piece(*parts, Box(*(end.expand_as(tilt) for end in box[:3]), *box[3:]), c) for c in range(len(tilt.T))
-        ]
+        linear, lower, upper = (end.expand_as(tilt) for end in box[:3])
+        whole = Box(linear, lower, upper, box.curvature, box.tube)
+        pieces = [box_piece(*parts, whole, column) for column in range(tilt.shape[1])]
     enough, num_steps = tolerance * float(gaps.sum()) * (1 / gap - 1) / max(1, len(pieces)), 0
     for piece in pieces:
         num_steps = max(num_steps, piece.solve(start.weights, tilt, enough))

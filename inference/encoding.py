@@ -80,7 +80,8 @@ def _encoded_leaf(value: Any) -> Any:
 
 
 def _encoded_tensor(value: Tensor, place: str, tensors: dict[str, Tensor]) -> Any:
-    axes = sorted(range(value.ndim), key=lambda axis: -value.stride(axis))
+    strides = value.stride()
+    axes = sorted(range(value.ndim), key=lambda axis: -strides[axis])
     if value.is_contiguous() or not value.permute(axes).is_contiguous():
         return {"$tensor": _named(value, place, tensors)}
     back = sorted(range(value.ndim), key=axes.__getitem__)

@@ -39,10 +39,10 @@ class SVI(Backend):
         Unless `tolerance` is None they stop after one that raises the ELBO by less than 0.01 nats per point, since
         predictions have settled by then
     rule : "gibbs": the expected loss, so that hyperplanes are learnt with their uncertainty. "averaging", for
-        InfiniteSVM, latent features, tasks and topics, and any convex loss with a conjugate, `CrammerSinger` too: the loss of
-        the expected score, as first published. Its hyperplanes are those of an SVM, a mean without a spread; the ELBO
-        is then minus the objective of Zhu, Chen & Xing, which is no bound of the evidence. At the end
-        of a fit the dual of its classifiers is solved to 1e-9, or as far as so many passes lead;
+        InfiniteSVM, latent features, tasks and topics, and any convex loss with a conjugate, `CrammerSinger` too: the
+        loss of the expected score, as first published. Its hyperplanes are those of an SVM, a mean without a spread;
+        the ELBO is then minus the objective of Zhu, Chen & Xing, which is no bound of the evidence. At the end of a fit
+        the dual of its classifiers is solved to 1e-9, or as far as so many passes lead;
         `posterior.samples["duality_gap"]` [1] says how far, as a fraction of their objective, they are from the optimum
         given all else (after stochastic steps alone there is none). For InfiniteSVM there is no batch_size or
         DataLoader with it

@@ -228,7 +228,7 @@ def update_weights(
     for task, (first, last) in enumerate(pairwise(data.starts)):
         own, known = features[data.rows[first:last]], data.known[first:last].unsqueeze(1)
         start = state.tilt[first:last].unsqueeze(1)
-        options = {"start": start, "tolerance": tolerance, "max_passes": max_passes}
+        options: dict[str, Any] = {"start": start, "tolerance": tolerance, "max_passes": max_passes}
         found = solve(own, known, _bare(model.loss), model.weight_scale, **options)
         weights[:, task], tilt[first:last], gaps[task] = found.weights[:, 0], found.tilt[:, 0], found.gap
     moved = replace(state, weights=weights, tilt=tilt)
