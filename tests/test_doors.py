@@ -160,7 +160,7 @@ def test_wrong_parts_are_named_by_fit(model: Any, message: str, backend: Any) ->
         (lambda: Gibbs(num_samples=10**5).fit(DPM(), ROWS), "num_samples"),
         (lambda: Gibbs(num_warmup=10**5).fit(DPM(), ROWS), "num_warmup"),
         (lambda: Gibbs(thinning=10**5).fit(DPM(), ROWS), "thinning"),
-        (lambda: HilbertEmbedding(components="prior").fit(DPM(truncation=300), ROWS), "truncation"),
+        (lambda: HilbertEmbedding(components="prior", truncation=300).fit(DPM(), ROWS), "truncation"),
         (lambda: QUICK.fit(InfiniteSVM(feature_map=RandomFourier(num_features=10**5)), ROWS, Y), "num_features"),
         (lambda: by_task(Y, np.full(N, 29_000)), "tasks"),
         (lambda: by_task(Y, Y, 29_000), "num_tasks"),
