@@ -386,6 +386,9 @@ def test_a_split_and_the_merge_that_undoes_it_have_one_threshold(merges, prior):
         collapsed.split_merge(visitor, order, levels)
         found = first_appearance(scratch.labels.tolist())
         assert found == first_appearance((split if accepted != merges else merged).tolist())
+        moved = torch.stack([visitor.logits(n) for n in range(11)])
+        visitor.build()
+        torch.testing.assert_close(moved, torch.stack([visitor.logits(n) for n in range(11)]), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", [DiagonalGaussian, LinearRegression, MultinomialDirichlet])
