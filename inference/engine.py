@@ -13,7 +13,6 @@ import os
 import time
 import warnings
 from collections import deque
-from typing import Any
 
 from tqdm import tqdm
 
@@ -120,13 +119,12 @@ class _Fit:
         due = sum(map(self.schedule.keep, range(chain.step)))
         if len(chain.draws) != due:
             raise ValueError(f"The file has {len(chain.draws)} draws of a chain, not {due}; regbayes did not write it.")
-        posterior = structure_of(model).posterior
         try:
             finite = not chain.step or math.isfinite(float(kernel.value(chain.state, data, model)))
             present = kernel.draw(chain.state, data, model)
         except Exception as error:  # whatever kernels raise on what is no state of theirs
             raise _no_state(error) from None
-        sizes = [_sizes(draw, posterior) for draw in ([present, *chain.draws] if due else [])]
+        sizes = [_sizes(draw, model) for draw in ([present, *chain.draws] if due else [])]
         alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
         if not (finite and alike):
             raise ValueError("The file has a state and draws that differ in kind. It was not written by regbayes.")
@@ -318,8 +316,12 @@ def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
     return "what was drawn so far"
 
 
-def _sizes(draw: Draw, posterior: Any) -> dict[str, int]:
+def _sizes(draw: Draw, model: Model) -> dict[str, int]:
     """The lengths of the axes of one draw, without the number of components; ValueError if they do not fit together."""
+    try:
+        posterior = structure_of(model).posterior
+    except NotImplementedError:  # nobody has said what draws of the kernel look like
+        return {}
     samples = {name: value.unsqueeze(0) for name, value in draw.items()}
     sizes = require_samples(samples, [1], posterior.kept, posterior.axes)
     return {axis: size for axis, size in sizes.items() if axis != "K"}

@@ -345,6 +345,52 @@ def test_split_merge_alone_has_the_exact_probabilities_of_all_partitions(family,
     assert_frequencies(draws, exact)
 
 
+def log_division(model, X, hyper, order, pair, side):
+    """log of the probability that two sides which start from a pair of points end as `side` [N]; NaN: others."""
+    members, total = [[each] for each in pair], 0.0
+    for n in [n for n in order if n not in pair and not side[n].isnan()]:
+        weights = []
+        for own in (0, 1):
+            sizes = torch.tensor([len(rows) + (k == own) for k, rows in enumerate(members)]).double()
+            sums = torch.stack(
+                [model.likelihood.statistics(X[rows]).sum(0) for rows in (members[own], [*members[own], n])]
+            )
+            without, with_n = model.likelihood.log_marginal(model.likelihood.prior() + sums)
+            weights.append(model.prior.log_partition(sizes, hyper) + with_n - without)
+        total += float(torch.stack(weights).log_softmax(0)[int(side[n])])
+        members[int(side[n])].append(n)
+    return total
+
+
+@pytest.mark.parametrize("prior", ["DP", "PY"])
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_split_and_the_merge_that_undoes_it_have_one_threshold(merges, prior):
+    """By the log joint and the law of the sides: a level just below it accepts, one just above does not."""
+    X, _ = mixture_rows(DiagonalGaussian, 11, num_features=2)
+    split, merged = torch.tensor([0, 0, 1, 1, 2, 2, 1, 2, 2, 1, 2]), torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1])
+    X[split == 2] += 3.0 if merges else -0.5
+    model, data = mixture(DiagonalGaussian, X, PRIORS[prior])
+    generator = torch.Generator().manual_seed(4)
+    order, (i, j) = torch.randperm(11, generator=generator), (3, 4)
+    state = start(split if merges else merged, data, model)
+    side = (split == 2).double().masked_fill(split == 0, torch.nan)
+    log_odds = float(log_joint(split, state, data, model) - log_joint(merged, state, data, model))
+    log_odds -= log_division(model, X, state.hyper, order.tolist(), (i, j), side)
+    threshold = -log_odds if merges else log_odds
+    assert threshold < -0.1
+    for gap, accepted in ((-1e-6, True), (1e-6, False)):
+        scratch, visitor = some_slots(state, data, model)
+        levels = torch.zeros(1, 14, dtype=torch.float64)
+        levels[0, :11] = 0.5 if merges else 1 - side.nan_to_num()  # 0: on the second side
+        levels[0, 11:] = torch.tensor([(i + 0.5) / 11, (j - i - 1 + 0.5) / 10, -math.expm1(threshold + gap)])
+        collapsed.split_merge(visitor, order, levels)
+        found = first_appearance(scratch.labels.tolist())
+        assert found == first_appearance((split if accepted != merges else merged).tolist())
+        moved = torch.stack([visitor.logits(n) for n in range(11)])
+        visitor.build()
+        torch.testing.assert_close(moved, torch.stack([visitor.logits(n) for n in range(11)]), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("family", [DiagonalGaussian, LinearRegression, MultinomialDirichlet])
 def test_slots_after_split_merge_are_what_their_points_say(family):
     """Those that were added because all others were full included."""

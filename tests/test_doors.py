@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from regbayes.estimators import Classifier, Clusterer, Regressor
+from regbayes.estimators import Classifier, Clusterer
 from regbayes.inference import SVI, Gibbs, HilbertEmbedding, SmallVariance, continue_fit
 from regbayes.models import (
     BNMC,
@@ -76,10 +76,10 @@ def test_big_endian_arrays_are_the_numbers_that_they_hold(name: str) -> None:
         assert np.array_equal(found.predict(swapped(X)), found.predict(X))
 
 
-@pytest.mark.parametrize("kind", [">f4", ">f8", ">i2", ">i4", ">i8", ">u4"])
+@pytest.mark.parametrize("kind", [">f4", ">i4", ">u4"])
 def test_big_endian_numbers_of_every_size_are_read(kind: str) -> None:
     X, y = swapped(COUNTS, kind), swapped(Y, kind)
-    for estimator in (Classifier(inference=SmallVariance(penalty=9.0)), Regressor(), Clusterer(inference=QUICK)):
+    for estimator in (Classifier(inference=SmallVariance(penalty=9.0)), Clusterer(inference=QUICK)):
         one, other = (estimator.fit(*each).predict(each[0]) for each in ((X, y), (COUNTS, Y)))
         assert np.array_equal(one, other)
     found = by_task(swapped(ROWS[:, 0]), swapped(Y, ">i4"))
@@ -160,7 +160,7 @@ def test_wrong_parts_are_named_by_fit(model: Any, message: str, backend: Any) ->
         (lambda: Gibbs(num_samples=10**5).fit(DPM(), ROWS), "num_samples"),
         (lambda: Gibbs(num_warmup=10**5).fit(DPM(), ROWS), "num_warmup"),
         (lambda: Gibbs(thinning=10**5).fit(DPM(), ROWS), "thinning"),
-        (lambda: HilbertEmbedding(components="prior").fit(DPM(truncation=300), ROWS), "truncation"),
+        (lambda: HilbertEmbedding(components="prior", truncation=300).fit(DPM(), ROWS), "truncation"),
         (lambda: QUICK.fit(InfiniteSVM(feature_map=RandomFourier(num_features=10**5)), ROWS, Y), "num_features"),
         (lambda: by_task(Y, np.full(N, 29_000)), "tasks"),
         (lambda: by_task(Y, Y, 29_000), "num_tasks"),

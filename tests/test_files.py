@@ -82,6 +82,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (Pair(1, 2), (1, 2)),
         (torch.Size([2, 3]), (2, 3)),
         (OrderedDict(a=1), {"a": 1}),
+        ({"$float": "inf"}, {"$float": "inf"}),
+        ({"$new": [1], "a": 2}, {"$new": [1], "a": 2}),
         ({np.int64(1): 2, None: 3, (1, "a"): 4, True: 5, 2.5: 6}, {1: 5, None: 3, (1, "a"): 4, 2.5: 6}),
         (math.inf, math.inf),
         (10**80, 10**80),
@@ -130,6 +132,15 @@ def test_arrays_come_back_as_tensors_of_equal_content(given: Any, tmp_path: Path
     assert not found.requires_grad
     assert found.shape == given.shape
     assert found.tolist() == given.tolist()
+
+
+def test_tensors_whose_places_have_one_name_are_kept_apart(tmp_path: Path) -> None:
+    names = ["a b", "a_b", "a?b", "__metadata__", "x" * 5000, "y" + "x" * 5000]
+    given = {name: torch.full((2,), float(index)) for index, name in enumerate(names)}
+    write_file(tmp_path / "kept.pt", "plain", given)
+    found = read_file(tmp_path / "kept.pt", "plain")
+    assert all(torch.equal(found[name], value) for name, value in given.items())
+    assert all(len(name) < 250 for name in safetensors.torch.load_file(tmp_path / "kept.pt"))
 
 
 def nested() -> list[Any]:
@@ -262,6 +273,27 @@ def test_a_full_disk_is_a_sentence_with_the_path(saved: Path, fitted: Posterior,
         fitted.save(saved)
     assert saved.read_bytes() == before
     assert [item.name for item in saved.parent.iterdir()] == ["posterior.pt"]
+
+
+def test_where_nothing_can_be_written_is_told_before_any_work(tmp_path: Path, fitted: Posterior) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"checkpoint is .*where no file can be written: File too large"):
+            Gibbs().fit(DPM(), X, checkpoint=tmp_path / "chain.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(ValueError, match="which is a folder or a device"):
+        fitted.save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_content_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep: list[Any] = []
+    for _ in range(150):
+        deep = [deep]
+    with pytest.raises(ValueError, match="nested more than 100 deep at 'given"):
+        write_file(tmp_path / "deep.pt", "plain", {"given": deep})
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
@@ -506,6 +538,11 @@ ONE = ',"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
         ('{"a":{"$float":"1"}}', "", None),
         ('{"a":{"$dtype":"load"}}', "", None),
         ('{"a":{"$dict":[[[1],2]]}}', "", None),
+        ('{"a":{"$dict":[[{"$tensor":"a"},2]]}}', ONE, None),
+        ('{"a":' + "[" * 150 + "]" * 150 + "}", "", None),
+        ('{"a":{"$device":"nowhere"}}', "", None),
+        ('{"a":{"$tuple":"ab"}}', "", None),
+        ('{"a":{"$bytes":[1]}}', "", None),
         ('{"a":{"$code":"1"}}', "", None),
         ('{"a":{"$axes":[[0,0],{"$tensor":"a"}]}}', ONE, None),
         ('{"a":{"$axes":[[0],1]}}', "", None),

@@ -13,8 +13,8 @@ from regbayes.models import DPM
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_fits_reach_the_least_objective_of_all(name: str) -> None:
-    """Of ten problems of each structure, within 1 %, by default."""
-    assert sum(outcome(PROBLEMS[name](seed)).reached for seed in range(10)) >= 9
+    """Of five problems of each structure, within 1 %, by default; `benchmarks/small_variance.py tiny` has more."""
+    assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(5))
 
 
 @pytest.mark.parametrize("name", ["mixtures", "mixtures, missing bits", "label sets", "label sets, missing bits"])
