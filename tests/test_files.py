@@ -27,6 +27,7 @@ from grid import ROWS, WAYS
 
 from regbayes.inference import Gibbs, Posterior, SmallVariance
 from regbayes.inference.files import read_file, write_file
+from regbayes.inference.posterior.shapes import require_samples
 from regbayes.models import DPM, DirichletProcess, SphericalGaussian
 from regbayes.models.config import Config, class_name
 
@@ -508,6 +509,62 @@ def change(content: dict[str, Any], place: tuple[str, ...], *value: Any) -> None
     content.update(zip([name], value, strict=False))
 
 
+AXES = {"assignments": "int:N", "means": "K D", "ends": "K+1", "heat": "float:", "more.": "K ...", "rows": "N"}
+FITTING = {
+    "assignments": torch.tensor([[0, 1, 1]] * 2),
+    "means": torch.zeros(2, 2, 4),
+    "ends": torch.zeros(2, 3),
+    "heat": torch.zeros(2, dtype=torch.float64),
+    "more.a": torch.zeros(2, 2, 5, 6),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_draws", "message"),
+    [
+        ({}, [2], None),
+        ({}, [0, 2], None),
+        ({"means": torch.zeros(2, 2, 7)}, [1, 1], None),
+        ({"other": torch.ones(2, 9).int()}, [2], None),
+        ({"other": 3}, [2], "3 for 'other' in its samples"),
+        ({"assignments": None}, [2], "None for 'assignments'"),
+        ({}, [], "for the numbers of draws"),
+        ({}, [0], "for the numbers of draws"),
+        ({}, [3, -1], "for the numbers of draws"),
+        ({}, [2.0], "for the numbers of draws"),
+        ({}, [3], "'assignments' of shape .* for 3 draws"),
+        ({"means": torch.zeros(2, 3, 4)}, [2], "'ends' of shape"),
+        ({"means": torch.zeros(2, 2)}, [2], "'means' of shape"),
+        ({"means": torch.zeros(2, 2, 4, 1)}, [2], "'means' of shape"),
+        ({"ends": torch.zeros(2, 2)}, [2], "'ends' of shape"),
+        ({"more.a": torch.zeros(2, 3, 5)}, [2], r"'more\.a' of shape"),
+        ({"rows": torch.zeros(2, 4)}, [2], "'rows' of shape"),
+        ({"heat": torch.zeros(2, dtype=torch.int64)}, [2], "'heat' of type torch.int64"),
+        ({"means": torch.full((2, 2, 4), torch.nan)}, [2], "NaN in 'means'"),
+        ({"means": torch.zeros(2, 2, 4).double()}, [2], "not numbers of one type"),
+        ({"means": torch.zeros(2, 2, 4).int(), "ends": torch.zeros(2, 3).int()}, [2], "not numbers of one type"),
+        ({"assignments": torch.zeros(2, 3)}, [2], "'assignments' of type torch.float32"),
+        ({"assignments": torch.zeros(2, 3).bool()}, [2], "'assignments' of type torch.bool"),
+        ({"assignments": torch.tensor([[0, 1, 2]] * 2)}, [2], "'assignments' from 0 to 2 of 2 components"),
+        ({"assignments": torch.tensor([[0, 1, -1]] * 2)}, [2], "'assignments' from -1 to 1"),
+        ({"assignments": torch.zeros(2, 0).long()}, [2], "'assignments' of shape"),
+    ],
+)
+def test_samples_fit_together(changes: dict[str, Any], num_draws: list[Any], message: str | None) -> None:
+    samples = FITTING | changes
+    if message is None:
+        sizes = require_samples(samples, num_draws, ("assignments",), AXES)
+        assert sizes == {"N": 3, "K": 2, "D": samples["means"].shape[2]}
+        return
+    with pytest.raises(ValueError, match=message):
+        require_samples(samples, num_draws, ("assignments",), AXES)
+
+
+def test_draws_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="1000000 draws of nothing"):
+        require_samples({"means": torch.zeros(10**6, 0, 4)}, [10**6], ("means",), AXES)
+
+
 # -- hostile files -----------------------------------------------------------------------------------------------------
 
 
@@ -543,6 +600,9 @@ ONE = ',"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
         ('{"a":{"$device":"nowhere"}}', "", None),
         ('{"a":{"$tuple":"ab"}}', "", None),
         ('{"a":{"$bytes":[1]}}', "", None),
+        ('{"a":{"$dtype":{"b":1}}}', "", None),
+        ('{"a":{"$device":1}}', "", None),
+        ('{"a":{"$device":-1}}', "", None),
         ('{"a":{"$code":"1"}}', "", None),
         ('{"a":{"$axes":[[0,0],{"$tensor":"a"}]}}', ONE, None),
         ('{"a":{"$axes":[[0],1]}}', "", None),
