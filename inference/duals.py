@@ -175,7 +175,7 @@ def _take_turns(problem: _Problem, visit: Visit, tilt: Tensor, tolerance: float,
         if gap <= tolerance or num_passes >= max_passes:
             return Dual(weights.T.contiguous(), tilt, gap, num_passes)
         pairs, num_checks = torch.nonzero(gaps > 0), num_checks + 1
-        if num_checks > _MOST_UNCHECKED:
+        if num_checks > _MOST_UNCHECKED and num_checks % 2:
             _leap(problem, tilt, weights, gaps.sum(0))
         for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
             visit(pairs[torch.randperm(len(pairs), generator=generator)], tilt, weights)
@@ -321,5 +321,5 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
 _CHECK_EVERY = 5
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first
-_MOST_FREE = 300  # tilts that leap together
+_MOST_FREE = 64  # tilts that leap together
 _SINGULAR = 1e-10

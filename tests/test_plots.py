@@ -82,14 +82,14 @@ def test_every_point_is_drawn_once(crossed, ax, labels):
 @pytest.mark.slow
 def test_components_of_any_model(ax):
     X, y = load_iris(return_X_y=True)
-    multi_class = SmallVariance().fit(InfiniteSVM(), X, y)
+    multi_class = SmallVariance(num_restarts=1).fit(InfiniteSVM(), X, y)
     plot_components(multi_class, X, y)
     plot_components(multi_class, X[:100], y[:100])  # rows without one of the classes
     with pytest.raises(ValueError, match="labels used in fit"):
         plot_components(multi_class, X[:100], y[:100] + 5)
-    clusters = SmallVariance().fit(DPM(), X)
+    clusters = SmallVariance(num_restarts=1).fit(DPM(), X)
     assert not plot_components(clusters, X, y, ax=ax).lines
-    narrow = SmallVariance().fit(InfiniteSVM(), X[:, 2:3], y)
+    narrow = SmallVariance(num_restarts=1).fit(InfiniteSVM(), X[:, 2:3], y)
     plot_components(narrow, X[:, 2:3], y).figure.canvas.draw()
 
 

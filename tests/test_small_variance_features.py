@@ -412,9 +412,7 @@ def test_options_that_mean_nothing_are_refused(options, message) -> None:
 def test_breast_cancer_is_told_by_a_few_features() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X, y = torch.as_tensor(StandardScaler().fit_transform(X)), torch.as_tensor(y)
-    posterior = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(
-        InfiniteLatentSVM(), X[:200], y[:200]
-    )
+    posterior = SmallVariance(num_components=3, progress=False).fit(InfiniteLatentSVM(), X[:200], y[:200])
     assert 2 <= posterior.num_latent_features <= 6
     assert (posterior.predict(X[200:]) == y[200:]).double().mean() > 0.85  # the larger class has 0.68
 
