@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from ...models.bnmc import BNMC
 from ...models.data import Data
 from ...models.label_data import LabelData
+from ...models.likelihoods import ExponentialFamily
 from ...models.likelihoods.product import join_columns
 from ...models.sums import row_chunks
 from ..collectives import all_sum
@@ -110,20 +112,25 @@ def valued(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) ->
 
 def label_means(state: CoupledDescent, data: LabelData, model: BNMC) -> Tensor:
     """The best shares psi [K, C] of the bits a."""
-    family = model.label_likelihood
+    family = _label_family(model)
     return family.from_coordinates(family.centers(*_label_sums(state, data, model)))
+
+
+def _label_family(model: BNMC) -> ExponentialFamily:
+    return cast(ExponentialFamily, model.label_likelihood)
 
 
 def _label_sums(state: CoupledDescent, data: LabelData, model: BNMC) -> tuple[Tensor, Tensor]:
     """Sums [K, .] of the bits a in coordinates and numbers of rows [K], with the pseudo-observation."""
-    (row, weight), rows = model.label_likelihood.pseudo_observation(), model.label_likelihood.coordinates(state.bits)
+    family = _label_family(model)
+    (row, weight), rows = family.pseudo_observation(), family.coordinates(state.bits)
     sums, counts = component_sums(rows, state.assignments, state.num_components, data.weights)
     return (sums, counts) if row is None else (sums + weight * row, counts + weight)
 
 
 def label_cost(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> Tensor:
     """What depends on bits and classifiers in J at given assignments, []."""
-    family, (sums, counts) = model.label_likelihood, _label_sums(state, data, model)
+    family, (sums, counts) = _label_family(model), _label_sums(state, data, model)
     slope, offset = family.divergence_terms(family.centers(sums, counts))
     shares = (counts * offset).sum() - (sums * slope).sum()
     return scale * shares + margin_cost(state.classifiers, state, data, model).sum()
