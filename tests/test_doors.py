@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from regbayes.models import (
     OneVsRest,
     RandomFourier,
     by_task,
+    room,
 )
 from regbayes.models.room import require_room
 
@@ -196,6 +198,22 @@ def test_what_fits_in_memory_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> 
         require_room("number", 3, 1e6 + 1, mend="Take fewer.")
     with pytest.raises(ValueError, match=r"Take a smaller number\.$"):
         require_room("number", 3, 1e7)
+
+
+def test_a_container_has_the_memory_that_its_limit_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit, found = tmp_path / "memory.max", room._room.__wrapped__
+    monkeypatch.setattr(room, "_LIMIT", limit)
+    machine = found(torch.device("cpu"))  # without a limit
+    limit.write_text("max\n")
+    assert found(torch.device("cpu")) == machine > 1e6
+    limit.write_text("1000\n")
+    assert found(torch.device("cpu")) == 1000
+
+    def nothing(name: str) -> int:
+        raise OSError
+
+    monkeypatch.setattr(room.os, "sysconf", nothing)
+    assert found(torch.device("cpu")) == float("inf")
 
 
 # -- options of posteriors and of searches -----------------------------------------------------------------------------

@@ -543,6 +543,7 @@ FITTING = {
         ({"means": torch.full((2, 2, 4), torch.nan)}, [2], "NaN in 'means'"),
         ({"means": torch.zeros(2, 2, 4).double()}, [2], "not numbers of one type"),
         ({"means": torch.zeros(2, 2, 4).int(), "ends": torch.zeros(2, 3).int()}, [2], "not numbers of one type"),
+        ({name: FITTING[name].int() for name in ("means", "ends", "more.a")}, [2], "not numbers of one type"),
         ({"assignments": torch.zeros(2, 3)}, [2], "'assignments' of type torch.float32"),
         ({"assignments": torch.zeros(2, 3).bool()}, [2], "'assignments' of type torch.bool"),
         ({"assignments": torch.tensor([[0, 1, 2]] * 2)}, [2], "'assignments' from 0 to 2 of 2 components"),
@@ -563,6 +564,8 @@ def test_samples_fit_together(changes: dict[str, Any], num_draws: list[Any], mes
 def test_draws_of_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="1000000 draws of nothing"):
         require_samples({"means": torch.zeros(10**6, 0, 4)}, [10**6], ("means",), AXES)
+    with pytest.raises(ValueError, match=r"'assignments' of type torch.int64 and shape \[2, 0\]"):
+        require_samples(FITTING | {"assignments": torch.zeros(2, 0).long()}, [2], (), {})
 
 
 # -- hostile files -----------------------------------------------------------------------------------------------------

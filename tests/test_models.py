@@ -268,6 +268,18 @@ def test_priors_of_states_outside_their_domain_are_named(prior, message: str) ->
         IHMM(prior=prior).resolve(X)
 
 
+@pytest.mark.parametrize(
+    "model", [DPM(truncation=3), InfiniteSVM(truncation=3)], ids=lambda model: type(model).__name__
+)
+def test_programs_are_differentiable_in_the_rows(model) -> None:
+    """Which fits are not: they take the numbers alone."""
+    rows, y = X.clone().requires_grad_(), None if isinstance(model, DPM) else Y2
+    model = model.resolve(X, y)
+    with torch.random.fork_rng(devices=[]):
+        density = pyro.poutine.trace(model).get_trace(*((rows,) if y is None else (rows, y))).log_prob_sum()
+    assert bool((torch.autograd.grad(density, rows)[0] != 0).any())
+
+
 def test_targets_are_required() -> None:
     with pytest.raises(ValueError, match="requires y"):
         InfiniteSVM().resolve(X)

@@ -32,7 +32,7 @@ def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...],
     ValueError    unless they fit together.
     """
     require_entries(samples, "samples", dict.fromkeys([*samples, *names], Tensor))
-    if not num_draws or not all(type(number) is int and number >= 0 for number in num_draws) or not sum(num_draws):
+    if not all(type(number) is int and number >= 0 for number in num_draws) or not sum(num_draws):
         raise ValueError(f"The file has {num_draws!r} for the numbers of draws. It was not written by regbayes.")
     number, sizes, kinds = sum(num_draws), dict[str, int](), dict[torch.dtype, str]()
     for name, value in samples.items():
