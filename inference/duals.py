@@ -141,12 +141,12 @@ class _Problem:
         cost = -self.count * self.loss.log_factor(scores, self.targets)
         ridge = tilt * scores  # sums to |eta|^2 / nu^2
         ridge = ridge if cost.shape == ridge.shape else ridge.sum(1, keepdim=True)
-        own = self.loss.feasible(
-            tilt / self.count, self.targets
-        )  # a bound times a count and over it is off by rounding
+        # a bound times a count and over it is off by rounding
+        own = self.loss.feasible(tilt / self.count, self.targets)
         gaps = cost + self.count * self.loss.conjugate(own, self.targets) + ridge
         gap, primal = all_sum(torch.stack([gaps.sum(), (cost + ridge / 2).sum()]))
-        return gaps, float(gap / primal.clamp(min=torch.finfo(primal.dtype).tiny))
+        # less than 0 by rounding alone
+        return gaps, float((gap / primal.clamp(min=torch.finfo(primal.dtype).tiny)).clamp(min=0.0))
 
 
 def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWa
 REAL = {"loss": EpsilonInsensitive(5.0), "weight_scale": 3.0}
 # as short as they can be and still learn what scikit-learn's checks ask for
 QUICK = {
-    "small_variance": SmallVariance(penalty=10.0, max_steps=3, merge=False),
+    "small_variance": SmallVariance(penalty=10.0, max_steps=3, num_restarts=1, merge=False),
     "svi": SVI(num_steps=8),
     "gibbs": Gibbs(num_samples=1, num_warmup=2),
     "blocked": Gibbs(num_samples=1, num_warmup=2, scan="blocked"),
