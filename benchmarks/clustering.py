@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 
 from regbayes.datasets import load, make_chained_gaussians
 from regbayes.inference import Gibbs, SmallVariance
-from regbayes.inference.partitions import pair_f1
+from regbayes.inference.posterior.partition_losses import pair_f1
 from regbayes.models import (
     DDPM,
     DIH,
@@ -231,8 +231,9 @@ def curve() -> None:
 
 def cost() -> None:
     """Scan and draw of the hyperplanes for N = 2,000 points in 10 dimensions around K centres."""
-    from regbayes.inference.gibbs import collapsed, partition
+    from regbayes.inference.gibbs import partition
     from regbayes.inference.gibbs.classifiers import draw_weights
+    from regbayes.inference.gibbs.scans import collapsed
 
     rng = np.random.default_rng(0)
     print(f"{'K':>5}{'scan, us a point':>18}{'per point and K':>17}{'hyperplanes, ms':>17}")

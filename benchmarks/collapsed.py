@@ -41,7 +41,7 @@ def blobs(num_data: int, num_features: int, num_clusters: int) -> tuple[np.ndarr
 
 def scanner(family: str, X: np.ndarray, z: np.ndarray, *, compiled: bool = True) -> Callable[[], object]:
     """A scan that goes on from its last state, which has settled."""
-    from regbayes.inference.gibbs import collapsed
+    from regbayes.inference.gibbs.scans import collapsed
     from regbayes.inference.gibbs.state import PartitionState
     from regbayes.models import DPM, likelihoods
 

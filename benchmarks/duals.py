@@ -51,7 +51,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 def compare(name: str, X: np.ndarray, y: np.ndarray, strength: float, tolerance: float = 1e-2) -> None:
     from sklearn.svm import LinearSVC, LinearSVR
 
-    from regbayes.inference.duals import solve
+    from regbayes.inference.classifiers.duals import solve
     from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge
 
     before = torch.from_numpy(X * (1 + 0.01 * np.random.default_rng(1).normal(size=X.shape)))

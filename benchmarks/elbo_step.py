@@ -29,7 +29,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from timing import seconds
 
 from regbayes.inference import SVI
-from regbayes.inference.svi import partition
+from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DPM, InfiniteSVM, Logistic
 
 

@@ -34,8 +34,8 @@ def rows(num_data: int, num_features: int = 20, width: int = 36) -> tuple[np.nda
 
 def sweeper(scan: str, X: np.ndarray, y: np.ndarray, Z: np.ndarray) -> Callable[[], object]:
     """A sweep that goes on from its last state, which starts at the features that made the rows."""
-    from regbayes.inference.gibbs import features
-    from regbayes.inference.gibbs.feature_state import FeatureState
+    from regbayes.inference.gibbs.features import kernel as features
+    from regbayes.inference.gibbs.features.state import FeatureState
     from regbayes.models import InfiniteLatentSVM, LinearGaussian
 
     K, generator = Z.shape[1], torch.Generator().manual_seed(0)

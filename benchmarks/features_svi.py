@@ -19,9 +19,9 @@ import torch
 from timing import choose
 from torch import Tensor
 
-from regbayes.inference.svi import features
-from regbayes.inference.svi.feature_factors import update_features
-from regbayes.inference.svi.feature_rules import RULES
+from regbayes.inference.svi.features import kernel as features
+from regbayes.inference.svi.features.factors import update_features
+from regbayes.inference.svi.features.rules import RULES
 from regbayes.models import CrammerSinger, Hinge, InfiniteLatentSVM, LinearGaussian
 
 N, D, K, L, REPEATS = 3411, 634, 300, 13, 5

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from timing import choose, medians, seconds
 
-from regbayes.inference.markov import filter_states, sample_paths, smooth, viterbi
+from regbayes.inference.markov.paths import filter_states, sample_paths, smooth, viterbi
 
 NUM_STEPS, NUM_FEATURES = 20_000, 4
 

@@ -27,8 +27,8 @@ from timing import choose
 from torch import Tensor
 
 from regbayes.inference import Gibbs, Posterior
-from regbayes.inference.gibbs import block_hyperplanes, repelling_split_merge
-from regbayes.inference.gibbs.block_hyperplanes import fit_blocks
+from regbayes.inference.gibbs.moves import block_hyperplanes, repelling_split_merge
+from regbayes.inference.gibbs.moves.block_hyperplanes import fit_blocks
 from regbayes.models import DDPM, DIH, Hinge, Logistic, SphericalGaussian
 from regbayes.models.likelihoods import LinearRegression, MultinomialDirichlet, PoissonGamma
 from regbayes.models.scores import own_scores

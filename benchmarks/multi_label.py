@@ -40,7 +40,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from regbayes.datasets import load
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.inference.svi import multi_label, multi_label_coupled
+from regbayes.inference.svi.label_sets import coupled as multi_label_coupled
+from regbayes.inference.svi.label_sets import kernel as multi_label
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.models import BNMC, Hinge, Logistic, MultinomialDirichlet, PrincipalDirections
 

@@ -35,7 +35,7 @@ def chain(num_steps: int, num_features: int, num_states: int) -> tuple[np.ndarra
 
 def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
     """A scan that goes on from its last state, which has settled."""
-    from regbayes.inference.gibbs import direct
+    from regbayes.inference.gibbs.scans import direct
     from regbayes.inference.gibbs.state import SequenceState
     from regbayes.models import IHMM, likelihoods
 

@@ -26,7 +26,7 @@ from timing import seconds
 
 from regbayes.datasets import load
 from regbayes.inference import SVI
-from regbayes.inference.svi import topics
+from regbayes.inference.svi.topics import kernel as topics
 from regbayes.models import LDA, CrammerSinger, Hinge, MedLDA
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import normalized_mutual_info_score
 
 from ..inference import PartitionPosterior, SequencePosterior
-from ..inference.partitions import pair_f1
+from ..inference.posterior.partition_losses import pair_f1
 from .errors import CommandError, Interrupted
 from .files import interrupted_name, output_folder, replacing, require_other, text_file
 from .fitting import checkpoint_options, final_value, quiet_and_single_threaded, when_interrupted

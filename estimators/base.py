@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
 from ..inference import Backend, FeaturePosterior, PartitionPosterior, TopicPosterior
-from ..inference.weights import weighs
+from ..inference.row_weights import weighs
 from ..models import FeatureData, Model, TaskData, TopicData
 from ..models.arrays import as_weights
 from .parts import PartsEstimator, copy_of, require_posterior

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inference.duals import solve
+from ..inference.classifiers.duals import solve
 from ..models.data import Data
 from ..models.losses import Masked
 from ..models.losses.base import Loss

@@ -20,7 +20,7 @@ from sklearn.base import ClassifierMixin, ClusterMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..inference import SVI, Backend, PartitionPosterior, SmallVariance
-from ..inference.weights import weighs
+from ..inference.row_weights import weighs
 from ..models import DPM, InfiniteSVM, Mixture, Model, StudentT, TopicData
 from .base import PosteriorEstimator
 from .class_weights import class_weights, whole

@@ -17,7 +17,7 @@ from sklearn.base import clone
 from torch import Tensor
 
 from ..inference import Backend
-from ..inference.weights import weighs
+from ..inference.row_weights import weighs
 from ..models import DPM
 from .hyperplanes import Hyperplanes, has_dual
 from .rows import SortedRows, sort_rows

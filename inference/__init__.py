@@ -1,9 +1,6 @@
 """How posteriors are computed: one backend a class, one posterior a structure."""
 
 from .backend import Backend
-from .checkpoints import CheckpointWarning
-from .engine import Chain, FitInterrupted, Kernel, Schedule, run
-from .files import release as __version__
 from .gibbs import Gibbs
 from .hilbert_embedding.backend import HilbertEmbedding
 from .hilbert_embedding.closed_kernels import QuadraticKernel, RBFKernel
@@ -23,12 +20,15 @@ from .posterior import (
     Trace,
 )
 from .pyro_engines import NUTS, Autoguide, PyroGibbs
+from .running.checkpoints import CheckpointWarning
+from .running.engine import Chain, FitInterrupted, Kernel, Schedule, run
+from .running.files import release as __version__
+from .running.workers import ProcessLost
 from .small_variance import SmallVariance
 from .structures import Structure, register_structure, structure_of
 from .svi import SVI
-from .svi.multi_label_online import continue_fit
+from .svi.label_sets.online import continue_fit
 from .truncation import TruncationWarning
-from .workers import ProcessLost
 
 __all__ = [
     "MMD",

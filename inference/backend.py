@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader
 
 from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
-from .engine import Chain, Draw, Kernel, Schedule, run
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.trace import Trace
 from .protocol import KernelData, Model
-from .room import require_room_to_fit
+from .row_weights import CountedRows
+from .running.engine import Chain, Draw, Kernel, Schedule, run
+from .running.memory import require_room_to_fit
 from .structures import lookup, structure_of
-from .weights import CountedRows
 
 
 class KernelModule(Protocol):

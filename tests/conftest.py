@@ -53,7 +53,7 @@ def ax() -> Axes:
 @pytest.fixture
 def poor_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A poor launch and poor hyperplanes are as exact as good ones."""
-    from regbayes.inference.gibbs import block_hyperplanes, repelling_split_merge
+    from regbayes.inference.gibbs.moves import block_hyperplanes, repelling_split_merge
 
     monkeypatch.setattr(repelling_split_merge, "NUM_ROUNDS", 1)
     monkeypatch.setattr(block_hyperplanes, "_NUM_ROUGH", 1)

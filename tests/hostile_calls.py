@@ -19,7 +19,7 @@ from hostile import COMMON, LENGTHS, NUMBERS, Call, Place, rows_of, targets_of
 
 from regbayes import estimators, inference, models
 from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, HilbertEmbedding, SmallVariance
-from regbayes.inference.duals import solve
+from regbayes.inference.classifiers.duals import solve
 
 _N = 12
 _X = 4.0 * (np.arange(_N) // 4)[:, None] + np.random.default_rng(0).normal(size=(_N, 2))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from regbayes.inference.gibbs import block_fits
-from regbayes.inference.gibbs.block_fits import improve, mean_scores, start_fits
+from regbayes.inference.gibbs.moves import block_fits
+from regbayes.inference.gibbs.moves.block_fits import improve, mean_scores, start_fits
 from regbayes.models import DDPM, Hinge, Logistic, SphericalGaussian, SquaredHinge
 from regbayes.models.losses import Loss
 

@@ -14,9 +14,9 @@ import torch
 from setups import FAMILIES, mixture_rows
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, SmallVariance
-from regbayes.inference.files import read_file, write_file
-from regbayes.inference.gibbs import collapsed, slots
-from regbayes.inference.sweeps import Sweeps
+from regbayes.inference.gibbs.scans import collapsed, slots
+from regbayes.inference.running.files import read_file, write_file
+from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import DDPM, DPM, IHMM, Hinge, InfiniteSVM, MultinomialDirichlet
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from setups import COUNTS, FAMILIES, AnotherGaussian, first_appearance, frequency_errors, mixture_rows
 
-from regbayes.inference.gibbs import collapsed, slots
-from regbayes.inference.gibbs.founders import draw_new_weights
+from regbayes.inference.gibbs.scans import collapsed, slots
+from regbayes.inference.gibbs.scans.founders import draw_new_weights
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.models import DDPM, DPM, InfiniteSVM
 from regbayes.models.feature_maps import Standardized
@@ -236,7 +236,7 @@ def test_products_over_many_columns_stay_finite():
 
 @pytest.mark.parametrize("value", [-math.inf, math.nan, math.inf])
 def test_a_point_stays_where_no_weight_is_a_number(value):
-    from regbayes.inference.gibbs._numba_moves import draw
+    from regbayes.inference.gibbs.scans._numba_moves import draw
 
     assert draw(np.full(5, value), 0.9, 3) == 3
     assert [draw(np.array([0.0, -math.inf, 1.0]), level, 1) for level in (0.0, 0.26, 0.27, 1 - 2**-53)] == [0, 0, 2, 2]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import Gibbs
-from regbayes.inference.partitions import expected_loss
 from regbayes.inference.posterior.consensus import consensus, expected_losses
+from regbayes.inference.posterior.partition_losses import expected_loss
 from regbayes.models import DPM
 from regbayes.testing.enumeration import partitions
 

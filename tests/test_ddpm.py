@@ -18,10 +18,12 @@ from torch import Tensor
 
 from regbayes.estimators import Clusterer
 from regbayes.inference import SVI, Gibbs, PartitionPosterior, Posterior, SmallVariance, Trace, structure_of
-from regbayes.inference.gibbs import collapsed, hyperplanes, partition, slice_scan
+from regbayes.inference.gibbs import hyperplanes, partition
 from regbayes.inference.gibbs.classifiers import draw_weights
-from regbayes.inference.gibbs.components import Components, assignment_logits
-from regbayes.inference.gibbs.founders import Reserved
+from regbayes.inference.gibbs.scans import collapsed
+from regbayes.inference.gibbs.scans import slice as slice_scan
+from regbayes.inference.gibbs.scans.components import Components, assignment_logits
+from regbayes.inference.gibbs.scans.founders import Reserved
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.inference.gibbs.summary import draw as summarize
 from regbayes.inference.gibbs.summary import log_joint as state_log_joint

@@ -8,8 +8,8 @@ import pytest
 import torch
 from setups import FAMILIES, first_appearance, frequency_errors, mixture_rows
 
-from regbayes.inference.gibbs import direct, slots
 from regbayes.inference.gibbs.hyperplanes import draw_hyperplanes
+from regbayes.inference.gibbs.scans import direct, slots
 from regbayes.inference.gibbs.state import SequenceState
 from regbayes.models import DIH, IHMM
 from regbayes.models.feature_maps import PrincipalDirections

@@ -10,7 +10,7 @@ from setups import name_of
 from sklearn.svm import LinearSVC, LinearSVR
 from torch import Tensor
 
-from regbayes.inference.duals import Dual, solve
+from regbayes.inference.classifiers.duals import Dual, solve
 from regbayes.models.losses import (
     CrammerSinger,
     EpsilonInsensitive,

@@ -16,10 +16,10 @@ from setups import Points, Position, Walk, walk
 from torch import Tensor
 
 from regbayes.inference import Chain, FitInterrupted, Kernel, Schedule
-from regbayes.inference.checkpoints import CheckpointWarning
-from regbayes.inference.engine import run
-from regbayes.inference.files import read_file
-from regbayes.inference.labels import LabelRows, stack_labels
+from regbayes.inference.running.checkpoints import CheckpointWarning
+from regbayes.inference.running.engine import run
+from regbayes.inference.running.files import read_file
+from regbayes.inference.running.labels import LabelRows, stack_labels
 
 KERNEL = Kernel(
     state=Position,

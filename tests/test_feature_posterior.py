@@ -8,7 +8,7 @@ from sklearn.svm import LinearSVC
 
 from regbayes.datasets import make_bars
 from regbayes.inference import SVI, FeaturePosterior, Gibbs, Posterior, SmallVariance
-from regbayes.inference.feature_rows import LoadingMoments, best_features, infer_features, row_bounds
+from regbayes.inference.bits.rows import LoadingMoments, best_features, infer_features, row_bounds
 from regbayes.inference.posterior.features import different_rows
 from regbayes.models import Hinge, InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, Logistic, StudentT
 

@@ -8,14 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from regbayes.inference.gibbs import _numba_features as compiled
-from regbayes.inference.gibbs import collapsed_features, feature_columns, feature_start
-from regbayes.inference.gibbs.feature_parameters import observe_entries
-from regbayes.inference.small_variance import feature_penalty
-from regbayes.inference.small_variance.feature_births import open_feature
-from regbayes.inference.small_variance.feature_problem import FeatureProblem
-from regbayes.inference.svi import feature_rules, features
-from regbayes.inference.svi.feature_moves import move_globals
+from regbayes.inference.gibbs.features import _numba_collapsed as compiled
+from regbayes.inference.gibbs.features import (
+    collapsed as collapsed_features,
+)
+from regbayes.inference.gibbs.features import (
+    columns as feature_columns,
+)
+from regbayes.inference.gibbs.features import (
+    start as feature_start,
+)
+from regbayes.inference.gibbs.features.parameters import observe_entries
+from regbayes.inference.small_variance.features import penalty as feature_penalty
+from regbayes.inference.small_variance.features.births import open_feature
+from regbayes.inference.small_variance.features.problem import FeatureProblem
+from regbayes.inference.svi.features import kernel as features
+from regbayes.inference.svi.features import rules as feature_rules
+from regbayes.inference.svi.features.steps import move_globals
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.models import (
     BetaBernoulli,

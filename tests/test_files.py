@@ -26,8 +26,8 @@ import torch
 from grid import ROWS, WAYS
 
 from regbayes.inference import Gibbs, Posterior, SmallVariance
-from regbayes.inference.files import read_file, write_file
 from regbayes.inference.posterior.shapes import require_samples
+from regbayes.inference.running.files import read_file, write_file
 from regbayes.models import DPM, DirichletProcess, SphericalGaussian
 from regbayes.models.config import Config, class_name
 
@@ -300,7 +300,7 @@ def test_content_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
     file = tmp_path / "kept.pt"
     write_file(file, "old", {"value": 1.0})
-    monkeypatch.setattr("regbayes.inference.files._bytes_of", lambda tensor: 1 / 0)
+    monkeypatch.setattr("regbayes.inference.running.files._bytes_of", lambda tensor: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_file(file, "new", {"value": torch.ones(2)})
     assert read_file(file, "old")["value"] == 1.0

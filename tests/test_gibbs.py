@@ -20,20 +20,16 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from regbayes.inference import FitInterrupted, Gibbs, TruncationWarning
-from regbayes.inference.gibbs import (
-    blocked_scan,
-    classifiers,
-    collapsed,
-    components,
-    elliptical_slice,
-    partition,
-    slice_scan,
-)
-from regbayes.inference.gibbs.components import Components, assignment_logits, draw_assignments
+from regbayes.inference.gibbs import classifiers, partition
+from regbayes.inference.gibbs.moves import elliptical_slice
+from regbayes.inference.gibbs.scans import blocked as blocked_scan
+from regbayes.inference.gibbs.scans import collapsed, components
+from regbayes.inference.gibbs.scans import slice as slice_scan
+from regbayes.inference.gibbs.scans.components import Components, assignment_logits, draw_assignments
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.inference.gibbs.summary import log_joint, mixture_posterior
-from regbayes.inference.interrupts import Interrupts
-from regbayes.inference.sweeps import Sweeps
+from regbayes.inference.running.interrupts import Interrupts
+from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import (
     DPM,
     BernoulliBeta,

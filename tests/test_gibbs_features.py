@@ -17,8 +17,22 @@ from torch import Tensor
 
 from regbayes.datasets import load
 from regbayes.inference import Gibbs, Posterior
-from regbayes.inference.gibbs import _numba_features as compiled
-from regbayes.inference.gibbs import collapsed_features, feature_columns, feature_parameters, feature_start, features
+from regbayes.inference.gibbs.features import _numba_collapsed as compiled
+from regbayes.inference.gibbs.features import (
+    collapsed as collapsed_features,
+)
+from regbayes.inference.gibbs.features import (
+    columns as feature_columns,
+)
+from regbayes.inference.gibbs.features import (
+    kernel as features,
+)
+from regbayes.inference.gibbs.features import (
+    parameters as feature_parameters,
+)
+from regbayes.inference.gibbs.features import (
+    start as feature_start,
+)
 from regbayes.models import (
     BetaBernoulli,
     Blocks,

@@ -19,8 +19,8 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regbayes.inference.gibbs import features
-from regbayes.inference.gibbs.feature_state import FeatureState
+from regbayes.inference.gibbs.features import kernel as features
+from regbayes.inference.gibbs.features.state import FeatureState
 from regbayes.models import (
     BetaBernoulli,
     CrammerSinger,

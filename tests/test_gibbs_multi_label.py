@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from regbayes.inference import Gibbs, TruncationWarning
-from regbayes.inference.gibbs import components, multi_label
-from regbayes.inference.gibbs import multi_label_coupled as coupled
-from regbayes.inference.label_draws import finished_draw
+from regbayes.inference.gibbs.label_sets import coupled
+from regbayes.inference.gibbs.label_sets import kernel as multi_label
+from regbayes.inference.gibbs.scans import components
+from regbayes.inference.posterior.label_draws import finished_draw
 from regbayes.models import (
     BNMC,
     DPM,

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import Gibbs, Posterior
+from regbayes.inference.bits.shared_projection import Margins
 from regbayes.inference.gibbs import projections as gibbs
-from regbayes.inference.shared_projection_bits import Margins
 from regbayes.models import (
     BetaBernoulli,
     EpsilonInsensitive,

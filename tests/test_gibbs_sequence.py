@@ -17,7 +17,7 @@ from regbayes.inference import Gibbs
 from regbayes.inference.gibbs import sequence, sequence_prior, sequence_scans, sequence_summary
 from regbayes.inference.gibbs.hyperplanes import take_reserved
 from regbayes.inference.gibbs.state import SequenceState
-from regbayes.inference.markov import sample_paths
+from regbayes.inference.markov.paths import sample_paths
 from regbayes.models import DIH, IHMM, DiagonalGaussian, Hinge, Logistic, SphericalGaussian
 from regbayes.models.distributions.sampling import log_dirichlet
 from regbayes.models.feature_maps import PrincipalDirections

@@ -23,8 +23,8 @@ from regbayes.estimators import (
     SequenceClusterer,
 )
 from regbayes.inference import SVI, FitInterrupted, Gibbs, SmallVariance
-from regbayes.inference.checkpoints import Checkpoint
-from regbayes.inference.sweeps import Sweeps
+from regbayes.inference.running.checkpoints import Checkpoint
+from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import DPM, InfiniteSVM
 
 X = np.random.default_rng(0).normal(size=(30, 2)) + 6 * (np.arange(30) % 2)[:, None]

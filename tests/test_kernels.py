@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.inference.engine import Kernel
+from regbayes.inference.running.engine import Kernel
 from regbayes.models import (
     DPM,
     DirichletProcess,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regbayes.datasets import make_switching_autoregression
 from regbayes.inference import NUTS, SVI, Gibbs, Posterior, SmallVariance
-from regbayes.inference.gibbs import collapsed, direct
+from regbayes.inference.gibbs.scans import collapsed, direct
 from regbayes.inference.gibbs.state import PartitionState, SequenceState
 from regbayes.models import (
     DIH,

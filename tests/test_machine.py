@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from regbayes.inference import _numba_machine
-from regbayes.inference.compiled import part
+from regbayes.inference.compiled import _numba_machine
+from regbayes.inference.compiled.decorators import part
 
 
 @part

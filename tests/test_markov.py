@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbayes.inference.markov import filter_states, sample_paths, smooth, viterbi
+from regbayes.inference.markov.paths import filter_states, sample_paths, smooth, viterbi
 from regbayes.models.markov import log_normalizers
 
 LENGTHS = [4, 1, 3, 2]
@@ -278,7 +278,7 @@ def test_states_far_better_but_out_of_reach_do_not_count(compiled):
 
 def test_forgotten_states_cost_no_logs(monkeypatch):
     """Where all steps are possible, no emission is extreme enough to leave the compiled code."""
-    from regbayes.inference import markov_tensors
+    from regbayes.inference.markov import tensors as markov_tensors
 
     monkeypatch.setattr(markov_tensors, "_messages", None)
     start, transition, emission = chain(lengths=[200])

@@ -28,7 +28,7 @@ from regbayes.inference import (
     Trace,
     structure_of,
 )
-from regbayes.inference.partitions import contingency, expected_loss
+from regbayes.inference.posterior.partition_losses import contingency, expected_loss
 from regbayes.models import (
     DPM,
     BernoulliBeta,

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.estimators import Clusterer
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
-from regbayes.inference.gibbs import collapsed
-from regbayes.inference.gibbs.split_merge import log_evidence_ratio
+from regbayes.inference.gibbs.moves.split_merge import log_evidence_ratio
+from regbayes.inference.gibbs.scans import collapsed
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.inference.small_variance.problem import Problem
 from regbayes.models import (

@@ -13,12 +13,12 @@ from scipy import stats
 from setups import seeded
 from torch import Tensor
 
+from regbayes.inference.bits.shared_projection import Generative, Margins
 from regbayes.inference.gibbs import projections as gibbs
-from regbayes.inference.shared_projection_bits import Generative, Margins
 from regbayes.inference.small_variance import projections as small
-from regbayes.inference.svi import augmented_projection_steps as augmented
-from regbayes.inference.svi import projections as svi
-from regbayes.inference.svi.projection_factors import MeanFieldProjection, scatter, update_loadings, update_prior
+from regbayes.inference.svi.projection import augmented
+from regbayes.inference.svi.projection import kernel as svi
+from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior
 from regbayes.models import (
     BetaBernoulli,
     EpsilonInsensitive,

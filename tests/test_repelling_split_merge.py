@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import block_hyperplanes, hyperplanes, partition, repelling_split_merge
-from regbayes.inference.gibbs.block_hyperplanes import BlockHyperplanes, exchange, fit_blocks, log_unnormalized
-from regbayes.inference.gibbs.labelled import LabelledPartitions
-from regbayes.inference.gibbs.repelling_split_merge import Union, split_merge_repelling
+from regbayes.inference.gibbs import hyperplanes, partition
+from regbayes.inference.gibbs.moves import block_hyperplanes, repelling_split_merge
+from regbayes.inference.gibbs.moves.block_hyperplanes import BlockHyperplanes, exchange, fit_blocks, log_unnormalized
+from regbayes.inference.gibbs.moves.labelled import LabelledPartitions
+from regbayes.inference.gibbs.moves.repelling_split_merge import Union, split_merge_repelling
 from regbayes.inference.gibbs.summary import log_joint
 from regbayes.models import (
     DDPM,

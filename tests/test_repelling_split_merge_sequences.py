@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.distributions import Beta
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import block_hyperplanes, repelling_split_merge, sequence, sequence_prior
-from regbayes.inference.gibbs.block_hyperplanes import exchange, log_unnormalized
-from regbayes.inference.gibbs.labelled_states import LabelledSequences, PersistentSides
-from regbayes.inference.gibbs.repelling_split_merge import Union, split_merge_repelling
+from regbayes.inference.gibbs import sequence, sequence_prior
+from regbayes.inference.gibbs.moves import block_hyperplanes, repelling_split_merge
+from regbayes.inference.gibbs.moves.block_hyperplanes import exchange, log_unnormalized
+from regbayes.inference.gibbs.moves.labelled_states import LabelledSequences, PersistentSides
+from regbayes.inference.gibbs.moves.repelling_split_merge import Union, split_merge_repelling
 from regbayes.inference.gibbs.sequence_summary import log_joint
 from regbayes.inference.gibbs.state import SequenceState
 from regbayes.models import DIH, Hinge, Logistic, PrincipalDirections, SphericalGaussian

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from regbayes.inference import ridge as module
-from regbayes.inference.ridge import (
+from regbayes.inference.classifiers import ridge as module
+from regbayes.inference.classifiers.ridge import (
     Ridge,
     ridge_means,
     row_space_means,

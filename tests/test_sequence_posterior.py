@@ -24,7 +24,7 @@ from regbayes.inference import (
     Trace,
     structure_of,
 )
-from regbayes.inference.partitions import align, pair_f1
+from regbayes.inference.posterior.partition_losses import align, pair_f1
 from regbayes.models import (
     DDPM,
     DIH,

@@ -34,11 +34,11 @@ from regbayes.inference import (
     ProcessLost,
     Schedule,
     SmallVariance,
-    workers,
 )
-from regbayes.inference.engine import run
-from regbayes.inference.sweeps import Sweeps
-from regbayes.inference.workers import Worker, most_jobs
+from regbayes.inference.running import workers
+from regbayes.inference.running.engine import run
+from regbayes.inference.running.sweeps import Sweeps
+from regbayes.inference.running.workers import Worker, most_jobs
 from regbayes.models import DPM, DiagonalGaussian, InfiniteSVM
 
 DATA = Points(torch.zeros(3, 1))
@@ -307,9 +307,9 @@ def test_what_another_process_cannot_read_is_refused_or_stays(monkeypatch) -> No
     ):
         run(walking(), model, DATA, KEPT)
     started = []
-    monkeypatch.setattr("regbayes.inference.engine._PATIENCE", 0.0)
-    monkeypatch.setattr("regbayes.inference.engine._WORTH", 0.0)
-    monkeypatch.setattr("regbayes.inference.workers.cpu_count", lambda: 2)
+    monkeypatch.setattr("regbayes.inference.running.engine._PATIENCE", 0.0)
+    monkeypatch.setattr("regbayes.inference.running.engine._WORTH", 0.0)
+    monkeypatch.setattr("regbayes.inference.running.workers.cpu_count", lambda: 2)
     monkeypatch.setattr(Worker, "__init__", _counted(Worker.__init__, started))
     chains = run(walking(), model, DATA, replace(KEPT, num_jobs=None))
     assert started == [1]
@@ -332,9 +332,9 @@ def test_left_alone_a_fit_shares_its_chains_once_that_pays(monkeypatch) -> None:
     def sharing(patience: float, worth: float) -> int:
         started = []
         with monkeypatch.context() as patch:
-            patch.setattr("regbayes.inference.engine._PATIENCE", patience)
-            patch.setattr("regbayes.inference.engine._WORTH", worth)
-            patch.setattr("regbayes.inference.workers.cpu_count", lambda: 2)
+            patch.setattr("regbayes.inference.running.engine._PATIENCE", patience)
+            patch.setattr("regbayes.inference.running.engine._WORTH", worth)
+            patch.setattr("regbayes.inference.running.workers.cpu_count", lambda: 2)
             patch.setattr(Worker, "__init__", _counted(Worker.__init__, started))
             chains = run(walking(own_pace), Walk(), DATA, replace(KEPT, num_chains=3, num_jobs=None))
         assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_chains=3, num_jobs=1)))
@@ -346,7 +346,7 @@ def test_left_alone_a_fit_shares_its_chains_once_that_pays(monkeypatch) -> None:
 
 
 def test_what_must_stay_in_one_process(monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.workers.cpu_count", lambda: 8)
+    monkeypatch.setattr("regbayes.inference.running.workers.cpu_count", lambda: 8)
     schedule = Schedule(num_steps=5, num_chains=3)
 
     def jobs(data=DATA, **changes) -> int:
@@ -355,7 +355,7 @@ def test_what_must_stay_in_one_process(monkeypatch) -> None:
     assert [jobs(num_jobs=number) for number in (1, 2, 5, None)] == [1, 2, 3, 3]
     assert jobs(num_jobs=2, repeatable=False) == 1
     assert jobs(data=Points(torch.zeros(3, 1, device="meta")), num_jobs=2) == 1
-    monkeypatch.setattr("regbayes.inference.workers.parent_process", lambda: "another")
+    monkeypatch.setattr("regbayes.inference.running.workers.parent_process", lambda: "another")
     assert [jobs(num_jobs=number) for number in (2, None)] == [2, 1]
 
 
@@ -417,7 +417,7 @@ def test_a_later_fit_finds_a_kept_process_as_a_new_one_without_the_data_of_anoth
 
 
 def test_a_process_that_is_no_more_is_replaced(monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.workers._PATIENCE", 0.0)
+    monkeypatch.setattr("regbayes.inference.running.workers._PATIENCE", 0.0)
     first = beside()
     (kept,) = workers._KEPT
     kept.process.join(60)

@@ -20,7 +20,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold
 
 from regbayes.datasets import make_dp_mixture
-from regbayes.inference.duals import solve
+from regbayes.inference.classifiers.duals import solve
 from regbayes.inference.small_variance import SmallVariance, descent
 from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components
 from regbayes.inference.small_variance.births import candidates, open_components

@@ -15,10 +15,24 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 from regbayes.inference import Posterior, SmallVariance
-from regbayes.inference.duals import solve
-from regbayes.inference.small_variance import feature_births, feature_bits, feature_fit, feature_merge, feature_shifts
-from regbayes.inference.small_variance.feature_penalty import natural_penalty, single_penalty
-from regbayes.inference.small_variance.feature_problem import FeatureDescent, FeatureProblem
+from regbayes.inference.classifiers.duals import solve
+from regbayes.inference.small_variance.features import (
+    births as feature_births,
+)
+from regbayes.inference.small_variance.features import (
+    bits as feature_bits,
+)
+from regbayes.inference.small_variance.features import (
+    fit as feature_fit,
+)
+from regbayes.inference.small_variance.features import (
+    merge as feature_merge,
+)
+from regbayes.inference.small_variance.features import (
+    shifts as feature_shifts,
+)
+from regbayes.inference.small_variance.features.penalty import natural_penalty, single_penalty
+from regbayes.inference.small_variance.features.problem import FeatureDescent, FeatureProblem
 from regbayes.models import (
     BetaBernoulli,
     Blocks,

@@ -10,13 +10,19 @@ import pytest
 import torch
 
 from regbayes.inference import SmallVariance
-from regbayes.inference.duals import solve
-from regbayes.inference.small_variance import (
-    descent,
-    multi_label,
-    multi_label_bits,
-    multi_label_coupled,
-    multi_label_moves,
+from regbayes.inference.classifiers.duals import solve
+from regbayes.inference.small_variance import descent
+from regbayes.inference.small_variance.label_sets import (
+    bits as multi_label_bits,
+)
+from regbayes.inference.small_variance.label_sets import (
+    coupled as multi_label_coupled,
+)
+from regbayes.inference.small_variance.label_sets import (
+    kernel as multi_label,
+)
+from regbayes.inference.small_variance.label_sets import (
+    moves as multi_label_moves,
 )
 from regbayes.models import BNMC, BernoulliBeta, DiagonalGaussian, Hinge, Logistic, StudentT
 from regbayes.testing import check_kernel

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import Posterior, SmallVariance
-from regbayes.inference.duals import solve
+from regbayes.inference.classifiers.duals import solve
 from regbayes.inference.small_variance import projections as small
 from regbayes.models import (
     EpsilonInsensitive,

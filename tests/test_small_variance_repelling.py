@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regbayes.datasets import make_chained_gaussians
 from regbayes.inference import SmallVariance
-from regbayes.inference.partitions import align
+from regbayes.inference.posterior.partition_losses import align
 from regbayes.inference.small_variance import hyperplanes, repelling
 from regbayes.inference.small_variance.assignment import all_costs
 from regbayes.inference.small_variance.landscape import Landscape

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import classifiers, launch, partition, split_merge
-from regbayes.inference.gibbs.blocked_scan import relabel
+from regbayes.inference.gibbs import classifiers, partition
 from regbayes.inference.gibbs.classifiers import draw_weights
-from regbayes.inference.gibbs.components import count_members
+from regbayes.inference.gibbs.moves import launch, split_merge
+from regbayes.inference.gibbs.scans.blocked import relabel
+from regbayes.inference.gibbs.scans.components import count_members
 from regbayes.inference.gibbs.summary import log_joint
 from regbayes.models import (
     DPM,

@@ -20,9 +20,9 @@ from sklearn.model_selection import StratifiedKFold
 from torch.distributions.transforms import ReshapeTransform
 
 from regbayes.inference import SVI, TruncationWarning
-from regbayes.inference.ridge import Ridge
-from regbayes.inference.svi import partition
-from regbayes.inference.svi import partition_factors as factors
+from regbayes.inference.classifiers.ridge import Ridge
+from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi.partition import kernel as partition
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, Standardized
 from regbayes.models.likelihoods import (

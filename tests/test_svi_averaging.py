@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI
-from regbayes.inference.ridge import Ridge
-from regbayes.inference.svi import averaging
-from regbayes.inference.svi import partition_factors as factors
-from regbayes.inference.svi.averaging_rows import best_responsibilities, duality_gaps, expected
+from regbayes.inference.classifiers.ridge import Ridge
+from regbayes.inference.svi.partition import averaging, factors
+from regbayes.inference.svi.partition.averaging_rows import best_responsibilities, duality_gaps, expected
 from regbayes.models import DDPM, DIH, DPM, DirichletProcess, InfiniteSVM
 from regbayes.models.losses import (
     CrammerSinger,

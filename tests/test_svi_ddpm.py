@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import SVI
-from regbayes.inference.svi import hyperplanes, partition
-from regbayes.inference.svi import partition_factors as factors
+from regbayes.inference.svi import hyperplanes
+from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DDPM, DPM, DirichletProcess, Hinge, Logistic, PrincipalDirections, SphericalGaussian
 from regbayes.testing import check_kernel
 

@@ -19,20 +19,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI
-from regbayes.inference.svi import (
-    feature_rules,
-    features,
-    multi_label,
-    multi_label_coupled,
-    partition,
-    sequence,
-    sequence_steps,
-    topics,
-)
-from regbayes.inference.svi import sequence_rows as rows_of_states
+from regbayes.inference.svi.features import kernel as features
+from regbayes.inference.svi.features import rules as feature_rules
+from regbayes.inference.svi.label_sets import coupled as multi_label_coupled
+from regbayes.inference.svi.label_sets import kernel as multi_label
+from regbayes.inference.svi.partition import kernel as partition
+from regbayes.inference.svi.sequence import kernel as sequence
+from regbayes.inference.svi.sequence import rows as rows_of_states
+from regbayes.inference.svi.sequence import steps as sequence_steps
 from regbayes.inference.svi.steps import Minibatch, Steps
 from regbayes.inference.svi.stream import Stream
-from regbayes.inference.svi.topic_factors import mean_topics, update_documents
+from regbayes.inference.svi.topics import kernel as topics
+from regbayes.inference.svi.topics.factors import mean_topics, update_documents
 from regbayes.models import (
     BNMC,
     DDPM,

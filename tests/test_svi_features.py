@@ -14,11 +14,10 @@ from scipy.optimize import minimize
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI, Posterior, TruncationWarning
-from regbayes.inference.feature_rows import Settle, _in_turn
-from regbayes.inference.svi import feature_factors as factors
-from regbayes.inference.svi import feature_rules as rules
-from regbayes.inference.svi import features
-from regbayes.inference.svi.feature_moves import move_globals
+from regbayes.inference.bits.rows import Settle, _in_turn
+from regbayes.inference.svi.features import factors, rules
+from regbayes.inference.svi.features import kernel as features
+from regbayes.inference.svi.features.steps import move_globals
 from regbayes.models import BetaBernoulli, IndianBuffetProcess, InfiniteLatentSVM
 from regbayes.models.likelihoods import Blocks, LinearBernoulli, LinearGaussian
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, SquaredHinge, StudentT

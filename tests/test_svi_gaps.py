@@ -15,9 +15,11 @@ from test_svi_topics import problem as corpus_problem
 from torch import Tensor
 
 from regbayes.inference import SVI, Posterior
-from regbayes.inference.duals import solve
-from regbayes.inference.svi import features, projections, topics
-from regbayes.inference.svi.feature_rules import RULES
+from regbayes.inference.classifiers.duals import solve
+from regbayes.inference.svi.features import kernel as features
+from regbayes.inference.svi.features.rules import RULES
+from regbayes.inference.svi.projection import kernel as projections
+from regbayes.inference.svi.topics import kernel as topics
 from regbayes.models import LDA, InfiniteLatentSVM, InfiniteSVM, MedLDA, MultiTaskInfiniteLatentSVM
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, Loss, OneVsRest, SquaredHinge
 

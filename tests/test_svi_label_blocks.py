@@ -10,13 +10,14 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI
-from regbayes.inference.svi import multi_label, partition
-from regbayes.inference.svi import multi_label_coupled as coupled
-from regbayes.inference.svi.label_blocks import Block, expect, shares
-from regbayes.inference.svi.multi_label_coupled import plain_mixture
-from regbayes.inference.svi.multi_label_joints import kl as psi_kl
-from regbayes.inference.svi.partition_factors import kl as mixture_kl
-from regbayes.inference.svi.partition_factors import update_prior
+from regbayes.inference.svi.label_sets import coupled
+from regbayes.inference.svi.label_sets import kernel as multi_label
+from regbayes.inference.svi.label_sets.blocks import Block, expect, shares
+from regbayes.inference.svi.label_sets.coupled import plain_mixture
+from regbayes.inference.svi.label_sets.joints import kl as psi_kl
+from regbayes.inference.svi.partition import kernel as partition
+from regbayes.inference.svi.partition.factors import kl as mixture_kl
+from regbayes.inference.svi.partition.factors import update_prior
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.models import (
     BNMC,

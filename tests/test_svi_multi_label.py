@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI, Gibbs, Posterior, continue_fit
-from regbayes.inference.svi import multi_label
-from regbayes.inference.svi import multi_label_coupled as coupled
-from regbayes.inference.svi.multi_label_joints import local
+from regbayes.inference.svi.label_sets import coupled
+from regbayes.inference.svi.label_sets import kernel as multi_label
+from regbayes.inference.svi.label_sets.joints import local
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.models import (
     BNMC,

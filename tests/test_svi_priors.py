@@ -13,9 +13,9 @@ from setups import climbed
 from torch.distributions import Beta, kl_divergence
 
 from regbayes.inference import SVI
-from regbayes.inference.svi import partition
-from regbayes.inference.svi import partition_factors as factors
 from regbayes.inference.svi.factors import components_kl
+from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DIH, DPM, DirichletProcess, InfiniteSVM, PitmanYor, Standardized
 from regbayes.models.likelihoods import BernoulliBeta, MultinomialDirichlet, PoissonGamma, SphericalGaussian
 from regbayes.models.likelihoods.base import Likelihood

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.distributions import Beta, Gamma, MultivariateNormal, kl_divergence
 
 from regbayes.inference import SVI, Posterior
-from regbayes.inference.engine import Schedule, run
-from regbayes.inference.shared_projection_bits import Margins
-from regbayes.inference.svi import augmented_projection_steps as augmented
-from regbayes.inference.svi import projections as svi
-from regbayes.inference.svi.projection_factors import MeanFieldProjection, scatter, update_loadings, update_prior
+from regbayes.inference.bits.shared_projection import Margins
+from regbayes.inference.running.engine import Schedule, run
+from regbayes.inference.svi.projection import augmented
+from regbayes.inference.svi.projection import kernel as svi
+from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior
 from regbayes.models import (
     BetaBernoulli,
     EpsilonInsensitive,

@@ -5,8 +5,9 @@ import torch
 
 from regbayes.inference import SVI
 from regbayes.inference.posterior import Posterior
-from regbayes.inference.svi import partition, partition_sums
-from regbayes.inference.svi import partition_factors as factors
+from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi.partition import kernel as partition
+from regbayes.inference.svi.partition import sums as partition_sums
 from regbayes.models import BNMC, DDPM, DPM, EpsilonInsensitive, InfiniteSVM, PitmanYor
 
 N = 90

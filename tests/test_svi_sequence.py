@@ -11,9 +11,11 @@ from setups import climbed
 from torch.distributions import Beta, Dirichlet, Gamma
 
 from regbayes.inference import SVI, TruncationWarning
-from regbayes.inference.svi import sequence, sequence_rows, sequence_steps
-from regbayes.inference.svi import sequence_factors as factors
 from regbayes.inference.svi.hyperplanes import expect_sides
+from regbayes.inference.svi.sequence import factors
+from regbayes.inference.svi.sequence import kernel as sequence
+from regbayes.inference.svi.sequence import rows as sequence_rows
+from regbayes.inference.svi.sequence import steps as sequence_steps
 from regbayes.models import DIH, IHMM, HierarchicalDirichletProcess, PrincipalDirections
 from regbayes.models.likelihoods import PoissonGamma
 from regbayes.models.losses import Hinge, Logistic

@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, TensorDataset
 
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.inference.svi import partition, sequence
+from regbayes.inference.svi.partition import kernel as partition
+from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.models import DIH, DPM, IHMM, InfiniteSVM
 from regbayes.models.likelihoods import MultinomialDirichlet
 from regbayes.models.losses import EpsilonInsensitive, Logistic, Masked, OneVsRest

@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.datasets import load
 from regbayes.inference import SVI, Gibbs, Posterior
-from regbayes.inference.duals import solve
-from regbayes.inference.ridge import Ridge
-from regbayes.inference.svi import topic_factors as factors
-from regbayes.inference.svi import topics
+from regbayes.inference.classifiers.duals import solve
+from regbayes.inference.classifiers.ridge import Ridge
 from regbayes.inference.svi.steps import Minibatch
-from regbayes.inference.svi.topic_documents import Globals, fit_documents
-from regbayes.inference.svi.topic_tokens import Scores, observe, score_grams, score_moments, visit_tokens
+from regbayes.inference.svi.topics import factors
+from regbayes.inference.svi.topics import kernel as topics
+from regbayes.inference.svi.topics.documents import Globals, fit_documents
+from regbayes.inference.svi.topics.tokens import Scores, observe, score_grams, score_moments, visit_tokens
 from regbayes.models import LDA, DirichletTopics, MedLDA
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, SquaredHinge, StudentT
 
@@ -372,7 +372,7 @@ def test_second_moments_are_those_of_tokens(loss, num_classes) -> None:
     ("loss", "num_classes"), [(None, 2), *((loss, 2) for loss in AVERAGING), (Hinge(), 3), (AVERAGING[2], 3)]
 )
 def test_compiled_documents_are_the_tensors(loss, num_classes, missing, monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.svi.topic_documents._CHANGE", 1e-10)  # both go on to the optimum
+    monkeypatch.setattr("regbayes.inference.svi.topics.kernel.documents._CHANGE", 1e-10)  # both go on to the optimum
     model, data = problem(loss, num_classes, missing, weight_scale=4.0)
     state = swept(model, data, 4)
     given = Globals(factors.log_topics(state, model), 0.4, state.mean, factors.loss_of(model))

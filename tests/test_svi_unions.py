@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regbayes.inference.ridge import Ridge, with_prior
-from regbayes.inference.svi import partition, unions
-from regbayes.inference.svi import partition_factors as factors
+from regbayes.inference.classifiers.ridge import Ridge, with_prior
+from regbayes.inference.svi import unions
 from regbayes.inference.svi.factors import MERGE_ROUNDS, SETTLED
+from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, PitmanYor
 from regbayes.models.losses import Hinge, Logistic
 

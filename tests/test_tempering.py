@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 import torch
 
-from regbayes.inference.gibbs import hyperplanes, partition, sequence, tempering
-from regbayes.inference.gibbs.tempering import Tempered, harden
+from regbayes.inference.gibbs import hyperplanes, partition, sequence
+from regbayes.inference.gibbs.moves import tempering
+from regbayes.inference.gibbs.moves.tempering import Tempered, harden
 from regbayes.models import DDPM, DIH, IHMM, Hinge, Logistic, SphericalGaussian, SquaredHinge
 
 X = torch.randn((24, 2), generator=torch.Generator().manual_seed(2), dtype=torch.float64)

@@ -16,9 +16,9 @@ from torch.distributions import Dirichlet, MultivariateNormal, kl_divergence
 from regbayes.inference import Gibbs, TopicPosterior
 from regbayes.inference.gibbs import topics as gibbs
 from regbayes.inference.posterior.fold_in import expected_counts
-from regbayes.inference.svi import topic_factors as factors
-from regbayes.inference.svi import topics as svi
 from regbayes.inference.svi.steps import Minibatch
+from regbayes.inference.svi.topics import factors
+from regbayes.inference.svi.topics import kernel as svi
 from regbayes.models import (
     LDA,
     CrammerSinger,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, seeding
-from regbayes.inference.duals import solve
+from regbayes.inference.classifiers.duals import solve
 from regbayes.inference.small_variance import descent
 from regbayes.inference.small_variance.assignment import component_sums
 from regbayes.inference.small_variance.births import open_components
@@ -23,8 +23,8 @@ from regbayes.inference.small_variance.penalty import single_penalty
 from regbayes.inference.small_variance.problem import Problem
 from regbayes.inference.small_variance.repelling import refit
 from regbayes.inference.small_variance.state import RepellingDescent
-from regbayes.inference.svi import partition
-from regbayes.inference.svi import partition_factors as factors
+from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DDPM, DPM, IHMM, InfiniteSVM, PitmanYor, PrincipalDirections, RandomFourier, Standardized
 from regbayes.models.config import resolved
 from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, PoissonGamma, SphericalGaussian

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import SmallVariance
-from regbayes.inference.duals import solve
+from regbayes.inference.classifiers.duals import solve
 from regbayes.models import (
     BNMC,
     DDPM,

@@ -6,8 +6,11 @@ from ...models.latent_features import FeatureData
 from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
 from ...models.topics import TopicData
-from . import features, multi_label, partition, projections, sequence, topics
+from . import partition, sequence, topics
+from . import projection as projections
 from .backend import Gibbs
+from .features import kernel as features
+from .label_sets import kernel as multi_label
 
 __all__ = ["Gibbs"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..compiled import entry, inner, part
+from ..compiled.decorators import entry, inner, part
 
 
 class Tokens(NamedTuple):

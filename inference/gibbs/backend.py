@@ -13,8 +13,8 @@ from ...models.latent_features import FeatureData
 from ...models.multi_task import TaskData
 from ...models.topics import TopicData
 from ..backend import Backend
-from ..engine import Schedule
 from ..protocol import KernelData, Model
+from ..running.engine import Schedule
 
 
 @dataclass(eq=False)

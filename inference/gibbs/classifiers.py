@@ -16,10 +16,10 @@ from ...models.data import Data
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.scores import own_scores
 from ...models.sparse import group_sums
-from ..collectives import all_sum, own_stream
-from ..ridge import Ridge, weighted_ridge
-from .elliptical_slice import elliptical_slice
+from ..classifiers.ridge import Ridge, weighted_ridge
+from ..distributed.collectives import all_sum, own_stream
 from .hyperplanes import draw_hyperplanes
+from .moves.elliptical_slice import elliptical_slice
 from .state import PartitionState
 
 

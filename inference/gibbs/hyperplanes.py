@@ -22,9 +22,9 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.data import Data
 from ...models.distributions.sampling import normals
-from ..collectives import all_sum, own_stream
-from ..ridge import soft_ridge
-from .elliptical_slice import elliptical_slice
+from ..classifiers.ridge import soft_ridge
+from ..distributed.collectives import all_sum, own_stream
+from .moves.elliptical_slice import elliptical_slice
 
 NUM_RESERVED = 100
 

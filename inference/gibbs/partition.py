@@ -31,19 +31,21 @@ from ...models.data import Data
 from ...models.ddpm import DDPM
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
-from ..engine import Kernel
+from ..running.engine import Kernel
 from ..truncation import warn_if_full
-from . import blocked_scan, collapsed, slice_scan
-from ._component_states import is_compiled
 from .backend import Gibbs
 from .classifiers import draw_weights
-from .components import count_members
 from .hyperplanes import fill_reservoir, renew_reservoir
-from .repelling_split_merge import split_merge_repelling
-from .split_merge import num_moves, split_merge
+from .moves.repelling_split_merge import split_merge_repelling
+from .moves.split_merge import num_moves, split_merge
+from .moves.tempering import harden
+from .scans import blocked as blocked_scan
+from .scans import collapsed
+from .scans import slice as slice_scan
+from .scans._component_states import is_compiled
+from .scans.components import count_members
 from .state import PartitionState
 from .summary import draw, log_joint
-from .tempering import harden
 
 Scan = Callable[[PartitionState, Data, Mixture, torch.Generator], PartitionState]
 _SCANS: dict[str, Scan] = {"collapsed": collapsed.scan, "slice": slice_scan.scan, "blocked": blocked_scan.scan}

@@ -12,17 +12,17 @@ from torch import Tensor
 from ...models.dpm import DPM
 from ...models.likelihoods import ExponentialFamily
 from ...models.sequence import Sequences, StateSpace
-from ..engine import Kernel
+from ..running.engine import Kernel
 from ..seeding import far_apart
 from ..truncation import warn_if_full
 from . import partition
 from .backend import Gibbs
 from .hyperplanes import fill_reservoir
+from .moves.tempering import harden
 from .sequence_prior import draw_prior, log_path
 from .sequence_scans import SCANS, draw_weights, sweep
 from .sequence_summary import draw, hyperparameters, log_joint
 from .state import SequenceState
-from .tempering import harden
 
 
 def check(backend: Gibbs, model: StateSpace) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...models.distributions.sampling import log_dirichlet, log_gamma_draw, uniforms
 from ...models.priors.franchise import count_transitions
 from ...models.sequence import Sequences, StateSpace
-from ..collectives import all_sum
+from ..distributed.collectives import all_sum
 from .state import SequenceState
 
 

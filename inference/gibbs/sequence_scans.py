@@ -26,16 +26,16 @@ from ...models.distributions.sampling import log_dirichlet, uniforms
 from ...models.likelihoods.base import Parameters
 from ...models.scores import scores
 from ...models.sequence import Sequences, StateSpace
-from ..collectives import own_stream
-from ..markov import sample_paths
-from . import direct
-from ._component_states import is_compiled
+from ..distributed.collectives import own_stream
+from ..markov.paths import sample_paths
 from .hyperplanes import draw_hyperplanes, give_back, renew_reservoir, take_reserved
-from .labelled_states import LabelledSequences
-from .repelling_split_merge import split_merge_repelling
+from .moves.labelled_states import LabelledSequences
+from .moves.repelling_split_merge import split_merge_repelling
+from .moves.split_merge import num_moves
+from .scans import direct
+from .scans._component_states import is_compiled
 from .sequence_prior import break_rest, draw_prior, relabel, row_posterior
 from .sequence_summary import hyperparameters
-from .split_merge import num_moves
 from .state import SequenceState
 
 Scan = Callable[[SequenceState, Sequences, StateSpace, torch.Generator], SequenceState]

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ...models.scores import own_scores, scores
 from ...models.sequence import Sequences, StateSpace
-from ..collectives import all_sum
+from ..distributed.collectives import all_sum
 from ..structures import Draw
-from .components import log_evidence, posterior_hyperparameters
+from .scans.components import log_evidence, posterior_hyperparameters
 from .sequence_prior import log_path, row_posterior
 from .state import SequenceState
 

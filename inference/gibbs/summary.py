@@ -12,10 +12,10 @@ from ...models.mixture import Mixture
 from ...models.priors import Hyper
 from ...models.priors.sticks import log_labelled_prior, log_stick_weights, posterior_sticks
 from ...models.scores import own_scores
-from ..collectives import all_sum
-from ..engine import Draw
-from .components import count_members, hyperparameters, log_evidence
+from ..distributed.collectives import all_sum
+from ..running.engine import Draw
 from .hyperplanes import NUM_RESERVED
+from .scans.components import count_members, hyperparameters, log_evidence
 from .state import PartitionState
 
 

@@ -31,9 +31,9 @@ from ...models.losses.wrapped import WrappedLoss
 from ...models.priors import Hyper
 from ...models.priors.topics import Tally, mean_proportions
 from ...models.topics import TopicData, TopicModel
-from ..collectives import all_sum, own_stream
-from ..engine import Draw, Kernel
-from ..ridge import Ridge, soft_ridge
+from ..classifiers.ridge import Ridge, soft_ridge
+from ..distributed.collectives import all_sum, own_stream
+from ..running.engine import Draw, Kernel
 from .backend import Gibbs
 
 

@@ -25,9 +25,9 @@ from ...models.dpm import DPM
 from ...models.likelihoods import ExponentialFamily, Parameters
 from ...models.room import require_room
 from ..backend import Backend
-from ..engine import Chain, Draw, Kernel, Schedule
 from ..posterior import PartitionPosterior
 from ..protocol import KernelData, Model
+from ..running.engine import Chain, Draw, Kernel, Schedule
 from . import atoms, simplex_qp
 from .mean_kernels import MeanKernel, mean_over
 from .mmd import resolved_kernel

@@ -7,7 +7,7 @@ g(m) = F(m + 1) - F(m) is all that tells one loss from another.
 
 import numpy as np
 
-from ..compiled import entry, part
+from ..compiled.decorators import entry, part
 
 
 @part

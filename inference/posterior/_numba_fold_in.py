@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .._numba_functions import exp_digamma
-from ..compiled import entry
+from ..compiled._numba_functions import exp_digamma
+from ..compiled.decorators import entry
 
 
 @entry

@@ -12,8 +12,8 @@ import torch
 
 from ...models.config import from_plain, to_plain
 from ...models.domains import Whole, shown
-from ..files import read_file, require_entries, write_file
 from ..protocol import Model
+from ..running.files import read_file, require_entries, write_file
 from ..structures import Draw, structure_of
 from .diagnosis import Diagnosis, diagnose
 from .shapes import Axes, require_samples

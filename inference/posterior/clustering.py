@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..labels import LABELS, LabelRows, stack_labels
-from ..partitions import align, expected_loss
+from ..running.labels import LABELS, LabelRows, stack_labels
 from ..structures import Draw
 from .consensus import consensus
 from .pairs import same_label
+from .partition_losses import align, expected_loss
 
 
 class Clustering:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...models.domains import Flag, read
 from ...models.scores import scores as scores_of
-from ..ridge import Ridge
+from ..classifiers.ridge import Ridge
 from ..structures import Draw
 from .shapes import Axes
 

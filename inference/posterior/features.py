@@ -14,8 +14,8 @@ from ...models.arrays import as_incomplete, like
 from ...models.domains import Number, read
 from ...models.latent_features import FeatureData
 from ...models.losses import Loss
-from ..duals import solve
-from ..feature_rows import LoadingMoments, best_features
+from ..bits.rows import LoadingMoments, best_features
+from ..classifiers.duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .pairs import shared_features

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ...models.bnmc import BNMC
 from ...models.label_joints import log_label_factor
-from ..label_draws import label_means
-from ..ridge import Ridge
+from ..classifiers.ridge import Ridge
 from ..structures import Draw
 from .components import log_component_density, log_unseen_density
+from .label_draws import label_means
 
 
 class Views(NamedTuple):

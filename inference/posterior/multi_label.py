@@ -27,13 +27,13 @@ from ...models.label_data import LabelData, as_label_sets, signs_of
 from ...models.likelihoods import MaskedBernoulli
 from ...models.numbers import as_tensor
 from ...models.sparse import SparseRows
-from ..label_draws import counts_labels
-from ..labels import stack_labels
+from ..running.labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
 from .components import COMPONENT_AXES, component_size
 from .label_calibration import best_thresholds, fit_calibration, largest
+from .label_draws import counts_labels
 from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
 from .scores import chunks
 from .shapes import Axes

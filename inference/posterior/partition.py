@@ -19,8 +19,7 @@ from ...models.data import Data
 from ...models.domains import POSITIVE, Number, read
 from ...models.scores import scores as scores_of
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
-from ..labels import stack_labels
-from ..partitions import align
+from ..running.labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
@@ -33,6 +32,7 @@ from .components import (
     log_unseen_density,
     score_moments,
 )
+from .partition_losses import align
 from .scores import ScoreMixture, ScorePrediction, chunks
 from .shapes import Axes
 from .stacking import stack_components

@@ -13,7 +13,7 @@ from ...models.arrays import as_features, as_labels, as_targets, like
 from ...models.losses import Masked
 from ...models.multi_task import TaskData
 from ...models.sparse import SparseRows
-from ..duals import solve
+from ..classifiers.duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .pairs import shared_features

@@ -18,7 +18,7 @@ from ...models.distributions.sampling import draw_categorical, uniforms
 from ...models.domains import SEED, Whole, read
 from ...models.room import require_room
 from ...models.sequence import Sequences
-from .. import markov
+from ..markov import paths as markov
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..labels import LABELS, stack_labels
+from ..running.labels import LABELS, stack_labels
 from ..structures import Draw
 
 

@@ -15,7 +15,7 @@ from ...models.domains import Whole, read, shown
 from ...models.priors.topics import mean_proportions
 from ...models.sparse import SparseRows
 from ...models.topics import TopicData, require_counts
-from ..labels import LABELS, stack_labels
+from ..running.labels import LABELS, stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .fold_in import expected_counts

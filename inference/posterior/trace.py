@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..chains import Chain
-from ..files import require_entries
+from ..running.chains import Chain
+from ..running.files import require_entries
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pyro.infer import autoguide
 
 from ...models.domains import Count, Natural, OneOf, Positive, Seed
 from ..backend import Backend
-from ..engine import Chain, Draw, Kernel, Schedule
+from ..running.engine import Chain, Draw, Kernel, Schedule
 from .partition import EngineState, Latents
 
 GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")

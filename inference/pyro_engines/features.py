@@ -18,11 +18,11 @@ from ...models.distributions.bits import MOST_BITS, all_rows
 from ...models.distributions.sampling import draw_categorical, uniforms
 from ...models.ilsvm import InfiniteLatentSVM
 from ...models.latent_features import FeatureData
-from ..collectives import own_stream
-from ..engine import Draw
-from ..gibbs import feature_state
-from ..gibbs.feature_start import start_bits
-from ..gibbs.feature_state import FeatureState
+from ..distributed.collectives import own_stream
+from ..gibbs.features import state as feature_state
+from ..gibbs.features.start import start_bits
+from ..gibbs.features.state import FeatureState
+from ..running.engine import Draw
 from ..truncation import warn_if_all_used
 from .partition import Latents
 

@@ -19,9 +19,10 @@ from ...models.data import Data
 from ...models.dpm import DPM
 from ...models.label_data import LabelData
 from ...models.likelihoods import ExponentialFamily
-from ..engine import Draw
-from ..gibbs import multi_label, multi_label_coupled
-from ..gibbs.multi_label_state import LabelState
+from ..gibbs.label_sets import coupled as multi_label_coupled
+from ..gibbs.label_sets import kernel as multi_label
+from ..gibbs.label_sets.state import LabelState
+from ..running.engine import Draw
 from ..truncation import warn_if_full
 from . import partition
 from .partition import Latents

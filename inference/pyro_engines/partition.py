@@ -21,11 +21,11 @@ from ...models.priors import Hyper
 from ...models.priors.sticks import log_stick_weights, posterior_sticks
 from ...models.scores import scores
 from ...models.sparse import SparseRows
-from ..collectives import own_stream
-from ..engine import Draw
+from ..distributed.collectives import own_stream
 from ..gibbs import partition
-from ..gibbs.components import count_members, draw_parameters
+from ..gibbs.scans.components import count_members, draw_parameters
 from ..gibbs.state import PartitionState
+from ..running.engine import Draw
 from ..seeding import far_apart
 from ..truncation import warn_if_full
 

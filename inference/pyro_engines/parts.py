@@ -9,8 +9,8 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from ..engine import Kernel
 from ..gibbs import Gibbs
+from ..running.engine import Kernel
 from .calls import Call
 from .partition import Latents
 

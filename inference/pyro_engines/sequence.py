@@ -15,14 +15,14 @@ from ...models.distributions.sampling import log_dirichlet, uniforms
 from ...models.likelihoods import ExponentialFamily
 from ...models.priors.sticks import log_stick_weights
 from ...models.sequence import Sequences, StateSpace
-from ..collectives import own_stream
-from ..engine import Draw
+from ..distributed.collectives import own_stream
 from ..gibbs import sequence
 from ..gibbs.sequence_prior import row_posterior
 from ..gibbs.sequence_scans import emissions
 from ..gibbs.sequence_summary import hyperparameters
 from ..gibbs.state import SequenceState
-from ..markov import sample_paths
+from ..markov.paths import sample_paths
+from ..running.engine import Draw
 from ..truncation import warn_if_full
 from . import partition
 from .partition import Latents

@@ -5,8 +5,11 @@ from ...models.label_data import LabelData
 from ...models.latent_features import FeatureData
 from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
-from . import features, multi_label, partition, projections, sequence
+from . import partition, sequence
+from . import projection as projections
 from .backend import SmallVariance
+from .features import kernel as features
+from .label_sets import kernel as multi_label
 
 __all__ = ["SmallVariance"]
 

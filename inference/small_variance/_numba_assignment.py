@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..compiled import entry
+from ..compiled.decorators import entry
 
 
 @entry

@@ -4,7 +4,7 @@ A path's structure is in the numbers of moves `counts` [K + 1, K] between states
 `exits` [K + 1] and the numbers of `successors` [K + 1] of every row; `gains` [m] are F(m + 1) - F(m), F(m) = m log m.
 """
 
-from ..compiled import entry, part
+from ..compiled.decorators import entry, part
 
 
 @part

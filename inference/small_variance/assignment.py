@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...models import scores as linear
 from ...models.sparse import SparseRows, group_sums
-from ..collectives import all_sum
+from ..distributed.collectives import all_sum
 from .problem import Problem
 
 

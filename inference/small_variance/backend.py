@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ...models.domains import Auto, Count, Labels, NonNegative, OneOf, Positive, Seed, Whole
 from ..backend import Backend
-from ..collectives import all_sum
-from ..engine import Chain, Draw, Kernel, Schedule
+from ..distributed.collectives import all_sum
 from ..protocol import KernelData, Model
+from ..running.engine import Chain, Draw, Kernel, Schedule
 
 
 @dataclass(eq=False)

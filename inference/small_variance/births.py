@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..collectives import all_sum
+from ..distributed.collectives import all_sum
 from .assignment import all_costs
 from .problem import Problem
 from .state import Descent

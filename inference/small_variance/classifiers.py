@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ...models.losses import Loss
-from ..duals import joint_hinge, solve
-from ..ridge import ridge_means, segments
+from ..classifiers.duals import joint_hinge, solve
+from ..classifiers.ridge import ridge_means, segments
 from .assignment import component_sums, own_scores
 from .problem import Problem
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..collectives import all_sum, own_stream
+from ..distributed.collectives import all_sum, own_stream
 from ..seeding import draw_rows
 from .assignment import all_costs, component_sums, nearest_components, own_scores
 from .births import open_components

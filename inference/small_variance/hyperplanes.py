@@ -17,8 +17,8 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.losses import PseudoObservation
 from ...models.scores import scores as scores_of
-from ..collectives import all_sum
-from ..ridge import soft_means
+from ..classifiers.ridge import soft_means
+from ..distributed.collectives import all_sum
 
 
 def hyperplane_costs(

@@ -18,7 +18,7 @@ from ...models.base import Model
 from ...models.data import Data
 from ...models.dpm import DPM
 from ...models.priors import PartitionPrior
-from ..collectives import all_sum
+from ..distributed.collectives import all_sum
 from .assignment import component_sums
 from .hyperplanes import fit_hyperplanes, hyperplane_costs
 from .problem import Problem

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...models.data import Data
 from ...models.mixture import Mixture
-from ..engine import Draw, Kernel
+from ..running.engine import Draw, Kernel
 from . import descent, repelling
 from .backend import SmallVariance
 from .landscape import Landscape

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..collectives import all_sum
+from ..distributed.collectives import all_sum
 from .assignment import all_costs
 from .births import candidates
 from .descent import assign, fit_components, init, sweep

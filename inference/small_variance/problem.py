@@ -21,7 +21,7 @@ from ...models.base import Model
 from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
 from ...models.sparse import SparseRows, entries_sum
-from ..collectives import all_sum
+from ..distributed.collectives import all_sum
 
 
 def require_divergence(model: Model) -> None:

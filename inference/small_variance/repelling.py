@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine import Draw, Kernel
+from ..running.engine import Draw, Kernel
 from . import descent
 from .assignment import all_costs, component_sums
 from .backend import SmallVariance

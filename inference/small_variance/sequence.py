@@ -19,8 +19,8 @@ from torch import Tensor
 from ...models.priors import DirichletProcess, PartitionPrior
 from ...models.priors.franchise import count_transitions
 from ...models.sequence import Sequences, StateSpace
-from ..engine import Draw, Kernel
-from ..markov import viterbi
+from ..markov.paths import viterbi
+from ..running.engine import Draw, Kernel
 from . import repelling
 from .assignment import all_costs
 from .backend import SmallVariance

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ..collectives import all_sum
+from ..distributed.collectives import all_sum
 
 
 @dataclass(frozen=True)

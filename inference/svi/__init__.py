@@ -6,8 +6,13 @@ from ...models.latent_features import FeatureData
 from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
 from ...models.topics import TopicData
-from . import averaging, features, multi_label, projections, sequence, topics
 from .backend import SVI
+from .features import kernel as features
+from .label_sets import kernel as multi_label
+from .partition import averaging
+from .projection import kernel as projections
+from .sequence import kernel as sequence
+from .topics import kernel as topics
 
 __all__ = ["SVI"]
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from ...models.domains import Count, Natural, NonNegative, Number, OneOf, Seed
 from ..backend import Backend
-from ..engine import Chain, Draw, Kernel, Schedule
 from ..protocol import KernelData, Model
+from ..running.engine import Chain, Draw, Kernel, Schedule
 from .factors import SETTLED
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from ...models.data import Data
 from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.sums import row_chunks
-from ..collectives import all_sum
-from ..ridge import Ridge
+from ..classifiers.ridge import Ridge
+from ..distributed.collectives import all_sum
 
 SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried and stochastic fits are finished
 LAST_GAP = 1e-9  # relative, of the dual at the end of a fit

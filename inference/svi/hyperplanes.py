@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...models.losses.base import Loss, PseudoObservation
-from ..ridge import Ridge
+from ..classifiers.ridge import Ridge
 
 
 class Sides(NamedTuple):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..engine import Draw, Kernel
-from ..labels import LABELS
+from ..running.engine import Draw, Kernel
+from ..running.labels import LABELS
 from ..truncation import warn_if_full
 from .backend import SVI
 from .factors import ALL_AT_ONCE, Variational, require, require_averaging

@@ -15,17 +15,17 @@ from torch.special import entr
 from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors.sticks import log_labelled_prior
-from ..collectives import all_sum
-from ..ridge import soft_sums
+from ..classifiers.ridge import soft_sums
+from ..distributed.collectives import all_sum
 from .factors import MERGE_ROUNDS, SETTLED, family_of
-from .partition_factors import (
+from .partition.factors import (
     VariationalPartition,
     assignment_logits,
     expected_margins,
     expected_prior,
     update_classifiers,
 )
-from .partition_sums import slices
+from .partition.sums import slices
 
 __all__ = ["gain", "is_promising"]
 

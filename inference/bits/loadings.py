@@ -1,0 +1,126 @@
+"""The loadings of latent features: a Gaussian regression of the columns of X on the features, for every backend.
+
+    w_.d ~ N(A_d^-1 B_d, A_d^-1),   A_d = p_d I + sum_n a_nd E[z_n z_n^T],   B_d = sum_n b_nd E z_n
+
+with the pseudo-observations (a, b) of the likelihood. Columns with the same precisions share one matrix, so that the
+linear-Gaussian likelihood without missing entries needs a single one (math/latent-features, sections 2 and 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.distributions.sampling import normals
+from ...models.latent_features import FeatureData
+from ...models.linalg import safe_cholesky
+from ...models.losses import PseudoObservation
+from ..distributed.collectives import all_sum
+
+
+@dataclass(frozen=True)
+class Loadings:
+    """Gaussians of the loadings [K, D], independent between columns."""
+
+    mean: Tensor  # [K, D]
+    precision_tril: Tensor  # [U, K, K], Cholesky factors of the U different A_d
+    which: Tensor  # [D], that of each column
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """One draw [K, D]: mean + L^-T e."""
+        noise, drawn = normals(tuple(self.mean.shape), generator, self.mean), self.mean.clone()
+        if len(self.precision_tril) == self.mean.shape[1]:
+            upper = self.precision_tril[self.which].mT
+            return drawn + torch.linalg.solve_triangular(upper, noise.T.unsqueeze(-1), upper=True).squeeze(-1).T
+        if len(self.precision_tril) == 1:
+            return drawn + torch.linalg.solve_triangular(self.precision_tril[0].T, noise, upper=True)
+        for index, tril in enumerate(self.precision_tril):
+            own = self.which == index
+            drawn[:, own] += torch.linalg.solve_triangular(tril.T, noise[:, own], upper=True)
+        return drawn
+
+    def covariance(self) -> Tensor:
+        """A_u^-1 [U, K, K]."""
+        return torch.cholesky_inverse(self.precision_tril)
+
+    def squares(self) -> Tensor:
+        """E sum_k w_kd^2 [D]."""
+        trace = self.covariance().diagonal(dim1=-2, dim2=-1).sum(-1)
+        return self.mean.square().sum(0) + trace[self.which]
+
+
+class Sums(NamedTuple):
+    """All that the loadings see of features and entries: sums over the rows."""
+
+    linear: Tensor  # [K, D], sum_n b_nd E z_n
+    gram: Tensor  # [K, K], sum_n r_n E[z_n z_n^T]; or [D, K, K], sum_n a_nd E[z_n z_n^T]
+    precision: Tensor | None = None  # [D], a_d of columns that share the gram; None: each has its own
+    squares: Tensor | None = None  # [D] float64, sum_n r_n (b_nd / a_d)^2 where they share it
+
+
+def sum_rows(features: Tensor, data: FeatureData, observed: PseudoObservation, scale: float = 1.0) -> Sums:
+    """The sums, `scale` times, of (expected) features [N, K] and pseudo-observations of the entries."""
+    once = data.weights is None and data.observed is None
+    shift = observed.shift if once else data.counted * observed.shift
+    linear = all_sum(features.T @ shift) * scale
+    if len(observed.precision) == 1 and data.observed is None:
+        counted = features if once else data.row_weights * features
+        gram = features.T @ counted
+        gram.diagonal().copy_(counted.sum(0))  # z^2 = z
+        pairs = zip(shift.split(_ROWS), observed.shift.split(_ROWS), strict=True)
+        squares = torch.stack([(one * two).sum(0, dtype=torch.float64) for one, two in pairs]).sum(0)
+        squares = all_sum(squares) / observed.precision[0].double().square()
+        return Sums(linear, all_sum(gram) * scale, observed.precision[0], squares * scale)
+    weight, spread = data.counted * observed.precision.expand_as(data.X), features * (1 - features)
+    # [D, K, K] column by column: N x K at a time stays in the cache
+    matrices = torch.stack([features.T @ (column.unsqueeze(1) * features) for column in weight.T])
+    matrices.diagonal(dim1=-2, dim2=-1).add_(weight.T @ spread)
+    return Sums(linear, all_sum(matrices) * scale)
+
+
+def regress(
+    features: Tensor, data: FeatureData, observed: PseudoObservation, prior_precision: Tensor, scale: float = 1.0
+) -> Loadings:
+    """The loadings given the (expected) features.
+
+    Parameters
+    ----------
+    features : [N, K], bits, or probabilities of independent bits
+    observed : precision [1, D] or [N, D] and shift [N, D] of the entries
+    prior_precision : p [D]
+    scale : rows in all for each row here, in a stochastic step
+    """
+    return solve_loadings(sum_rows(features, data, observed, scale), prior_precision)
+
+
+def solve_loadings(sums: Sums, prior_precision: Tensor) -> Loadings:
+    """The loadings of these sums, with prior precisions p [D]."""
+    prior = prior_precision.to(sums.linear)
+    if sums.precision is not None:
+        pairs, which = torch.unique(torch.stack([prior, sums.precision]), dim=1, return_inverse=True)
+        matrices = pairs[1].view(-1, 1, 1) * sums.gram
+    else:
+        pairs, which = prior.unsqueeze(0), torch.arange(len(prior), device=prior.device)
+        matrices = sums.gram.clone()
+    matrices.diagonal(dim1=-2, dim2=-1).add_(pairs[0].unsqueeze(1))
+    tril = safe_cholesky(matrices)
+    return Loadings(solve_columns(tril, which, sums.linear), tril, which)
+
+
+def solve_columns(tril: Tensor, which: Tensor, linear: Tensor) -> Tensor:
+    """A_d^-1 B_d [K, D] of linear terms B [K, D]; A_d has the Cholesky factor `which` [D] among those [U, K, K]."""
+    if len(tril) == 1:
+        return torch.cholesky_solve(linear, tril[0])
+    if len(tril) == linear.shape[1]:  # each column has its own, in order of `which`
+        return torch.cholesky_solve(linear.T.unsqueeze(-1), tril[which]).squeeze(-1).T.contiguous()
+    mean = torch.empty_like(linear)
+    for index, factor in enumerate(tril):
+        own = which == index
+        mean[:, own] = torch.cholesky_solve(linear[:, own], factor)
+    return mean
+
+
+_ROWS = 256  # whose products stay in a cache

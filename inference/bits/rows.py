@@ -1,0 +1,268 @@
+"""The features of rows given everything else, by coordinate ascent on their probabilities, feature after feature.
+
+    logit psi_nk = o_k + sum_d [ b_nd W_kd - a_nd (E w_kd^2 / 2 + sum_{j != k} psi_nj E w_jd w_kd) ] + margin
+
+with prior log odds o and the pseudo-observations (a, b) of the likelihood. Rows are independent given the loadings, so
+all of them move at once; features do not, since what two of them explain together they would both take or both leave
+(math/latent-features, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...models.likelihoods import LinearLikelihood
+from ...models.losses import PseudoObservation
+from ...models.priors.hyper import Hyper
+
+
+@dataclass(frozen=True)
+class LoadingMoments:
+    """Mean and covariance of the loadings, as a draw or q(W) has them."""
+
+    mean: Tensor  # [K, D]
+    covariance: Tensor | None = None  # [U, K, K] of the U kinds of columns; None: the loadings are known
+    which: Tensor | None = None  # [D], the kind of each column
+
+    def second(self, precision: Tensor) -> Tensor:
+        """sum_d a_d E[w_d w_d^T] [K, K] with precisions a [D] of the columns."""
+        total = (self.mean * precision) @ self.mean.T
+        if self.covariance is not None and self.which is not None:
+            share = precision.new_zeros(len(self.covariance)).index_add(0, self.which, precision)
+            total = total + torch.einsum("u,ujk->jk", share, self.covariance)
+        return total
+
+    def predictor(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """E m and E m^2, each [N, D], of m = W^T z for independent bits with probabilities [N, K]."""
+        mean, spread = features @ self.mean, features * (1 - features)
+        square = mean.square() + spread @ self.mean.square()
+        if self.covariance is not None and self.which is not None:
+            quadratic = torch.einsum("nj,ujk,nk->nu", features, self.covariance, features)
+            quadratic = quadratic + spread @ self.covariance.diagonal(dim1=-2, dim2=-1).T
+            square = square + quadratic[:, self.which]
+        return mean, square
+
+
+@dataclass(frozen=True)
+class Settle:
+    """How features find their best probabilities, one after another, psi [K, N]."""
+
+    one: Callable[[int, Tensor, Tensor], Tensor]  # (k, its log odds [N] by all but labels, psi) -> probabilities [N]
+    block: Callable[[slice, Tensor, Tensor, Tensor], None] | None = None
+    """(features, log odds [B, N] by all but labels, what each takes from those of another [B, B], psi, changed)"""
+
+
+Margin = Callable[[Tensor], Settle]
+"""What labels say of the features of their rows, whose probabilities are [N, K] before a sweep."""
+
+
+def infer_features(
+    X: Tensor,
+    counted: Tensor | None,
+    likelihood: LinearLikelihood,
+    h: Hyper,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    *,
+    num_sweeps: int = 30,
+    hard: bool = False,
+    tolerance: float = 1e-4,
+    margin: Margin | None = None,
+    start: Tensor | None = None,
+) -> Tensor:
+    """Probabilities [N, K] of the features of new rows, a local optimum; bits if `hard`.
+
+    Parameters
+    ----------
+    X, counted : entries [N, D], and 1 where they were observed, 0 where not; None: all were
+    h, log_odds : hyperparameters of the likelihood, prior log odds [K]
+    num_sweeps, tolerance : a row is left as it is once none of its probabilities moves by more, whatever the others do
+    margin : what is known of them from labels, of all rows; None: nothing
+    start : probabilities [N, K] to start from; None: those of the prior
+    """
+    psi = (log_odds.sigmoid().expand(len(X), -1) if start is None else start).clone()
+    moving = torch.arange(len(X) if len(log_odds) else 0, device=X.device)
+    for _ in range(num_sweeps):
+        if not len(moving):
+            break
+        rows, seen = X[moving], None if counted is None else counted[moving]
+        moved = sweep_features(rows, seen, likelihood, h, log_odds, loadings, psi[moving], hard=hard, margin=margin)
+        change = (moved - psi[moving]).abs().amax(1)
+        psi[moving] = moved
+        if margin is None:
+            moving = moving[change > tolerance]
+        elif not bool((change > tolerance).any()):
+            break
+    return psi
+
+
+def best_features(
+    X: Tensor,
+    counted: Tensor | None,
+    likelihood: LinearLikelihood,
+    h: Hyper,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    *,
+    candidates: Tensor,
+    hard: bool = False,
+) -> Tensor:
+    """Probabilities [N, K] of the features of new rows as `infer_features` finds them, from several starts: of the
+    optima of a row the one of the largest `row_bounds`.
+
+    The starts are the prior's odds, no feature, all of them, and that of the candidates, bits [U, K], which explains
+    the row best.
+    """
+    known = (X, counted, likelihood, h, log_odds, loadings)
+    best = infer_features(*known, hard=hard)
+    if not best.numel():
+        return best
+    value = row_bounds(*known, best, hard=hard)
+    exists = (log_odds > -torch.inf).to(X)
+    starts = [torch.zeros_like(best), exists.expand_as(best)]
+    starts += [_best_candidates(*known, best, candidates.to(X) * exists, hard=hard)] if len(candidates) else []
+    for start in starts:
+        found = infer_features(*known, hard=hard, start=start)
+        other = row_bounds(*known, found, hard=hard)
+        better = other > value + _LEAST_GAIN * (1 + value.abs())  # and not the same optimum, left at another tolerance
+        best, value = torch.where(better.unsqueeze(1), found, best), torch.where(better, other, value)
+    return best
+
+
+def row_bounds(
+    X: Tensor,
+    counted: Tensor | None,
+    likelihood: LinearLikelihood,
+    h: Hyper,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    psi: Tensor,
+    *,
+    hard: bool = False,
+) -> Tensor:
+    """What a sweep raises of each row, [N]: E log p(x, z) + entropy at probabilities [N, K], up to a constant; of bits
+    minus the divergence, and their log odds."""
+    mean, square = loadings.predictor(psi)
+    fit = -likelihood.divergence(X, mean) if hard else likelihood.expected_log_density(X, mean, square, h)
+    fit = fit if counted is None else fit * counted
+    prior = torch.where(psi > 0, psi * log_odds, 0.0) + torch.special.entr(psi) + torch.special.entr(1 - psi)
+    return fit.sum(1) + prior.sum(1)
+
+
+def _best_candidates(
+    X: Tensor,
+    counted: Tensor | None,
+    likelihood: LinearLikelihood,
+    h: Hyper,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    psi: Tensor,
+    bits: Tensor,
+    *,
+    hard: bool,
+) -> Tensor:
+    """The candidates [N, K] among bits [U, K] whose bounds are the largest, by the quadratic that stands for each entry
+    at psi [N, K]: of Gaussian entries it is their own."""
+    mean, square = loadings.predictor(psi)
+    observed = likelihood.majorize(X, mean) if hard else likelihood.expect(X, square, h, mean)
+    counts = 1.0 if counted is None else counted
+    own_mean, own_square = loadings.predictor(bits)
+    own_square = own_mean.square() if hard else own_square
+    fit = (observed.shift * counts) @ own_mean.T - (observed.precision * counts) @ own_square.T / 2
+    prior = torch.where(bits > 0, bits * log_odds, 0.0).sum(1)
+    return bits[(fit + prior).argmax(1)]
+
+
+def sweep_features(
+    X: Tensor,
+    counted: Tensor | None,
+    likelihood: LinearLikelihood,
+    h: Hyper,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    psi: Tensor,
+    *,
+    hard: bool = False,
+    margin: Margin | None = None,
+) -> Tensor:
+    """One pass over the features, [N, K]: each psi at its optimum given the others; `margin` has the last word."""
+    settle = Settle(partial(_squash, hard)) if margin is None else margin(psi)
+    if counted is None and is_gaussian(likelihood, h, X):
+        observed = likelihood.majorize(X, X) if hard else observe_gaussian(X, likelihood, h)
+        return _sweep_blocks(observed, log_odds, loadings, psi, settle)
+    mean, square = loadings.predictor(psi)
+    observed = likelihood.majorize(X, mean) if hard else likelihood.expect(X, square, h, mean)
+    weight = observed.precision.expand_as(X)
+    shift = observed.shift if counted is None else observed.shift * counted
+    weight = weight if counted is None else weight * counted
+    linear = (shift @ loadings.mean.T).T.contiguous()
+    psi = psi.T.clone(memory_format=torch.contiguous_format)  # of one row the transpose is contiguous as it is
+    for k, row in enumerate(loadings.mean):
+        rest = mean - psi[k].unsqueeze(1) * row
+        gain = linear[k] - torch.addmv((rest * weight) @ row, weight, row.square(), alpha=0.5)
+        if loadings.covariance is not None and loadings.which is not None:
+            spread = loadings.covariance[:, k]  # [U, K]
+            cross = spread @ psi - psi[k] * spread[:, k : k + 1] + spread[:, k : k + 1] / 2
+            gain = gain - _over_columns(weight, cross, loadings.which)
+        psi[k] = settle.one(k, log_odds[k] + gain, psi)
+        mean = torch.addcmul(rest, psi[k].unsqueeze(1), row)
+    return psi.T.contiguous()
+
+
+def is_gaussian(likelihood: LinearLikelihood, h: Hyper, like: Tensor) -> bool:
+    """Whether all entries of a column of X [N, D] are precise to the same degree, so that sums over rows say all."""
+    none = like.new_zeros(2, like.shape[1])
+    return len(likelihood.expect(none, none, h, none).precision) == 1
+
+
+def observe_gaussian(X: Tensor, likelihood: LinearLikelihood, h: Hyper) -> PseudoObservation:
+    """Precision [1, D] and shift [N, D] of entries that are Gaussian, at whatever predictor."""
+    any_predictor = X.new_zeros(()).expand_as(X)
+    return likelihood.expect(X, any_predictor, h, any_predictor)
+
+
+def _sweep_blocks(
+    observed: PseudoObservation, log_odds: Tensor, loadings: LoadingMoments, psi: Tensor, settle: Settle
+) -> Tensor:
+    """The same where one matrix sum_d a_d E[w_d w_d^T] serves all rows.
+
+    What a block of features sees of all others is one product of matrices; within it, each that moves tells the rest.
+    """
+    second = loadings.second(observed.precision[0])
+    own = second.diagonal()
+    linear = loadings.mean @ observed.shift.T + (log_odds - own / 2).unsqueeze(1)
+    psi = psi.T.clone(memory_format=torch.contiguous_format)  # of one row the transpose is contiguous as it is
+    visit = settle.block or partial(_in_turn, settle)
+    for start in range(0, len(psi), _BLOCK):
+        some = slice(start, start + _BLOCK)
+        visit(some, torch.addmm(linear[some], second[some], psi, alpha=-1), second[some, some].contiguous(), psi)
+    return psi.T.contiguous()
+
+
+def _in_turn(settle: Settle, some: slice, logits: Tensor, coupling: Tensor, psi: Tensor) -> None:
+    for j, own in enumerate(coupling.diagonal()):
+        k = some.start + j
+        moved = settle.one(k, torch.addcmul(logits[j], psi[k], own), psi)
+        logits[j + 1 :].addr_(coupling[j, j + 1 :], moved - psi[k], alpha=-1)
+        psi[k] = moved
+
+
+def _over_columns(weight: Tensor, cross: Tensor, which: Tensor) -> Tensor:
+    """sum_d weight_nd cross_{u(d) n} [N], of weights [N, D] and cross [U, N]."""
+    if len(cross) == len(which):
+        return torch.einsum("nd,dn->n", weight, cross[which])
+    share = weight.new_zeros(len(cross), len(weight)).index_add_(0, which, weight.T)
+    return (share * cross).sum(0)
+
+
+def _squash(hard: bool, k: int, log_odds: Tensor, psi: Tensor) -> Tensor:
+    return (log_odds > 0).to(log_odds) if hard else log_odds.sigmoid()
+
+
+_LEAST_GAIN = 1e-6  # of a bound
+_BLOCK = 50  # features; one product for each block, and few enough corrections within it

@@ -1,0 +1,138 @@
+"""The bits of a projection that tasks share, under the margins of all of them: for every backend.
+
+A bit z_dk moves the score of each known pair a of a row and a task by eta_{k, task} x_{row, d}. All bits of a dimension
+meet in its scores, and all dimensions too, so bits take turns. On the CPU this is compiled for costs that have a `box`;
+for others, and on other devices, the sums over pairs are tensor operations, one bit at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.losses import Loss
+from ...models.multi_task import TaskData
+from ..distributed.collectives import all_sum
+
+
+class Generative(NamedTuple):
+    """Log odds of a bit without margins: odds_k + linear_dk - gram_kk / 2 - sum_{j != k} z_dj gram_jk."""
+
+    odds: Tensor  # [K]
+    linear: Tensor  # [D, K]
+    gram: Tensor  # [K, K]
+
+    def log_odds(self, features: Tensor, d: int, k: int) -> Tensor:
+        """Of one bit [], given the others of its dimension."""
+        others = features[d] @ self.gram[:, k] - features[d, k] * self.gram[k, k]
+        return self.odds[k] + self.linear[d, k] - self.gram[k, k] / 2 - others
+
+
+def prior_alone(odds: Tensor, num_dimensions: int) -> Generative:
+    """The log odds of a model without a likelihood, from those of the prior [K]."""
+    return Generative(odds, odds.new_zeros(num_dimensions, len(odds)), odds.new_zeros(len(odds), len(odds)))
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The known pairs of some tasks with the weights [K, M] that their classifiers give the features."""
+
+    data: TaskData
+    loss: Loss
+    weights: Tensor
+
+    def log_odds(self, features: Tensor, scores: Tensor, d: int, k: int) -> Tensor:
+        """What the margins add to the log odds [] of a bit, from scores [A] at features [D, K]."""
+        step = self._step(d, k)
+        off = scores - features[d, k] * step
+        known = self.data.known.to(scores)
+        return all_sum((self.loss.log_factor(off + step, known) - self.loss.log_factor(off, known)).sum())
+
+    def set_bits(self, features: Tensor, levels: Tensor, generative: Generative, scores: Tensor) -> Tensor:
+        """Features [D, K]: each bit, in turn, is whether its log odds given all others are above its level [D, K].
+
+        scores : [A] of the pairs at the features given
+        """
+        bits, scores = features.double().clone(), scores.double().clone()
+        generative = Generative(*(part.double() for part in generative))
+        if (arrays := self._arrays()) is not None:
+            from . import _numba_shared_projection as _numba_projections
+
+            parts = tuple(part.contiguous().numpy() for part in generative)
+            _numba_projections.set_bits(bits.numpy(), levels.double().numpy(), *arrays, parts, scores.numpy())
+            return bits.to(features.dtype)
+        double = self._double()
+        for d in range(len(bits)):
+            for k in range(bits.shape[1]):
+                gain = generative.log_odds(bits, d, k) + double.log_odds(bits, scores, d, k)
+                change = (gain > levels[d, k]).to(bits) - bits[d, k]
+                bits[d, k] += change
+                scores += change * double._step(d, k)
+        return bits.to(features.dtype)
+
+    def fit_probabilities(self, psi: Tensor, generative: Generative, scores: Tensor) -> Tensor:
+        """Probabilities [D, K], each in turn at the optimum of E log prior + entropy + log phi(E f).
+
+        scores : [A] of the pairs at the probabilities given
+        """
+        found, scores = psi.double().clone(), scores.double().clone()
+        generative = Generative(*(part.double() for part in generative))
+        if (arrays := self._arrays()) is not None:
+            from . import _numba_shared_projection as _numba_projections
+
+            parts = tuple(part.contiguous().numpy() for part in generative)
+            _numba_projections.fit_probabilities(found.numpy(), *arrays, parts, scores.numpy())
+            return found.to(psi.dtype)
+        double = self._double()
+        for d in range(len(found)):
+            for k in range(found.shape[1]):
+                step, before = double._step(d, k), found[d, k].clone()
+                gain = generative.log_odds(found, d, k)
+                found[d, k] = double._best(gain, scores - before * step, step)
+                scores += (found[d, k] - before) * step
+        return found.to(psi.dtype)
+
+    def _best(self, gain: Tensor, base: Tensor, step: Tensor) -> Tensor:
+        """The p [] that minimizes -entropy - gain p + sum_a g(base_a + step_a p), by bisection of its log odds."""
+
+        def pull(p: Tensor | float) -> Tensor:
+            with torch.enable_grad():
+                scores = (base + step * p).requires_grad_()
+                (tilt,) = torch.autograd.grad(self.loss.log_factor(scores, known).sum(), scores)
+            return gain + all_sum((tilt * step).sum())
+
+        known = self.data.known.to(base)
+        low, high = pull(1.0), pull(0.0)
+        for _ in range(_NUM_HALVINGS):
+            middle = (low + high) / 2
+            above = middle > pull(middle.sigmoid())
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return ((low + high) / 2).sigmoid()
+
+    def _step(self, d: int, k: int) -> Tensor:
+        """What the bit adds to the score of each pair, [A]."""
+        return self.weights[k, self.data.tasks] * self.data.X[self.data.rows, d]
+
+    def _double(self) -> Margins:
+        data = self.data
+        return Margins(TaskData(data.X.double(), data.inputs.double(), data.targets), self.loss, self.weights.double())
+
+    def _arrays(self) -> tuple[Any, ...] | None:
+        """What the compiled functions take: columns, pairs, box, weights; None where they cannot be used."""
+        data = self.data
+        if data.X.device.type != "cpu":
+            return None
+        known = data.known.double()
+        box = self.loss.box(known)
+        if box is None:
+            return None
+        bounds = (part.expand_as(known).contiguous().numpy() for part in box[:3])
+        pairs = (data.rows.numpy(), torch.tensor(data.starts).numpy())
+        weights = self.weights.double().contiguous().numpy()
+        return data.columns.numpy(), pairs, (*bounds, float(box.curvature), float(box.tube)), weights
+
+
+_NUM_HALVINGS = 60

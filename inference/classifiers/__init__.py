@@ -1,0 +1,1 @@
+"""Updates of the classifiers that every structure shares."""

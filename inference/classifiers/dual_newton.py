@@ -1,0 +1,214 @@
+"""SVM duals by an interior-point method (Mehrotra 1992, Gondzio 1996): hinges, their tubes, and that of all classes.
+
+    eta = nu^2 sum_n a_n t_n^T,   eta^T a_n - linear_n = low_n - high_n + shift_n,   lower <= t_n <= upper,
+    low (t - lower) = high (upper - t) = mu > 0, which falls to 0
+
+are the optimum of `duals`; low and high are the multipliers of the bounds, and shift that of sum_c t_nc = 0, which a
+joint hinge has. Points in turns slow down where many more of them than features share the optimum, or are nearly alike:
+their gap falls as one over the passes. Here two or three dozen Newton steps, each of a weighted Gram matrix, reach any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.linalg import safe_cholesky
+from ...models.losses.conjugates import Box
+
+
+class Point(NamedTuple):
+    """A solution on its way, or a step of it; C is 1 but for a joint hinge."""
+
+    weights: Tensor  # [P, C] eta
+    below: Tensor  # [N, C] t - lower; of a joint hinge, which has no lower bounds, not used
+    above: Tensor  # [N, C] upper - t
+    low: Tensor  # [N, C]
+    high: Tensor  # [N, C]
+    shift: Tensor  # [N, 1]
+
+    def moved(self, step: Point, size: float) -> Point:
+        """The point so much of a step further."""
+        return Point(*(own + size * way for own, way in zip(self, step, strict=True)))
+
+
+@dataclass(frozen=True)
+class Program:
+    """The dual of N points with P features: of one score, or of C that meet in a joint hinge; all float64."""
+
+    features: Tensor  # [N, P]
+    linear: Tensor  # [N, C]
+    upper: Tensor  # [N, C]
+    room: Tensor  # [N, 1] > 0, upper - lower; of a joint hinge the sum of upper
+    variance: float  # nu^2
+    joint: bool
+
+    def solve(self, weights: Tensor, tilt: Tensor, enough: float) -> tuple[Tensor, int]:
+        """Tilts [N, C] with a duality gap of `enough`, or the best there are, and the steps taken; from others."""
+        found, best = tilt, float(self.gap(tilt))
+        at = self.start(weights, _AROUND * best / tilt.numel())
+        num_steps = num_idle = 0
+        while best > enough and num_steps < _MOST_STEPS and num_idle < _MOST_IDLE:
+            try:
+                at, num_steps = self.step(at), num_steps + 1
+            except FloatingPointError:  # of a matrix that rounding has made indefinite
+                break
+            gap = float(self.gap(self.upper - at.above))
+            num_idle = 0 if num_steps < _MOST_IDLE or gap < best else num_idle + 1
+            if gap < best:
+                found, best = self.upper - at.above, gap
+        return found, num_steps
+
+    def gap(self, tilt: Tensor) -> Tensor:
+        """The duality gap [] of tilts within their bounds."""
+        cost, above = self.features @ (self.variance * (self.features.T @ tilt)) - self.linear, self.upper - tilt
+        if self.joint:
+            return (self.room.squeeze(1) * cost.amax(1)).sum() - (above * cost).sum()
+        return ((self.room - above) * cost.relu() + above * (-cost).relu()).sum()
+
+    def start(self, weights: Tensor, measure: float) -> Point:
+        """The point for scores of these weights [P, C] where each product is `measure`."""
+        cost = self.features @ weights - self.linear
+        none = torch.zeros_like(cost[:, :1])
+        if not self.joint:
+            size = cost * self.room
+            root = (size.square() + (2 * measure) ** 2).sqrt() + 2 * measure
+            below, above = (2 * measure * self.room / (root + part) for part in (size, -size))
+            return Point(weights, below, above, measure / below, measure / above, none)
+        top, least = cost.amax(1, keepdim=True), measure / self.room
+        near, far = least, cost.shape[1] * least
+        for _ in range(_NUM_HALVINGS):
+            middle = (near + far) / 2
+            much = (measure / (top + middle - cost)).sum(1, keepdim=True) > self.room
+            near, far = torch.where(much, middle, near), torch.where(much, far, middle)
+        above = measure / (top + far - cost)
+        above = above * (self.room / above.sum(1, keepdim=True))
+        ones = torch.ones_like(cost)
+        return Point(weights, ones, above, 0 * ones, measure / above, top + far)
+
+    def step(self, at: Point) -> Point:
+        """A predictor says how far the products may fall and how they bend; correctors keep them alike."""
+        direction, measure = self._directions(at), self._measure(at)
+        first = direction(torch.zeros_like(at.low), torch.zeros_like(at.high))
+        goal = (self._measure(at.moved(first, self._longest(at, first))) / measure).clamp(max=1.0) ** 3 * measure
+        low, high = goal - first.below * first.low, goal - first.above * first.high
+        way = direction(low, high)
+        size = self._longest(at, way)
+        for _ in range(_MOST_CORRECTORS):
+            ahead = at.moved(way, min(1.0, size + _FURTHER))
+            low, high = (
+                part + (product.clamp(goal / _APART, goal * _APART) - product).clamp(min=-_APART * goal)
+                for part, product in ((low, ahead.below * ahead.low), (high, ahead.above * ahead.high))
+            )
+            other = direction(low, high)
+            longer = self._longest(at, other)
+            if longer < size + _FURTHER / 10:
+                break
+            way, size = other, longer
+        return at.moved(way, _SHORT * size)
+
+    def _measure(self, at: Point) -> Tensor:
+        """The mean of the products, []."""
+        high = at.above * at.high
+        return high.mean() if self.joint else (at.below * at.low + high).mean() / 2
+
+    def _longest(self, at: Point, step: Point) -> float:
+        """How much of a step, at most all of it, leaves rooms and multipliers positive."""
+        parts = [(at.above, step.above), (at.high, step.high)]
+        parts += [] if self.joint else [(at.below, step.below), (at.low, step.low)]
+        return 1 / max(1.0, *(float((-way / own).amax()) for own, way in parts))
+
+    def _directions(self, at: Point) -> Callable[[Tensor, Tensor], Point]:
+        """The function that gives the step to products of these values [N, C]."""
+        theta = at.high / at.above + (0.0 if self.joint else at.low / at.below)
+        inverse = 1 / theta
+        total = inverse.sum(1, keepdim=True)
+
+        def weigh(part: Tensor) -> Tensor:
+            return inverse * (part - (inverse * part).sum(1, keepdim=True) / total) if self.joint else inverse * part
+
+        tril = safe_cholesky(self._matrix(inverse, total))
+        off = self.features.T @ (self.upper - at.above) - at.weights / self.variance
+        cost = self.features @ at.weights - self.linear - at.shift
+
+        def direction(low: Tensor, high: Tensor) -> Point:
+            rho = (0.0 if self.joint else low / at.below) - high / at.above - cost
+            pull = off + self.features.T @ weigh(rho)
+            weights = torch.cholesky_solve(pull.T.reshape(-1, 1), tril).view(pull.T.shape).T
+            left = rho - self.features @ weights
+            move = weigh(left)
+            shift = -(inverse * left).sum(1, keepdim=True) / total if self.joint else torch.zeros_like(at.shift)
+            lower = torch.zeros_like(move) if self.joint else (low - at.low * move) / at.below - at.low
+            return Point(weights, move, -move, lower, (high + at.high * move) / at.above - at.high, shift)
+
+        return direction
+
+    def _matrix(self, inverse: Tensor, total: Tensor) -> Tensor:
+        """The weighted Gram matrix with the ridge, [C P, C P]."""
+        features, (P, C) = self.features, (self.features.shape[1], inverse.shape[1])
+        matrix = features.new_zeros(C, P, C, P)
+        for c in range(C):
+            own = -inverse * (inverse[:, c : c + 1] / total) if self.joint else torch.zeros_like(inverse)
+            own[:, c] += inverse[:, c]
+            for d in range(c + 1):
+                matrix[c, :, d] = features.T @ (own[:, d : d + 1] * features)
+                matrix[d, :, c] = matrix[c, :, d]
+        matrix = matrix.view(C * P, C * P)
+        matrix.diagonal().add_(1 / self.variance)
+        return matrix
+
+
+class Piece(NamedTuple):
+    """A program and the places of its tilts."""
+
+    program: Program
+    rows: Tensor  # [n]; those of a tube twice
+    columns: slice
+    lower: Tensor  # [n, C], what its tilts are at least; of a joint hinge not used
+
+    def solve(self, weights: Tensor, tilt: Tensor, enough: float) -> int:
+        """Set its tilts, of [N, C], to a gap of `enough`, or the least there is, from weights [P, C]; the steps."""
+        if not len(self.rows):
+            return 0
+        before, program = tilt[self.rows, self.columns], self.program
+        if not program.joint:
+            before = torch.minimum(torch.maximum(before, self.lower), program.upper)
+        found, num_steps = program.solve(weights[:, self.columns], before, enough)
+        tilt[self.rows, self.columns] = 0.0
+        tilt[:, self.columns].index_add_(0, self.rows, found)
+        return num_steps
+
+
+def box_piece(features: Tensor, count: Tensor, variance: float, box: Box, column: int) -> Piece:
+    """That of one score, of features [N, P] that count [N, 1] times; a tube's row is one above it and one below."""
+    columns = slice(column, column + 1)
+    linear, lower, upper = (part[:, columns] for part in box[:3])
+    lower, upper = count * lower, count * upper
+    rows = torch.nonzero((lower < upper).squeeze(1)).squeeze(1)
+    linear, lower, upper = linear[rows], lower[rows], upper[rows]
+    if box.tube:
+        none = torch.zeros_like(lower)
+        linear, rows = torch.cat([linear - box.tube, linear + box.tube]), rows.repeat(2)
+        lower, upper = torch.cat([none, lower]), torch.cat([upper, none])
+    return Piece(Program(features[rows], linear, upper, upper - lower, variance, False), rows, columns, lower)
+
+
+def joint_piece(
+    features: Tensor, count: Tensor, variance: float, targets: Tensor, strength: float, margin: float
+) -> Piece:
+    """That of all scores together, for targets [N, C]; rows with NaN have no tilts."""
+    rows = torch.nonzero(~targets.isnan().any(1)).squeeze(1)
+    own, room = (targets[rows] > 0).to(features), 2 * strength * count[rows]
+    program = Program(features[rows], margin * own, room * own, room, variance, True)
+    return Piece(program, rows, slice(None), room * own)
+
+
+_AROUND = 10.0  # products at the start, in units of the gap of a tilt
+_MOST_STEPS, _MOST_IDLE = 100, 8
+_MOST_CORRECTORS, _FURTHER, _APART = 3, 0.3, 10.0
+_SHORT = 0.995  # of the way to the nearest bound
+_NUM_HALVINGS = 60

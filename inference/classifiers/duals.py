@@ -1,0 +1,325 @@
+"""SVM duals for every backend: the classifier that minimizes a ridge and a convex margin loss, and its tilts.
+
+    minimize  |eta|^2 / (2 nu^2) + sum_n r_n g(eta^T a_n)      over eta [P, C],   g = -log phi(y_n | .)
+    maximize -|eta|^2 / (2 nu^2) - sum_n r_n g*(-t_n / r_n)    over t [N, C],     eta = nu^2 sum_n a_n t_n^T
+
+have one value (math/regbayes, section 2); r_n counts a point, 1 without. Sums of
+r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, f_n = eta^T a_n, are the duality gap, which says when to stop. On the
+CPU points take turns, compiled, for losses with a `box` and for that of Crammer and Singer: each sets its own t_n to
+the optimum given all others. For any other loss with a `conjugate`, and on other devices, all points move at once, by
+accelerated proximal gradient steps. Hinges that either leaves apart end with an interior-point method (`dual_newton`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.domains import POSITIVE, Number, Whole, read, shown
+from ...models.losses import CrammerSinger, Loss, Masked
+from ...models.losses.conjugates import Box
+from ...models.sparse import entries_sum
+from ...models.sums import row_chunks
+from ..distributed.collectives import all_sum
+from .dual_newton import box_piece, joint_piece
+
+
+class Dual(NamedTuple):
+    """An optimum up to its gap: P features, C scores, N points."""
+
+    weights: Tensor  # [P, C] eta
+    tilt: Tensor  # [N, C] t, which starts the next solution of a similar problem
+    gap: float  # (primal - dual) / primal
+    num_passes: int  # over the points
+
+    def to(self, dtype: torch.dtype) -> Dual:
+        """The same in another precision."""
+        return self._replace(weights=self.weights.to(dtype), tilt=self.tilt.to(dtype))
+
+
+def solve(
+    features: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    weight_scale: float,
+    *,
+    row_weights: Tensor | None = None,
+    start: Tensor | None = None,
+    tolerance: float = 1e-3,
+    max_passes: int = 1000,
+) -> Dual:
+    """The minimum of |eta|^2 / (2 nu^2) + sum_n r_n g(eta^T a_n) and the tilts that attain it.
+
+    Parameters
+    ----------
+    features : a [N, P], dense
+    targets : y [N, C] as the loss has them; NaN for a `Masked` loss
+    loss : with a `conjugate`
+    weight_scale : nu > 0
+    row_weights : r [N] > 0, how many times each point counts; None: once
+    start : tilts [N, C] to start from, feasible or not; None: zeros
+    tolerance : the relative duality gap (primal - dual) / primal at which to stop
+    max_passes : most passes over the points, after which the gap may be larger; 0: the weights and the gap of `start`
+
+    Raises
+    ------
+    NotImplementedError    if the loss has no conjugate.
+    ValueError             on an argument that is none of these.
+    """
+    _require_tensors(features, targets, loss, row_weights=row_weights, start=start)
+    tolerance, max_passes = read("tolerance", tolerance, Number(least=0.0)), read("max_passes", max_passes, Whole())
+    weight_scale = read("weight_scale", weight_scale, POSITIVE)
+    problem = _Problem(features, targets, loss, weight_scale, row_weights)
+    tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
+    exact = problem.double()
+    patience = max_passes if (least := _patience(exact)) is None else min(max_passes, least)
+    found = _by_passes(problem, exact, tilt, tolerance, patience)
+    if found.gap > tolerance and patience < max_passes:
+        found = _by_newton(exact, found.to(torch.float64), tolerance)
+    if found.gap > tolerance and found.num_passes < max_passes:
+        left = _by_passes(problem, exact, found.tilt.to(tilt), tolerance, max_passes - found.num_passes)
+        left = left._replace(num_passes=found.num_passes + left.num_passes)
+        found = left if left.gap < found.gap else found._replace(num_passes=left.num_passes)
+    return found.to(features.dtype)
+
+
+def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> None:
+    """Raise ValueError unless these are dense tensors with a row for each point, finite where they have to be."""
+    if not isinstance(loss, Loss):
+        raise ValueError(f"loss is {shown(loss)}; expected an object such as Hinge().")
+    given = {name: part for name, part in others.items() if part is not None}
+    for name, part in {"features": features, "targets": targets, **given}.items():
+        if not isinstance(part, Tensor) or not part.is_floating_point() or part.layout != torch.strided or part.is_meta:
+            raise ValueError(f"{name} is {shown(part)}; expected a dense Tensor of real numbers.")
+        like = features[:, :1].squeeze(1) if name == "row_weights" else features if name == "features" else targets
+        if part.ndim != 2 - (name == "row_weights") or len(part) != len(features) or part.shape != like.shape:
+            raise ValueError(f"{name} has shape {list(part.shape)}, where features have {list(features.shape)}.")
+        missing = name == "targets" and isinstance(loss, Masked)
+        if part.requires_grad or not _are_finite(part, missing):
+            raise ValueError(f"{name} has a graph, or values that are not finite: pass finite numbers, detached.")
+
+
+def _are_finite(part: Tensor, missing: bool) -> bool:
+    """Whether all numbers are finite, or NaN where these may be `missing`."""
+    chunks = (part[rows] for rows in row_chunks(part, part[:1].numel()))
+    return all(bool((chunk.isfinite() | (chunk.isnan() & missing)).all()) for chunk in chunks)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Both objectives, row by row."""
+
+    features: Tensor
+    targets: Tensor
+    loss: Loss
+    weight_scale: float
+    row_weights: Tensor | None
+
+    @property
+    def count(self) -> Tensor | float:
+        """r [N, 1]."""
+        return 1.0 if self.row_weights is None else self.row_weights.to(self.features).unsqueeze(1)
+
+    def feasible(self, tilt: Tensor) -> Tensor:
+        return self.count * self.loss.feasible(tilt / self.count, self.targets)
+
+    def weights(self, tilt: Tensor) -> Tensor:
+        """eta [P, C]."""
+        return self.weight_scale**2 * all_sum(self.features.T @ tilt)
+
+    def double(self) -> _Problem:
+        weights = None if self.row_weights is None else self.row_weights.double()
+        return replace(self, features=self.features.double(), targets=self.targets.double(), row_weights=weights)
+
+    def gaps(self, scores: Tensor, tilt: Tensor) -> tuple[Tensor, float]:
+        """What each factor adds to the duality gap, [N, C] or [N, 1], and the gap as a fraction of the primal."""
+        cost = -self.count * self.loss.log_factor(scores, self.targets)
+        ridge = tilt * scores  # sums to |eta|^2 / nu^2
+        ridge = ridge if cost.shape == ridge.shape else ridge.sum(1, keepdim=True)
+        # a bound times a count and over it is off by rounding
+        own = self.loss.feasible(tilt / self.count, self.targets)
+        gaps = cost + self.count * self.loss.conjugate(own, self.targets) + ridge
+        gap, primal = all_sum(torch.stack([gaps.sum(), (cost + ridge / 2).sum()]))
+        # less than 0 by rounding alone
+        return gaps, float((gap / primal.clamp(min=torch.finfo(primal.dtype).tiny)).clamp(min=0.0))
+
+
+def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """By turns where they are compiled, else by all points at once."""
+    visit = _visitor(exact) if problem.features.device.type == "cpu" else None
+    if visit is not None:
+        return _take_turns(exact, visit, tilt.double(), tolerance, max_passes)
+    return _accelerate(problem, tilt, tolerance, max_passes)
+
+
+# -- points take turns, compiled ---------------------------------------------------------------------------------------
+
+Visit = Callable[[Tensor, Tensor, Tensor], None]  # (pairs [n, 2] of a row and a column, tilt, weights [C, P])
+
+
+def _take_turns(problem: _Problem, visit: Visit, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """Passes over the rows that still add to the gap, in random order; the others would stay where they are.
+
+    Rows that are nearly parallel hardly move by turns, so that after some passes those between their bounds also leap
+    together.
+    """
+    weights, generator = problem.weights(tilt).T.contiguous(), torch.Generator().manual_seed(0)
+    num_passes, num_checks = 0, 0
+    while True:
+        gaps, gap = problem.gaps(problem.features @ weights.T, tilt)
+        if gap <= tolerance or num_passes >= max_passes:
+            return Dual(weights.T.contiguous(), tilt, gap, num_passes)
+        pairs, num_checks = torch.nonzero(gaps > 0), num_checks + 1
+        if num_checks > _MOST_UNCHECKED and num_checks % 2:
+            _leap(problem, tilt, weights, gaps.sum(0))
+        for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
+            visit(pairs[torch.randperm(len(pairs), generator=generator)], tilt, weights)
+            num_passes += 1
+
+
+def _visitor(problem: _Problem) -> Visit | None:
+    """The compiled visits of a loss that has them; None for another."""
+    from . import _numba_duals  # compiles or loads machine code: only where it is needed
+
+    targets, variance = problem.targets, problem.weight_scale**2
+    features, count = problem.features.contiguous(), problem.count * torch.ones_like(targets[:, :1])
+    squares = (variance * entries_sum(features, torch.square)).numpy()
+    hinge, box = joint_hinge(problem.loss), problem.loss.box(targets)
+    if hinge is not None:
+        mass = (2 * hinge.strength * count).squeeze(1).numpy()
+        simplex = (targets.argmax(1).numpy(), mass, float(hinge.margin), variance)
+
+        def visit_rows(pairs: Tensor, tilt: Tensor, weights: Tensor) -> None:
+            arrays = pairs[:, 0].numpy(), tilt.numpy(), weights.numpy()
+            _numba_duals.visit_simplices(features.numpy(), squares, simplex, *arrays)
+
+        return visit_rows
+    if box is None:
+        return None
+    bounds = [(part * torch.ones_like(targets)).numpy() for part in (box.linear, count * box.lower, count * box.upper)]
+    curvature = (box.curvature / count).squeeze(1).numpy()
+    boxes = (*bounds, curvature, float(box.tube), variance)
+
+    def visit_pairs(pairs: Tensor, tilt: Tensor, weights: Tensor) -> None:
+        rows, columns = pairs.T.contiguous().numpy()
+        _numba_duals.visit_boxes(features.numpy(), squares, boxes, rows, columns, tilt.numpy(), weights.numpy())
+
+    return visit_pairs
+
+
+def _leap(problem: _Problem, tilt: Tensor, weights: Tensor, gaps: Tensor) -> None:
+    """The tilts between their bounds take a Newton step, column by column, as far as their bounds let them, with
+    weights [C, P] in step; of columns with much of the gap [C], where few enough tilts are free."""
+    if joint_hinge(problem.loss) is not None or (box := problem.loss.box(problem.targets)) is None:
+        return
+    count, variance = problem.count * torch.ones_like(tilt), problem.weight_scale**2
+    lower, upper = count * box.lower, count * box.upper
+    if box.tube:  # a tilt keeps its sign
+        lower, upper = torch.where(tilt > 0, 0.0, lower), torch.where(tilt < 0, 0.0, upper)
+    free = (lower < tilt) & (tilt < upper) & ((tilt != 0) | (box.tube == 0))
+    for column in torch.nonzero((gaps >= gaps.mean()) & (free.sum(0) <= _MOST_FREE) & free.any(0)).flatten().tolist():
+        own = torch.nonzero(free[:, column]).squeeze(1)
+        rows, place = problem.features[own], (own, column)
+        curvature = box.curvature / count[place]
+        slope = (box.linear * torch.ones_like(tilt))[place] - box.tube * tilt[place].sign() - curvature * tilt[place]
+        slope -= rows @ weights[column]
+        hessian = variance * rows @ rows.T + curvature.diag()
+        hessian.diagonal().add_(_SINGULAR * hessian.diagonal().max())
+        factor, failed = torch.linalg.cholesky_ex(hessian)
+        if failed:  # of numbers beyond their range
+            continue
+        move = torch.cholesky_solve(slope.unsqueeze(1), factor).squeeze(1)
+        room = torch.where(move > 0, upper[place] - tilt[place], lower[place] - tilt[place]) / move
+        moved = tilt[place] + move * room.nan_to_num(torch.inf, torch.inf, torch.inf).min().clamp(max=1.0)
+        moved = torch.minimum(torch.maximum(moved, lower[place]), upper[place])
+        weights[column] += variance * (moved - tilt[place]) @ rows
+        tilt[place] = moved
+
+
+@singledispatch
+def joint_hinge(loss: Loss) -> CrammerSinger | None:
+    """The hinge of all classes together that a loss is, or masks; None for another loss."""
+    return None
+
+
+joint_hinge.register(CrammerSinger, lambda loss: loss)
+joint_hinge.register(Masked, lambda loss: joint_hinge(loss.loss))
+
+
+# -- all points at once ------------------------------------------------------------------------------------------------
+
+
+def _accelerate(problem: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """Proximal gradient steps with momentum that starts anew where it points uphill (O'Donoghue & Candes 2015)."""
+    variance = problem.weight_scale**2 * _largest_eigenvalue(problem.features)
+    count, targets = problem.count, problem.targets
+    ahead, momentum, num_passes = tilt, 1.0, 0
+    while True:
+        if num_passes % _CHECK_EVERY == 0 or num_passes == max_passes:
+            weights = problem.weights(tilt)
+            _, gap = problem.gaps(problem.features @ weights, tilt)
+            if gap <= tolerance or num_passes == max_passes:
+                return Dual(weights, tilt, gap, num_passes)
+        scores = problem.features @ problem.weights(ahead) - variance * ahead
+        moved = count * problem.loss.best_tilt(scores, variance * count, targets)
+        uphill = float(all_sum(((ahead - moved) * (moved - tilt)).sum())) > 0
+        following = 1.0 if uphill else (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        ahead = moved if uphill else moved + (momentum - 1) / following * (moved - tilt)
+        tilt, momentum, num_passes = moved, following, num_passes + 1
+
+
+def _largest_eigenvalue(features: Tensor) -> Tensor:
+    """Of the Gram matrix, []; on many machines the sum of each one's, which is not less."""
+    if not len(features):
+        return all_sum(features.new_zeros(()))
+    wide = features.shape[0] < features.shape[1]
+    gram = features @ features.T if wide else features.T @ features
+    return all_sum(torch.linalg.eigvalsh(gram)[-1])
+
+
+# -- an interior-point method ------------------------------------------------------------------------------------------
+
+
+def _patience(problem: _Problem) -> int | None:
+    """Passes that cost about as much as the steps of the interior-point method; None where it does not serve."""
+    box, (N, P) = problem.loss.box(problem.targets), problem.features.shape
+    if not N or not P:
+        return None
+    if joint_hinge(problem.loss) is not None:
+        return _PATIENCE * P * problem.targets.shape[1]
+    serves = box is not None and not box.curvature and bool((box.upper - box.lower).isfinite().all())
+    return _PATIENCE * P if serves else None
+
+
+def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
+    """From another solution, for the losses that have a `_patience`; the better one of both."""
+    tilt, (gaps, gap) = start.tilt.clone(), problem.gaps(problem.features @ start.weights, start.tilt)
+    hinge, box, count = joint_hinge(problem.loss), problem.loss.box(problem.targets), problem.count
+    parts = problem.features, count * torch.ones_like(tilt[:, :1]), problem.weight_scale**2
+    if hinge is not None:
+        pieces = [joint_piece(*parts, problem.targets, hinge.strength, hinge.margin)]
+    else:
+        assert box is not None
+        linear, lower, upper = (end.expand_as(tilt) for end in box[:3])
+        whole = Box(linear, lower, upper, box.curvature, box.tube)
+        pieces = [box_piece(*parts, whole, column) for column in range(tilt.shape[1])]
+    enough, num_steps = tolerance * float(gaps.sum()) * (1 / gap - 1) / max(1, len(pieces)), 0
+    for piece in pieces:
+        num_steps = max(num_steps, piece.solve(start.weights, tilt, enough))
+    tilt = problem.feasible(tilt)
+    weights = problem.weights(tilt)
+    _, gap = problem.gaps(problem.features @ weights, tilt)
+    found = Dual(weights, tilt, gap, start.num_passes + num_steps)
+    return found if found.gap < start.gap else start._replace(num_passes=found.num_passes)
+
+
+_CHECK_EVERY = 5
+_PATIENCE = 2  # passes for each column of the matrix of a Newton step
+_MOST_UNCHECKED = 5  # passes in turns, fewer at first
+_MOST_FREE = 64  # tilts that leap together
+_SINGULAR = 1e-10

@@ -1,0 +1,330 @@
+"""Batched weighted ridge: the one solver behind the classifier update of every backend.
+
+    A_kc = I / nu^2 + sum_{z_n = k} precision_nc a_n a_n^T,    B_kc = sum_{z_n = k} shift_nc a_n
+
+Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance limit takes its mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ...models.distributions.sampling import normals
+from ...models.linalg import safe_cholesky
+from ..distributed.collectives import all_sum
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """Gaussians N(mean_kc, A_kc^-1) of K components and C scores."""
+
+    mean: Tensor  # [K, P, C]
+    precision_tril: Tensor  # [K, C, P, P], Cholesky factor L of A = L L^T
+
+    @classmethod
+    def of_natural(cls, gram: Tensor, linear: Tensor) -> Ridge:
+        """From A [K, C, P, P] and A m [K, P, C]."""
+        tril = safe_cholesky(gram)
+        return cls(torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT, tril)
+
+    @property
+    def natural(self) -> tuple[Tensor, Tensor]:
+        """A [K, C, P, P] and A m [K, P, C]."""
+        gram = self.precision_tril @ self.precision_tril.mT
+        return gram, (gram @ self.mean.mT.unsqueeze(-1)).squeeze(-1).mT
+
+    def towards(self, natural: tuple[Tensor, Tensor], rho: float) -> Ridge:
+        """A step of size rho in natural parameters, towards A [K, C, P, P] and A m [K, P, C]."""
+        return Ridge.of_natural(*(torch.lerp(*pair, rho) for pair in zip(self.natural, natural, strict=True)))
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """One draw [K, P, C]: mean + L^-T e."""
+        noise = normals((*self.precision_tril.shape[:-1], 1), generator, self.mean)
+        step = torch.linalg.solve_triangular(self.precision_tril.mT, noise, upper=True)
+        return self.mean + step.squeeze(-1).mT
+
+    def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance, each [N, K, C], of the scores of features [N, P].
+
+        In memory rows are last: what is computed of one component after the other runs along them.
+        """
+        return self._rows_last(self.mean.mT.flatten(0, 1) @ features.T), self.score_variance(features)
+
+    def score_variance(self, features: Tensor) -> Tensor:
+        """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2, or of many ridges <A^-1, a_n a_n^T>."""
+        inverse = self._inverse_tril.flatten(0, 1)
+        if _takes_products(features, len(inverse)):
+            chunks = _chunks(features, self._covariances.shape[1] + len(inverse))
+            variances = [(self._covariances @ _products(features[rows])).clamp_(min=0.0) for rows in chunks]
+        else:
+            # the sum over P then adds whole vectors, several times faster than short inner sums
+            variances = [
+                (inverse.flatten(0, 1) @ features[rows].T).unflatten(0, inverse.shape[:2]).square_().sum(1)
+                for rows in _chunks(features, inverse.shape[:2].numel())
+            ]
+        return self._rows_last(torch.cat(variances, 1))
+
+    def _rows_last(self, values: Tensor) -> Tensor:
+        """[N, K, C] of values [K C, N]."""
+        return values.unflatten(0, self.precision_tril.shape[:2]).permute(2, 0, 1)
+
+    def kl(self, weight_scale: float) -> Tensor:
+        """KL(N(mean, A^-1) || N(0, nu^2 I)) [K], summed over the scores."""
+        num_features = self.mean.shape[1]
+        trace = self._inverse_tril.square().sum((-2, -1))  # tr A^-1 = |L^-1|_F^2
+        log_det = 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # of A
+        square = self.mean.square().sum(1)
+        constant = num_features * (2 * math.log(weight_scale) - 1)
+        per_score = (trace + square) / weight_scale**2 + log_det + constant
+        return per_score.sum(-1) / 2
+
+    @cached_property
+    def _inverse_tril(self) -> Tensor:
+        """L^-1 [K, C, P, P]."""
+        identity = torch.eye(self.mean.shape[1], dtype=self.mean.dtype, device=self.mean.device)
+        return torch.linalg.solve_triangular(self.precision_tril, identity, upper=False)
+
+    @cached_property
+    def _covariances(self) -> Tensor:
+        """A^-1, [K C, P (P + 1) / 2] as `_products` take them."""
+        inverse = self._inverse_tril.flatten(0, 1)
+        return _upper(inverse.mT @ inverse)
+
+
+def weighted_ridge(
+    features: Tensor,
+    precision: Tensor,
+    shift: Tensor,
+    assignments: Tensor,
+    *,
+    num_components: int,
+    weight_scale: float,
+) -> Ridge:
+    """Each component's classifiers from the points assigned to it.
+
+    Parameters
+    ----------
+    features : Tensor [N, P]
+    precision, shift : Tensor [N, C], the pseudo-observations of the scores
+    assignments : Tensor [N], int64 in 0..num_components-1
+
+    Returns
+    -------
+    Ridge with mean [K, P, C]; an empty component returns its prior N(0, nu^2 I).
+    """
+    order, bounds = segments(assignments, num_components)
+    blocks = [order[first:last] for first, last in pairwise(bounds)]
+    return Ridge.of_natural(*_natural(features, precision, shift, blocks, weight_scale))
+
+
+def ridge_means(
+    features: Tensor,
+    precision: Tensor,
+    shift: Tensor,
+    assignments: Tensor,
+    *,
+    num_components: int,
+    weight_scale: float,
+) -> Tensor:
+    """The means [K, P, C] of `weighted_ridge`, without its precisions.
+
+    A component with fewer points than features is solved for its N_k points: nu^2 a^T (I + nu^2 W a a^T)^-1 shift, with
+    W the precisions, in O(N_k^2 (N_k + P)). It needs the rows of its points on one machine.
+    """
+    num_features = features.shape[1]
+    means = features.new_zeros((num_components, num_features, precision.shape[1]))
+    order, bounds = segments(assignments, num_components)
+    blocks = [order[first:last] for first, last in pairwise(bounds)]
+    wide = [num_features >= _WIDE and len(own) < num_features for own in blocks]
+    for k in [k for k in range(num_components) if wide[k] and len(blocks[k])]:
+        own = blocks[k]
+        means[k] = row_space_means(features[own], precision[own].T, shift[own].T, weight_scale).T
+    tall = [k for k in range(num_components) if not wide[k]]
+    if tall:
+        natural = (_natural if features.is_cuda else _natural_of_roots)(
+            features, precision, shift, [blocks[k] for k in tall], weight_scale
+        )
+        means[tall] = Ridge.of_natural(*natural).mean
+    return means
+
+
+def row_space_means(
+    features: Tensor,
+    precision: Tensor,
+    shift: Tensor,
+    weight_scale: float,
+    factor: Callable[[Tensor], Tensor] = safe_cholesky,
+) -> Tensor:
+    """Means [R, P] of R ridges over the same features [N, P], from precisions and shifts [R, N], solved for the N rows.
+
+    With S^2 = W they are nu^2 a^T S (I + nu^2 S a a^T S)^-1 S^-1 shift, where the matrix is as well conditioned as that
+    of P features. A precision of less than its rounding is raised to that. `factor` gives the Cholesky factors.
+    """
+    kernel = weight_scale**2 * (features @ features.T)
+    limits = torch.finfo(kernel.dtype)
+    root = torch.maximum(precision, limits.eps / kernel.diagonal().clamp(min=limits.tiny)).sqrt()
+    inner = root.unsqueeze(2) * kernel * root.unsqueeze(1)
+    inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    solved = torch.cholesky_solve((shift / root).unsqueeze(2), factor(inner)).squeeze(2)
+    return weight_scale**2 * (root * solved) @ features
+
+
+def soft_ridge(
+    features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
+) -> Ridge:
+    """Each component's classifiers, with mean [K, P, C], from soft assignments: the arguments of `soft_natural`."""
+    return Ridge.of_natural(*soft_natural(features, precision, shift, responsibilities, weight_scale=weight_scale))
+
+
+def soft_means(
+    features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
+) -> Tensor:
+    """The means [K, P, C] of `soft_ridge`; of fewer rows than features solved for the N rows, as in `ridge_means`.
+
+    The host waits for no factor: diagonals are raised by a share of their rounding, and what has no factor is NaN.
+    """
+    (N, P), (K, C) = features.shape, precision.shape[1:]
+    if P < _WIDE or N >= P:
+        gram, linear = soft_natural(features, precision, shift, responsibilities, weight_scale=weight_scale)
+        return torch.cholesky_solve(linear.mT.unsqueeze(-1), _raised_cholesky(gram)).squeeze(-1).mT
+    weight = responsibilities.unsqueeze(-1)
+    precision, shift = ((weight * part).flatten(1).T for part in (precision, shift))
+    return row_space_means(features, precision, shift, weight_scale, _raised_cholesky).view(K, C, P).mT
+
+
+def _raised_cholesky(matrix: Tensor) -> Tensor:
+    """Lower Cholesky factors [..., D, D], the diagonals raised by their rounding; NaN where there is none."""
+    raised = matrix.clone()
+    raised.diagonal(dim1=-2, dim2=-1).mul_(1 + matrix.shape[-1] * torch.finfo(matrix.dtype).eps)
+    tril, info = torch.linalg.cholesky_ex(raised)
+    return torch.where(info[..., None, None] > 0, torch.nan, tril)
+
+
+def soft_natural(
+    features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
+) -> tuple[Tensor, Tensor]:
+    """A [K, C, P, P] and B [K, P, C] from soft assignments.
+
+    Parameters
+    ----------
+    features : Tensor [N, P]
+    precision, shift : Tensor [N, K, C]
+    responsibilities : Tensor [N, K]
+    """
+    return with_prior(*soft_sums(features, precision, shift, responsibilities), weight_scale)
+
+
+def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums over these rows in A [K, C, P, P] and B [K, P, C] of `soft_natural`, which has the prior as well."""
+    shape, num_features = precision.shape[1:], features.shape[1]
+    times = responsibilities.T.contiguous().unsqueeze(1)
+    weight, pull = ((times * part.permute(1, 2, 0)).flatten(0, 1) for part in (precision, shift))
+    linear = (pull @ features).unflatten(0, shape).mT
+    if _takes_products(features, len(weight)):
+        sums = features.new_zeros((len(weight), num_features * (num_features + 1) // 2))
+        for rows in _chunks(features, sums.shape[1] + len(weight)):
+            sums.addmm_(weight[:, rows], _products(features[rows]).T)
+        return _whole(sums, num_features).unflatten(0, shape), linear
+    gram = features.new_zeros((num_features, len(weight) * num_features))
+    for rows in _chunks(features, gram.shape[1]):
+        own = features[rows]
+        gram.addmm_(own.T, (weight.T[rows].unsqueeze(2) * own.unsqueeze(1)).flatten(1))  # all components in one product
+    return gram.view(num_features, *shape, num_features).permute(1, 2, 0, 3), linear
+
+
+def with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tensor, Tensor]:
+    """A and B from sums over the rows of one machine, gram [K, C, P, P] and linear [K, P, C]."""
+    gram, linear = all_sum(gram).clone(memory_format=torch.contiguous_format), all_sum(linear)
+    gram.diagonal(dim1=-2, dim2=-1).add_(weight_scale**-2)
+    return gram, linear
+
+
+def segments(assignments: Tensor, num_components: int) -> tuple[Tensor, list[int]]:
+    """(order [N], bounds): the points of component k are order[bounds[k]:bounds[k + 1]]."""
+    narrow = assignments.to(torch.int16) if num_components < 2**15 else assignments  # sorts several times as fast
+    order = torch.argsort(narrow, stable=True)
+    counts = torch.bincount(assignments, minlength=num_components)
+    return order, [0, *counts.cumsum(0).tolist()]
+
+
+def _takes_products(features: Tensor, num_ridges: int) -> bool:
+    """Whether so many ridges are worth the products of all pairs of few features; these cancel in single precision."""
+    return num_ridges >= _MANY and features.shape[1] < _WIDE and features.dtype == torch.float64
+
+
+def _products(features: Tensor) -> Tensor:
+    """a_np a_nq of p <= q, [P (P + 1) / 2, N]."""
+    columns = features.T.contiguous()
+    first, second = torch.triu_indices(len(columns), len(columns), device=features.device)
+    return columns[first].mul_(columns[second])
+
+
+def _upper(matrices: Tensor) -> Tensor:
+    """What `_products` are multiplied by in <matrix, a a^T>, [R, P (P + 1) / 2] of symmetric matrices [R, P, P]."""
+    first, second = torch.triu_indices(*matrices.shape[1:], device=matrices.device)
+    return matrices[:, first, second] * (1 + (first < second).to(matrices))
+
+
+def _whole(upper: Tensor, num_features: int) -> Tensor:
+    """Symmetric matrices [R, P, P] of their entries p <= q."""
+    first, second = torch.triu_indices(num_features, num_features, device=upper.device)
+    place = first.new_empty(num_features, num_features)
+    place[first, second] = place[second, first] = torch.arange(len(first), device=upper.device)
+    return upper.index_select(1, place.flatten()).unflatten(1, place.shape)
+
+
+def _chunks(features: Tensor, width: int) -> Iterator[slice]:
+    """Slices of the rows for which an array of `width` numbers for each row about fits a cache, or a GPU."""
+    step = max(64, (2**25 if features.is_cuda else 2**16) // max(1, width))
+    yield from (slice(start, start + step) for start in range(0, max(1, len(features)), step))
+
+
+def _natural(
+    features: Tensor, precision: Tensor, shift: Tensor, blocks: Sequence[Tensor], weight_scale: float
+) -> tuple[Tensor, Tensor]:
+    """A [K, C, P, P] and B [K, P, C] of components with so many points each, given by their places."""
+    num_scores, num_features = precision.shape[1], features.shape[1]
+    gram = features.new_zeros((len(blocks), num_scores, num_features, num_features))
+    linear = features.new_zeros((len(blocks), num_features, num_scores))
+    for k, rows in enumerate(blocks):
+        own, own_precision = features.index_select(0, rows), precision[rows]  # one at a time stays in the cache
+        torch.mm(own.T, shift[rows], out=linear[k])
+        for c in range(num_scores):
+            torch.mm(own.T, own * own_precision[:, c, None], out=gram[k, c])
+    return with_prior(gram, linear, weight_scale)
+
+
+def _natural_of_roots(
+    features: Tensor, precision: Tensor, shift: Tensor, blocks: Sequence[Tensor], weight_scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same on a CPU from rows times the roots of their precisions.
+
+    Of the product of a matrix with itself numpy, unlike torch, takes only half.
+    """
+    from . import _numba_ridge  # compiles or loads machine code: only where it is needed
+
+    num_scores, num_features = precision.shape[1], features.shape[1]
+    gram = features.new_zeros((len(blocks), num_scores, num_features, num_features))
+    linear = features.new_zeros((len(blocks), num_scores, num_features))
+    points = features.contiguous().numpy()
+    roots, shifts = (part.T.contiguous().numpy() for part in (precision.sqrt(), shift))
+    scaled = features.new_empty(_TILE, num_features).numpy()
+    for k, c in itertools.product(range(len(blocks)), range(num_scores)):
+        for rows in blocks[k].split(_TILE):
+            own = scaled[: len(rows)]
+            _numba_ridge.scale_rows(points, rows.numpy(), roots[c], shifts[c], own, linear[k, c].numpy())
+            gram[k, c] += torch.from_numpy(own.T @ own)
+    return with_prior(gram, linear.mT, weight_scale)
+
+
+_TILE = 1024  # rows at a time, few enough for a cache
+_MANY = 16  # ridges over the same rows
+_WIDE = 64  # features, below which the Cholesky factors of all components at once are as fast

@@ -1,0 +1,1 @@
+"""The machinery of compiled code: decorators, the cache, and functions that several kernels call."""

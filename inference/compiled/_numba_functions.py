@@ -1,0 +1,49 @@
+"""Functions that several compiled kernels share."""
+
+import math
+
+import numpy as np
+
+from .decorators import inner, part
+
+
+@part
+def threshold(values, mass):
+    """theta with sum_m max(values_m - theta, 0) = mass: entries below it are left out until none is."""
+    found = -np.inf
+    while True:
+        total, count = 0.0, 0
+        for value in values:
+            if value > found:
+                total += value
+                count += 1
+        following = (total - mass) / count if count else found
+        if following <= found:
+            return found
+        found = following
+
+
+@part
+def digamma(x):
+    """For x > 0."""
+    shifted, rest = _shift(x)
+    return math.log(shifted) + rest
+
+
+@inner
+def exp_digamma(x):
+    """exp(digamma(x)) for x > 0, without its logarithm."""
+    shifted, rest = _shift(x)
+    return shifted * math.exp(rest)
+
+
+@inner
+def _shift(x):
+    """y and digamma(x) - log(y): the recurrence up to y >= 10, then the asymptotic series."""
+    rest = 0.0
+    while x < 10.0:
+        rest -= 1.0 / x
+        x += 1.0
+    square = 1.0 / (x * x)
+    series = (1 / 12 - (1 / 120 - (1 / 252 - (1 / 240 - square / 132) * square) * square) * square) * square
+    return x, rest - 0.5 / x - series

@@ -1,0 +1,1 @@
+"""The seams for many machines."""

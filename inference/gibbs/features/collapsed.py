@@ -1,0 +1,178 @@
+"""The collapsed scan of latent features: each row in turn, their probabilities integrated out (compiled, on a CPU).
+
+    z_nk = 1      with log odds  log m - log(N - m) + (what entries and margin say),    m > 0 other rows have feature k
+    features that row n has alone:  their number ~ Poisson(alpha / N), loadings and weights from their priors
+
+The second line is a block of its own with the loadings integrated out, by Metropolis-Hastings steps; then the loadings
+are drawn. The entries speak through pseudo-observations, which hold for the whole scan; the margin is the factor
+itself. Sources: Griffiths & Ghahramani (2011); math/latent-features, section 3, infinite model (a).
+
+`scan_bits` visits the bits of the truncated model in the same way, given the probabilities of the features.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....models.distributions.sampling import uniforms
+from ....models.ilsvm import InfiniteLatentSVM
+from ....models.latent_features import FeatureData
+from ....models.losses import (
+    CrammerSinger,
+    EpsilonInsensitive,
+    Hinge,
+    Logistic,
+    Loss,
+    Masked,
+    OneVsRest,
+    PseudoObservation,
+    SquaredHinge,
+    StudentT,
+)
+from ...distributed.collectives import own_stream
+from . import _numba_collapsed as compiled
+from .state import FeatureState, count_rows
+
+_KINDS: dict[type[Loss], tuple[int, tuple[str, str]]] = {
+    Hinge: (compiled.HINGE, ("strength", "margin")),
+    SquaredHinge: (compiled.SQUARED_HINGE, ("strength", "margin")),
+    Logistic: (compiled.LOGISTIC, ("", "")),
+    EpsilonInsensitive: (compiled.EPSILON_INSENSITIVE, ("strength", "epsilon")),
+    StudentT: (compiled.STUDENT_T, ("df", "scale")),
+    CrammerSinger: (compiled.CRAMMER_SINGER, ("strength", "margin")),
+}
+
+
+def compiled_loss(loss: Any) -> tuple[int, float, float] | None:
+    """What compiled code knows a loss by; None of a loss that it does not know."""
+    while type(loss) in (Masked, OneVsRest):
+        loss = loss.loss
+    if type(loss) not in _KINDS:
+        return None
+    kind, names = _KINDS[type(loss)]
+    first, second = (float(getattr(loss, name)) if name else 0.0 for name in names)
+    return kind, first, second
+
+
+def is_compiled(model: InfiniteLatentSVM, data: FeatureData) -> bool:
+    """Whether compiled code can visit these rows: on a CPU, with a loss that it knows."""
+    return data.X.device.type == "cpu" and compiled_loss(model.loss) is not None
+
+
+def scan_rows(
+    state: FeatureState,
+    data: FeatureData,
+    model: InfiniteLatentSVM,
+    observed: PseudoObservation,
+    generator: torch.Generator,
+) -> FeatureState:
+    """One visit of every row, given pseudo-observations of the entries; only features that some row has are left."""
+    N, K, place = data.num_data, len(state.loadings), np.array([0, len(state.loadings), 0, 0])
+    room, stream = _room(float(state.hyper["concentration"]) / N), own_stream(generator)
+    rows, level, noise, few = _arrays(state, data, model, observed, K + 2 * room), np.empty(0), np.empty(0), _FEW
+    while place[0] < N:
+        width = int(place[1]) + 4  # what runs out is filled up, and nothing else
+        if place[1] + room > len(rows.counts):
+            rows = _widened(rows, 2 * len(rows.counts))
+        if place[2] + width > len(level):
+            left = N - int(place[0])
+            level = uniforms((min(max(_POOL, 2 * width), left * (width + _SPARE)),), stream).numpy()
+            place[2] = 0
+        needed = 2 * room * rows.scores.shape[1] + (width + room) * data.X.shape[1]  # normals that one row may take
+        if place[3] + needed > len(noise):
+            noise = torch.randn(few + needed, generator=stream, dtype=torch.float64).numpy()
+            place[3], few = 0, min(2 * few, max(_POOL, needed))
+        compiled.scan(rows, level, noise, place)
+    number = int(place[1])
+    loadings, weights = (torch.from_numpy(own[:number]).to(state.loadings) for own in (rows.loadings, rows.weights))
+    features = torch.from_numpy(rows.bits[:number].T.copy())
+    return replace(state, features=features, loadings=loadings, weights=torch.cat([weights, state.weights[K:]]))
+
+
+def scan_bits(
+    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, observed: PseudoObservation, levels: Tensor
+) -> FeatureState:
+    """One visit of every row of the truncated model, with uniform numbers [K, N]."""
+    rows = _arrays(state, data, model, observed, len(levels))
+    compiled.scan_truncated(rows, _doubles(levels.T))
+    return replace(state, features=torch.from_numpy(rows.bits.T.copy()))
+
+
+def _arrays(
+    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, observed: PseudoObservation, capacity: int
+) -> compiled.Rows:
+    """What compiled code visits, all in double precision, with room for `capacity` features."""
+    N, K = state.features.shape
+    precision, shift = observed
+    if data.observed is not None:
+        precision, shift = precision * data.observed, shift * data.observed
+    if state.probabilities is None:
+        log_number, log_odds = _log_poisson(float(state.hyper["concentration"]) / N), _log_odds(N)
+    else:  # no row opens features of its own
+        log_number, log_odds = _log_poisson(0.0), state.probabilities.logit()
+    return compiled.Rows(
+        bits=_padded(state.features.T, capacity, np.int8),
+        counts=_padded(count_rows(state), capacity, np.int64),
+        loadings=_padded(state.loadings, capacity, np.float64),
+        weights=_padded(state.weights[:K], capacity, np.float64),
+        precision=_doubles(precision),
+        shift=_doubles(shift),
+        scores=_doubles(data.inputs @ state.weights[K:]),
+        targets=_doubles(data.targets),
+        log_odds=_doubles(log_odds),
+        log_number=_doubles(log_number),
+        cumulative=_doubles(log_number.exp().cumsum(0)),
+        loading_precision=_doubles(model.likelihood.loading_precision(state.entries, data.X.shape[1])),
+        weight_scale=float(model.weight_scale),
+        loss=compiled_loss(model.loss) or (-1, 0.0, 0.0),
+    )
+
+
+@lru_cache(maxsize=8)
+def _log_odds(num_data: int) -> Tensor:
+    """log m - log(N - m) [N] for m = 0..N - 1."""
+    others = torch.arange(num_data, dtype=torch.float64)
+    return others.log() - (num_data - others).log()
+
+
+@lru_cache(maxsize=8)
+def _log_poisson(rate: float) -> Tensor:
+    """Log probabilities [room] of numbers by a Poisson law."""
+    number = torch.arange(_room(rate), dtype=torch.float64)
+    return torch.xlogy(number, number.new_tensor(rate)) - rate - torch.lgamma(number + 1)
+
+
+def _room(rate: float) -> int:
+    """Numbers 0..room - 1 beyond which a Poisson law of this rate has no mass within rounding."""
+    return int(rate + 12 * math.sqrt(rate) + 24)
+
+
+def _padded(values: Tensor, capacity: int, dtype: Any) -> np.ndarray:
+    result = np.zeros((capacity, *values.shape[1:]), dtype)
+    result[: len(values)] = values.numpy()
+    return result
+
+
+def _widened(rows: compiled.Rows, capacity: int) -> compiled.Rows:
+    wider: dict[str, Any] = {}
+    for name in ("bits", "counts", "loadings", "weights"):
+        old = getattr(rows, name)
+        wider[name] = np.zeros((capacity, *old.shape[1:]), old.dtype)
+        wider[name][: len(rows.counts)] = old
+    return rows._replace(**wider)
+
+
+def _doubles(values: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(values.double().numpy())
+
+
+_POOL = 1 << 16  # uniform numbers drawn at a time
+_SPARE = 2  # more features than now, of each row
+_FEW = 1 << 10  # normal numbers beyond those of one row, at first

@@ -1,0 +1,156 @@
+"""Gibbs sampling of the infinite latent SVM: three scans of the bits around one draw of everything else.
+
+    target(Z, W, eta, h) = p(Z | h) p(h) N(W; 0, 1 / p) N(eta; 0, nu^2 I)
+                           prod_nd p(x_nd | w_d . z_n) prod_n phi(y_n | eta . [z_n; b_n])
+
+    "collapsed"   each row in turn, the probabilities of the features integrated out     infinite model (IBP)
+    "slice"       each column in turn, all rows at once, features without rows opened    infinite model (IBP)
+    "blocked"     each column in turn, all rows at once, given K probabilities           truncated model
+
+A state is (Z, W, eta, h), of the truncated model also the probabilities pi. The augmentation variables of the entries
+are drawn first, and both the bits and the loadings see them; those of the margin are drawn just before eta, since bits
+see the margin factor itself. W, eta and h come after the bits: the scans of the infinite model integrate pi out or draw
+it themselves, so that h sees Z alone (math/latent-features, sections 3 and 8).
+
+Source: Zhu, Chen & Xing (2014) for the model, whose margin factors are sampled as in its Gibbs-classifier version
+(math/regbayes, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ....models.ilsvm import InfiniteLatentSVM
+from ....models.latent_features import FeatureData
+from ....models.losses import PseudoObservation
+from ....models.room import require_room
+from ...running.engine import Kernel
+from ..backend import Gibbs
+from .collapsed import compiled_loss, is_compiled, scan_rows
+from .columns import scan_blocked, scan_slice, swap_columns
+from .parameters import draw_precisions, draw_weights, loadings_posterior, observe_entries
+from .start import start_bits
+from .state import FeatureState, count_rows, draw, log_joint
+
+Scan = Callable[[FeatureState, FeatureData, InfiniteLatentSVM, PseudoObservation, torch.Generator], FeatureState]
+_SCANS: dict[str, Scan] = {"collapsed": scan_rows, "slice": scan_slice, "blocked": scan_blocked}
+
+
+def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
+    """Raise on a scan that features or their prior do not have, and on labels for a start."""
+    backend.require_scan(model, "auto", *_SCANS)
+    if backend.scan in ("collapsed", "slice") and not model.prior.infinite:
+        raise ValueError(
+            f"scan is {backend.scan!r}, which samples infinitely many features, but {type(model.prior).__name__} has "
+            "model.truncation of them. Use scan='blocked', or IndianBuffetProcess()."
+        )
+    if isinstance(backend.init, Tensor):
+        raise ValueError(
+            f"init is a Tensor of labels {list(backend.init.shape)}, but rows of {type(model).__name__} have features, "
+            "not labels. Use init='one' or init='random'."
+        )
+    if backend.scan == "collapsed" and compiled_loss(model.loss) is None:
+        raise NotImplementedError(
+            f"{type(model.loss).__name__} is not among the losses that scan='collapsed' is compiled for. "
+            "Use scan='slice', scan='blocked' or scan='auto'."
+        )
+
+
+def kernel(backend: Gibbs, model: InfiniteLatentSVM) -> Kernel:
+    """The scans of features, with the options of a backend bound."""
+    return Kernel(
+        state=FeatureState,
+        init=partial(init, start=cast(str, backend.init), scan=backend.scan),
+        sweep=partial(sweep, scan=backend.scan),
+        value=log_joint,
+        draw=draw,
+    )
+
+
+def init(
+    model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str, scan: str
+) -> FeatureState:
+    """A chain's first state: features opened one after another ("one"), or K = truncation at random ("random").
+
+    Raises
+    ------
+    NotImplementedError    if the data are not on a CPU, for which alone the collapsed scan is compiled.
+    """
+    scan = _scan(scan, data, model)
+    if scan == "collapsed" and data.X.device.type != "cpu":
+        raise NotImplementedError(
+            f"X is on {data.X.device}; scan='collapsed' is compiled for a CPU alone. Use scan='slice', or pass X.cpu()."
+        )
+    truncated = scan == "blocked"
+    if not truncated:
+        alpha = float(model.prior.start(data.X)["concentration"])  # about as many features as a row has
+        require_room("concentration", alpha, alpha * (data.num_data + 8 * data.X.shape[1]), data.X.device)
+    state = start_bits(model, data, generator, start=start, truncated=truncated)
+    if truncated:
+        pi = model.prior.start_probabilities(state.hyper, model.truncation)
+        for _ in range(_NUM_SETTLING):
+            pi = _draw_probabilities(replace(state, probabilities=pi), data, model, generator)
+        state = replace(state, probabilities=pi)
+    return draw_parameters(state, data, model, observe_entries(state, data, model, generator), generator)
+
+
+def sweep(
+    state: FeatureState,
+    data: FeatureData,
+    model: InfiniteLatentSVM,
+    generator: torch.Generator,
+    step: int = 0,
+    *,
+    scan: str,
+) -> FeatureState:
+    """One sweep; each line leaves the target invariant, in this order."""
+    observed = observe_entries(state, data, model, generator)
+    state = _SCANS[_scan(scan, data, model)](state, data, model, observed, generator)
+    state = draw_parameters(state, data, model, observed, generator)
+    return replace(state, entries=draw_precisions(state, data, model, generator))
+
+
+def draw_parameters(
+    state: FeatureState,
+    data: FeatureData,
+    model: InfiniteLatentSVM,
+    observed: PseudoObservation,
+    generator: torch.Generator,
+) -> FeatureState:
+    """Loadings, weights, and probabilities and hyperparameters of the prior, given the bits."""
+    state = replace(state, loadings=loadings_posterior(state, data, model, observed).draw(generator))
+    state = replace(state, weights=draw_weights(state, data, model, generator))
+    if state.probabilities is None:
+        num_features = state.features.shape[1]
+        return replace(state, hyper=model.prior.draw(state.hyper, num_features, data.num_data, generator))
+    state = swap_columns(state, generator)
+    pi = _draw_probabilities(state, data, model, generator)
+    return replace(state, probabilities=pi, hyper=model.prior.draw_truncated(state.hyper, pi, generator))
+
+
+def _draw_probabilities(
+    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
+) -> Tensor:
+    """pi [K] given the bits, away from where their logarithms are not numbers."""
+    counts, pi = count_rows(state), cast(Tensor, state.probabilities)
+    return model.prior.draw_probabilities(pi, counts, data.num_data, state.hyper, generator).clamp(_TINY, _NEAR_ONE)
+
+
+def _scan(scan: str, data: FeatureData, model: Any) -> str:
+    """The scan that "auto" stands for."""
+    if scan != "auto":
+        return scan
+    if not model.prior.infinite:
+        return "blocked"
+    return "collapsed" if is_compiled(model, data) else "slice"
+
+
+_TINY = 1e-300
+_NEAR_ONE = 1 - 2**-53
+_NUM_SETTLING = 20  # draws of the probabilities before the first sweep

@@ -1,0 +1,92 @@
+"""How chains of latent features start: one feature after another, each from what a row leaves unexplained.
+
+Bits that start at random, or features that open all at once, end in states where many features share the work of few,
+which a chain that moves one bit at a time hardly ever leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ....models.distributions.sampling import uniforms
+from ....models.ilsvm import InfiniteLatentSVM
+from ....models.latent_features import FeatureData
+from ....models.losses import PseudoObservation
+from ...distributed.collectives import own_stream
+from .columns import keep_columns, scan_blocked
+from .parameters import draw_precisions, draw_weights, loadings_posterior, observe_entries
+from .state import FeatureState, count_rows
+
+
+def start_bits(
+    model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str, truncated: bool
+) -> FeatureState:
+    """A state whose bits are found by growth ("one") or at random ("random"), of up to K = truncation features.
+
+    A truncated model's features are in the order of their sizes; of the infinite model only those that a row has.
+    """
+    K, N = model.truncation, data.num_data
+    state = FeatureState(
+        features=data.X.new_zeros((N, K), dtype=torch.int8),
+        loadings=data.X.new_zeros(K, data.X.shape[1]),
+        weights=data.X.new_zeros(K + data.inputs.shape[1], data.targets.shape[1]),
+        probabilities=None,
+        hyper=model.prior.start(data.X),
+        entries=model.likelihood.start(data.X),
+    )
+    if start == "random":
+        state = replace(state, features=(uniforms((N, K), own_stream(generator)) < 0.5).to(torch.int8))
+        observed = observe_entries(state, data, model, generator)
+        state = replace(state, loadings=loadings_posterior(state, data, model, observed).draw(generator))
+        state = replace(state, weights=draw_weights(state, data, model, generator))
+    else:
+        state = grow(state, data, model, generator)
+    counts = count_rows(state)
+    if truncated:
+        return keep_columns(state, counts.argsort(descending=True, stable=True))
+    return keep_columns(state, torch.nonzero(counts).squeeze(1))
+
+
+def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator) -> FeatureState:
+    """The state after features were opened one after another; a feature that some rows join has some sweeps."""
+    for k in range(len(state.loadings)):
+        observed = observe_entries(state, data, model, generator)
+        state = _open(k, state, data, model, observed, generator)
+        for _ in range(_NUM_SETTLING):
+            share = (count_rows(state) + 1).double() / (data.num_data + 2)
+            share[k + 1 :] = torch.finfo(share.dtype).tiny  # not open yet
+            state = scan_blocked(replace(state, probabilities=share), data, model, observed, generator)
+            if not state.features[:, k].any():
+                break
+            state = replace(state, loadings=loadings_posterior(state, data, model, observed).draw(generator))
+            state = replace(state, weights=draw_weights(state, data, model, generator))
+            state = replace(state, entries=draw_precisions(state, data, model, generator))
+            observed = observe_entries(state, data, model, generator)
+    return replace(state, probabilities=None)
+
+
+def _open(
+    k: int,
+    state: FeatureState,
+    data: FeatureData,
+    model: InfiniteLatentSVM,
+    observed: PseudoObservation,
+    generator: torch.Generator,
+) -> FeatureState:
+    """Give feature k the loadings that suit a row best; rows are as likely as one of their own would gain there."""
+    prior = model.likelihood.loading_precision(state.entries, data.X.shape[1]).to(state.loadings)
+    precision = observed.precision.expand_as(data.X) * data.counted
+    mean = state.features.to(state.loadings) @ state.loadings
+    slope = observed.shift * data.counted - precision * mean
+    gain = (slope.square() / (prior + precision) - torch.log1p(precision / prior)).sum(1)
+    level = -torch.log1p(-uniforms(gain.shape, generator)).to(gain)
+    row = ((gain - gain.min() + _LEAST) / level).argmax()  # the first of exponential clocks
+    loadings, weights = state.loadings.clone(), state.weights.clone()
+    loadings[k], weights[k] = (slope / (prior + precision))[row], 0.0
+    return replace(state, loadings=loadings, weights=weights)
+
+
+_NUM_SETTLING = 5  # sweeps after each new feature
+_LEAST = 1e-3  # nats, of the row that gains least

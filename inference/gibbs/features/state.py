@@ -1,0 +1,97 @@
+"""The state of the Gibbs samplers of latent features: its log joint, and what the posterior keeps of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ....models.ilsvm import InfiniteLatentSVM
+from ....models.latent_features import FeatureData
+from ....models.priors import Hyper
+from ...distributed.collectives import all_sum
+from ...running.engine import Draw
+
+
+@dataclass(frozen=True)
+class FeatureState:
+    """One draw of a latent feature model: N rows, D columns, K features, P inputs, C scores.
+
+    The augmentation variables are scratch, and so are the probabilities of the infinite model.
+    """
+
+    features: Tensor  # [N, K] int8 bits; infinite scans: of features that some row has
+    loadings: Tensor  # [K, D]
+    weights: Tensor  # [K + P, C] of the scores, those of the features first
+    probabilities: Tensor | None  # [K] float64 of the truncated model; None: integrated out
+    hyper: Hyper  # hyperparameters of the prior, each [] float64
+    entries: Hyper  # hyperparameters of the likelihood, each [] float64
+
+
+def count_rows(state: FeatureState) -> Tensor:
+    """The number [K] int64 of rows that have each feature."""
+    counts: Tensor = all_sum(state.features.sum(0, dtype=torch.int64))
+    return counts
+
+
+def log_joint(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:
+    """log density [] of all that the state has, with the entries and the margin factors.
+
+    Of the truncated model: of bits, probabilities, loadings, weights and hyperparameters. Of the infinite one the
+    probabilities are integrated out and loadings and weights are those of the features that some row has; up to the
+    number of orders of the features.
+    """
+    mean = state.features.to(state.loadings) @ state.loadings
+    scores = model.scores(state.features.to(state.weights), data.inputs, state.weights)
+    precision = model.likelihood.loading_precision(state.entries, data.X.shape[1])
+    parts = [
+        _log_features(state, data, model) + model.prior.log_density(state.hyper),
+        _log_normal(state.loadings, precision),
+        _log_normal(state.weights, torch.full_like(precision[:1], model.weight_scale**-2)),
+        all_sum((data.counted * model.likelihood.log_density(data.X, mean, state.entries)).double().sum()),
+        all_sum(model.log_margin(scores, data.targets).double().sum()),
+    ]
+    laws = model.likelihood.hyperpriors(precision)
+    parts += [law.log_prob(state.entries[name]) for name, law in laws.items() if law is not None]
+    return torch.stack(parts).sum()
+
+
+def draw(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Draw:
+    """What the posterior keeps of a state.
+
+    The log odds of a feature in a new row are those of its probability, of the infinite model of its mean m / (N + 1).
+    """
+    num_features = state.features.shape[1]
+    if state.probabilities is None:
+        counts = count_rows(state).double()
+        log_odds = counts.log() - (data.num_data + 1 - counts).log()
+    else:
+        log_odds = state.probabilities.logit()
+    return {
+        "features": state.features,
+        "log_odds": log_odds,
+        "loadings": state.loadings,
+        "weights": state.weights[:num_features],
+        "input_weights": state.weights[num_features:],
+        **state.entries,
+        **state.hyper,
+        "log_joint": log_joint(state, data, model),
+    }
+
+
+def _log_features(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:
+    """log p(Z, pi | h) [], or of the infinite model log p(Z | h)."""
+    counts = count_rows(state).double()
+    if state.probabilities is None:
+        return model.prior.log_infinite(counts, data.num_data, state.hyper)
+    pi = state.probabilities
+    log_bits = torch.xlogy(counts, pi) + (data.num_data - counts) * torch.log1p(-pi)
+    return log_bits.sum() + model.prior.log_probabilities(pi, state.hyper)
+
+
+def _log_normal(values: Tensor, precision: Tensor) -> Tensor:
+    """log N(values [M, D]; 0, 1 / precision [D]) []."""
+    square = (precision * values.double().square()).sum()
+    return (len(values) * (precision / (2 * math.pi)).log().expand(values.shape[1]).sum() - square) / 2

@@ -1,0 +1,1 @@
+"""Gibbs sampling of multi-label models."""

@@ -1,0 +1,195 @@
+"""Blocked Gibbs of the multi-label joints in which components and classifiers share the labels.
+
+    target(z, h, psi, w) = p(z | h) p(h) prod_k m(X_k) p(psi_k) prod_c N(w_c; 0, nu^2 I) prod_n p(y_n | psi_{z_n}, f_n)
+
+Assignments are those of the blocked scan of partitions, whose factor of the labels is log p(y_n | psi_k, f_n), with all
+augmentation variables integrated out. These are drawn anew after it, then psi given them, then w (math/multilabel,
+section 2): that order is part of the correctness.
+
+    "and"           bits y = a b; psi_k | a is a Beta law, and w | b a logistic regression
+    "multinomial"   psi_k = g_k / sum g_k; u_n ~ Gamma takes the normalizer apart, and m_nc negatives the sigmoids
+
+In the state `weights` [T, 1, C] are psi, or g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....models.bnmc import BNMC
+from ....models.data import Data
+from ....models.distributions.polya_gamma import polya_gamma
+from ....models.distributions.sampling import uniforms
+from ....models.dpm import DPM
+from ....models.label_data import LabelData
+from ....models.label_joints import log_label_factor
+from ....models.likelihoods import MaskedBernoulli
+from ....models.losses import PseudoObservation
+from ....models.sparse import group_sums
+from ...distributed.collectives import all_sum, own_stream
+from ...posterior.label_draws import finished_draw
+from ...running.engine import Draw, Kernel
+from ...truncation import warn_if_full
+from .. import partition, summary
+from ..backend import Gibbs
+from ..classifiers import observe_scores, weights_posterior
+from ..scans import blocked as blocked_scan
+from ..state import PartitionState
+from .state import LabelState
+
+
+@dataclass(eq=False)
+class CoupledMixture(DPM):
+    """The mixture of x as the blocked scan sees it: labels and scores [..., 2 C] stand in place of targets."""
+
+    joint: str = "and"
+
+    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """log p(y | psi, f) [...] of psi [..., C]."""
+        labels, f = targets.chunk(2, -1)
+        return log_label_factor(self.joint, scores, f, labels)
+
+
+def kernel(backend: Gibbs) -> Kernel:
+    """The sweeps of a coupled joint, with the options of a backend bound."""
+    return Kernel(LabelState, partial(init, backend=backend), sweep, log_joint, draw, warn=warn_if_full)
+
+
+def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
+    """A start of the partition by `num_generative` sweeps of the joint "product", which has split-merge proposals,
+    classifiers that say nothing, and psi drawn given both."""
+    backend.require_labels(data, model.truncation, infinite="slice")
+    mixture = model.mixture
+    start = partition.init(mixture, data.points, generator, start=backend.init, truncated=True)
+    options: dict[str, Any] = {"scan": "blocked", "num_split_merge": backend.split_merge}
+    for step in range(backend.num_generative):
+        start = partition.sweep(start, data.points, mixture, generator, step, **options)
+    shape = (1, data.features.shape[1], data.targets.shape[1])
+    weights = data.features.new_full((model.truncation, 1, shape[2]), 0.5)
+    zeros = data.features.new_zeros(shape)
+    state = LabelState(start.assignments, weights, start.hyper, classifiers=zeros)
+    return _AUGMENTED[model.joint](state, data, model, generator)[0]
+
+
+def sweep(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator, step: int = 0) -> LabelState:
+    """Sticks, x-parameters and z; the augmentation of the labels and psi; omega and w; swaps of labels."""
+    points, mixture = view(state, data, model)
+    moved: Any = blocked_scan.scan(state, points, mixture, generator)
+    swapped: Any = blocked_scan.relabel(draw_labels(moved, data, model, generator), model.prior, generator)
+    return swapped
+
+
+def draw_labels(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> LabelState:
+    """What the labels tell given z: their augmentation, psi, omega and w, in this order."""
+    state, observed = _AUGMENTED[model.joint](state, data, model, generator)
+    together = PartitionState(torch.zeros_like(state.assignments), state.classifiers, state.hyper)
+    ridge = weights_posterior(together, data.margins, model, observed)
+    return replace(state, classifiers=ridge.draw(generator))
+
+
+def view(state: LabelState, data: LabelData, model: BNMC) -> tuple[Data, CoupledMixture]:
+    """The rows of x with labels and scores for targets, and the mixture that reads them."""
+    targets = torch.cat([data.labels, data.features @ state.classifiers.squeeze(0)], 1)
+    mixture = CoupledMixture(model.likelihood, model.prior, model.truncation, model.num_features, joint=model.joint)
+    return Data(data.inputs.X, data.features.new_ones(data.num_data, 1), targets), mixture
+
+
+# -- the augmentation of each joint, with psi given it: the state with psi, and what the classifiers observe -----------
+
+
+def draw_bits(
+    state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator
+) -> tuple[LabelState, PseudoObservation]:
+    """Bits (a, b) with y = a b: both 1 where y is, else (0, 0), (0, 1), (1, 0) in proportion to (1 - psi)(1 - sigma),
+    (1 - psi) sigma, psi (1 - sigma); then psi_kc ~ Beta(l1 + sum a, l0 + sum (1 - a)), and omega of b."""
+    labels, scores = data.labels, data.features @ state.classifiers.squeeze(0)
+    level = uniforms(tuple(labels.shape), own_stream(generator)).to(scores)
+    only_a, only_b = either_bit(state.weights[state.assignments].squeeze(1), scores)
+    present, missing = labels > 0, labels.isnan()
+    a = (present | (level < only_a)).to(scores).masked_fill(missing, torch.nan)
+    b = (present | (level > 1 - only_b)).to(scores).masked_fill(missing, torch.nan)
+    prior: Any = model.label_likelihood
+    family = MaskedBernoulli(prior.a, prior.b)
+    chi = family.prior() + family.summed_statistics(a, state.assignments, len(state.weights))
+    psi = family.draw(chi, generator)["probs"].unsqueeze(1)
+    observed = observe_scores(scores, 2 * b - 1, model.loss, slice(0, scores.shape[1]), generator)
+    return replace(state, weights=psi), observed
+
+
+def either_bit(psi: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities [...] of a = 1, b = 0 and of a = 0, b = 1 where y = 0."""
+    present, absent = torch.sigmoid(scores), torch.sigmoid(-scores)
+    neither = (1 - psi) * absent
+    none = (neither + (1 - psi) * present + psi * absent).clamp(min=torch.finfo(psi.dtype).tiny)
+    return psi * absent / none, (1 - psi) * present / none
+
+
+def draw_counts(
+    state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator
+) -> tuple[LabelState, PseudoObservation]:
+    """u_n ~ Gamma(n_n, sum_c g_c sigma_c), g_kc ~ Gamma(lam_c + sum y_c, 1 + sum u sigma_c), negatives
+    m_nc ~ Poisson(u_n g_c (1 - sigma_c)), and precision PG(y + m, f) with shift (y - m) / 2."""
+    labels, scores = data.labels, data.features @ state.classifiers.squeeze(0)
+    sigma, z, stream = torch.sigmoid(scores), state.assignments, own_stream(generator)
+    rate = (state.weights[z].squeeze(1) * sigma).sum(1)
+    u = torch._standard_gamma(labels.sum(1), generator=stream) / rate
+    sums = group_sums(torch.cat([labels, u.unsqueeze(1) * sigma], 1), z, len(state.weights))
+    shape, pull = all_sum(sums).to(scores).chunk(2, 1)
+    prior: Any = model.label_likelihood
+    g = torch._standard_gamma(prior.concentration + shape, generator=generator) / (1 + pull)
+    g = g.clamp(min=torch.finfo(g.dtype).tiny)
+    negatives = torch.poisson(u.unsqueeze(1) * g[z] * torch.sigmoid(-scores), generator=stream)
+    precision = draw_polya_gammas(labels + negatives, scores, stream)
+    return replace(state, weights=g.unsqueeze(1)), PseudoObservation(precision, (labels - negatives) / 2)
+
+
+def draw_polya_gammas(count: Tensor, tilt: Tensor, generator: torch.Generator) -> Tensor:
+    """Draws of PG(b, f) [N, C] for whole numbers b >= 0: sums of b draws of PG(1, f)."""
+    times = count.flatten().long()
+    draws = polya_gamma(tilt.flatten().repeat_interleave(times), generator)
+    place = torch.arange(len(times), device=times.device).repeat_interleave(times)
+    return torch.zeros_like(tilt).flatten().index_add(0, place, draws).view(tilt.shape)
+
+
+# -- what the backend asks ---------------------------------------------------------------------------------------------
+
+
+def log_joint(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
+    """log density [] of (z, h, psi, w) and the data; of "multinomial" that of g."""
+    plain = summary.log_joint(*_plain(state, data, model), truncated=True)
+    psi, labels, w = state.weights.squeeze(1), data.labels, state.classifiers.double()
+    scores = data.features @ state.classifiers.squeeze(0)
+    own = log_label_factor(model.joint, psi[state.assignments], scores, labels).double().sum()
+    log_prior = torch.distributions.Normal(torch.zeros_like(w), model.weight_scale).log_prob(w).sum()
+    return plain + all_sum(own) + log_prior + log_psi_prior(psi.double(), model)
+
+
+def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
+    """log density [] of psi [T, C], or of g [T, C] in the joint "multinomial"."""
+    labels: Any = model.label_likelihood
+    if model.joint == "and":
+        return torch.distributions.Beta(labels.a.double(), labels.b.double(), validate_args=False).log_prob(psi).sum()
+    return torch.distributions.Gamma(labels.concentration.double(), 1.0, validate_args=False).log_prob(psi).sum()
+
+
+def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
+    """What the posterior keeps of a state."""
+    kept = summary.draw(*_plain(state, data, model), truncated=True)
+    kept["log_joint"] = log_joint(state, data, model)
+    psi = state.weights.squeeze(1)
+    kept["label_means"] = psi if model.joint == "and" else psi / psi.sum(1, keepdim=True)
+    return finished_draw(kept, state.classifiers.squeeze(0), data, model)
+
+
+def _plain(state: LabelState, data: LabelData, model: BNMC) -> tuple[PartitionState, Data, DPM]:
+    """The mixture of x alone, without labels."""
+    bare = PartitionState(state.assignments, state.weights[:, :0, :0], state.hyper)
+    return bare, data.inputs, DPM(model.likelihood, model.prior, model.truncation, model.num_features)
+
+
+_AUGMENTED: dict[str, Any] = {"and": draw_bits, "multinomial": draw_counts}

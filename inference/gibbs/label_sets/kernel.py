@@ -1,0 +1,112 @@
+"""Gibbs sampling of multi-label models: scans of the mixture of (x, y), and a draw of one classifier for each label.
+
+    target(z, h, w) = p(z | h) p(h) prod_k m(X_k, Y_k) prod_c N(w_c; 0, nu^2 I) prod_nc phi(s_nc | w_c^T a_n)
+
+Given the data (z, h) and w are independent (joint P of math/multilabel, section 2): the scans are those of partitions,
+with the product of both families, and the classifiers those of a component that holds all points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....models.bnmc import BNMC
+from ....models.label_data import LabelData
+from ...distributed.collectives import all_sum
+from ...posterior.label_draws import label_draw
+from ...running.engine import Draw, Kernel
+from ...truncation import warn_if_full
+from .. import partition, summary
+from ..backend import Gibbs
+from ..classifiers import observe_scores, slide_weights, weights_posterior
+from ..state import PartitionState
+from . import coupled as multi_label_coupled
+from .state import LabelState
+
+
+def check(backend: Gibbs, model: BNMC) -> None:
+    """Raise on a scan that the joint does not have, and on a family without the conjugate prior that scans need."""
+    model.require_probabilities()
+    mixture: Any = model
+    partition.check(backend, mixture)
+    if model.is_coupled and backend.scan != "blocked":
+        raise ValueError(f"scan is {backend.scan!r}; the joint {model.joint!r} has scan='blocked' alone.")
+
+
+def kernel(backend: Gibbs, model: BNMC) -> Kernel:
+    """The scans of partitions and the draw of the classifiers, with the options of a backend bound."""
+    if model.is_coupled:
+        return multi_label_coupled.kernel(backend)
+    truncated = backend.truncated
+    kernel = Kernel(
+        state=LabelState,
+        init=partial(init, backend=backend),
+        sweep=partial(sweep, scan=backend.scan, num_split_merge=backend.split_merge, num_warmup=backend.num_warmup),
+        value=partial(log_joint, truncated=truncated),
+        draw=partial(draw, truncated=truncated),
+    )
+    return replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'")) if truncated else kernel
+
+
+def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
+    """A start of the partition, and classifiers drawn from around 0."""
+    backend.require_labels(data, model.truncation, infinite="slice")
+    start = partition.init(model.mixture, data.points, generator, start=backend.init, truncated=backend.truncated)
+    zeros = data.features.new_zeros(1, data.features.shape[1], data.targets.shape[1])
+    state = LabelState(**{item.name: getattr(start, item.name) for item in fields(start)}, classifiers=zeros)
+    return replace(state, classifiers=draw_classifiers(state, data, model, generator))
+
+
+def sweep(
+    state: LabelState,
+    data: LabelData,
+    model: BNMC,
+    generator: torch.Generator,
+    step: int = 0,
+    *,
+    scan: str,
+    num_split_merge: int,
+    num_warmup: int = 0,
+) -> LabelState:
+    """One sweep; both lines leave the target invariant."""
+    mixture = model.mixture
+    moved: Any = partition.sweep(
+        state, data.points, mixture, generator, step, scan=scan, num_split_merge=num_split_merge, num_warmup=num_warmup
+    )
+    return replace(moved, classifiers=draw_classifiers(moved, data, model, generator))
+
+
+def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> Tensor:
+    """Classifiers [1, P, C]: a fresh omega, then w | omega."""
+    together = PartitionState(torch.zeros_like(state.assignments), state.classifiers, state.hyper)
+    if not model.loss.is_augmented:
+        return slide_weights(together, data.margins, model, generator)
+    scores = data.features @ state.classifiers.squeeze(0)
+    observed = observe_scores(scores, data.targets, model.loss, slice(0, scores.shape[1]), generator)
+    return weights_posterior(together, data.margins, model, observed).draw(generator)
+
+
+def log_joint(state: LabelState, data: LabelData, model: BNMC, *, truncated: bool) -> Tensor:
+    """log density [] of (z, w, h) and the data: the families' parameters, mixture weights and omega integrated out."""
+    mixture = summary.log_joint(state, data.points, model.mixture, truncated=truncated)
+    return mixture + log_margins(state, data, model)
+
+
+def log_margins(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
+    """log density [] of the classifiers and their factors."""
+    weights = state.classifiers.squeeze(0).double()
+    log_factor = model.log_margin(data.features @ state.classifiers.squeeze(0), data.targets)
+    log_prior = torch.distributions.Normal(torch.zeros_like(weights), model.weight_scale).log_prob(weights)
+    return all_sum(log_factor.double().sum()) + log_prior.sum()
+
+
+def draw(state: LabelState, data: LabelData, model: BNMC, *, truncated: bool) -> Draw:
+    """What the posterior keeps of a state."""
+    kept = summary.draw(state, data.points, model.mixture, truncated=truncated)
+    kept["log_joint"] = kept["log_joint"] + log_margins(state, data, model)
+    return label_draw(kept, state.classifiers.squeeze(0), data, model)

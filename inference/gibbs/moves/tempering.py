@@ -1,0 +1,65 @@
+"""How chains of models whose components repel come to their hyperplanes: along factors phi^t whose power t rises to 1.
+
+Hyperplanes of the full factors hold clusters that overlap where they were cut first, and blocks that share nothing with
+those of a better cut are out of reach of any one proposal. At a low power labels near a cut change sides freely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....models.losses.base import Loss, PseudoObservation
+from ..hyperplanes import move_all, top_up
+
+
+@dataclass(eq=False)
+class Tempered(Loss):
+    """phi^t of another loss, as the scans and moves of a start read it.
+
+    A pseudo-observation counts t times; its omega is drawn as if t were 1. That is near a draw given phi^t (both have
+    the same fixed points where omega is at its mean) for any loss, and no start must be one from a law.
+    """
+
+    loss: Loss
+    power: float
+
+    @property
+    def is_augmented(self) -> bool:
+        return self.loss.is_augmented
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        """t log phi(y | f) [..., C]."""
+        return self.power * self.loss.log_factor(score, y)
+
+    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        """Precision and shift [..., C], t times those of the loss."""
+        return PseudoObservation(*(self.power * part for part in self.loss.augment(score, y, generator)))
+
+
+def harden(
+    state: Any,
+    data: Any,
+    features: Tensor,
+    model: Any,
+    generator: torch.Generator,
+    sweep: Callable[..., Any],
+    num_sweeps: int,
+) -> Any:
+    """A state after sweeps (state, data, model, generator) along which the power of the factors rises to 1 by equal
+    factors. The reserve [A, P, 1] of hyperplanes without points follows; features [N, P]."""
+    for step in range(num_sweeps):
+        power = _LEAST_POWER ** (1 - (step + 1) / num_sweeps)
+        soft = model.replace(loss=Tempered(model.loss, power))
+        if state.reservoir is not None:
+            reserved = top_up(state.reservoir, features, soft, generator)
+            state = replace(state, reservoir=move_all(reserved, features, soft, generator))
+        state = sweep(state, data, soft, generator)
+    return state
+
+
+_LEAST_POWER = 0.1

@@ -1,0 +1,106 @@
+"""The collapsed scan compiled: one loop over the points, specialised by the type of the family's component state."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...compiled._numba_machine import prefetch
+from ...compiled.decorators import entry, inner, lean_entry, part
+from ._numba_family import fetch, log_predictives
+from ._numba_moves import count_used, draw, move_row, outcome
+from ._numba_moves import fill as fill
+
+
+class Partition(NamedTuple):
+    """What `collapsed` has of the partition, as arrays."""
+
+    assignments: np.ndarray  # [N]
+    counts: np.ndarray  # [capacity], 0: free
+    log_opening: np.ndarray  # [N + 1] log weight of a new component by the number of the others
+    log_margin: np.ndarray  # [N, capacity], or [N, 0] without classifiers
+    log_new: np.ndarray  # [N] log I(x_n, y_n)
+    log_alone: tuple[float, float]  # corrections of a point's own component and of a new one if it is alone
+
+
+@entry
+def fill_logits(state, partition, urn, n, logits):
+    """Log weights [capacity] of the slots for point n; the first free slot stands for a new component.
+
+    urn [N + 1] has what a component weighs by the number of its points, the family's normalizer included.
+    """
+    assignments, counts, log_opening, log_margin, log_new, log_alone = partition
+    scratch, offsets = np.empty((len(state.components), len(counts))), np.empty(len(counts))
+    occupied, free = _survey(counts, urn, offsets)
+    own, new = assignments[n], _new(assignments[n], n, counts, occupied, urn, log_opening, log_new, log_alone)
+    _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
+
+
+@inner
+def _survey(counts, urn, offsets):
+    """(number of components, first free slot); offsets are what the slots weigh by their counts."""
+    occupied, free = len(offsets), len(offsets)  # from a literal 0 numba would compile `_fill` twice
+    for k in range(len(offsets)):
+        offsets[k] = urn[counts[k]] if counts[k] > 0 else -np.inf
+        if counts[k] == 0:
+            occupied -= 1
+            free = min(free, k)
+    return occupied, free
+
+
+@inner
+def _new(own, n, counts, occupied, urn, log_opening, log_new, log_alone):
+    """Log weight of a new component, and what it lacks if the point leaves one of its own."""
+    if counts[own] == 1:
+        return urn[0] + log_opening[occupied - 1], log_new[n] + log_alone[1]
+    return urn[0] + log_opening[occupied], log_new[n]
+
+
+@part
+def _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch):
+    """`fill_logits` for known offsets, free slot and weight of a new component."""
+    log_predictives(state, n, own, logits, scratch)
+    own_weight = new[0] + log_alone[0] if counts[own] == 1 else urn[counts[own] - 1]
+    at_own, at_free = logits[own] + own_weight, logits[free] + (new[0] + new[1])
+    for k in range(len(logits)):
+        logits[k] += offsets[k]
+    logits[own] = at_own
+    if log_margin.shape[1] > 0:
+        for k in range(len(logits)):
+            logits[k] += log_margin[n, k]
+    logits[free] = at_free
+
+
+@lean_entry
+def scan(state, scratch, partition, urn, position, order, levels):
+    """Visit order[position:] one by one, each by the uniform number at its place in `levels`.
+
+    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). With classifiers it stops after a
+    point that opened or closed a component; and where the components must be computed anew (stale) because no slot is
+    free or too much cancelled.
+    """
+    assignments, counts, log_opening, log_margin, log_new, log_alone = partition  # once: it costs more than a visit
+    offsets, room = scratch[-1], scratch[-2]
+    occupied, free = _survey(counts, urn, offsets)
+    logits = room[: count_used(counts, free)]
+    while position < len(order):
+        n, level = order[position], levels[position]
+        position += 1
+        ahead = order[min(position + 8, len(order) - 1)]
+        fetch(state, ahead)
+        prefetch(assignments, ahead)
+        own = assignments[n]
+        new = _new(own, n, counts, occupied, urn, log_opening, log_new, log_alone)
+        _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
+        chosen, opened, closed = outcome(own, draw(logits, level, own), free, counts[own] == 1)
+        stale = False
+        if chosen != own:
+            stale = move_row(state, n, own, chosen, counts)
+            assignments[n] = chosen
+            offsets[chosen], offsets[own] = urn[counts[chosen]], urn[counts[own]]
+            if opened + closed > -2:
+                occupied, free = _survey(counts, urn, offsets)
+                logits = room[: count_used(counts, free)]
+                stale = stale or occupied == len(counts)
+        if stale or (opened + closed > -2 and log_margin.shape[1] > 0):
+            return position, opened, closed, stale
+    return position, -1, -1, False

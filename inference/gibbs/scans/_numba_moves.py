@@ -1,0 +1,75 @@
+"""What the compiled scans share: the draw of a slot, what it means for the slots, and the move of a point."""
+
+import numpy as np
+
+from ...compiled._numba_machine import exp
+from ...compiled.decorators import inner, lean_entry
+from . import _numba_counts, _numba_gaussians  # noqa: F401 (what they implement)
+from ._numba_family import shift
+
+
+@lean_entry
+def fill(state, labels):
+    """Put every row into the component that its label [N] names."""
+    for n in range(len(labels)):
+        shift(state, n, labels[n], 1.0)
+
+
+@inner
+def count_used(sizes, free):
+    """So many slots hold all components and the slot `free`; a multiple of four, if there are so many, for vectors."""
+    used = free + 1
+    for k in range(used, len(sizes)):
+        if sizes[k] > 0:
+            used = k + 1
+    return min(used + -used % 4, len(sizes))
+
+
+@inner
+def draw(logits, uniform, own):
+    """A slot by inverse CDF of the categorical law, its own where no weight is a number; overwrites log weights by sums
+    of weights.
+
+    Those below e^-40 of the largest vanish in the rounding of the sum.
+    """
+    top = -np.inf
+    for k in range(len(logits)):
+        top = max(top, logits[k])
+    for k in range(len(logits)):
+        gap = logits[k] - top
+        weight = exp(max(gap, -40.0))
+        logits[k] = weight if gap > -40.0 else 0.0
+    total = 0.0
+    for k in range(len(logits)):
+        total += logits[k]
+        logits[k] = total
+    level, chosen = uniform * total, 0  # below the total, even after rounding
+    for k in range(len(logits)):
+        chosen += logits[k] <= level
+    return chosen if chosen < len(logits) else own
+
+
+@inner
+def outcome(own, chosen, free, alone):
+    """(slot to go to, slot opened or -1, slot closed or -1)."""
+    closed = own if alone and chosen != own else -1
+    if chosen != free:
+        return chosen, -1, closed
+    if closed >= 0:  # it leaves a component of its own for a new one: the same slot serves
+        return own, own, own
+    return chosen, free, -1
+
+
+@inner
+def move_row(state, row, own, chosen, counts):
+    """Take a row to another slot; returns whether the components must be computed anew."""
+    stale = False
+    counts[own] -= 1
+    if counts[own] == 0:
+        for w in range(len(state.components)):  # back to the prior, which the last column holds
+            state.components[w, own] = state.components[w, -1]
+    else:
+        stale = shift(state, row, own, -1.0)
+    shift(state, row, chosen, 1.0)
+    counts[chosen] += 1
+    return stale

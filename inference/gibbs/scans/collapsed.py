@@ -1,0 +1,183 @@
+"""The collapsed scan: each point chooses its component given all others, the family's parameters integrated out.
+
+    z_n = k      with weight  urn(n_k) p(x_n | the others in k) phi(y_n | eta_k)
+    z_n = new    with weight  urn_new(K) p(x_n) I(x_n, y_n),     I = integral of phi(y_n | eta) N(eta; 0, nu^2 I)
+
+n_k and K count without n; the urn is the prior's, for a Dirichlet process n_k and alpha. A component that n was alone
+in is deleted with its classifier. A new one draws its classifier from N(eta; 0, nu^2 I) phi(y_n | eta) / I, because I
+integrated it out. The augmentation variables are integrated out too, so they must be drawn anew before the classifiers
+are. Exact for the infinite model (Neal 2000, algorithm 3; math/dp-mixtures, section 4 (ii); math/priors, section 1).
+
+Where components repel, the factor is exp(h(f)) and I is an average over the hyperplanes of a reservoir, from which a
+new component takes its own; a component that n is alone in is then one of those to choose from (Neal 2000, algorithm 8;
+math/discriminative-clustering, section 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....models.data import Data
+from ....models.distributions.sampling import uniforms
+from ....models.mixture import Mixture
+from ...distributed.collectives import own_stream
+from ..state import PartitionState
+from ._component_states import goes_row_by_row, is_compiled
+from .founders import Founders, Marginal, Reserved
+from .slots import Compiled, Slots, double, point_logits, steps_at_once, visit_all, visitor_of
+
+
+def scan(
+    state: PartitionState,
+    data: Data,
+    model: Mixture,
+    generator: torch.Generator,
+    *,
+    shuffle: bool = True,
+    compiled: bool | None = None,
+) -> PartitionState:
+    """One visit of every point, in random order or in the order of the rows.
+
+    `compiled` chooses the code; by default it is compiled on the CPU for the families of `regbayes.models`, tensor code
+    for any other family or device. Returns the assignments with labels 0..K-1, all occupied, and their weights
+    [K, P, C], those of new components included.
+    """
+    slots = PartitionSlots(state, data, model)
+    visit_all(visitor_of(slots, compiled), generator, shuffle=shuffle)
+    return slots.replaced(state)
+
+
+def scan_with_moves(
+    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, num_moves: int
+) -> PartitionState:
+    """Split-merge proposals, then a visit of every point, of few rows several; all of it where `moves_are_compiled`."""
+    slots = PartitionSlots(state, data, model)
+    visitor, stream, num_data = Compiled(slots), own_stream(generator), data.num_data
+    if num_moves:
+        order = torch.randperm(num_data, generator=stream)
+        split_merge(visitor, order, uniforms((num_moves, num_data + 3), stream))
+    visit_all(visitor, generator, shuffle=True, num_rounds=rounds_of(data))
+    return slots.replaced(state)
+
+
+def split_merge(visitor: Compiled, order: Tensor, levels: Tensor) -> None:
+    """Split-merge proposals, each by N + 3 uniform numbers, levels [M, N + 3]; points join sides in the order [N]."""
+    from ..moves import _numba_split_merge  # compiles or loads machine code: only where a scan needs it
+
+    slots, num_rows, position = visitor.slots, len(visitor.state.components), 0
+    scratch, side = np.empty((num_rows + 1, 4)), np.empty(len(order), np.bool_)
+    sides = visitor.state._replace(components=np.empty((num_rows, 4)))
+    piece = steps_at_once(4 * len(order) * visitor.width)
+    while position < len(levels):
+        given = slots.arrays(), visitor.urn, order.numpy(), levels[: position + piece].numpy()
+        position, full = _numba_split_merge.split_merge(visitor.state, sides, scratch, side, *given, position)
+        if full:
+            slots.extend(len(slots.sizes))
+            visitor.build()
+
+
+def assignment_logits(
+    n: int, state: PartitionState, data: Data, model: Mixture, *, compiled: bool | None = None
+) -> Tensor:
+    """Log weights [K + 1] of point n for the K components and a new one, up to a constant.
+
+    A component that n is alone in has weight 0, unless components repel: it is then one of those that n could open.
+    `compiled` chooses the code, by default that of `scan`.
+    """
+    return point_logits(n, PartitionSlots(state, data, model), compiled=compiled)[: len(state.weights) + 1]
+
+
+def moves_are_compiled(data: Data, model: Mixture) -> bool:
+    """Whether the compiled scan can make split-merge proposals."""
+    family, has_classifiers = model.likelihood, data.targets.shape[1] > 0
+    return (
+        data.X.device.type == "cpu"
+        and is_compiled(family)
+        and not has_classifiers
+        and goes_row_by_row(family, data.X.shape[1])
+    )
+
+
+def rounds_of(data: Data) -> int:
+    """Rounds that cost less than the rest of a sweep: of few rows several.
+
+    How many may depend on the data alone: by the state it would bend the law.
+    """
+    return max(1, min(_MOST_ROUNDS, _LITTLE_WORK // (data.num_data * data.X.shape[1])))
+
+
+class PartitionSlots(Slots):
+    """Slots of a partition: sizes [capacity] are counts, and the first free slot stands for a new component.
+
+    Attributes
+    ----------
+    log_sizes [N + 1] : log weight of a component by its size, without n;  log_opening [N + 1] : of a new one by K
+    """
+
+    def __init__(self, state: PartitionState, data: Data, model: Mixture) -> None:
+        exact, model = double(data, model)
+        founders: Founders = Marginal(exact, model)
+        if state.reservoir is not None:
+            founders = Reserved(state.reservoir, exact, model)
+        log_sizes, log_opening = model.prior.urn(state.hyper, data.num_data, data.num_data)
+        self.log_sizes, self.log_opening = log_sizes, log_opening.contiguous()
+        super().__init__(state.assignments, state.weights, model, exact, exact, founders)
+
+    def count(self, capacity: int) -> None:
+        self.sizes = self.counts = torch.bincount(self.labels, minlength=capacity)
+        self.seen: Any = None  # what the compiled code sees of the present tensors
+
+    def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
+        super().settle(n, opened, closed, generator)
+        self.seen = None
+
+    def replaced(self, state: PartitionState) -> PartitionState:
+        """The state with the assignments, the classifiers and the reservoir that the slots have now."""
+        _, assignments, weights = self.compact(state.weights)
+        reserved = self.founders.reserved
+        kept = None if reserved is None else reserved.to(weights)
+        return replace(state, assignments=assignments, weights=weights, reservoir=kept)
+
+    def logits(self, n: int, log_predictive: Tensor) -> Tensor:
+        counts, own, founders = self.sizes.clone(), self.labels[n], self.founders
+        counts[own] -= 1
+        log_opening = self.log_opening[(counts > 0).sum()]
+        logits = torch.where(counts > 0, self.log_sizes[counts], -torch.inf)
+        log_new = log_opening + founders.log_new[n]
+        if counts[own] == 0:
+            logits[own] = log_opening + founders.log_alone[0]
+            log_new = log_new + founders.log_alone[1]
+        if self.has_classifiers:
+            logits = logits + self.log_margin[n]
+        logits[(self.sizes == 0).to(torch.uint8).argmax()] = log_new
+        return logits + log_predictive
+
+    def move(self, n: int, own: int, chosen: int) -> None:
+        self.sizes[own] -= 1
+        self.sizes[chosen] += 1
+        self.labels[n] = chosen
+
+    def kernels(self) -> Any:
+        from . import _numba_collapsed as _numba_scan  # compiles or loads machine code: only where a scan needs it
+
+        return _numba_scan
+
+    def arrays(self) -> Any:
+        if self.seen is None:
+            tables = self.labels, self.sizes, self.log_opening, self.log_margin, self.founders.log_new
+            self.seen = self.kernels().Partition(*(table.numpy() for table in tables), self.founders.log_alone)
+        return self.seen
+
+    def urn(self, normalizers: np.ndarray) -> np.ndarray:
+        urn: np.ndarray = self.log_sizes.numpy() + normalizers
+        urn[0] = normalizers[0]  # of a new component, to which `log_opening` is added
+        return urn
+
+
+_MOST_ROUNDS = 4
+_LITTLE_WORK = 2**10  # entries of X

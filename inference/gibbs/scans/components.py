@@ -1,0 +1,93 @@
+"""What the points of a mixture choose from, and their choice: the step that every scan of all points at once takes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....models.data import Data
+from ....models.distributions.sampling import draw_categorical
+from ....models.likelihoods.base import Parameters
+from ....models.mixture import Mixture
+from ....models.scores import scores
+from ....models.sums import row_chunks
+from ...distributed.collectives import all_sum
+from ..state import PartitionState
+
+
+class Components(NamedTuple):
+    """What a point chooses from."""
+
+    log_mixture: Tensor  # [K] float64
+    parameters: Parameters  # of the family, each [K, ...]
+    weights: Tensor  # [K, P, C]
+
+    def join(self, other: Components) -> Components:
+        """These components, then the others."""
+        parameters = {name: torch.cat([value, other.parameters[name]]) for name, value in self.parameters.items()}
+        log_mixture = torch.cat([self.log_mixture, other.log_mixture])
+        return Components(log_mixture, parameters, torch.cat([self.weights, other.weights]))
+
+
+def assignment_logits(data: Data, components: Components, model: Mixture) -> Tensor:
+    """log p(x_n | theta_k) + log phi(y_n | eta_k^T a_n) [N, K]: what a scan adds the mixture weights or slices to."""
+    log_density = model.likelihood.log_density(data.X, components.parameters)
+    return log_density + model.log_margin(scores(data.features, components.weights), data.targets.unsqueeze(1))
+
+
+def draw_assignments(
+    data: Data, components: Components, model: Mixture, uniforms: Tensor, log_slices: Tensor | None = None
+) -> Tensor:
+    """A component [N] for each point by inverse CDF, with weight pi_k p(x_n | theta_k) phi(y_n | eta_k).
+
+    With slices log u_n [N] the mixture weights enter only through the indicator of u_n <= pi_k.
+    """
+    chosen = torch.empty(data.num_data, dtype=torch.long, device=data.X.device)
+    for rows in row_chunks(data.X, len(components.weights) * (1 + data.targets.shape[1])):
+        logits = assignment_logits(data.rows(rows), components, model)
+        if log_slices is None:
+            logits += components.log_mixture.to(logits)
+        else:
+            logits.masked_fill_(components.log_mixture < log_slices[rows, None], -torch.inf)
+        chosen[rows] = draw_categorical(logits, uniforms[rows])
+    return chosen
+
+
+def count_members(state: PartitionState) -> Tensor:
+    """Numbers of points [K] of the components, float64."""
+    return all_sum(torch.bincount(state.assignments, minlength=len(state.weights))).double()
+
+
+def hyperparameters(state: PartitionState, data: Data, model: Mixture) -> Tensor:
+    """Posterior hyperparameters [K, S] of every component's family."""
+    return posterior_hyperparameters(data, state.assignments, len(state.weights), model.likelihood)
+
+
+def posterior_hyperparameters(data: Data, assignments: Tensor, num_components: int, family: Any) -> Tensor:
+    """Hyperparameters [K, S] of a family given the rows of each component, from assignments [N]."""
+    return data.once(_prior, family) + family.summed_statistics(data.X, assignments, num_components)
+
+
+def log_evidence(chi: Tensor, data: Data, family: Any) -> Tensor:
+    """log of the integral of prod_n p(x_n | theta_{z_n}) p(theta) [] float64, from hyperparameters chi [K, S]."""
+    log_normalizer, log_base_measure = data.once(_log_constants, family)
+    log_partition: Tensor = family.log_partition(chi.double()).sum()
+    return log_partition - (len(chi) * log_normalizer - log_base_measure)
+
+
+def _prior(family: Any, data: Data) -> Tensor:
+    prior: Tensor = family.prior()
+    return prior
+
+
+def _log_constants(family: Any, data: Data) -> tuple[float, float]:
+    """(log normalizer of the prior, log base measure of all rows)."""
+    log_base_measure = all_sum(family.log_base_measure(data.X).double().sum())
+    return float(family.log_partition(family.prior().double())), float(log_base_measure)
+
+
+def draw_parameters(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Parameters:
+    """The family's parameters, each [K, ...], given the assignments."""
+    return model.likelihood.draw(hyperparameters(state, data, model), generator)

@@ -1,0 +1,97 @@
+"""The slice scan: all assignments of the infinite model at once, for any prior whose rest is a Poisson process.
+
+Given z, unnormalized weights of the components and of all others are independent (math/priors, section 1):
+
+    J_k ~ Gamma(s_k, 1),    s_k: the urn's weight of a component of its size
+    new components: a Poisson process of weights x with density  mass x^(-1 - exponent) e^(-x)
+
+With slices u_n ~ U(0, J_{z_n}) only new components above the least slice matter. For exponents near 1 those may be very
+many: weights below a floor that no assignment has a say in are left out, and the few points with slices below it stay.
+
+Sources: Walker (2007); Kalli, Griffin & Walker (2011).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ....models.data import Data
+from ....models.distributions.sampling import log_gamma_draw, normals, uniforms
+from ....models.mixture import Mixture
+from ...distributed.collectives import own_stream
+from ..hyperplanes import give_back, take_reserved
+from ..state import PartitionState
+from .components import Components, count_members, draw_assignments, draw_parameters
+
+
+def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
+    """Weights, slices below them, the new components above the floor with theta and eta of their own; then all z_n."""
+    points, slices = uniforms((2, data.num_data), own_stream(generator))
+    counts = count_members(state)
+    log_sizes, _ = model.prior.urn(state.hyper, int(counts.max()), 1)
+    log_weights = log_gamma_draw(log_sizes[counts.long()].exp(), generator)
+    occupied = Components(log_weights, draw_parameters(state, data, model, generator), state.weights)
+    log_slices = log_weights[state.assignments] + torch.log1p(-slices)
+    exponent, mass = torch.stack(model.prior.draw_rest(state.hyper, len(counts), generator)).tolist()
+    log_floor = max(float(log_slices.min()), _log_guard(exponent))
+    log_jumps = draw_jumps(exponent, mass, log_floor, generator)
+    chosen = draw_assignments(data, occupied, model, points, log_slices)
+    reserved = state.reservoir
+    if len(log_jumps):
+        fresh, reserved = _fresh(log_jumps, state, data, model, generator)
+        near = torch.nonzero(log_slices <= log_jumps.max()).squeeze(1)  # few: points of small components
+        occupied = occupied.join(fresh)
+        chosen[near] = draw_assignments(data.rows(near), occupied, model, points[near], log_slices[near])
+    chosen = torch.where(log_slices < log_floor, state.assignments, chosen)
+    labels, assignments = torch.unique(chosen, return_inverse=True)
+    if state.reservoir is not None and reserved is not None:
+        closed = torch.ones(len(occupied.weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
+        size = len(state.weights) + len(state.reservoir) - len(labels)
+        reserved = give_back(reserved, occupied.weights[closed], size)
+    return replace(state, assignments=assignments, weights=occupied.weights[labels], reservoir=reserved)
+
+
+def draw_jumps(exponent: float, mass: float, log_floor: float, generator: torch.Generator) -> Tensor:
+    """Log weights [M] float64 of a Poisson process of density mass x^(-1 - d) e^(-x) above the floor, d the exponent.
+
+    Below 1, points of density x^(-1 - d) are kept with probability e^(-x); above h = max(floor, 1), points h + Exp(1)
+    with probability (x / h)^(-1 - d).
+    """
+    d, log_h = exponent, max(log_floor, 0.0)
+    room = max(0.0, -log_floor)
+    widths = [math.expm1(d * room) / d if d else room, math.exp(-(1 + d) * log_h - math.exp(log_h))]
+    rates = torch.tensor(widths, dtype=torch.float64, device=generator.device) * mass
+    num_low, num_high = (int(number) for number in torch.poisson(rates, generator=generator).tolist())
+    place, height = uniforms((2, num_low + num_high), generator)
+    below, above = place[:num_low], place[num_low:]
+    # the inverse CDF; log x from -room to 0
+    log_low = -torch.log1p((1 - below) * math.expm1(d * room)) / d if d else -room * (1 - below)
+    log_high = (math.exp(log_h) - torch.log1p(-above)).log()
+    log_keep = torch.cat([-log_low.exp(), -(1 + d) * (log_high - log_h)])
+    return torch.cat([log_low, log_high])[torch.log1p(-height) < log_keep]
+
+
+def _log_guard(exponent: float) -> float:
+    """log of the least floor (m Gamma(1 - d))^(-1/d), so that about m (K + alpha / d) new components are expected."""
+    return -(math.log(_GUARD) + math.lgamma(1 - exponent)) / exponent if exponent else -math.inf
+
+
+def _fresh(
+    log_mixture: Tensor, state: PartitionState, data: Data, model: Mixture, generator: torch.Generator
+) -> tuple[Components, Tensor | None]:
+    """Components drawn from the prior, with hyperplanes from the reservoir if there is one; and what is left of it."""
+    num_fresh = len(log_mixture)
+    prior = model.likelihood.prior()
+    parameters = model.likelihood.draw(prior.expand(num_fresh, -1).contiguous(), generator)
+    if state.reservoir is not None:
+        taken, left = take_reserved(state.reservoir, num_fresh, data.features, model, generator)
+        return Components(log_mixture, parameters, taken), left
+    noise = normals((num_fresh, *state.weights.shape[1:]), generator, state.weights)
+    return Components(log_mixture, parameters, model.weight_scale * noise), None
+
+
+_GUARD = 10.0  # m

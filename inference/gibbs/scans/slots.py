@@ -1,0 +1,264 @@
+"""What the scans share that visit one point at a time: slots for components, and the loop over the points.
+
+A component sits in a slot, of which some are free. A point that opens a component takes a free slot; from a component
+of its own it goes to a new one in the same slot. Everything is in double precision: log predictives are differences of
+large numbers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ....models.data import Data
+from ....models.distributions.sampling import draw_categorical, uniforms
+from ....models.scores import scores
+from ...distributed.collectives import own_stream
+from ._component_states import component_table, family_rows, goes_row_by_row, is_compiled, log_normalizers
+from .founders import Founders
+
+Visit = tuple[int, int, int, bool]  # position to go on from, slot opened or -1, slot closed or -1, whether to build
+
+
+def double(data: Data, model: Any) -> tuple[Data, Any]:
+    """Data, and the model with its family, in double precision."""
+    if data.X.dtype == torch.float64:
+        return data, model
+    exact, family = data.once(_in_double, model.likelihood)
+    return exact, model.replace(likelihood=family)
+
+
+def _in_double(family: Any, data: Data) -> tuple[Data, Any]:
+    exact = data.double()
+    return exact, family.resolve(exact.X)
+
+
+class Slots(ABC):
+    """Scratch of one scan: components in slots 0..capacity-1, of which at least one is free. Changed in place.
+
+    Attributes
+    ----------
+    labels [N] : slot of each point;  sizes [capacity] : points in a slot, 0: free;  counts [capacity] : those with an x
+    observed : the points with an x;  points : all N, on no side of any hyperplane where x is missing
+    weights [capacity, P, C];  log_margin [N, capacity] : log phi(y_n | eta_k), [N, 0] without classifiers
+    founders : where new components take their classifiers from
+    """
+
+    sizes: Tensor
+    counts: Tensor
+
+    def __init__(self, labels: Tensor, weights: Tensor, model: Any, observed: Data, points: Data, founders: Founders):
+        """Component k in slot k, and some free slots."""
+        self.labels, self.weights, self.model = labels.clone(), weights.double(), model
+        self.observed, self.points, self.founders = observed, points, founders
+        self.has_classifiers = points.targets.shape[1] > 0
+        self.log_margin = self.weights.new_zeros(len(labels), 0)
+        if self.has_classifiers:
+            self.log_margin = self._log_margin(self.weights)
+        self.extend(4 + len(weights) // 4)
+
+    # -- what a scan defines -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def count(self, capacity: int) -> None:
+        """Compute from the labels what is kept of so many slots."""
+
+    @abstractmethod
+    def logits(self, n: int, log_predictive: Tensor) -> Tensor:
+        """Log weights [capacity] of point n from log p(x_n | the others in each slot); one free slot is a new one."""
+
+    @abstractmethod
+    def move(self, n: int, own: int, chosen: int) -> None:
+        """Take point n from one slot to another."""
+
+    @abstractmethod
+    def kernels(self) -> Any:
+        """The module with the compiled `scan` and `fill_logits`."""
+
+    @abstractmethod
+    def arrays(self) -> Any:
+        """The tuple of arrays that they take."""
+
+    def urn(self, normalizers: np.ndarray) -> np.ndarray:
+        """What a component weighs by the number of its points, [N + 1], from what its family says of it."""
+        return normalizers
+
+    def row(self, n: int) -> int:
+        """The place of point n among those with an x, -1: without."""
+        return n
+
+    def members(self) -> Tensor:
+        """The labels of the points with an x."""
+        return self.labels
+
+    # -- what follows --------------------------------------------------------------------------------------------------
+
+    def extend(self, more: int) -> None:
+        """Add free slots."""
+        self.weights = torch.cat([self.weights, self.weights.new_zeros(more, *self.weights.shape[1:])])
+        if self.has_classifiers:
+            self.log_margin = pad(self.log_margin, (0, more))
+        self.count(len(self.weights))
+
+    def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
+        """Exchange classifiers after point n opened or closed a component, and keep a slot free."""
+        if self.sizes.all():
+            self.extend(len(self.sizes))
+        if not self.has_classifiers:
+            return
+        left = self.weights[closed].clone() if closed >= 0 else None
+        if opened >= 0:
+            self.weights[opened] = self.founders.found(n, generator)
+            self.log_margin[:, opened] = self._log_margin(self.weights[opened : opened + 1]).squeeze(1)
+        else:
+            self.log_margin[:, closed] = 0.0
+        if left is not None:
+            self.founders.receive(left)
+
+    def compact(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(occupied slots [capacity], labels 0..K-1 [N], classifiers [K, P, C] in the dtype of those given)."""
+        occupied = self.sizes > 0
+        return occupied, (occupied.cumsum(0) - 1)[self.labels], self.weights[occupied].to(weights)
+
+    def _log_margin(self, weights: Tensor) -> Tensor:
+        """log phi(y_n | eta_k) [N, K]."""
+        found: Tensor = self.model.log_margin(scores(self.points.features, weights), self.points.targets.unsqueeze(1))
+        return found
+
+
+def visit_all(visitor: Compiled | Tensors, generator: torch.Generator, *, shuffle: bool, num_rounds: int = 1) -> None:
+    """Rounds of one visit of every point, in random order or in that of the rows; labels [N] and all else of the slots
+    change.
+
+    Compiled code visits the points in pieces of order, since Ctrl-C waits for it to return.
+    """
+    slots, position = visitor.slots, 0
+    stream, num_data, on = own_stream(generator), len(slots.labels), slots.labels.device
+    rows = partial(torch.randperm, generator=stream) if shuffle else torch.arange
+    order = torch.cat([rows(num_data, device=on) for _ in range(num_rounds)])
+    levels = uniforms((len(order),), stream)
+    while position < len(order):
+        capacity = len(slots.sizes)
+        piece = steps_at_once(capacity * visitor.width)
+        position, opened, closed, stale = visitor.visit(position, order[: position + piece], levels)
+        if opened + closed > -2:
+            slots.settle(int(order[position - 1]), opened, closed, generator)
+        if stale or len(slots.sizes) > capacity:
+            visitor.build()
+
+
+def steps_at_once(num_sums: int) -> int:
+    """How many steps compiled code takes before it returns for Ctrl-C, if each reads so many sums of statistics."""
+    return max(1, _MOST_WORK // num_sums)
+
+
+def point_logits(n: int, slots: Slots, *, compiled: bool | None) -> Tensor:
+    """Log weights [capacity] of point n."""
+    return visitor_of(slots, compiled).logits(n)
+
+
+def visitor_of(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
+    """The code that visits points [N]: compiled, tensor code, or (None) compiled on a CPU for the families it knows."""
+    if compiled is None:
+        compiled = slots.labels.device.type == "cpu" and is_compiled(slots.model.likelihood)
+    return Compiled(slots) if compiled else Tensors(slots)
+
+
+class Compiled:
+    """Visits for the families that the compiled scans know."""
+
+    def __init__(self, slots: Slots) -> None:
+        family, data = slots.model.likelihood, slots.observed
+        self.slots, self.kernels = slots, slots.kernels()
+        self.rows, normalizers, self.width = data.once(_tables, family)
+        self.urn = slots.urn(normalizers)
+        self.build()
+
+    def build(self) -> None:
+        """Compute what the family keeps of each slot from the labels."""
+        slots, labels = self.slots, self.slots.members()
+        family, capacity = slots.model.likelihood, len(slots.sizes)
+        table = component_table(family, self.rows, slots.observed, labels, capacity)
+        self.state = self.rows._replace(components=table)
+        self.scratch = np.empty((len(table) + 3, capacity))
+        if goes_row_by_row(family, slots.observed.X.shape[1]):
+            self.kernels.fill(self.state, labels.numpy())
+
+    def logits(self, n: int) -> Tensor:
+        """Log weights [capacity] of point n."""
+        logits = torch.empty(len(self.slots.sizes), dtype=torch.float64)
+        self.kernels.fill_logits(self.state, self.slots.arrays(), self.urn, n, logits.numpy())
+        return logits
+
+    def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
+        """Visit order[position:] until the slots must be settled or the components be built anew."""
+        arrays = self.slots.arrays()
+        visit: Visit = self.kernels.scan(
+            self.state, self.scratch, arrays, self.urn, position, order.numpy(), levels.numpy()
+        )
+        return visit
+
+
+def _tables(family: Any, data: Data) -> tuple[Any, np.ndarray, int]:
+    """What stays the same in all scans: the family's arrays, its normalizers [N + 1], the length of its statistics."""
+    return family_rows(family, data), log_normalizers(family, data.num_data + 1).numpy(), len(family.prior())
+
+
+class Tensors:
+    """Visits for any family on any device, by natural hyperparameters chi [capacity, S]: as `Compiled`, but slowly."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots, self.likelihood = slots, slots.model.likelihood
+        self.build()
+
+    def build(self) -> None:
+        """Compute what the family keeps of each slot from the labels."""
+        sums = self.likelihood.summed_statistics(self.slots.observed.X, self.slots.members(), len(self.slots.sizes))
+        self.chi = self.likelihood.prior() + sums
+        self.width = len(self.chi[0])
+
+    def logits(self, n: int) -> Tensor:
+        """Log weights [capacity] of point n."""
+        slots, row = self.slots, self.slots.row(n)
+        if row < 0:
+            return slots.logits(n, self.chi.new_zeros(len(self.chi)))
+        x, chi, own = slots.observed.X[row : row + 1], self.chi.clone(), slots.labels[n]
+        chi[own] -= self.likelihood.statistics(x).squeeze(0)
+        if slots.counts[own] == 1:
+            chi[own] = self.likelihood.prior()
+        return slots.logits(n, self.likelihood.log_predictive(x, chi).squeeze(0))
+
+    def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
+        """Visit order[position:] until a component opened or closed."""
+        slots = self.slots
+        for index in range(position, len(order)):
+            n = int(order[index])
+            own, chosen = int(slots.labels[n]), int(draw_categorical(self.logits(n), levels[index]))
+            opened = chosen if slots.sizes[chosen] == 0 else -1
+            closed = own if slots.sizes[own] == 1 and chosen != own else -1
+            if opened >= 0 and closed >= 0:  # from a component of its own to a new one: the same slot serves
+                opened = chosen = own
+            if chosen != own:
+                slots.move(n, own, chosen)
+                self._move(slots.row(n), own, chosen)
+            if opened + closed > -2:
+                return index + 1, opened, closed, False
+        return len(order), -1, -1, False
+
+    def _move(self, row: int, own: int, chosen: int) -> None:
+        if row < 0:
+            return
+        statistics = self.likelihood.statistics(self.slots.observed.X[row : row + 1]).squeeze(0)
+        self.chi[own] -= statistics
+        if self.slots.counts[own] == 0:
+            self.chi[own] = self.likelihood.prior()
+        self.chi[chosen] += statistics
+
+
+_MOST_WORK = 2**24  # sums of statistics that one call of compiled code reads: tenths of a second

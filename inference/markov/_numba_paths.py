@@ -1,0 +1,264 @@
+"""Forward-backward recursions compiled: scaled probabilities, one loop over the steps of each sequence.
+
+What underflows may be all that is left later, where steps are forbidden or nearly so. Filtered probabilities below
+e^-500 are therefore stored as their logarithms, which are negative, and a state into which less than e^-450 flows is
+taken in logs from all states before it. What is left out anywhere else is below e^-50 of what it would be added to.
+"""
+
+import math
+
+import numpy as np
+
+from ..compiled._numba_machine import exp
+from ..compiled.decorators import entry, inner, part
+
+LEAST_STEP = -200.0  # log weight; times _KEPT it is still a normal number
+_LOG_KEPT = -500.0
+_KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
+
+
+@entry
+def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, predicted, log_weights):
+    """Fills filtered [N, K] = p(z_t | up to t), or its log if negative, and log_weights [B].
+
+    steps [K + 1, K] are transitions and, last, starts; rough says that some are below LEAST_STEP. With slices [N] a
+    step is allowed where its log weight is larger, and then weighs 1. Unless empty, predicted [N, K] becomes
+    p(z_t | before t), 0 where taken in logs.
+    """
+    K = emission.shape[1]
+    message, log_message = np.empty(K), np.empty(K)
+    for b in range(len(bounds) - 1):
+        log_weight, hidden = 0.0, False
+        for t in range(bounds[b], bounds[b + 1]):
+            first = t == bounds[b]
+            _flow_in(log_steps, steps, filtered, t, first, log_slices, message)
+            top, total = -np.inf, 0.0
+            for k in range(K):
+                top = max(top, emission[t, k])
+            for k in range(K):
+                gap = emission[t, k] - top
+                weight = message[k] * exp(max(gap, -700.0))
+                filtered[t, k] = weight if gap > -700.0 else 0.0
+                total += filtered[t, k]
+            doubtful = 0.0
+            for k in range(K):
+                filtered[t, k] /= total
+                small = filtered[t, k] < _KEPT or message[k] < _CERTAIN
+                doubtful += 1.0 if small and (message[k] > 0.0 or hidden or rough) else 0.0
+            if doubtful == 0.0 and total > 1e-100:
+                log_weight += math.log(total) + top
+                hidden = False
+            else:
+                for k in range(K):
+                    log_message[k] = -np.inf
+                    if message[k] >= _CERTAIN:
+                        log_message[k] = math.log(message[k])
+                    elif message[k] > 0.0 or hidden or rough:
+                        message[k] = 0.0
+                        log_message[k] = _log_inflow(log_steps, filtered, t, k, first, log_slices)
+                log_weight += _normalize_logs(log_message, emission, t, filtered)
+                hidden = False
+                for k in range(K):
+                    hidden = hidden or filtered[t, k] < 0.0
+            if len(predicted) > 0:
+                for k in range(K):
+                    predicted[t, k] = message[k]
+        log_weights[b] = log_weight
+
+
+@inner
+def _flow_in(log_steps, steps, filtered, t, first, log_slices, message):
+    """message [K], p(z_t | before t) up to a factor."""
+    K, sliced = len(message), len(log_slices) > 0
+    for k in range(K):
+        message[k] = 0.0
+    if first or sliced:
+        for j in range(K, K + 1) if first else range(K):
+            weight = 1.0 if first else filtered[t - 1, j]
+            if weight > 0.0:
+                for k in range(K):
+                    step = steps[j, k]
+                    if sliced:
+                        step = 1.0 if log_steps[j, k] > log_slices[t] else 0.0
+                    message[k] += weight * step
+        return
+    whole = K - K % 4
+    for j in range(0, whole, 4):  # together: the message is read and written once
+        a, b = max(filtered[t - 1, j], 0.0), max(filtered[t - 1, j + 1], 0.0)
+        c, d = max(filtered[t - 1, j + 2], 0.0), max(filtered[t - 1, j + 3], 0.0)
+        for k in range(K):
+            message[k] += a * steps[j, k] + b * steps[j + 1, k] + c * steps[j + 2, k] + d * steps[j + 3, k]
+    for j in range(whole, K):
+        weight = max(filtered[t - 1, j], 0.0)
+        for k in range(K):
+            message[k] += weight * steps[j, k]
+
+
+@part
+def _log(filtered):
+    """Of a stored probability."""
+    if filtered > 0.0:
+        return math.log(filtered)
+    return filtered if filtered < 0.0 else -np.inf
+
+
+@part
+def _log_inflow(log_steps, filtered, t, k, first, log_slices):
+    """log p(z_t = k | before t) in logs throughout."""
+    K, sliced = len(log_steps) - 1, len(log_slices) > 0
+    top, total = -np.inf, 0.0
+    for j in range(K, K + 1) if first else range(K):
+        step = log_steps[j, k]
+        if sliced:
+            step = 0.0 if step > log_slices[t] else -np.inf
+        value = step if first or step == -np.inf else step + _log(filtered[t - 1, j])
+        if value > top:
+            total = total * math.exp(top - value) + 1.0
+            top = value
+        elif value > top - 40.0:  # smaller ones vanish in the rounding
+            total += math.exp(value - top)
+    return top + math.log(total) if total > 0.0 else -np.inf
+
+
+@part
+def _normalize_logs(log_message, emission, t, filtered):
+    """Filtered row t from what flows into it, all in logs; returns the log of its total."""
+    K, top, total = len(log_message), -np.inf, 0.0
+    for k in range(K):
+        if log_message[k] > -np.inf:  # a state that cannot be reached counts for nothing, whatever it emits
+            log_message[k] += emission[t, k]
+        top = max(top, log_message[k])
+    for k in range(K):
+        total += math.exp(log_message[k] - top)
+    top += math.log(total)
+    for k in range(K):
+        value = log_message[k] - top
+        filtered[t, k] = value if value < _LOG_KEPT else math.exp(value)
+        if value == -np.inf:
+            filtered[t, k] = 0.0
+    return top
+
+
+@entry
+def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms, states):
+    """States [N] given filtered probabilities, last step first, by inverse CDF; columns are transposed transitions."""
+    K, sliced = len(columns), len(log_slices) > 0
+    weights = np.empty(K)
+    for b in range(len(bounds) - 1):
+        for t in range(bounds[b + 1] - 1, bounds[b] - 1, -1):
+            last, following, total = t == bounds[b + 1] - 1, 0, 0.0
+            if not last:
+                following = states[t + 1]
+            for j in range(K):
+                weights[j] = max(filtered[t, j], 0.0)
+                if not last:
+                    step = columns[following, j]
+                    if sliced:
+                        step = 1.0 if log_columns[following, j] > log_slices[t + 1] else 0.0
+                    weights[j] *= step
+                total += weights[j]
+            if total < _CERTAIN:
+                top, total = -np.inf, 0.0
+                for j in range(K):
+                    step = log_columns[following, j]
+                    if sliced:
+                        step = 0.0 if step > log_slices[t + 1] else -np.inf
+                    weights[j] = _log(filtered[t, j]) + step
+                    top = max(top, weights[j])
+                for j in range(K):
+                    weights[j] = math.exp(weights[j] - top)
+                    total += weights[j]
+            level, chosen = uniforms[t] * total, 0
+            for j in range(K):
+                if weights[j] > 0.0:
+                    chosen = j
+                    level -= weights[j]
+                    if level < 0.0:
+                        break
+            states[t] = chosen
+
+
+@entry
+def smooth(log_columns, transition, filtered, bounds, marginals, products, moves):
+    """Turns marginals [N, K], p(z_t | before t) on entry, into p(z_t | all).
+
+    p(j at t, k at t + 1 | all) = p(j | up to t) transition_jk p(k at t + 1 | all) / p(k at t + 1 | up to t)
+
+    Adds to products [K, K] what, times the transition matrix, are expected counts; to moves those taken in logs.
+    """
+    K = len(transition)
+    ratio, inner, later = np.empty(K), np.empty(K), np.empty(K)
+    for b in range(len(bounds) - 1):
+        last = bounds[b + 1] - 1
+        for t in range(last, bounds[b] - 1, -1):
+            total = 0.0
+            for j in range(K):
+                inner[j] = max(filtered[t, j], 0.0)
+                if t < last:
+                    value = 0.0
+                    for k in range(K):
+                        value += transition[j, k] * ratio[k]
+                    inner[j] *= value
+            if t < last:
+                for j in range(K):
+                    if filtered[t, j] > 0.0:
+                        for k in range(K):
+                            products[j, k] += filtered[t, j] * ratio[k]
+                for k in range(K):
+                    if later[k] > 0.0 and ratio[k] == 0.0:
+                        _add_moves(log_columns, filtered, t, k, later[k], inner, moves)
+            for j in range(K):
+                total += inner[j]
+            for j in range(K):
+                later[j] = inner[j] / total
+                ratio[j] = later[j] / marginals[t, j] if marginals[t, j] > 0.0 else 0.0
+                marginals[t, j] = later[j]
+
+
+@part
+def _add_moves(log_columns, filtered, t, k, probability, inner, moves):
+    """The steps from t into state k, in logs."""
+    top, total = -np.inf, 0.0
+    for j in range(len(inner)):
+        top = max(top, _log(filtered[t, j]) + log_columns[k, j])
+    for j in range(len(inner)):
+        total += math.exp(_log(filtered[t, j]) + log_columns[k, j] - top)
+    for j in range(len(inner)):
+        weight = probability * math.exp(_log(filtered[t, j]) + log_columns[k, j] - top) / total
+        inner[j] += weight
+        moves[j, k] += weight
+
+
+@entry
+def viterbi(log_start, log_columns, emission, bounds, paths, scores):
+    """Best paths [N] and their log weights [B]; log_columns [K, K] is the transposed log transition matrix."""
+    K = len(log_start)
+    best, previous = np.empty(K), np.empty(K)
+    longest = 0
+    for b in range(len(bounds) - 1):
+        longest = max(longest, bounds[b + 1] - bounds[b])
+    origin = np.empty((longest, K), np.int32)
+    for b in range(len(bounds) - 1):
+        first, last = bounds[b], bounds[b + 1] - 1
+        for k in range(K):
+            best[k] = log_start[k] + emission[first, k]
+        for t in range(first + 1, last + 1):
+            for k in range(K):
+                previous[k] = best[k]
+            for k in range(K):
+                top, chosen = -np.inf, 0
+                for j in range(K):
+                    value = previous[j] + log_columns[k, j]
+                    if value > top:
+                        top, chosen = value, j
+                best[k] = top + emission[t, k]
+                origin[t - first, k] = chosen
+        state = 0
+        for k in range(1, K):
+            if best[k] > best[state]:
+                state = k
+        scores[b] = best[state]
+        for t in range(last, first - 1, -1):
+            paths[t] = state
+            if t > first:
+                state = origin[t - first, state]

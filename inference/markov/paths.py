@@ -1,0 +1,180 @@
+"""Filtering, sampling, smoothing and decoding of Markov chains of hidden states, for all backends.
+
+    w(z) = start(z_1) e_1(z_1) prod_{t > 1} transition(z_{t-1}, z_t) e_t(z_t)
+
+for each sequence; weights need not be normalized. The rows of all sequences are stacked, and nothing is N x K x K.
+Compiled on a CPU with scaled probabilities (in logs where they underflow); elsewhere batched over the sequences in
+logs (`markov_tensors`).
+
+Sources: Rabiner (1989); Scott (2002) for the sampler; Van Gael et al. (2008) for its slices
+(math/discriminative-clustering, sections 11 to 13).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .tensors import (
+    Paths,
+    Smoothed,
+    filter_in_logs,
+    require_paths,
+    require_shape,
+    sample_in_logs,
+    smooth_in_logs,
+    viterbi_in_logs,
+)
+
+
+def filter_states(
+    log_start: Tensor, log_transition: Tensor, log_emission: Tensor, lengths: list[int], *, compiled: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    """p(z_t | steps up to t) [N, K] and log normalizers [B].
+
+    Parameters
+    ----------
+    log_start, log_transition, log_emission : [K], [K, K] from row to column, [N, K]
+    lengths : rows of each of the B sequences
+    compiled : None: on a CPU
+
+    Raises
+    ------
+    FloatingPointError    if no path of a sequence has a positive weight.
+    """
+    paths = Paths.of(log_start, log_transition, log_emission, lengths)
+    filtered, log_weights = _filtered(paths, compiled)
+    return filtered.to(log_emission), log_weights.to(log_emission)
+
+
+def sample_paths(
+    log_start: Tensor,
+    log_transition: Tensor,
+    log_emission: Tensor,
+    lengths: list[int],
+    uniforms: Tensor,
+    log_slices: Tensor | None = None,
+    *,
+    compiled: bool | None = None,
+) -> Tensor:
+    """States [N] drawn from p(z) prop. to w(z): filtered forwards, drawn backwards by inverse CDF from uniforms [N].
+
+    With log_slices [N] only steps whose log weight is larger are allowed, and they weigh 1 (beam sampling). At the
+    first row of a sequence the step is log_start. Other arguments as in `filter_states`.
+    """
+    paths = Paths.of(log_start, log_transition, log_emission, lengths, log_slices)
+    require_shape("uniforms", uniforms, (len(log_emission),))
+    if not _use_compiled(paths, compiled):
+        return sample_in_logs(paths, uniforms.double())
+    from . import _numba_paths as _numba_markov
+
+    filtered, _, _ = _forward(paths)
+    states = np.empty(len(log_emission), np.int64)
+    log_columns, columns = _transposed(paths.transition), _transposed(_scaled(paths.transition, paths))
+    values = np.ascontiguousarray(uniforms.double().numpy())
+    _numba_markov.backward_sample(log_columns, columns, filtered, _bounds(lengths), _slices(paths), values, states)
+    return torch.from_numpy(states)
+
+
+def smooth(
+    log_start: Tensor, log_transition: Tensor, log_emission: Tensor, lengths: list[int], *, compiled: bool | None = None
+) -> Smoothed:
+    """Marginals [N, K] of every step and expected numbers of moves; arguments as in `filter_states`."""
+    paths = Paths.of(log_start, log_transition, log_emission, lengths)
+    if not _use_compiled(paths, compiled):
+        result = smooth_in_logs(paths)
+    else:
+        from . import _numba_paths as _numba_markov
+
+        filtered, marginals, log_weights = _forward(paths, smooth=True)
+        transition, bounds = _scaled(paths.transition, paths).contiguous().numpy(), _bounds(lengths)
+        products, moves = np.zeros_like(transition), np.zeros_like(transition)
+        _numba_markov.smooth(_transposed(paths.transition), transition, filtered, bounds, marginals, products, moves)
+        moves += products * transition
+        table, starts = torch.from_numpy(marginals), marginals[bounds[:-1]].sum(0)
+        result = Smoothed(table, torch.from_numpy(starts), torch.from_numpy(moves), torch.from_numpy(log_weights))
+    return Smoothed(*(tensor.to(log_emission) for tensor in result))
+
+
+def viterbi(
+    log_start: Tensor, log_transition: Tensor, log_emission: Tensor, lengths: list[int], *, compiled: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    """Paths [N] of largest weight and their log weights [B]; arguments as in `filter_states`."""
+    paths = Paths.of(log_start, log_transition, log_emission, lengths)
+    if _use_compiled(paths, compiled):
+        from . import _numba_paths as _numba_markov
+
+        states, scores = np.empty(len(log_emission), np.int64), np.empty(len(lengths))
+        start, emission = (np.ascontiguousarray(table.numpy()) for table in (paths.start, paths.emission))
+        _numba_markov.viterbi(start, _transposed(paths.transition), emission, _bounds(lengths), states, scores)
+        best, log_scores = torch.from_numpy(states), torch.from_numpy(scores)
+    else:
+        best, log_scores = viterbi_in_logs(paths)
+    require_paths(log_scores)
+    return best, log_scores.to(log_emission)
+
+
+# -- compiled ----------------------------------------------------------------------------------------------------------
+
+
+def _use_compiled(paths: Paths, compiled: bool | None) -> bool:
+    return paths.emission.device.type == "cpu" if compiled is None else compiled
+
+
+def _bounds(lengths: list[int]) -> np.ndarray:
+    return np.cumsum([0, *lengths])
+
+
+def _slices(paths: Paths) -> np.ndarray:
+    return np.empty(0) if paths.slices is None else np.ascontiguousarray(paths.slices.numpy())
+
+
+def _transposed(table: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(table.numpy().T)
+
+
+def _scaled(log_weights: Tensor, paths: Paths) -> Tensor:
+    """exp relative to the largest step: weights may be of any size."""
+    return (log_weights - _largest_step(paths)).exp()
+
+
+def _largest_step(paths: Paths) -> float:
+    largest = float(torch.maximum(paths.transition.max(), paths.start.max()))
+    return largest if np.isfinite(largest) else 0.0
+
+
+def _forward(paths: Paths, smooth: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p(z_t | up to t) [N, K], p(z_t | before t) [N, K] if smooth, log normalizers [B]; see _numba_markov."""
+    from . import _numba_paths as _numba_markov
+
+    log_weights = np.empty(len(paths.lengths))
+    log_steps = torch.cat([paths.transition, paths.start.unsqueeze(0)])
+    if paths.slices is None:  # the same for all steps of all paths; added to the normalizers again
+        log_steps = log_steps - _largest_step(paths)
+    rough = paths.slices is None and bool(((log_steps < _numba_markov.LEAST_STEP) & (log_steps > -torch.inf)).any())
+    filtered = np.empty(tuple(paths.emission.shape))
+    predicted = np.empty(filtered.shape if smooth else (0, 0))
+    _numba_markov.forward(
+        log_steps.numpy(),
+        log_steps.exp().numpy(),
+        np.ascontiguousarray(paths.emission.numpy()),
+        _bounds(paths.lengths),
+        _slices(paths),
+        rough,
+        filtered,
+        predicted,
+        log_weights,
+    )
+    if paths.slices is None:
+        log_weights += _largest_step(paths) * np.asarray(paths.lengths)
+    require_paths(torch.from_numpy(log_weights))
+    return filtered, predicted, log_weights
+
+
+def _filtered(paths: Paths, compiled: bool | None) -> tuple[Tensor, Tensor]:
+    if not _use_compiled(paths, compiled):
+        return filter_in_logs(paths)
+    table, _, weights = _forward(paths)
+    np.exp(table, out=table, where=table < 0.0)
+    return torch.from_numpy(table), torch.from_numpy(weights)

@@ -1,0 +1,76 @@
+"""What all backends leave in a draw of a multi-label model, in the form that its posterior reads."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...models.bnmc import BNMC
+from ...models.label_data import LabelData
+from ...models.likelihoods import ExponentialFamily, MultinomialDirichlet
+from ..distributed.collectives import all_sum
+from ..structures import Draw
+
+
+def label_draw(kept: Draw, classifiers: Tensor, data: Any, model: BNMC, **more: Any) -> Draw:
+    """A draw of the mixture of (x, y) with the parts of x and y told apart, and classifiers [P, C] beside it.
+
+    `hyperparameters` [K, S] become those of x, and `label_hyperparameters` [K, R] those of y; of small variance
+    `centers` [K, D'] become those of x in its coordinates, and `label_means` [K, C]. Of counts there are
+    `label_totals` [K + 1] as well: how many a row has in each component, and in one not yet seen. `data` are
+    `LabelData`, or a stream of such.
+    """
+    parts: Draw = {}
+    if "centers" in kept:
+        (_, of_rows), (labels, of_labels) = model.family.own_centers(kept["centers"])
+        parts |= {"centers": of_rows.contiguous(), "label_means": labels.from_coordinates(of_labels).contiguous()}
+    else:
+        (_, of_rows), (_, of_labels) = model.family.own(kept["hyperparameters"])
+        parts |= {"hyperparameters": of_rows.contiguous(), "label_hyperparameters": of_labels.contiguous()}
+    return finished_draw({**kept, **parts}, classifiers, data, model, **more)
+
+
+def finished_draw(kept: Draw, classifiers: Tensor, data: Any, model: BNMC, **more: Any) -> Draw:
+    """The draw with its classifiers [P, C], and with `label_totals` [K + 1] where labels are counts."""
+    found = {**kept, "classifiers": classifiers, **more}
+    if counts_labels(model):
+        found["label_totals"] = _totals(found, data, model)
+    del found["weights"]  # components have no classifiers
+    return found
+
+
+def counts_labels(model: BNMC) -> bool:
+    """Whether labels are counts, which share a total, and not bits."""
+    return isinstance(model.label_likelihood, MultinomialDirichlet)
+
+
+def label_means(model: BNMC, chi: Tensor) -> Tensor:
+    """E psi_k [..., C] under hyperparameters [..., R]: probabilities of bits, or shares of counts."""
+    if counts_labels(model):
+        return chi / chi.sum(-1, keepdim=True)
+    a, b = chi.chunk(2, -1)
+    return a / (a + b)
+
+
+def _totals(kept: Draw, data: Any, model: BNMC) -> Tensor:
+    """Mean counts [K + 1] of the labelled rows of each component, shrunk by one row towards the mean of all.
+
+    Of a stream, whose rows are gone, those of its first rows, in the components that x tells.
+    """
+    shares = kept.get("responsibilities")
+    if not isinstance(data, LabelData):
+        data, family = data.first, cast(ExponentialFamily, model.likelihood)
+        shares = (family.log_predictive(data.inputs.X, kept["hyperparameters"]) + kept["log_mixture"][:-1]).softmax(1)
+    elif shares is None:
+        shares = torch.nn.functional.one_hot(kept["assignments"].long(), len(kept["log_mixture"]) - 1)
+    total, each = data.labels.nansum(1).double(), data.points.counted(_labelled(data))
+    sums, sizes = (all_sum(values @ shares.double()) for values in (each * total, each))
+    mean = sums.sum() / sizes.sum().clamp(min=1)
+    return torch.cat([(sums + mean) / (sizes + 1), mean.reshape(1)]).to(kept["log_mixture"])
+
+
+def _labelled(data: LabelData) -> Tensor:
+    """1 [N] float64 for a row with labels, 0 for one without."""
+    return (~data.targets.isnan().all(1)).double()

@@ -1,0 +1,1 @@
+"""The engine around every kernel: chains, processes, checkpoints, interrupts, reports and files."""

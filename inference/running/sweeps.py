@@ -1,0 +1,121 @@
+"""One chain: how it starts, and one sweep of it with all that is kept."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..protocol import KernelData, Model
+from ..structures import Draw
+from .chains import Chain
+from .interrupts import FitStopped, Interrupts
+
+
+def _unchanged(state: Any, data: Any, model: Any) -> Any:
+    return state
+
+
+def _nothing(draws: list[Draw], model: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One algorithm for one kind of model, the backend's options bound in its functions.
+
+    States are frozen dataclasses of tensors and plain data: all that a chain needs to go on from, so that a checkpoint
+    holds it. Randomness comes from `generator` alone; `step` is the number of the sweep, 0-based, warm-up included.
+    A sweep changes nothing but the generator: Ctrl-C drops an unfinished one. `finish` and `warn` are for those who
+    need them.
+    """
+
+    state: type[Any]  # the dataclass, by which a checkpoint is read
+    init: Callable[..., Any]  # (model, data, generator) -> state
+    sweep: Callable[..., Any]  # (state, data, model, generator, step) -> state
+    value: Callable[..., Tensor | float]  # (state, data, model) -> log joint, ELBO or objective
+    draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
+    finish: Callable[..., Any] = _unchanged  # (state, data, model) -> a chain's last state, completed to be drawn
+    warn: Callable[[list[Draw], Any], None] = _nothing  # (all draws kept, model): warns of what they show
+    value_in: str = ""  # the name by which a draw keeps the value, if it does: it is then computed once
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to run, what to keep, and what to show."""
+
+    num_steps: int
+    num_chains: int = 1
+    num_jobs: int | None = 1  # processes; None: as many as there are cores, once it pays
+    keep: Callable[[int], bool] = lambda step: False  # of the 0-based step
+    stop: Callable[[Chain], bool] = lambda chain: False
+    value_name: str = "value"
+    seed: int = 0
+    progress: bool | None = None  # None: a bar on a terminal only
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: float = 60.0  # seconds
+    resume: str | os.PathLike[str] | None = None
+    on_interrupt: str = "return"  # what was reached, with a warning; or "raise" KeyboardInterrupt
+    backend: Any = None  # options that a resumed fit must share, as plain data
+    repeatable: bool = True  # whether a later run sees the same data in the same order
+
+    @property
+    def num_kept(self) -> int:
+        """How many draws of a chain are kept."""
+        return 0 if self.keep is Schedule.keep else sum(map(self.keep, range(self.num_steps)))
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """A kernel with what it sweeps over: the same draws in whichever process."""
+
+    kernel: Kernel
+    model: Model
+    data: KernelData
+    schedule: Schedule
+
+    def start(self, index: int, interrupts: Interrupts) -> Chain:
+        """A new chain."""
+        generator = torch.Generator(self.data.X.device).manual_seed(self.schedule.seed + 1_000_003 * index)
+        with interrupts.droppable():
+            return Chain(self.kernel.init(self.model, self.data, generator), generator)
+
+    def unfinished(self, chain: Chain) -> bool:
+        """Whether there is a sweep left to do."""
+        return chain.step < self.schedule.num_steps and not chain.finished
+
+    def advance(self, chain: Chain, interrupts: Interrupts) -> None:
+        """One sweep of a chain with all that is kept of it; on Ctrl-C the chain is as before it.
+
+        Raises
+        ------
+        FloatingPointError    if the value of the sweep is not finite (names the sweep and a remedy).
+        """
+        kernel, schedule, model, data = self.kernel, self.schedule, self.model, self.data
+        started, before = time.perf_counter(), chain.generator.get_state()
+        try:
+            with interrupts.droppable():
+                state = kernel.sweep(chain.state, data, model, chain.generator, chain.step)
+                drawn = [kernel.draw(state, data, model)] if schedule.keep(chain.step) else []
+                known = drawn[0].get(kernel.value_in) if drawn else None
+                value = float(kernel.value(state, data, model) if known is None else known)
+                seconds = time.perf_counter() - started
+        except FitStopped:
+            chain.generator.set_state(before)
+            raise
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"The {schedule.value_name} is {value} after step {chain.step + 1}. "
+                "Use float64 inputs, standardize X, or take a smaller loss strength."
+            )
+        chain.draws += drawn
+        chain.state, chain.step, chain.seconds = state, chain.step + 1, chain.seconds + seconds
+        chain.values.append(value)
+        chain.times.append(chain.seconds)
+        chain.finished = schedule.stop(chain)

@@ -1,0 +1,184 @@
+"""New features: from the rows that are described worst, and from the labels.
+
+    w = s_n / (a_n + p),   s_n = b_n - a_n m_n          the loadings by which row n alone gains most
+    saving = scale sum_j r_j [D(x_j, m_j) - D(x_j, m_j + w)]_+ - loading ridge of w - Lambda(K + 1) + Lambda(K)
+
+with the quadratic (a, b) above D at the present means m; every row joins that gains. Scores see the feature once the
+classifiers are fitted again. Features that help the labels alone are not found that way: a descent without the second
+kind of proposal stalls (math/latent-features, section 5, steps 2 and 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ....models.losses import PseudoObservation
+from ...distributed.collectives import all_sum
+from .bits import move_bits
+from .fit import refit, slopes
+from .problem import FeatureDescent, FeatureProblem
+
+
+def open_feature(
+    state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, *, single: bool = False
+) -> FeatureDescent:
+    """One more feature of the best of some rows' residuals, if that lowers F.
+
+    With `single` only rows are candidates for which a feature of their own would pay, as in BP-means as published.
+    """
+    residual, price = _Residual.of(state, problem), problem.next_price(state.penalty, state.num_features)
+    excess = residual.alone()
+    chosen = _candidates(excess, residual, generator)
+    if single:
+        chosen = chosen[excess[chosen] > price]
+    if not len(chosen):
+        return replace(state, grows=False)
+    loadings, totals = residual.founded(chosen, generator)
+    best = totals.topk(min(_REFINED, len(totals))).indices
+    found = [residual.refined(loadings[index], float(totals[index])) for index in best]
+    loading, total = max(found, key=lambda pair: pair[1])
+    if not total > price:
+        return replace(state, grows=False)
+    members = residual.savings(loading.unsqueeze(0)).squeeze(1) > 0
+    return problem.evaluated(replace(state.joined(members, loading), grows=True))
+
+
+def alone(state: FeatureDescent, problem: FeatureProblem) -> Tensor:
+    """What a feature of its own would save a single copy of each row, [N], by the quadratic."""
+    return _Residual.of(state, problem).alone()
+
+
+def label_columns(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor]:
+    """Sets of rows [N] bool that the targets suggest as features, those with the most losses first.
+
+    Of each score: the rows whose target is above or below the mean (a class and its complement), and the rows whose
+    score the margin pulls up or down by more than half of the hardest pull (of a hinge: where it is positive).
+    """
+    targets, counted = problem.data.targets, problem.data.row_weights
+    known = ~targets.isnan()
+    sums = all_sum(torch.stack([(counted * targets.nan_to_num()).sum(0), (counted * known).sum(0)]))
+    above = targets - sums[0] / sums[1].clamp(min=torch.finfo(targets.dtype).tiny)
+    scores = problem.scores(state)
+    pull, losses = slopes(scores, problem), problem.losses(scores)
+    sides = [above, -above]
+    sides += [side - side.clamp(min=0).amax(0) / 2 for side in (pull, -pull)]
+    found = {tuple(column.tolist()): column for side in sides for column in (side > 0).T}
+    some = [column for column in found.values() if int(column.sum()) > 0]
+    return sorted(some, key=lambda column: -float(problem.total(losses * column)))
+
+
+def improved(proposal: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
+    """A proposal after some rounds of its own."""
+    for _ in range(_PROPOSAL_ROUNDS):
+        before = proposal = refit(proposal, problem)
+        proposal = move_bits(proposal, problem, generator)
+        if torch.equal(before.features, proposal.features):
+            return before
+    return refit(proposal, problem)
+
+
+def add_by_labels(
+    state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, *, most: int = 8
+) -> FeatureDescent:
+    """The state with each feature that the targets suggest, at most so many tried, that lowers F: as one more, or in
+    place of one that there is."""
+    nothing = torch.zeros_like(problem.data.X[0])
+    for members in label_columns(state, problem)[:most]:
+        for start in (state, _without_likest(state, members, problem)):
+            proposal = improved(start.joined(members, nothing), problem, generator)
+            if proposal.objective < state.objective:
+                state = proposal
+                break
+    return state
+
+
+def _without_likest(state: FeatureDescent, members: Tensor, problem: FeatureProblem) -> FeatureDescent:
+    """The state without the feature that agrees with a set of rows [N] bool in most of them."""
+    if not state.num_features:
+        return state
+    agree = problem.total((state.features == members.unsqueeze(1)).to(state.features))
+    every = torch.arange(state.num_features, device=members.device)
+    return state.only(every[every != agree.argmax()])
+
+
+@dataclass(frozen=True)
+class _Residual:
+    """What is left of the entries at the present means, and the quadratic above D there."""
+
+    problem: FeatureProblem
+    mean: Tensor  # [N, D]
+    slope: Tensor  # [N, D] b - a m, 0 where an entry is missing
+    precision: Tensor  # [1, D] or [N, D] a, 0 where an entry is missing
+    quadratic: bool  # D is this quadratic
+
+    @classmethod
+    def of(cls, state: FeatureDescent, problem: FeatureProblem) -> _Residual:
+        data, mean = problem.data, state.features @ state.loadings
+        observed: PseudoObservation = problem.model.likelihood.majorize(data.X, mean)
+        slope, precision = observed.shift - observed.precision * mean, observed.precision
+        if data.observed is not None:
+            slope, precision = slope * data.observed, precision * data.observed
+        return cls(problem, mean, slope, precision, len(observed.precision) == 1 and data.observed is None)
+
+    @property
+    def prior(self) -> Tensor:
+        return self.problem.prior_precision.to(self.mean)
+
+    def alone(self) -> Tensor:
+        return self.problem.scale * (self.slope.square() / (self.precision + self.prior)).sum(1) / 2
+
+    def founded(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Loadings [2 M, D] of features founded by single rows [M], and by what each has over another one, which is a
+        single feature where they differ by one; and what each would save in all [2 M]."""
+        loadings = self.slope[rows] / (self.precision.expand_as(self.slope)[rows] + self.prior)
+        others = loadings[torch.randperm(len(rows), generator=generator, device=rows.device)]
+        loadings = torch.cat([loadings, loadings - others])
+        return loadings, self.totals(loadings)
+
+    def refined(self, loading: Tensor, total: float) -> tuple[Tensor, float]:
+        """Loadings [D] after some rounds of who joins and what is best for them, and what they save in all."""
+        weights = self.problem.data.row_weights
+        for _ in range(_ROUNDS):
+            members = weights * (self.savings(loading.unsqueeze(0)) > 0)
+            linear, precision = all_sum((members * self.slope).sum(0)), all_sum((members * self.precision).sum(0))
+            moved = linear / (precision + self.prior)
+            moved_total = float(self.totals(moved.unsqueeze(0)))
+            if moved_total <= total:
+                break
+            loading, total = moved, moved_total
+        return loading, total
+
+    def savings(self, loadings: Tensor) -> Tensor:
+        """What features with loadings [M, D] would save a single copy of each row, [N, M]."""
+        if self.quadratic:
+            half = (self.precision * loadings.square()).sum(1) / 2
+            return self.problem.scale * (self.slope @ loadings.T - half)
+        before = self.problem.divergences(self.mean)
+        return torch.stack([before - self.problem.divergences(self.mean + loading) for loading in loadings], 1)
+
+    def totals(self, loadings: Tensor) -> Tensor:
+        """What they save in all, [M] float64, if every row joins that gains."""
+        return self.problem.total(self.savings(loadings).relu()) - self.problem.loading_ridge(loadings)
+
+
+def _candidates(excess: Tensor, residual: _Residual, generator: torch.Generator) -> Tensor:
+    """Rows [M] that may found a feature: those that would save most alone, and a random sample in proportion to it."""
+    N, D = residual.mean.shape
+    most = _MOST_CANDIDATES if residual.quadratic else max(4, min(_MOST_CANDIDATES, _NUMBERS // (N * D)))
+    if most >= N:
+        return torch.arange(N, device=excess.device)
+    dearest = excess.topk(most // 4).indices
+    weight = residual.problem.data.row_weights.squeeze(1) * excess.clamp(min=torch.finfo(excess.dtype).tiny)
+    weight /= torch.empty_like(weight).exponential_(generator=generator)
+    weight[dearest] = 0.0
+    return torch.cat([dearest, weight.topk(most - len(dearest)).indices])
+
+
+_MOST_CANDIDATES = 64
+_NUMBERS = 2**24
+_REFINED = 4
+_ROUNDS = 5
+_PROPOSAL_ROUNDS = 5

@@ -1,0 +1,109 @@
+"""The bits of all rows: column by column, a row takes a feature where that is cheaper, its other bits as they are,
+
+    saving_n = scale [D(x_n, m_n) - D(x_n, m_n + w_k)] + g(y_n, f_n) - g(y_n, f_n + eta_k),   m_n, f_n without z_nk
+
+and then every row flips the two bits that together save most. What two features explain together keeps a bit where it
+is as long as the other stays: without pairs descents end much higher. Rows are independent given the loadings, so all
+of them move at once (math/latent-features, section 5, step 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ....models.sums import row_chunks
+from .problem import FeatureDescent, FeatureProblem
+
+
+def move_bits(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
+    """Single bits, features in random order, then pairs; features that no row has are dropped."""
+    if not state.num_features:
+        return state
+    state = flip_singly(state, problem, generator).occupied()
+    for _ in range(_PAIR_PASSES):
+        state, num_flipped = flip_pairs(state, problem)
+        if not num_flipped:
+            break
+    return state.occupied()
+
+
+def flip_singly(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
+    """Every bit at its better value given those visited before."""
+    features, scores = state.features.clone(), problem.scores(state)
+    savings = savings_of_entries(state, problem)
+    device = features.device
+    for k in torch.randperm(state.num_features, generator=generator, device=device).tolist():
+        weight = state.weights[k]
+        without = scores - features[:, k : k + 1] * weight
+        saved = savings(features, k) + problem.losses(without) - problem.losses(without + weight)
+        features[:, k] = (saved > 0).to(features)
+        scores = without + features[:, k : k + 1] * weight
+    return replace(state, features=features)
+
+
+def savings_of_entries(state: FeatureDescent, problem: FeatureProblem) -> Callable[[Tensor, int], Tensor]:
+    """What feature k saves each row in divergence, [N], as a function of (features [N, K], k).
+
+    Where all entries of a column are precise to the same degree, D is the quadratic by which it is majorized, and two
+    products [N, K] and [K, K] have all that is needed of D columns.
+    """
+    likelihood, data, loadings = problem.model.likelihood, problem.data, state.loadings
+    observed = likelihood.majorize(data.X, state.features @ loadings)
+    if len(observed.precision) > 1 or data.observed is not None:
+
+        def exact(features: Tensor, k: int) -> Tensor:
+            mean = features @ loadings
+            without = mean - features[:, k : k + 1] * loadings[k]
+            return problem.divergences(without) - problem.divergences(without + loadings[k])
+
+        return exact
+    pull = problem.scale * (observed.shift @ loadings.T)
+    second = problem.scale * ((loadings * observed.precision) @ loadings.T)
+
+    def quadratic(features: Tensor, k: int) -> Tensor:
+        others = features @ second[k] - features[:, k] * second[k, k]
+        return pull[:, k] - others - second[k, k] / 2
+
+    return quadratic
+
+
+def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureDescent, int]:
+    """Every row with its best pair of bits flipped, if that saves anything; and the number of rows that did so.
+
+    With the signs s = 1 - 2 z of the flips, the slopes b - a m of the quadratic above D at the present means and
+    C_jk = sum_d a_d w_jd w_kd, flips of j and k save  s_j pull_j - C_jj / 2 + s_k pull_k - C_kk / 2 - s_j s_k C_jk.
+    """
+    K, loadings, data = state.num_features, state.loadings, problem.data
+    if K < 2:
+        return state, 0
+    features, scores, mean = state.features.clone(), problem.scores(state), state.features @ state.loadings
+    observed = problem.model.likelihood.majorize(data.X, mean)
+    slope, precision = observed.shift - observed.precision * mean, observed.precision
+    if data.observed is not None:
+        slope, precision = slope * data.observed, precision * data.observed
+    first, second = torch.triu_indices(K, K, 1, device=features.device)
+    signs = 1 - 2 * features
+    single = signs * (slope @ loadings.T) - precision @ loadings.square().T / 2  # [N, K]
+    cross = precision @ (loadings[first] * loadings[second]).T  # [1, J] or [N, J]
+    loss, eta, num_flipped = problem.losses(scores), state.weights[:K], 0
+    least = _ROUNDING * torch.finfo(features.dtype).eps * (loss + problem.divergences(mean))
+    for rows in row_chunks(features, len(first) * max(1, eta.shape[1])):
+        sign = signs[rows]
+        crossed = sign[:, first] * sign[:, second] * (cross if len(cross) == 1 else cross[rows])
+        saved = problem.scale * (single[rows][:, first] + single[rows][:, second] - crossed)
+        moved = scores[rows].unsqueeze(1) + sign[:, first, None] * eta[first] + sign[:, second, None] * eta[second]
+        saved += loss[rows].unsqueeze(1) + problem.model.log_margin(moved, data.targets[rows].unsqueeze(1))
+        most, best = saved.max(1)
+        flipped = torch.nonzero(most > least[rows]).squeeze(1)
+        for index in (first[best[flipped]], second[best[flipped]]):
+            features[rows][flipped, index] = 1 - features[rows][flipped, index]
+        num_flipped += len(flipped)
+    return replace(state, features=features), num_flipped
+
+
+_PAIR_PASSES = 2
+_ROUNDING = 1e2

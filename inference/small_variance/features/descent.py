@@ -1,0 +1,74 @@
+"""BP-means with a margin: descent on the small-variance objective F of latent features.
+
+No step raises F (`feature_problem`). Bits see the labels; those of new rows come from their entries alone.
+Sources: Broderick, Kulis & Jordan (2013) for BP-means; math/latent-features, section 5, for the margin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ...distributed.collectives import all_sum
+from .births import add_by_labels, open_feature
+from .bits import move_bits
+from .fit import refit
+from .merge import simplify
+from .problem import FeatureDescent, FeatureProblem
+from .shifts import shift_features
+
+
+def init(
+    problem: FeatureProblem, penalty: float, num_features: int, generator: torch.Generator, *, empty: bool
+) -> FeatureDescent:
+    """No features, or else up to so many of random bits."""
+    state = problem.start(penalty)
+    if empty:
+        return refit(state, problem)
+    N, device = problem.data.num_data, problem.data.X.device
+    number = int(torch.randint(1, num_features + 1, (), generator=generator, device=device))
+    bits = torch.randint(2, (N, number), generator=generator, device=device)
+    for column in bits.bool().T:
+        state = state.joined(column, torch.zeros_like(problem.data.X[0]))
+    return refit(state.occupied(), problem)
+
+
+def sweep(
+    state: FeatureDescent,
+    problem: FeatureProblem,
+    generator: torch.Generator,
+    *,
+    tolerance: float = 1e-3,
+    merge: bool = True,
+    single: bool = False,
+) -> FeatureDescent:
+    """Bits, loadings, classifiers, new features. A settled state also tries those that the labels suggest,
+    fewer of them, and shifts.
+
+    Of K features K / 4 may open in a sweep, and at least one.
+    """
+    before = state
+    state = refit(move_bits(state, problem, generator), problem, thorough=before.settled)
+    for _ in range(max(1, state.num_features // 4)):
+        state = open_feature(state, problem, generator, single=single)
+        if not state.grows:
+            break
+        state = refit(move_bits(state, problem, generator), problem)
+    if before.settled:
+        state = add_by_labels(state, problem, generator)
+        if merge:
+            state = simplify(state, problem, generator)
+        state = shift_features(state, problem, generator)
+        state = refit(state, problem, thorough=True)
+    settled = _changed_little(before, state, problem, tolerance)
+    return replace(state, settled=settled, converged=settled and before.settled)
+
+
+def _changed_little(before: FeatureDescent, state: FeatureDescent, problem: FeatureProblem, tolerance: float) -> bool:
+    """Whether F fell by no more than this fraction, and no more than this fraction of the bits moved."""
+    if state.num_features != before.num_features:
+        return False
+    moved = all_sum((problem.data.row_weights * (state.features != before.features)).sum(dtype=torch.float64))
+    little = before.objective - state.objective <= tolerance * state.objective.abs()
+    return bool(little & (moved <= tolerance * problem.data.total_weight * max(1, state.num_features)))

@@ -1,0 +1,1 @@
+"""The small-variance limit of multi-label models."""

@@ -1,0 +1,288 @@
+"""The small-variance limit of tasks that share a binary projection: bits that are kept where they pay.
+
+    F = s sum_n |x_n - offset - Z w_n|^2 + r sum_n |w_n|^2 + Lambda(K)
+        + sum_m |eta_m|^2 / (2 nu^2) - sum_nm log phi(y_nm | f_nm)
+
+s = `scale` / (2 noise variance), r = 1 / (2 loading variance); the first two sums are there with a likelihood alone.
+The loadings are a ridge regression, so that the first line is a function of Z and of X^T X. A sweep has the bits, one
+after another, at fixed loadings and classifiers; empty features leave; then each classifier is a support vector
+machine; then a feature is proposed that the residuals, or the tilts of the margins, call for, and one to drop. Nothing
+raises F.
+
+Source: math/latent-features, sections 5 and 6 (BP-means: Broderick, Kulis & Jordan 2013).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ...models.distributions.sampling import uniforms
+from ...models.linalg import safe_cholesky
+from ...models.losses import Masked
+from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
+from ...models.multi_task import TaskData
+from ..bits.shared_projection import Generative, Margins
+from ..classifiers.duals import solve
+from ..distributed.collectives import all_sum
+from ..running.engine import Draw, Kernel
+from .backend import SmallVariance
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A descent: D dimensions, K features, M tasks, P further inputs, A known pairs of a row and a task."""
+
+    features: Tensor  # [D, K] of 0 and 1 in the dtype of X
+    weights: Tensor  # [K + P, M]
+    tilt: Tensor  # [A]
+    penalty: float
+    objective: Tensor  # [] float64
+    converged: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The objective of a model on its data."""
+
+    model: MultiTaskInfiniteLatentSVM
+    data: TaskData
+    outer: Tensor  # [D, D] float64, sum_n (x_n - offset)(x_n - offset)^T; 0 without a likelihood
+    attraction: float  # s
+    ridge: float  # r
+
+    @classmethod
+    def of(cls, model: MultiTaskInfiniteLatentSVM, data: TaskData, scale: float) -> Problem:
+        """The problem with s = scale / (2 noise variance)."""
+        likelihood = model.likelihood
+        if likelihood is None:
+            D = data.X.shape[1]
+            return cls(model, data, data.X.new_zeros(D, D, dtype=torch.float64), 0.0, 1.0)
+        centred, start = (data.X - likelihood.offset).double(), likelihood.start(data.X)
+        half = {name: float(value) / 2 for name, value in start.items()}
+        return cls(
+            model, data, all_sum(centred.T @ centred), scale * half["noise_precision"], half["loading_precision"]
+        )
+
+    def loading_map(self, features: Tensor) -> Tensor:
+        """[D, K]: the best loadings are w_n = map^T (x_n - offset)."""
+        Z = features.double()
+        matrix = self.attraction * Z.T @ Z
+        matrix.diagonal().add_(self.ridge)
+        return self.attraction * torch.cholesky_solve(Z.T, safe_cholesky(matrix)).T
+
+    def reconstruction(self, features: Tensor) -> Tensor:
+        """The first two sums [] at the best loadings."""
+        cross = (self.outer @ self.loading_map(features) * features.double()).sum()
+        return self.attraction * (self.outer.trace() - cross)
+
+    def task_costs(self, features: Tensor, weights: Tensor) -> Tensor:
+        """Ridge and margins [M] float64 of each classifier."""
+        data, model = self.data, self.model
+        cost = -model.loss.log_factor(data.pair_scores(data.X @ features, weights), data.known).double()
+        ridge = (weights.double() / model.weight_scale).square().sum(0) / 2
+        return ridge + all_sum(ridge.new_zeros(data.num_tasks).index_add(0, data.tasks, cost))
+
+    def objective(self, state: Projection) -> Tensor:
+        """F []."""
+        costs = self.reconstruction(state.features) + self.task_costs(state.features, state.weights).sum()
+        return costs + self.model.prior.price(state.penalty, state.features.shape[1])
+
+
+def check(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> None:
+    """Raise on a loss without a dual."""
+    if not model.loss.has_conjugate:
+        raise NotImplementedError(
+            f"{type(model.loss).__name__} has no convex conjugate (`conjugate`), by which the classifiers of tasks are "
+            "found: take Hinge() or EpsilonInsensitive(), or Gibbs()."
+        )
+
+
+def kernel(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> Kernel:
+    """The descent for a resolved model."""
+
+    @cache
+    def problem(data: TaskData) -> Problem:
+        return Problem.of(model, data, backend.scale)
+
+    @cache
+    def penalty(data: TaskData) -> float:
+        """The same one for all restarts, whose objectives are compared."""
+        if backend.penalty is not None:
+            return backend.penalty
+        generator = torch.Generator(data.X.device).manual_seed(backend.seed)
+        return penalty_for(problem(data), backend.num_components, generator)
+
+    def init(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator) -> Projection:
+        if backend.is_first(generator):
+            return start(problem(data), penalty(data))
+        return scattered(problem(data), penalty(data), backend.num_components, generator)
+
+    def step(
+        state: Projection, data: TaskData, model: MultiTaskInfiniteLatentSVM, generator: torch.Generator, step: int
+    ) -> Projection:
+        return sweep(state, problem(data), generator, backend.tolerance)
+
+    return Kernel(Projection, init, step, value=lambda state, data, model: state.objective, draw=draw)
+
+
+def start(problem: Problem, penalty: float) -> Projection:
+    """No feature at all."""
+    data = problem.data
+    features = data.X.new_zeros(data.X.shape[1], 0)
+    weights = data.X.new_zeros(data.inputs.shape[1], data.num_tasks)
+    zero = data.X.new_zeros((), dtype=torch.float64)
+    return fit_weights(Projection(features, weights, data.X.new_zeros(len(data.rows)), penalty, zero), problem)
+
+
+def scattered(problem: Problem, penalty: float, num_features: int, generator: torch.Generator) -> Projection:
+    """Up to so many features of random bits: what later restarts start from."""
+    state, D = start(problem, penalty), problem.data.X.shape[1]
+    number = int(torch.randint(1, num_features + 1, (), generator=generator, device=generator.device))
+    for column in (uniforms((D, number), generator) < 0.5).T:
+        state = _with(state, column.to(state.features)) if bool(column.any()) else state
+    return fit_weights(state, problem)
+
+
+def penalty_for(problem: Problem, num_features: int, generator: torch.Generator) -> float:
+    """Half of what the last of so many features brings, added one after another without a cost."""
+    state, gain = start(problem, 0.0), 0.0
+    for _ in range(num_features):
+        grown = grow(state, problem, generator)
+        if grown.objective >= state.objective:
+            break
+        state, gain = grown, float(state.objective - grown.objective)
+    return max(gain / 2, 1e-6 * float(start(problem, 0.0).objective), _TINY)
+
+
+def sweep(state: Projection, problem: Problem, generator: torch.Generator, tolerance: float) -> Projection:
+    """Bits, classifiers, a proposal to add a feature, one to drop a feature."""
+    before = state.objective
+    state = fit_weights(set_bits(state, problem), problem)
+    settled = state
+    grown = grow(state, problem, generator)
+    state = grown if grown.objective < state.objective else state
+    state = shrink(state, problem)
+    moved = state is not settled
+    small = float(before - state.objective) <= tolerance * abs(float(before))
+    return replace(state, converged=small and not moved)
+
+
+def set_bits(state: Projection, problem: Problem) -> Projection:
+    """Each bit at its cheaper value, given loadings and classifiers; features that no dimension has left leave."""
+    features, weights = state.features, state.weights
+    K, data = features.shape[1], problem.data
+    if not K:
+        return state
+    loadings, twice = problem.loading_map(features), 2 * problem.attraction
+    seen = problem.outer @ loadings
+    generative = Generative(seen.new_zeros(K), twice * seen, twice * (loadings.T @ seen))
+    margins = Margins(data, problem.model.loss, weights[:K])
+    levels = features.new_zeros(features.shape, dtype=torch.float64)
+    features = margins.set_bits(features, levels, generative, data.pair_scores(data.X @ features, weights))
+    kept = features.any(0)
+    return _scored(
+        replace(state, features=features[:, kept], weights=torch.cat([weights[:K][kept], weights[K:]])), problem
+    )
+
+
+def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> Projection:
+    """The support vector machine of each task, or what is best on the way to what the dual has reached."""
+    data, model = problem.data, problem.model
+    loss = model.loss.loss if isinstance(model.loss, Masked) else model.loss
+    features = torch.cat([data.X @ state.features, data.inputs], 1)
+    weights, tilt = state.weights.clone(), state.tilt.clone()
+    for task, (first, last) in enumerate(pairwise(data.starts)):
+        own, known = features[data.rows[first:last]], data.known[first:last].unsqueeze(1)
+        begin = state.tilt[first:last].unsqueeze(1)
+        found = solve(own, known, loss, model.weight_scale, start=begin, tolerance=_GAP, max_passes=max_passes)
+        weights[:, task], tilt[first:last] = found.weights[:, 0], found.tilt[:, 0]
+    tried = torch.stack([torch.lerp(state.weights, weights, step) for step in _STEPS])
+    best = torch.stack([problem.task_costs(state.features, some) for some in tried]).argmin(0)
+    weights = tried[best, :, torch.arange(len(best), device=best.device)].T.contiguous()
+    return _scored(replace(state, weights=weights, tilt=tilt), problem)
+
+
+def grow(state: Projection, problem: Problem, generator: torch.Generator) -> Projection:
+    """The best of some states with one more feature, bits and classifiers anew."""
+    grown = [fit_weights(_with(state, column), problem, _FEW_PASSES) for column in proposals(state, problem, generator)]
+    best = min(grown, key=lambda other: float(other.objective), default=state)
+    return fit_weights(set_bits(best, problem), problem)
+
+
+def proposals(state: Projection, problem: Problem, generator: torch.Generator) -> list[Tensor]:
+    """Columns [D]: where a residual, taken for loadings, explains others; and where the tilts pull the same way.
+
+    A column z with weights eta lowers the cost at first by sum_m eta_m z^T g_m, g_m = sum_n t_nm x_n.
+    """
+    data, s = problem.data, problem.attraction
+    tilts = data.X.new_zeros(data.targets.shape).index_put((data.rows, data.tasks), state.tilt)
+    pull = all_sum(data.X.T @ tilts).double()
+    lead = torch.linalg.svd(pull, full_matrices=False).U[:, :_NUM_DIRECTIONS]
+    columns = torch.cat([pull, -pull, lead, -lead], 1) > 0
+    value = (problem.model.weight_scale * columns.double().T @ pull).square().sum(1) / 2
+    found = _most(columns, value, generator)
+    if s:
+        rest = torch.eye(len(pull), dtype=pull.dtype, device=pull.device)
+        rest = rest - state.features.double() @ problem.loading_map(state.features).T
+        residual, share = rest @ problem.outer @ rest.T, s / (s + problem.ridge)
+        own = residual.diagonal()
+        gains = s * (2 * share * residual - share**2 * own)  # of the dimensions [D], for each residual [D]
+        found += _most(gains > 0, gains.relu().sum(0) - problem.ridge * share**2 * own, generator)
+    return [column.to(data.X) for column in found]
+
+
+def _most(columns: Tensor, value: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """Some of the columns [D, J] of the highest value [J]; restarts see them in other orders."""
+    value = value * (1 + uniforms((len(value),), generator)) / 2
+    best = value.topk(min(_NUM_PROPOSALS, len(value))).indices
+    return [column for column in columns[:, best].T if bool(column.any())]
+
+
+def shrink(state: Projection, problem: Problem) -> Projection:
+    """The state without the feature of the smallest weights, if that is lower."""
+    K = state.features.shape[1]
+    if not K:
+        return state
+    least = int(state.weights[:K].square().sum(1).argmin())
+    kept = [k for k in range(K) if k != least]
+    other = replace(
+        state, features=state.features[:, kept], weights=torch.cat([state.weights[:K][kept], state.weights[K:]])
+    )
+    other = fit_weights(other, problem)  # with all passes: a cost that is not at its least would keep the feature
+    return other if other.objective < state.objective else state
+
+
+def _with(state: Projection, column: Tensor) -> Projection:
+    K = state.features.shape[1]
+    weights = torch.cat([state.weights[:K], state.weights.new_zeros(1, state.weights.shape[1]), state.weights[K:]])
+    return replace(state, features=torch.cat([state.features, column.unsqueeze(1)], 1), weights=weights)
+
+
+def _scored(state: Projection, problem: Problem) -> Projection:
+    return replace(state, objective=problem.objective(state))
+
+
+def draw(state: Projection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Draw:
+    """What the posterior keeps."""
+    K, like = state.features.shape[1], data.X
+    start = model.prior.start(like) | ({} if model.likelihood is None else model.likelihood.start(like))
+    return {
+        "features": state.features.to(torch.int8),
+        "weights": state.weights[:K].contiguous(),
+        "input_weights": state.weights[K:].contiguous(),
+        "penalty": like.new_tensor(state.penalty),
+        **{name: value.to(like.dtype) for name, value in start.items()},
+    }
+
+
+_GAP = 1e-3
+_STEPS = (0.0, 0.125, 0.25, 0.5, 1.0)  # on the way from the classifiers to what the dual has reached
+_FEW_PASSES = 20  # to compare proposals
+_NUM_DIRECTIONS = 3
+_NUM_PROPOSALS = 2  # of each kind that are tried
+_TINY = 1e-12

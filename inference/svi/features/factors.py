@@ -1,0 +1,261 @@
+"""The factors of a truncated latent feature model, the update of each, and the bound.
+
+    q = q(pi) q(h) prod_nk Bernoulli(z_nk; psi_nk) prod_d N(w_d; Phi_d, A_d^-1) prod Gamma(precisions) q(eta)
+
+Each update maximizes the bound given the other factors. Auxiliary variables of entries and margins have their optimal
+factor whenever they are read: `LinearLikelihood.expect` and `Loss.expect` (math/latent-features, section 2). What the
+labels do is up to a rule (`feature_rules`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.distributions import Gamma, kl_divergence
+
+from ....models.latent_features import FeatureData
+from ....models.priors.features import FeatureFactors
+from ....models.priors.hyper import Hyper
+from ...bits.loadings import Loadings, Sums, solve_loadings, sum_rows
+from ...bits.rows import LoadingMoments, Margin, is_gaussian, observe_gaussian, sweep_features
+from ...distributed.collectives import all_sum
+
+FeatureModel: TypeAlias = Any
+"""An `InfiniteLatentSVM`, resolved: anything with its `prior`, `likelihood`, `loss`, `weight_scale`, `truncation`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariationalFeatures:
+    """A variational posterior of K features of N points; D columns, P inputs, C scores."""
+
+    features: Tensor  # [N, K] psi
+    a: Tensor  # [K] float64, of the sticks' or probabilities' Beta(a, b)
+    b: Tensor  # [K] float64
+    concentration: Tensor  # [2] float64, Gamma(shape, rate), or (alpha, 1)
+    loadings: Tensor  # [K, D] Phi
+    loading_tril: Tensor  # [U, K, K] Cholesky factors of the precisions A of the U kinds of columns
+    kind: Tensor  # [D], the kind of each column
+    precisions: Tensor  # [H, 2] float64, Gamma(shape, rate) of the likelihood's H hyperparameters with a law
+    weights: Tensor  # [K + P, C] mean of q(eta)
+    weights_tril: Tensor  # [C, K + P, K + P] of its precisions; [0, K + P, K + P] where they stay at the prior
+    tilt: Tensor  # [N, C] dual variables, from which the next SVM starts; [0, C] where there are none
+    bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
+    duality_gap: Tensor  # [] float64, of the last dual, as a fraction of its objective; NaN where there was none
+    row_weights: Tensor | None = None  # [N] how many times each row counts; None: once
+
+    @property
+    def num_data(self) -> int:
+        """N."""
+        return len(self.features)
+
+    @cached_property
+    def total_weight(self) -> float:
+        """R = sum_n r_n."""
+        weights = self.row_weights
+        return self.num_data if weights is None else float(all_sum(weights.sum(dtype=torch.float64)))
+
+    @property
+    def sticks(self) -> FeatureFactors:
+        """q(pi) and q(alpha)."""
+        return FeatureFactors(self.a, self.b, self.concentration)
+
+    @cached_property
+    def loading_moments(self) -> LoadingMoments:
+        """Phi and the covariances."""
+        return LoadingMoments(self.loadings, torch.cholesky_inverse(self.loading_tril), self.kind)
+
+    @cached_property
+    def loading_squares(self) -> Tensor:
+        """E |w_d|^2 [D]."""
+        covariance = self.loading_moments.covariance
+        assert covariance is not None
+        return self.loadings.square().sum(0) + covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[self.kind]
+
+    def with_sticks(self, q: FeatureFactors) -> VariationalFeatures:
+        """With another q(pi) and q(alpha)."""
+        return replace(self, a=q.a, b=q.b, concentration=q.concentration)
+
+    def with_loadings(self, loadings: Loadings) -> VariationalFeatures:
+        """With another q(W)."""
+        return replace(self, loadings=loadings.mean, loading_tril=loadings.precision_tril, kind=loadings.which)
+
+    def without_rows(self) -> VariationalFeatures:
+        """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
+        none = torch.full_like(self.duality_gap, torch.nan)
+        return replace(self, features=self.features[:0], tilt=self.tilt[:0], duality_gap=none, row_weights=None)
+
+
+def expected_hyper(state: VariationalFeatures, model: FeatureModel) -> Hyper:
+    """Expected hyperparameters of the likelihood, and of each with a law the mean of its logarithm, `log_name`."""
+    h: Hyper = model.likelihood.start(state.precisions)
+    for name, (shape, rate) in zip(learned(state, model), state.precisions, strict=True):
+        h |= {name: shape / rate, f"log_{name}": torch.digamma(shape) - rate.log()}
+    return h
+
+
+def learned(state: VariationalFeatures, model: FeatureModel) -> dict[str, Gamma]:
+    """The laws of the likelihood's hyperparameters that have one, in double precision."""
+    laws = model.likelihood.hyperpriors(state.precisions.new_zeros(()))
+    return {name: law for name, law in laws.items() if law is not None}
+
+
+# -- one update for each factor: its optimum given the others ----------------------------------------------------------
+
+
+def update_features(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, margin: Margin | None
+) -> VariationalFeatures:
+    """Feature after feature, all rows at once: logit psi_nk = E log odds + gain of the entries + margin."""
+    log_odds, h = model.prior.log_odds(state.sticks).to(data.X), expected_hyper(state, model)
+    moments, likelihood = state.loading_moments, model.likelihood
+    psi = sweep_features(data.X, data.observed, likelihood, h, log_odds, moments, state.features, margin=margin)
+    return replace(state, features=psi)
+
+
+def gather(state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0) -> Sums:
+    """What the factors of all rows together see of the features, `scale` times."""
+    h = expected_hyper(state, model)
+    if is_gaussian(model.likelihood, h, data.X):
+        return sum_rows(state.features, data, observe_gaussian(data.X, model.likelihood, h), scale)
+    mean, square = state.loading_moments.predictor(state.features)
+    return sum_rows(state.features, data, model.likelihood.expect(data.X, square, h, mean), scale)
+
+
+def update_loadings(state: VariationalFeatures, sums: Sums, model: FeatureModel) -> VariationalFeatures:
+    """A_d = p_d I + sum_n r_n a_nd E[z_n z_n^T],  Phi_d = A_d^-1 sum_n r_n b_nd psi_n."""
+    prior = model.likelihood.loading_precision(expected_hyper(state, model), len(state.kind))
+    return state.with_loadings(solve_loadings(sums, prior))
+
+
+def update_precisions(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
+) -> VariationalFeatures:
+    """Gamma(shape + half the number of what it scales, rate + half their expected squares)."""
+    laws = learned(state, model)
+    if not laws:
+        return state
+    rows, K = entries(state, data, model, sums, scale), state.features.shape[1]
+    squares = torch.cat([state.loading_squares.double(), state.precisions.new_tensor([K])])
+    X, mean, square, counted, whole = rows
+    own = model.likelihood.evidence(X, mean, square, torch.zeros_like(squares), counted)
+    shared = model.likelihood.evidence(X[:0], mean[:0], square[:0], squares, counted[:0])
+    found = [
+        torch.stack([law.concentration, law.rate])
+        + _total(torch.stack(own[name]).double(), whole)
+        + torch.stack(shared[name]).double()
+        for name, law in laws.items()
+    ]
+    return replace(state, precisions=torch.stack(found))
+
+
+def update_sticks(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
+) -> VariationalFeatures:
+    """q(pi), then q(alpha)."""
+    return state.with_sticks(model.prior.update(state.sticks, *_counts(state, data, scale)))
+
+
+def global_targets(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float
+) -> VariationalFeatures:
+    """Loadings, precisions, sticks and q(h), each at its optimum given the *current* values of all the others.
+
+    Then each is affine in the sums over the rows, and those of minibatches average to that of all rows. One of them
+    read at another's new value would not be: precisions at loadings fitted to few rows see too little noise.
+    """
+    sticks = model.prior.update_sticks(state.sticks, *_counts(state, data, scale))
+    concentration = model.prior.update_concentration(state.sticks).concentration
+    return replace(
+        update_loadings(state, sums, model).with_sticks(sticks._replace(concentration=concentration)),
+        precisions=update_precisions(state, data, model, sums, scale).precisions,
+    )
+
+
+# -- the bound ---------------------------------------------------------------------------------------------------------
+
+
+def generative_bound(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
+) -> Tensor:
+    """The bound without labels, [] float64: E log p(X, Z, W, h) / q, rows counted `scale` times."""
+    h = expected_hyper(state, model)
+    X, mean, square, counted, whole = entries(state, data, model, sums, scale)
+    fit = (counted * model.likelihood.expected_log_density(X, mean, square, h)).sum(dtype=torch.float64)
+    entropy = all_sum((data.row_weights.squeeze(1) * _entropy(state.features)).sum(dtype=torch.float64)) * scale
+    prior = model.prior.bound(state.sticks, *_counts(state, data, scale))
+    return prior + entropy + _total(fit, whole) - loadings_kl(state, model) - precisions_kl(state, model)
+
+
+def loadings_kl(state: VariationalFeatures, model: FeatureModel) -> Tensor:
+    """KL of q(W) from N(0, 1 / p_d), [] float64, expected over q(p)."""
+    h, (K, D) = expected_hyper(state, model), state.loadings.shape
+    geometric = h | {name: h[f"log_{name}"].exp() for name in learned(state, model)}  # means
+    precision, typical = (model.likelihood.loading_precision(means, D) for means in (h, geometric))
+    log_det = 2 * state.loading_tril.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)[state.kind]
+    return (precision * state.loading_squares.double() + log_det - K * (1 + typical.log())).sum() / 2
+
+
+def precisions_kl(state: VariationalFeatures, model: FeatureModel) -> Tensor:
+    """KL of the precisions' gammas from their laws, [] float64."""
+    total = state.precisions.new_zeros(())
+    for (shape, rate), law in zip(state.precisions, learned(state, model).values(), strict=True):
+        total = total + kl_divergence(Gamma(shape, rate, validate_args=False), law)
+    return total
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+class Entries(NamedTuple):
+    """Rows that the likelihood is asked about, or one that stands for them."""
+
+    X: Tensor  # [M, D]
+    mean: Tensor  # [M, D] of the predictor
+    square: Tensor  # [M, D] expected
+    counted: Tensor  # [M, D] or [M, 1]
+    whole: bool  # they stand for the rows of all machines
+
+
+def entries(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
+) -> Entries:
+    """The entries with the moments of their predictors.
+
+    Of Gaussian entries density and evidence see only sums over the rows: of r^2, r m and E m^2, r = x - offset. One row
+    that counts R times and has their means stands for all of them, without products of [N, K] and [K, D].
+    """
+    moments, h = state.loading_moments, expected_hyper(state, model)
+    if sums.precision is None or not is_gaussian(model.likelihood, h, data.X):
+        return Entries(data.X, *moments.predictor(state.features), scale * data.counted, False)
+    assert sums.squares is not None
+    total = scale * data.total_weight
+    crossed = (sums.linear * state.loadings).sum(0, dtype=torch.float64) / sums.precision.double()
+    spread = torch.einsum("jk,ujk->u", sums.gram, moments.covariance)[state.kind]
+    squared = (state.loadings * (sums.gram @ state.loadings)).sum(0, dtype=torch.float64) + spread
+    root = (sums.squares / total).sqrt().clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
+    first = observe_gaussian(data.X[:1], model.likelihood, h)
+    X = data.X[:1].double() - (first.shift / first.precision).double() + root
+    counted = X.new_full((1, 1), total)
+    return Entries(X, (crossed / root / total).unsqueeze(0), (squared / total).unsqueeze(0), counted, True)
+
+
+def _counts(state: VariationalFeatures, data: FeatureData, scale: float) -> tuple[Tensor, float]:
+    """Expected numbers [K] float64 of rows with each feature, and of all rows."""
+    counted = state.features if data.weights is None else data.row_weights * state.features
+    counts = all_sum(counted.sum(0, dtype=torch.float64))
+    return scale * counts, scale * data.total_weight
+
+
+def _entropy(features: Tensor) -> Tensor:
+    """Of the bits of each row, [N], from probabilities [N, K]; on a CPU a few rows at a time stay in its cache."""
+    some, tiny = features.split(256 if features.is_cpu else len(features)), torch.finfo(features.dtype).tiny
+    logs = ((p * p.clamp(min=tiny).log(), 1 - p) for p in some)
+    return -torch.cat([torch.addcmul(own, rest, rest.clamp(min=tiny).log()).sum(1) for own, rest in logs])
+
+
+def _total(value: Tensor, whole: bool) -> Tensor:
+    return value if whole else all_sum(value)

@@ -1,0 +1,237 @@
+"""Variational inference for a truncated latent feature model with a margin: coordinate ascent, or stochastic steps.
+
+A sweep is one pass of Algorithm 3 of Zhu, Chen & Xing (2014): features, loadings, precisions, sticks, classifiers, each
+at its optimum given the others, so that the bound never falls (math/latent-features, sections 2 and 4). The rule of the
+backend says what the labels do: "gibbs" for the expected loss, "averaging" for the loss of expected scores
+(`feature_rules`). Under the latter the ELBO is minus the objective of the paper, which is no bound of the evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ....models.latent_features import FeatureData
+from ...bits.loadings import Sums
+from ...bits.rows import infer_features
+from ...distributed.collectives import own_stream
+from ...running.engine import Draw, Kernel
+from ...seeding import draw_rows
+from ...truncation import warn_if_all_used
+from ..backend import SVI
+from ..steps import Minibatch, Steps
+from ..stream import Stream, stream_points
+from .factors import (
+    FeatureModel,
+    VariationalFeatures,
+    expected_hyper,
+    gather,
+    generative_bound,
+    global_targets,
+    update_features,
+    update_loadings,
+    update_precisions,
+    update_sticks,
+)
+from .rules import RULES, Rule
+from .steps import move_globals
+
+
+def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, rule: Rule) -> VariationalFeatures:
+    """Features at random, a few sweeps without labels, then the first classifiers.
+
+    Features that are not half one and half zero say at once what each loading is; near one half all would look alike.
+    """
+    state, like = prior_state(model, data, rule), data.X
+    bits = torch.randint(2, tuple(state.features.shape), generator=own_stream(generator), device=like.device)
+    state = replace(state, features=0.1 + 0.8 * bits.to(like))
+    for _ in range(_NUM_UNSUPERVISED):
+        state, _ = update_globals(state, data, model)
+        state = update_features(state, data, model, None)
+    state, sums = update_globals(state, data, model)
+    return with_bound(rule.update(state, data, model), data, model, sums, rule)
+
+
+# -- full batch: coordinate ascent -------------------------------------------------------------------------------------
+
+
+def sweep(state: VariationalFeatures, data: FeatureData, model: FeatureModel, *, rule: Rule) -> VariationalFeatures:
+    """Features, loadings, precisions, sticks, then classifiers; each block maximizes the bound given the others."""
+    if state.num_data != data.num_data:  # the first full sweep after stochastic steps
+        state = complete(state, data, model, rule=rule)
+    state = update_features(state, data, model, partial(rule.margin, state, data, model))
+    state, sums = update_globals(state, data, model)
+    return with_bound(rule.update(state, data, model), data, model, sums, rule)
+
+
+def update_globals(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
+) -> tuple[VariationalFeatures, Sums]:
+    """Loadings, precisions and sticks for features of rows that count `scale` times; what they saw of them."""
+    sums = gather(state, data, model, scale)
+    state = update_precisions(update_loadings(state, sums, model), data, model, sums, scale)
+    return update_sticks(state, data, model, scale), sums
+
+
+def with_bound(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, rule: Rule, scale: float = 1.0
+) -> VariationalFeatures:
+    """The state with its bound, rows counted `scale` times."""
+    bound = generative_bound(state, data, model, sums, scale) + rule.bound(state, data, model, scale)
+    return replace(state, bound=bound)
+
+
+# -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
+
+
+def complete(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, *, rule: Rule, num_sweeps: int = 30
+) -> VariationalFeatures:
+    """The features of all rows of the data given the other factors, by sweeps over the features."""
+    log_odds, h = model.prior.log_odds(state.sticks).to(data.X), expected_hyper(state, model)
+    margin = partial(rule.margin, state, data, model)
+    features = infer_features(
+        data.X,
+        data.observed,
+        model.likelihood,
+        h,
+        log_odds,
+        state.loading_moments,
+        num_sweeps=num_sweeps,
+        margin=margin,
+    )
+    return replace(state.without_rows(), features=features, row_weights=data.weights)
+
+
+def first_rows(data: FeatureData, num_rows: int, generator: torch.Generator) -> FeatureData:
+    """Rows from which a stochastic fit starts."""
+    order = torch.randperm(data.num_data, generator=own_stream(generator), device=data.X.device)
+    return data.rows(order[:num_rows])
+
+
+def extrapolate(
+    state: VariationalFeatures, rows: FeatureData, model: FeatureModel, num_data: int, num_units: float, *, rule: Rule
+) -> VariationalFeatures:
+    """Factors as if the rows were rows like them that count `num_units` in all: where stochastic steps start."""
+    scale = num_units / rows.total_weight
+    state, _ = update_globals(state, rows, model, scale)
+    return rule.update(state, rows, model, scale).without_rows()
+
+
+def minibatch(data: FeatureData, size: int, generator: torch.Generator) -> Minibatch[FeatureData]:
+    """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
+    if data.weights is not None:
+        chosen = draw_rows(data.weights, size, own_stream(generator))
+        return Minibatch(replace(data.rows(chosen), weights=None), data.total_weight / size)
+    chosen = torch.randint(data.num_data, (size,), generator=own_stream(generator), device=data.X.device)
+    return Minibatch(data.rows(chosen), data.num_data / size)
+
+
+def stochastic_sweep(
+    state: VariationalFeatures, batch: Minibatch[FeatureData], model: FeatureModel, rho: float, *, rule: Rule
+) -> VariationalFeatures:
+    """Natural parameters move by rho towards the optimum of a batch that stands for all rows, each given all others.
+
+    The recorded bound is the batch's estimate at the factors from before the step.
+    """
+    rows, scale = batch.data, batch.scale
+    local = complete(state, rows, model, rule=rule, num_sweeps=_NUM_LOCAL)
+    sums = gather(local, rows, model, scale)
+    local = with_bound(local, rows, model, sums, rule, scale)
+    target = global_targets(local, rows, model, sums, scale)
+    moved = rule.step(local, rows, model, scale, rho)
+    return move_globals(moved, target, rho).without_rows()
+
+
+# -- where it starts ---------------------------------------------------------------------------------------------------
+
+
+def prior_state(model: FeatureModel, data: FeatureData, rule: Rule) -> VariationalFeatures:
+    """Features at one half, every other factor at its prior."""
+    X, K, (N, C), D = data.X, model.truncation, data.targets.shape, data.X.shape[1]
+    double = X.new_zeros((), dtype=torch.float64)
+    q, size = model.prior.initial(double, K), K + data.inputs.shape[1]
+    laws = [law for law in model.likelihood.hyperpriors(double).values() if law is not None]
+    precisions = torch.stack([torch.stack([law.concentration, law.rate]) for law in laws]) if laws else None
+    return VariationalFeatures(
+        features=X.new_full((N, K), 0.5),
+        a=q.a,
+        b=q.b,
+        concentration=q.concentration,
+        loadings=X.new_zeros(K, D),
+        loading_tril=torch.eye(K, dtype=X.dtype, device=X.device).unsqueeze(0),
+        kind=torch.zeros(D, dtype=torch.int64, device=X.device),
+        precisions=double.new_zeros(0, 2) if precisions is None else precisions,
+        weights=X.new_zeros(size, C),
+        weights_tril=rule.prior_tril(model, X, size, C),
+        tilt=X.new_zeros(0, C),
+        bound=double - torch.inf,
+        duality_gap=double + torch.nan,
+        row_weights=data.weights,
+    )
+
+
+# -- what the backend asks ---------------------------------------------------------------------------------------------
+
+
+def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> Draw:
+    """What the posterior keeps."""
+    K, h = state.features.shape[1], expected_hyper(state, model)
+    covariance = state.loading_moments.covariance
+    assert covariance is not None
+    solved = {} if state.duality_gap.isnan() else {"duality_gap": state.duality_gap}
+    return {
+        "features": state.features,
+        "log_odds": model.prior.log_odds(state.sticks),
+        "loadings": state.loadings,
+        "loading_covariance": covariance,
+        "kind": state.kind,
+        "weights": state.weights[:K],
+        "input_weights": state.weights[K:],
+        **{name: h[name] for name in model.likelihood.start(data.X)},
+        **model.prior.mean_hyper(state.sticks),
+        **solved,
+    }
+
+
+def check(backend: SVI, model: FeatureModel) -> None:
+    """Raise NotImplementedError unless the rule serves the loss."""
+    RULES[backend.rule].check(model)
+
+
+def kernel(backend: SVI, model: FeatureModel) -> Kernel:
+    """Coordinate ascent, or stochastic steps on minibatches, with the options of the backend bound."""
+    return _steps(backend).kernel(backend, model)
+
+
+def stream(backend: SVI, model: FeatureModel, loader: DataLoader[Any]) -> tuple[Kernel, Any, Stream[FeatureData]]:
+    """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
+    return _steps(backend).stream(backend, model, loader)
+
+
+def _steps(backend: SVI) -> Steps:
+    rule = RULES[backend.rule]
+    return Steps(
+        state=VariationalFeatures,
+        init=partial(init, rule=rule),
+        sweep=partial(sweep, rule=rule),
+        complete=partial(complete, rule=rule),
+        draw=summary,
+        first=first_rows,
+        count=lambda data: data.total_weight,
+        extrapolate=partial(extrapolate, rule=rule),
+        minibatch=minibatch,
+        stochastic_sweep=partial(stochastic_sweep, rule=rule),
+        read=stream_points,
+        rows="features",
+        warn=warn_if_all_used,
+        polish=rule.polish,
+    )
+
+
+_NUM_UNSUPERVISED = 5  # sweeps before labels count
+_NUM_LOCAL = 5  # sweeps over the features of a minibatch

@@ -1,0 +1,251 @@
+"""Variational inference of the multi-label joints in which components and classifiers share the labels.
+
+    q = q(v, phi) prod_k q(psi_k) prod_c N(w_c; m_c, V_c) prod_n q(z_n) q(augmentation_n | z_n)
+
+A sweep sets all global factors to their optimum given what points say (`multi_label_joints`), and then the points'
+factors to theirs: the bound never falls. Of the mixture of x the updates are those of partitions, to which the labels
+give a margin (math/multilabel, section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ....models.bnmc import BNMC
+from ....models.dpm import DPM
+from ....models.label_data import LabelData
+from ....models.sums import row_chunks
+from ...classifiers.ridge import Ridge, soft_natural
+from ...distributed.collectives import all_sum
+from ...posterior.label_draws import finished_draw
+from ...running.engine import Draw
+from ..factors import MERGE_ROUNDS, SETTLED, family_of
+from ..partition import kernel as partition
+from ..partition.factors import VariationalPartition, sticks_kl, update_factors
+from ..steps import Minibatch, Steps
+from .blocks import Block, expect, move, shares, with_log_mixture
+from .joints import kl as psi_kl
+from .joints import local, means, prior_of
+from .stream import stream_labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoupledLabels(VariationalPartition):
+    """Factors of the mixture of x, of psi and of C classifiers, and what the points say of the last two."""
+
+    psi: Tensor  # [T, 2 C] hyperparameters
+    label_mean: Tensor  # [1, P, C]
+    label_tril: Tensor  # [1, C, P, P]
+    told: Tensor  # [T, 2 C] float64
+    row_precision: Tensor  # [N, C] expected pseudo-observations of the scores
+    row_shift: Tensor  # [N, C]
+
+    @cached_property
+    def label_classifiers(self) -> Ridge:
+        """q(w)."""
+        return Ridge(self.label_mean, self.label_tril)
+
+    def permuted(self, order: Tensor) -> Self:
+        """Components in another order [T]."""
+        return replace(super().permuted(order), psi=self.psi[order], told=self.told[order])
+
+    def without_rows(self) -> Self:
+        """Without what belongs to single rows."""
+        return replace(super().without_rows(), row_precision=self.row_precision[:0], row_shift=self.row_shift[:0])
+
+
+def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledLabels:
+    """The start of the mixture of (x, y), psi of its labels, and classifiers at their prior."""
+    start = partition.init(model.mixture, data.points, generator)
+    (_, chi), _ = model.family.own(start.hyperparameters)
+    P, C = data.features.shape[1], data.targets.shape[1]
+    labels, shares = data.labels.nan_to_num(), start.memberships
+    ones = shares.T @ labels
+    rest = shares.T @ (~data.labels.isnan()).to(labels) - ones if model.joint == "and" else torch.zeros_like(ones)
+    identity = torch.eye(P, dtype=data.features.dtype, device=data.features.device)
+    values = {item.name: getattr(start, item.name) for item in fields(start)}
+    values |= {
+        "hyperparameters": chi.contiguous(),
+        "psi": prior_of(model) + torch.cat([ones, rest], 1),
+        "label_mean": data.features.new_zeros(1, P, C),
+        "label_tril": (identity / model.weight_scale).expand(1, C, P, P),
+        "told": torch.zeros(len(chi), 2 * C, dtype=torch.float64, device=chi.device),
+        "row_precision": data.features.new_zeros(data.num_data, C),
+        "row_shift": data.features.new_zeros(data.num_data, C),
+    }
+    return update_points(CoupledLabels(**values), data, model)
+
+
+# -- both halves of a sweep --------------------------------------------------------------------------------------------
+
+
+def update_points(state: CoupledLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> CoupledLabels:
+    """log r_nk = E log pi_k + E log p(x_n | phi_k) + bound of E log p(y_n | psi_k, f_n) + const, what the points then
+    say of psi and w, in chunks of rows, and the ELBO if each point counts `scale` times."""
+    expected = expect(blocks_of(state, data, model))
+    base = with_log_mixture(state, expected.log_density)
+    total, told = torch.zeros_like(state.bound), torch.zeros_like(state.told)
+    parts: list[tuple[Tensor, ...]] = []
+    for rows in row_chunks(data.features, model.truncation * data.targets.shape[1]):
+        some = data.rows(rows)
+        mean, variance = _score_moments(state, some)
+        one = torch.ones_like(mean)
+        bounds = [model.loss.expected_log_factor(mean, variance, sign * one) for sign in (1, -1)]
+        found = local(model, some.labels, (bounds[0], bounds[1]), state.psi)
+        r, log_total = shares(base[rows] + found.margin)
+        said = found.told(r, some.inputs.counted(r))
+        total += some.inputs.counted(log_total).sum(dtype=torch.float64)
+        told += said.statistics
+        parts.append((r, said.times * model.loss.expect(mean, variance, one).precision, said.shift))
+    r, precision, shift = (torch.cat(values) for values in zip(*parts, strict=True))
+    bound = scale * all_sum(total) - expected.kl - _other_kl(state, model)
+    rows_of: dict[str, Any] = {"responsibilities": r, "row_precision": precision, "row_shift": shift}
+    return replace(state, **rows_of, weights=data.weights, told=all_sum(told), bound=bound)
+
+
+def update_globals(state: CoupledLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> CoupledLabels:
+    """Sticks, h, the family of x, psi and the classifiers; each point counts `scale` times."""
+    counted: Any = replace(state, responsibilities=scale * state.responsibilities)
+    moved: Any = update_factors(counted, data.inputs, plain_mixture(model))
+    ridge, psi = Ridge.of_natural(*_natural_target(state, data, model, scale)), _psi_target(state, model, scale)
+    found: CoupledLabels = replace(moved, psi=psi, label_mean=ridge.mean, label_tril=ridge.precision_tril)
+    return found
+
+
+def assign(state: CoupledLabels, data: LabelData, model: BNMC) -> Tensor:
+    """The most probable component [N] of each row and its labels."""
+    return update_points(state, data, model).responsibilities.argmax(1)
+
+
+def blocks_of(state: CoupledLabels, data: LabelData, model: BNMC) -> list[Block]:
+    """The rows of x, with q(phi)."""
+    return [Block(family_of(model), data.x, state.hyperparameters)]
+
+
+def _natural_target(state: CoupledLabels, data: LabelData, model: BNMC, scale: float) -> tuple[Tensor, Tensor]:
+    each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
+    observed = state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1)
+    return soft_natural(data.features, *observed, each, weight_scale=model.weight_scale)
+
+
+def _psi_target(state: CoupledLabels, model: BNMC, scale: float) -> Tensor:
+    return prior_of(model) + (scale * state.told).to(state.psi)
+
+
+def _other_kl(state: CoupledLabels, model: BNMC) -> Tensor:
+    """KL of all global factors but q(phi) from their priors, [] float64."""
+    weights = state.label_classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
+    return sticks_kl(state, plain_mixture(model)) + psi_kl(model, state.psi) + weights
+
+
+def plain_mixture(model: BNMC) -> DPM:
+    """The mixture of x alone."""
+    return DPM(model.likelihood, model.prior, model.truncation, model.num_features)
+
+
+def _score_moments(state: CoupledLabels, data: LabelData) -> tuple[Tensor, Tensor]:
+    """Means and variances [N, C] of the scores."""
+    variance = state.label_classifiers.score_variance(data.features)
+    return data.features @ state.label_mean.squeeze(0), variance.squeeze(1)
+
+
+# -- sweeps ------------------------------------------------------------------------------------------------------------
+
+
+def sweep(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
+    """All global factors, then those of the points; reorders and merges as partitions do, none lowers the bound."""
+    first = state.num_data != data.num_data  # the first full sweep after stochastic steps
+    if first:
+        state = update_points(state, data, model)
+    before = state.bound
+    if first or state.may_merge:
+        state = partition.reorder(state, plain_mixture(model))
+    state = ascend(state, data, model)
+    if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
+        state = merge(state, data, model)
+    return state
+
+
+def ascend(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
+    """One round of the block updates."""
+    return update_points(update_globals(state, data, model), data, model)
+
+
+def merge(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
+    """The first of the most promising unions that raises the bound, or the state as it is."""
+    for union in partition.unions(state, plain_mixture(model)):
+        pooled = _pooled(state, union)
+        merged = pooled
+        for _ in range(MERGE_ROUNDS):
+            merged = ascend(merged, data, model)
+        if merged.bound > state.bound:
+            return merged
+    return replace(state, may_merge=False)
+
+
+def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
+    """What the points say in a union: the absorbed component, which has no points left, gives to the other one."""
+    moved = union.responsibilities.sum(0) - state.responsibilities.sum(0)
+    kept, absorbed = int(moved.argmax()), int(moved.argmin())
+    told = state.told.clone()
+    told[kept] += told[absorbed]
+    told[absorbed] = 0.0
+    return replace(union, told=told)
+
+
+def extrapolate(state: CoupledLabels, rows: LabelData, model: BNMC, num_data: int, num_units: float) -> CoupledLabels:
+    """Factors as if the rows were points like them that count `num_units` in all: where stochastic steps start."""
+    return update_globals(state, rows, model, num_units / rows.total_weight).without_rows()
+
+
+def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: BNMC, rho: float) -> CoupledLabels:
+    """Natural parameters move by rho towards the optimum of a batch that stands for all points.
+
+    The recorded bound is the batch's estimate at the factors from before the step.
+    """
+    data, scale, *_ = batch
+    near = update_points(state, data, model, scale)
+    ridge = near.label_classifiers.towards(_natural_target(near, data, model, scale), rho)
+    moved = move(near, blocks_of(near, data, model), scale * near.memberships, plain_mixture(model), rho)
+    psi = torch.lerp(near.psi, _psi_target(near, model, scale), rho)
+    return replace(moved, psi=psi, label_mean=ridge.mean, label_tril=ridge.precision_tril)
+
+
+# -- what the backend asks ---------------------------------------------------------------------------------------------
+
+
+def summary(state: CoupledLabels, data: Any, model: BNMC) -> Draw:
+    """What the posterior keeps, of `LabelData` or of a stream of such."""
+    kept = partition.summary(state, data, plain_mixture(model))
+    kept.pop("precision_tril")  # of no classifiers
+    kept["label_means"] = means(model, state.psi)
+    kept["label_hyperparameters"] = state.psi
+    more = {"classifier_tril": state.label_tril.squeeze(0), **progress(state, data)}
+    return finished_draw(kept, state.label_mean.squeeze(0), data, model, **more)
+
+
+def progress(state: VariationalPartition, data: Any) -> Draw:
+    """What a later batch goes on from: factors of the sticks [2, T - 1] and of h, and the number of points seen [1]."""
+    seen = float(data.total_weight) if isinstance(data, LabelData) else float(data.num_data)
+    return {"sticks": state.sticks, "prior_factor": state.q, "num_seen": torch.tensor([seen], dtype=torch.float64)}
+
+
+STEPS = Steps(
+    state=CoupledLabels,
+    init=init,
+    sweep=sweep,
+    complete=update_points,
+    draw=summary,
+    first=partition.first_rows,
+    count=lambda data: data.total_weight,
+    extrapolate=extrapolate,
+    minibatch=partition.minibatch,
+    stochastic_sweep=stochastic_sweep,
+    read=stream_labels,
+    assign=assign,
+)

@@ -1,0 +1,1 @@
+"""Variational inference of mixtures of classifiers."""

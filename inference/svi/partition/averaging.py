@@ -1,0 +1,185 @@
+"""The averaging rule for a truncated mixture of margin classifiers: the loss of the expected score.
+
+    J = KL(q(v) q(theta) q(z) || prior, likelihood) + sum_k |m_k|^2 / (2 nu^2) + sum_n g(sum_k r_nk m_k . a_n)
+
+with g = -log phi convex and q(eta_k) = N(m_k, nu^2 I): only means are learnt (math/regbayes, sections 2, 3 and 5;
+math/dp-mixtures, section 6). A sweep sets sticks, h and the family to their optimum as under the other rule, then the
+means by the dual of an SVM with features r_nk a_n, then the responsibilities of each point exactly, by a dual of its
+own. A step that duals solved in part leave above the last J is not taken, so that -J, the recorded value, never falls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ....models.data import Data
+from ....models.mixture import Mixture
+from ....models.scores import scores
+from ...classifiers.duals import solve
+from ...classifiers.ridge import Ridge
+from ...distributed.collectives import all_sum
+from ...running.engine import Draw
+from ..factors import LAST_GAP, MERGE_ROUNDS, SETTLED
+from ..steps import Steps
+from . import kernel as partition
+from .averaging_rows import best_responsibilities, expected
+from .factors import VariationalPartition, assignment_logits, kl, update_components, update_prior, update_sticks
+
+if TYPE_CHECKING:
+    from ..backend import SVI
+
+
+_MOST_PASSES = 50  # of the dual in one sweep; the next one goes on from there
+
+
+class Means(Ridge):
+    """N(m_k, nu^2 I) [T], with the spread of the prior."""
+
+    def kl(self, weight_scale: float) -> Tensor:
+        """|m_k|^2 / (2 nu^2) [T]."""
+        return self.mean.square().sum((1, 2)) / (2 * weight_scale**2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragedPartition(VariationalPartition):
+    """As under the other rule, with no pseudo-observations and factors of precisions; `bound` is -J."""
+
+    tilt: Tensor  # [N, C] of the classifiers, which starts their next dual
+    row_tilt: Tensor  # [N, C] of the responsibilities, which starts theirs
+    duality_gap: Tensor  # [] float64, of the classifiers, as a fraction of their objective
+
+    @cached_property
+    def classifiers(self) -> Means:
+        """q(eta_k)."""
+        return Means(self.mean, self.precision_tril)
+
+
+def init(model: Mixture, data: Data, generator: torch.Generator) -> AveragedPartition:
+    """Responsibilities from seeds that are far apart, classifiers at their prior."""
+    seeded = partition.seeded(model, data, generator)
+    fields = {name: value for name, value in vars(seeded).items() if name in seeded.__dataclass_fields__}
+    fields |= {"precision_tril": seeded.precision_tril[..., :0, :0], "tilt": torch.zeros_like(data.targets)}
+    fields["row_tilt"] = fields["tilt"]
+    fields["duality_gap"] = torch.ones((), dtype=torch.float64, device=data.features.device)
+    return AveragedPartition(**fields)
+
+
+def sweep(state: AveragedPartition, data: Data, model: Mixture, *, tolerance: float) -> AveragedPartition:
+    """All blocks once, components reordered and merged as under the other rule; -J does not fall."""
+    before = state.bound
+    ordered: Any = partition.reorder(state, model) if state.may_merge else state
+    state = ascend(ordered, data, model, tolerance)
+    if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
+        state = merge(state, data, model, tolerance)
+    return state
+
+
+def ascend(state: AveragedPartition, data: Data, model: Mixture, tolerance: float) -> AveragedPartition:
+    """One round of the block updates."""
+    updated: Any = update_components(update_prior(update_sticks(state, model), model), data, model)
+    return update_responsibilities(update_classifiers(updated, data, model, tolerance), data, model)
+
+
+def merge(state: AveragedPartition, data: Data, model: Mixture, tolerance: float) -> AveragedPartition:
+    """The first of the most promising unions that raises -J, or the state as it is."""
+    unions: Any = partition.unions(state, model)
+    for merged in unions:
+        for _ in range(MERGE_ROUNDS):
+            merged = ascend(merged, data, model, tolerance)
+        if merged.bound > state.bound:
+            return merged
+    return replace(state, may_merge=False)
+
+
+# -- blocks with the margin --------------------------------------------------------------------------------------------
+
+
+def update_classifiers(
+    state: AveragedPartition, data: Data, model: Mixture, tolerance: float = 1e-4, max_passes: int = _MOST_PASSES
+) -> AveragedPartition:
+    """The means m [T, P, C] of an SVM with features r_nk a_n [N, T P], to a relative duality gap of `tolerance`."""
+    features = (state.responsibilities.unsqueeze(2) * data.features.unsqueeze(1)).flatten(1)
+    found = solve(
+        features,
+        data.targets,
+        model.loss,
+        model.weight_scale,
+        row_weights=data.weights,
+        start=data.counted(state.tilt),
+        tolerance=tolerance,
+        max_passes=max_passes,
+    )
+    tilt = found.tilt if data.weights is None else found.tilt / data.weights.to(found.tilt).unsqueeze(1)
+    solved = replace(
+        state, mean=found.weights.view_as(state.mean), tilt=tilt, duality_gap=state.sizes.new_tensor(found.gap)
+    )
+    better = classifier_cost(solved, data, model) <= classifier_cost(state, data, model)
+    return solved if better else replace(solved, mean=state.mean)
+
+
+def update_responsibilities(state: AveragedPartition, data: Data, model: Mixture) -> AveragedPartition:
+    """r_n maximizes sum_k r_nk (E log pi_k + E log p(x_n | theta_k) - log r_nk) - g(sum_k r_nk m_k . a_n); and -J."""
+    logits = assignment_logits(state, data, model, data.X.new_zeros(()))
+    own = scores(data.features, state.mean)
+    r, tilt = best_responsibilities(logits, own, data.targets, model.loss, state.row_tilt)
+    value, before = (row_values(each, logits, own, data, model) for each in (r, state.responsibilities))
+    better = value > before
+    r = torch.where(better.unsqueeze(1), r, state.responsibilities)
+    bound = all_sum(data.counted(torch.where(better, value, before)).sum()) - kl(state, model)
+    return replace(state, responsibilities=r, row_tilt=tilt, weights=data.weights, bound=bound)
+
+
+def objective(state: AveragedPartition, data: Data, model: Mixture) -> Tensor:
+    """J of any state, [] float64."""
+    logits = assignment_logits(state, data, model, data.X.new_zeros(()))
+    values = row_values(state.responsibilities, logits, scores(data.features, state.mean), data, model)
+    return kl(state, model) - all_sum(data.counted(values).sum())
+
+
+def row_values(r: Tensor, logits: Tensor, own: Tensor, data: Data, model: Mixture) -> Tensor:
+    """What the points add to -J, [N] float64, from responsibilities, logits [N, T] and scores [N, T, C]."""
+    margin = model.loss.log_factor(expected(r, own), data.targets).sum(1, dtype=torch.float64)
+    return (r * logits + torch.special.entr(r)).sum(1, dtype=torch.float64) + margin
+
+
+def classifier_cost(state: AveragedPartition, data: Data, model: Mixture) -> Tensor:
+    """The terms of J with the classifiers, [] float64."""
+    score = expected(state.responsibilities, scores(data.features, state.mean))
+    loss = data.counted(-model.loss.log_factor(score, data.targets).sum(1, dtype=torch.float64))
+    ridge = state.mean.square().sum(dtype=torch.float64) / (2 * model.weight_scale**2)
+    return ridge + all_sum(loss.sum())
+
+
+# -- what the backend asks ---------------------------------------------------------------------------------------------
+
+
+def summary(state: AveragedPartition, data: Data, model: Mixture) -> Draw:
+    """What the posterior keeps: hyperplanes without a spread, which this rule does not learn, and the duality gap."""
+    draw = partition.summary(state, data, model)
+    del draw["precision_tril"]
+    return {**draw, "duality_gap": state.duality_gap}
+
+
+def averaging_steps(backend: SVI) -> Steps:
+    """The functions of a fit to all points, with its tolerance."""
+    tolerance = min(max(10 * (backend.tolerance or 0.0), _LEAST_GAP), _MOST_GAP)
+    return replace(
+        partition.STEPS,
+        state=AveragedPartition,
+        init=init,
+        sweep=partial(sweep, tolerance=tolerance),
+        complete=update_responsibilities,
+        draw=summary,
+        averaging=None,
+        polish=partial(update_classifiers, tolerance=LAST_GAP, max_passes=_LAST_PASSES),
+    )
+
+
+STEPS = replace(partition.STEPS, averaging=averaging_steps)  # under either rule
+_LAST_PASSES = 500  # at the end of a fit
+_LEAST_GAP, _MOST_GAP = 1e-9, 1e-4

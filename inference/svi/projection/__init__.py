@@ -1,0 +1,1 @@
+"""Variational inference of tasks that share a binary projection."""

@@ -1,0 +1,156 @@
+"""The factors of a binary projection that tasks share, and what they add to the bound.
+
+    q = q(pi, alpha) prod_dk Bernoulli(z_dk; psi_dk) prod_m q(eta_m) prod_n N(w_n; (x_n - offset) map, S) q(precisions)
+
+The loadings have one covariance S, and their means are linear in x_n, so that sums over rows need X^T X alone:
+
+    S^-1 = E[loading] I + E[noise] E[Z^T Z],   map = E[noise] Psi S,   H = sum_n E[w_n w_n^T] = map^T X^T X map + N S
+
+Source: math/latent-features, section 6.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.distributions import Gamma, kl_divergence
+
+from ....models.likelihoods import LinearGaussian
+from ....models.linalg import safe_cholesky
+from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
+from ....models.multi_task import TaskData
+from ....models.priors.features import FeatureFactors
+from ...bits.shared_projection import Generative, prior_alone
+from ...distributed.collectives import all_sum
+
+
+@dataclass(frozen=True)
+class MeanFieldProjection:
+    """D dimensions, K features, M tasks, P further inputs, A known pairs of a row and a task."""
+
+    features: Tensor  # [D, K] psi
+    sticks: Tensor  # [2, K], a and b of q(pi)
+    concentration: Tensor  # [2], shape and rate of q(alpha)
+    weights: Tensor  # [K + P, M], means of q(eta)
+    tilt: Tensor  # [A] of the margins, where the classifiers are averaged; [0] elsewhere
+    precision_tril: Tensor  # [M, K + P, K + P] of q(eta) where they are not averaged; [0]
+    loading_map: Tensor  # [D, K]; [0] without a likelihood
+    loading_covariance: Tensor  # [K, K] S; [0]
+    precisions: dict[str, Tensor]  # [2], shape and rate of q; (value, 1) of one that is fixed
+    bound: Tensor  # [] float64
+    duality_gap: Tensor  # [] float64, of the last duals, as a fraction of their objectives; NaN where there are none
+    total_weight: float  # N
+
+    @property
+    def q(self) -> FeatureFactors:
+        """q(pi) and q(alpha)."""
+        a, b = self.sticks
+        return FeatureFactors(a, b, self.concentration)
+
+    @property
+    def second(self) -> Tensor:
+        """E[Z^T Z] [K, K]."""
+        psi = self.features.double()
+        return psi.T @ psi + torch.diag((psi * (1 - psi)).sum(0))
+
+    def mean(self, name: str) -> Tensor:
+        """The expected precision []."""
+        shape, rate = self.precisions[name]
+        return shape / rate
+
+    def mean_log(self, name: str, learned: bool) -> Tensor:
+        """Its expected logarithm []."""
+        shape, rate = self.precisions[name]
+        return torch.digamma(shape) - rate.log() if learned else (shape / rate).log()
+
+
+def scatter(data: TaskData, likelihood: LinearGaussian | None) -> Tensor:
+    """sum_n (x_n - offset)(x_n - offset)^T [D, D] float64; [0] without a likelihood."""
+    if likelihood is None:
+        return data.X.new_zeros(0, dtype=torch.float64)
+    centred = (data.X - likelihood.offset).double()
+    return all_sum(centred.T @ centred)
+
+
+# -- updates: each at the maximum of the bound given all other factors -------------------------------------------------
+
+
+def update_prior(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
+    """q(pi) and q(alpha)."""
+    q = model.prior.update(state.q, state.features.double().sum(0), float(len(state.features)))
+    return replace(state, sticks=torch.stack([q.a, q.b]), concentration=q.concentration)
+
+
+def update_loadings(
+    state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor
+) -> MeanFieldProjection:
+    """q(w) of all rows, then q of the precisions; outer [D, D] as by `scatter`."""
+    if model.likelihood is None:
+        return state
+    noise, prior = state.mean("noise_precision"), state.mean("loading_precision")
+    matrix = noise * state.second
+    matrix.diagonal().add_(prior)
+    covariance = torch.cholesky_inverse(safe_cholesky(matrix))
+    state = replace(state, loading_covariance=covariance, loading_map=noise * (state.features.double() @ covariance))
+    squares, (D, K) = loading_squares(state, outer), state.features.shape
+    number = state.total_weight
+    seen = {
+        "noise_precision": (number * D / 2, squared_error(state, outer) / 2),
+        "loading_precision": (number * K / 2, squares.trace() / 2),
+    }
+    precisions = dict(state.precisions)
+    for name, law in model.likelihood.hyperpriors(outer).items():
+        if isinstance(law, Gamma):
+            shape, rate = seen[name]
+            precisions[name] = torch.stack([law.concentration + shape, law.rate + rate])
+    return replace(state, precisions=precisions)
+
+
+def generative(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor) -> Generative:
+    """Expected log odds of the bits without margins, [K] and [D, K]; outer [D, D] as by `scatter`."""
+    odds = model.prior.log_odds(state.q)
+    if model.likelihood is None:
+        return prior_alone(odds, len(state.features))
+    noise = state.mean("noise_precision")
+    return Generative(odds, noise * (outer @ state.loading_map), noise * loading_squares(state, outer))
+
+
+# -- the bound -----------------------------------------------------------------------------------------------------
+
+
+def loading_squares(state: MeanFieldProjection, outer: Tensor) -> Tensor:
+    """H = sum_n E[w_n w_n^T] [K, K]."""
+    return state.loading_map.T @ outer @ state.loading_map + state.total_weight * state.loading_covariance
+
+
+def squared_error(state: MeanFieldProjection, outer: Tensor) -> Tensor:
+    """sum_n E |x_n - offset - Z w_n|^2 []."""
+    cross = (outer @ state.loading_map * state.features.double()).sum()
+    return outer.trace() - 2 * cross + (state.second * loading_squares(state, outer)).sum()
+
+
+def bound_without_margins(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor) -> Tensor:
+    """What projection, inputs and loadings add to the bound, []."""
+    psi = state.features.double()
+    total = model.prior.bound(state.q, psi.sum(0), float(len(psi)))
+    total = total + (torch.special.entr(psi) + torch.special.entr(1 - psi)).sum()
+    if model.likelihood is None:
+        return total
+    number, (D, K) = state.total_weight, psi.shape
+    laws = model.likelihood.hyperpriors(outer)
+    log_noise, log_prior = (
+        state.mean_log(name, laws[name] is not None) for name in ("noise_precision", "loading_precision")
+    )
+    loadings = number * (K * log_prior + K + torch.logdet(state.loading_covariance))
+    loadings = loadings - state.mean("loading_precision") * loading_squares(state, outer).trace()
+    entries = number * D * (log_noise - math.log(2 * math.pi))
+    entries = entries - state.mean("noise_precision") * squared_error(state, outer)
+    total = total + (loadings + entries) / 2
+    for name, law in laws.items():
+        if law is not None:
+            shape, rate = state.precisions[name]
+            total = total - kl_divergence(Gamma(shape, rate, validate_args=False), law)
+    return total

@@ -1,0 +1,181 @@
+"""The hierarchy of the truncated infinite hidden Markov models by variational inference: rows, sticks, concentrations.
+
+    q(rows, u, alpha, gamma) = prod_j Dir(pi_j; rows_j) prod_k Beta(u_k) Gamma(alpha) Gamma(gamma)
+
+The top-level weights beta enter the rows' normalizers, whose expectation has no closed form. As log Gamma(1 + x) is
+superadditive, for every alpha
+
+    log Gamma(alpha) - sum_k log Gamma(alpha b_jk) >= (T - 1) log alpha + sum_k log b_jk
+
+and with it q(alpha) and q(gamma) are gamma densities. For a row with stickiness, b_jj = (1 - rho) beta_j + rho, and
+E log b_jj >= log((1 - rho) exp(E log beta_j) + rho), because log((1 - rho) exp(x) + rho) is convex in x. Both bounds
+are loose for alpha far above 1: compare ELBOs of this scheme with each other alone.
+Source: math/discriminative-clustering, section 12, beta by version (ii).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ....models.priors import HierarchicalDirichletProcess
+from ....models.priors.sticks import expected_log_sticks, posterior_sticks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hierarchy:
+    """The factors of the hierarchy over T states, all in double precision: parameters of the rows may be tiny."""
+
+    rows: Tensor  # [T + 1, T] of q(pi_j) = Dirichlet; last row: where sequences start
+    sticks: Tensor  # [2, T - 1] of q(u_k) = Beta
+    concentration: Tensor  # [2] shape and rate of q(alpha); (alpha, 1) for a fixed alpha
+    top_concentration: Tensor  # [2] the same of gamma
+    counts: Tensor  # [T + 1, T] expected transitions under q(z); their running estimate in stochastic steps
+
+    @property
+    def expected_log_rows(self) -> Tensor:
+        """E log pi_jk [T + 1, T]."""
+        return torch.digamma(self.rows) - torch.digamma(self.rows.sum(1, keepdim=True))
+
+    @property
+    def expected_concentration(self) -> Tensor:
+        """E[alpha] []."""
+        return self.concentration[0] / self.concentration[1]
+
+    @property
+    def expected_top_concentration(self) -> Tensor:
+        """E[gamma] []."""
+        return self.top_concentration[0] / self.top_concentration[1]
+
+
+State = TypeVar("State", bound=Hierarchy)
+
+
+def start_rows(counts: Tensor, prior: HierarchicalDirichletProcess) -> dict[str, Any]:
+    """Fields of a `Hierarchy` to start from, given expected transitions [T + 1, T]."""
+    T = counts.shape[1]
+    one = counts.new_ones(T - 1)
+    return {
+        "rows": counts + 1,
+        "sticks": torch.stack(posterior_sticks(counts.clamp(max=1).sum(0), one, prior.top_concentration * one)),
+        "concentration": _start(prior.concentration, prior.concentration_prior, T**2 - 1, counts),
+        "top_concentration": _start(prior.top_concentration, prior.top_concentration_prior, T - 1, counts),
+        "counts": counts,
+    }
+
+
+def update_rows(state: State, prior: HierarchicalDirichletProcess) -> State:
+    """q(u), q(alpha), q(gamma) and the rows together, given the expected transitions.
+
+    rows_jk = E[alpha] E[b_jk] + counts_jk and q(gamma) = Gamma(shape + T - 1, rate - sum_k E log(1 - u_k)) are the
+    optimum given the sticks and alpha, so that the bound is climbed in these 2 T - 1 numbers alone, by L-BFGS; the
+    shape of q(alpha) is shape + T^2 - 1, always. Rows updated one after the other with beta would hold it in place.
+    """
+    free = torch.cat([state.sticks.flatten(), state.concentration[1:]]).log()
+
+    def at(free: Tensor) -> State:
+        values = free.exp()
+        rate = values[-1:] if prior.concentration_prior else state.concentration[1:]
+        concentration = torch.cat([state.concentration[:1], rate])
+        return _follow(replace(state, sticks=values[:-1].view_as(state.sticks), concentration=concentration), prior)
+
+    start = at(free)
+    with torch.enable_grad():
+        free = free.clone().requires_grad_()
+        optimizer = torch.optim.LBFGS(
+            [free], max_iter=_NUM_CLIMBS, tolerance_change=1e-6, line_search_fn="strong_wolfe"
+        )
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            value = -hierarchy_bound(at(free), prior)
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+    end = at(free.detach())
+    return end if hierarchy_bound(end, prior) > hierarchy_bound(start, prior) else start
+
+
+def hierarchy_bound(state: Hierarchy, prior: HierarchicalDirichletProcess) -> Tensor:
+    """All terms of the ELBO with rows, sticks, alpha or gamma in them, given the expected transitions, [] float64.
+
+    sum_jk counts_jk E log pi_jk + E log p(pi | alpha, beta) + E log p(u | gamma) + E log p(alpha) p(gamma) + entropies,
+    with E log p(pi_j) >= (T - 1) E log alpha + sum_k [E log b_jk + (E[alpha] E[b_jk] - 1) E log pi_jk].
+    """
+    T, (log_alpha, alpha_kl) = len(state.rows) - 1, _gamma_terms(state.concentration, prior.concentration_prior)
+    log_gamma, gamma_kl = _gamma_terms(state.top_concentration, prior.top_concentration_prior)
+    log_v, log_rest = expected_log_sticks(*state.sticks)
+    excess = state.counts + state.expected_concentration * expected_row_means(state, prior) - state.rows
+    rows = inner(excess, state.expected_log_rows) + _log_normalizer(state.rows).sum()
+    rows = rows + (T + 1) * (T - 1) * log_alpha + _expected_log_row_means(log_v, log_rest, prior.stickiness).sum()
+    a, b = state.sticks
+    sticks = (T - 1) * log_gamma + _log_normalizer(state.sticks.T).sum()
+    sticks = sticks - ((a - 1) * log_v + (b - state.expected_top_concentration) * log_rest).sum()
+    return rows + sticks - alpha_kl - gamma_kl
+
+
+def expected_row_means(state: Hierarchy, prior: HierarchicalDirichletProcess) -> Tensor:
+    """E[b_jk] [T + 1, T]."""
+    a, b = state.sticks
+    zero = a.new_zeros(1)
+    log_v, log_rest = (a / (a + b)).log(), (b / (a + b)).log()
+    log_beta = torch.cat([log_v, zero]) + torch.cat([zero, log_rest.cumsum(0)])
+    return prior.row_means(log_beta.exp(), len(log_beta))
+
+
+def inner(counts: Tensor, log_rows: Tensor) -> Tensor:
+    """The sum [] of the products of two tables [..., T]."""
+    return (counts * log_rows).sum()
+
+
+def _log_normalizer(shape: Tensor) -> Tensor:
+    """log B [...] of Dirichlet parameters [..., K]."""
+    return torch.lgamma(shape).sum(-1) - torch.lgamma(shape.sum(-1))
+
+
+def _follow(state: State, prior: HierarchicalDirichletProcess) -> State:
+    """The optimal q(gamma) and rows given q(u), q(alpha) and the expected transitions."""
+    if prior.top_concentration_prior is not None:
+        shape, rate = prior.top_concentration_prior
+        _, log_rest = expected_log_sticks(*state.sticks)
+        top = torch.stack([log_rest.new_tensor(shape + len(log_rest)), rate - log_rest.sum()])
+        state = replace(state, top_concentration=top)
+    rows = state.counts + state.expected_concentration * expected_row_means(state, prior)
+    return replace(state, rows=rows.clamp(min=_TINY))
+
+
+def _expected_log_row_means(log_v: Tensor, log_rest: Tensor, stickiness: float) -> Tensor:
+    """A lower bound of E log b_jk [T + 1, T], equal to it for rho = 0."""
+    zero = log_v.new_zeros(1)
+    log_beta = torch.cat([log_v, zero]) + torch.cat([zero, log_rest.cumsum(0)])
+    if not stickiness:
+        return log_beta.expand(len(log_beta) + 1, -1)
+    rest = log_beta + math.log1p(-stickiness)
+    own = torch.logaddexp(rest, rest.new_tensor(math.log(stickiness)))
+    diagonal = torch.eye(len(rest), dtype=torch.bool, device=rest.device)
+    return torch.cat([torch.where(diagonal, own, rest), log_beta.unsqueeze(0)])
+
+
+def _gamma_terms(parameters: Tensor, prior: tuple[float, float] | None) -> tuple[Tensor, Tensor]:
+    """(E log alpha, KL from the prior) of q(alpha) = Gamma, or of a fixed alpha."""
+    shape, rate = parameters
+    if prior is None:
+        return shape.log() - rate.log(), torch.zeros_like(shape)
+    expected_log, (least, slowest) = torch.digamma(shape) - rate.log(), prior
+    kl = (shape - least) * expected_log + shape * (slowest / rate - 1) + shape * rate.log() - torch.lgamma(shape)
+    return expected_log, kl + math.lgamma(least) - least * math.log(slowest)
+
+
+def _start(value: float, prior: tuple[float, float] | None, num_factors: int, like: Tensor) -> Tensor:
+    """(shape, rate) [2] of mean `value`, with the shape that the optimum has."""
+    shape = prior[0] + num_factors if prior else value
+    return like.new_tensor([shape, shape / value])
+
+
+_NUM_CLIMBS = 30  # L-BFGS iterations for the sticks and alpha in each sweep
+_TINY = 1e-100  # least Dirichlet parameter: its trigamma is still finite

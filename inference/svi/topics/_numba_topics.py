@@ -1,0 +1,302 @@
+"""The documents of variational topic models compiled, one by one; see `topic_documents` and `topic_tokens`."""
+
+import math
+
+import numpy as np
+
+from ...compiled._numba_functions import digamma, threshold
+from ...compiled.decorators import entry, part
+
+
+@entry
+def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limits, counts, tilt, word_counts, local):
+    """Each document at its optimum q(theta) q(z), its dual t with it (`topic_documents`).
+
+    rows (starts, columns, values); weights exp(E log topic) [V, K], largest 1 for each word; slopes mu [K, C]; dual the
+    conjugates; limits (steps, change of the counts, passes, gap). counts [N, K] and tilt [N, C] are where it starts and
+    ends; word_counts [V, K] and local [N] are what it adds up.
+    """
+    starts, columns, values = rows
+    most_steps, most_change, most_passes, most_gap = limits
+    num_topics, num_scores = slopes.shape
+    base, log_share, new = np.empty(num_topics), np.empty(num_topics), np.empty(num_topics)
+    spread = _spread(slopes)
+    work = np.zeros((3, num_scores))
+    for n in range(len(counts)):
+        entries = columns[starts[n] : starts[n + 1]], values[starts[n] : starts[n + 1]]
+        length = 0.0
+        for number in entries[1]:
+            length += number
+        log_total = 0.0
+        for k in range(num_topics):
+            log_share[k] = 0.0
+        for _ in range(most_steps if length > 0.0 else 0):
+            for k in range(num_topics):
+                base[k] = digamma(concentration + counts[n, k])
+            limit = spread / (4.0 * length), most_passes, most_gap * (1.0 + length)
+            log_total = _solve(n, entries, length, weights, log_weights, base, slopes, dual, limit, tilt[n], work, new)
+            _tilted(base, slopes, tilt[n], length, log_share)
+            change = 0.0
+            for k in range(num_topics):
+                change = max(change, abs(new[k] - counts[n, k]))
+                counts[n, k] = new[k]
+            if change <= most_change * length:
+                break
+        _add_words(entries, weights, log_weights, log_share, word_counts)
+        local[n] = _log_ratio(concentration, counts[n]) - log_total
+        for k in range(num_topics):
+            local[n] += counts[n, k] * log_share[k]
+
+
+@part
+def _solve(n, entries, length, weights, log_weights, base, slopes, dual, limit, tilt, work, counts):
+    """Minimize sum_e n_e log Z_e(t) + g*(-t) over t by projected steps of the curvature seen last; the counts at it.
+
+    A step is taken if the first term stays below its parabola, as it does for certain at the largest curvature.
+    """
+    largest, most_passes, most_gap = limit
+    num_topics, num_scores = slopes.shape
+    score, following, next_score = work[0], work[1], work[2]
+    log_share, next_counts = np.empty(num_topics), np.empty(num_topics)
+    total, curvature = 0.0, largest
+    for c in range(num_scores):
+        following[c] = tilt[c]
+    for index in range(1 + most_passes):
+        _tilted(base, slopes, following, length, log_share)
+        next_total = _expect(entries, weights, log_weights, log_share, next_counts)
+        _scores(next_counts, slopes, length, next_score)
+        square, slope, bend = 0.0, 0.0, 0.0
+        for c in range(num_scores):
+            step = following[c] - tilt[c]
+            square += step * step
+            slope += step * score[c]
+            bend += step * (next_score[c] - score[c])
+        allowed = total + slope + curvature / 2 * square + 1e-13 * (1.0 + abs(total))
+        if index > 0 and next_total > allowed and curvature < largest:
+            curvature = min(4.0 * curvature, largest)
+        else:
+            if index > 0:
+                curvature = min(max(bend / square, 1e-6 * largest), largest)
+            total = next_total
+            for c in range(num_scores):
+                tilt[c], score[c] = following[c], next_score[c]
+            for k in range(num_topics):
+                counts[k] = next_counts[k]
+            if largest == 0.0 or _gap(n, score, tilt, dual) <= most_gap:
+                break
+        _best(n, score, curvature, tilt, dual, following)
+        moved = 0.0
+        for c in range(num_scores):
+            moved = max(moved, abs(following[c] - tilt[c]))
+        if moved == 0.0:
+            break
+    return total
+
+
+@part
+def _expect(entries, weights, log_weights, log_share, counts):
+    """Fill counts [K] with sum_e n_e phi_e, phi_ek prop. to weights * exp(log_share); sum_e n_e log Z_e."""
+    columns, values = entries
+    num_topics = len(counts)
+    top = -np.inf
+    for k in range(num_topics):
+        top = max(top, log_share[k])
+    share, pull = np.empty(num_topics), np.zeros(num_topics)
+    for k in range(num_topics):
+        share[k] = math.exp(log_share[k] - top)
+        counts[k] = 0.0
+    total = 0.0
+    for e in range(len(columns)):
+        own = weights[columns[e]]
+        scale = 0.0
+        for k in range(num_topics):
+            scale += own[k] * share[k]
+        if scale > 1e-200:
+            total += values[e] * (math.log(scale) + top)
+            factor = values[e] / scale
+            for k in range(num_topics):
+                pull[k] += factor * own[k]
+        else:
+            total += values[e] * _expect_log(log_weights[columns[e]], log_share, values[e], counts)
+    for k in range(num_topics):
+        counts[k] += pull[k] * share[k]
+    return total
+
+
+@part
+def _expect_log(log_own, log_share, number, counts):
+    """The same for one entry whose products underflow: add n_e phi_e to counts [K]; log Z_e."""
+    top, scale = -np.inf, 0.0
+    for k in range(len(counts)):
+        top = max(top, log_own[k] + log_share[k])
+    for k in range(len(counts)):
+        scale += math.exp(log_own[k] + log_share[k] - top)
+    for k in range(len(counts)):
+        counts[k] += number * math.exp(log_own[k] + log_share[k] - top) / scale
+    return top + math.log(scale)
+
+
+@part
+def _add_words(entries, weights, log_weights, log_share, word_counts):
+    columns, values = entries
+    num_topics = len(log_share)
+    share, top = np.empty(num_topics), -np.inf
+    for k in range(num_topics):
+        top = max(top, log_share[k])
+    for k in range(num_topics):
+        share[k] = math.exp(log_share[k] - top)
+    for e in range(len(columns)):
+        own, scale = weights[columns[e]], 0.0
+        for k in range(num_topics):
+            scale += own[k] * share[k]
+        if scale > 1e-200:
+            for k in range(num_topics):
+                word_counts[columns[e], k] += values[e] / scale * own[k] * share[k]
+        else:
+            _expect_log(log_weights[columns[e]], log_share, values[e], word_counts[columns[e]])
+
+
+@part
+def _tilted(base, slopes, tilt, length, log_share):
+    for k in range(len(base)):
+        total = 0.0
+        for c in range(len(tilt)):
+            total += slopes[k, c] * tilt[c]
+        log_share[k] = base[k] + total / length
+
+
+@part
+def _scores(counts, slopes, length, scores):
+    for c in range(len(scores)):
+        scores[c] = 0.0
+    for k in range(len(counts)):
+        for c in range(len(scores)):
+            scores[c] += counts[k] / length * slopes[k, c]
+
+
+@part
+def _spread(slopes):
+    """The largest |mu_j - mu_k|^2."""
+    largest = 0.0
+    for j in range(len(slopes)):
+        for k in range(j):
+            square = 0.0
+            for c in range(slopes.shape[1]):
+                square += (slopes[j, c] - slopes[k, c]) ** 2
+            largest = max(largest, square)
+    return largest
+
+
+@part
+def _log_ratio(concentration, counts):
+    """log B(alpha 1) - log B(alpha 1 + counts)."""
+    total, length = 0.0, 0.0
+    for count in counts:
+        total += math.lgamma(concentration) - math.lgamma(concentration + count)
+        length += count
+    return total + math.lgamma(len(counts) * concentration + length) - math.lgamma(len(counts) * concentration)
+
+
+# -- conjugates: a box for each score, or a simplex for all of them ----------------------------------------------------
+
+
+@part
+def _best(n, score, step, tilt, dual, following):
+    """The tilt that minimizes g*(-t) + t . score + step |t - tilt|^2 / 2."""
+    simplex, linear, lower, upper, curvature, tube, classes, mass, margin = dual
+    if not simplex:
+        for c in range(len(tilt)):
+            slope = linear[n, c] - score[c] + step * tilt[c]
+            excess = max(abs(slope) - tube, 0.0)
+            found = (excess if slope > 0.0 else -excess) / max(step + curvature, 1e-300)
+            following[c] = min(max(found, lower[n, c]), upper[n, c])
+        return
+    own, total = classes[n], 0.0
+    for c in range(len(tilt)):
+        following[c] = (score[c] + (0.0 if c == own else margin)) / step - tilt[c]
+    following[own] += mass[n]
+    least = threshold(following, mass[n])
+    for c in range(len(tilt)):
+        if c != own:
+            following[c] = min(least - following[c], 0.0)
+            total -= following[c]
+    following[own] = min(total, mass[n])
+
+
+@part
+def _gap(n, score, tilt, dual):
+    """g(f) + g*(-t) + t . f, which is 0 where the tilt is that of the score."""
+    simplex, linear, lower, upper, curvature, tube, classes, mass, margin = dual
+    total = 0.0
+    if not simplex:
+        for c in range(len(tilt)):
+            slope = linear[n, c] - score[c]
+            excess = max(abs(slope) - tube, 0.0)
+            best = (excess if slope > 0.0 else -excess) / max(curvature, 1e-300)
+            best = min(max(best, lower[n, c]), upper[n, c])
+            total += best * slope - tube * abs(best) - curvature / 2 * best * best
+            total -= tilt[c] * slope - tube * abs(tilt[c]) - curvature / 2 * tilt[c] * tilt[c]
+        return total
+    own, largest = classes[n], -np.inf
+    for c in range(len(tilt)):
+        largest = max(largest, score[c] + (0.0 if c == own else margin))
+        total += tilt[c] * score[c]
+    return total + mass[n] * (largest - score[own]) - margin * tilt[own]
+
+
+# -- token after token, for a quadratic in the scores ------------------------------------------------------------------
+
+
+@entry
+def visit_tokens(rows, log_weights, log_share, linear, precision, moments, phi, counts):
+    """One pass over the words of each document, its tokens of a word together (`topic_tokens`).
+
+    log_share [N, K] is E log theta; linear [N, K] the pull of the margin; precision [N, C] and moments E eta eta^T
+    [C, K, K] its curvature; phi [nnz, K] and counts [N, K] change in step.
+    """
+    starts, columns, values = rows
+    num_topics = phi.shape[1]
+    curvature, pulled, logits = np.empty((num_topics, num_topics)), np.empty(num_topics), np.empty(num_topics)
+    for n in range(len(counts)):
+        length = 0.0
+        for e in range(starts[n], starts[n + 1]):
+            length += values[e]
+        _curvature(precision[n], moments, length, curvature)
+        largest = 0.0
+        for j in range(num_topics):
+            pulled[j] = 0.0
+            for k in range(num_topics):
+                pulled[j] += curvature[j, k] * counts[n, k]
+                largest = max(largest, abs(curvature[j, k]))
+        for e in range(starts[n], starts[n + 1]):
+            own, number = phi[e], values[e]
+            damping = largest * (number - 1.0)
+            top, scale = -np.inf, 0.0
+            for k in range(num_topics):
+                others = pulled[k] + curvature[k, k] / 2
+                for j in range(num_topics):
+                    others -= curvature[k, j] * own[j]
+                logits[k] = log_share[n, k] + log_weights[columns[e], k] + linear[n, k] - others
+                if damping > 0.0:
+                    logits[k] = (logits[k] + damping * math.log(max(own[k], 1e-300))) / (1.0 + damping)
+                top = max(top, logits[k])
+            for k in range(num_topics):
+                logits[k] = math.exp(logits[k] - top)
+                scale += logits[k]
+            for k in range(num_topics):
+                step = number * (logits[k] / scale - own[k])
+                own[k] = logits[k] / scale
+                counts[n, k] += step
+                for j in range(num_topics):
+                    pulled[j] += curvature[j, k] * step
+
+
+@part
+def _curvature(precision, moments, length, curvature):
+    """sum_c a_c E[eta_c eta_c^T] / M^2 [K, K]."""
+    for j in range(len(curvature)):
+        for k in range(len(curvature)):
+            total = 0.0
+            for c in range(len(precision)):
+                total += precision[c] * moments[c, j, k]
+            curvature[j, k] = total / max(length, 1.0) ** 2

@@ -1,0 +1,240 @@
+"""Documents at their optimum given the topics: q(theta) = Dir(g) and q(z), with the dual of an averaged margin.
+
+    minimize over phi   sum_e n_e sum_k phi_ek (log phi_ek - E log theta_k - E log topic_kw) + g(f),   f = mu^T E zbar
+    maximize over t    -sum_e n_e log Z_e(t) - g*(-t)
+
+have one value; phi_ek(t) prop. to exp(E log theta_k + E log topic_kw + (mu t)_k / M) for the n_e tokens of a word
+(math/latent-features, section 7). The first sum is smooth in t and its gradient is f, so that t takes projected
+gradient steps, as long as the curvature seen last allows, until its duality gap g(f) + g*(-t) + t . f is nothing; for
+one score they are secant steps. Then g = alpha + sum_e n_e phi_e, and so on until the counts settle: no step lowers the
+bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....models.losses import Loss
+from ....models.sparse import SparseRows
+from ....models.sums import row_chunks
+from ...classifiers.duals import joint_hinge
+
+
+class Limits(NamedTuple):
+    """Where the dual of a document stops."""
+
+    gap: float  # nats for each token, and one more
+    passes: int
+
+
+LIMITS = Limits(1e-9, 300), Limits(1e-14, 3000)
+"""Of a sweep, and of one that would lower the bound."""
+
+
+class Documents(NamedTuple):
+    """Documents after their steps: N documents, V words, K topics, C scores; all float64."""
+
+    counts: Tensor  # [N, K] expected numbers of tokens of each topic; g less alpha
+    tilt: Tensor  # [N, C] t
+    word_counts: Tensor  # [V, K] expected numbers of tokens of each word in each topic
+    divergence: Tensor  # [] sum_n KL(q(theta) q(z) || p), as in `log_dirichlet_ratio` and E log q(z)
+
+
+@dataclass(frozen=True)
+class Globals:
+    """What documents are given: V words, K topics, C scores."""
+
+    log_topics: Tensor  # [V, K] float64 E log topic
+    concentration: float  # alpha
+    slopes: Tensor  # [K, C] float64 mu
+    loss: Loss | None  # with a conjugate; None without scores
+
+
+def fit_documents(
+    X: SparseRows,
+    targets: Tensor,
+    given: Globals,
+    counts: Tensor,
+    tilt: Tensor,
+    *,
+    num_steps: int,
+    limits: Limits = LIMITS[0],
+    compiled: bool | None = None,
+) -> Documents:
+    """At most `num_steps` alternations of (phi, t) and g for documents X [N, V] with targets [N, C].
+
+    They start from g of counts [N, K] and from t = tilt [N, C], which is solved up to `limits`. `compiled` chooses the
+    code; by default it is compiled on a CPU, for the losses with a box and for that of Crammer and Singer. Documents
+    without tokens keep counts 0.
+    """
+    X, targets = X.double(), targets.double()
+    dual = _dual(given.loss, targets) if (compiled if compiled is not None else not X.is_cuda) else None
+    # of each word relative to its likeliest topic, so that rare words do not underflow
+    log_weights = given.log_topics - given.log_topics.amax(1, keepdim=True)
+    given = Globals(log_weights, given.concentration, given.slopes, given.loss)
+    run = _fit_tensors if dual is None else _fit_compiled
+    counts, tilt = (part.clone(memory_format=torch.contiguous_format) for part in (counts, tilt))
+    counts, tilt, word_counts, local = run(X, targets, dual, given, counts, tilt, num_steps, limits)
+    return Documents(counts, tilt, word_counts, local.sum() + (word_counts * log_weights).sum())
+
+
+def margin_cost(loss: Loss | None, scores: Tensor, targets: Tensor) -> Tensor:
+    """sum_n g(f_n) [] of scores [N, C]."""
+    return scores.new_zeros(()) if loss is None else -loss.log_factor(scores, targets.to(scores)).sum()
+
+
+# -- compiled --------------------------------------------------------------------------------------------------------
+
+
+def _fit_compiled(
+    X: SparseRows,
+    targets: Tensor,
+    dual: Any,
+    given: Globals,
+    counts: Tensor,
+    tilt: Tensor,
+    num_steps: int,
+    limits: Limits,
+) -> tuple[Tensor, ...]:
+    from . import _numba_topics  # compiles or loads machine code: only where it is needed
+
+    word_counts, local = torch.zeros_like(given.log_topics), counts.new_zeros(len(counts))
+    log_weights, slopes = given.log_topics.contiguous(), given.slopes.contiguous()
+    rows = tuple(part.numpy() for part in (X.starts, X.columns, X.values))
+    arrays = (part.numpy() for part in (counts, tilt, word_counts, local))
+    weights = log_weights.exp().numpy(), log_weights.numpy()
+    most = (num_steps, _CHANGE, limits.passes, limits.gap)
+    _numba_topics.fit_documents(rows, *weights, given.concentration, slopes.numpy(), dual, most, *arrays)
+    return counts, tilt, word_counts, local
+
+
+def _dual(loss: Loss | None, targets: Tensor) -> Any:
+    """The conjugates as arrays: (simplex, linear, lower, upper, curvature, tube, classes, mass, margin); or None."""
+    empty, none = targets.new_zeros(0, 0).numpy(), targets.new_zeros(0).numpy()
+    if loss is None:
+        return False, empty, empty, empty, 0.0, 0.0, none.astype("int64"), none, 0.0
+    hinge, box = joint_hinge(loss), loss.box(targets)
+    if hinge is not None:
+        known = ~targets.isnan().any(1)
+        mass, classes = 2 * hinge.strength * known.to(targets.dtype), targets.nan_to_num(-1.0).argmax(1)
+        return True, empty, empty, empty, 0.0, 0.0, classes.numpy(), mass.numpy(), float(hinge.margin)
+    if box is None:
+        return None
+    bounds = ((part + torch.zeros_like(targets).nan_to_num()).contiguous().numpy() for part in box[:3])
+    return False, *bounds, float(box.curvature), float(box.tube), none.astype("int64"), none, 0.0
+
+
+# -- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def _fit_tensors(
+    X: SparseRows,
+    targets: Tensor,
+    dual: Any,
+    given: Globals,
+    counts: Tensor,
+    tilt: Tensor,
+    num_steps: int,
+    limits: Limits,
+) -> tuple[Tensor, ...]:
+    word_counts, local = torch.zeros_like(given.log_topics), counts.new_zeros(len(counts))
+    width = counts.shape[1] * (1 + len(X.values) // max(1, len(X)))
+    for some in row_chunks(X, width):
+        part = _Part(X[some], targets[some], given, limits)
+        counts[some], tilt[some], local[some], words = part.fit(counts[some], tilt[some], num_steps)
+        word_counts += words
+    return counts, tilt, word_counts, local
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some documents, all of which move at once."""
+
+    X: SparseRows  # [n, V]
+    targets: Tensor  # [n, C]
+    given: Globals
+    limits: Limits
+
+    def fit(self, counts: Tensor, tilt: Tensor, num_steps: int) -> tuple[Tensor, ...]:
+        length, alpha = self.X.sum(1).unsqueeze(1), self.given.concentration
+        moving = length > 0
+        log_total, log_share = torch.zeros_like(length), torch.zeros_like(counts)
+        for _ in range(num_steps):
+            base = torch.digamma(alpha + counts)
+            new_tilt, new, total = self.solve(base, tilt, length.clamp(min=1.0), moving)
+            tilt, log_total = torch.where(moving, new_tilt, tilt), torch.where(moving, total, log_total)
+            log_share = torch.where(moving, base + self._pull(tilt, length.clamp(min=1.0)), log_share)
+            change = torch.where(moving, new - counts, 0.0)
+            counts, moving = counts + change, moving & (change.abs().amax(1, keepdim=True) > _CHANGE * length)
+            if not bool(moving.any()):
+                break
+        phi = (self.given.log_topics[self.X.columns] + log_share[self.X.row_index]).softmax(1)
+        local = log_dirichlet_ratio(alpha, counts) - log_total.squeeze(1) + (counts * log_share).sum(1)
+        return counts, tilt, local, word_sums(self.X, self.X.values.unsqueeze(1) * phi)
+
+    def solve(self, base: Tensor, tilt: Tensor, length: Tensor, moving: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(t [n, C], counts [n, K], sum_e n_e log Z_e [n, 1]) at the optimum of the rows that move."""
+        counts, total = self._expect(base + self._pull(tilt, length))
+        loss, slopes = self.given.loss, self.given.slopes
+        if loss is None or not slopes.shape[1]:
+            return tilt, counts, total
+        score, rows = counts / length @ slopes, moving
+        largest = torch.pdist(slopes).square().amax() / (4 * length) if len(slopes) > 1 else torch.zeros_like(length)
+        curvature = largest
+        for _ in range(self.limits.passes):
+            rows = rows & (largest > 0) & (self._gap(score, tilt) > self.limits.gap * (1 + length))
+            if not bool(rows.any()):
+                break
+            following = loss.best_tilt(score - curvature * tilt, curvature, self.targets)
+            step = torch.where(rows, following - tilt, 0.0)
+            next_counts, next_total = self._expect(base + self._pull(tilt + step, length))
+            next_score = next_counts / length @ slopes
+            square, slope = (part.sum(1, keepdim=True) for part in (step.square(), step * score))
+            rows = rows & (square > 0)
+            allowed = total + slope + curvature / 2 * square + 1e-13 * (1 + total.abs())
+            taken = rows & ((next_total <= allowed) | (curvature >= largest))
+            bend = (step * (next_score - score)).sum(1, keepdim=True) / torch.where(rows, square, 1.0)
+            curvature = torch.where(
+                taken, torch.minimum(torch.maximum(bend, 1e-6 * largest), largest), (4 * curvature).minimum(largest)
+            )
+            total, counts, score = (
+                torch.where(taken, new, old)
+                for new, old in ((next_total, total), (next_counts, counts), (next_score, score))
+            )
+            tilt = torch.where(taken, tilt + step, tilt)
+        return tilt, counts, total
+
+    def _expect(self, log_share: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.given.log_topics[self.X.columns] + log_share[self.X.row_index]
+        number, total = self.X.values.unsqueeze(1), logits.logsumexp(1, keepdim=True)
+        return self.X.entry_sums(number * (logits - total).exp()), self.X.entry_sums(number * total)
+
+    def _pull(self, tilt: Tensor, length: Tensor) -> Tensor:
+        return tilt @ self.given.slopes.T / length
+
+    def _gap(self, score: Tensor, tilt: Tensor) -> Tensor:
+        loss: Any = self.given.loss
+        cost = loss.conjugate(tilt, self.targets) - loss.log_factor(score, self.targets)
+        return cost.sum(1, keepdim=True) + (tilt * score).sum(1, keepdim=True)
+
+
+def word_sums(X: SparseRows, terms: Tensor) -> Tensor:
+    """Sums [V, K] over the entries of each word, from terms [nnz, K] of the entries."""
+    order = torch.argsort(X.columns, stable=True)
+    starts = torch.nn.functional.pad(torch.bincount(X.columns, minlength=X.num_columns).cumsum(0), (1, 0))
+    return SparseRows(starts, order, torch.ones_like(terms[:, 0]), len(terms)) @ terms
+
+
+def log_dirichlet_ratio(concentration: Tensor | float, counts: Tensor) -> Tensor:
+    """log B(a 1) - log B(a 1 + counts) [...] of counts [..., K]."""
+    a = torch.as_tensor(concentration, dtype=counts.dtype, device=counts.device)
+    total, width = counts.sum(-1), counts.shape[-1]
+    own = (torch.lgamma(a) - torch.lgamma(a + counts)).sum(-1)
+    return own + torch.lgamma(width * a + total) - torch.lgamma(width * a)
+
+
+_CHANGE = 1e-4  # of a document's tokens: the counts have settled

@@ -1,0 +1,137 @@
+"""Tokens under a quadratic margin: the augmented mean field of topics, token after token.
+
+With pseudo-observations (a, b) of the scores, E eta eta^T = B and S = sum_e n_e phi_e, a document has
+
+    E f^2 = [S^T B S - sum_e n_e phi_e^T B phi_e + diag(B).S] / M^2
+    log phi_mk = E log theta_k + E log topic_kw + sum_c [b mu_k / M - a (B_kk / 2 + (B (S - phi_m))_k) / M^2] + const
+
+(math/latent-features, section 7). The n tokens of one word share their phi: their quadratic among each other is
+replaced by its tangent and (n - 1) max |a B| / M^2 KL(phi || phi before), which is above it by Pinsker's inequality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....models.losses import Loss
+from ....models.losses.base import PseudoObservation
+from ....models.sparse import SparseRows
+from ....models.sums import row_chunks
+from ...classifiers.ridge import Ridge
+from ...distributed.collectives import all_sum
+
+
+class Scores(NamedTuple):
+    """Moments [N, C] of the scores of documents under q."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+def score_moments(X: SparseRows, phi: Tensor, counts: Tensor, classifiers: Ridge) -> Scores:
+    """E f and Var f [N, C] of q(z) = phi [nnz, K] with counts [N, K], and of q(eta)."""
+    lengths, moments = _lengths(X), eta_moments(classifiers)
+    mean = counts / lengths @ classifiers.mean[0]
+    square = torch.einsum("nj,cjk,nk->nc", counts, moments, counts) + counts @ moments.diagonal(dim1=-2, dim2=-1).T
+    number = X.values.double().unsqueeze(1)
+    for some in _entries(phi):
+        own = torch.stack([(phi[some] @ matrix * phi[some]).sum(1) for matrix in moments], 1)
+        square.index_add_(0, X.row_index[some], -number[some] * own)
+    return Scores(mean, (square / lengths.square() - mean.square()).clamp(min=0.0))
+
+
+def score_grams(X: SparseRows, phi: Tensor, counts: Tensor, precision: Tensor) -> Tensor:
+    """sum_n a_nc E[zbar_n zbar_n^T] [C, K, K], with precisions a [N, C]."""
+    weight = precision / _lengths(X).square()
+    diagonal = torch.diag_embed(weight.T @ counts)
+    grams = torch.stack([counts.T @ (counts * column.unsqueeze(1)) for column in weight.T]) + diagonal
+    number = X.values.double().unsqueeze(1)
+    for some in _entries(phi):
+        own = weight[X.row_index[some]] * number[some]
+        grams -= torch.stack([phi[some].T @ (phi[some] * column.unsqueeze(1)) for column in own.T])
+    return all_sum(grams)
+
+
+def visit_tokens(
+    X: SparseRows,
+    log_topics: Tensor,
+    log_share: Tensor,
+    observed: PseudoObservation,
+    classifiers: Ridge,
+    phi: Tensor,
+    counts: Tensor,
+    *,
+    compiled: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(phi [nnz, K], counts [N, K]) after one pass over the tokens of documents X [N, V].
+
+    Parameters
+    ----------
+    log_topics, log_share : E log topic [V, K] and E log theta [N, K], up to a constant for each row
+    observed : precision and shift [N, C]
+    compiled : chooses the code; by default it is compiled on a CPU
+    """
+    linear = observed.shift @ classifiers.mean[0].T / _lengths(X)
+    parts = (log_topics, log_share, linear, observed.precision, eta_moments(classifiers), _copy(phi), _copy(counts))
+    if not (compiled if compiled is not None else not X.is_cuda):
+        return _visit_tensors(X, *parts)
+    from . import _numba_topics  # compiles or loads machine code: only where it is needed
+
+    rows = tuple(part.numpy() for part in (X.starts, X.columns, X.values.double()))
+    _numba_topics.visit_tokens(rows, *(part.contiguous().numpy() for part in parts))
+    return parts[5], parts[6]
+
+
+def eta_moments(classifiers: Ridge) -> Tensor:
+    """E[eta_c eta_c^T] [C, K, K]."""
+    mean = classifiers.mean[0].T
+    return mean.unsqueeze(2) * mean.unsqueeze(1) + torch.cholesky_inverse(classifiers.precision_tril[0])
+
+
+def _visit_tensors(
+    X: SparseRows,
+    log_topics: Tensor,
+    log_share: Tensor,
+    linear: Tensor,
+    precision: Tensor,
+    moments: Tensor,
+    phi: Tensor,
+    counts: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The first words of all documents, then the second words, and so on."""
+    curvature = torch.einsum("nc,cjk->njk", precision / _lengths(X).square(), moments)
+    largest, half = curvature.abs().amax((1, 2)).unsqueeze(1), curvature.diagonal(dim1=1, dim2=2) / 2
+    sizes = X.starts.diff()
+    for place in range(int(sizes.max()) if len(sizes) else 0):
+        rows = torch.nonzero(sizes > place).squeeze(1)
+        entries = X.starts[rows] + place
+        number, own = X.values[entries].double().unsqueeze(1), phi[entries]
+        others = (curvature[rows] @ (counts[rows] - own).unsqueeze(2)).squeeze(2) + half[rows]
+        logits = log_share[rows] + log_topics[X.columns[entries]] + linear[rows] - others
+        damping = largest[rows] * (number - 1)
+        phi[entries] = ((logits + damping * own.clamp(min=1e-300).log()) / (1 + damping)).softmax(1)
+        counts[rows] += number * (phi[entries] - own)
+    return phi, counts
+
+
+def _lengths(X: SparseRows) -> Tensor:
+    """M [N, 1], 1 for a document without tokens."""
+    return X.sum(1, torch.float64).clamp(min=1.0).unsqueeze(1)
+
+
+def _entries(phi: Tensor) -> Iterator[slice]:
+    return row_chunks(phi, phi.shape[1])
+
+
+def observe(loss: Loss, scores: Scores, targets: Tensor) -> PseudoObservation:
+    """Expected pseudo-observations [N, C] in double precision."""
+    found = loss.expect(*scores, targets)
+    return PseudoObservation(*(part.expand_as(scores.mean) for part in found))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
