@@ -76,7 +76,7 @@ class Product(ExponentialFamily):
         start = 0
         for part, width in self.parts:
             columns = columns_of(X, start, start + width)
-            yield part, columns.dense() if isinstance(columns, SparseRows) and not part.accepts_sparse else columns
+            yield part, columns.to_dense() if isinstance(columns, SparseRows) and not part.accepts_sparse else columns
             start += width
 
     def own(self, chi: Tensor) -> Iterator[tuple[ExponentialFamily, Tensor]]:
@@ -197,7 +197,7 @@ class Product(ExponentialFamily):
             u = columns_of(coordinates, start, start + size)
             e = columns_of(coordinates, start + size, start + size + 1)
             dense = isinstance(u, SparseRows) and not part.accepts_sparse
-            yield part, u.dense() if dense else u, e
+            yield part, u.to_dense() if dense else u, e
             start += size + 1
 
     def _summed(self, X: Rows, values: Tensor, reading: Callable[[Any, Rows, Tensor], Tensor]) -> Tensor:
