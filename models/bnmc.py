@@ -245,7 +245,8 @@ class BNMC(Model):
 
     def _counted(self, labels: Rows) -> Rows:
         """Labels [N, C] as their family takes them: rows of counts that are missing as a whole become rows of 0."""
-        if not isinstance(self.label_likelihood, MultinomialDirichlet):
+        family: Any = self.label_likelihood
+        if not family.given_totals:
             return labels
         dense = labels.to_dense()
         missing = dense.isnan()

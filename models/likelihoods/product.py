@@ -56,6 +56,10 @@ class Product(ExponentialFamily):
     def takes_missing(self) -> bool:
         return any(part.takes_missing for part, _ in self.parts)
 
+    @property
+    def given_totals(self) -> bool:
+        return any(part.given_totals for part, _ in self.parts)
+
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         require_width(self.parts, X.shape[1])
         return self.replace(parts=[(resolved(part, x, weights), x.shape[1]) for part, x in self.split(X)])
