@@ -16,24 +16,24 @@ from ..models.domains import Number, OneOf, read, shown
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.trace import Trace
-from .protocol import KernelData, Model
+from .protocol import B_contra, KernelData, M_contra, Model
 from .row_weights import CountedRows
 from .running.engine import Chain, Draw, Kernel, Schedule, run
 from .running.memory import require_room_to_fit
 from .structures import lookup, structure_of
 
 
-class KernelModule(Protocol):
+class KernelModule(Protocol[B_contra, M_contra]):
     """What a backend's table holds for a structure: a module, or any object, with these two functions.
 
     One that serves a structure in part has `why_not(model) -> str` as well: "" for the models that it serves, else what
     comes after "has no ... backend" in a sentence.
     """
 
-    def kernel(self, backend: Any, model: Any) -> Kernel:
+    def kernel(self, backend: B_contra, model: M_contra) -> Kernel:
         """The algorithm for this model, with the backend's options bound."""
 
-    def check(self, backend: Any, model: Any) -> None:
+    def check(self, backend: B_contra, model: M_contra) -> None:
         """Raise ValueError on options that mean nothing here, NotImplementedError on a model that it cannot serve."""
 
 
@@ -49,7 +49,9 @@ class Backend(Config):
     "estimate"     anything else: its value is noisy, or approaches nothing that is exact
     """
 
-    kernels: ClassVar[ChainMap[type[Any], KernelModule]] = ChainMap()  # by data type; a subclass sees its bases' too
+    kernels: ClassVar[ChainMap[type[Any], KernelModule[Any, Any]]] = (
+        ChainMap()
+    )  # by data type; a subclass sees its bases' too
     value_name: ClassVar[str] = "value"
     kind: ClassVar[str] = "draws"  # what a fit gives, see below
     weighs: ClassVar[bool] = False  # whether its kernels read weights; if not, a row of weight 3 is 3 rows to them
@@ -62,7 +64,7 @@ class Backend(Config):
         cls.kernels = cls.kernels.new_child()
 
     @classmethod
-    def register(cls, data_type: type[Any], module: KernelModule) -> None:
+    def register(cls, data_type: type[Any], module: KernelModule[Any, Any]) -> None:
         """Serve the models with this `data_type`, or one derived from it, by the kernel of a module."""
         cls.kernels[data_type] = module
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...models.arrays import as_incomplete, like
+from ...models.base import Model
 from ...models.domains import Number, read
 from ...models.latent_features import FeatureData
 from ...models.losses import Loss
@@ -234,7 +235,7 @@ _NUM_CANDIDATES = 64
 _MOST_PASSES = 10_000  # of an SVM: few bits in many combinations take many
 
 
-def _state_size(model: Any, data: FeatureData, number: int) -> int:
+def _state_size(model: Model, data: FeatureData, number: int) -> int:
     """Loadings, and bits or their probabilities."""
     return number * (data.X.shape[1] + data.num_data)
 

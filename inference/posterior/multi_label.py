@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...models.arrays import as_features, like
+from ...models.bnmc import BNMC
 from ...models.domains import NonNegative, Number, read, shown
 from ...models.label_data import LabelData, as_label_sets, signs_of
 from ...models.likelihoods import MaskedBernoulli
@@ -288,9 +289,9 @@ def _stack(draws: list[Draw]) -> Draw:
 _LEAST = 1e-12
 
 
-def _state_size(model: Any, data: LabelData, number: int) -> int:
+def _state_size(model: BNMC, data: LabelData, number: int) -> int:
     """Hyperparameters, of rows and of labels."""
-    return number * (component_size(model, data.X) + model.num_labels)
+    return number * (component_size(model, data.X) + data.labels.shape[1])
 
 
 register_structure(

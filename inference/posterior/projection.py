@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...models.arrays import as_features, as_labels, as_targets, like
+from ...models.base import Model
 from ...models.losses import Masked
 from ...models.multi_task import TaskData
 from ..classifiers.duals import solve
@@ -231,7 +232,7 @@ def _summaries(posterior: ProjectionPosterior) -> Draw:
     }
 
 
-def _state_size(model: Any, data: TaskData, number: int) -> int:
+def _state_size(model: Model, data: TaskData, number: int) -> int:
     """Bits and weights."""
     return number * (data.X.shape[1] + data.num_tasks)
 

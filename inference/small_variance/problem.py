@@ -20,7 +20,7 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
-from ...models.sparse import SparseRows, entries_sum
+from ...models.sparse import Rows, entries_sum
 from ..distributed.collectives import all_sum
 
 
@@ -41,7 +41,7 @@ class Problem:
     model: Model  # resolved
     data: Data
     scale: float
-    X: Tensor | SparseRows  # [N, D] rows in the likelihood's coordinates
+    X: Rows  # [N, D] rows in the likelihood's coordinates
     base: Tensor  # [N] scale * base(x_n), which makes D(x_n, x_n) = 0
     founding: Tensor  # [N] what a point costs in a component of its own, without the penalty
     target_size: Tensor  # [] mean |y| of the known targets
