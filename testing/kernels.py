@@ -49,7 +49,7 @@ def check_kernel(
         raise ValueError(f"{type(backend).__name__} records an {posterior.trace.name}, which has no exact value.")
     else:
         # a sampler without scans draws from the program, which is truncated
-        truncation = model.truncation if getattr(backend, "truncated", True) else None
+        truncation = model.truncation if getattr(backend, "scan", "blocked") == "blocked" else None
         probabilities = reference.posterior(posterior.model, X, y, lengths, truncation)
         _check_draws(posterior, reference, probabilities, num_batches)
 

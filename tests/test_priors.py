@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from regbayes.models import DirichletProcess, PitmanYor
+from regbayes.models.priors.laws import law_of
 from regbayes.models.priors.slice_step import slice_step
 from regbayes.testing import check_prior
 from regbayes.testing.hyperparameters import hyper_grid, log_structure_prior
@@ -150,9 +151,9 @@ def test_the_grid_integrates_every_hyperparameter() -> None:
     torch.testing.assert_close(weights @ h["discount"], double(0.4).squeeze(), rtol=1e-7, atol=0)
     torch.testing.assert_close(weights @ h["concentration"].square(), double(6 / 16).squeeze(), rtol=1e-7, atol=0)
     # two points are together with probability E (1 - d) / (1 + alpha)
-    together = math.exp(log_structure_prior(prior, (2,), truncated=False))
+    together = math.exp(log_structure_prior(law_of(prior, None), (2,)))
     assert together == pytest.approx(0.6 * float(weights @ (1 / (1 + h["concentration"]))), rel=1e-7)
-    apart = math.exp(log_structure_prior(prior, (1, 1), truncated=False))
+    apart = math.exp(log_structure_prior(law_of(prior, None), (1, 1)))
     assert together + apart == pytest.approx(1.0, rel=1e-7)
 
 

@@ -4,7 +4,7 @@
 
     "direct"    each step in turn, rows and the family's parameters integrated out        infinite model
     "beam"      all steps of a sequence at once, given rows, slices and fresh states       infinite model
-    "blocked"   all steps of a sequence at once, given T rows                              truncated model
+    "blocked"   all steps of a sequence at once, given T rows                              T states
 
 A state is (z, beta, alpha, gamma, eta); rows, parameters of the family, tables and augmentation variables are drawn
 where a step needs them and then dropped. m is the marginal of a state's steps, G the law of a hyperplane without
@@ -36,7 +36,7 @@ from .scans import direct
 from .scans._component_states import is_compiled
 from .sequence_prior import break_rest, draw_prior, relabel, row_posterior
 from .sequence_summary import hyperparameters
-from .state import SequenceState
+from .state import SequenceState, scan_law
 
 Scan = Callable[[SequenceState, Sequences, StateSpace, torch.Generator], SequenceState]
 
@@ -60,22 +60,21 @@ def sweep(
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "direct" if compiled else "beam"
+    law = scan_law(model, scan)
     for _ in range(num_moves(num_split_merge, step, num_warmup) if model.repels else 0):
-        state = split_merge_repelling(
-            state, data, model, generator, truncated=scan == "blocked", places=LabelledSequences
-        )
+        state = split_merge_repelling(state, data, model, generator, law=law, places=LabelledSequences)
     state = SCANS[scan](state, data, model, generator)
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if state.reservoir is not None:
         features, grows = data.points.features, step < num_warmup
         reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
         state = replace(state, reservoir=reservoir)
-    state = draw_prior(state, data, model, generator, truncated=scan == "blocked")
+    state = draw_prior(state, data, generator, law=law)
     return relabel(state, generator) if scan == "blocked" else state
 
 
 def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
-    """All states of the truncated model at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
+    """All of T states at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
     T = len(state.weights)
     log_rows = log_dirichlet(row_posterior(state, data, model)[:, :T], generator)
     table = emissions(_draw_parameters(state, data, model, generator), state.weights, data, model)

@@ -1,12 +1,14 @@
-"""The states of the Gibbs samplers: what survives between sweeps."""
+"""The states of the Gibbs samplers: what survives between sweeps, and which law their labels have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
 from ...models.priors import Hyper
+from ...models.priors.laws import Infinite, Prior, Truncated, law_of
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,20 @@ class SequenceState:
     base: Tensor  # [K + 1] float64, beta_1..beta_K and the weight of all other states
     hyper: Hyper  # "concentration" (alpha) and "top_concentration" (gamma), each [] float64
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where states repel; see `hyperplanes`
+
+
+class Labelling(Protocol[Prior]):
+    """A model of points or of paths, as far as its labels go."""
+
+    @property
+    def prior(self) -> Prior:
+        """Of the labels."""
+
+    @property
+    def truncation(self) -> int:
+        """T."""
+
+
+def scan_law(model: Labelling[Prior], scan: str) -> Infinite[Prior] | Truncated[Prior]:
+    """The law of z that a scan samples: "blocked" that of T labels, any other the infinite one."""
+    return law_of(model.prior, model.truncation if scan == "blocked" else None)

@@ -87,35 +87,47 @@ class HierarchicalDirichletProcess(Config):
         K = counts.shape[1]
         return log_paths(counts, h["concentration"], self.row_means(base, K)[:, :K])
 
-    def log_density(self, base: Tensor, h: Hyper, *, truncated: bool) -> Tensor:
-        """log p(beta | gamma) p(alpha) p(gamma) []; beta counts through its sticks in the truncated model."""
-        K, gamma = len(base) - 1, h["top_concentration"]
-        log_base = base.clamp(min=torch.finfo(base.dtype).tiny).log()
-        if truncated:
-            total = (K - 1) * gamma.log() + (gamma - 1) * log_base[K - 1]
-        else:
-            total = K * gamma.log() + (gamma - 1) * log_base[K] - log_base[:K].sum()
-        for name, law in self.hyperpriors(gamma).items():
-            if law is not None:
-                total = total + law.log_prob(h[name])
-        return total
+    def log_density(self, base: Tensor, h: Hyper) -> Tensor:
+        """log p(beta | gamma) p(alpha) p(gamma) [] of the infinite model."""
+        K, gamma, log_base = len(base) - 1, h["top_concentration"], _log(base)
+        return K * gamma.log() + (gamma - 1) * log_base[K] - log_base[:K].sum() + self._log_hyper(h)
 
-    def draw(
-        self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator, *, truncated: bool
+    def log_sticks(self, base: Tensor, h: Hyper) -> Tensor:
+        """log p(v | gamma) p(alpha) p(gamma) [] of the sticks v of T states, from their base weights."""
+        T, gamma = len(base) - 1, h["top_concentration"]
+        return (T - 1) * gamma.log() + (gamma - 1) * _log(base)[T - 1] + self._log_hyper(h)
+
+    def draw(self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator) -> tuple[Hyper, Tensor]:
+        """alpha, gamma and base weights [K + 1] of the infinite model given the moves, through auxiliary tables."""
+        alpha, chosen = self._draw_rows(h, base, counts, generator)
+        gamma = draw_top_concentration(h["top_concentration"], chosen, self.top_concentration_prior, generator)
+        return {"concentration": alpha, "top_concentration": gamma}, draw_base_weights(chosen, gamma, generator)
+
+    def draw_truncated(
+        self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator
     ) -> tuple[Hyper, Tensor]:
-        """alpha, gamma and base weights [K + 1] given the moves, through auxiliary tables."""
-        K, alpha, gamma = counts.shape[1], h["concentration"], h["top_concentration"]
-        means = self.row_means(base, K)[:, :K]
-        tables, chosen = draw_tables(counts, alpha, means, self.stickiness, generator)
-        alpha = draw_row_concentration(alpha, counts, tables, self.concentration_prior, generator)
-        prior = self.top_concentration_prior
-        if not truncated:
-            gamma = draw_top_concentration(gamma, chosen, prior, generator)
-            base = draw_base_weights(chosen, gamma, generator)
-        else:
-            log_base, log_rest = draw_sticks(chosen, gamma, generator)
-            base = torch.cat([log_base.exp(), log_base.new_zeros(1)])
-            if prior is not None:
-                shape, rate = prior
-                gamma = torch._standard_gamma(gamma.new_tensor(shape + K - 1), generator=generator) / (rate - log_rest)
+        """The same of T states, whose base weights come from sticks."""
+        alpha, chosen = self._draw_rows(h, base, counts, generator)
+        gamma = h["top_concentration"]
+        log_base, log_rest = draw_sticks(chosen, gamma, generator)
+        if self.top_concentration_prior is not None:
+            shape, rate = self.top_concentration_prior
+            total = gamma.new_tensor(shape + counts.shape[1] - 1)
+            gamma = torch._standard_gamma(total, generator=generator) / (rate - log_rest)
+        base = torch.cat([log_base.exp(), log_base.new_zeros(1)])
         return {"concentration": alpha, "top_concentration": gamma}, base
+
+    def _draw_rows(self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """alpha, and how many tables chose each state."""
+        K, alpha = counts.shape[1], h["concentration"]
+        tables, chosen = draw_tables(counts, alpha, self.row_means(base, K)[:, :K], self.stickiness, generator)
+        return draw_row_concentration(alpha, counts, tables, self.concentration_prior, generator), chosen
+
+    def _log_hyper(self, h: Hyper) -> Tensor:
+        laws = self.hyperpriors(h["concentration"])
+        terms = [law.log_prob(h[name]) for name, law in laws.items() if law is not None]
+        return torch.stack([h["concentration"].new_zeros(()), *terms]).sum()
+
+
+def _log(base: Tensor) -> Tensor:
+    return base.clamp(min=torch.finfo(base.dtype).tiny).log()

@@ -5,13 +5,12 @@ places, of which a split fills one and a merge frees one:
 
     p(z) = EPPF(n_1, ..., n_K) (M - K)! / M!
 
-and the moves are those of the model truncated at M, whose p(z) is that of its sticks. The (M - K)! is what a choice
-among the A reserved hyperplanes costs; M must not change with K.
+and the moves are those of M labels that have sticks (`models.priors.laws`). The (M - K)! is what a choice among the A
+reserved hyperplanes costs; M must not change with K.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ....models.data import Data
-from ....models.priors.sticks import log_labelled_prior
+from ....models.priors.laws import Law, PointLaw
 from ...distributed.collectives import all_sum
 from ..state import PartitionState
 from .sides import Sides
@@ -41,10 +40,10 @@ class Labelled:
         """The places [A] without points."""
         return torch.nonzero(self.counts() == 0).squeeze(1)
 
-    def compact(self) -> tuple[Tensor, Tensor]:
-        """Labels 0..K-1 [N] in the order of the places, and which places have points, bool [M]."""
-        used = self.counts() > 0
-        return (used.cumsum(0) - 1)[self.labels], used
+    def compact(self, law: Law) -> tuple[Tensor, Tensor]:
+        """Labels [N] in the places that the law keeps, and which these are, bool [M]."""
+        kept = law.kept(self.counts())
+        return (kept.cumsum(0) - 1)[self.labels], kept
 
 
 class LabelledTarget(ABC):
@@ -107,38 +106,28 @@ class LabelledTarget(ABC):
 class LabelledPartitions(LabelledTarget):
     """The mixtures whose components repel."""
 
-    def __init__(self, state: PartitionState, data: Data, model: Any, *, truncated: bool) -> None:
-        self.state, self.points, self.prior, self.alike = state, data, model.prior, not truncated
+    def __init__(self, state: PartitionState, data: Data, law: PointLaw) -> None:
+        self.state, self.points, self.law, self.alike = state, data, law, law.alike
         self.steps = self.rows = torch.arange(data.num_data, device=data.X.device)
 
     def open(self) -> Labelled:
         return Labelled(self.state.assignments, all_planes(self.state.weights, self.state.reservoir))
 
     def close(self, at: Labelled) -> PartitionState:
-        if not self.alike:
-            return replace(self.state, assignments=at.labels, weights=at.planes)
-        labels, used = at.compact()
-        return replace(self.state, assignments=labels, weights=at.planes[used], reservoir=at.planes[~used])
+        labels, kept = at.compact(self.law)
+        left = None if self.state.reservoir is None else at.planes[~kept]
+        return replace(self.state, assignments=labels, weights=at.planes[kept], reservoir=left)
 
     def log_prior(self, at: Labelled) -> Tensor:
-        counts, h = at.counts().double(), self.state.hyper
-        if not self.alike:
-            return self._log_labelled(counts)
-        occupied = counts[counts > 0]
-        return self.prior.log_partition(occupied, h) + math.lgamma(len(counts) - len(occupied) + 1)
+        return self.law.log_prior(at.counts().double(), self.state.hyper)
 
     def log_divisions(
         self, joined: Labelled, side: Tensor, steps: Tensor, first: int, places: Tensor, share: float
     ) -> Tensor:
-        if self.alike:
-            return super().log_divisions(joined, side, steps, first, places, share)
         counts, moved = joined.counts().double(), all_sum(side.sum())
         divided = counts.expand(len(places), -1).scatter(1, places.unsqueeze(1), moved.double().expand(len(places), 1))
         divided[:, first] -= moved
-        return self._log_labelled(divided) - self._log_labelled(counts)
-
-    def _log_labelled(self, counts: Tensor) -> Tensor:
-        return log_labelled_prior(counts, *self.prior.sticks(self.state.hyper, counts.shape[-1]))
+        return self.law.log_prior(divided, self.state.hyper) - self.law.log_prior(counts, self.state.hyper)
 
 
 def all_planes(weights: Tensor, reservoir: Tensor | None) -> Tensor:

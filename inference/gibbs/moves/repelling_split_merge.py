@@ -42,10 +42,10 @@ from .split_merge import draw_pair
 
 
 def split_merge_repelling(
-    state: Any, data: Any, model: Any, generator: torch.Generator, *, truncated: bool, places: Any = LabelledPartitions
+    state: Any, data: Any, model: Any, generator: torch.Generator, *, law: Any, places: Any = LabelledPartitions
 ) -> Any:
     """One proposal for a state, accepted or not; `places` is the `LabelledTarget` of its structure."""
-    target: LabelledTarget = places(state, data, model, truncated=truncated)
+    target: LabelledTarget = places(state, data, law)
     return target.close(propose(target.open(), target, model, generator))
 
 
