@@ -205,7 +205,7 @@ def test_a_sweep_draws_concentrations_and_base_weights_given_its_own_states(scan
 
     def spy(moved, *arguments, **options):
         seen.append(sequence_prior.draw_prior(moved, *arguments, **options))
-        assert options == {"truncated": scan == "blocked"}
+        assert options == {"law": label_law(model, scan == "blocked")}
         return seen[-1]
 
     monkeypatch.setattr(sequence_scans, "draw_prior", spy)

@@ -25,6 +25,7 @@ from regbayes.models import (
     DirichletProcess,
     Hinge,
     Logistic,
+    MixtureOfFiniteMixtures,
     MultinomialDirichlet,
     PitmanYor,
     PrincipalDirections,
@@ -464,6 +465,7 @@ VARIANTS = {
     **{loss: tiny(loss) for loss in LOSSES},
     "strong hinge": tiny("hinge").replace(loss=Hinge(1.0)),
     "Pitman-Yor": tiny("logistic", prior=PitmanYor(0.5, 0.6)),
+    "finite": tiny("logistic", prior=MixtureOfFiniteMixtures(0.7, 1.5)),
     "squared hinge": tiny("hinge").replace(loss=SquaredHinge(0.4)),
 }
 
@@ -472,7 +474,7 @@ VARIANTS = {
 @pytest.mark.parametrize(
     ("name", "truncated"),
     [(name, truncated) for name in LOSSES for truncated in (False, True)]
-    + [("strong hinge", False), ("Pitman-Yor", True), ("squared hinge", False)],
+    + [("strong hinge", False), ("Pitman-Yor", True), ("finite", False), ("squared hinge", False)],
 )
 def test_more_moves_keep_the_posterior(name: str, truncated: bool, poor_fits) -> None:
     starts(VARIANTS[name], truncated=truncated).check(700, 3)

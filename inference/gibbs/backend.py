@@ -32,9 +32,9 @@ class Gibbs(Backend):
         classifiers a sweep of few rows has up to four scans, which cost less than the rest of it
         "slice": all points at once; infinite model
         "blocked": all points at once; `model.truncation` components, with points or without
-        "auto": "collapsed" where it is compiled (built-in families on a CPU), else "slice"
-        and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all
-        steps, `model.truncation` states) and "auto" ("direct" where it is compiled, else "beam"); for topics "collapsed"
+        "auto": "collapsed" where it is compiled (built-in families on a CPU) or the prior has no other, else "slice"
+        and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all at
+        once, `model.truncation` states) and "auto" ("direct" where it is compiled, else "beam"); for topics "collapsed"
         and for latent features "collapsed" (each row in turn, infinite model, on a CPU for the built-in losses),
         "slice" (each feature in turn, infinite model: in many columns it hardly ever opens a new one), "blocked" (each
         feature in turn, `model.truncation` of them) and "auto" (the first of these that the prior and the device have)

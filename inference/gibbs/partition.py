@@ -31,6 +31,7 @@ from ...models.data import Data
 from ...models.ddpm import DDPM
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
+from ...models.priors.base import NEEDED
 from ...models.priors.laws import PointLaw
 from ..running.engine import Kernel
 from ..truncation import warn_if_full
@@ -53,8 +54,10 @@ _SCANS: dict[str, Scan] = {"collapsed": collapsed.scan, "slice": slice_scan.scan
 
 
 def check(backend: Gibbs, model: Mixture) -> None:
-    """Raise on a scan that partitions do not have, and on a family without the conjugate prior that scans need."""
+    """Raise on a scan that partitions or their prior do not have, and on a family without a conjugate prior."""
     backend.require_scan(model, "auto", *_SCANS)
+    if backend.scan in NEEDED and (lack := model.prior.lacks(NEEDED[backend.scan])):
+        raise NotImplementedError(f"{type(model).__name__} has no scan={backend.scan!r}: {lack}.")
     if not isinstance(model.likelihood, ExponentialFamily):
         raise NotImplementedError(
             f"{type(model.likelihood).__name__} is no ExponentialFamily: Gibbs needs its conjugate prior (`prior`, "
@@ -161,11 +164,11 @@ def sweep(
 ) -> PartitionState:
     """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan).
 
-    "auto" is "collapsed" where that is compiled, else "slice".
+    "auto" is "collapsed" where that is compiled or the prior has no slice scan, else "slice".
     """
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
-        scan = "collapsed" if compiled else "slice"
+        scan = "collapsed" if compiled or model.prior.lacks("draw_rest") else "slice"
     if scan == "collapsed" and collapsed.moves_are_compiled(data, model):
         # moves cost little here, so that they come with every sweep
         state = collapsed.scan_with_moves(state, data, model, generator, num_moves=num_split_merge)

@@ -106,6 +106,7 @@ class HilbertEmbedding(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "objective"
+    needs: ClassVar[str] = "sticks"
     weighs: ClassVar[bool] = True
 
     def truncation_of(self, model: Model) -> str:

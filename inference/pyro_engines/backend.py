@@ -76,6 +76,7 @@ class NUTS(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "log joint"
+    needs: ClassVar[str] = "sticks"
     resumable: ClassVar[bool] = False  # the adaptation lives in Pyro's objects
 
     def schedule(self) -> Schedule:
@@ -141,6 +142,7 @@ class Autoguide(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "ELBO estimate"
+    needs: ClassVar[str] = "sticks"
     resumable: ClassVar[bool] = False  # the guide and its optimizer live in Pyro's objects
 
     def schedule(self) -> Schedule:

@@ -75,6 +75,7 @@ class SVI(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "ELBO"
+    needs: ClassVar[str] = "sticks"
     weighs: ClassVar[bool] = True
 
     def prepare(
