@@ -18,9 +18,9 @@ def check_kernel(
 ) -> None:
     """Check a fit to tiny data (5 points or steps, or fewer; 2 classifier features or fewer).
 
-    The model's program, if its prior has the sticks for one, is that of its parts, on which kernels and exact sums
-    stand. An objective never rises. An ELBO never falls and stays below the log evidence of the truncated model. Draws
-    have the exact co-assignment probabilities (or `Reference.indicators`), within five standard errors from batch means.
+    The model's program, if its prior has sticks, is that of its parts, on which kernels and exact sums stand. An
+    objective never rises. An ELBO never falls and stays below the log evidence of the truncated model. Draws have the
+    exact co-assignment probabilities (or `Reference.indicators`), within five standard errors from batch means.
 
     Parameters
     ----------
@@ -35,7 +35,8 @@ def check_kernel(
     AssertionError    saying what was found and what is exact.
     """
     reference = reference_of(model)
-    if not _has_no_program(model):
+    prior = getattr(model, "prior", None)
+    if not (isinstance(prior, PartitionPrior) and prior.lacks("sticks")):  # of which a program is made
         reference.program(model, X, y, lengths)
     posterior = backend.fit(model, X, y, lengths=lengths)
     values = posterior.trace.values
@@ -54,11 +55,6 @@ def check_kernel(
         truncation = model.truncation if getattr(backend, "scan", "blocked") == "blocked" else None
         probabilities = reference.posterior(posterior.model, X, y, lengths, truncation)
         _check_draws(posterior, reference, probabilities, num_batches)
-
-
-def _has_no_program(model: Any) -> bool:
-    prior = getattr(model, "prior", None)
-    return isinstance(prior, PartitionPrior) and bool(prior.lacks("sticks"))
 
 
 def _check_draws(posterior: Any, reference: Reference, exact: dict[Any, float], num_batches: int) -> None:

@@ -67,7 +67,7 @@ def check(backend: Gibbs, model: Mixture) -> None:
 
 def kernel(backend: Gibbs, model: Mixture) -> Kernel:
     """The scans of partitions, with the options of a backend bound."""
-    law = scan_law(model, backend.scan)
+    law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
         state=PartitionState,
         init=partial(_start, backend=backend),
@@ -86,7 +86,7 @@ def kernel(backend: Gibbs, model: Mixture) -> Kernel:
 
 
 def _start(model: Mixture, data: Data, generator: torch.Generator, *, backend: Gibbs) -> PartitionState:
-    law = scan_law(model, backend.scan)
+    law = scan_law(model.prior, model.truncation, backend.scan)
     backend.require_labels(data, law.capacity, other="slice")
     if not model.repels:
         return init(model, data, generator, start=backend.init, law=law)
@@ -129,7 +129,7 @@ def init_generatively(
     or a word.
     """
     plain = model.without_hyperplanes()
-    law, plain_data = scan_law(model, scan), plain.data(data.X)
+    law, plain_data = scan_law(model.prior, model.truncation, scan), plain.data(data.X)
     state = init(plain, plain_data, generator, start=start, law=law)
     for step in range(num_sweeps):
         state = sweep(state, plain_data, plain, generator, step, scan=scan, num_split_merge=num_split_merge)
@@ -173,7 +173,10 @@ def sweep(
         # moves cost little here, so that they come with every sweep
         state = collapsed.scan_with_moves(state, data, model, generator, num_moves=num_split_merge)
     else:
-        propose, law = split_merge_repelling if model.repels else split_merge, scan_law(model, scan)
+        propose, law = (
+            split_merge_repelling if model.repels else split_merge,
+            scan_law(model.prior, model.truncation, scan),
+        )
         for _ in range(num_moves(num_split_merge, step, num_warmup)):
             state = propose(state, data, model, generator, law=law)
         state = _SCANS[scan](state, data, model, generator)

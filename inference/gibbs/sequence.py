@@ -37,7 +37,7 @@ def check(backend: Gibbs, model: StateSpace) -> None:
 
 def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
     """The scans of sequences, with the options of a backend bound."""
-    law = scan_law(model, backend.scan)
+    law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
         state=SequenceState,
         init=partial(_start, backend=backend),
@@ -55,7 +55,7 @@ def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
 
 
 def _start(model: StateSpace, data: Sequences, generator: torch.Generator, *, backend: Gibbs) -> SequenceState:
-    backend.require_labels(data, scan_law(model, backend.scan).capacity, other="beam")
+    backend.require_labels(data, scan_law(model.prior, model.truncation, backend.scan).capacity, other="beam")
     options: dict[str, Any] = {"scan": backend.scan, "num_sweeps": backend.num_generative}
     options["num_split_merge"] = backend.split_merge
     return init(model, data, generator, start=backend.init, **options)
@@ -78,7 +78,7 @@ def init(
     ever leaves a bad start. Where states repel, sweeps along which the factors of their hyperplanes come to their full
     power follow.
     """
-    law = scan_law(model, scan)
+    law = scan_law(model.prior, model.truncation, scan)
     if isinstance(start, Tensor):
         states = torch.unique(start.to(data.X.device), return_inverse=True)[1]
     else:
@@ -103,7 +103,9 @@ def _best_start(
     plain = model.without_hyperplanes() if model.repels else model
     points = DPM(plain.likelihood, truncation=plain.truncation, num_features=plain.num_features)
     bare = replace(data, points=points.data(data.X))
-    mixture = partition.init(points, bare.points, generator, start=start, law=scan_law(points, "blocked"))
+    mixture = partition.init(
+        points, bare.points, generator, start=start, law=scan_law(points.prior, points.truncation, "blocked")
+    )
     for step in range(num_sweeps):
         options: dict[str, Any] = {"scan": "blocked", "num_split_merge": num_split_merge}
         mixture = partition.sweep(mixture, bare.points, points, generator, step, **options)
@@ -112,7 +114,7 @@ def _best_start(
         seeds = data.X[far_apart(plain.likelihood, data.X, count, generator)]
         chi = plain.likelihood.prior() + plain.likelihood.statistics(seeds)
         labels.append(plain.likelihood.log_predictive(data.X, chi).argmax(1))
-    ends, law = [], scan_law(plain, "blocked")
+    ends, law = [], scan_law(plain.prior, plain.truncation, "blocked")
     for own in labels:
         state = _from_states(_fill_gaps(own, data), bare, plain, law)
         for step in range(num_sweeps):

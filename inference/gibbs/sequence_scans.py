@@ -60,7 +60,7 @@ def sweep(
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "direct" if compiled else "beam"
-    law = scan_law(model, scan)
+    law = scan_law(model.prior, model.truncation, scan)
     for _ in range(num_moves(num_split_merge, step, num_warmup) if model.repels else 0):
         state = split_merge_repelling(state, data, model, generator, law=law, places=LabelledSequences)
     state = SCANS[scan](state, data, model, generator)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -38,18 +37,6 @@ class SequenceState:
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where states repel; see `hyperplanes`
 
 
-class Labelling(Protocol[Prior]):
-    """A model of points or of paths, as far as its labels go."""
-
-    @property
-    def prior(self) -> Prior:
-        """Of the labels."""
-
-    @property
-    def truncation(self) -> int:
-        """T."""
-
-
-def scan_law(model: Labelling[Prior], scan: str) -> Infinite[Prior] | Truncated[Prior]:
-    """The law of z that a scan samples: "blocked" that of T labels, any other the infinite one."""
-    return law_of(model.prior, model.truncation if scan == "blocked" else None)
+def scan_law(prior: Prior, truncation: int, scan: str) -> Infinite[Prior] | Truncated[Prior]:
+    """The law of z that a scan samples: "blocked" that of T = `truncation` labels, any other the infinite one."""
+    return law_of(prior, truncation if scan == "blocked" else None)

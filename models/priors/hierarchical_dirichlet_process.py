@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..config import Config
 from ..domains import GammaPrior, Number, Positive
-from .base import Hyper, gamma_law
 from .franchise import (
     draw_base_weights,
     draw_row_concentration,
@@ -30,11 +28,12 @@ from .franchise import (
     log_paths,
     row_means,
 )
+from .hyper import Hyper, HyperPrior, gamma_law
 from .sticks import log_stick_weights
 
 
 @dataclass(eq=False)
-class HierarchicalDirichletProcess(Config):
+class HierarchicalDirichletProcess(HyperPrior):
     """Prior over the rows of a transition matrix and the states that they share.
 
     Parameters
@@ -55,22 +54,13 @@ class HierarchicalDirichletProcess(Config):
     stickiness: Annotated[float, Number(least=0.0, below=1.0)] = 0.0
 
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        """The laws of alpha and gamma, None where fixed; tensors take dtype and device of `like` [...]."""
         priors = {"concentration": self.concentration_prior, "top_concentration": self.top_concentration_prior}
         return {name: gamma_law(prior, like) for name, prior in priors.items()}
 
-    def start(self, like: Tensor) -> Hyper:
-        """The values given to the constructor, on the device of `like` [...]."""
-        values = {"concentration": self.concentration, "top_concentration": self.top_concentration}
-        return {name: like.new_tensor(float(value), dtype=torch.float64) for name, value in values.items()}
-
-    def sample(self, truncation: int, like: Tensor) -> Tensor:
-        """Sites of the Pyro program, in the dtype of `like` [...]: concentrations that have priors, `sticks` [T - 1]
-        and `transitions` [T + 1, T], which it returns; the last row is where sequences start."""
-        alpha, gamma = (
-            like.new_tensor(float(getattr(self, name))) if law is None else pyro.sample(name, law)
-            for name, law in self.hyperpriors(like).items()
-        )
+    def sample_rows(self, truncation: int, like: Tensor) -> Tensor:
+        """Sites of the Pyro program, in the dtype of `like` [...]: those of `sample`, `sticks` [T - 1] and
+        `transitions` [T + 1, T], which it returns; the last row is where sequences start."""
+        alpha, gamma = self.sample(like).values()
         with pyro.plate("sticks_plate", truncation - 1):
             sticks = pyro.sample("sticks", dist.Beta(like.new_ones(()), gamma))
         means = self.row_means(log_stick_weights(sticks).exp(), truncation)
@@ -87,15 +77,15 @@ class HierarchicalDirichletProcess(Config):
         K = counts.shape[1]
         return log_paths(counts, h["concentration"], self.row_means(base, K)[:, :K])
 
-    def log_density(self, base: Tensor, h: Hyper) -> Tensor:
+    def log_base(self, base: Tensor, h: Hyper) -> Tensor:
         """log p(beta | gamma) p(alpha) p(gamma) [] of the infinite model."""
         K, gamma, log_base = len(base) - 1, h["top_concentration"], _log(base)
-        return K * gamma.log() + (gamma - 1) * log_base[K] - log_base[:K].sum() + self._log_hyper(h)
+        return K * gamma.log() + (gamma - 1) * log_base[K] - log_base[:K].sum() + self.log_density(h)
 
     def log_sticks(self, base: Tensor, h: Hyper) -> Tensor:
         """log p(v | gamma) p(alpha) p(gamma) [] of the sticks v of T states, from their base weights."""
         T, gamma = len(base) - 1, h["top_concentration"]
-        return (T - 1) * gamma.log() + (gamma - 1) * _log(base)[T - 1] + self._log_hyper(h)
+        return (T - 1) * gamma.log() + (gamma - 1) * _log(base)[T - 1] + self.log_density(h)
 
     def draw(self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator) -> tuple[Hyper, Tensor]:
         """alpha, gamma and base weights [K + 1] of the infinite model given the moves, through auxiliary tables."""
@@ -122,11 +112,6 @@ class HierarchicalDirichletProcess(Config):
         K, alpha = counts.shape[1], h["concentration"]
         tables, chosen = draw_tables(counts, alpha, self.row_means(base, K)[:, :K], self.stickiness, generator)
         return draw_row_concentration(alpha, counts, tables, self.concentration_prior, generator), chosen
-
-    def _log_hyper(self, h: Hyper) -> Tensor:
-        laws = self.hyperpriors(h["concentration"])
-        terms = [law.log_prob(h[name]) for name, law in laws.items() if law is not None]
-        return torch.stack([h["concentration"].new_zeros(()), *terms]).sum()
 
 
 def _log(base: Tensor) -> Tensor:

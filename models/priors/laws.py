@@ -62,13 +62,9 @@ class Infinite(Generic[Prior]):
         """log E[pi_k | z] [K + 1] float64 from counts [K]; the last entry is all components not yet seen."""
         return self.prior.log_expected_weights(counts, h)
 
-    def draw(self: Infinite[Points], h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
-        """New hyperparameters given counts [K]."""
-        return self.prior.draw(h, counts, generator)
-
     def log_base(self: Infinite[Paths], base: Tensor, h: Hyper) -> Tensor:
         """log p(beta, h) [] of base weights [K + 1], the last one that of all states not yet seen."""
-        return self.prior.log_density(base, h)
+        return self.prior.log_base(base, h)
 
     def draw_base(
         self: Infinite[Paths], h: Hyper, base: Tensor, moves: Tensor, generator: torch.Generator
@@ -111,10 +107,6 @@ class Truncated(Generic[Prior]):
         """log E[pi_k | z] [T + 1] float64 from counts [T]; the last entry is -inf."""
         after, before = posterior_sticks(counts, *self.prior.sticks(h, self.capacity))
         return torch.cat([log_stick_weights(after / (after + before)), counts.new_tensor([-torch.inf])])
-
-    def draw(self: Truncated[Points], h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
-        """New hyperparameters given counts [T]."""
-        return self.prior.draw_truncated(h, counts, generator)
 
     def log_base(self: Truncated[Paths], base: Tensor, h: Hyper) -> Tensor:
         """log p(v, h) [] of the sticks v of base weights [T + 1], the last one 0."""

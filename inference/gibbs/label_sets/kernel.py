@@ -43,7 +43,7 @@ def kernel(backend: Gibbs, model: BNMC) -> Kernel:
     """The scans of partitions and the draw of the classifiers, with the options of a backend bound."""
     if model.is_coupled:
         return multi_label_coupled.kernel(backend)
-    law = scan_law(model, backend.scan)
+    law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
         state=LabelState,
         init=partial(init, backend=backend),
@@ -56,7 +56,7 @@ def kernel(backend: Gibbs, model: BNMC) -> Kernel:
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
     """A start of the partition, and classifiers drawn from around 0."""
-    law = scan_law(model, backend.scan)
+    law = scan_law(model.prior, model.truncation, backend.scan)
     backend.require_labels(data, law.capacity, other="slice")
     start = partition.init(model.mixture, data.points, generator, start=backend.init, law=law)
     zeros = data.features.new_zeros(1, data.features.shape[1], data.targets.shape[1])
