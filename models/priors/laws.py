@@ -22,8 +22,9 @@ from .base import Hyper, PartitionPrior
 from .hierarchical_dirichlet_process import HierarchicalDirichletProcess
 from .sticks import log_labelled_prior, log_stick_weights, posterior_sticks
 
-Points, Paths = PartitionPrior, HierarchicalDirichletProcess
-Prior = TypeVar("Prior", Points, Paths)
+Points = PartitionPrior
+Paths = HierarchicalDirichletProcess
+Prior = TypeVar("Prior", PartitionPrior, HierarchicalDirichletProcess)
 
 
 @dataclass(frozen=True)
