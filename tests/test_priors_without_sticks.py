@@ -184,7 +184,7 @@ def test_weights_of_an_urn_add_up_for_many_points(gamma: float, size: float) -> 
     prior = MixtureOfFiniteMixtures(gamma, size)
     h = prior.start(X)
     for num_data, num_blocks in itertools.product((5, 2000), (1, 4)):
-        counts = torch.tensor([num_data - num_blocks + 1.0] + [1.0] * (num_blocks - 1))
-        wider = [counts + torch.eye(num_blocks)[k] for k in range(num_blocks)] + [torch.cat([counts, torch.ones(1)])]
+        counts = torch.tensor([num_data - num_blocks + 1.0] + [1.0] * (num_blocks - 1), dtype=X.dtype)
+        wider = [counts + own for own in torch.eye(num_blocks, dtype=X.dtype)] + [torch.cat([counts, X.new_ones(1)])]
         total = torch.stack([prior.log_partition(each, h) for each in wider]).logsumexp(0)
         assert float(total) == pytest.approx(float(prior.log_partition(counts, h)), abs=1e-8)

@@ -11,17 +11,14 @@ reserved hyperplanes costs; M must not change with K.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ....models.data import Data
-from ....models.priors.laws import Law, PointLaw
+from ....models.priors.laws import Law
 from ...distributed.collectives import all_sum
-from ..state import PartitionState
 from .sides import Sides
 
 
@@ -46,32 +43,34 @@ class Labelled:
         return (kept.cumsum(0) - 1)[self.labels], kept
 
 
-class LabelledTarget(ABC):
-    """What the moves ask of a structure whose components repel; steps are what has labels, points what has an x.
+class LabelledPartitions:
+    """What the moves ask of a structure whose components repel, here of partitions: steps are what has labels, points
+    what has an x.
 
     Attributes
     ----------
     points : what families and hyperplanes see
     steps [M] : the step of each point;  rows [N] : the point of each step, -1: without
-    alike : whether the prior tells no places apart
     """
 
-    points: Data
-    steps: Tensor
-    rows: Tensor
-    alike: bool
+    def __init__(self, state: Any, data: Any, law: Any) -> None:
+        self.state, self.points, self.law = state, data, law
+        self.steps = self.rows = torch.arange(data.num_data, device=data.X.device)
 
-    @abstractmethod
     def open(self) -> Any:
         """The state, its reserved hyperplanes in places of their own."""
+        return Labelled(self.state.assignments, all_planes(self.state.weights, self.state.reservoir))
 
-    @abstractmethod
     def close(self, at: Any) -> Any:
         """The state that was reached."""
+        labels, kept = at.compact(self.law)
+        left = None if self.state.reservoir is None else at.planes[~kept]
+        return replace(self.state, assignments=labels, weights=at.planes[kept], reservoir=left)
 
-    @abstractmethod
     def log_prior(self, at: Any) -> Tensor:
         """log p(z | h) [] up to a constant, and of what else the prior keeps for the places."""
+        log_prior: Tensor = self.law.log_prior(at.counts().double(), self.state.hyper)
+        return log_prior
 
     def sides(self, steps: Tensor, *, persistent: bool) -> Sides:
         """How the steps [B] of a block are put on two sides."""
@@ -98,36 +97,11 @@ class LabelledTarget(ABC):
     ) -> Tensor:
         """log of p(z') / p(z) [A] of the block in the first place and its divisions [B], whose second side takes one of
         some free places [A], over the density of the shares."""
-        log_joined = self.log_prior(joined)
-        divided = [self.divide(joined, steps[side], first, place, share) for place in places.tolist()]
-        return torch.stack([self.log_prior(each) - log_joined for each in divided])
-
-
-class LabelledPartitions(LabelledTarget):
-    """The mixtures whose components repel."""
-
-    def __init__(self, state: PartitionState, data: Data, law: PointLaw) -> None:
-        self.state, self.points, self.law, self.alike = state, data, law, law.alike
-        self.steps = self.rows = torch.arange(data.num_data, device=data.X.device)
-
-    def open(self) -> Labelled:
-        return Labelled(self.state.assignments, all_planes(self.state.weights, self.state.reservoir))
-
-    def close(self, at: Labelled) -> PartitionState:
-        labels, kept = at.compact(self.law)
-        left = None if self.state.reservoir is None else at.planes[~kept]
-        return replace(self.state, assignments=labels, weights=at.planes[kept], reservoir=left)
-
-    def log_prior(self, at: Labelled) -> Tensor:
-        return self.law.log_prior(at.counts().double(), self.state.hyper)
-
-    def log_divisions(
-        self, joined: Labelled, side: Tensor, steps: Tensor, first: int, places: Tensor, share: float
-    ) -> Tensor:
         counts, moved = joined.counts().double(), all_sum(side.sum())
         divided = counts.expand(len(places), -1).scatter(1, places.unsqueeze(1), moved.double().expand(len(places), 1))
         divided[:, first] -= moved
-        return self.law.log_prior(divided, self.state.hyper) - self.law.log_prior(counts, self.state.hyper)
+        log_prior: Tensor = self.law.log_prior(divided, self.state.hyper)
+        return log_prior - self.law.log_prior(counts, self.state.hyper)
 
 
 def all_planes(weights: Tensor, reservoir: Tensor | None) -> Tensor:

@@ -26,7 +26,7 @@ from ....models.sequence import Sequences
 from ...distributed.collectives import all_sum, own_stream
 from ...markov.paths import filter_states, sample_paths, smooth
 from ..state import SequenceState
-from .labelled import Labelled, LabelledTarget, all_planes
+from .labelled import Labelled, LabelledPartitions, all_planes
 from .sides import Sides
 
 
@@ -37,11 +37,11 @@ class LabelledStates(Labelled):
     base: Tensor  # [M + 1] float64, 0 in a free place of an infinite law
 
 
-class LabelledSequences(LabelledTarget):
+class LabelledSequences(LabelledPartitions):
     """The infinite hidden Markov models whose states repel."""
 
     def __init__(self, state: SequenceState, data: Sequences, law: PathLaw) -> None:
-        self.state, self.law, self.starts, self.alike = state, law, data.starts, law.alike
+        self.state, self.law, self.starts = state, law, data.starts
         self.points, self.steps = data.points, data.steps
         places = torch.arange(len(data.steps), device=data.steps.device)
         self.rows = torch.full_like(state.states, -1).index_copy(0, data.steps, places)
@@ -82,7 +82,7 @@ class LabelledSequences(LabelledTarget):
         return replace(super().divide(joined, steps, first, second, share), base=_shared(joined, first, second, share))
 
     def join(self, at: LabelledStates, first: int, second: int, generator: torch.Generator) -> LabelledStates:
-        kept = 1.0 if self.alike else float(uniforms((), generator)) ** (1 / _KEPT)
+        kept = 1.0 if self.law.alike else float(uniforms((), generator)) ** (1 / _KEPT)
         return replace(super().join(at, first, second, generator), base=_shared(at, first, second, kept))
 
     def log_divisions(
@@ -92,8 +92,9 @@ class LabelledSequences(LabelledTarget):
         shares = sizes.new_tensor([share, 1 - share]).clamp(min=_TINY)
         log_draw = ((sizes - 1) * shares.log()).sum() - log_beta(*sizes)
         log_kept = joined.base[first].log()
-        if self.alike:
-            return super().log_divisions(joined, side, steps, first, places, share) + log_kept - log_draw
+        if self.law.alike:
+            divided = self.divide(joined, steps[side], first, int(places[0]), share)
+            return (self.log_prior(divided) - self.log_prior(joined) + log_kept - log_draw).reshape(1)
         total = joined.base[first] + joined.base[places]
         log_kept = math.log(_KEPT) + (_KEPT - 1) * (log_kept - total.log())
         base = joined.base.expand(len(places), -1).scatter(1, places.unsqueeze(1), (1 - share) * total.unsqueeze(1))
@@ -113,7 +114,7 @@ class LabelledSequences(LabelledTarget):
         """log p(z, beta) [] of moves [K + 1, K]."""
         h, law = self.state.hyper, self.law
         log_density = law.prior.log_paths(moves, base, h) + law.log_base(base, h)
-        if self.alike:
+        if self.law.alike:
             return log_density
         # the law has the density of the sticks: that of beta is less by log of what is left before each of them
         return log_density - base.flip(0).cumsum(0).flip(0)[1:-2].clamp(min=_TINY).log().sum()
