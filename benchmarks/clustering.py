@@ -234,6 +234,7 @@ def cost() -> None:
     from regbayes.inference.gibbs import partition
     from regbayes.inference.gibbs.classifiers import draw_weights
     from regbayes.inference.gibbs.scans import collapsed
+    from regbayes.models.priors.laws import Infinite
 
     rng = np.random.default_rng(0)
     print(f"{'K':>5}{'scan, us a point':>18}{'per point and K':>17}{'hyperplanes, ms':>17}")
@@ -243,7 +244,7 @@ def cost() -> None:
         X = torch.from_numpy(centers[labels] + rng.normal(size=(2000, 10)))
         model = DDPM(DiagonalGaussian()).resolve(X)
         data, generator = model.data(X), torch.Generator().manual_seed(0)
-        state = partition.init(model, data, generator, start=labels, truncated=False)
+        state = partition.init(model, data, generator, start=labels, law=Infinite(model.prior))
         scan, hyperplanes = [], []
         for _ in range(7):
             started = time.process_time()

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
+from ..models.priors import PartitionPrior
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.trace import Trace
@@ -55,6 +56,7 @@ class Backend(Config):
     value_name: ClassVar[str] = "value"
     kind: ClassVar[str] = "draws"  # what a fit gives, see below
     weighs: ClassVar[bool] = False  # whether its kernels read weights; if not, a row of weight 3 is 3 rows to them
+    needs: ClassVar[str] = ""  # what a prior over partitions must define for it beyond `urn`, such as "sticks"
     resumable: ClassVar[bool] = True  # whether a chain is all in its state, so that it can go on from a file
     seed: int
     progress: bool | None
@@ -72,7 +74,7 @@ class Backend(Config):
     def serves(cls, model: Model) -> bool:
         """Whether this backend has a kernel for a model."""
         module = lookup(cls.kernels, model)
-        return module is not None and not _why_not(module, model)
+        return module is not None and not _why_not(module, model) and not _lack(cls.needs, model)
 
     @classmethod
     def module_of(cls, model: Model) -> Any:
@@ -82,11 +84,13 @@ class Backend(Config):
         ------
         NotImplementedError    if this backend has none (names those that have).
         """
-        module = lookup(cls.kernels, model)
-        if not cls.serves(model):
+        module, which = lookup(cls.kernels, model), f"{type(model).__name__} has no {cls.__name__} backend"
+        why_not = _why_not(module, model)
+        if module is None or why_not:
             able = ", ".join(other.__name__ for other in _subclasses(Backend) if other.serves(model))
-            which = f"{type(model).__name__} has no {cls.__name__} backend{_why_not(module, model)}"
-            raise NotImplementedError(f"{which}; it has: {able or 'none'}.")
+            raise NotImplementedError(f"{which}{why_not}; it has: {able or 'none'}.")
+        if lack := _lack(cls.needs, model):
+            raise NotImplementedError(f"{which}: {lack}.")
         return module
 
     def kernel(self, model: Model) -> Kernel:
@@ -235,6 +239,11 @@ def _require_path(name: str, path: Any) -> None:
 def _why_not(module: Any, model: Model) -> str:
     find = getattr(module, "why_not", None)
     return find(model) if find else ""
+
+
+def _lack(method: str, model: Model) -> str:
+    prior = getattr(model, "prior", None)
+    return prior.lacks(method) if method and isinstance(prior, PartitionPrior) else ""
 
 
 def _warn_of_chains(posterior: Posterior) -> None:

@@ -55,6 +55,7 @@ from .priors import (
     FeaturePrior,
     HierarchicalDirichletProcess,
     IndianBuffetProcess,
+    MixtureOfFiniteMixtures,
     PartitionPrior,
     PitmanYor,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "MaskedBernoulli",
     "MedLDA",
     "Mixture",
+    "MixtureOfFiniteMixtures",
     "Model",
     "MultiTaskInfiniteLatentSVM",
     "MultinomialDirichlet",

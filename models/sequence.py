@@ -135,7 +135,7 @@ class StateSpace(Model):
         [T, P, C], and the factors `paths` (log density of the observations) and, where states repel, `rejection`.
         """
         points, T = data.points, self.truncation
-        log_rows = self.prior.sample(T, data.X).clamp(min=torch.finfo(data.X.dtype).tiny).log()
+        log_rows = self.prior.sample_rows(T, data.X).clamp(min=torch.finfo(data.X.dtype).tiny).log()
         parameters, weights = self.components(points.features, points.targets)
         found = scores(points.features, weights)
         emission = self.likelihood.log_density(data.X, parameters)

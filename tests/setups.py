@@ -29,6 +29,13 @@ from regbayes.models.likelihoods import (
     SphericalGaussian,
 )
 from regbayes.models.losses import Loss
+from regbayes.models.priors.laws import law_of
+
+
+def label_law(model: Any, truncated: bool) -> Any:
+    """The law of a model's labels: of `model.truncation` of them, or of any number."""
+    return law_of(model.prior, model.truncation if truncated else None)
+
 
 COUNTS = [MultinomialDirichlet, PoissonGamma, BernoulliBeta]
 FAMILIES = [SphericalGaussian, DiagonalGaussian, FullGaussian, LinearRegression, *COUNTS]

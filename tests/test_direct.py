@@ -382,7 +382,7 @@ def draw_base(state, data, model, generator):
     """beta given the states, through tables."""
     fixed = model.prior.replace(concentration_prior=None, top_concentration_prior=None)
     counts = count_transitions(state.states, data.starts, len(state.weights))
-    return fixed.draw(state.hyper, state.base, counts, generator, truncated=False)[1]
+    return fixed.draw(state.hyper, state.base, counts, generator)[1]
 
 
 def chain(state, data, model, num_sweeps, shuffle):

@@ -92,7 +92,7 @@ def case(request: pytest.FixtureRequest):
 def some_state(model, data, truncated: bool = True, seed: int = 0):
     """A state as the prior has them, with features in which every column has rows."""
     generator = torch.Generator().manual_seed(seed)
-    state = feature_start.start_bits(model, data, generator, start="random", truncated=True)
+    state = feature_start.by_size(feature_start.start_bits(model, data, generator, start="random"))
     bits = state.features.clone()
     bits[0] = 1
     pi = model.prior.start_probabilities(state.hyper, model.truncation) if truncated else None

@@ -108,6 +108,7 @@ class HilbertEmbedding(Backend):
 
     value_name: ClassVar[str] = "objective"
     kind: ClassVar[str] = "objective"
+    needs: ClassVar[str] = "sticks"
     weighs: ClassVar[bool] = True
 
     def truncation_of(self, model: Model) -> str:

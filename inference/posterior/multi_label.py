@@ -291,7 +291,7 @@ _LEAST = 1e-12
 
 def _state_size(model: BNMC, data: LabelData, number: int) -> int:
     """Hyperparameters, of rows and of labels."""
-    return number * (component_size(model, data.X) + data.labels.shape[1])
+    return number * (component_size(model, data.X) + data.y.shape[1])
 
 
 register_structure(

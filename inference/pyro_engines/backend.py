@@ -77,6 +77,7 @@ class NUTS(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "log joint"
+    needs: ClassVar[str] = "sticks"
     resumable: ClassVar[bool] = False  # the adaptation lives in Pyro's objects
 
     def schedule(self) -> Schedule:
@@ -143,6 +144,7 @@ class Autoguide(Backend):
 
     value_name: ClassVar[str] = "ELBO estimate"
     kind: ClassVar[str] = "estimate"
+    needs: ClassVar[str] = "sticks"
     resumable: ClassVar[bool] = False  # the guide and its optimizer live in Pyro's objects
 
     def schedule(self) -> Schedule:

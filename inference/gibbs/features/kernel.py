@@ -5,9 +5,9 @@
 
     "collapsed"   each row in turn, the probabilities of the features integrated out     infinite model (IBP)
     "slice"       each column in turn, all rows at once, features without rows opened    infinite model (IBP)
-    "blocked"     each column in turn, all rows at once, given K probabilities           truncated model
+    "blocked"     each column in turn, all rows at once, given K probabilities           K features
 
-A state is (Z, W, eta, h), of the truncated model also the probabilities pi. The augmentation variables of the entries
+A state is (Z, W, eta, h), given K probabilities also these, pi. The augmentation variables of the entries
 are drawn first, and both the bits and the loadings see them; those of the margin are drawn just before eta, since bits
 see the margin factor itself. W, eta and h come after the bits: the scans of the infinite model integrate pi out or draw
 it themselves, so that h sees Z alone (math/latent-features, sections 3 and 8).
@@ -35,7 +35,7 @@ from ..backend import Gibbs
 from .collapsed import compiled_loss, is_compiled, scan_rows
 from .columns import scan_blocked, scan_slice, swap_columns
 from .parameters import draw_precisions, draw_weights, loadings_posterior, observe_entries
-from .start import start_bits
+from .start import by_size, in_use, start_bits
 from .state import FeatureState, count_rows, draw, log_joint
 
 Scan = Callable[[FeatureState, FeatureData, InfiniteLatentSVM, PseudoObservation, torch.Generator], FeatureState]
@@ -87,12 +87,14 @@ def init(
         raise NotImplementedError(
             f"X is on {data.X.device}; scan='collapsed' is compiled for a CPU alone. Use scan='slice', or pass X.cpu()."
         )
-    truncated = scan == "blocked"
-    if not truncated:
+    if scan != "blocked":
         alpha = float(model.prior.start(data.X)["concentration"])  # about as many features as a row has
         require_room("concentration", alpha, alpha * (data.num_data + 8 * data.X.shape[1]), data.X.device)
-    state = start_bits(model, data, generator, start=start, truncated=truncated)
-    if truncated:
+    state = start_bits(model, data, generator, start=start)
+    if scan != "blocked":
+        state = in_use(state)
+    else:
+        state = by_size(state)
         pi = model.prior.start_probabilities(state.hyper, model.truncation)
         for _ in range(_NUM_SETTLING):
             pi = _draw_probabilities(replace(state, probabilities=pi), data, model, generator)

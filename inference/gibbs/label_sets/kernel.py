@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
+from ....models.priors.laws import PointLaw
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
@@ -24,7 +25,7 @@ from ...truncation import warn_if_full
 from .. import partition, summary
 from ..backend import Gibbs
 from ..classifiers import observe_scores, slide_weights, weights_posterior
-from ..state import PartitionState
+from ..state import PartitionState, scan_law
 from . import coupled as multi_label_coupled
 from .state import LabelState
 
@@ -42,21 +43,22 @@ def kernel(backend: Gibbs, model: BNMC) -> Kernel:
     """The scans of partitions and the draw of the classifiers, with the options of a backend bound."""
     if model.is_coupled:
         return multi_label_coupled.kernel(backend)
-    truncated = backend.truncated
+    law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
         state=LabelState,
         init=partial(init, backend=backend),
         sweep=partial(sweep, scan=backend.scan, num_split_merge=backend.split_merge, num_warmup=backend.num_warmup),
-        value=partial(log_joint, truncated=truncated),
-        draw=partial(draw, truncated=truncated),
+        value=partial(log_joint, law=law),
+        draw=partial(draw, law=law),
     )
-    return replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'")) if truncated else kernel
+    return kernel if law.alike else replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'"))
 
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
     """A start of the partition, and classifiers drawn from around 0."""
-    backend.require_labels(data, model.truncation, infinite="slice")
-    start = partition.init(model.mixture, data.points, generator, start=backend.init, truncated=backend.truncated)
+    law = scan_law(model.prior, model.truncation, backend.scan)
+    backend.require_labels(data, law.capacity, other="slice")
+    start = partition.init(model.mixture, data.points, generator, start=backend.init, law=law)
     zeros = data.features.new_zeros(1, data.features.shape[1], data.targets.shape[1])
     state = LabelState(**{item.name: getattr(start, item.name) for item in fields(start)}, classifiers=zeros)
     return replace(state, classifiers=draw_classifiers(state, data, model, generator))
@@ -91,9 +93,9 @@ def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator:
     return weights_posterior(together, data.margins, model, observed).draw(generator)
 
 
-def log_joint(state: LabelState, data: LabelData, model: BNMC, *, truncated: bool) -> Tensor:
+def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Tensor:
     """log density [] of (z, w, h) and the data: the families' parameters, mixture weights and omega integrated out."""
-    mixture = summary.log_joint(state, data.points, model.mixture, truncated=truncated)
+    mixture = summary.log_joint(state, data.points, model.mixture, law=law)
     return mixture + log_margins(state, data, model)
 
 
@@ -105,8 +107,8 @@ def log_margins(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
     return all_sum(log_factor.double().sum()) + log_prior.sum()
 
 
-def draw(state: LabelState, data: LabelData, model: BNMC, *, truncated: bool) -> Draw:
+def draw(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Draw:
     """What the posterior keeps of a state."""
-    kept = summary.draw(state, data.points, model.mixture, truncated=truncated)
+    kept = summary.draw(state, data.points, model.mixture, law=law)
     kept["log_joint"] = kept["log_joint"] + log_margins(state, data, model)
     return label_draw(kept, state.classifiers.squeeze(0), data, model)
