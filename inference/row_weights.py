@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..models.arrays import as_incomplete, as_vector, as_weights
-from ..models.label_data import LabelData, as_label_sets
+from ..models.labelled import coding_of
 from ..models.latent_features import FeatureData
 from ..models.sparse import Rows
 from ..models.topics import TopicData
@@ -91,7 +91,8 @@ def _rows(model: Any, X: Any) -> Rows:
 
 
 def _targets(model: Any, y: Any, X: Rows) -> Rows:
-    return as_label_sets(y, X) if issubclass(model.data_type, LabelData) else as_vector(y, X)
+    coding = coding_of(model)
+    return as_vector(y, X) if coding is None else coding.values(y, X)
 
 
 def _takes_weights(model: Any) -> bool:

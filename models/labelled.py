@@ -1,0 +1,68 @@
+"""What models with labels or real targets share: what y is, and the loss and the classes that go with it."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from torch import Tensor
+
+from .losses import Loss, masked
+from .sparse import Rows
+from .targets import Binary, EachClass, Real, Target
+
+
+def target_of(target: Target | None, loss: Loss, classes: Tensor | None) -> Target:
+    """The target of a model with these classes [L], None: not known yet. A target of None is what the loss asks for: a
+    real number, one score of two classes, or a score for each class."""
+    if target is None:
+        several = not loss.binary or (classes is not None and len(classes) > 2)
+        target = Real() if loss.target == "real" else EachClass() if several else Binary()
+    return target.of(classes)
+
+
+def coding_of(model: Any) -> Target | None:
+    """What the y of a model of any structure is; None if it has none."""
+    found: Target | None = getattr(model, "coding", None)
+    return found
+
+
+class Labelled:
+    """A mixin for models with fields `loss`, `classes` and `target`: gives `targets`, and `resolve_targets` to
+    `resolve`.
+
+    A missing target is NaN in y, or -1 among integer labels (unless the labels are the signs -1 and +1).
+    """
+
+    loss: Loss
+    classes: Tensor | None
+    target: Target | None
+    replace: Any  # of `Config`
+
+    @property
+    def coding(self) -> Target:
+        """What y is: the object that encodes it for the kernels, and decodes scores."""
+        return target_of(self.target, self.loss, self.classes)
+
+    def require_targets(self, y: Any) -> None:
+        """Raise ValueError if there is no y at all."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} needs targets: requires y to be passed, but the target y is None.")
+
+    def resolve_targets(self, X: Rows, y: Any) -> Self:
+        """A copy with the classes of y [N], those of the rows of X [N, D], and with the loss that its target needs.
+
+        A binary loss is one-versus-rest where there are more than two classes, and masked where targets are missing.
+
+        Raises
+        ------
+        ValueError    on targets that the loss cannot read, or of fewer than two classes.
+        """
+        values = self.coding.values(y, X)
+        model: Self = self.replace(classes=self.coding.find_classes(values, X))
+        loss = model.coding.factor(model.loss)
+        missing = model.targets(X, y).isnan().any()
+        return model.replace(loss=masked(loss) if missing else loss)
+
+    def targets(self, X: Any, y: Any = None) -> Tensor:
+        """Targets [N, C] of the scores in the dtype of X [N, D], as the loss takes them; NaN where one is missing."""
+        return self.coding.encode(y, X)
