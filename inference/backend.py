@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
-from ..models.labelled import coding_of
+from ..models.labelled import with_factor
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.trace import Trace
@@ -125,9 +125,7 @@ class Backend(Config):
         """Raise unless this backend serves the model."""
         if not isinstance(model, Config) or not hasattr(model, "data_type"):
             raise ValueError(f"model is {shown(model)}; expected an object such as DPM() or InfiniteSVM().")
-        model = model.checked()  # kernels look at its parts, and at the loss that its target makes of the model's
-        if (coding := coding_of(model)) is not None:
-            model = model.replace(loss=coding.factor(model.loss))
+        model = with_factor(model.checked())  # kernels look at its parts
         self.module_of(model).check(self, model)
 
     def fit(

@@ -63,6 +63,10 @@ class Model(Config):
         model.likelihood.admit(X)
         return model.replace(likelihood=resolved(model.likelihood, X, weights), num_features=X.shape[1])
 
+    def resolve_targets(self, X: Rows, y: Any) -> Self:
+        """A copy that knows the classes of y [N], or whatever else its target takes from them; see `Labelled`."""
+        return self
+
     def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Any]:
         """The resolved model and the kernels' view of what a user passes to `fit`."""
         raise NotImplementedError

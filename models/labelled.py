@@ -8,15 +8,16 @@ from torch import Tensor
 
 from .losses import Loss, masked
 from .sparse import Rows
-from .targets import Binary, EachClass, Real, Target
+from .targets import Binary, EachClass, Ordinal, Real, Target
 
 
 def target_of(target: Target | None, loss: Loss, classes: Tensor | None) -> Target:
     """The target of a model with these classes [L], None: not known yet. A target of None is what the loss asks for: a
-    real number, one score of two classes, or a score for each class."""
+    real number, one score of two or of ordered classes, or a score for each class."""
     if target is None:
-        several = not loss.binary or (classes is not None and len(classes) > 2)
-        target = Real() if loss.target == "real" else EachClass() if several else Binary()
+        binary = loss.binary and (classes is None or len(classes) == 2)
+        kinds: dict[str, type[Target]] = {"real": Real, "level": Ordinal, "sign": Binary if binary else EachClass}
+        target = kinds[loss.target]()
     return target.of(classes)
 
 
@@ -24,6 +25,12 @@ def coding_of(model: Any) -> Target | None:
     """What the y of a model of any structure is; None if it has none."""
     found: Target | None = getattr(model, "coding", None)
     return found
+
+
+def with_factor(model: Any) -> Any:
+    """A model whose loss is as kernels read it on the targets of the model's y; of one without labels the same."""
+    coding = coding_of(model)
+    return model if coding is None else model.replace(loss=coding.factor(model.loss))
 
 
 class Labelled:

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from torch import Tensor
 
 from regbayes.datasets import load
-from regbayes.estimators import Classifier
+from regbayes.estimators import Classifier, ClassifierCV
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
 from regbayes.models import (
     AllThresholds,
@@ -155,6 +155,7 @@ MODELS = {
     "joint": (InfiniteSVM(loss=CrammerSinger()), X, HOLES),
     "ordinal": (InfiniteSVM(target=Ordinal()), X, HOLES),
     "ordinal, other thresholds": (InfiniteSVM(loss=SquaredHinge(), target=Ordinal(thresholds=[-3, 0, 0.1])), X, LEVELS),
+    "ordinal by the loss": (InfiniteSVM(loss=AllThresholds(Hinge(), (0.0, 1.0, 2.0))), X, LEVELS),
     "ordinal topics": (MedLDA(loss=Logistic(), target=Ordinal(), num_topics=2), COUNTS, LEVELS),
     "ordinal tasks": (MultiTaskInfiniteLatentSVM(target=Ordinal()), X, PAIRS),
     "tasks": (MultiTaskInfiniteLatentSVM(), X, PAIRS % 2),
@@ -192,7 +193,12 @@ def test_thresholds_lie_twice_the_margin_apart_around_zero() -> None:
         ({"target": Ordinal(thresholds=(1.0, 0.0, 2.0))}, r"target__thresholds is .*larger than the one before"),
         ({"target": Ordinal(), "loss": CrammerSinger()}, r"loss is CrammerSinger.*Ordinal\(\) needs a binary one"),
         ({"target": Ordinal(), "loss": EpsilonInsensitive()}, r"loss is EpsilonInsensitive.*needs a binary one"),
-        ({"target": Steps(), "loss": EpsilonInsensitive()}, r"loss is EpsilonInsensitive.*Steps\(\) needs one such as"),
+        (
+            {"target": Steps(), "loss": EpsilonInsensitive()},
+            r"loss is EpsilonInsensitive.*Steps\(\) needs one of signs",
+        ),
+        ({"loss": AllThresholds()}, r"loss is AllThresholds.*of 3 levels; y has the classes \[0, 1, 2, 3\]"),
+        ({"loss": AllThresholds(), "target": EachClass()}, r"loss is AllThresholds.*needs one of signs"),
         ({"target": Binary()}, r"y has the classes \[0, 1, 2, 3\]; the target Binary\(\) is of two"),
         ({"target": Real()}, r"loss is Hinge.*Real\(\) needs a regression loss"),
         ({"target": Ordinal}, r"target is .*expected an object of class Target"),
@@ -307,6 +313,32 @@ def test_an_estimator_takes_ordered_classes() -> None:
     assert other.fit(rows.numpy(), names).posterior_.model.loss.thresholds == (-1.0, 0.0, 1.0)
     assert "target=Ordinal(classes=None, thresholds=(-1.0, 0.0, 1.0))" in repr(other.model)
     assert other.get_params()["model__target__thresholds"] == (-1.0, 0.0, 1.0)
+
+
+def test_a_search_takes_ordered_classes() -> None:
+    """Without a dual each step of a path is a descent; the slope is that of the log densities."""
+    rows, y = ordered(150)
+    options = {"weight_scales": (0.3, 3.0), "num_components": (1,), "temperatures": (0.0,)}
+    search = ClassifierCV(InfiniteSVM(target=Ordinal()), **options).fit(rows[:100].numpy(), y[:100].numpy())
+    assert search.score(rows[100:].numpy(), y[100:].numpy()) > 0.75
+    probabilities = search.predict_proba(rows.numpy())
+    assert probabilities.shape == (150, 4)
+    assert (probabilities.argmax(1) == search.predict(rows.numpy())).all()
+
+
+def test_two_classes_have_one_decision_whatever_the_target() -> None:
+    rows, y = ordered(40, 2)
+    for model in (
+        InfiniteSVM(),
+        InfiniteSVM(loss=CrammerSinger()),
+        InfiniteSVM(target=EachClass()),
+        InfiniteSVM(target=Ordinal()),
+        InfiniteSVM(loss=OneVsRest(Logistic())),
+    ):
+        posterior = SmallVariance(num_components=1, num_restarts=1).fit(model, rows, y + 5)
+        decision = posterior.decision_function(rows)
+        assert decision.shape == (40,)
+        assert torch.equal(posterior.predict(rows), 5 + (decision > 0).long())
 
 
 def test_files_and_checkpoints_hold_the_target(tmp_path) -> None:

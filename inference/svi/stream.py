@@ -71,7 +71,7 @@ def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tu
     if total < 2:
         raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
     X, y = _stack(inputs), torch.cat(targets) if targets else None
-    if y is not None and model.coding is not None:  # all classes, not only those of the first rows
+    if y is not None:  # all classes, not only those of the first rows
         model = model.checked().resolve_targets(X.new_zeros(len(y), 0), y)
     model = model.resolve(X, None if y is None else y[: len(X)])
 

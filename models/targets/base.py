@@ -41,7 +41,7 @@ class Target(Config, ABC):
 
     @abstractmethod
     def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
-        """What `decision_function` says, [...] or [..., L], of scores [..., C]."""
+        """What `decision_function` says, [..., L] or of two classes [...], of scores [..., C]."""
 
     @abstractmethod
     def choose(self, decisions: Tensor) -> Tensor:
@@ -89,5 +89,5 @@ class Target(Config, ABC):
         return self.probabilities(score_mean, loss)
 
     def log_odds(self, probabilities: Tensor) -> Tensor:
-        """Decisions of probabilities [..., L]: their logarithms."""
+        """Decisions of probabilities [..., L]: their logarithms, of two classes the log odds of the larger label."""
         return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()

@@ -29,12 +29,5 @@ class Binary(ClassTarget):
         """The score [...]."""
         return scores.squeeze(-1)
 
-    def choose(self, decisions: Tensor) -> Tensor:
-        return self.labels.to(decisions.device)[(decisions > 0).long()]
-
     def expected_probabilities(self, score_mean: Tensor, score_var: Tensor, loss: Loss) -> Tensor:
         return loss.expected_probabilities(score_mean, score_var)
-
-    def log_odds(self, probabilities: Tensor) -> Tensor:
-        smaller, larger = super().log_odds(probabilities).unbind(-1)
-        return larger - smaller

@@ -71,8 +71,8 @@ class ClassTarget(Target):
         return read_labels(y, self.classes)[1]
 
     def factor(self, loss: Loss) -> Loss:
-        if loss.target == "real":
-            raise ValueError(f"loss is {loss!r}, of real targets; {type(self).__name__}() needs one such as Hinge().")
+        if loss.target != "sign":
+            raise ValueError(f"loss is {loss!r}; {type(self).__name__}() needs one of signs, such as Hinge().")
         return loss
 
     def read(self, y: Tensor, like: Rows) -> Tensor:
@@ -80,12 +80,23 @@ class ClassTarget(Target):
         found = self.codes().to(index.device, like.dtype)[index]
         return torch.where((index >= 0).unsqueeze(-1), found, torch.nan)
 
-    def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
-        """log phi(y | f) [..., L] of each class."""
+    def log_densities(self, scores: Tensor, loss: Loss) -> Tensor:
+        """log phi(y | f) [..., L] of each class at scores [..., C]."""
         return loss.log_factor(scores.unsqueeze(-2), self.codes().to(scores)).sum(-1)
 
+    def contrast(self, values: Tensor) -> Tensor:
+        """Decisions by values of the classes [..., L]: of two classes by how much the larger label has more, [...]."""
+        return values[..., 1] - values[..., 0] if len(self.labels) == 2 else values
+
+    def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
+        return self.contrast(self.log_densities(scores, loss))
+
     def choose(self, decisions: Tensor) -> Tensor:
-        return self.labels.to(decisions.device)[decisions.argmax(-1)]
+        best = (decisions > 0).long() if len(self.labels) == 2 else decisions.argmax(-1)
+        return self.labels.to(decisions.device)[best]
 
     def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
-        return ClassTarget.decisions(self, scores, loss).softmax(-1)
+        return self.log_densities(scores, loss).softmax(-1)
+
+    def log_odds(self, probabilities: Tensor) -> Tensor:
+        return self.contrast(super().log_odds(probabilities))

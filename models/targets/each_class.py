@@ -26,8 +26,8 @@ class EachClass(ClassTarget):
         return OneVsRest(loss) if loss.binary else super().factor(loss)
 
     def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
-        """The scores [..., L]."""
-        return scores
+        """The scores [..., L], of two classes their difference."""
+        return self.contrast(scores)
 
     def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
         """As `ClassTarget.probabilities`, at the cost of L factors in place of L^2."""

@@ -48,6 +48,9 @@ class Ordinal(ClassTarget):
 
     def factor(self, loss: Loss) -> Loss:
         if loss.target == "level":
+            found = loss.probabilities(torch.zeros(1, 1)).shape[1]
+            if self.classes is not None and found != len(self.classes):
+                raise ValueError(f"loss is {loss!r}, of {found} levels; y has the classes {self.classes.tolist()}.")
             return loss
         if not loss.binary:
             raise ValueError(f"loss is {loss!r}; Ordinal() needs a binary one such as Hinge() or Logistic().")
