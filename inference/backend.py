@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
+from ..models.labelled import with_factor
 from ..models.priors import PartitionPrior
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
@@ -136,7 +137,7 @@ class Backend(Config):
         """Raise unless this backend serves the model."""
         if not isinstance(model, Config) or not hasattr(model, "data_type"):
             raise ValueError(f"model is {shown(model)}; expected an object such as DPM() or InfiniteSVM().")
-        model = model.checked()  # kernels look at its parts
+        model = with_factor(model.checked())  # kernels look at its parts
         self.module_of(model).check(self, model)
 
     def fit(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..models.arrays import as_vector, as_weights
-from ..models.label_data import LabelData, as_label_sets
+from ..models.labelled import coding_of
 from ..models.sparse import Rows
 from ..models.topics import TopicData
 from .protocol import Model
@@ -83,7 +83,8 @@ def _require_weighable(model: Model, X: Any) -> None:
 
 
 def _targets(model: Model, y: Any, X: Rows) -> Rows:
-    return as_label_sets(y, X) if issubclass(model.data_type, LabelData) else as_vector(y, X)
+    coding = coding_of(model)
+    return as_vector(y, X) if coding is None else coding.values(y, X)
 
 
 def _takes_weights(model: Model) -> bool:

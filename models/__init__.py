@@ -1,5 +1,5 @@
-"""What is believed: models and their four parts (priors, likelihoods, losses, feature maps). Nothing here knows how
-inference is done."""
+"""What is believed: models and their parts (priors, likelihoods, losses, feature maps, targets). Nothing here
+knows how inference is done."""
 
 from .base import Model
 from .bnmc import BNMC
@@ -33,6 +33,7 @@ from .likelihoods import (
     SphericalGaussian,
 )
 from .losses import (
+    AllThresholds,
     CrammerSinger,
     EpsilonInsensitive,
     Hinge,
@@ -61,6 +62,7 @@ from .priors import (
 )
 from .sequence import Sequences, StateSpace
 from .sparse import SparseRows
+from .targets import Binary, ClassTarget, EachClass, Ordinal, Real, Target
 from .topics import TopicData, TopicModel
 
 __all__ = [
@@ -70,15 +72,19 @@ __all__ = [
     "DPM",
     "IHMM",
     "LDA",
+    "AllThresholds",
     "BernoulliBeta",
     "BetaBernoulli",
+    "Binary",
     "Blocks",
+    "ClassTarget",
     "ConstantColumnWarning",
     "CrammerSinger",
     "Data",
     "DiagonalGaussian",
     "DirichletProcess",
     "DirichletTopics",
+    "EachClass",
     "EpsilonInsensitive",
     "ExponentialFamily",
     "FeatureData",
@@ -109,6 +115,7 @@ __all__ = [
     "MultiTaskInfiniteLatentSVM",
     "MultinomialDirichlet",
     "OneVsRest",
+    "Ordinal",
     "PartitionPrior",
     "PitmanYor",
     "PoissonGamma",
@@ -116,6 +123,7 @@ __all__ = [
     "Product",
     "PseudoObservation",
     "RandomFourier",
+    "Real",
     "Sequences",
     "SparseRows",
     "SphericalGaussian",
@@ -123,6 +131,7 @@ __all__ = [
     "Standardized",
     "StateSpace",
     "StudentT",
+    "Target",
     "TaskData",
     "TopicData",
     "TopicModel",

@@ -15,6 +15,7 @@ from scipy.stats import kstest, norm
 from torch import Tensor
 
 from regbayes.models.losses import (
+    AllThresholds,
     CrammerSinger,
     EpsilonInsensitive,
     Hinge,
@@ -84,6 +85,8 @@ STANDARD = [
     Masked(Hinge()),
     Masked(OneVsRest(Logistic())),
     Ramp(),
+    AllThresholds(Hinge(0.8)),
+    AllThresholds(Logistic(), (-1.0, 0.3)),
 ]
 VARIANTS = [
     Hinge(strength=0.1, margin=0.5),
@@ -93,6 +96,7 @@ VARIANTS = [
     Masked(CrammerSinger()),
     SquaredError(),
     PlainHinge(),
+    AllThresholds(SquaredHinge(), (-2.0, 0.5, 3.0)),
 ]
 LOSSES = [*STANDARD, *VARIANTS]
 ELEMENTWISE = [loss for loss in LOSSES if not loss.meets]
@@ -363,9 +367,7 @@ def test_normal_excess_inverts_the_survival_function():
 
 
 def targets(loss: Loss, like: Tensor) -> Tensor:
-    if loss.target == "sign":
-        return torch.ones_like(like)
-    return torch.full_like(like, 0.7)
+    return torch.full_like(like, 0.7 if loss.target == "real" else 1.0)
 
 
 @pytest.mark.parametrize("loss", ELEMENTWISE, ids=repr_)

@@ -99,7 +99,7 @@ def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> N
         like = features[:, :1].squeeze(1) if name == "row_weights" else features if name == "features" else targets
         if part.ndim != 2 - (name == "row_weights") or len(part) != len(features) or part.shape != like.shape:
             raise ValueError(f"{name} has shape {list(part.shape)}, where features have {list(features.shape)}.")
-        missing = name == "targets" and isinstance(loss, Masked)
+        missing = name == "targets" and loss.takes_missing
         if part.requires_grad or not _are_finite(part, missing):
             raise ValueError(f"{name} has a graph, or values that are not finite: pass finite numbers, detached.")
 

@@ -127,7 +127,7 @@ class FeaturePosterior(ScorePrediction, Posterior):
         ------
         NotImplementedError    if the loss has no known conjugate.
         """
-        if self.model.classes is None and self.model.loss.target == "sign":
+        if self.model.coding is None:
             raise ValueError(f"{type(self.model).__name__} has no labels to predict: fit InfiniteLatentSVM().")
         rows, tolerance = self.checked(X), read("tolerance", tolerance, Number(least=0.0))
         changes = {"loss": loss, "weight_scale": weight_scale}

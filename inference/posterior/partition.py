@@ -161,7 +161,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         ------
         ValueError    on other numbers, and of a model without classes.
         """
-        if self.model.classes is None:
+        if self.model.coding is None or not self.model.coding.has_classes:
             raise ValueError(
                 f"{type(self.model).__name__} was fitted without classes: slope is for their probabilities."
             )

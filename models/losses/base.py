@@ -36,8 +36,10 @@ class Loss(Config, ABC):
     """
 
     is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over the signs y of all scores
-    target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "real": a regression loss, targets as they are
+    target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "level": 0, 1, ...; "real": of regression, as they are
     meets: ClassVar[bool] = False  # the scores of all classes meet in one factor, which has one column [..., 1]
+    takes_missing: ClassVar[bool] = False  # targets may be NaN (see `Masked`)
+    step: ClassVar[float] = 0.01  # of the trapezoid rule where integrals are numerical, in standard deviations
 
     # -- the definition ----------------------------------------------------------------------------------------
 
@@ -51,6 +53,11 @@ class Loss(Config, ABC):
     def binary(self) -> bool:
         """A loss of one score and a sign, which may be used one-versus-rest."""
         return self.target == "sign" and not self.meets
+
+    @property
+    def unmasked(self) -> Loss:
+        """The loss of targets that are known."""
+        return self
 
     @property
     def is_augmented(self) -> bool:
@@ -149,8 +156,8 @@ class Loss(Config, ABC):
         box = self.box(y)
         if box is None:
             raise NotImplementedError(
-                f"{type(self).__name__} has no convex conjugate (`conjugate`), which duals need: take "
-                f"{'EpsilonInsensitive()' if self.target == 'real' else 'Hinge()'}, or a backend that solves none."
+                f'{type(self).__name__} has no convex conjugate (`conjugate`), which duals and rule="averaging" '
+                f"need: take {'EpsilonInsensitive()' if self.target == 'real' else 'Hinge()'}, or another backend."
             )
         return box
 
@@ -224,7 +231,7 @@ class Loss(Config, ABC):
 
     def _tilted(self, scale: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For chunks of the entries of scale, y: nodes g [G], and log weights [n, G] of N(g; 0, 1) phi(y | scale g)."""
-        nodes, log_weights = normal_rule(scale, _STEP)
+        nodes, log_weights = normal_rule(scale, self.step)
         rows = zip(scale.reshape(-1, 1).split(_CHUNK), y.reshape(-1, 1).split(_CHUNK), strict=True)
         return ((nodes, self.log_factor(width * nodes, target) + log_weights) for width, target in rows)
 
@@ -239,7 +246,6 @@ class Loss(Config, ABC):
         return 0.0
 
 
-_STEP = 0.01  # of the trapezoid rule, in standard deviations
 _CHUNK = 128  # rows of nodes at a time, few enough for a cache
 _NUM_POINTS = 64  # of a net in the scores of several classes: within some .02 of their expected probabilities
 _NUM_ZOOMS = 14  # to 16^-14 of the first radius

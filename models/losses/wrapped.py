@@ -26,7 +26,7 @@ class WrappedLoss(Loss):
 
 
 _HANDED_ON = (
-    "is_likelihood target meets binary is_augmented has_expectation augment expect expected_log_factor "
+    "is_likelihood target meets takes_missing binary is_augmented has_expectation augment expect expected_log_factor "
     "expect_with_bound majorize log_marginal draw_score one_point probabilities moderated blocks reference "
     "has_conjugate conjugate best_tilt feasible box"
 )
@@ -43,6 +43,12 @@ class Masked(WrappedLoss):
     """
 
     loss: Loss = field(default_factory=Hinge)
+
+    takes_missing = True
+
+    @property
+    def unmasked(self) -> Loss:
+        return self.loss
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return self._read(y, partial(self.loss.log_factor, score))
@@ -120,3 +126,8 @@ class Masked(WrappedLoss):
     def _observe(self, y: Tensor, reading: Callable[[Tensor], PseudoObservation]) -> PseudoObservation:
         known, y = self._known(y)
         return PseudoObservation(*(torch.where(known, part, 0.0) for part in reading(y)))
+
+
+def masked(loss: Loss) -> Loss:
+    """The loss on targets of which some are missing: itself if it takes them."""
+    return loss if loss.takes_missing else Masked(loss)
