@@ -31,10 +31,10 @@ from ...models.data import Data
 from ...models.ddpm import DDPM
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
+from ..classifiers.draws import classifiers_of
 from ..running.engine import Kernel
 from ..truncation import warn_if_full
 from .backend import Gibbs
-from .classifiers import draw_weights
 from .hyperplanes import fill_reservoir, renew_reservoir
 from .moves.repelling_split_merge import split_merge_repelling
 from .moves.split_merge import num_moves, split_merge
@@ -59,6 +59,8 @@ def check(backend: Gibbs, model: Mixture) -> None:
             f"{type(model.likelihood).__name__} is no ExponentialFamily: Gibbs needs its conjugate prior (`prior`, "
             "`statistics`, `log_partition`). NUTS() and Autoguide() need `parameters` and `distribution` alone."
         )
+    if backend.scan == "collapsed" and not model.loss.has_marginal:
+        raise model.loss.lacking("log_marginal", "scan='collapsed'", "take CrammerSinger(), scan='slice' or 'blocked'")
 
 
 def kernel(backend: Gibbs, model: Mixture) -> Kernel:
@@ -160,11 +162,11 @@ def sweep(
 ) -> PartitionState:
     """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan).
 
-    "auto" is "collapsed" where that is compiled, else "slice".
+    "auto" is "collapsed" where that is compiled and the loss has the integral that it needs, else "slice".
     """
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
-        scan = "collapsed" if compiled else "slice"
+        scan = "collapsed" if compiled and model.loss.has_marginal else "slice"
     if scan == "collapsed" and collapsed.moves_are_compiled(data, model):
         # moves cost little here, so that they come with every sweep
         state = collapsed.scan_with_moves(state, data, model, generator, num_moves=num_split_merge)
@@ -181,6 +183,11 @@ def sweep(
         reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
         state = replace(state, reservoir=reservoir)
     return replace(state, hyper=model.prior.draw(state.hyper, count_members(state), generator))
+
+
+def draw_weights(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Tensor:
+    """Classifiers [K, P, C] given the assignments."""
+    return classifiers_of(model, data, state.assignments, len(state.weights)).draw(state.weights, generator)
 
 
 _NUM_SETTLING = 20  # draws of the hyperplanes before the first sweep with them

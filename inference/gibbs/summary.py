@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -11,8 +9,7 @@ from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors import Hyper
 from ...models.priors.sticks import log_labelled_prior, log_stick_weights, posterior_sticks
-from ...models.scores import own_scores
-from ..distributed.collectives import all_sum
+from ..classifiers.draws import classifiers_of
 from ..running.engine import Draw
 from .hyperplanes import NUM_RESERVED
 from .scans.components import count_members, hyperparameters, log_evidence
@@ -32,8 +29,7 @@ def log_joint(
 
     `chi` [K, S] are the posterior hyperparameters of the components, `counts` [K] their points, where they are known.
 
-    In an infinite model whose components repel it is relative to the law of a hyperplane without points, whose
-    normalizer nobody knows: the hyperplanes then count through exp(h) alone.
+    With hyperplanes in reserve it is relative, as `Scored.log_density` says.
     """
     prior, counts = model.prior, count_members(state) if counts is None else counts
     log_partition = (
@@ -43,16 +39,8 @@ def log_joint(
     )
     chi = hyperparameters(state, data, model) if chi is None else chi
     total = log_partition + prior.log_density(state.hyper) + log_evidence(chi, data, model.likelihood)
-    if state.weights.shape[2] == 0:
-        return total
-    points = model.log_margin(own_scores(data.features, state.weights, state.assignments), data.targets)
-    if model.repels and truncated:
-        points = points + model.log_rejection(data.features @ state.weights.squeeze(-1).T)
-    total = total + all_sum(points.sum(dtype=torch.float64))
-    if model.repels and not truncated:
-        return total
-    square = (state.weights.double() / model.weight_scale).square().sum()
-    return total - (square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
+    scored = classifiers_of(model, data, state.assignments, len(state.weights))
+    return total + scored.log_density(state.weights, relative=state.reservoir is not None)
 
 
 def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Draw:
