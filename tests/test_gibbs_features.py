@@ -33,6 +33,7 @@ from regbayes.inference.gibbs.features import (
 from regbayes.inference.gibbs.features import (
     start as feature_start,
 )
+from regbayes.inference.gibbs.features.rows import visit_rows
 from regbayes.models import (
     BetaBernoulli,
     Blocks,
@@ -298,11 +299,13 @@ def test_rows_without_data_have_features_as_the_prior_does() -> None:
 
 
 @pytest.mark.slow
-def test_columns_without_data_have_features_as_the_prior_does() -> None:
-    check_prior_law(feature_columns.scan_slice, 3, 2000)
+@pytest.mark.parametrize("scan", [feature_columns.scan_slice, visit_rows])
+def test_columns_without_data_have_features_as_the_prior_does(scan) -> None:
+    check_prior_law(scan, 3, 2000)
 
 
-def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin() -> None:
+@pytest.mark.parametrize("scan", [collapsed_features.scan_rows, visit_rows])
+def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin(scan) -> None:
     """Poisson(K; alpha) E exp(b . u - a . u^2 / 2) E phi(y | f + s), u and s sums of K loadings and K weights."""
     model, data, state, _ = without_data(3, 1.5)
     data = replace(data.rows(slice(0, 1)), targets=torch.ones(1, 1, dtype=torch.float64))
@@ -316,7 +319,7 @@ def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin()
         exact[(K,)] = float(1.5**K / math.factorial(K) * evidence.exp() * margin)
     total, generator, seen = sum(exact.values()), torch.Generator().manual_seed(0), []
     for _ in range(2000):
-        state = collapsed_features.scan_rows(state, data, model, PseudoObservation(a, b), generator)
+        state = scan(state, data, model, PseudoObservation(a, b), generator)
         seen.append((min(state.features.shape[1], 8),))
     assert frequency_errors(seen, {key: value / total for key, value in exact.items()}).max() < 5
 

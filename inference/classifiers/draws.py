@@ -66,8 +66,8 @@ class Scored(ABC):
     def log_density(self, weights: Tensor, *, relative: bool = False) -> Tensor:
         """log density [] float64 of classifiers [K, P, C] with the factors of all rows.
 
-        Where hyperplanes are held in reserve it is `relative` to the law of a hyperplane without rows, whose normalizer
-        nobody knows: hyperplanes then count through the factors of their own rows alone.
+        That of hyperplanes of an infinite model is `relative` to the law of a hyperplane without rows, whose normalizer
+        nobody knows: they then count through the factors of their own rows alone.
         """
 
     @abstractmethod
@@ -123,8 +123,13 @@ class OwnClassifiers(Targeted):
         return own_scores(self.features, weights, self.owners)
 
     def posterior(self, observed: PseudoObservation) -> Ridge:
-        sizes = {"num_components": self.num_components, "weight_scale": self.weight_scale}
-        return weighted_ridge(self.features, *observed, self.owners, **sizes)
+        return weighted_ridge(
+            self.features,
+            *observed,
+            self.owners,
+            num_components=self.num_components,
+            weight_scale=self.weight_scale,
+        )
 
     def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
         place = self.owners.new_full((self.num_components,), -1)
@@ -194,8 +199,10 @@ class RepellingHyperplanes(Scored):
         return self.loss.augment(found, _signs(self.owners, labels, found), own_stream(generator))
 
     def posterior(self, observed: PseudoObservation) -> Ridge:
-        pairs = (part.unsqueeze(-1) for part in observed)
-        return soft_ridge(self.features, *pairs, torch.ones_like(observed.precision), weight_scale=self.weight_scale)
+        precision, shift = (part.unsqueeze(-1) for part in observed)
+        return soft_ridge(
+            self.features, precision, shift, torch.ones_like(observed.shift), weight_scale=self.weight_scale
+        )
 
     def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
         total = weights.new_zeros(len(weights), dtype=torch.float64)

@@ -24,6 +24,11 @@ from ..classifiers.draws import RepellingHyperplanes
 NUM_RESERVED = 100
 
 
+def reserve(features: Tensor, model: Model, generator: torch.Generator) -> Tensor | None:
+    """What an infinite model starts with: a reservoir [A, P, 1], or None where components do not repel."""
+    return fill_reservoir(features, model, generator) if model.repels else None
+
+
 def fill_reservoir(
     features: Tensor, model: Model, generator: torch.Generator, *, size: int = NUM_RESERVED, num_steps: int = 50
 ) -> Tensor:

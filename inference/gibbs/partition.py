@@ -22,20 +22,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...models.data import Data
-from ...models.ddpm import DDPM
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ..classifiers.draws import classifiers_of
 from ..running.engine import Kernel
 from ..truncation import warn_if_full
 from .backend import Gibbs
-from .hyperplanes import fill_reservoir, renew_reservoir
+from .hyperplanes import renew_reservoir, reserve
 from .moves.repelling_split_merge import split_merge_repelling
 from .moves.split_merge import num_moves, split_merge
 from .moves.tempering import harden
@@ -85,12 +84,10 @@ def kernel(backend: Gibbs, model: Mixture) -> Kernel:
 
 def _start(model: Mixture, data: Data, generator: torch.Generator, *, backend: Gibbs) -> PartitionState:
     backend.require_labels(data, model.truncation, infinite="slice")
-    if not model.repels:
+    if model.without_hyperplanes() is model:
         return init(model, data, generator, start=backend.init, truncated=backend.truncated)
     options: dict[str, Any] = {"scan": backend.scan, "num_split_merge": backend.split_merge}
-    return init_generatively(
-        cast(DDPM, model), data, generator, start=backend.init, num_sweeps=backend.num_generative, **options
-    )
+    return init_generatively(model, data, generator, start=backend.init, num_sweeps=backend.num_generative, **options)
 
 
 def init(
@@ -107,13 +104,13 @@ def init(
     num_components = model.truncation if truncated else int(assignments.max()) + 1
     weights = data.features.new_zeros(num_components, data.features.shape[1], data.targets.shape[1])
     state = PartitionState(assignments, weights, model.prior.start(data.features))
-    if model.repels and not truncated:
-        state = replace(state, reservoir=fill_reservoir(data.features, model, generator))
+    if not truncated:
+        state = replace(state, reservoir=reserve(data.features, model, generator))
     return replace(state, weights=draw_weights(state, data, model, generator))
 
 
 def init_generatively(
-    model: DDPM,
+    model: Mixture,
     data: Data,
     generator: torch.Generator,
     *,
@@ -137,7 +134,7 @@ def init_generatively(
 
 
 def _with_hyperplanes(
-    state: PartitionState, data: Data, model: DDPM, generator: torch.Generator, *, truncated: bool
+    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, truncated: bool
 ) -> PartitionState:
     """A state of the mixture without hyperplanes, with some."""
     full = init(model, data, generator, start="one", truncated=truncated)

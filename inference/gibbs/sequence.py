@@ -17,7 +17,7 @@ from ..seeding import far_apart
 from ..truncation import warn_if_full
 from . import partition
 from .backend import Gibbs
-from .hyperplanes import fill_reservoir
+from .hyperplanes import reserve
 from .moves.tempering import harden
 from .sequence_prior import draw_prior, log_path
 from .sequence_scans import SCANS, draw_weights, sweep
@@ -85,12 +85,12 @@ def init(
         states = states if truncated else torch.unique(states, return_inverse=True)[1]
     num_states = model.truncation if truncated else int(states.max()) + 1
     state = _from_states(states, num_states, data, model, truncated=truncated)
-    if model.repels and not truncated:
-        state = replace(state, reservoir=fill_reservoir(data.points.features, model, generator))
+    if not truncated:
+        state = replace(state, reservoir=reserve(data.points.features, model, generator))
     for _ in range(_NUM_SETTLING):
         state = draw_prior(state, data, model, generator, truncated=truncated)
         state = replace(state, weights=draw_weights(state, data, model, generator))
-    if isinstance(start, Tensor) or not model.repels:
+    if isinstance(start, Tensor) or model.without_hyperplanes() is model:
         return state
     # slices hold paths where they are: step by step where that is compiled
     one = partial(sweep, scan="auto" if scan == "beam" else scan, num_split_merge=num_split_merge)
@@ -101,7 +101,7 @@ def _best_start(
     model: Any, data: Sequences, generator: torch.Generator, start: str, num_sweeps: int, num_split_merge: int
 ) -> Tensor:
     """States [N] of the highest log joint that blocked sweeps of the plain model reach from several starts."""
-    plain = model.without_hyperplanes() if model.repels else model
+    plain = model.without_hyperplanes()
     points = DPM(plain.likelihood, truncation=plain.truncation, num_features=plain.num_features)
     bare = replace(data, points=points.data(data.X))
     mixture = partition.init(points, bare.points, generator, start=start, truncated=True)

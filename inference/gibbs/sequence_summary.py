@@ -21,15 +21,15 @@ def log_joint(
 
     `chi` [K, S] are the posterior hyperparameters of the states where they are known.
 
-    beta counts through its sticks in the truncated model. With hyperplanes in reserve the density is
-    relative, as `Scored.log_density` says.
+    beta counts through its sticks in the truncated model. Of an infinite model whose states repel the
+    density is relative, as `Scored.log_density` says.
     """
     points = data.points
     log_prior = log_path(state, data, model) + model.prior.log_density(state.base, state.hyper, truncated=truncated)
     chi = hyperparameters(state, data, model) if chi is None else chi
     evidence = log_evidence(chi, points, model.likelihood)
     scored = classifiers_of(model, points, state.states[data.steps], len(state.weights))
-    return log_prior + evidence + scored.log_density(state.weights, relative=state.reservoir is not None)
+    return log_prior + evidence + scored.log_density(state.weights, relative=not truncated)
 
 
 def draw(state: SequenceState, data: Sequences, model: StateSpace, *, truncated: bool) -> Draw:

@@ -29,7 +29,7 @@ def log_joint(
 
     `chi` [K, S] are the posterior hyperparameters of the components, `counts` [K] their points, where they are known.
 
-    With hyperplanes in reserve it is relative, as `Scored.log_density` says.
+    In an infinite model whose components repel it is relative, as `Scored.log_density` says.
     """
     prior, counts = model.prior, count_members(state) if counts is None else counts
     log_partition = (
@@ -40,7 +40,7 @@ def log_joint(
     chi = hyperparameters(state, data, model) if chi is None else chi
     total = log_partition + prior.log_density(state.hyper) + log_evidence(chi, data, model.likelihood)
     scored = classifiers_of(model, data, state.assignments, len(state.weights))
-    return total + scored.log_density(state.weights, relative=state.reservoir is not None)
+    return total + scored.log_density(state.weights, relative=not truncated)
 
 
 def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Draw:

@@ -1,6 +1,6 @@
 """The collapsed scan of latent features as tensor code: for losses, and devices, that have no compiled one.
 
-It leaves the same target invariant as `collapsed.scan_rows`, some hundred times as slowly: row after row, first the
+It leaves the same target invariant as `collapsed.scan_rows`, some sixty times as slowly: row after row, first the
 features that other rows have, bit after bit; then how many features the row has alone, by one Metropolis-Hastings step
 
     number ~ Poisson(j; alpha / N) E_j,    weights ~ N(0, nu^2 I),    accepted by the ratio of phi(y_n | f_n)
