@@ -232,7 +232,6 @@ def curve() -> None:
 def cost() -> None:
     """Scan and draw of the hyperplanes for N = 2,000 points in 10 dimensions around K centres."""
     from regbayes.inference.gibbs import partition
-    from regbayes.inference.gibbs.classifiers import draw_weights
     from regbayes.inference.gibbs.scans import collapsed
     from regbayes.models.priors.laws import Infinite
 
@@ -251,7 +250,7 @@ def cost() -> None:
             state = collapsed.scan(state, data, model, generator)
             scan.append(time.process_time() - started)
             started = time.process_time()
-            draw_weights(state, data, model, generator)
+            partition.draw_weights(state, data, model, generator)
             hyperplanes.append(time.process_time() - started)
         point = 1e6 * np.median(scan) / 2000
         print(f"{num_clusters:5}{point:18.2f}{point / num_clusters:17.3f}{1e3 * np.median(hyperplanes):17.1f}")

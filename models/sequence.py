@@ -120,6 +120,10 @@ class StateSpace(Model):
         model = model.resolve(rows[observed])
         return model, model.data(X, lengths)
 
+    def without_hyperplanes(self) -> StateSpace:
+        """The model that is left for nu -> 0 where states repel; else the model itself."""
+        return self
+
     def __call__(self, X: Any, lengths: Any = None) -> None:
         """The Pyro program on the truncated model: `program` of the resolved model on its data."""
         rows, _, observed = self.rows(X, lengths)

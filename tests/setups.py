@@ -94,6 +94,27 @@ class Ramp(Loss):
         return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
 
 
+@dataclass(eq=False)
+class Softmax(Loss):
+    """A loss in which the scores of all classes meet, of which nothing but the factor is known."""
+
+    meets = True
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        own = torch.where(y > 0, score, 0.0).sum(-1, keepdim=True)
+        return 4 * (own - score.logsumexp(-1, keepdim=True))
+
+
+@dataclass(eq=False)
+class Absolute(Loss):
+    """A loss of a real target of which nothing but the factor is known."""
+
+    target = "real"
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -(score - y).abs().pow(1.5)
+
+
 def name_of(part: object) -> str:
     """The id of a part, or of none, in a table of tests."""
     return "DPM" if part is None else type(part).__name__ + type(getattr(part, "loss", part)).__name__

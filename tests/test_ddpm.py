@@ -19,7 +19,7 @@ from torch import Tensor
 from regbayes.estimators import Clusterer
 from regbayes.inference import SVI, Gibbs, PartitionPosterior, Posterior, SmallVariance, Trace, structure_of
 from regbayes.inference.gibbs import hyperplanes, partition
-from regbayes.inference.gibbs.classifiers import draw_weights
+from regbayes.inference.gibbs.partition import draw_weights
 from regbayes.inference.gibbs.scans import collapsed
 from regbayes.inference.gibbs.scans import slice as slice_scan
 from regbayes.inference.gibbs.scans.components import Components, assignment_logits
@@ -475,16 +475,16 @@ def test_a_point_takes_a_hyperplane_by_the_odds_of_its_score() -> None:
     visits = torch.zeros(3)
     uniforms = (torch.arange(3000, dtype=torch.float64) + 0.5) / 3000
     for uniform in uniforms:
-        reservoir = hyperplanes.Reservoir(reserved, data, model)
+        reservoir = Reserved(reserved, data, model)
         taken = reservoir.take(2, uniform)
         place = int((reserved == taken).flatten(1).all(1).nonzero())
         visits[place] += 1
         assert torch.equal(reservoir.weights, torch.cat([reserved[:place], reserved[place + 1 :]]))
     torch.testing.assert_close(visits.double() / 3000, log_odds.softmax(0), atol=2e-3, rtol=0)
-    reservoir.give(taken.unsqueeze(0))
-    fresh = hyperplanes.Reservoir(reservoir.weights, data, model)
+    reservoir.receive(taken)
+    fresh = Reserved(reservoir.weights, data, model)
     torch.testing.assert_close(reservoir.gains, fresh.gains)
-    torch.testing.assert_close(fresh.log_mean_gain()[2], log_odds.logsumexp(0) - math.log(3))
+    torch.testing.assert_close(fresh.log_new[2], log_odds.logsumexp(0) - math.log(3))
 
 
 # -- scans -------------------------------------------------------------------------------------------------------------

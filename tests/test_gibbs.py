@@ -20,8 +20,9 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from regbayes.inference import FitInterrupted, Gibbs, TruncationWarning
-from regbayes.inference.gibbs import classifiers, partition
-from regbayes.inference.gibbs.moves import elliptical_slice
+from regbayes.inference.classifiers import draws as classifiers
+from regbayes.inference.classifiers import elliptical_slice
+from regbayes.inference.gibbs import partition
 from regbayes.inference.gibbs.scans import blocked as blocked_scan
 from regbayes.inference.gibbs.scans import collapsed, components
 from regbayes.inference.gibbs.scans import slice as slice_scan
@@ -240,7 +241,7 @@ def test_weights_given_assignments_are_those_of_quadrature(name: str, monkeypatc
     state = PartitionState(labels.repeat(num_copies) + copies, weights.view(-1, 1, num_scores), model.prior.start(X))
     draws = []
     for _ in range(5):
-        state = replace(state, weights=classifiers.draw_weights(state, data, model, generator))
+        state = replace(state, weights=partition.draw_weights(state, data, model, generator))
         draws.append(state.weights.view(num_copies, 2, num_scores))
     for k, mass in enumerate(masses):
         for power in (1, 2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 from scipy.stats import kstest, norm
+from setups import Softmax
 from torch import Tensor
 
 from regbayes.models.losses import (
@@ -567,9 +569,14 @@ def test_losses_say_what_they_cannot_do(generator):
         with pytest.raises(NotImplementedError, match=r"CrammerSinger has no closed expectation .*OneVsRest"):
             method(score, score, score)
     with pytest.raises(
-        NotImplementedError, match=r"SquaredHinge is no known Gaussian scale mixture .*elliptical slice"
+        NotImplementedError, match=r"SquaredHinge has no known Gaussian scale mixture .*elliptical slice"
     ):
         SquaredHinge().augment(score, score, generator)
+    for method in (Softmax().log_marginal, partial(Masked(Softmax()).draw_score, generator=generator)):
+        with pytest.raises(
+            NotImplementedError, match=r"Softmax has no known integral .* collapsed scan needs: .*slice"
+        ):
+            method(score, score)
     with pytest.raises(NotImplementedError, match="predict"):
         EpsilonInsensitive().probabilities(score)
 

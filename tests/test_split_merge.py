@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import classifiers, partition
-from regbayes.inference.gibbs.classifiers import draw_weights
+from regbayes.inference.classifiers import draws as classifiers
+from regbayes.inference.gibbs import partition
 from regbayes.inference.gibbs.moves import launch, split_merge
+from regbayes.inference.gibbs.partition import draw_weights
 from regbayes.inference.gibbs.scans.blocked import relabel
 from regbayes.inference.gibbs.scans.components import count_members
 from regbayes.inference.gibbs.summary import log_joint
@@ -289,7 +290,7 @@ def test_fitted_gaussian_is_near_the_classifiers_posterior(name: str) -> None:
     data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
     fit = launch.fit_classifiers(data, inputs.new_ones(60, 1), model, num_steps=10).weights
     draws = torch.cat([fit.draw(generator) for _ in range(500)])
-    log_target = launch.log_margins(data, draws, model).sum(0) + split_merge._log_prior(draws, model)
+    log_target = launch.log_margins(data, draws, model).sum(0) + classifiers.log_prior(draws, model.weight_scale)
     log_weights = log_target - torch.stack([log_normal(fit, one.unsqueeze(0)) for one in draws])
     share = log_weights.softmax(0)
     assert 1 / share.square().sum() > (0.02 if name == "crammer-singer" else 0.25) * len(draws)

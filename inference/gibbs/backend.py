@@ -35,9 +35,10 @@ class Gibbs(Backend):
         "auto": "collapsed" where it is compiled (built-in families on a CPU) or the prior has no other, else "slice"
         and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all at
         once, `model.truncation` states) and "auto" ("direct" where it is compiled, else "beam"); for topics "collapsed"
-        and for latent features "collapsed" (each row in turn, infinite model, on a CPU for the built-in losses),
-        "slice" (each feature in turn, infinite model: in many columns it hardly ever opens a new one), "blocked" (each
-        feature in turn, `model.truncation` of them) and "auto" (the first of these that the prior and the device have)
+        and for latent features "collapsed" (each row in turn, infinite model; compiled on a CPU for built-in losses,
+        some sixty times as slow for others), "slice" (each feature in turn, infinite model: in many columns it hardly
+        ever opens a new one), "blocked" (each feature in turn, `model.truncation` of them) and "auto" (the first of
+        these that the prior has and that is not slow)
     split_merge : split-merge proposals before each scan of the warm-up, and before every tenth one after it; in every
         sweep where they are compiled (collapsed scans without classifiers); of sequences, where states repel
     num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and twice as many

@@ -22,22 +22,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...models.data import Data
-from ...models.ddpm import DDPM
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.priors.base import NEEDED
 from ...models.priors.laws import PointLaw
+from ..classifiers.draws import classifiers_of
 from ..running.engine import Kernel
 from ..truncation import warn_if_full
 from .backend import Gibbs
-from .classifiers import draw_weights
-from .hyperplanes import fill_reservoir, renew_reservoir
+from .hyperplanes import renew_reservoir, reserve
 from .moves.repelling_split_merge import split_merge_repelling
 from .moves.split_merge import num_moves, split_merge
 from .moves.tempering import harden
@@ -63,6 +62,8 @@ def check(backend: Gibbs, model: Mixture) -> None:
             f"{type(model.likelihood).__name__} is no ExponentialFamily: Gibbs needs its conjugate prior (`prior`, "
             "`statistics`, `log_partition`). NUTS() and Autoguide() need `parameters` and `distribution` alone."
         )
+    if backend.scan == "collapsed" and not model.loss.has_marginal:
+        raise model.loss.lacking("log_marginal", "scan='collapsed'", "take CrammerSinger(), scan='slice' or 'blocked'")
 
 
 def kernel(backend: Gibbs, model: Mixture) -> Kernel:
@@ -88,12 +89,10 @@ def kernel(backend: Gibbs, model: Mixture) -> Kernel:
 def _start(model: Mixture, data: Data, generator: torch.Generator, *, backend: Gibbs) -> PartitionState:
     law = scan_law(model.prior, model.truncation, backend.scan)
     backend.require_labels(data, law.capacity, other="slice")
-    if not model.repels:
+    if model.without_hyperplanes() is model:
         return init(model, data, generator, start=backend.init, law=law)
     options: dict[str, Any] = {"scan": backend.scan, "num_split_merge": backend.split_merge}
-    return init_generatively(
-        cast(DDPM, model), data, generator, start=backend.init, num_sweeps=backend.num_generative, **options
-    )
+    return init_generatively(model, data, generator, start=backend.init, num_sweeps=backend.num_generative, **options)
 
 
 def init(
@@ -109,13 +108,13 @@ def init(
         assignments = torch.zeros(data.num_data, dtype=torch.long, device=data.X.device)
     weights = data.features.new_zeros(law.num_places(assignments), data.features.shape[1], data.targets.shape[1])
     state = PartitionState(assignments, weights, model.prior.start(data.features))
-    if model.repels and law.alike:
-        state = replace(state, reservoir=fill_reservoir(data.features, model, generator))
+    if law.alike:
+        state = replace(state, reservoir=reserve(data.features, model, generator))
     return replace(state, weights=draw_weights(state, data, model, generator))
 
 
 def init_generatively(
-    model: DDPM,
+    model: Mixture,
     data: Data,
     generator: torch.Generator,
     *,
@@ -139,7 +138,7 @@ def init_generatively(
 
 
 def _with_hyperplanes(
-    state: PartitionState, data: Data, model: DDPM, generator: torch.Generator, law: PointLaw
+    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, law: PointLaw
 ) -> PartitionState:
     """A state of the mixture without hyperplanes, with some."""
     full = init(model, data, generator, start="one", law=law)
@@ -164,11 +163,13 @@ def sweep(
 ) -> PartitionState:
     """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan).
 
-    "auto" is "collapsed" where that is compiled or the prior has no slice scan, else "slice".
+    "auto" is "collapsed" where that is compiled and the loss has the integral that it needs, or where the prior has no
+    slice scan, else "slice".
     """
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
-        scan = "collapsed" if compiled or model.prior.lacks("draw_rest") else "slice"
+        quick = compiled and model.loss.has_marginal
+        scan = "collapsed" if quick or model.prior.lacks("draw_rest") else "slice"
     if scan == "collapsed" and collapsed.moves_are_compiled(data, model):
         # moves cost little here, so that they come with every sweep
         state = collapsed.scan_with_moves(state, data, model, generator, num_moves=num_split_merge)
@@ -188,6 +189,11 @@ def sweep(
         reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
         state = replace(state, reservoir=reservoir)
     return replace(state, hyper=model.prior.draw(state.hyper, count_members(state), generator))
+
+
+def draw_weights(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Tensor:
+    """Classifiers [K, P, C] given the assignments."""
+    return classifiers_of(model, data, state.assignments, len(state.weights)).draw(state.weights, generator)
 
 
 _NUM_SETTLING = 20  # draws of the hyperplanes before the first sweep with them

@@ -18,7 +18,7 @@ from ..seeding import far_apart
 from ..truncation import warn_if_full
 from . import partition
 from .backend import Gibbs
-from .hyperplanes import fill_reservoir
+from .hyperplanes import reserve
 from .moves.tempering import harden
 from .sequence_prior import draw_prior, log_path
 from .sequence_scans import SCANS, draw_weights, sweep
@@ -84,12 +84,12 @@ def init(
     else:
         states = law.named(_best_start(model, data, generator, start, num_sweeps, num_split_merge))
     state = _from_states(states, data, model, law)
-    if model.repels and law.alike:
-        state = replace(state, reservoir=fill_reservoir(data.points.features, model, generator))
+    if law.alike:
+        state = replace(state, reservoir=reserve(data.points.features, model, generator))
     for _ in range(_NUM_SETTLING):
         state = draw_prior(state, data, generator, law=law)
         state = replace(state, weights=draw_weights(state, data, model, generator))
-    if isinstance(start, Tensor) or not model.repels:
+    if isinstance(start, Tensor) or model.without_hyperplanes() is model:
         return state
     # slices hold paths where they are: step by step where that is compiled
     one = partial(sweep, scan="auto" if scan == "beam" else scan, num_split_merge=num_split_merge)
@@ -100,7 +100,7 @@ def _best_start(
     model: Any, data: Sequences, generator: torch.Generator, start: str, num_sweeps: int, num_split_merge: int
 ) -> Tensor:
     """States [N] of the highest log joint that blocked sweeps of the plain model reach from several starts."""
-    plain = model.without_hyperplanes() if model.repels else model
+    plain = model.without_hyperplanes()
     points = DPM(plain.likelihood, truncation=plain.truncation, num_features=plain.num_features)
     bare = replace(data, points=points.data(data.X))
     mixture = partition.init(

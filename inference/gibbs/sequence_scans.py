@@ -26,9 +26,10 @@ from ...models.distributions.sampling import log_dirichlet, uniforms
 from ...models.likelihoods.base import Parameters
 from ...models.scores import scores
 from ...models.sequence import Sequences, StateSpace
+from ..classifiers.draws import classifiers_of
 from ..distributed.collectives import own_stream
 from ..markov.paths import sample_paths
-from .hyperplanes import draw_hyperplanes, give_back, renew_reservoir
+from .hyperplanes import give_back, renew_reservoir
 from .moves.labelled_states import LabelledSequences
 from .moves.repelling_split_merge import split_merge_repelling
 from .moves.split_merge import num_moves
@@ -126,7 +127,8 @@ def emissions(parameters: Parameters, weights: Tensor, data: Sequences, model: S
 
 def draw_weights(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> Tensor:
     """Hyperplanes [K, P, C] given the states."""
-    return draw_hyperplanes(data.points.features, state.states[data.steps], state.weights, model, generator)
+    labels, num_states = state.states[data.steps], len(state.weights)
+    return classifiers_of(model, data.points, labels, num_states).draw(state.weights, generator)
 
 
 def _draw_parameters(

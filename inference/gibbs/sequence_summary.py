@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ...models.priors.laws import PathLaw
-from ...models.scores import own_scores, scores
 from ...models.sequence import Sequences, StateSpace
+from ..classifiers.draws import classifiers_of
 from ..distributed.collectives import all_sum
 from ..structures import Draw
 from .scans.components import log_evidence, posterior_hyperparameters
@@ -24,19 +22,15 @@ def log_joint(
 
     `chi` [K, S] are the posterior hyperparameters of the states where they are known.
 
-    Of T states beta counts through its sticks. With hyperplanes in reserve the density is relative to the law of a
-    hyperplane without points, as in `summary.log_joint`.
+    beta counts through its sticks where there are T states. Of an infinite model whose states repel the density is
+    relative, as `Scored.log_density` says.
     """
-    points, weights = data.points, state.weights
+    points = data.points
     log_prior = log_path(state, data, model) + law.log_base(state.base, state.hyper)
     chi = hyperparameters(state, data, model) if chi is None else chi
     evidence = log_evidence(chi, points, model.likelihood)
-    per_point = model.log_margin(own_scores(points.features, weights, state.states[data.steps]), points.targets)
-    if model.repels and state.reservoir is None:
-        per_point = per_point + model.log_rejection(scores(points.features, weights).squeeze(-1))
-        square = (weights.double() / model.weight_scale).square().sum()
-        log_prior = log_prior - (square + weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
-    return log_prior + evidence + all_sum(per_point.sum(dtype=torch.float64))
+    scored = classifiers_of(model, points, state.states[data.steps], len(state.weights))
+    return log_prior + evidence + scored.log_density(state.weights, relative=law.alike)
 
 
 def draw(state: SequenceState, data: Sequences, model: StateSpace, *, law: PathLaw) -> Draw:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors.laws import PointLaw
-from ...models.scores import own_scores
-from ..distributed.collectives import all_sum
+from ..classifiers.draws import classifiers_of
 from ..running.engine import Draw
 from .hyperplanes import NUM_RESERVED
 from .scans.components import count_members, hyperparameters, log_evidence
@@ -31,23 +28,14 @@ def log_joint(
 
     `chi` [K, S] are the posterior hyperparameters of the components, `counts` [K] their points, where they are known.
 
-    With hyperplanes in reserve it is relative to the law of a hyperplane without points, whose normalizer nobody knows:
-    the hyperplanes then count through exp(h) alone.
+    In an infinite model whose components repel it is relative, as `Scored.log_density` says.
     """
     counts = count_members(state) if counts is None else counts
     chi = hyperparameters(state, data, model) if chi is None else chi
     total = law.log_prior(counts, state.hyper) + model.prior.log_density(state.hyper)
     total = total + log_evidence(chi, data, model.likelihood)
-    if state.weights.shape[2] == 0:
-        return total
-    points = model.log_margin(own_scores(data.features, state.weights, state.assignments), data.targets)
-    if state.reservoir is not None:
-        return total + all_sum(points.sum(dtype=torch.float64))
-    if model.repels:
-        points = points + model.log_rejection(data.features @ state.weights.squeeze(-1).T)
-    square = (state.weights.double() / model.weight_scale).square().sum()
-    log_normal = -(square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
-    return total + all_sum(points.sum(dtype=torch.float64)) + log_normal
+    scored = classifiers_of(model, data, state.assignments, len(state.weights))
+    return total + scored.log_density(state.weights, relative=law.alike)
 
 
 def draw(state: PartitionState, data: Data, model: Mixture, *, law: PointLaw) -> Draw:

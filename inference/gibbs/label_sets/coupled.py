@@ -32,13 +32,13 @@ from ....models.likelihoods import MaskedBernoulli
 from ....models.losses import PseudoObservation
 from ....models.priors.laws import Truncated
 from ....models.sparse import group_sums
+from ...classifiers.draws import SharedClassifiers, log_prior, observe_scores
 from ...distributed.collectives import all_sum, own_stream
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
 from .. import partition, summary
 from ..backend import Gibbs
-from ..classifiers import observe_scores, weights_posterior
 from ..scans import blocked as blocked_scan
 from ..state import PartitionState
 from .state import LabelState
@@ -90,9 +90,8 @@ def sweep(state: LabelState, data: LabelData, model: BNMC, generator: torch.Gene
 def draw_labels(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> LabelState:
     """What the labels tell given z: their augmentation, psi, omega and w, in this order."""
     state, observed = _AUGMENTED[model.joint](state, data, model, generator)
-    together = PartitionState(torch.zeros_like(state.assignments), state.classifiers, state.hyper)
-    ridge = weights_posterior(together, data.margins, model, observed)
-    return replace(state, classifiers=ridge.draw(generator))
+    scored = SharedClassifiers(data.features, model.loss, model.weight_scale, data.targets)
+    return replace(state, classifiers=scored.posterior(observed).draw(generator))
 
 
 def view(state: LabelState, data: LabelData, model: BNMC) -> tuple[Data, CoupledMixture]:
@@ -165,11 +164,11 @@ def draw_polya_gammas(count: Tensor, tilt: Tensor, generator: torch.Generator) -
 def log_joint(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
     """log density [] of (z, h, psi, w) and the data; of "multinomial" that of g."""
     plain = summary.log_joint(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
-    psi, labels, w = state.weights.squeeze(1), data.labels, state.classifiers.double()
+    psi, labels = state.weights.squeeze(1), data.labels
     scores = data.features @ state.classifiers.squeeze(0)
     own = log_label_factor(model.joint, psi[state.assignments], scores, labels).double().sum()
-    log_prior = torch.distributions.Normal(torch.zeros_like(w), model.weight_scale).log_prob(w).sum()
-    return plain + all_sum(own) + log_prior + log_psi_prior(psi.double(), model)
+    log_weights = log_prior(state.classifiers, model.weight_scale).sum()
+    return plain + all_sum(own) + log_weights + log_psi_prior(psi.double(), model)
 
 
 def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:

@@ -34,6 +34,7 @@ from ....models.data import Data
 from ....models.distributions.sampling import normals, uniforms
 from ....models.mixture import Mixture
 from ....models.priors.laws import PointLaw
+from ...classifiers.draws import log_prior
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum, own_stream
 from ..scans.components import count_members
@@ -101,19 +102,13 @@ def log_evidence_ratio(
 
 def log_proposal_ratio(block: Data, side: Tensor, weights: Tensor, start: Launch, model: Mixture) -> float:
     """log of g_1 g_2 q / (g q_1 q_2 prod q(side_n)) at eta_1, eta_2, eta = weights [3, P, C]: the rest of the odds."""
-    density = _log_prior(weights, model)
+    density = log_prior(weights, model.weight_scale)
     density -= torch.cat([_log_normal(start.sides, weights[:2]), _log_normal(start.whole, weights[2:])])
     margin = log_margins(block, weights, model).double()
     odds = start.log_odds(block, weights, model).double()
     divided = torch.where(side, margin[:, 1], margin[:, 0]) - margin[:, 2]
     points = divided - logsigmoid(torch.where(side, odds, -odds))
     return float(density[0] + density[1] - density[2] + all_sum(points.sum()))
-
-
-def _log_prior(weights: Tensor, model: Mixture) -> Tensor:
-    """log N(eta; 0, nu^2 I) [K] in double precision."""
-    square = (weights.double() / model.weight_scale).square().sum((1, 2))
-    return -(square + weights[0].numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
 
 
 def _log_normal(fit: Ridge, weights: Tensor) -> Tensor:
