@@ -31,6 +31,9 @@ from regbayes.inference.gibbs.features import (
     parameters as feature_parameters,
 )
 from regbayes.inference.gibbs.features import (
+    rows as tensor_rows,
+)
+from regbayes.inference.gibbs.features import (
     start as feature_start,
 )
 from regbayes.inference.gibbs.features.rows import visit_rows
@@ -365,6 +368,43 @@ def test_compiled_margins_are_those_of_the_losses(loss) -> None:
         pass
 
     assert collapsed_features.compiled_loss(Mine()) is None
+
+
+@pytest.mark.parametrize("name", ["hinge", "holes", "classes", "regression"])
+def test_tensor_code_gives_bits_of_a_row_the_ratio_of_the_joint(name, monkeypatch) -> None:
+    """As the compiled scan: the bit turns as its uniform number passes the probability. Three rows, so that a feature
+    which one other row has is less likely than one that two have."""
+    model, rows, targets = CASES[name]
+    model, data = model.replace(prior=IndianBuffetProcess(1.0)).prepare(rows, targets)
+    state = some_state(model, data, truncated=False)
+    observed = feature_parameters.observe_entries(state, data, model, torch.Generator())
+    precision, shift = (part.expand_as(data.X) * data.counted for part in observed)
+    for n, others in itertools.product(range(data.num_data), (1, 2)):
+        state.features[:] = 1
+        state.features[(n + 1) % 3, 0] = others - 1
+        one, zero = (features.log_joint(with_bit(state, n, 0, value), data, model) for value in (1, 0))
+        p, row = float((one - zero).sigmoid()), slice(n, n + 1)
+        for factor, expected in ((1 - 1e-9, 1), (1 + 1e-9, 0)):
+            level = torch.full((model.truncation,), p * factor, dtype=torch.float64)
+            monkeypatch.setattr(tensor_rows, "uniforms", lambda *_, level=level: level)
+            counts = (state.features.sum(0) - state.features[n]).double()
+            entries = PseudoObservation(precision[row], shift[row])
+            found = tensor_rows._shared_bits(counts, state, row, data, model, entries, torch.Generator())
+            assert found[0] == expected
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_tensor_code_draws_loadings_of_a_row_alone_from_their_posterior(number) -> None:
+    """N(0, 1 / p) each, times exp(b u - a u^2 / 2) of their sum u: of four columns at once."""
+    a, b = torch.tensor([[0.7, 2.0, 0.0, 5.0]]).double(), torch.tensor([[0.5, -1.0, 0.0, 3.0]]).double()
+    prior, generator = torch.tensor([1.0, 0.4, 2.0, 3.0]).double(), torch.Generator().manual_seed(0)
+    draws = torch.stack([tensor_rows._own_loadings(number, b, a, prior, generator) for _ in range(4000)])
+    for d in range(4):
+        covariance = torch.linalg.inv(prior[d] * torch.eye(number) + a[0, d] * torch.ones(number, number))
+        mean, own = covariance.sum(1) * b[0, d], draws[:, :, d]
+        assert ((own.mean(0) - mean).abs() < 5 * (covariance.diagonal() / 4000).sqrt()).all()
+        products = (own - mean).unsqueeze(2) * (own - mean).unsqueeze(1)
+        assert ((products.mean(0) - covariance).abs() < 5 * products.std(0) / 4000**0.5).all()
 
 
 def test_features_of_a_row_alone_have_their_evidence_and_loadings() -> None:
