@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regbayes.inference.bits.shared_projection import Generative, Margins
 from regbayes.inference.gibbs import projections as gibbs
-from regbayes.inference.small_variance import projections as small
+from regbayes.inference.small_variance import projection as small
 from regbayes.inference.svi.projection import augmented
 from regbayes.inference.svi.projection import kernel as svi
 from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior

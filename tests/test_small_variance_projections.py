@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regbayes.inference import Posterior, SmallVariance
 from regbayes.inference.classifiers.duals import solve
-from regbayes.inference.small_variance import projections as small
+from regbayes.inference.small_variance import projection as small
 from regbayes.models import (
     EpsilonInsensitive,
     Hinge,

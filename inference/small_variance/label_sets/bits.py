@@ -106,6 +106,7 @@ def refit(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> 
 
 
 def valued(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> CoupledDescent:
+    """The state with its J."""
     mixture = descent.objective(problem_of(state, data, model, scale), state)
     return replace(state, objective=mixture + margin_cost(state.classifiers, state, data, model).sum())
 

@@ -28,6 +28,7 @@ from ..stream import Stream, stream_points
 from .factors import (
     FeatureModel,
     VariationalFeatures,
+    binary_rows,
     expected_hyper,
     gather,
     generative_bound,
@@ -92,18 +93,8 @@ def complete(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, *, rule: Rule, num_sweeps: int = 30
 ) -> VariationalFeatures:
     """The features of all rows of the data given the other factors, by sweeps over the features."""
-    log_odds, h = model.prior.log_odds(state.sticks).to(data.X), expected_hyper(state, model)
     margin = partial(rule.margin, state, data, model)
-    features = infer_features(
-        data.X,
-        data.observed,
-        model.likelihood,
-        h,
-        log_odds,
-        state.loading_moments,
-        num_sweeps=num_sweeps,
-        margin=margin,
-    )
+    features = infer_features(binary_rows(state, data, model), num_sweeps=num_sweeps, margin=margin)
     return replace(state.without_rows(), features=features, row_weights=data.weights)
 
 
