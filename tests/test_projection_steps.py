@@ -193,7 +193,7 @@ def test_an_augmented_sweep_sets_bits_at_the_margins_of_its_new_classifiers() ->
     model, data, state = fitted(averaging=False)
     outer, found = scatter(data, model.likelihood), augmented.sweep(state, data, model)
     stale = augmented.expect(state, data, model)
-    between = augmented.update_weights(state, data, model, stale)
+    between = augmented.update_weights(state, data, model)
     assert_same(found, between, "weights", "precision_tril")
     between = update_loadings(update_prior(between, model), model, outer)
     assert_same(found, between, "sticks", "loading_map", "precisions")

@@ -20,9 +20,9 @@ from ...bits.loadings import Sums
 from ...bits.rows import infer_features
 from ...distributed.collectives import own_stream
 from ...running.engine import Draw, Kernel
-from ...seeding import draw_rows
 from ...truncation import warn_if_all_used
 from ..backend import SVI
+from ..partition.kernel import first_rows, minibatch
 from ..steps import Minibatch, Steps
 from ..stream import Stream, stream_points
 from .factors import (
@@ -98,12 +98,6 @@ def complete(
     return replace(state.without_rows(), features=features, row_weights=data.weights)
 
 
-def first_rows(data: FeatureData, num_rows: int, generator: torch.Generator) -> FeatureData:
-    """Rows from which a stochastic fit starts."""
-    order = torch.randperm(data.num_data, generator=own_stream(generator), device=data.X.device)
-    return data.rows(order[:num_rows])
-
-
 def extrapolate(
     state: VariationalFeatures, rows: FeatureData, model: FeatureModel, num_data: int, num_units: float, *, rule: Rule
 ) -> VariationalFeatures:
@@ -111,15 +105,6 @@ def extrapolate(
     scale = num_units / rows.total_weight
     state, _ = update_globals(state, rows, model, scale)
     return rule.update(state, rows, model, scale).without_rows()
-
-
-def minibatch(data: FeatureData, size: int, generator: torch.Generator) -> Minibatch[FeatureData]:
-    """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
-    if data.weights is not None:
-        chosen = draw_rows(data.weights, size, own_stream(generator))
-        return Minibatch(replace(data.rows(chosen), weights=None), data.total_weight / size)
-    chosen = torch.randint(data.num_data, (size,), generator=own_stream(generator), device=data.X.device)
-    return Minibatch(data.rows(chosen), data.num_data / size)
 
 
 def stochastic_sweep(
