@@ -40,8 +40,10 @@ def prior_alone(odds: Tensor, num_dimensions: int) -> Generative:
 
 def task_margins(data: TaskData, model: MultiTaskInfiniteLatentSVM, features: Tensor) -> RidgeCost:
     """What classifiers [M, K + P, 1] of tasks cost, each of which sees the pairs of its own, by features [D, K]."""
-    pairs, owners = data.pairs(data.X @ features), {"owner": data.tasks, "num_owners": data.num_tasks}
-    return RidgeCost(pairs.features, pairs.targets, model.loss, model.weight_scale, **owners)
+    pairs = data.pairs(data.X @ features)
+    return RidgeCost(
+        pairs.features, pairs.targets, model.loss, model.weight_scale, owner=data.tasks, num_owners=data.num_tasks
+    )
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,8 @@ class RidgeCost:
         """Ridge regressions [K, P, C] on pseudo-observations [N, C]."""
         if self.owner is not None:
             precision, shift = map(self.counted, observed)
-            options = {"num_components": self.num_owners, "weight_scale": self.weight_scale}
-            return ridge_means(self.features, precision, shift, self.owner, **options)
+            K, nu = self.num_owners, self.weight_scale
+            return ridge_means(self.features, precision, shift, self.owner, num_components=K, weight_scale=nu)
         times = self.counted(torch.ones_like(observed.precision[:, :1]))
         precision, shift = (part.unsqueeze(1) for part in observed)
         return soft_means(self.features, precision, shift, times, weight_scale=self.weight_scale)
@@ -170,9 +170,9 @@ def solved(problem: RidgeCost, fit: Estimate, limits: DualLimits) -> Estimate:
         times = None if problem.row_weights is None else problem.row_weights[own]
         options = {"start": tilt[own], "row_weights": times, **limits._asdict()}
         found = solve(problem.features[own], problem.targets[own], problem.loss, problem.weight_scale, **options)
-        tilt[own], gap = found.tilt, found.gap
+        tilt[own] = found.tilt
         weights.append(found.weights)
-        gaps.append(gap)
+        gaps.append(found.gap)
     target = torch.stack(weights)
     costs = problem.value(target).sum(1)
     gap = (costs.new_tensor(gaps) * costs).sum() / costs.sum().clamp(min=torch.finfo(costs.dtype).tiny)
@@ -216,7 +216,7 @@ def slopes(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def all_found(found: Tensor) -> bool:
-    """Whether all are true, as far as the host knows without waiting for a device."""
+    """Whether all of [K, C] are true, as far as the host knows without waiting for a device."""
     return found.is_cpu and bool(found.all())
 
 

@@ -39,9 +39,11 @@ class Known:
     features: Tensor  # [N, P]
 
     def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
+        """Each [N, K, C]."""
         return q.moments(self.features)
 
     def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Of A [K, C, P, P] and B [K, P, C]."""
         return soft_sums(self.features, precision, shift, times)
 
 
@@ -53,11 +55,13 @@ class Uncertain:
     variance: Tensor  # [N, B]
 
     def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
+        """Each [N, K, C]; the variance is that of the features as well."""
         mean, variance = q.moments(self.features)
         squares = q.squares[:, : self.variance.shape[1]]
         return mean, variance + torch.einsum("nb,kbc->nkc", self.variance, squares)
 
     def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Of A [K, C, P, P], with the variances on its diagonal, and B [K, P, C]."""
         gram, linear = soft_sums(self.features, precision, shift, times)
         spread = torch.einsum("nkc,nb->kcb", times.unsqueeze(2) * precision, self.variance)
         gram.diagonal(dim1=-2, dim2=-1)[..., : self.variance.shape[1]].add_(spread)
@@ -72,11 +76,13 @@ class Apart:
     sizes: list[int]
 
     def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
+        """Each [N, 1, C]."""
         found = [block.moments(q[[k]]) for k, block in enumerate(self.blocks)]
         mean, variance = (torch.cat(parts) for parts in zip(*found, strict=True))
         return mean, variance
 
     def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Of A [K, C, P, P] and B [K, P, C], block by block, from [N, 1, C] and [N, 1]."""
         parts = zip(self.blocks, *(part.split(self.sizes) for part in (precision, shift, times)), strict=True)
         found = [block.sums(*own) for block, *own in parts]
         gram, linear = (torch.cat(each) for each in zip(*found, strict=True))
@@ -107,7 +113,7 @@ class BothSides(NamedTuple):
     rejection: Tensor  # [N] bound of sum_k E log phi(-1 | f)
 
     def times(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Averaged over the sides."""
+        """The same, averaged over the sides, [N, K, C] and [N, K]."""
         weight, pairs = r.unsqueeze(-1), zip(self.negative, self.positive, strict=True)
         precision, shift = (negative + weight * (positive - negative) for negative, positive in pairs)
         return precision, shift, torch.ones_like(r)
@@ -136,20 +142,20 @@ def expect_sides(design: Design, q: Ridge, loss: Loss) -> BothSides:
 
 
 def prior(num_components: int, num_features: int, num_scores: int, weight_scale: float, like: Tensor) -> Ridge:
-    """N(0, nu^2 I) of all classifiers, in the dtype and on the device of another tensor."""
+    """N(0, nu^2 I) of all classifiers, [K, P, C], in the dtype and on the device of another tensor."""
     K, P, C = num_components, num_features, num_scores
     identity = torch.eye(P, dtype=like.dtype, device=like.device)
     return Ridge(like.new_zeros(K, P, C), (identity / weight_scale).expand(K, C, P, P))
 
 
 def natural_step(q: Ridge, sums: tuple[Tensor, Tensor], weight_scale: float, rho: float = 1.0) -> Ridge:
-    """q(eta) a step of size rho towards the optimum for sums of these rows in A and B (`Design.sums`)."""
+    """q(eta) a step of size rho towards the optimum for sums in A [K, C, P, P] and B [K, P, C] (`Design.sums`)."""
     natural = with_prior(*sums, weight_scale)
     return Ridge.of_natural(*natural) if rho == 1.0 else q.towards(natural, rho)
 
 
 def extrapolated(q: Ridge, weight_scale: float, scale: float) -> Ridge:
-    """q(eta) as if each row had counted `scale` times more."""
+    """q(eta) as if each row had counted `scale` times as often."""
     gram, linear = q.natural
     gram = scale * gram
     gram.diagonal(dim1=-2, dim2=-1).add_((1 - scale) / weight_scale**2)
@@ -172,7 +178,7 @@ class Evidence:
         return PseudoObservation(*(part.expand_as(moments[0]) for part in observed))
 
     def step(self, q: Ridge, rho: float = 1.0, moments: tuple[Tensor, Tensor] | None = None) -> Ridge:
-        """The natural step from q(eta), at the moments that it gives the scores: rho = 1 does not lower the bound."""
+        """The natural step from q(eta), at its moments of the scores [N, 1, C]: rho = 1 does not lower the bound."""
         observed = self.observe(self.design.moments(q) if moments is None else moments)
         return natural_step(q, self.design.sums(*observed, self.times), self.weight_scale, rho)
 

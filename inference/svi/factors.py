@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ...models.data import Data
 from ...models.likelihoods.exponential_family import ExponentialFamily
+from ...models.mixture import Mixture
+from ...models.sequence import StateSpace
 from ...models.sums import row_chunks
 from ..classifiers.natural import (
     BothSides,
@@ -124,20 +126,20 @@ def require_averaging(backend: Any, model: Any, known: bool) -> None:
 ALL_AT_ONCE = 'sees all points at once: pass tensors and batch_size=None, or take rule="gibbs".'
 
 
-def prior_classifiers(model: Any, data: Data) -> dict[str, Any]:
+def prior_classifiers(model: Mixture | StateSpace, data: Data) -> dict[str, Any]:
     """Fields of a `Variational` with hyperplanes at their prior, and nothing that points say of them."""
     T, C, P, like = model.truncation, data.targets.shape[1], data.features.shape[1], data.features
     q = prior(T, P, C, model.weight_scale, like)
     return {"mean": q.mean, "precision_tril": q.precision_tril, **nothing_observed(model, data)}
 
 
-def nothing_observed(model: Any, data: Data) -> dict[str, Any]:
+def nothing_observed(model: Mixture | StateSpace, data: Data) -> dict[str, Any]:
     """Fields of a `Variational` with the sums of the pseudo-observations of no points."""
     T, C, P = model.truncation, data.targets.shape[1], data.features.shape[1]
     return {"gram": data.features.new_zeros(T, C, P, P), "linear": data.features.new_zeros(T, P, C)}
 
 
-def see(state: Variational, points: Data, model: Any) -> OwnSide | BothSides:
+def see(state: Variational, points: Data, model: Mixture | StateSpace) -> OwnSide | BothSides:
     """What the classifiers expect of points: of their own components, or of all, where these repel."""
     design = Known(points.features)
     if model.repels:
@@ -145,24 +147,24 @@ def see(state: Variational, points: Data, model: Any) -> OwnSide | BothSides:
     return expect_own(design, state.classifiers, points.targets, model.loss)
 
 
-def update_classifiers(state: State, model: Any) -> State:
+def update_classifiers(state: State, model: Mixture | StateSpace) -> State:
     """q(eta_k) at its optimum for the pseudo-observations as they are."""
     return _with_classifiers(state, state, model, 1.0)
 
 
-def _with_classifiers(state: State, target: Variational, model: Any, rho: float) -> State:
+def _with_classifiers(state: State, target: Variational, model: Mixture | StateSpace, rho: float) -> State:
     """q(eta_k) a natural step of size rho towards what the points of a target say."""
     ridge = natural_step(state.classifiers, (target.gram, target.linear), model.weight_scale, rho)
     return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
 
 
-def components_kl(state: Variational, model: Any) -> Tensor:
+def components_kl(state: Variational, model: Mixture | StateSpace) -> Tensor:
     """KL of q(theta) and q(eta) from their priors, [] float64."""
     family = family_of(model).kl(state.hyperparameters).sum(dtype=torch.float64)
     return family + state.classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
 
 
-def pairs(state: Variational, model: Any) -> list[list[int]]:
+def pairs(state: Variational, model: Mixture | StateSpace) -> list[list[int]]:
     """Pairs of occupied components, those whose union has the best block marginal first."""
     family, chi = family_of(model), state.hyperparameters
     occupied = torch.nonzero(state.sizes > 0.5).squeeze(1)
@@ -177,7 +179,7 @@ def pairs(state: Variational, model: Any) -> list[list[int]]:
     return torch.stack([first[best], second[best]], 1).tolist()
 
 
-def move(state: State, target: Variational, model: Any, rho: float) -> State:
+def move(state: State, target: Variational, model: Mixture | StateSpace, rho: float) -> State:
     """The state with its components and hyperplanes a step of size rho, in natural parameters: towards the components
     of a target, and towards what its points say of the hyperplanes."""
     chi = torch.lerp(state.hyperparameters, target.hyperparameters, rho)

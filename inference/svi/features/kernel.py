@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from ....models.latent_features import FeatureData
 from ...bits.loadings import Sums
 from ...bits.rows import infer_features
+from ...classifiers.natural import require_readings
 from ...distributed.collectives import own_stream
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_all_used
@@ -176,7 +177,7 @@ def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) 
 
 def check(backend: SVI, model: FeatureModel) -> None:
     """Raise NotImplementedError unless the rule serves the loss."""
-    RULES[backend.rule].check(model)
+    require_readings(model.loss, backend.rule)
 
 
 def kernel(backend: SVI, model: FeatureModel) -> Kernel:

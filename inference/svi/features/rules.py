@@ -21,7 +21,7 @@ from ....models.losses import Loss
 from ...bits.rows import Settle
 from ...classifiers.duals import joint_hinge
 from ...classifiers.minimum import DualLimits, RidgeCost, slopes, solved
-from ...classifiers.natural import Evidence, Uncertain, prior, require_readings
+from ...classifiers.natural import Evidence, Uncertain, prior
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ..factors import LAST_GAP
@@ -32,9 +32,6 @@ _GAP, _MOST_PASSES = 1e-3, 1000  # of the dual in a sweep
 
 class Rule(Protocol):
     """What a rule says: of q(eta), of the features, and of the bound."""
-
-    def check(self, model: FeatureModel) -> None:
-        """Raise NotImplementedError unless it serves the loss."""
 
     def prior_tril(self, model: FeatureModel, like: Tensor, size: int, num_scores: int) -> Tensor:
         """`weights_tril` [C or 0, K + P, K + P] where q(eta) is the prior of `size` = K + P weights a score."""
@@ -61,10 +58,6 @@ class Rule(Protocol):
 
 class Averaging:
     """The loss of expected scores, for any convex loss; q(eta) = N(mu, nu^2 I)."""
-
-    def check(self, model: FeatureModel) -> None:
-        """Raise NotImplementedError unless the loss has a convex conjugate."""
-        require_readings(model.loss, "averaging")
 
     def prior_tril(self, model: FeatureModel, like: Tensor, size: int, num_scores: int) -> Tensor:
         """[0, K + P, K + P]: the covariance of q(eta) is that of the prior."""
@@ -115,10 +108,6 @@ class Averaging:
 
 class Augmented:
     """The expected loss, for losses with `expect`; q(eta_c) = N(mu_c, V_c)."""
-
-    def check(self, model: FeatureModel) -> None:
-        """Raise NotImplementedError unless the loss has expectations."""
-        require_readings(model.loss, "gibbs")
 
     def prior_tril(self, model: FeatureModel, like: Tensor, size: int, num_scores: int) -> Tensor:
         """Cholesky factors of the prior precisions, [C, K + P, K + P]."""

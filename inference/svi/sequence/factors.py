@@ -64,8 +64,14 @@ def update_paths(state: VariationalSequence, data: Sequences, model: StateSpace)
     log_normalizer = smoothed.log_normalizers.sum()
     entropy = log_normalizer - inner(smoothed.marginals, emission) - inner(counts, log_rows)
     r, bound = smoothed.marginals.to(data.X.dtype), log_normalizer + seen.rejection.sum(dtype=torch.float64)
-    found = {"counts": all_sum(counts), "entropy": all_sum(entropy), "bound": all_sum(bound) - kl(state, model)}
-    return observed(replace(state, responsibilities=r, **found), seen, data)
+    state = replace(
+        state,
+        responsibilities=r,
+        counts=all_sum(counts),
+        entropy=all_sum(entropy),
+        bound=all_sum(bound) - kl(state, model),
+    )
+    return observed(state, seen, data)
 
 
 def observe(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
