@@ -40,7 +40,8 @@ def run(tmp_path):
         "from ..compiled.decorators import inner\n\n\n@inner\ndef shared(x):\n    return x + 1.0\n"
     )
     (root / "gibbs" / "_entry.py").write_text(
-        "from ..compiled.decorators import entry\nfrom ._shared import shared\n\n\n@entry\ndef add(x):\n    return shared(x)\n"
+        "from ..compiled.decorators import entry\nfrom ._shared import shared\n\n\n"
+        "@entry\ndef add(x):\n    return shared(x)\n"
     )
 
     def run() -> tuple[float, int]:
