@@ -149,9 +149,9 @@ class Loss(Config, ABC):
         box = self.box(y)
         if box is None:
             raise NotImplementedError(
-                f"{type(self).__name__} has no convex conjugate (`conjugate`), which duals need, and SVI(rule='averaging') "
-                f"with them: take {'EpsilonInsensitive()' if self.target == 'real' else 'Hinge()'}, rule='gibbs' if the "
-                "loss has expectations, or Gibbs, which takes any."
+                f"{type(self).__name__} has no convex conjugate (`conjugate`), which duals need, and with them "
+                f"SVI(rule='averaging'): take {'EpsilonInsensitive()' if self.target == 'real' else 'Hinge()'}, "
+                "rule='gibbs' if the loss has expectations, or Gibbs, which takes any."
             )
         return box
 
