@@ -117,3 +117,28 @@ def test_a_loss_with_log_factor_alone_serves_every_scan(cell: tuple[Row, str, st
     found = answer(WAYS[way].fit(case), case)
     assert len(found) == 12
     assert found.isfinite().all()
+
+
+def of_signs() -> list[tuple[Row, str]]:
+    """The cases with a binary loss, and targets if they have any."""
+    losses = ((row, name, getattr(case.model, "loss", None)) for row in ROWS for name, case in row.cases.items())
+    return [(row, name) for row, name, loss in losses if loss is not None and loss.binary]
+
+
+@pytest.mark.parametrize(("row", "name"), of_signs(), ids=lambda value: getattr(value, "model", value or "plain"))
+def test_a_loss_of_which_nothing_but_the_factor_is_known_serves_or_is_refused_in_its_own_words(row, name) -> None:
+    """Small variance takes it wherever it serves the model; SVI says what is missing, the same of every structure."""
+    case = row.cases[name]
+    model = case.model.replace(loss=Ramp()) if "loss" in case.model.get_params(deep=False) else None
+    if model is None:  # without classifiers
+        return
+    case = dataclasses.replace(case, model=model)
+    if getattr(model, "joint", "product") == "product":
+        words = {"gibbs": r"^Ramp has no closed expectation", "averaging": r"^Ramp has no convex conjugate"}
+        for rule, way in (("gibbs", "coordinate ascent"), ("averaging", "averaging rule")):
+            if way in row.ways_of(name):
+                with pytest.raises(NotImplementedError, match=words[rule]):
+                    WAYS[way].fit(case)
+    if "small variance" in row.ways_of(name):
+        values = WAYS["small variance"].fit(case).trace.values[0]
+        assert (values.diff() <= 1e-9 * values[:-1].abs()).all()

@@ -15,7 +15,7 @@ from ...models.base import Model
 from ...models.domains import Number, read
 from ...models.latent_features import FeatureData
 from ...models.losses import Loss
-from ..bits.rows import LoadingMoments, best_features
+from ..bits.rows import BinaryRows, LoadingMoments, best_features
 from ..classifiers.duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -176,8 +176,8 @@ class FeaturePosterior(ScorePrediction, Posterior):
         h = {name: draw[name] for name in self.model.likelihood.start(X)}
         hard = self.backend.kind == "objective"
         candidates = different_rows(draw["features"] > 0.5, _NUM_CANDIDATES)
-        known = (X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings)
-        return best_features(*known, candidates=candidates, hard=hard)
+        rows = BinaryRows(X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings)
+        return best_features(rows, candidates=candidates, hard=hard)
 
     def _draw(self, index: int) -> Draw:
         return {name: value[index] for name, value in self.samples.items()}

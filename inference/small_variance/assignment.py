@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...models import scores as linear
 from ...models.sparse import Rows, group_sums
+from ..classifiers.minimum import own_scores
 from ..distributed.collectives import all_sum
 from .problem import Problem
 
@@ -39,18 +39,6 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tu
     if len(others):
         assignments[others], cost[others] = _cheapest(problem.rows(others), centers, weights)
     return assignments, cost
-
-
-def own_scores(features: Tensor, weights: Tensor, assignments: Tensor) -> Tensor:
-    """Scores [N, C] of rows [N, P] under the classifiers [K, P, C] of their own components [N]; on a CPU compiled."""
-    if features.is_cuda:
-        return linear.own_scores(features, weights, assignments)
-    from . import _numba_assignment  # compiles or loads machine code: only where it is needed
-
-    found = features.new_empty(len(features), weights.shape[2])
-    arrays = features.contiguous(), weights.mT.contiguous(), assignments, found
-    _numba_assignment.own_scores(*(array.numpy() for array in arrays))
-    return found
 
 
 def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
