@@ -68,7 +68,7 @@ class Table:
         """
         values = np.empty((self.num_rows, len(names)))
         for start, batch, block in self._blocks(names):
-            for row in np.flatnonzero(~np.isfinite(block).all(1)):
+            for row in np.flatnonzero(~np.isfinite(block).all(1)).tolist():
                 cells = [_as_text(column.slice(row, 1))[0].as_py() for column in batch.columns]
                 if not (missing_rows and all(map(is_missing, cells))):
                     raise self._not_finite(start + row, cells, names)

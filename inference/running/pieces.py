@@ -93,7 +93,7 @@ def _piece(index: int, chain: Chain | None, warned: list[Any], error: Exception 
     try:
         # a view would take the storage of the whole along
         draws = [{name: value.clone() for name, value in draw.items()} for draw in chain.draws] if chain else []
-        return Piece(chain and packed_chain(chain), packed((draws, warned, error)), ended, _INTERRUPTS.noted)
+        return Piece(packed_chain(chain) if chain else None, packed((draws, warned, error)), ended, _INTERRUPTS.noted)
     except Exception as error:
         refused = ValueError(f"Chain {index} cannot leave its process: {error!r}. Use num_jobs=1.")
         return Piece(None, packed(([], [], refused)), ended=True)

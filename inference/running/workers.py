@@ -30,9 +30,6 @@ from .chains import Chain
 from .pieces import NotShared, Piece, begin_work, go_on, packed, packed_chain
 from .sweeps import Sweeps
 
-Heard = tuple[int, Piece | BaseException]
-"""A chain, and what a process has done of it, or how it has failed."""
-
 
 def most_jobs(sweeps: Sweeps) -> int:
     """How many processes the chains of a fit may have; one for other devices, ranks of a group and data that pass."""
@@ -97,17 +94,17 @@ class Workers:
         """Until there is something to hear, or for so many seconds."""
         self._spoken.wait(seconds)
 
-    def heard(self) -> Iterator[Heard]:
-        """What they have done since this was asked last."""
+    def heard(self) -> Iterator[tuple[int, Piece | BaseException]]:
+        """What they have done of chains since this was asked last, or the error by which a process has failed."""
         self._spoken.clear()
         with suppress(Empty):
             while True:
                 yield self._next(block=False)
 
-    def stop(self) -> Iterator[Heard]:
+    def stop(self) -> Iterator[tuple[int, Piece | BaseException]]:
         """Let all drop the sweep that they are in; what they have done until then."""
         self._stopping = True
-        for process in active_children():
+        for process in active_children() if self.number else []:  # else they are idle, and of another fit
             if isinstance(process, LokyProcess):
                 process.terminate()
         while self.at_work:
@@ -128,7 +125,7 @@ class Workers:
         self.at_work = set()
         self.keep()
 
-    def _next(self, *, block: bool) -> Heard:
+    def _next(self, *, block: bool) -> tuple[int, Piece | BaseException]:
         index, piece, is_last = self._said.get(block)
         if is_last:
             self.at_work.discard(index)
@@ -144,9 +141,11 @@ class Workers:
 
     def _pass_on(self, index: int, future: Future[Piece]) -> None:
         """Say what was done of a chain, and let it go on if there is more to do: in a thread of the executor."""
-        error = future.exception()
-        piece = error or future.result()
-        is_last = isinstance(piece, BaseException) or piece.ended or piece.stopped or self._stopping
+        if error := future.exception():
+            self._say(index, error, True)
+            return
+        piece = future.result()
+        is_last = piece.ended or piece.stopped or self._stopping
         self._say(index, piece, is_last)
         if not is_last:
             self._submit(index, piece.chain)
