@@ -1,6 +1,7 @@
 """What is believed: models and their four parts (priors, likelihoods, losses, feature maps). Nothing here knows how
 inference is done."""
 
+from . import compiled, domains
 from .base import Model
 from .bnmc import BNMC
 from .data import Data
@@ -125,4 +126,6 @@ __all__ = [
     "TopicData",
     "TopicModel",
     "by_task",
+    "compiled",
+    "domains",
 ]

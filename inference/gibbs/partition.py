@@ -27,6 +27,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ...models.compiled import is_compiled
 from ...models.data import Data
 from ...models.ddpm import DDPM
 from ...models.likelihoods import ExponentialFamily
@@ -42,7 +43,6 @@ from .moves.tempering import harden
 from .scans import blocked as blocked_scan
 from .scans import collapsed
 from .scans import slice as slice_scan
-from .scans._component_states import is_compiled
 from .scans.components import count_members
 from .state import PartitionState
 from .summary import draw, log_joint
