@@ -1,7 +1,7 @@
 # Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
 PYTHON ?= python
 
-.PHONY: lint format types test docs notebooks grid
+.PHONY: lint format types fast test nightly mutants docs notebooks grid
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -14,8 +14,17 @@ format:
 types:  # of the installed package, since the folder names map to regbayes.*
 	cd tests && $(PYTHON) -m mypy -p regbayes --config-file ../pyproject.toml
 
+fast:
+	$(PYTHON) -m pytest -n logical --dist worksteal -m "not slow"
+
 test:
 	$(PYTHON) -m pytest -n logical --dist worksteal
+
+nightly:  # whole products of orthogonal parts too
+	$(PYTHON) -m pytest -n logical --dist worksteal --nightly
+
+mutants:  # every one of them is noticed by the tests named for it
+	$(PYTHON) tests/mutants.py
 
 docs:  # the examples in docstrings
 	$(PYTHON) -m pytest tests/test_docs.py

@@ -41,11 +41,17 @@ class Backend(Config):
     """A way to compute posteriors.
 
     A subclass has its options as fields, a `schedule`, and `results`. Which models it serves stands in its table: each
-    `register` gives it the kernel of one more structure.
+    `register` gives it the kernel of one more structure. Its `kind` says what a fit gives, and what can be checked:
+
+    "draws"        draws whose law is the posterior's in the long run
+    "bound"        one state, whose value never falls and stays below the log evidence
+    "objective"    one state, whose value never rises
+    "estimate"     anything else: its value is noisy, or approaches nothing that is exact
     """
 
     kernels: ClassVar[ChainMap[type[Any], KernelModule]] = ChainMap()  # by data type; a subclass sees its bases' too
     value_name: ClassVar[str] = "value"
+    kind: ClassVar[str] = "draws"  # what a fit gives, see below
     weighs: ClassVar[bool] = False  # whether its kernels read weights; if not, a row of weight 3 is 3 rows to them
     resumable: ClassVar[bool] = True  # whether a chain is all in its state, so that it can go on from a file
     seed: int
@@ -213,7 +219,7 @@ class Backend(Config):
             drawn = [[kernel.draw(kernel.finish(chains[-1].state, data, model), data, model)]]
         samples = structure.stack([draw for chain in drawn for draw in chain])
         kind: type[Posterior] = structure.posterior
-        trace = Trace.of(self.value_name, self.traced(chains))
+        trace = Trace.of(self.value_name, self.kind, self.traced(chains))
         posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace)
         _warn_of_chains(posterior)
         return posterior

@@ -116,7 +116,7 @@ class BNMC(Model):
             raise ValueError(f"{type(self).__name__} needs labels: requires y to be passed, but the target y is None.")
         X, model = as_features(X), super().resolve(X, weights=weights)
         labels = model.labels(X, y)
-        missing = (labels.values if isinstance(labels, SparseRows) else labels).isnan()
+        missing = (labels.values if labels.is_sparse else labels).isnan()
         model = model.replace(num_labels=labels.shape[1], feature_map=resolved(model.feature_map, X, weights))
         if missing.any():
             model = model.with_missing()
@@ -131,7 +131,7 @@ class BNMC(Model):
         rows = as_features(X, num_features=self.num_features)
         self.likelihood.admit(rows)
         labels = self.labels(rows, y)
-        missing = (labels.values if isinstance(labels, SparseRows) else labels).isnan().any()
+        missing = (labels.values if labels.is_sparse else labels).isnan().any()
         model = self.with_missing() if missing else self
         model._admit_labels(model._counted(labels))
         return model
@@ -151,8 +151,8 @@ class BNMC(Model):
         X = as_features(X, num_features=self.num_features)
         labels = self.labels(X, y)
         counts = self._counted(labels)
-        if isinstance(X, Tensor) and isinstance(counts, SparseRows):
-            counts = counts.dense()
+        if not X.is_sparse:
+            counts = counts.to_dense()
         return LabelData(X, counts, self.features(X), signs_of(labels), weights)
 
     def labels(self, X: Rows, y: Any) -> Rows:
@@ -245,9 +245,10 @@ class BNMC(Model):
 
     def _counted(self, labels: Rows) -> Rows:
         """Labels [N, C] as their family takes them: rows of counts that are missing as a whole become rows of 0."""
-        if not isinstance(self.label_likelihood, MultinomialDirichlet):
+        family: Any = self.label_likelihood
+        if not family.given_totals:
             return labels
-        dense = labels.dense() if isinstance(labels, SparseRows) else labels
+        dense = labels.to_dense()
         missing = dense.isnan()
         if partly := torch.nonzero(missing.any(1) & ~missing.all(1)).flatten().tolist():
             raise ValueError(
@@ -255,7 +256,7 @@ class BNMC(Model):
                 "whole; use BernoulliBeta() for labels that are missing one by one."
             )
         filled = dense.masked_fill(missing, 0.0)
-        return SparseRows.of(filled) if isinstance(labels, SparseRows) else filled
+        return SparseRows.of(filled) if labels.is_sparse else filled
 
     def _label_family(self) -> Any:
         """The family of the labels, the prior of bits a row in which each label is present as often as in the data."""

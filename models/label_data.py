@@ -53,7 +53,7 @@ class LabelData:
     @cached_property
     def labels(self) -> Tensor:
         """Labels [N, C], dense, NaN where one is missing."""
-        return self.y.dense() if isinstance(self.y, SparseRows) else self.y
+        return self.y.to_dense()
 
     @cached_property
     def margins(self) -> Data:
@@ -84,12 +84,12 @@ def as_label_sets(Y: Any, X: Rows, num_labels: int | None = None) -> Rows:
             f"Y has shape {tuple(labels.shape)}; expected {expected}, a row for each row of X, a "
             "column for each label (num_labels)."
         )
-    labels = labels.to(X.values if isinstance(X, SparseRows) else X)
+    labels = labels.to(X.values if X.is_sparse else X)
     return replace(labels, values=labels.values.masked_fill(labels.values == -1, torch.nan))
 
 
 def signs_of(labels: Rows) -> Tensor:
     """+1 [N, C] where a label of Y [N, C] is present, -1 where it is not, NaN where it is missing."""
-    dense = labels.dense() if isinstance(labels, SparseRows) else labels
+    dense = labels.to_dense()
     signs = torch.where(dense > 0, 1.0, -1.0).to(dense.dtype)
     return torch.where(dense.isnan(), torch.nan, signs)

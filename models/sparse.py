@@ -30,6 +30,7 @@ class SparseRows:
     num_columns: int  # D
 
     ndim = 2
+    is_sparse = True
     # those of the values
     dtype, device, is_cuda, new_zeros, new_ones = (
         property(attrgetter(f"values.{name}")) for name in ("dtype", "device", "is_cuda", "new_zeros", "new_ones")
@@ -133,7 +134,7 @@ class SparseRows:
         places = torch.arange(count, device=self.device)
         return SparseRows(self.starts, places, terms.new_ones(count), count) @ terms
 
-    def dense(self) -> Tensor:
+    def to_dense(self) -> Tensor:
         """The dense tensor [N, D]."""
         X = self.values.new_zeros(self.shape)
         X[self.row_index, self.columns] = self.values

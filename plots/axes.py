@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ..models.arrays import read_rows
 from ..models.domains import shown
-from ..models.sparse import SparseRows
 
 # Okabe & Ito's palette without its yellow, told apart by colour-blind readers as well
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A4EAB", "#8C6D31")
@@ -36,7 +35,7 @@ def color_of(index: int) -> str:
 def as_points(X: Any) -> NDArray[np.float64]:
     """The rows of X [N, D] as float64; NaN stays."""
     rows = read_rows(X)
-    if isinstance(rows, SparseRows):
+    if rows.is_sparse:
         raise ValueError("X is sparse; a picture needs dense rows: pass X.toarray().")
     if not len(rows) or not rows.shape[1]:
         raise ValueError(f"X has shape {tuple(rows.shape)}; there is nothing to draw.")

@@ -19,7 +19,8 @@ def check_kernel(
 
     The model's program is that of its parts, on which kernels and exact sums stand. An objective never rises. An ELBO
     never falls and stays below the log evidence of the truncated model. Draws have the exact co-assignment
-    probabilities (or `Reference.indicators`), within five standard errors from batch means.
+    probabilities (or `Reference.indicators`), within five standard errors from batch means. Which of these holds is
+    what the backend says of itself, its `kind`.
 
     Parameters
     ----------
@@ -32,21 +33,22 @@ def check_kernel(
     Raises
     ------
     AssertionError    saying what was found and what is exact.
+    ValueError        if the backend's `kind` is "estimate", or if there are fewer than two draws for each batch.
     """
     reference = reference_of(model)
     reference.program(model, X, y, lengths)
     posterior = backend.fit(model, X, y, lengths=lengths)
     values = posterior.trace.values
     steps = (values[:, 1:] - values[:, :-1]).nan_to_num(0.0) / values[:, 1:].abs().nan_to_num(1.0).clamp(min=1.0)
-    if posterior.trace.name == "objective":
+    if posterior.trace.kind == "objective":
         assert (steps <= _ROUNDING).all(), f"the objective rose by {steps.max():.3g} of its size"
-    elif posterior.trace.name == "ELBO":
+    elif posterior.trace.kind == "bound":
         assert (steps >= -_ROUNDING).all(), f"the ELBO fell by {-steps.min():.3g} of its size"
         exact = reference.log_evidence(posterior.model, X, y, lengths, model.truncation)
         bound = float(posterior.trace.final.max())
         assert bound <= exact + 1e-6, f"the ELBO {bound:.6f} is above the log evidence {exact:.6f}"
-    elif posterior.trace.name != "log joint":
-        raise ValueError(f"{type(backend).__name__} records an {posterior.trace.name}, which has no exact value.")
+    elif posterior.trace.kind != "draws":
+        raise ValueError(f"{type(backend).__name__} records {posterior.trace.name}, which has no exact value.")
     else:
         # a sampler without scans draws from the program, which is truncated
         truncation = model.truncation if getattr(backend, "truncated", True) else None
@@ -56,6 +58,12 @@ def check_kernel(
 
 def _check_draws(posterior: Any, reference: Reference, exact: dict[Any, float], num_batches: int) -> None:
     found = torch.stack([reference.indicators(draw) for draw in posterior.samples[reference.site]]).double()
+    if len(found) < 2 * num_batches:
+        raise ValueError(
+            f'{type(posterior.backend).__name__} has kind = "draws" and {len(found)} draws: too few for errors from '
+            f"{num_batches} batches. Draw at least {2 * num_batches}, pass fewer num_batches, or give the backend the "
+            'kind of what it finds: "bound", "objective" or "estimate".'
+        )
     # a chain that moves slowly has longer batches: few of them say more about it than many
     error = torch.maximum(_standard_errors(found, num_batches), _standard_errors(found, num_batches // 4))
     expected = sum(weight * reference.indicators(torch.tensor(latents)) for latents, weight in exact.items())

@@ -17,6 +17,17 @@ from matplotlib.figure import Figure
 from regbayes.testing import enumeration
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="run the tests marked nightly too: whole products, memory")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--nightly"):
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     folder = Path(os.environ.get("REGBAYES_DATA", "no folder"))
     names = [name for marker in item.iter_markers("real_data") for name in marker.args]

@@ -162,13 +162,13 @@ def test_sparse_matrices_of_all_kinds_stay_sparse() -> None:
     for X in [*kinds, twice.tocsr(), tensor.to_sparse(), tensor.to_sparse_csr(), SparseRows.of(tensor)]:
         found = as_features(X)
         assert isinstance(found, SparseRows)
-        assert torch.equal(found.dense(), tensor)
+        assert torch.equal(found.to_dense(), tensor)
         assert len(found.values) == 6
     assert as_features(scipy.sparse.csr_array(COUNTS.astype(int))).dtype == torch.float64
     assert as_features(scipy.sparse.csr_array(COUNTS.astype(np.float32))).dtype == torch.float32
     assert as_features(scipy.sparse.csr_array(COUNTS), like=tensor.float()).dtype == torch.float32
     unsorted = scipy.sparse.csr_array((np.ones(3), [2, 0, 2], [0, 3]), shape=(1, 3))
-    assert as_features(unsorted).dense().tolist() == [[1.0, 0.0, 2.0]]
+    assert as_features(unsorted).to_dense().tolist() == [[1.0, 0.0, 2.0]]
     assert unsorted.nnz == 3  # the user's own is as it was
 
 
@@ -197,7 +197,7 @@ def test_sparse_rows_are_taken_as_of_a_tensor(rows: SparseRows, index) -> None:
     index = index if isinstance(index, slice) else torch.tensor(index)
     taken, expected = rows[index], torch.from_numpy(COUNTS)[index]
     assert taken.shape == expected.shape
-    assert torch.equal(taken.dense(), expected)
+    assert torch.equal(taken.to_dense(), expected)
     assert torch.equal(taken.sum(1), expected.sum(1))
 
 
@@ -213,7 +213,7 @@ def test_sparse_products_and_sums(rows: SparseRows, monkeypatch) -> None:
     for dim in (0, 1, -1):
         assert torch.equal(rows.sum(dim), X.sum(dim))
     assert torch.equal(rows.entry_sums(rows.values.unsqueeze(1)).squeeze(1), X.sum(1))
-    torch.testing.assert_close(rows.scale_rows(left[:, 1]).dense(), X * left[:, 1:2])
+    torch.testing.assert_close(rows.scale_rows(left[:, 1]).to_dense(), X * left[:, 1:2])
     assert rows.double() is rows
-    assert rows.to(torch.zeros(1)).dense().dtype == torch.float32
+    assert rows.to(torch.zeros(1)).to_dense().dtype == torch.float32
     assert rows.new_zeros(3).dtype == rows.new_ones(2).dtype == torch.float64

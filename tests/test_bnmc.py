@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse
 import torch
 from sklearn.metrics import f1_score, label_ranking_loss, log_loss
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -265,19 +264,6 @@ def test_both_views_together_rank_emotions_better() -> None:
 
 
 # -- the estimator -----------------------------------------------------------------------------------------------------
-
-QUICK = {
-    "svi": SVI(num_steps=12),
-    "small variance": SmallVariance(penalty=20.0, max_steps=5),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
-@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
-@parametrize_with_checks([MultiLabelClassifier(BNMC(truncation=6), inference) for inference in QUICK.values()])
-def test_scikit_learn_checks_which_may_use_global_stream(estimator, check) -> None:
-    check(estimator)
 
 
 def test_label_sets_by_the_estimator() -> None:

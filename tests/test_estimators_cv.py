@@ -17,7 +17,6 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from regbayes.datasets import make_setting_two
 from regbayes.estimators import Classifier, ClassifierCV, Regressor, RegressorCV
@@ -30,7 +29,6 @@ from regbayes.models import (
     DPM,
     IHMM,
     DirichletProcess,
-    EpsilonInsensitive,
     Hinge,
     InfiniteSVM,
     Logistic,
@@ -43,20 +41,6 @@ SMALL = {"prior": DirichletProcess(1.0), "truncation": 3}
 GRID = {"strengths": [1.0], "weight_scales": [0.5, 1.0], "num_components": [1, 2], "temperatures": [0.0, 1.0], "cv": 2}
 SVI_GRID = {"strengths": [0.5, 1.0], "weight_scales": [1.0], "cv": 2}
 QUICK = SmallVariance(max_steps=5, progress=False)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
-@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
-@parametrize_with_checks(
-    [
-        ClassifierCV(InfiniteSVM(**SMALL), QUICK, **GRID),
-        RegressorCV(InfiniteSVM(loss=EpsilonInsensitive(), **SMALL), QUICK, **GRID),
-        ClassifierCV(InfiniteSVM(**SMALL), SVI(num_steps=3, progress=False), **SVI_GRID),
-    ]
-)
-def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):
-    check(estimator)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Estimators of latent features, topics and many tasks: scikit-learn's checks, weights, transforms, text labels."""
+"""Estimators of latent features, topics and many tasks: weights, transforms, text labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_multilabel_classification
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from regbayes.estimators import Classifier, Clusterer, MultiLabelClassifier, MultiTaskRegressor, Regressor
 from regbayes.inference import SVI, Gibbs, SmallVariance
@@ -31,57 +30,6 @@ QUICK = {
     "gibbs": Gibbs(num_samples=1, num_warmup=2),
     "blocked": Gibbs(num_samples=1, num_warmup=2, scan="blocked"),
 }
-FEATURES = [
-    Classifier(InfiniteLatentSVM(truncation=3, feature_map=Standardized()), QUICK[name])
-    for name in ("small_variance", "svi")
-]
-FEATURES += [
-    Regressor(InfiniteLatentSVM(truncation=3, feature_map=Standardized(), **REAL), QUICK[name]) for name in ("blocked",)
-]
-TASKS = [MultiLabelClassifier(MultiTaskInfiniteLatentSVM(truncation=3), QUICK[name]) for name in ("svi",)]
-TASKS += [
-    MultiTaskRegressor(
-        MultiTaskInfiniteLatentSVM(truncation=8, **REAL), SmallVariance(penalty=0.05, max_steps=4, merge=False)
-    )
-]
-
-
-class CountClassifier(Classifier):
-    """A classifier of counts that takes scikit-learn's real numbers for counts: no tag says that they must be whole."""
-
-    def fit_data(self, X, **checks):
-        found = super().fit_data(X, **checks)
-        return (counts(found[0]), *found[1:]) if isinstance(found, tuple) else counts(found)
-
-    def new_data(self, X):
-        return counts(super().new_data(X))
-
-    def is_of(self, data_type):
-        return False  # of any real numbers, dense, without a transform
-
-
-def counts(X: np.ndarray) -> np.ndarray:
-    """One word for a large value of each column, another one for a small value."""
-    return np.hstack([np.rint(np.clip(2 + 2 * X, 0, 9)), np.rint(np.clip(2 - 2 * X, 0, 9))])
-
-
-COUNTS = [CountClassifier(MedLDA(num_topics=4), SVI(num_steps=15))]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
-@pytest.mark.filterwarnings("ignore::regbayes.estimators.RoundedWeightsWarning")
-@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
-@parametrize_with_checks([*FEATURES, *TASKS])
-def test_scikit_learn_checks_which_may_use_global_stream(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::regbayes.estimators.RoundedWeightsWarning")
-@parametrize_with_checks(COUNTS)
-def test_scikit_learn_checks_of_counts_which_may_use_global_stream(estimator, check):
-    check(estimator)
 
 
 @pytest.fixture(scope="module")

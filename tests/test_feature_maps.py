@@ -120,8 +120,8 @@ def test_sparse_rows_have_the_features_of_dense_ones(num_directions, proportions
     weights = [1.0] * 12 if proportions or num_directions > 12 else [30.0, 9.0, 3.0, *[0.1] * 9]
     sparse = SparseRows.of(scipy.sparse.csr_matrix(X.multiply(weights)))
     feature_map = PrincipalDirections(num_directions, proportions, intercept=0.0)
-    one, other = feature_map.resolve(sparse), feature_map.resolve(sparse.dense())
-    torch.testing.assert_close(one(sparse), one(sparse.dense()))
+    one, other = feature_map.resolve(sparse), feature_map.resolve(sparse.to_dense())
+    torch.testing.assert_close(one(sparse), one(sparse.to_dense()))
     assert float(one(sparse).square().sum(1).mean()) == pytest.approx(1.0)
     # axes are as long as 1 / (root of what they find): of directions that hardly differ the span is near enough
     lengths = [resolved.axes.square().sum(0).mean() for resolved in (other, one)]

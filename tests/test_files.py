@@ -325,7 +325,7 @@ def test_to_write_and_to_read_takes_the_memory_of_the_content_alone(tmp_path: Pa
     """Of 200 MB; more than one tensor, since those with gaps are copied one at a time."""
     code = """
 import resource, sys, torch
-from regbayes.inference.files import read_file, write_file
+from regbayes.inference.running.files import read_file, write_file
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 content = {"rows": [torch.ones(5_000_000, dtype=torch.float64) for _ in range(4)] + [torch.ones(1000, 1000)[:, ::2]]}
 before = peak()

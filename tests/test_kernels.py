@@ -83,3 +83,16 @@ def test_a_bound_that_falls_or_exceeds_the_evidence_is_noticed() -> None:
         check_kernel(altered(1.0, 50.0), MODELS["hinge"], X, Y)
     with pytest.raises(AssertionError, match="the ELBO fell"):
         check_kernel(altered(-1.0, 0.0, tolerance=None), MODELS["hinge"], X, Y)
+
+
+def test_what_a_backend_says_of_itself_is_what_is_checked() -> None:
+    class Descent(SmallVariance):
+        kind = "draws"
+
+    class Noisy(SVI):
+        kind = "estimate"
+
+    with pytest.raises(ValueError, match='Descent has kind = "draws" and 1 draws: too few'):
+        check_kernel(Descent(penalty=1.0), MODELS["DPM"], X)
+    with pytest.raises(ValueError, match="Noisy records ELBO, which has no exact value"):
+        check_kernel(Noisy(num_steps=5), MODELS["DPM"], X)

@@ -47,7 +47,7 @@ def test_the_program_is_its_parts(name):
 def test_counts_in_any_form_are_the_same_documents(convert):
     given = SparseRows.of(convert(X)) if convert is torch.from_numpy else convert(X)
     data = MedLDA().prepare(given, [0, 1, 0, 1, 1])[1]
-    assert data.X.dense().tolist() == X.tolist()
+    assert data.X.to_dense().tolist() == X.tolist()
     assert data.lengths.tolist() == X.sum(1).tolist()
     assert [data.words[data.documents == n].tolist() for n in range(5)] == [
         np.repeat(np.arange(6), row).tolist() for row in X

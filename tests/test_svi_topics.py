@@ -132,7 +132,7 @@ def words_of(data, phi: torch.Tensor):
 
 def objective(model, data, phi, counts, word_counts, mean) -> float:
     """J of the averaging rule."""
-    X = data.X.dense().cpu().numpy()
+    X = data.X.to_dense().cpu().numpy()
     g = counts.cpu().numpy() + model.prior.document_concentration
     lam = word_counts.cpu().numpy().T + model.prior.topic_concentration
     value = word_part(X, phi, g, lam, model.prior)
@@ -174,7 +174,7 @@ def test_a_document_step_is_the_numeric_optimum(loss, num_classes) -> None:
     model, data = problem(loss, num_classes, weight_scale=4.0)
     before = swept(model, data, 4)
     state = factors.update_documents(before, data, model, 1)
-    X, logs, mean = data.X.dense().numpy(), factors.log_topics(before, model).numpy(), before.mean.numpy()
+    X, logs, mean = data.X.to_dense().numpy(), factors.log_topics(before, model).numpy(), before.mean.numpy()
     share = digamma(before.counts.numpy() + model.prior.document_concentration)
     tilted = 0
     for n in range(0, 9, 2):

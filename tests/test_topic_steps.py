@@ -216,7 +216,7 @@ def test_the_bound_of_a_stochastic_step_is_estimated_at_the_factors_before_it() 
 def test_an_averaging_stochastic_step_minimizes_its_proximal_problem() -> None:
     """|mu - (1 - rho) mu_old|^2 / (2 rho N/n nu^2) + the costs of the batch, squared hinges, by quasi-Newton steps."""
     batch, state, moved, local = stepped(SquaredHinge(1.5, 1.2), augmented=False)
-    lengths = batch.data.X.dense().sum(1, keepdim=True).clamp(min=1)
+    lengths = batch.data.X.to_dense().sum(1, keepdim=True).clamp(min=1)
     features, y = (local.counts / lengths).numpy(), batch.data.targets.numpy()
     centre = (1 - RHO) * state.mean.numpy()
 

@@ -106,6 +106,7 @@ class HilbertEmbedding(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "objective"
+    kind: ClassVar[str] = "objective"
     weighs: ClassVar[bool] = True
 
     def truncation_of(self, model: Model) -> str:
@@ -136,7 +137,7 @@ class Embedding:
 
 def why_not(model: Any) -> str:
     """Of the mixtures it serves those without hyperplanes."""
-    return "" if isinstance(model, DPM) else ", which is for mixtures without hyperplanes"
+    return ", which is for mixtures without hyperplanes" if hasattr(model, "feature_map") else ""
 
 
 def check(backend: HilbertEmbedding, model: Any) -> None:

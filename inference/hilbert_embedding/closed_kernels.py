@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...models.domains import AnyNumbers, NonNegative, PositiveNumbers, shown
-from ...models.likelihoods import Likelihood, MultinomialDirichlet, Parameters
+from ...models.likelihoods import Likelihood, Parameters
 from ...models.sparse import Rows
 from ...models.sums import row_chunks
 from .mean_families import answers, column_probabilities, count_moments, gaussian_moments
@@ -140,7 +140,7 @@ class QuadraticKernel(MeanKernel):
             )
 
     def resolve(self, family: Likelihood, X: Rows, weights: Tensor | None = None) -> Self:
-        if isinstance(family, MultinomialDirichlet):
+        if family.given_totals:
             sums = X.sum(-1).double()
             shares = torch.stack([(sums > 0).double(), (1 / sums).where(sums > 0, 0.0)], 1)
             totals = mean_over(shares, weights)

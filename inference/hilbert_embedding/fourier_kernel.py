@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...models.domains import AnyNumbers, Count, PositiveNumbers, Seed
 from ...models.feature_maps.base import require_matrix
-from ...models.likelihoods import Likelihood, MultinomialDirichlet, Parameters, Product
+from ...models.likelihoods import Likelihood, Parameters
 from ...models.room import require_room
 from ...models.sparse import Rows
 from ...models.sums import row_chunks
@@ -64,12 +64,10 @@ class FourierKernel(MeanKernel):
     nonnegative: ClassVar[bool] = False
 
     def admit(self, family: Likelihood) -> None:
-        if isinstance(family, MultinomialDirichlet):
-            raise NotImplementedError("FourierKernel needs totals of multinomial rows: take QuadraticKernel().")
-        if isinstance(family, Product) and any(isinstance(part, MultinomialDirichlet) for part, _ in family.parts):
+        if family.given_totals:
             raise NotImplementedError(
-                "FourierKernel needs totals of multinomial rows, which Product() leaves open: take PoissonGamma() for "
-                "such columns."
+                f"FourierKernel needs totals of multinomial rows, which {type(family).__name__}() leaves open: take "
+                "QuadraticKernel(), or PoissonGamma() for such columns."
             )
 
     def resolve(self, family: Likelihood, X: Rows, weights: Tensor | None = None) -> Self:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...models.config import Config
 from ...models.likelihoods import Likelihood, Parameters
 from ...models.likelihoods.hyperparameters import column_variances, hyperparameter, or_one
-from ...models.sparse import Rows, SparseRows
+from ...models.sparse import Rows
 from ...models.sums import all_sum, row_chunks
 from .mean_families import answers, column_probabilities, count_moments
 
@@ -69,7 +69,7 @@ class MeanKernel(Config, ABC):
 
 def dense(X: Rows) -> Tensor:
     """Rows [N, D] as a tensor in double precision."""
-    return (X.dense() if isinstance(X, SparseRows) else X).double()
+    return X.to_dense().double()
 
 
 def mean_over(values: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -173,7 +173,7 @@ class FeaturePosterior(ScorePrediction, Posterior):
         counted = (~missing).to(X) if missing.any() else None
         loadings = LoadingMoments(draw["loadings"], draw.get("loading_covariance"), draw.get("kind"))
         h = {name: draw[name] for name in self.model.likelihood.start(X)}
-        hard = self.backend.value_name == "objective"
+        hard = self.backend.kind == "objective"
         candidates = different_rows(draw["features"] > 0.5, _NUM_CANDIDATES)
         known = (X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings)
         return best_features(*known, candidates=candidates, hard=hard)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...models.bnmc import BNMC
 from ...models.label_data import LabelData
-from ...models.likelihoods import ExponentialFamily, MultinomialDirichlet
+from ...models.likelihoods import ExponentialFamily
 from ..distributed.collectives import all_sum
 from ..structures import Draw
 
@@ -43,7 +43,7 @@ def finished_draw(kept: Draw, classifiers: Tensor, data: Any, model: BNMC, **mor
 
 def counts_labels(model: BNMC) -> bool:
     """Whether labels are counts, which share a total, and not bits."""
-    return isinstance(model.label_likelihood, MultinomialDirichlet)
+    return model.label_likelihood.given_totals
 
 
 def label_means(model: BNMC, chi: Tensor) -> Tensor:

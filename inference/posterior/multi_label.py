@@ -26,7 +26,6 @@ from ...models.domains import NonNegative, Number, read, shown
 from ...models.label_data import LabelData, as_label_sets, signs_of
 from ...models.likelihoods import MaskedBernoulli
 from ...models.numbers import as_tensor
-from ...models.sparse import SparseRows
 from ..running.labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -254,8 +253,7 @@ class MultiLabelPosterior(Clustering, Posterior):
             raise ValueError(
                 f"known is {shown(known)}; labels that are counts cannot be known one by one: leave it out."
             )
-        labels = as_label_sets(known, rows, self.model.num_labels)
-        labels = labels.dense() if isinstance(labels, SparseRows) else labels
+        labels = as_label_sets(known, rows, self.model.num_labels).to_dense()
         try:
             MaskedBernoulli().check(labels)
         except ValueError as error:

@@ -12,7 +12,6 @@ from torch import Tensor
 from ...models.arrays import as_features, as_labels, as_targets, like
 from ...models.losses import Masked
 from ...models.multi_task import TaskData
-from ...models.sparse import SparseRows
 from ..classifiers.duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -135,7 +134,7 @@ class ProjectionPosterior(Posterior):
     def checked(self, X: Any) -> Tensor:
         """The rows [N, D] of what a user passes."""
         rows = as_features(X, num_features=self.model.num_features, like=self.samples["weights"])
-        if isinstance(rows, SparseRows):
+        if rows.is_sparse:
             raise ValueError(f"X is sparse; {type(self.model).__name__} needs dense rows: pass X.toarray().")
         return rows
 

@@ -19,21 +19,23 @@ class Trace:
     name: str
     values: Tensor  # [chains, steps] float64, NaN after a chain's last step
     seconds: Tensor  # [chains, steps] float64
+    kind: str = "draws"  # of the backend: "draws", "bound", "objective" or "estimate"
 
     @classmethod
-    def of(cls, name: str, chains: list[Chain]) -> Trace:
+    def of(cls, name: str, kind: str, chains: list[Chain]) -> Trace:
         """The trace of some chains."""
         length = max((len(chain.values) for chain in chains), default=0)
 
         def padded(rows: list[list[float]]) -> Tensor:
             return torch.tensor([row + [float("nan")] * (length - len(row)) for row in rows], dtype=torch.float64)
 
-        return cls(name, padded([chain.values for chain in chains]), padded([chain.times for chain in chains]))
+        values, seconds = ([chain.values for chain in chains], [chain.times for chain in chains])
+        return cls(name, padded(values), padded(seconds), kind)
 
     @classmethod
     def read(cls, content: Any) -> Trace:
         """The trace that a file has; ValueError unless it is one."""
-        require_entries(content, "trace", {"name": str, "values": Tensor, "seconds": Tensor})
+        require_entries(content, "trace", {"name": str, "values": Tensor, "seconds": Tensor, "kind": str})
         values, seconds = content["values"], content["seconds"]
         if values.ndim != 2 or values.shape != seconds.shape or not len(values):
             shapes = f"{list(values.shape)} and {list(seconds.shape)}"
@@ -41,7 +43,7 @@ class Trace:
         if not (values.is_floating_point() and seconds.is_floating_point()):
             kinds = f"{values.dtype} and {seconds.dtype}"
             raise ValueError(f"The file has values and seconds of types {kinds}. It was not written by regbayes.")
-        return cls(content["name"], values, seconds)
+        return cls(content["name"], values, seconds, content["kind"])
 
     def require_chains(self, number: int) -> None:
         """Raise ValueError unless the trace may be one of so many chains with draws; one may be the best of several."""
@@ -61,6 +63,6 @@ class Trace:
 
     @property
     def best(self) -> float:
-        """The final value of the best chain: the lowest objective, the highest ELBO or log joint."""
+        """The final value of the best chain: the lowest objective, the highest value of any other kind."""
         final = self.final[~self.final.isnan()]
-        return float((final.min() if self.name == "objective" else final.max()) if len(final) else torch.nan)
+        return float((final.min() if self.kind == "objective" else final.max()) if len(final) else torch.nan)

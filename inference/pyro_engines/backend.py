@@ -141,6 +141,7 @@ class Autoguide(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "ELBO estimate"
+    kind: ClassVar[str] = "estimate"
     resumable: ClassVar[bool] = False  # the guide and its optimizer live in Pyro's objects
 
     def schedule(self) -> Schedule:

@@ -20,7 +20,6 @@ from ...models.mixture import Mixture
 from ...models.priors import Hyper
 from ...models.priors.sticks import log_stick_weights, posterior_sticks
 from ...models.scores import scores
-from ...models.sparse import SparseRows
 from ..distributed.collectives import own_stream
 from ..gibbs import partition
 from ..gibbs.scans.components import count_members, draw_parameters
@@ -55,7 +54,7 @@ def program(model: Mixture) -> Callable[[Data], None]:
 
 def start(model: Model, data: Data, generator: torch.Generator) -> Latents:
     """Components around rows that are far apart, with equal weights and classifiers that say nothing."""
-    if isinstance(data.X, SparseRows):
+    if data.X.is_sparse:
         raise ValueError("X is sparse, but the program observes dense rows. Pass X.toarray(), or use Gibbs or SVI.")
     T, (_, C), P = model.truncation, data.targets.shape, data.features.shape[1]
     chi = model.likelihood.prior().expand(T, -1)

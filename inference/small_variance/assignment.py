@@ -25,7 +25,7 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tu
     costed in full.
     """
     X = problem.X
-    if X.is_cuda or isinstance(X, SparseRows):
+    if X.is_cuda or X.is_sparse:
         return _cheapest(problem, centers, weights)
     assignments, lead = _leaders(problem, X, centers)
     slope, offset = _terms(problem, centers)
@@ -71,7 +71,7 @@ def component_sums(
     """
     sums = X.new_zeros(num_components, X.shape[1], dtype=torch.float64)
     counts = sums.new_zeros(num_components)
-    if X.is_cuda or isinstance(X, SparseRows):
+    if X.is_cuda or X.is_sparse:
         step = _chunk_rows(X, num_components) if X.is_cuda else _SUM_ROWS
         for start in range(0, len(X), step):
             rows = slice(start, start + step)
@@ -89,7 +89,7 @@ def component_sums(
 
 def _sums(X: Any, assignments: Tensor, num_components: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Sums and numbers of rows, sparse or dense; the latter by the matrix of memberships, for which no host waits."""
-    if isinstance(X, SparseRows):
+    if X.is_sparse:
         X = X if weights is None else X.scale_rows(weights)
         return group_sums(X, assignments, num_components), torch.bincount(assignments, weights, num_components)
     members = (assignments.unsqueeze(1) == torch.arange(num_components, device=X.device)).to(X.dtype)
@@ -151,7 +151,7 @@ def _cost_chunks(problem: Problem, centers: Tensor, weights: Tensor) -> Iterator
     for start in range(0, N, step):
         rows = slice(start, min(N, start + step))
         costs, points = buffer[: rows.stop - start], X[rows]
-        if isinstance(points, SparseRows):
+        if points.is_sparse:
             torch.sub(offset, points @ slope, out=costs)
         else:
             torch.addmm(offset, points, slope, alpha=-1, out=costs)

@@ -85,6 +85,7 @@ class SmallVariance(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "objective"
+    kind: ClassVar[str] = "objective"
     weighs: ClassVar[bool] = True
 
     def truncation_of(self, model: Model) -> str:

@@ -144,6 +144,5 @@ class Problem:
 
     def founding_centers(self, index: Tensor) -> Tensor:
         """The best centres [M, D] of components that hold one point each."""
-        rows = self.X[index].double()
-        rows = rows.dense() if isinstance(rows, SparseRows) else rows
+        rows = self.X[index].to_dense().double()
         return self.centers(rows, rows.new_ones(len(rows)))

@@ -75,6 +75,7 @@ class SVI(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "ELBO"
+    kind: ClassVar[str] = "bound"
     weighs: ClassVar[bool] = True
 
     def prepare(

@@ -40,6 +40,11 @@ class Likelihood(Config, ABC):
         """Whether entries of X may be NaN, missing: a mixture without classifiers then takes such rows."""
         return False
 
+    @property
+    def given_totals(self) -> bool:
+        """Whether rows, or some of their columns, are counts whose total is given and not modelled."""
+        return False
+
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         """A copy in which every hyperparameter left as None is set from X [N, D]; tensors take X's dtype, device.
 

@@ -54,7 +54,7 @@ class CountFamily(ExponentialFamily):
 
     def statistics(self, X: Rows) -> Tensor:
         """Statistics [N, S], dense: for a few rows at a time."""
-        return self.spread(X if isinstance(X, Tensor) else X.dense(), X.new_ones(len(X)))
+        return self.spread(X.to_dense(), X.new_ones(len(X)))
 
     def weighted_statistics(self, X: Rows, responsibilities: Tensor) -> Tensor:
         """sum_n r_nk statistics(x_n), [K, S], from responsibilities [N, K]."""

@@ -37,6 +37,10 @@ class MultinomialDirichlet(CountFamily):
 
     concentration: PositiveNumbers = None
 
+    @property
+    def given_totals(self) -> bool:
+        return True
+
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         default = min(0.5, 50 / X.shape[1])
         return self.replace(concentration=hyperparameter("concentration", self.concentration, default, X, X.shape[1]))

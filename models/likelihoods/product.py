@@ -56,6 +56,10 @@ class Product(ExponentialFamily):
     def takes_missing(self) -> bool:
         return any(part.takes_missing for part, _ in self.parts)
 
+    @property
+    def given_totals(self) -> bool:
+        return any(part.given_totals for part, _ in self.parts)
+
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         require_width(self.parts, X.shape[1])
         return self.replace(parts=[(resolved(part, x, weights), x.shape[1]) for part, x in self.split(X)])
@@ -76,7 +80,7 @@ class Product(ExponentialFamily):
         start = 0
         for part, width in self.parts:
             columns = columns_of(X, start, start + width)
-            yield part, columns.dense() if isinstance(columns, SparseRows) and not part.accepts_sparse else columns
+            yield part, columns.to_dense() if isinstance(columns, SparseRows) and not part.accepts_sparse else columns
             start += width
 
     def own(self, chi: Tensor) -> Iterator[tuple[ExponentialFamily, Tensor]]:
@@ -197,7 +201,7 @@ class Product(ExponentialFamily):
             u = columns_of(coordinates, start, start + size)
             e = columns_of(coordinates, start + size, start + size + 1)
             dense = isinstance(u, SparseRows) and not part.accepts_sparse
-            yield part, u.dense() if dense else u, e
+            yield part, u.to_dense() if dense else u, e
             start += size + 1
 
     def _summed(self, X: Rows, values: Tensor, reading: Callable[[Any, Rows, Tensor], Tensor]) -> Tensor:

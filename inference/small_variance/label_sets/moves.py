@@ -15,7 +15,7 @@ from ....models.bnmc import BNMC
 from ....models.distributions.sampling import uniforms
 from ....models.label_data import LabelData
 from ....models.likelihoods.product import join_columns
-from ....models.sparse import Rows, SparseRows
+from ....models.sparse import Rows
 from ...distributed.collectives import all_sum
 from ..assignment import component_sums
 from ..problem import Problem
@@ -142,7 +142,7 @@ def _losses(scores: Tensor, signs: Tensor, model: BNMC) -> Tensor:
 
 
 def _dense(X: Rows) -> Tensor:
-    return (X.dense() if isinstance(X, SparseRows) else X).double()
+    return X.to_dense().double()
 
 
 _WAYS = ((1.0, -1.0), (0.0, 1.0), (0.0, -1.0))  # to explain an absence: a and 2 b - 1

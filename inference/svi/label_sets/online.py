@@ -7,6 +7,7 @@ is needed, so the rows of earlier batches may be gone, and a saved posterior goe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from ....models.bnmc import BNMC
 from ....models.domains import shown
 from ....models.label_data import LabelData
 from ...posterior.multi_label import MultiLabelPosterior
-from ...posterior.trace import Trace
 from ..backend import SVI
 from ..factors import prior_classifiers
 from ..partition.sums import nothing_observed
@@ -52,7 +52,7 @@ def continue_fit(posterior: MultiLabelPosterior, X: Any, y: Any) -> MultiLabelPo
     samples = {name: value.unsqueeze(0) for name, value in draw.items()}
     values = torch.cat([posterior.trace.values, bound.cpu().double().reshape(1, 1)], 1)
     seconds = torch.cat([posterior.trace.seconds, posterior.trace.seconds[:, -1:]], 1)
-    trace = Trace(posterior.trace.name, values, seconds)
+    trace = replace(posterior.trace, values=values, seconds=seconds)
     return MultiLabelPosterior(model, backend, samples, [1], trace, posterior.metadata)
 
 

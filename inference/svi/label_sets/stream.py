@@ -28,7 +28,7 @@ def stream_labels(loader: DataLoader[Any], model: BNMC, num_first: int) -> tuple
         if total < _NUM_DEFAULTS:
             inputs.append(rows)
             targets.append(labels)
-        values = labels.values if isinstance(labels, SparseRows) else labels
+        values = labels.values if labels.is_sparse else labels
         missing = missing or bool(values.isnan().any())
         total, largest = total + len(rows), max(largest, len(rows))
     if total < 2:

@@ -1,0 +1,214 @@
+"""Mutants: one line of the code broken at a time, and the tests that must notice it.
+
+    python tests/mutants.py                 # all of them (`make mutants`)
+    python tests/mutants.py hinge ridge     # those of files whose path has one of these words
+
+Tests run on a copy of the package, so that the checkout is never broken. A mutant whose line is not there any more is
+an error: move it to what took the line's place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("models", "inference", "estimators", "datasets", "plots", "cli", "testing")
+
+
+class Mutants(NamedTuple):
+    """Lines of a file, what each is broken to, and the arguments of pytest that name the tests."""
+
+    file: str
+    tests: str
+    lines: dict[str, str]
+
+
+MUTANTS = [
+    Mutants(
+        "models/distributions/inverse_gaussian.py",
+        "test_distributions.py -k inverse",
+        {
+            "(mean * root).mul_(mean)": "mean * root",
+            "mul_(a + root) > root": "mul_(a + root) > a",
+            "+ 3 * value.log()": "+ 2 * value.log()",
+        },
+    ),
+    Mutants(
+        "models/distributions/polya_gamma.py",
+        "test_distributions.py -k polya",
+        {
+            "3 - 5 * r.square()": "3 + 5 * r.square()",
+            "(4 if steep else 8 * _TAIL)": "(4 if steep else 7 * _TAIL)",
+            "u, u, value=0.5)": "u, u, value=0.4)",
+        },
+    ),
+    Mutants(
+        "models/losses/hinge.py",
+        "test_losses.py -k Hinge",
+        {
+            "slack.abs(), generator), y)": "slack.abs() + 0.1, generator), y)",
+            "add_(self.strength).mul_(y)": "sub_(self.strength).mul_(y)",
+            "div_(2).add_(slack)": "div_(2).sub_(slack)",
+            "reach = 2 * strength * variance": "reach = strength * variance",
+        },
+    ),
+    Mutants(
+        "models/losses/logistic.py",
+        "test_losses.py -k Logistic",
+        {
+            "torch.tanh(width / 2) / (2 * width)": "torch.tanh(width) / (2 * width)",
+            "(y * score_mean - width) / 2": "(y * score_mean + width) / 2",
+            "math.pi / 8 * score_var": "math.pi / 4 * score_var",
+        },
+    ),
+    Mutants(
+        "models/losses/epsilon_insensitive.py",
+        "test_losses.py -k Epsilon",
+        {
+            "- 2 * self.epsilon)": "- self.epsilon)",
+            "(y + self.epsilon) * lower": "(y - self.epsilon) * lower",
+        },
+    ),
+    Mutants(
+        "models/priors/dirichlet_process.py",
+        "test_priors.py test_dirichlet_process.py",
+        {
+            "- torch.lgamma(alpha + sizes.sum())": "+ torch.lgamma(alpha + sizes.sum())",
+            "shape + num_components - (": "shape + num_components + (",
+            "shape + len(log_rest)), rate - log_rest.sum()": "shape + len(log_rest)), rate + log_rest.sum()",
+        },
+    ),
+    Mutants(
+        "models/priors/pitman_yor.py",
+        "test_priors.py test_pitman_yor.py -m 'not slow'",
+        {
+            "torch.lgamma(1 - d)).sum()": "torch.lgamma(1 + d)).sum()",
+            '(1 - h["discount"])': '(1 + h["discount"])',
+            "alpha / d + num_components": "alpha / d",
+        },
+    ),
+    Mutants(
+        "models/priors/sticks.py",
+        "test_priors.py test_dirichlet_process.py",
+        {
+            "b + after[..., :-1]": "b + after[..., 1:]",
+        },
+    ),
+    Mutants(
+        "models/priors/hierarchical_dirichlet_process.py",
+        "test_hdp.py",
+        {
+            "total = K * gamma.log()": "total = (K + 1) * gamma.log()",
+            "(gamma - 1) * log_base[K - 1]": "gamma * log_base[K - 1]",
+        },
+    ),
+    Mutants(
+        "models/priors/franchise.py",
+        "test_hdp.py",
+        {
+            "(own + seated) < own": "(own + seated) < seated",
+            "1 - stickiness / means[:K].diagonal()": "1 - stickiness",
+            "tables.sum() - s.sum()": "tables.sum() + s.sum()",
+        },
+    ),
+    Mutants(
+        "inference/classifiers/ridge.py",
+        "test_ridge.py",
+        {
+            "(trace + square) / weight_scale**2": "(trace - square) / weight_scale**2",
+            "add_(weight_scale**-2)": "add_(weight_scale**2)",
+            "(1 + (first < second).to(matrices))": "(first < second).to(matrices)",
+            "return weight_scale**2 * (root * solved) @ features": "return (root * solved) @ features",
+            "return self.mean + step": "return self.mean + 2 * step",
+        },
+    ),
+    Mutants(
+        "inference/markov/_numba_paths.py",
+        "test_markov.py -m 'not slow'",
+        {
+            "log_weight += math.log(total) + top": "log_weight += math.log(total)",
+            "total = total * math.exp(top - value) + 1.0": "total = total * math.exp(top - value)",
+        },
+    ),
+    Mutants(
+        "inference/markov/tensors.py",
+        "test_markov.py -m 'not slow'",
+        {
+            "messages[:, t] + behind).softmax(1)": "messages[:, t] - behind).softmax(1)",
+            "value + emission[:, t], best)": "value, best)",
+        },
+    ),
+    Mutants(
+        "inference/posterior/diagnostics.py",
+        "test_diagnostics.py",
+        {
+            "0.375) / (columns.shape[1] + 0.25)": "0.375) / (columns.shape[1] + 1.25)",
+            "pairs.cummin(0).values": "pairs",
+        },
+    ),
+    Mutants(
+        "inference/posterior/partition_losses.py",
+        "test_consensus.py test_posterior.py -m 'not slow'",
+        {
+            "float(2 * entropy(table)": "float(entropy(table)",
+        },
+    ),
+]
+
+
+def copy_to(folder: Path) -> None:
+    """The package as Python imports it, in a folder of its own."""
+    shutil.copytree(ROOT / "src" / "regbayes", folder / "regbayes")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / "regbayes" / name)
+
+
+def fails(copy: Path, tests: str) -> bool:
+    """Whether one of the tests fails with the package in the copy."""
+    command = f'"{sys.executable}" -m pytest -q -x -p no:cacheprovider {tests}'
+    found = os.environ | {"PYTHONPATH": str(copy)}
+    done = subprocess.run(command, shell=True, cwd=ROOT / "tests", env=found, capture_output=True)
+    if done.returncode not in (0, 1):
+        raise ValueError(f"pytest {tests} ran no test:\n{done.stdout.decode()[-500:]}")
+    return done.returncode == 1
+
+
+def is_noticed(copy: Path, mutants: Mutants, line: str) -> bool:
+    """Whether a test fails with the line broken in the copy, which is whole again afterwards."""
+    path = copy / "regbayes" / mutants.file
+    whole = path.read_text()
+    if whole.count(line) != 1:
+        raise ValueError(f"{mutants.file} has {line!r} {whole.count(line)} times; a mutant breaks one place.")
+    path.write_text(whole.replace(line, mutants.lines[line]))
+    try:
+        return fails(copy, mutants.tests)
+    finally:
+        path.write_text(whole)
+
+
+def main(copy: Path, words: list[str]) -> int:
+    """Run the mutants of files with one of these words in their path; the number that no test noticed."""
+    missed = tried = 0
+    copy_to(copy)
+    for mutants in MUTANTS:
+        if words and not any(word in mutants.file for word in words):
+            continue
+        if fails(copy, mutants.tests):
+            raise ValueError(f"pytest {mutants.tests} fails with nothing broken, so that it can notice nothing.")
+        for line, broken in mutants.lines.items():
+            noticed = is_noticed(copy, mutants, line)
+            tried, missed = tried + 1, missed + (not noticed)
+            print(f"{'noticed' if noticed else 'MISSED '}  {mutants.file}: {line}  ->  {broken}", flush=True)
+    print(f"{tried - missed} of {tried} noticed")
+    return missed
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(main(Path(folder), sys.argv[1:]) > 0)
