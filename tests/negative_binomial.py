@@ -12,7 +12,7 @@ import torch
 
 from regbayes.models import ExponentialFamily
 from regbayes.models.compiled import register_compiled
-from regbayes.models.compiled.scalars import inner, log_rising, take_logs
+from regbayes.models.compiled.scalars import inner, take_logs
 from regbayes.models.domains import Positive, PositiveNumbers
 
 
@@ -57,10 +57,11 @@ class NegativeBinomial(ExponentialFamily):
 
 
 @inner
-def divide(above, below):
-    for k in range(len(above)):
+def take_ratios(above, below, out):
+    for k in range(len(out)):
         above[k] /= below[k]
         below[k] = 1.0
+    take_logs(above, out)
 
 
 class Compiled(NamedTuple):
@@ -82,34 +83,30 @@ class Compiled(NamedTuple):
         return len(family.b) * (torch.lgamma(a + family.r) - torch.lgamma(a))
 
     def log_predictives(self, n, own, out, scratch):
-        X, rows, above, below = self.X, self.components, scratch[0], scratch[1]
-        without, factors = rows[1, own], 0
+        """One logarithm for the ratio of two products of 32 factors; `own` goes along as if x_n were not in it."""
+        X, rows, above, below, total = self.X, self.components, scratch[0], scratch[1], scratch[2]
         for k in range(len(out)):
-            out[k] = rows[0, k]
+            out[k] = rows[1, k] if k == own else rows[0, k]
             above[k], below[k] = 1.0, 1.0
+        a, factors = rows[2, own], 0
+        rows[2, own] = a - 2.0 * self.r
         for d in range(X.shape[1]):
-            count = X[n, d]
+            count, b = X[n, d], rows[3 + d, own]
             if count == 0:
                 continue
-            b = rows[3 + d, own]
-            without += log_rising(b - count, count) - log_rising(rows[2, own] + b - self.r - count, count)
-            if count > 8:
-                for k in range(len(out)):
-                    b = rows[3 + d, k]
-                    out[k] += log_rising(b, count) - log_rising(rows[2, k] + b + self.r, count)
-                continue
+            rows[3 + d, own] = b - count
+            for k in range(len(out)):
+                total[k] = rows[2, k] + rows[3 + d, k] + self.r
             for i in range(count):
                 for k in range(len(out)):
                     above[k] *= rows[3 + d, k] + i
-                    below[k] *= rows[2, k] + rows[3 + d, k] + (self.r + i)
-            factors += count
-            if factors > 8:
-                divide(above, below)
-                take_logs(above, out)
-                factors = 0
-        divide(above, below)
-        take_logs(above, out)
-        out[own] = without
+                    below[k] *= total[k] + i
+                factors += 1
+                if factors % 32 == 0:
+                    take_ratios(above, below, out)
+            rows[3 + d, own] = b
+        rows[2, own] = a
+        take_ratios(above, below, out)
 
     def shift(self, n, k, sign):
         rows = self.components
