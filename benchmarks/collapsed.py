@@ -2,6 +2,7 @@
 
 python benchmarks/collapsed.py scan         one scan / one EM iteration of scikit-learn's BayesianGaussianMixture
 python benchmarks/collapsed.py tensors      one scan in tensor code, which serves any family / the same scan compiled
+python benchmarks/collapsed.py outsider     one scan of a family of tests/negative_binomial.py / of PoissonGamma
 python benchmarks/collapsed.py counts       one scan of multinomial rows / the same scan in plain numpy
 python benchmarks/collapsed.py blobs        a whole fit: Gibbs / BayesianGaussianMixture, NMI and number of components
 python benchmarks/collapsed.py cold         the first scan in a new process without any compiled code
@@ -13,9 +14,11 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -39,14 +42,15 @@ def blobs(num_data: int, num_features: int, num_clusters: int) -> tuple[np.ndarr
     return 6 * rng.normal(size=(num_clusters, num_features))[z] + rng.normal(size=(num_data, num_features)), z
 
 
-def scanner(family: str, X: np.ndarray, z: np.ndarray, *, compiled: bool = True) -> Callable[[], object]:
+def scanner(family: str | type, X: np.ndarray, z: np.ndarray, *, compiled: bool = True) -> Callable[[], object]:
     """A scan that goes on from its last state, which has settled."""
     from regbayes.inference.gibbs.scans import collapsed
     from regbayes.inference.gibbs.state import PartitionState
     from regbayes.models import DPM, likelihoods
 
     X, z = torch.from_numpy(X), torch.from_numpy(np.unique(z, return_inverse=True)[1])
-    model = DPM(likelihood=getattr(likelihoods, family)()).resolve(X)
+    family = getattr(likelihoods, family) if isinstance(family, str) else family
+    model = DPM(likelihood=family()).resolve(X)
     data, generator = model.data(X), torch.Generator().manual_seed(0)
     state = PartitionState(z, X.new_zeros(int(z.max()) + 1, 0, 0), model.prior.start(X))
 
@@ -91,6 +95,19 @@ def tensors() -> None:
         rows = X if family in FAMILIES[:4] else (X > 0).astype(float)
         ours, theirs = medians(scanner(family, rows, z), scanner(family, rows, z, compiled=False), repeats=3)
         print(f"{family}: {1e3 * ours:.2f} ms, in tensor code {theirs:.2f} s = {theirs / ours:.0f} times", flush=True)
+
+
+def outsider() -> None:
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from negative_binomial import NegativeBinomial
+
+    rng = np.random.default_rng(0)
+    for num_features in (8, 32):
+        z = rng.integers(20, size=10_000)
+        X = rng.poisson(rng.gamma(0.5, 8.0, (20, num_features))[z]).astype(float)
+        ours, theirs = medians(scanner(NegativeBinomial, X, z), scanner("PoissonGamma", X, z))
+        print(f"NegativeBinomial / PoissonGamma, D={num_features}: {1e3 * ours:.1f} / {1e3 * theirs:.1f} ms", end="")
+        print(f" = {ours / theirs:.2f}")
 
 
 def counts() -> None:
@@ -164,4 +181,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     cold = partial(cold_and_warm, __file__, FAMILIES)
-    choose(__doc__, scan=scan, tensors=tensors, counts=counts, blobs=fit_blobs, cold=cold, first=first)
+    jobs = {"scan": scan, "tensors": tensors, "outsider": outsider, "counts": counts, "blobs": fit_blobs}
+    choose(__doc__, **jobs, cold=cold, first=first)

@@ -1,6 +1,7 @@
 """What is believed: models and their parts (priors, likelihoods, losses, feature maps, targets). Nothing here
 knows how inference is done."""
 
+from . import compiled, domains
 from .base import Model
 from .bnmc import BNMC
 from .data import Data
@@ -136,4 +137,6 @@ __all__ = [
     "TopicData",
     "TopicModel",
     "by_task",
+    "compiled",
+    "domains",
 ]

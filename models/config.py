@@ -96,7 +96,8 @@ def resolved(part: Any, X: Any, weights: Any = None) -> Any:
 
     Raises
     ------
-    ValueError    if the `resolve` of the part, a user's own, returns nothing, or takes no weights where there are some.
+    ValueError    if the `resolve` of the part, a user's own, returns nothing, or what the domains of its fields refuse,
+                  or takes no weights where there are some.
     """
     name, options = f"{type(part).__name__}.resolve", {} if weights is None else {"weights": weights}
     if options and "weights" not in inspect.signature(part.resolve).parameters:
@@ -107,6 +108,14 @@ def resolved(part: Any, X: Any, weights: Any = None) -> Any:
     found = part.resolve(X, **options)
     if found is None:
         raise ValueError(f"{name} returned None; it has to return a copy of the part, such as self.replace(...).")
+    try:
+        if isinstance(found, Config):
+            found.checked()
+    except ValueError as error:
+        raise ValueError(
+            f"{name} gave what the part does not take itself: {error} Leave a number as it is, or let the field take "
+            "tensors: AnyNumbers or PositiveNumbers of regbayes.models.domains."
+        ) from None
     return found
 
 

@@ -6,6 +6,9 @@
 `Config.checked` compares each field with its domain. A field that is `None` by default may be None; one whose type is a
 configuration takes an object of that class; one of type `float`, `int` or `bool` any finite number, integer, or truth
 value; one of another type is not looked at.
+
+A field of a number stays a number when a part is resolved. A hyperparameter that becomes a tensor, or may have one
+entry for each column, is `AnyNumbers` or `PositiveNumbers`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ a new family is right if the program that it states, the densities and the norma
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pyro
@@ -14,6 +15,12 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution, biject_to
 
+from ..inference.gibbs.scans.collapsed import PartitionSlots
+from ..inference.gibbs.scans.slots import Compiled, Tensors
+from ..inference.gibbs.state import PartitionState
+from ..models.compiled import is_compiled
+from ..models.config import resolved
+from ..models.dpm import DPM
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
 
@@ -58,22 +65,26 @@ def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Gene
     _check_single_precision(likelihood, X)
     _check_divergence(family, X)
     _check_sparse(likelihood, family, X, chi)
+    _check_compiled(likelihood, X)
 
 
 # -- any family ------------------------------------------------------------------------------------------------------
 
 
 def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> None:
-    """Every hyperparameter becomes a tensor like X, but for lists of columns; resolving again changes nothing."""
+    """Every hyperparameter becomes a tensor like X, but for numbers of the domain float or int and lists of columns;
+    resolving again changes nothing, and its own domains take what it gave."""
     again = _hyperparameters(family.resolve(X[: len(X) // 2]))
     for name, value in _hyperparameters(family).items():
-        if isinstance(value, list) and all(isinstance(column, int) for column in value):
+        plain = value if isinstance(value, list) else [value]
+        if all(isinstance(number, int | float) for number in plain):
             _require(value == again[name], f"resolving a resolved family changed {name}.")
             continue
         _require(isinstance(value, Tensor), f"resolve left {name} as {value!r}; expected a tensor.")
         _require(value.dtype == X.dtype and value.device == X.device, f"resolve gave {name} another dtype or device.")
         _require(torch.equal(value, again[name]), f"resolving a resolved family changed {name}.")
     _require(likelihood.resolve(X) is not likelihood, "resolve changed the family in place; expected a copy.")
+    resolved(likelihood, X)
 
 
 def _check_program(family: Likelihood, generator: torch.Generator) -> None:
@@ -246,6 +257,27 @@ def _check_sparse(likelihood: ExponentialFamily, family: ExponentialFamily, X: T
     coordinates = family.coordinates(X)
     in_coordinates = {"divergence": (family.centers(coordinates[:3], X.new_ones(3)),), "founding_divergence": ()}
     _agree(family, in_coordinates, family.coordinates(sparse), coordinates)
+
+
+def _check_compiled(likelihood: ExponentialFamily, X: Tensor) -> None:
+    """The compiled form, if it has one: what a row weighs in the component that it is in, in another one and in a new
+    one is what tensor code says, also after rows were taken out of their components and put into others."""
+    if not is_compiled(likelihood) or X.is_cuda:
+        return
+    model = DPM(likelihood).resolve(X)
+    data, labels, half = model.data(X), torch.arange(len(X)) % 2, len(X) // 2
+    state = PartitionState(labels, X.new_zeros(2, 0, 0), model.prior.start(X))
+    visitor = Compiled(PartitionSlots(state, data, model))
+    fill = visitor.entry(visitor.kernels.fill)
+    for what in ("", " after `shift`"):
+        exact = Tensors(visitor.slots)
+        for n in range(len(X)):
+            found, expected = (code.logits(n)[:3].log_softmax(0) for code in (visitor, exact))
+            _close(found, expected, f"log_predictives, log_normalizers of the compiled form{what}")
+        moved = torch.cat([1 - labels[:half], labels[half:]])
+        fill(visitor.state, labels[:half].numpy(), -1.0)
+        fill(visitor.state, moved[:half].numpy(), 1.0)
+        visitor.slots = PartitionSlots(replace(state, assignments=moved), data, model)
 
 
 # -- tools -----------------------------------------------------------------------------------------------------------

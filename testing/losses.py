@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..inference.compiled._numba_losses import margins
+from ..inference.compiled.decorators import entry_of
+from ..models.compiled import compiled_loss
 from ..models.distributions.sampling import normals
 from ..models.losses import Loss, Masked
 
@@ -48,6 +52,7 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
     _check_mask(loss, like, generator)
     if loss.has_conjugate:
         _check_conjugate(loss, like, generator)
+    _check_compiled(loss, generator)
 
 
 def _check_parameters(loss: Loss) -> None:
@@ -212,6 +217,20 @@ def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
     _require(not slope[~known].any() and slope.isfinite().all(), "log_factor", "has a slope at a missing target")
     free = masked.draw_score(2 * one[:1].expand(_NUM_DRAWS, 1), holed[:1].expand(_NUM_DRAWS, -1), generator)
     _require_centered(torch.stack([free, free.square() - 4], 1), "draw_score", "is not the prior's at a missing target")
+
+
+def _check_compiled(loss: Loss, generator: torch.Generator) -> None:
+    """The factor of the compiled form, if there is one, of rows of several scores with missing targets."""
+    form = compiled_loss(loss)
+    if form is None:
+        return
+    scores = 3 * torch.randn(200, _NUM_CLASSES, generator=generator, dtype=torch.float64, device=generator.device)
+    y = _signs(scores).repeat(50, 1) if loss.target == "sign" else scores.roll(1, 0)
+    y[::5, 0] = math.nan
+    found = np.empty(len(y))
+    entry_of(margins, form)(form, scores.cpu().numpy(), y.cpu().numpy(), found)
+    exact = Masked(loss).log_factor(scores, y).sum(1).cpu()
+    _require_close(torch.from_numpy(found), exact, "log_factor", "of the compiled form is another")
 
 
 # -- the conjugate ---------------------------------------------------------------------------------------------------

@@ -56,7 +56,31 @@ MUTANTS = [
             "add_(self.strength).mul_(y)": "sub_(self.strength).mul_(y)",
             "div_(2).add_(slack)": "div_(2).sub_(slack)",
             "reach = 2 * strength * variance": "reach = strength * variance",
+            "return -2.0 * self.strength * max(": "return -self.strength * max(",
         },
+    ),
+    Mutants(
+        "models/likelihoods/_numba_poisson.py",
+        "test_likelihoods.py -k 'conformance and PoissonGamma'",
+        {
+            "rate = shape - total, rate - 1.0": "rate = shape - total, rate",
+            "self.components[1, k] += sign": "self.components[1, k] += 1.0",
+            "2, out, scratch[0])": "1, out, scratch[0])",
+        },
+    ),
+    Mutants(
+        "inference/compiled/decorators.py",
+        "test_compiled.py -k machine_code",
+        {
+            "named + Path(source).read_bytes()": "named",
+            '{form.__module__}:{form.__qualname__} ".encode()': '".encode()',
+            'for name in ("inference", "models") for path': 'for name in ("inference",) for path',
+        },
+    ),
+    Mutants(
+        "models/config.py",
+        "test_outsider.py -k number",
+        {"            found.checked()\n": "            found\n"},
     ),
     Mutants(
         "models/losses/logistic.py",

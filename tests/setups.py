@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
+from negative_binomial import NegativeBinomial
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
@@ -176,7 +177,7 @@ def mixture_rows(
     """Rows [N, D] of a mixture, in the support of a family, and their components [N]."""
     rng = np.random.default_rng(seed)
     z = rng.integers(num_components, size=num_data)
-    if family in (MultinomialDirichlet, PoissonGamma):
+    if family in (MultinomialDirichlet, PoissonGamma, NegativeBinomial):
         X = rng.poisson(rng.gamma(0.5, 8.0, (num_components, num_features))[z])
         X[0, 0] = 40  # more than compiled scans multiply out
     elif family is BernoulliBeta:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from negative_binomial import NegativeBinomial
 from setups import COUNTS, FAMILIES, AnotherGaussian, first_appearance, frequency_errors, mixture_rows
 
 from regbayes.inference.gibbs.scans import collapsed, slots
@@ -156,7 +157,7 @@ def test_conditional_with_hyperplanes_is_the_joints(loss, prior, compiled):
 
 
 @pytest.mark.parametrize("kind", ["mixture", "classifiers", "hyperplanes"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
 def test_compiled_scan_is_the_tensor_scan(family, kind):
     X, z = mixture_rows(family, 40)
     y = X[:, 0] > X[:, 0].median()
@@ -180,7 +181,7 @@ def test_compiled_scan_is_the_tensor_scan(family, kind):
     assert len(known.weights) != len(torch.unique(z))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
 def test_moves_add_up(family):
     """After many moves, what a family keeps of a component is what its points say."""
     X, z = mixture_rows(family, 60)
@@ -310,6 +311,7 @@ def many_scans(state, data, model, generator, num_sweeps):
         (FullGaussian, "PY", 20000),
         (LinearRegression, "PY", 20000),
         (PoissonGamma, "PY, alpha < 0", 20000),
+        (NegativeBinomial, "DP", 20000),
         (AnotherGaussian, "PY", 800),
         (DiagonalGaussian, "MFM", 20000),
         (AnotherGaussian, "MFM", 800),
@@ -327,6 +329,7 @@ def test_partitions_have_their_exact_probabilities(family, prior, num_sweeps):
 @pytest.mark.parametrize(
     ("family", "prior"),
     [
+        (NegativeBinomial, "DP"),
         (DiagonalGaussian, "DP"),
         (BernoulliBeta, "PY, alpha < 0"),
         (MultinomialDirichlet, "PY"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,68 +10,134 @@ from pathlib import Path
 import pytest
 
 import regbayes.inference
+from regbayes.inference.compiled import decorators
+
+PACKAGE = Path(regbayes.inference.__file__).parents[1]
 
 PROGRAM = """
 import sys, types
 from pathlib import Path
+from typing import NamedTuple
 
 root = Path(sys.argv[1])
-for name in ("copied", "copied.compiled", "copied.gibbs"):  # the compiled files alone, without what imports torch
-    package = types.ModuleType(name)
-    package.__path__ = [str(root / "/".join(name.split(".")[1:]))]
-    sys.modules[name] = package
-from copied.compiled import decorators
-from copied.gibbs import _entry
+for folder in ("", "inference", "inference/compiled", "inference/gibbs", "models", "models/compiled"):
+    package = types.ModuleType("/".join(["copied", folder]).strip("/").replace("/", "."))  # without what imports torch
+    package.__path__ = [str(root / folder)]
+    sys.modules[package.__name__] = package
+from copied.inference.compiled import decorators
+from copied.inference.gibbs import _entry
 
-assert Path(decorators.__file__).parent.parent == root
-print(_entry.add(2.0), sum(_entry.add.stats.cache_hits.values()))
+class Mine(NamedTuple):
+    number: float
+
+    def shared(self, x):
+        return x * self.number
+
+if sys.argv[2] == "ours":
+    from copied.models._form import Form
+elif sys.argv[2] == "script":
+    Form = Mine
+else:
+    sys.path.append(str(root))
+    Form = __import__(sys.argv[2]).Form
+add = decorators.entry_of(_entry.add, Form(1.0))
+print(add(Form(1.0), 2.0), sum(add.stats.cache_hits.values()))
+"""
+FORM = """from typing import NamedTuple
+
+
+class Form(NamedTuple):
+    number: float
+
+    def shared(self, x):
+        return x + self.number
+"""
+ENTRY = """from ..compiled.decorators import brought, entry
+
+
+@brought
+def shared(form, x):
+    raise NotImplementedError
+
+
+@entry
+def add(form, x):
+    return shared(form, x)
 """
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs an entry point of a copied package, with a cache of its own."""
-    root = tmp_path / "inference"
-    (root / "gibbs").mkdir(parents=True)
-    (root / "compiled").mkdir()
-    shutil.copy(Path(regbayes.inference.__file__).parent / "compiled" / "decorators.py", root / "compiled")
-    (root / "gibbs" / "_shared.py").write_text(
-        "from ..compiled.decorators import inner\n\n\n@inner\ndef shared(x):\n    return x + 1.0\n"
-    )
-    (root / "gibbs" / "_entry.py").write_text(
-        "from ..compiled.decorators import entry\nfrom ._shared import shared\n\n\n"
-        "@entry\ndef add(x):\n    return shared(x)\n"
-    )
+    """Runs an entry point of a copied package in a process of its own, with a cache of its own, and a form of this
+    package, of another file or of the script itself; (result, times that the cache had the machine code)."""
+    files = {"inference/gibbs/_entry.py": ENTRY, "models/_form.py": FORM, "outsider.py": FORM, "moved.py": FORM}
+    for name in ("inference/compiled/decorators.py", "models/compiled/scalars.py"):
+        files[name] = (PACKAGE / name).read_text()
+    for name, source in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
 
-    def run() -> tuple[float, int]:
+    def run(form: str = "ours") -> tuple[float, int]:
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-c", PROGRAM, str(root)]
+        (tmp_path / "program.py").write_text(PROGRAM)
+        command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), form]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         value, hits = done.stdout.split()
         return float(value), int(hits)
 
-    run.root = root
+    run.root = tmp_path
     return run
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
 
 
 @pytest.mark.slow
 def test_machine_code_follows_the_files_that_are_inlined(run):
     assert run() == (3.0, 0)
     assert run() == (3.0, 1)
-    (run.root / "other.py").write_text("nothing = 0\n")
+    (run.root / "inference" / "other.py").write_text("nothing = 0\n")
     assert run() == (3.0, 1)
-    shared = run.root / "gibbs" / "_shared.py"
-    shared.write_text(shared.read_text().replace("1.0", "5.0"))
-    assert run() == (7.0, 0)
-    shared.write_text(shared.read_text().replace("5.0", "1.0"))
+    edit(run.root / "models" / "_form.py", "x +", "5.0 * x +")
+    assert run() == (11.0, 0)
+    edit(run.root / "models" / "_form.py", "5.0 * x +", "x +")
     assert run() == (3.0, 1)  # both are kept
 
 
+@pytest.mark.slow
+def test_machine_code_of_an_outsider_follows_its_own_file(run):
+    assert run("outsider") == (3.0, 0)
+    assert run("outsider") == (3.0, 1)
+    edit(run.root / "outsider.py", "x +", "5.0 * x +")
+    assert run("outsider") == (11.0, 0)
+    edit(run.root / "outsider.py", "5.0 * x +", "x +")
+    assert run("outsider") == (3.0, 1)
+    (run.root / "outsider.py").unlink()
+    assert run("moved") == (3.0, 0)  # nothing reads what needs the other module
+    assert run() == (3.0, 0)
+
+
+@pytest.mark.slow
+def test_a_form_of_a_script_is_compiled_in_each_process_and_leaves_nothing(run):
+    assert run("script") == (2.0, 0)
+    assert run("script") == (2.0, 0)
+    assert not list((run.root / "cache").rglob("*.nbi"))
+
+
 def test_every_compiled_function_is_made_by_the_shared_decorators():
-    folder = Path(regbayes.inference.__file__).parent
-    for path in folder.rglob("*.py"):
-        source = path.read_text()
-        if path.name != "decorators.py":
+    allowed = {PACKAGE / "models" / "compiled" / "scalars.py", PACKAGE / "inference" / "compiled" / "decorators.py"}
+    for folder in ("inference", "models"):
+        for path in (PACKAGE / folder).rglob("*.py"):
+            source = path.read_text()
+            if path in allowed:
+                continue
             assert "njit" not in source, path
-        if "decorators import" in source and not path.name.startswith("_"):
-            pytest.fail(f"{path} compiles code, but no digest covers it: its name must begin with an underscore.")
+            source = source.replace("decorators import entry_of\n", "")  # which makes nothing
+            if ("decorators import" in source or "scalars import" in source) and path not in decorators.sources():
+                pytest.fail(f"{path} compiles code, but no digest covers it: its name must begin with an underscore.")
+
+
+def test_models_are_imported_without_numba():
+    program = "import sys, regbayes.models; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from negative_binomial import NegativeBinomial
 from setups import FAMILIES, first_appearance, frequency_errors, mixture_rows
 
 from regbayes.inference.classifiers.draws import RepellingHyperplanes
@@ -162,7 +163,7 @@ def test_tiny_weights_of_the_rest_keep_their_order():
 # -- the scan ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
 @pytest.mark.parametrize("repels", [False, True])
 def test_compiled_scan_is_the_tensor_scan(family, repels):
     X = rows(family, 40)

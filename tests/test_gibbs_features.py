@@ -17,6 +17,8 @@ from torch import Tensor
 
 from regbayes.datasets import load
 from regbayes.inference import Gibbs, Posterior
+from regbayes.inference.compiled._numba_losses import margins
+from regbayes.inference.compiled.decorators import entry_of
 from regbayes.inference.gibbs.features import _numba_collapsed as compiled
 from regbayes.inference.gibbs.features import (
     collapsed as collapsed_features,
@@ -53,6 +55,7 @@ from regbayes.models import (
     SquaredHinge,
     StudentT,
 )
+from regbayes.models.compiled import compiled_loss
 from regbayes.models.losses import Loss, PseudoObservation
 from regbayes.testing import check_kernel, check_model
 from regbayes.testing.features import feature_posterior
@@ -341,7 +344,7 @@ def test_bits_of_a_row_have_the_ratio_of_the_joint(name) -> None:
         for factor, expected in ((1 - 1e-9, 1), (1 + 1e-9, 0)):
             arrays = collapsed_features._arrays(state, data, model, observed, 90)
             place = np.array([n, model.truncation, 0, 0])
-            compiled.scan(arrays, np.full(100, p * factor), np.zeros(3000), place)
+            entry_of(compiled.scan, arrays.loss)(arrays, np.full(100, p * factor), np.zeros(3000), place)
             assert place[0] == data.num_data or place[0] > n
             assert arrays.bits[0, n] == expected or (n < data.num_data - 1 and place[0] > n + 1)
             assert arrays.counts[0] == arrays.bits[0].sum()
@@ -361,13 +364,15 @@ def test_compiled_margins_are_those_of_the_losses(loss) -> None:
     targets[::5] = NAN
     masked = Masked(loss if loss.meets or loss.target == "real" else OneVsRest(loss))
     out = np.empty(40)
-    compiled.margins(collapsed_features.compiled_loss(masked), scores.numpy(), targets.numpy(), out)
+    form = compiled_loss(masked)
+    entry_of(margins, form)(form, scores.numpy(), targets.numpy(), out)
     torch.testing.assert_close(torch.from_numpy(out), masked.log_factor(scores, targets).sum(1))
 
     class Mine(type(loss)):
         pass
 
-    assert collapsed_features.compiled_loss(Mine()) is None
+    assert compiled_loss(Mine()) is None
+    assert compiled_loss(Masked(Mine())) is None
 
 
 @pytest.mark.parametrize("name", ["hinge", "holes", "classes", "regression"])
@@ -600,7 +605,7 @@ def test_digits_by_their_features_nearly_as_well_as_by_their_pixels() -> None:
 
 def test_random_numbers_of_a_scan_take_no_more_room_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs out is filled up again and again, and nothing doubles for that of another kind."""
-    sizes, scan = [], compiled.scan
+    sizes, scan = [], entry_of(compiled.scan, compiled_loss(Hinge()))
 
     def noted(rows, uniforms, normals, place):
         sizes.append((len(uniforms), len(normals), len(rows.counts)))
@@ -608,7 +613,7 @@ def test_random_numbers_of_a_scan_take_no_more_room_for_more_rows(monkeypatch: p
         assert len(normals) < 2**20
         scan(rows, uniforms, normals, place)
 
-    monkeypatch.setattr(compiled, "scan", noted)
+    monkeypatch.setattr(collapsed_features, "entry_of", lambda function, form: noted)
     monkeypatch.setattr(collapsed_features, "_POOL", 128)
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(600, 2, generator=generator, dtype=torch.float64)

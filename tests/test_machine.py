@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from regbayes.inference.compiled import _numba_machine
 from regbayes.inference.compiled.decorators import part
+from regbayes.models.compiled import scalars
 
 
 @part
 def fill(x, exps, logs):
     for k in range(len(x)):
-        exps[k], logs[k] = _numba_machine.exp(x[k]), _numba_machine.log(abs(x[k]))
+        exps[k], logs[k] = scalars.exp(x[k]), scalars.log(abs(x[k]))
 
 
 def test_exp_and_log_are_right_to_a_few_units_of_the_last_place():

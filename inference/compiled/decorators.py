@@ -1,35 +1,34 @@
 """Decorators of everything that numba compiles, and a cache of machine code that notices every change of it.
 
 numba keeps the machine code of a function until the function's own file changes. Code of other files that was inlined
-in it may change unnoticed, and so may the fields of a tuple that it takes. But numba also tells entries apart by what a
-function closes over, so every entry point closes over a digest of all sources. These are the modules of `inference`
-whose names begin with an underscore: what is compiled, and the tuples of arrays that it takes.
+in it may change unnoticed, and so may the fields of a tuple that it takes. But numba names its own files after the
+function, so every entry point has a digest of all sources in its name. These are the modules of `models` and
+`inference` whose names begin with an underscore, and `scalars`: what is compiled, and the tuples of arrays that it
+takes. Machine code for a compiled form of another file is kept apart, by a digest of that file as well. So nobody reads
+a file of numba's that needs a module which is gone.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import Any
 
-from numba import njit
+from numba import jit
+from numba.extending import overload
 
-# inf keeps its meaning; a division does not look for zero
-OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
-
-part = njit(**OPTIONS)
-inner = njit(inline="always", **OPTIONS)  # a function of its own takes longer to compile
+from ...models.compiled.scalars import OPTIONS
+from ...models.compiled.scalars import inner as inner
+from ...models.compiled.scalars import part as part
 
 
 def entry(function: Callable[..., Any], **options: Any) -> Any:
     """A compiled function that Python may call, cached on disk until any of the sources changes."""
-    code = function.__code__.replace(co_freevars=("digest",))
-    cell = (CellType(source_digest()),)
-    keyed = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cell)
-    return njit(cache=True, **OPTIONS, **options)(functools.update_wrapper(keyed, function))
+    return _kept(function, source_digest(), cache=True, **OPTIONS, **options)
 
 
 def lean_entry(function: Callable[..., Any]) -> Any:
@@ -40,8 +39,55 @@ def lean_entry(function: Callable[..., Any]) -> Any:
     return entry(function, _nrt=False)
 
 
+def entry_of(function: Any, form: Any) -> Any:
+    """An entry point for arguments that hold a compiled form: itself, or for a form of a file that is not among the
+    sources one whose machine code is kept apart."""
+    kind: Any = type(form)
+    return _entry_for(function, kind)
+
+
+@functools.cache
+def _entry_for(function: Any, form: type) -> Any:
+    """A class of a script, a notebook or a function cannot be found by name in another process: its machine code is not
+    kept."""
+    source, options = getattr(sys.modules.get(form.__module__), "__file__", None), function.targetoptions
+    if source is None or form.__module__ in {"__main__", "__mp_main__"} or "<locals>" in form.__qualname__:
+        return _kept(function.py_func, source_digest(), cache=False, **options)
+    if Path(source) in sources():
+        return function
+    named = f"{source_digest()} {form.__module__}:{form.__qualname__} ".encode()
+    digest = hashlib.sha256(named + Path(source).read_bytes()).hexdigest()
+    return _kept(function.py_func, digest, cache=True, **options)
+
+
+def brought(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a compiled form that each form brings under its name; those that leave it out have this one."""
+
+    def choose(form: Any, *arguments: Any) -> Any:
+        return getattr(getattr(form, "instance_class", None), function.__name__, function)
+
+    overload(function, jit_options=OPTIONS, strict=False)(choose)
+    return function
+
+
+def _kept(function: Callable[..., Any], digest: str, **settings: Any) -> Any:
+    """The function compiled, its machine code in files that have the digest in their names."""
+    copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    functools.update_wrapper(copy, function)
+    copy.__qualname__ = f"{function.__name__}_{digest[:16]}"
+    return jit(**{"nopython": True, **settings})(copy)
+
+
 @functools.cache
 def source_digest() -> str:
     """A digest of the sources of all that is compiled."""
-    sources = sorted(path for path in Path(__file__).parents[1].rglob("_*.py") if not path.name.startswith("__"))
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources())).hexdigest()
+
+
+@functools.cache
+def sources() -> list[Path]:
+    """The files of all that is compiled."""
+    package = Path(__file__).parents[2]
+    private = [path for name in ("inference", "models") for path in (package / name).rglob("_*.py")]
+    scalars = package / "models" / "compiled" / "scalars.py"
+    return sorted([scalars, *(path for path in private if not path.name.startswith("__"))])

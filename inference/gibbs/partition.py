@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...models.compiled import is_compiled
 from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
@@ -43,7 +44,6 @@ from .moves.tempering import harden
 from .scans import blocked as blocked_scan
 from .scans import collapsed
 from .scans import slice as slice_scan
-from .scans._component_states import is_compiled
 from .scans.components import count_members
 from .state import PartitionState, scan_law
 from .summary import draw, log_joint

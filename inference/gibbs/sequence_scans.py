@@ -22,6 +22,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...models.compiled import is_compiled
 from ...models.distributions.sampling import log_dirichlet, uniforms
 from ...models.likelihoods.base import Parameters
 from ...models.scores import scores
@@ -34,7 +35,6 @@ from .moves.labelled_states import LabelledSequences
 from .moves.repelling_split_merge import split_merge_repelling
 from .moves.split_merge import num_moves
 from .scans import direct
-from .scans._component_states import is_compiled
 from .scans.slice import draw_fresh
 from .sequence_prior import break_rest, draw_prior, relabel, row_posterior
 from .sequence_summary import hyperparameters

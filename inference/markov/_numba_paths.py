@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ..compiled._numba_machine import exp
+from ...models.compiled.scalars import exp
 from ..compiled.decorators import entry, inner, part
 
 LEAST_STEP = -200.0  # log weight; times _KEPT it is still a normal number

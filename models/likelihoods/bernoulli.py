@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..compiled import register_compiled
 from ..domains import PositiveNumbers
 from ..sparse import Rows, entries_sum
 from .base import Parameters, Sample
@@ -113,3 +114,6 @@ def _logs(probs: Tensor) -> Tensor:
     """(log p, log(1 - p)) [..., 2 D]."""
     probs = _inside(probs)
     return torch.cat([probs.log(), torch.log1p(-probs)], -1)
+
+
+register_compiled(BernoulliBeta, f"{__package__}._numba_bernoulli:Bernoulli")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..compiled import register_compiled
 from ..domains import AnyNumbers, PositiveNumbers
 from ..sums import row_chunks
 from .base import Parameters, Sample
@@ -120,3 +121,6 @@ def _natural(m: Tensor, lam: Tensor, log_lam: Tensor, slack: Tensor | float = 0.
     """(lam m, -lam / 2, -sum(lam m^2 + slack) / 2, sum(log lam) / 2) [..., S]: what statistics are multiplied by."""
     square = (lam * m.square() + slack).sum(-1, keepdim=True)
     return torch.cat([lam * m, -lam / 2, -square / 2, log_lam.sum(-1, keepdim=True) / 2], -1)
+
+
+register_compiled(DiagonalGaussian, f"{__package__}._numba_diagonal_gaussian:Diagonal")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..compiled import register_compiled
 from ..distributions.wishart import PrecisionWishart, covariance_tril, expected_log_det, log_diagonal
 from ..domains import AnyNumbers, PositiveNumbers
 from ..linalg import inverse_transpose, safe_cholesky
@@ -175,3 +176,6 @@ class FullGaussian(ExponentialFamily):
 
 
 _FEW = 2**15  # statistics: to write them down costs less than a step for each component
+
+
+register_compiled(FullGaussian, f"{__package__}._numba_full_gaussian:Full")

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 
+from ..compiled import register_compiled
 from ..distributions.matrix_normal import MatrixNormal
 from ..distributions.wishart import PrecisionWishart, covariance_tril, expected_log_det, log_diagonal
 from ..domains import AnyNumbers, PositiveNumbers, shown
@@ -301,3 +302,6 @@ def _squares(maps: Tensor, rows: Tensor) -> Tensor:
 
 
 _ROUNDING = 1e-10  # residuals below this share of the variance are those of an exact relation
+
+
+register_compiled(LinearRegression, f"{__package__}._numba_linear_regression:Regression")

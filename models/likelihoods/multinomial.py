@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.types import _size
 
+from ..compiled import register_compiled
 from ..domains import PositiveNumbers
 from ..sparse import Rows, entries_sum
 from .base import Parameters, Sample
@@ -146,3 +147,6 @@ class _Dirichlet(dist.Dirichlet):
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
         draws = super().rsample(sample_shape)
         return draws.clamp(min=torch.finfo(draws.dtype).tiny)
+
+
+register_compiled(MultinomialDirichlet, f"{__package__}._numba_multinomial:Multinomial")

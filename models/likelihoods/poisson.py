@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..compiled import register_compiled
 from ..domains import PositiveNumbers
 from ..sparse import Rows, entries_sum
 from .base import Parameters, Sample
@@ -94,3 +95,6 @@ class PoissonGamma(CountFamily):
     def pseudo_observation(self) -> tuple[Tensor, float]:
         """`rate` copies of the prior mean: centre (shape + sum of rows) / (rate + their number)."""
         return self.shape / self.rate, self.rate.item()
+
+
+register_compiled(PoissonGamma, f"{__package__}._numba_poisson:Poisson")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..compiled import register_compiled
 from ..domains import AnyNumbers, PositiveNumbers
 from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
@@ -92,3 +93,6 @@ class SphericalGaussian(ExponentialFamily):
         cross = torch.addmm(means.square().sum(1), X, means.T, beta=0.5, alpha=-1)
         square = (cross + X.square().sum(1, keepdim=True) / 2).clamp(min=0)
         return -square / variances - X.shape[1] * torch.log(2 * math.pi * variances) / 2
+
+
+register_compiled(SphericalGaussian, f"{__package__}._numba_spherical_gaussian:Spherical")

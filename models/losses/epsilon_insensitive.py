@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..compiled import register_compiled
 from ..distributions.sampling import uniforms
 from ..domains import NonNegative, Positive
 from .base import Loss, PseudoObservation
@@ -96,6 +98,17 @@ class EpsilonInsensitive(Loss):
     def _observe(self, upper: Tensor, lower: Tensor, y: Tensor) -> PseudoObservation:
         shift = (y - self.epsilon) * upper + (y + self.epsilon) * lower
         return PseudoObservation(self.strength**2 * (upper + lower), self.strength**2 * shift)
+
+
+class CompiledEpsilonInsensitive(NamedTuple):
+    strength: float
+    epsilon: float
+
+    def log_factor(self, score, y):
+        return -2.0 * self.strength * max(0.0, abs(y - score) - self.epsilon)
+
+
+register_compiled(EpsilonInsensitive, CompiledEpsilonInsensitive)
 
 
 def _log_share(near: Tensor, width: Tensor) -> Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..compiled import register_compiled
 from ..distributions.inverse_gaussian import inverse_gaussian
 from ..domains import Positive
 from .base import Loss, PseudoObservation
@@ -80,6 +82,17 @@ class Hinge(Loss):
     def _observe(self, precision: Tensor, y: Tensor) -> PseudoObservation:
         """With shift y (c + l precision)."""
         return PseudoObservation(precision, (self.margin * precision).add_(self.strength).mul_(y))
+
+
+class CompiledHinge(NamedTuple):
+    strength: float
+    margin: float
+
+    def log_factor(self, score, y):
+        return -2.0 * self.strength * max(0.0, self.margin - y * score)
+
+
+register_compiled(Hinge, CompiledHinge)
 
 
 def draw_inverse_omega(violation: Tensor, generator: torch.Generator) -> Tensor:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ..compiled import register_compiled
 from ..distributions.polya_gamma import polya_gamma
 from ..distributions.sampling import normals, uniforms
 from .base import Loss, PseudoObservation
@@ -88,6 +90,14 @@ class Logistic(Loss):
     def moderated(self, score_mean: Tensor, score_var: Tensor) -> Tensor:
         """E sigmoid(f) is about sigmoid(E f / sqrt(1 + pi var f / 8)) (MacKay 1992)."""
         return score_mean / (1 + math.pi / 8 * score_var).sqrt()
+
+
+class CompiledLogistic(NamedTuple):
+    def log_factor(self, score, y):
+        return -max(0.0, -y * score) - math.log1p(math.exp(-abs(score)))
+
+
+register_compiled(Logistic, CompiledLogistic)
 
 
 _NEWTON_STEPS = 8  # from the right of a convex function: exact to rounding for variances in 1e-30..1e30

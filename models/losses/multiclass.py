@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..compiled import register_compiled
 from ..distributions.sampling import uniforms
 from ..domains import Positive
 from .base import Loss, PseudoObservation
 from .conjugates import balanced, crammer_singer_tilt
 from .hinge import Hinge
 from .tilted_normal import draw_hinge, draw_interpolated, log_hinge_integral, log_uniform, normal_excess, normal_rule
-from .wrapped import WrappedLoss
+from .wrapped import HandedOn, WrappedLoss
 
 
 @dataclass(eq=False)
@@ -116,6 +118,25 @@ class CrammerSinger(Loss):
         g, log_law = normal_rule(scale, _STEP)
         log_law = log_law + math.log(num_others) + (num_others - 1) * torch.special.log_ndtr(g)
         return g, log_law + log_hinge_integral(self.strength, self.margin + scale * g, scale)
+
+
+class CompiledCrammerSinger(NamedTuple):
+    """Numbers and the factor of all scores [C] of a row for compiled code."""
+
+    strength: float
+    margin: float
+
+    def log_factors(self, scores, y):
+        own, largest = 0.0, -math.inf
+        for c in range(len(scores)):
+            if y[c] > 0:
+                own = scores[c]
+            largest = max(largest, scores[c] + (0.0 if y[c] > 0 else self.margin))
+        return -2.0 * self.strength * (largest - own)
+
+
+register_compiled(CrammerSinger, CompiledCrammerSinger)
+register_compiled(OneVsRest, HandedOn)
 
 
 _STEP = 0.05  # in standard deviations; the integrand is smooth, so that the trapezoid rule is exact to rounding

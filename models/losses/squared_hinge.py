@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..compiled import register_compiled
 from ..domains import Positive
 from .base import Loss, PseudoObservation
 from .conjugates import Box
@@ -50,3 +52,14 @@ class SquaredHinge(Loss):
         """g*(-t) = t^2 / (8 c) - l y t for y t >= 0."""
         bound = torch.inf * y
         return Box(self.margin * y, bound.clamp(max=0.0), bound.clamp(min=0.0), curvature=1 / (4 * self.strength))
+
+
+class CompiledSquaredHinge(NamedTuple):
+    strength: float
+    margin: float
+
+    def log_factor(self, score, y):
+        return -2.0 * self.strength * max(0.0, self.margin - y * score) ** 2
+
+
+register_compiled(SquaredHinge, CompiledSquaredHinge)

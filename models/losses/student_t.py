@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..compiled import register_compiled
 from ..domains import Positive
 from .base import Loss, PseudoObservation
 
@@ -43,3 +46,14 @@ class StudentT(Loss):
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
         square = (y - score_mean).square() + score_var
         return -(self.df + 1) / 2 * torch.log1p(square / (self.df * self.scale**2))
+
+
+class CompiledStudentT(NamedTuple):
+    df: float
+    scale: float
+
+    def log_factor(self, score, y):
+        return -(self.df + 1.0) / 2.0 * math.log1p(((y - score) / self.scale) ** 2 / self.df)
+
+
+register_compiled(StudentT, CompiledStudentT)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..compiled import compiled_loss, register_compiled
 from ..distributions.sampling import normals
 from .base import Loss, PseudoObservation
 from .conjugates import Box
@@ -32,6 +34,15 @@ _HANDED_ON = (
 )
 for _name in _HANDED_ON.split():
     setattr(WrappedLoss, _name, property(attrgetter(f"loss.{_name}")))
+
+
+class HandedOn:
+    """The compiled form of the inner loss; compiled code leaves missing targets out of itself."""
+
+    @staticmethod
+    def of(loss: WrappedLoss) -> Any:
+        """The form of the inner loss with its numbers; None where it has none."""
+        return compiled_loss(loss.loss)
 
 
 @dataclass(eq=False)
@@ -126,6 +137,9 @@ class Masked(WrappedLoss):
     def _observe(self, y: Tensor, reading: Callable[[Tensor], PseudoObservation]) -> PseudoObservation:
         known, y = self._known(y)
         return PseudoObservation(*(torch.where(known, part, 0.0) for part in reading(y)))
+
+
+register_compiled(Masked, HandedOn)
 
 
 def masked(loss: Loss) -> Loss:

@@ -1,13 +1,11 @@
-"""Bits of latent features row by row, compiled, with the probabilities of the features integrated out.
-
-Margins are those of `log_margin`, by the number that `collapsed_features` gives a loss.
-"""
+"""Bits of latent features row by row, compiled, with the probabilities of the features integrated out."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...compiled._numba_losses import log_margin
 from ...compiled.decorators import entry, inner, part
 
 
@@ -27,7 +25,7 @@ class Rows(NamedTuple):
     cumulative: np.ndarray  # [room] the same summed up
     loading_precision: np.ndarray  # [D]
     weight_scale: float
-    loss: tuple[int, float, float]  # see `log_margin`
+    loss: Any  # its compiled form
 
 
 class Scratch(NamedTuple):
@@ -45,54 +43,8 @@ class Scratch(NamedTuple):
     chances: np.ndarray  # [5]
 
 
-HINGE, SQUARED_HINGE, LOGISTIC, EPSILON_INSENSITIVE, STUDENT_T, CRAMMER_SINGER = range(6)
 _CERTAIN = 40.0  # log odds beyond which a probability is within rounding of 0 or 1
 _NUM_WEIGHED = 5  # numbers 0, 1, .. of features of a row alone whose evidence is compared
-
-
-@inner
-def log_margin(loss, scores, targets):
-    """log phi(y | f) of a row: scores [C], targets [C], NaN where missing."""
-    kind, a, b = loss
-    total = 0.0
-    if kind == CRAMMER_SINGER:
-        own, largest = 0.0, -np.inf
-        for c in range(len(scores)):
-            if math.isnan(targets[c]):
-                return 0.0
-            if targets[c] > 0:
-                own = scores[c]
-                largest = max(largest, scores[c])
-            else:
-                largest = max(largest, scores[c] + b)
-        return -2.0 * a * (largest - own)
-    for c in range(len(scores)):
-        y, f = targets[c], scores[c]
-        if math.isnan(y):
-            continue
-        if kind == HINGE:
-            total -= 2.0 * a * max(0.0, b - y * f)
-        elif kind == SQUARED_HINGE:
-            total -= 2.0 * a * max(0.0, b - y * f) ** 2
-        elif kind == LOGISTIC:
-            total -= max(0.0, -y * f) + math.log1p(math.exp(-abs(f)))
-        elif kind == EPSILON_INSENSITIVE:
-            total -= 2.0 * a * max(0.0, abs(y - f) - b)
-        else:
-            total -= (a + 1.0) / 2.0 * math.log1p(((y - f) / b) ** 2 / a)
-    return total
-
-
-@part
-def _log_margin(loss, scores, targets):
-    return log_margin(loss, scores, targets)
-
-
-@entry
-def margins(loss, scores, targets, out):
-    """log phi(y | f) of all rows, to `out` [N]."""
-    for n in range(len(scores)):
-        out[n] = _log_margin(loss, scores[n], targets[n])
 
 
 @entry
@@ -288,7 +240,7 @@ def _visit_alone(rows, n, precision, weighed, drawn, num_alone, uniforms, normal
                 fresh[i, c] = rows.weight_scale * normals[place[3]]
                 place[3] += 1
             _add(other, 1.0, fresh[i])
-        log_ratio += _log_margin(rows.loss, other, targets) - _log_margin(rows.loss, scores, targets)
+        log_ratio += log_margin(rows.loss, other, targets) - log_margin(rows.loss, scores, targets)
         if math.log1p(-uniforms[place[2] + 2 + step]) < log_ratio:
             num_alone = _replace_alone(rows, n, place, alone, num_alone, fresh, number)
             scores[:] = other

@@ -21,48 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ....models.compiled import compiled_loss
 from ....models.distributions.sampling import uniforms
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
-from ....models.losses import (
-    CrammerSinger,
-    EpsilonInsensitive,
-    Hinge,
-    Logistic,
-    Loss,
-    Masked,
-    OneVsRest,
-    PseudoObservation,
-    SquaredHinge,
-    StudentT,
-)
+from ....models.losses import PseudoObservation
+from ...compiled.decorators import entry_of
 from ...distributed.collectives import own_stream
 from . import _numba_collapsed as compiled
 from .state import FeatureState, count_rows
 
-_KINDS: dict[type[Loss], tuple[int, tuple[str, str]]] = {
-    Hinge: (compiled.HINGE, ("strength", "margin")),
-    SquaredHinge: (compiled.SQUARED_HINGE, ("strength", "margin")),
-    Logistic: (compiled.LOGISTIC, ("", "")),
-    EpsilonInsensitive: (compiled.EPSILON_INSENSITIVE, ("strength", "epsilon")),
-    StudentT: (compiled.STUDENT_T, ("df", "scale")),
-    CrammerSinger: (compiled.CRAMMER_SINGER, ("strength", "margin")),
-}
-
-
-def compiled_loss(loss: Any) -> tuple[int, float, float] | None:
-    """What compiled code knows a loss by; None of a loss that it does not know."""
-    while type(loss) in (Masked, OneVsRest):
-        loss = loss.loss
-    if type(loss) not in _KINDS:
-        return None
-    kind, names = _KINDS[type(loss)]
-    first, second = (float(getattr(loss, name)) if name else 0.0 for name in names)
-    return kind, first, second
-
 
 def is_compiled(model: InfiniteLatentSVM, data: FeatureData) -> bool:
-    """Whether compiled code can visit these rows: on a CPU, with a loss that it knows."""
+    """Whether compiled code can visit these rows: on a CPU, with a loss that has a compiled form."""
     return data.X.device.type == "cpu" and compiled_loss(model.loss) is not None
 
 
@@ -77,6 +48,7 @@ def scan_rows(
     N, K, place = data.num_data, len(state.loadings), np.array([0, len(state.loadings), 0, 0])
     room, stream = _room(float(state.hyper["concentration"]) / N), own_stream(generator)
     rows, level, noise, few = _arrays(state, data, model, observed, K + 2 * room), np.empty(0), np.empty(0), _FEW
+    visit = entry_of(compiled.scan, rows.loss)
     while place[0] < N:
         width = int(place[1]) + 4  # what runs out is filled up, and nothing else
         if place[1] + room > len(rows.counts):
@@ -89,7 +61,7 @@ def scan_rows(
         if place[3] + needed > len(noise):
             noise = torch.randn(few + needed, generator=stream, dtype=torch.float64).numpy()
             place[3], few = 0, min(2 * few, max(_POOL, needed))
-        compiled.scan(rows, level, noise, place)
+        visit(rows, level, noise, place)
     number = int(place[1])
     loadings, weights = (torch.from_numpy(own[:number]).to(state.loadings) for own in (rows.loadings, rows.weights))
     features = torch.from_numpy(rows.bits[:number].T.copy())
@@ -101,7 +73,7 @@ def scan_bits(
 ) -> FeatureState:
     """One visit of every row of the truncated model, with uniform numbers [K, N]."""
     rows = _arrays(state, data, model, observed, len(levels))
-    compiled.scan_truncated(rows, _doubles(levels.T))
+    entry_of(compiled.scan_truncated, rows.loss)(rows, _doubles(levels.T))
     return replace(state, features=torch.from_numpy(rows.bits.T.copy()))
 
 
@@ -131,7 +103,7 @@ def _arrays(
         cumulative=_doubles(log_number.exp().cumsum(0)),
         loading_precision=_doubles(model.likelihood.loading_precision(state.entries, data.X.shape[1])),
         weight_scale=float(model.weight_scale),
-        loss=compiled_loss(model.loss) or (-1, 0.0, 0.0),
+        loss=compiled_loss(model.loss),
     )
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...compiled._numba_machine import prefetch
+from ....models.compiled.scalars import prefetch
 from ...compiled.decorators import entry, inner, lean_entry, part
 from ._numba_family import fetch, log_predictives
 from ._numba_moves import count_used, draw, move_row, outcome

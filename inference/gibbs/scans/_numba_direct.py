@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...compiled._numba_machine import log, prefetch
+from ....models.compiled.scalars import log, prefetch
 from ...compiled.decorators import entry, inner, lean_entry
 from ._numba_family import fetch, log_predictives
 from ._numba_moves import count_used, draw, move_row, outcome

@@ -2,17 +2,16 @@
 
 import numpy as np
 
-from ...compiled._numba_machine import exp
+from ....models.compiled.scalars import exp
 from ...compiled.decorators import inner, lean_entry
-from . import _numba_counts, _numba_gaussians  # noqa: F401 (what they implement)
 from ._numba_family import shift
 
 
 @lean_entry
-def fill(state, labels):
-    """Put every row into the component that its label [N] names."""
+def fill(state, labels, sign):
+    """Put every row into the component that its label [N] names (sign 1.0), or take it out (-1.0)."""
     for n in range(len(labels)):
-        shift(state, n, labels[n], 1.0)
+        shift(state, n, labels[n], sign)
 
 
 @inner

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ....models.compiled import compiled_form, is_compiled
 from ....models.data import Data
 from ....models.distributions.sampling import uniforms
 from ....models.mixture import Mixture
 from ...distributed.collectives import own_stream
 from ..state import PartitionState
-from ._component_states import goes_row_by_row, is_compiled
 from .founders import Founders, Marginal, Reserved
-from .slots import Compiled, Slots, double, point_logits, steps_at_once, visit_all, visitor_of
+from .slots import Compiled, Slots, double, goes_row_by_row, point_logits, steps_at_once, visit_all, visitor_of
 
 
 def scan(
@@ -43,7 +43,7 @@ def scan(
 ) -> PartitionState:
     """One visit of every point, in random order or in the order of the rows.
 
-    `compiled` chooses the code; by default it is compiled on the CPU for the families of `regbayes.models`, tensor code
+    `compiled` chooses the code; by default it is compiled on the CPU for families with a compiled form, tensor code
     for any other family or device. Returns the assignments with labels 0..K-1, all occupied, and their weights
     [K, P, C], those of new components included.
     """
@@ -72,10 +72,10 @@ def split_merge(visitor: Compiled, order: Tensor, levels: Tensor) -> None:
     slots, num_rows, position = visitor.slots, len(visitor.state.components), 0
     scratch, side = np.empty((num_rows + 1, 4)), np.empty(len(order), np.bool_)
     sides = visitor.state._replace(components=np.empty((num_rows, 4)))
-    piece = steps_at_once(4 * len(order) * visitor.width)
+    piece, propose = steps_at_once(4 * len(order) * visitor.width), visitor.entry(_numba_split_merge.split_merge)
     while position < len(levels):
         given = slots.arrays(), visitor.urn, order.numpy(), levels[: position + piece].numpy()
-        position, full = _numba_split_merge.split_merge(visitor.state, sides, scratch, side, *given, position)
+        position, full = propose(visitor.state, sides, scratch, side, *given, position)
         if full:
             slots.extend(len(slots.sizes))
             visitor.build()
@@ -99,7 +99,7 @@ def moves_are_compiled(data: Data, model: Mixture) -> bool:
         data.X.device.type == "cpu"
         and is_compiled(family)
         and not has_classifiers
-        and goes_row_by_row(family, data.X.shape[1])
+        and goes_row_by_row(compiled_form(family), data)
     )
 
 

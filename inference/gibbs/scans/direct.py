@@ -45,7 +45,7 @@ def scan(
 ) -> SequenceState:
     """One visit of every step, in random order or one after another; alpha and gamma stay as they are.
 
-    `compiled` chooses the code; by default it is compiled on the CPU for the families of `regbayes.models`, tensor code
+    `compiled` chooses the code; by default it is compiled on the CPU for families with a compiled form, tensor code
     for any other family or device. Returns states 0..K-1, all occupied, with their weights [K, P, C] and beta [K + 1].
     """
     slots = SequenceSlots(state, data, model)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ....models.compiled import compiled_form, is_compiled
 from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical, uniforms
 from ....models.scores import scores
+from ...compiled.decorators import entry_of
 from ...distributed.collectives import own_stream
-from ._component_states import component_table, family_rows, goes_row_by_row, is_compiled, log_normalizers
 from .founders import Founders
 
 Visit = tuple[int, int, int, bool]  # position to go on from, slot opened or -1, slot closed or -1, whether to build
@@ -171,7 +172,7 @@ def visitor_of(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
 
 
 class Compiled:
-    """Visits for the families that the compiled scans know."""
+    """Visits for the families that have a compiled form."""
 
     def __init__(self, slots: Slots) -> None:
         family, data = slots.model.likelihood, slots.observed
@@ -183,31 +184,45 @@ class Compiled:
     def build(self) -> None:
         """Compute what the family keeps of each slot from the labels."""
         slots, labels = self.slots, self.slots.members()
-        family, capacity = slots.model.likelihood, len(slots.sizes)
-        table = component_table(family, self.rows, slots.observed, labels, capacity)
+        num_slots, one_by_one = len(slots.sizes) + 1, goes_row_by_row(type(self.rows), slots.observed)
+        if one_by_one:
+            table = np.repeat(self.rows.components, num_slots, 1)
+        else:
+            table = self.rows.summed(slots.model.likelihood, slots.observed, labels, num_slots)
         self.state = self.rows._replace(components=table)
-        self.scratch = np.empty((len(table) + 3, capacity))
-        if goes_row_by_row(family, slots.observed.X.shape[1]):
-            self.kernels.fill(self.state, labels.numpy())
+        self.scratch = np.empty((len(table) + 3, num_slots - 1))
+        if one_by_one:
+            self.entry(self.kernels.fill)(self.state, labels.numpy(), 1.0)
+
+    def entry(self, function: Any) -> Any:
+        """A compiled function as it takes the form of this family."""
+        return entry_of(function, self.rows)
 
     def logits(self, n: int) -> Tensor:
         """Log weights [capacity] of point n."""
         logits = torch.empty(len(self.slots.sizes), dtype=torch.float64)
-        self.kernels.fill_logits(self.state, self.slots.arrays(), self.urn, n, logits.numpy())
+        self.entry(self.kernels.fill_logits)(self.state, self.slots.arrays(), self.urn, n, logits.numpy())
         return logits
 
     def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
         """Visit order[position:] until the slots must be settled or the components be built anew."""
         arrays = self.slots.arrays()
-        visit: Visit = self.kernels.scan(
-            self.state, self.scratch, arrays, self.urn, position, order.numpy(), levels.numpy()
-        )
+        given = arrays, self.urn, position, order.numpy(), levels.numpy()
+        visit: Visit = self.entry(self.kernels.scan)(self.state, self.scratch, *given)
         return visit
 
 
 def _tables(family: Any, data: Data) -> tuple[Any, np.ndarray, int]:
-    """What stays the same in all scans: the family's arrays, its normalizers [N + 1], the length of its statistics."""
-    return family_rows(family, data), log_normalizers(family, data.num_data + 1).numpy(), len(family.prior())
+    """What stays the same in all scans: the family's compiled form, its normalizers [N + 1], the length of its
+    statistics."""
+    form, counts = compiled_form(family), torch.arange(data.num_data + 1, dtype=torch.float64)
+    normalizers = form.log_normalizers(family, counts) if hasattr(form, "log_normalizers") else 0 * counts
+    return form.of(family, data), normalizers.numpy(), len(family.prior())
+
+
+def goes_row_by_row(form: Any, data: Data) -> bool:
+    """Whether it is fast to put the rows of X into components one by one."""
+    return not hasattr(form, "summed") or data.X.shape[1] < form.wide()
 
 
 class Tensors:

@@ -5,7 +5,7 @@ All is arithmetic without a branch, so that several words go at once.
 
 import math
 
-from ...compiled._numba_machine import log
+from ....models.compiled.scalars import log
 from ...compiled.decorators import entry
 
 # prod_j (1 - j u) over j = 1..9, and its derivative, by rising powers of u

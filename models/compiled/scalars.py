@@ -1,18 +1,23 @@
-"""What the compiled scans take from the machine: vector instructions for exp and log, and memory ahead of its use.
+"""What compiled functions of a part may call: vector instructions for exp and log, and memory ahead of its use.
 
 A loop over math.exp calls a function for each number; one over these becomes vector instructions. They are right to a
-few units of the last place, and know no inf, nan or numbers that are not normal.
+few units of the last place, and know no inf, nan or numbers that are not normal. Importing this file imports numba.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .decorators import part
+# inf keeps its meaning; a division does not look for zero
+OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
+
+part = njit(**OPTIONS)
+inner = njit(inline="always", **OPTIONS)  # a function of its own takes longer to compile
 
 _SHIFT, _BIAS = np.int64(52), np.int32(1023)
 _LOG_2 = math.log(2)
@@ -59,6 +64,34 @@ def log(x):
     p = p * square + 2 / 3
     p = p * square + 2.0
     return p * s + np.float64(np.int32(bits >> np.uint64(_SHIFT)) - np.int32(_BIAS)) * _LOG_2
+
+
+@inner
+def take_logs(product, out):
+    """Add the logarithms of the products to `out` and start them anew."""
+    for k in range(len(out)):
+        out[k] += log(min(max(product[k], 1e-300), 1e300))
+        product[k] = 1.0
+
+
+@inner
+def log_rising(a, count):
+    """log Gamma(a + count) / Gamma(a): the product, Stirling's series where it is exact, or the definition."""
+    if count <= 16:
+        product = 1.0
+        for i in range(count):
+            product *= a + i
+        return math.log(product)
+    if a > 16.0:
+        b = a + count
+        return (a - 0.5) * math.log1p(count / a) + count * (math.log(b) - 1.0) + _stirling(b) - _stirling(a)
+    return math.lgamma(a + count) - math.lgamma(a)
+
+
+@inner
+def _stirling(a):
+    square = a * a
+    return (1 / 12 - (1 / 360 - (1 / 1260 - 1 / (1680 * square)) / square) / square) / a
 
 
 @intrinsic

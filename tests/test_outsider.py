@@ -1,0 +1,161 @@
+"""A family of an outsider: its field is a plain number, and its compiled functions stand in its own file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from negative_binomial import Compiled, NegativeBinomial
+from setups import mixture_rows
+
+import regbayes.models
+from regbayes.inference import SVI, Gibbs, Posterior
+from regbayes.inference.gibbs.scans import collapsed, slots
+from regbayes.inference.gibbs.state import PartitionState
+from regbayes.models import DPM, IHMM, Hinge, InfiniteSVM
+from regbayes.models.compiled import compiled_form, is_compiled, register_compiled
+from regbayes.testing import check_likelihood, check_loss
+
+X, Z = mixture_rows(NegativeBinomial, 60)
+
+
+@pytest.mark.parametrize("family", [NegativeBinomial(), NegativeBinomial(r=0.7, a=3.0, b=[0.5, 1.0, 2.0])])
+def test_conformance(family) -> None:
+    check_likelihood(family, X[:24])
+
+
+class WrongPredictive(Compiled):
+    def log_predictives(self, n, own, out, scratch):
+        for k in range(len(out)):
+            out[k] = self.components[0, k]
+
+
+class WrongShift(Compiled):
+    def shift(self, n, k, sign):
+        self.components[2, k] += sign * self.r
+        for d in range(self.X.shape[1]):
+            self.components[3 + d, k] += abs(sign) * self.X[n, d]
+        return False
+
+
+class WrongNormalizer(Compiled):
+    @staticmethod
+    def log_normalizers(family, counts):
+        return 0 * counts
+
+
+@pytest.mark.parametrize("wrong", [WrongPredictive, WrongShift, WrongNormalizer])
+def test_the_check_finds_a_wrong_compiled_form(wrong) -> None:
+    class Mine(NegativeBinomial):
+        pass
+
+    register_compiled(Mine, wrong)
+    with pytest.raises(AssertionError, match="of the compiled form"):
+        check_likelihood(Mine(), X[:24])
+
+
+def test_the_check_finds_a_wrong_compiled_factor() -> None:
+    class Mine(Hinge):
+        pass
+
+    class Form(compiled_form(Hinge())):
+        def log_factor(self, score, y):
+            return -self.strength * max(0.0, self.margin - y * score)
+
+    register_compiled(Mine, Form)
+    with pytest.raises(AssertionError, match="log_factor of the compiled form"):
+        check_loss(Mine())
+
+
+def test_a_subclass_has_no_compiled_form_of_its_own() -> None:
+    class Mine(NegativeBinomial):
+        pass
+
+    assert is_compiled(NegativeBinomial())
+    assert not is_compiled(Mine())
+    assert compiled_form(Mine()) is None
+
+
+def test_the_scan_is_the_compiled_one() -> None:
+    model = DPM(NegativeBinomial()).resolve(X)
+    state = PartitionState(Z, X.new_zeros(int(Z.max()) + 1, 0, 0), model.prior.start(X))
+    visitor = slots.visitor_of(collapsed.PartitionSlots(state, model.data(X), model), None)
+    assert type(visitor) is slots.Compiled
+    assert collapsed.moves_are_compiled(model.data(X), model)
+
+
+# -- a field that is a number ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", [Gibbs(num_samples=4, num_warmup=2), SVI(num_steps=4)], ids=["Gibbs", "SVI"])
+def test_a_field_of_a_number_stays_one_in_fits_predictions_and_files(backend, tmp_path) -> None:
+    y = (X[:, 0] > 2).long()
+    posterior = backend.fit(InfiniteSVM(NegativeBinomial(r=1.5), truncation=30), X, y)
+    assert posterior.model.likelihood.r == 1.5
+    assert type(posterior.model.likelihood.r) is float
+    predicted = posterior.predict(X)
+    assert predicted.shape == y.shape
+    posterior.save(tmp_path / "posterior")
+    assert torch.equal(Posterior.load(tmp_path / "posterior").predict(X), predicted)
+    clusters = backend.fit(DPM(NegativeBinomial(r=1.5), truncation=30), X.float())
+    assert clusters.assign(X.float()[:7]).shape == (7,)
+
+
+def test_sequences_take_it_too() -> None:
+    posterior = Gibbs(num_samples=3, num_warmup=1).fit(IHMM(NegativeBinomial()), X, lengths=[40, 20])
+    assert posterior.assign(X, [40, 20]).shape == (60,)
+
+
+class Tensors(NegativeBinomial):
+    """Its resolve makes a tensor of what is declared to be a number."""
+
+    def resolve(self, X, weights=None):
+        family = super().resolve(X, weights)
+        return family.replace(r=torch.as_tensor(family.r).to(X))
+
+
+def test_a_tensor_in_a_field_of_a_number_is_refused_before_the_fit() -> None:
+    with pytest.raises(ValueError, match=r"Tensors.resolve gave .*: r is tensor.*Leave a number as it is.*AnyNumbers"):
+        Gibbs(num_samples=1).fit(DPM(Tensors()), X)
+    with pytest.raises(ValueError, match="Leave a number as it is"):
+        check_likelihood(Tensors(), X)
+
+
+def test_domains_and_compiled_are_public() -> None:
+    assert {"domains", "compiled"} <= set(regbayes.models.__all__)
+    assert regbayes.models.domains.Positive
+
+
+# -- a family of a script ----------------------------------------------------------------------------------------------
+
+SCRIPT = """
+if __name__ == "__main__":
+    import numpy
+    from regbayes.inference import Gibbs
+    from regbayes.models import DPM
+    from regbayes.models.compiled import is_compiled
+
+    X = torch.from_numpy(numpy.random.default_rng(0).poisson(3.0, (30, 2))).double()
+    assert NegativeBinomial.__module__ == "__main__" and is_compiled(NegativeBinomial())
+    backend = Gibbs(num_samples=3, num_warmup=1, scan="collapsed", num_chains=2, seed=0)
+    posterior = backend.fit(DPM(NegativeBinomial()), X)
+    print(posterior.samples["assignments"].sum().item())
+"""
+
+
+@pytest.mark.slow
+def test_a_family_of_a_script_is_compiled_anew_in_each_process(tmp_path) -> None:
+    source = Path(__file__).with_name("negative_binomial.py").read_text()
+    (tmp_path / "script.py").write_text(source + SCRIPT)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    first, second = (
+        subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout for _ in range(2)
+    )
+    assert first == second
+    assert first.strip().isdigit()
+    assert not list((tmp_path / "cache").rglob("*scan*.nbi"))
