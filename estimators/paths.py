@@ -19,7 +19,7 @@ from torch import Tensor
 from ..inference import Backend
 from ..inference.row_weights import weighs
 from ..models import DPM
-from ..models.labelled import with_factor
+from ..models.labelled import coding_of, with_factor
 from .hyperplanes import Hyperplanes, has_dual
 from .rows import SortedRows, sort_rows
 
@@ -132,7 +132,7 @@ def _with_duals(parts: tuple[Any, Any], labels: Tensor, steps: list[Step], rows:
 
 
 def _fit(inference: Any, model: Any, rows: SortedRows) -> Any:
-    y = None if isinstance(model, DPM) else rows.y
+    y = None if coding_of(model) is None else rows.y
     return inference.fit(model, rows.X, y, sample_weight=rows.weights, on_interrupt="raise")
 
 

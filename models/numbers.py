@@ -59,7 +59,7 @@ def has_text(array: np.ndarray) -> bool:
 
 
 def require_readable(name: str, values: Tensor) -> None:
-    """Raise ValueError on a tensor without numbers, or in a precision too low to compute with."""
+    """Raise ValueError on a tensor [...] without numbers, or in a precision too low to compute with."""
     if values.is_meta:
         raise ValueError(f"{name} is on the meta device, which holds no numbers. Pass a Tensor on a CPU or a GPU.")
     if values.dtype in {torch.float16, torch.bfloat16} or values.is_quantized:

@@ -9,9 +9,6 @@ import torch
 from torch import Tensor
 
 from ...models.domains import Count, Labels, Natural, OneOf, Seed, Whole
-from ...models.latent_features import FeatureData
-from ...models.multi_task import TaskData
-from ...models.topics import TopicData
 from ..backend import Backend
 from ..protocol import KernelData, Model
 from ..running.engine import Schedule
@@ -73,10 +70,9 @@ class Gibbs(Backend):
     value_name: ClassVar[str] = "log joint"
 
     def truncation_of(self, model: Model) -> str:
-        name, kind = super().truncation_of(model), model.data_type
-        infinite = getattr(getattr(model, "prior", None), "infinite", True) and not getattr(model, "is_coupled", False)
-        every = issubclass(kind, TopicData | TaskData) or self.scan == "blocked" or not infinite
-        return name if every or (issubclass(kind, FeatureData) and self.init == "random") else ""
+        holds_all = getattr(self.module_of(model), "holds_all", None)  # of a kernel without an infinite scan
+        every = self.scan == "blocked" or (holds_all is not None and holds_all(self, model))
+        return super().truncation_of(model) if every else ""
 
     def may_grow(self) -> tuple[str, ...]:
         return "num_samples", "num_chains"

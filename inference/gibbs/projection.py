@@ -52,6 +52,11 @@ def check(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> None:
         raise ValueError(f"init has labels of points, which {type(model).__name__} has not: leave it out.")
 
 
+def holds_all(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> bool:
+    """Whether states hold all components of the model from the start, in use or not."""
+    return True
+
+
 def kernel(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> Kernel:
     """The blocked scan."""
     return Kernel(state=ProjectionState, init=init, sweep=sweep, value=log_joint, draw=draw)

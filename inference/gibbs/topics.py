@@ -54,6 +54,11 @@ def check(backend: Gibbs, model: TopicModel) -> None:
     backend.require_scan(model, "auto", "collapsed")
 
 
+def holds_all(backend: Gibbs, model: TopicModel) -> bool:
+    """Whether states hold all components of the model from the start, in use or not."""
+    return True
+
+
 def kernel(backend: Gibbs, model: TopicModel) -> Kernel:
     """The collapsed scan, with the options of a backend bound."""
     start = partial(init, start=backend.init, num_generative=backend.num_generative)

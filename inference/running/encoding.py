@@ -26,7 +26,7 @@ Getter = Callable[[str, str], Tensor]
 
 
 def encoded(content: Any) -> tuple[str, dict[str, Tensor]]:
-    """Text in ASCII, and tensors by the name of their place, of what `plain` returns.
+    """Text in ASCII, and tensors [...] by the name of their place, of what `plain` returns.
 
     Raises
     ------

@@ -42,6 +42,11 @@ class Stream(Generic[D]):
         X: Tensor = first.X
         return X
 
+    @property
+    def total_weight(self) -> float:
+        """N: in a stream each point counts once."""
+        return float(self.num_data)
+
     def next(self) -> D:
         """The next batch, from the start again after the last."""
         return next(self.batches)

@@ -65,22 +65,26 @@ class AllThresholds(Loss):
         return self.loss.has_expectation
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        """The sum [...] of the factors of all thresholds."""
         away, _, sides = self._questions(score, y)
         return self.loss.log_factor(away, sides).sum(-1)
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
-        """One independent augmentation variable for each threshold."""
+        """A pseudo-observation [...] with an independent augmentation variable for each threshold."""
         return self._joined(score, y, lambda away, sides: self.loss.augment(away, sides, generator))
 
     def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
+        """The sum of the thresholds' pseudo-observations, [...]: they share the mean and the variance of the score."""
         variance = score_var.unsqueeze(-1)
         return self._joined(score_mean, y, lambda away, sides: self.loss.expect(away, variance, sides))
 
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        """The sum [...] of the thresholds' bounds."""
         away, _, sides = self._questions(score_mean, y)
         return self.loss.expected_log_factor(away, score_var.unsqueeze(-1), sides).sum(-1)
 
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
+        """The sum of the thresholds' majorizers, [...]."""
         return self._joined(score, y, self.loss.majorize)
 
     def probabilities(self, scores: Tensor) -> Tensor:

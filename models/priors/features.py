@@ -101,7 +101,7 @@ class FeaturePrior(HyperPrior):
         """The best q(h) given q(pi); neither the bound nor any other term falls by it."""
 
     def update(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
-        """Both of them, one after the other."""
+        """Both of them, one after the other, from expected counts [K] of `total` rows."""
         return self.update_concentration(self.update_sticks(q, expected, total))
 
     @abstractmethod

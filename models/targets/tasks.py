@@ -30,6 +30,7 @@ class Tasks(Target):
 
     @property
     def has_classes(self) -> bool:  # type: ignore[override]
+        """Whether the targets of a task are labels of classes."""
         return self.each.has_classes
 
     @property

@@ -72,6 +72,11 @@ def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
         )
 
 
+def holds_all(backend: Gibbs, model: InfiniteLatentSVM) -> bool:
+    """Whether states hold all components of the model from the start, in use or not."""
+    return backend.init == "random" or not model.prior.infinite
+
+
 def kernel(backend: Gibbs, model: InfiniteLatentSVM) -> Kernel:
     """The scans of features, with the options of a backend bound."""
     return Kernel(

@@ -38,6 +38,11 @@ def check(backend: Gibbs, model: BNMC) -> None:
         raise ValueError(f"scan is {backend.scan!r}; the joint {model.joint!r} has scan='blocked' alone.")
 
 
+def holds_all(backend: Gibbs, model: BNMC) -> bool:
+    """Whether states hold all components of the model from the start, in use or not."""
+    return model.is_coupled
+
+
 def kernel(backend: Gibbs, model: BNMC) -> Kernel:
     """The scans of partitions and the draw of the classifiers, with the options of a backend bound."""
     if model.is_coupled:

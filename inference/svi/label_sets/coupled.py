@@ -234,7 +234,7 @@ def summary(state: CoupledLabels, data: Any, model: BNMC) -> Draw:
 
 def progress(state: VariationalPartition, data: Any) -> Draw:
     """What a later batch goes on from: factors of the sticks [2, T - 1] and of h, and the number of points seen [1]."""
-    seen = float(data.total_weight) if isinstance(data, LabelData) else float(data.num_data)
+    seen = float(data.total_weight)
     return {"sticks": state.sticks, "prior_factor": state.q, "num_seen": torch.tensor([seen], dtype=torch.float64)}
 
 
