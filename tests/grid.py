@@ -81,10 +81,8 @@ COLUMNS: dict[str, dict[str, Way]] = {
         "coordinate ascent": Way(SVI(num_steps=3), "no closed expectation"),
         "minibatches": Way(SVI(num_steps=3, batch_size=1), "no closed expectation|batch_size"),
         "streams": Way(SVI(num_steps=3), "no closed expectation|DataLoader", stream=True),
-        "averaging rule": Way(SVI(num_steps=3, rule="averaging"), 'rule="averaging"'),
-        "averaging in minibatches": Way(
-            SVI(num_steps=3, rule="averaging", batch_size=1), 'rule="averaging"|batch_size'
-        ),
+        "averaging rule": Way(SVI(num_steps=3, rule="averaging"), "rule=.averaging"),
+        "averaging in minibatches": Way(SVI(num_steps=3, rule="averaging", batch_size=1), "rule=.averaging|batch_size"),
     },
     "small variance": {"small variance": Way(SmallVariance(max_steps=3))},
     "Pyro's engines, others": {
@@ -227,15 +225,11 @@ ROWS = [
     Row(
         {
             "classification": Case(MultiTaskInfiniteLatentSVM(**_SMALL), _X, _BITS),
-            "ordinal": Case(
-                MultiTaskInfiniteLatentSVM(target=Ordinal(), **_SMALL), _X, torch.stack([_THREE, 2 - _THREE], 1)
-            ),
             "regression": Case(
                 MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), **_SMALL), _X, torch.stack([_REAL, -_REAL], 1)
             ),
         },
-        ("blocked", "coordinate ascent"),
-        dict.fromkeys(("averaging rule", "small variance"), ("classification", "regression")),
+        ("blocked", "coordinate ascent", "averaging rule", "small variance"),
         names={"small variance": "BP-means form"},
         about="many tasks or labels",
     ),

@@ -370,3 +370,5 @@ def test_each_task_may_have_ordered_classes() -> None:
     posterior = SVI(num_steps=30).fit(MultiTaskInfiniteLatentSVM(target=Ordinal(), truncation=6), rows, both)
     assert posterior.predict_proba(rows).shape == (120, 2, 4)
     assert (posterior.predict(rows) == both).double().mean() > 0.7
+    with pytest.raises(NotImplementedError, match="AllThresholds has no convex conjugate"):
+        SmallVariance().fit(MultiTaskInfiniteLatentSVM(target=Ordinal()), rows, both)
