@@ -106,11 +106,15 @@ class RidgeCost:
         """The largest share of the way to other weights [K, P, C] by which no cost rises: 1, 1/4, 1/16 and so on."""
         reach, found = self.scores(target), torch.zeros_like(fit.cost, dtype=torch.bool)
         weights, scores, cost = fit.weights, fit.scores, fit.cost
+        moved, moved_scores = target, reach
         for power in range(_NUM_SHARES):
-            share = 0.25**power
-            moved, moved_scores = torch.lerp(fit.weights, target, share), torch.lerp(fit.scores, reach, share)
+            if power:
+                share = 0.25**power
+                moved, moved_scores = torch.lerp(fit.weights, target, share), torch.lerp(fit.scores, reach, share)
             moved_cost = self.cost(moved, moved_scores)
             lower = ~found & (moved_cost <= fit.cost)  # not so where a number is not finite
+            if not power and all_found(lower):
+                return fit._replace(weights=moved, scores=moved_scores, cost=moved_cost)
             rows = lower if self.owner is None else lower[self.owner]
             weights = torch.where(lower.unsqueeze(1), moved, weights)
             scores, cost = torch.where(rows, moved_scores, scores), torch.where(lower, moved_cost, cost)
@@ -173,10 +177,10 @@ def solved(problem: RidgeCost, fit: Estimate, limits: DualLimits) -> Estimate:
         tilt[own] = found.tilt
         weights.append(found.weights)
         gaps.append(found.gap)
-    target = torch.stack(weights)
-    costs = problem.value(target).sum(1)
+    fit = problem.descended(fit, torch.stack(weights))
+    costs = fit.cost.sum(1)
     gap = (costs.new_tensor(gaps) * costs).sum() / costs.sum().clamp(min=torch.finfo(costs.dtype).tiny)
-    return problem.descended(fit, target)._replace(tilt=tilt, gap=gap)
+    return fit._replace(tilt=tilt, gap=gap)
 
 
 def majorized(problem: RidgeCost, fit: Estimate, num_steps: int) -> Estimate:
