@@ -232,8 +232,8 @@ def curve() -> None:
 def cost() -> None:
     """Scan and draw of the hyperplanes for N = 2,000 points in 10 dimensions around K centres."""
     from regbayes.inference.gibbs import partition
-    from regbayes.inference.gibbs.classifiers import draw_weights
     from regbayes.inference.gibbs.scans import collapsed
+    from regbayes.models.priors.laws import Infinite
 
     rng = np.random.default_rng(0)
     print(f"{'K':>5}{'scan, us a point':>18}{'per point and K':>17}{'hyperplanes, ms':>17}")
@@ -243,14 +243,14 @@ def cost() -> None:
         X = torch.from_numpy(centers[labels] + rng.normal(size=(2000, 10)))
         model = DDPM(DiagonalGaussian()).resolve(X)
         data, generator = model.data(X), torch.Generator().manual_seed(0)
-        state = partition.init(model, data, generator, start=labels, truncated=False)
+        state = partition.init(model, data, generator, start=labels, law=Infinite(model.prior))
         scan, hyperplanes = [], []
         for _ in range(7):
             started = time.process_time()
             state = collapsed.scan(state, data, model, generator)
             scan.append(time.process_time() - started)
             started = time.process_time()
-            draw_weights(state, data, model, generator)
+            partition.draw_weights(state, data, model, generator)
             hyperplanes.append(time.process_time() - started)
         point = 1e6 * np.median(scan) / 2000
         print(f"{num_clusters:5}{point:18.2f}{point / num_clusters:17.3f}{1e3 * np.median(hyperplanes):17.1f}")

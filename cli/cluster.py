@@ -128,7 +128,7 @@ def _problem(options: argparse.Namespace) -> Problem:
     if options.likelihood != "multinomial":
         spread = np.nanstd(X, axis=0)
         X = (X - np.nanmean(X, axis=0)) / np.where(spread > 0, spread, 1.0)
-    truth = None if options.truth is None else np.array(table.column(options.truth))[order]
+    truth = None if options.truth is None else table.column(options.truth).astype(str)[order]
     return Problem(table, X, order, _lengths(options, len(X)) if sequential else None, truth)
 
 
@@ -191,8 +191,7 @@ def _write(path: Path, labels: dict[str, NDArray[np.int64]], problem: Problem) -
     with text_file(str(path)) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*problem.table.header, *labels])
-        rows = ([cell.strip() for cell in row] for _, row in problem.table.rows())
-        writer.writerows([*row, *cells] for row, *cells in zip(rows, *columns, strict=True))
+        writer.writerows([*row, *cells] for row, *cells in zip(problem.table.rows(), *columns, strict=True))
 
 
 def _draw(labels: dict[str, NDArray[np.int64]], problem: Problem, path: Path) -> None:

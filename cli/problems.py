@@ -51,7 +51,7 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
         y = table.numbers([target])[:, 0]
         _check_numbers(table, target, y, folds)
     else:
-        y = np.array(cells)
+        y = cells.astype(str)
         _check_missing(table, target, cells)
         _check_labels(table.path, target, cells, folds)
     return Problem(Path(table.path).name, task, features, X, y)
@@ -78,7 +78,7 @@ def label_problem(table: Table, targets: str, folds: int) -> Problem:
     return Problem(Path(table.path).name, "labels", features, table.numbers(features), y, tuple(labels))
 
 
-def _task_of(table: Table, target: str, cells: list[str]) -> str:
+def _task_of(table: Table, target: str, cells: NDArray[Any]) -> str:
     """Text, or few values: classes. Many values that are not all whole: a number, and the user is told so."""
     values = np.array([number(cell) for cell in set(cells)])
     if len(values) <= _MOST_CLASSES or np.isnan(values).any():
@@ -93,7 +93,7 @@ def _task_of(table: Table, target: str, cells: list[str]) -> str:
     return "regression"
 
 
-def _check_labels(path: str, target: str, labels: list[str], folds: int) -> None:
+def _check_labels(path: str, target: str, labels: NDArray[Any], folds: int) -> None:
     """Raise CommandError unless there are two classes or more, each with enough rows to be in all folds."""
     counts = Counter(labels)
     if len(counts) < 2:
@@ -108,12 +108,12 @@ def _check_labels(path: str, target: str, labels: list[str], folds: int) -> None
         )
 
 
-def _check_missing(table: Table, target: str, labels: list[str]) -> None:
+def _check_missing(table: Table, target: str, labels: NDArray[Any]) -> None:
     """Raise CommandError if a label is missing, or is a number that cannot be."""
     for label in dict.fromkeys(labels):
         if is_missing(label, infinite=True):
             raise CommandError(
-                f"{table.path}, line {table.line(labels.index(label))}, column {target!r}: {label!r} is a missing "
+                f"{table.place(int(np.argmax(labels == label)), target)}: {label!r} is a missing "
                 "label. Fill the cell or drop the row; if it is the name of a class, write it in other letters."
             )
 
@@ -129,7 +129,7 @@ def _check_numbers(table: Table, target: str, values: NDArray[np.float64], folds
     if not np.isfinite(deviation):
         row = int(np.abs(values).argmax())
         raise CommandError(
-            f"{table.path}, line {table.line(row)}, column {target!r}: {values[row]:g} is too large to be squared. "
+            f"{table.place(row, target)}: {values[row]:g} is too large to be squared. "
             "Fix the cell, drop the row, or give the column in larger units."
         )
     if not deviation > np.finfo(np.float64).tiny ** 0.5:

@@ -48,7 +48,7 @@ def search(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argpars
     ------
     Interrupted    on Ctrl-C, in the last fit too.
     """
-    real = model.loss.target == "real"
+    real = not model.coding.has_classes
     estimator = _searched(model if real else model.set_params(loss=SquaredHinge()), X, y, options)
     posterior = estimator.posterior_
     # without labels of rows to start at
@@ -72,7 +72,7 @@ def with_weight_scale(model: Any, X: NDArray[np.float64], y: NDArray[Any], optio
 def _searched(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace, **grid: Any) -> Any:
     """The search of small variance, fitted."""
     backend = backend_of("small_variance", options.seed, progress=False).replace(scale=_SCALE)
-    search = RegressorCV if model.loss.target == "real" else ClassifierCV
+    search = ClassifierCV if model.coding.has_classes else RegressorCV
     try:
         return search(model, backend, cv=_folds(len(X), options.seed), **grid).fit(X, y)
     except KeyboardInterrupt:

@@ -1,37 +1,31 @@
-"""Tables of text, read block by block, with errors that name the row and the column."""
+"""Tables with a header: columns of numbers, labels or dates, with errors that name the row and the column."""
 
 from __future__ import annotations
 
 import csv
-import gzip
-import io
-import itertools
 import math
-import sys
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from .errors import CommandError
-from .progress import bar
+from .sources import Source, TextSource, source_of
 
 
 @dataclass(frozen=True)
 class Table:
-    """The text of a file, whose rows are read anew at each use: never are all cells of a large one there at once."""
+    """A file whose rows are read anew at each use: never are all cells of a large one there at once."""
 
+    source: Source
     path: str  # as messages name it
-    content: bytes  # of the file, perhaps compressed
-    delimiter: str
     header: list[str]  # the names of all columns
     dropped: list[str]  # those that are left out
     num_rows: int
@@ -41,29 +35,30 @@ class Table:
         """The names of the columns that are not dropped."""
         return [name for name in self.header if name not in self.dropped]
 
-    def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The cells of every row as they stand there, and the line at which it ends."""
-        return islice(_records(self.path, self.content, self.delimiter), 1, None)
+    def rows(self) -> Iterator[list[str]]:
+        """The cells of every row as text."""
+        for _, batch in self._batches(self.header):
+            yield from map(list, zip(*(_as_text(cells).to_pylist() for cells in batch.columns), strict=True))
 
-    def line(self, row: int) -> int:
-        """The line of the file at which a row ends, counted from 0."""
-        return next(islice(self.rows(), row, None))[0]
+    def place(self, row: int, name: str) -> str:
+        """Where a cell is, for messages; rows are counted from 0."""
+        return f"{self.path}, {self.source.place(row)}, column {name!r}"
 
-    def column(self, name: str) -> list[str]:
-        """The cells [N] of one column; equal ones are one object.
+    def column(self, name: str) -> NDArray[Any]:
+        """The cells [N] of one column as text; equal ones are one object.
 
         Raises
         ------
         CommandError    if there is no such column, or one of its cells is empty.
         """
-        index, found, seen = self.require(name), [], dict[str, str]()
-        for line, row in self.rows():
-            cell = row[index].strip()
-            if not cell:
-                raise CommandError(
-                    f"{self.path}, line {line}, column {name!r} is empty. Fill the cell or drop the row."
-                )
-            found.append(seen.setdefault(cell, cell))
+        self.require(name)
+        found, seen = np.empty(self.num_rows, dtype=object), dict[str, str]()
+        for start, batch in self._batches([name]):
+            coded = _as_text(batch.column(0)).dictionary_encode()
+            words = np.array([seen.setdefault(word, word) for word in coded.dictionary.to_pylist()], dtype=object)
+            found[start : start + len(batch)] = words[coded.indices.to_numpy()] if len(batch) else []
+        if (empty := np.flatnonzero(found == "")).size:
+            raise CommandError(f"{self.place(empty[0], name)} is empty. Fill the cell or drop the row.")
         return found
 
     def numbers(self, names: list[str], *, missing_rows: bool = False) -> NDArray[np.float64]:
@@ -71,11 +66,14 @@ class Table:
 
         With `missing_rows` a row may have all of them empty or "nan", and is NaN then.
         """
-        places, rows = [self.require(name) for name in names], self.rows()
         values = np.empty((self.num_rows, len(names)))
-        for start in range(0, self.num_rows, _BLOCK):
-            block = list(islice(rows, _BLOCK))
-            values[start : start + _BLOCK] = self._block(block, names, places, missing_rows)
+        for start, batch, block in self._blocks(names):
+            for row in np.flatnonzero(~np.isfinite(block).all(1)).tolist():
+                cells = [_as_text(column.slice(row, 1))[0].as_py() for column in batch.columns]
+                if not (missing_rows and all(map(is_missing, cells))):
+                    raise self._not_finite(start + row, cells, names)
+                block[row] = math.nan
+            values[start : start + len(block)] = block
         return values
 
     def bits(self, names: list[str]) -> NDArray[np.int64]:
@@ -85,18 +83,18 @@ class Table:
         ------
         CommandError    if there is no such column, or one of its cells is empty or neither.
         """
-        places = [self.require(name) for name in names]
         found = np.empty((self.num_rows, len(names)), dtype=np.int64)
-        for index, (line, row) in enumerate(self.rows()):
-            cells = [row[place].strip() for place in places]
-            for name, cell in zip(names, cells, strict=True):
-                if number(cell) not in (0, 1):
-                    said = f"{cell!r} is a missing label" if is_missing(cell) else f"{cell!r} is no label"
-                    raise CommandError(
-                        f"{self.path}, line {line}, column {name!r}: {said}. Expected 0 or 1 in every row; fix the "
-                        "cell, or drop the row."
-                    )
-            found[index] = [int(number(cell)) for cell in cells]
+        for start, batch, block in self._blocks(names):
+            wrong = ~np.isin(block, (0, 1))
+            if wrong.any():
+                row, place = np.argwhere(wrong)[0].tolist()
+                cell = _as_text(batch.column(place))[row].as_py()
+                said = f"{cell!r} is a missing label" if is_missing(cell) else f"{cell!r} is no label"
+                raise CommandError(
+                    f"{self.place(start + row, names[place])}: {said}. Expected 0 or 1 in every row; fix the "
+                    "cell, or drop the row."
+                )
+            found[start : start + len(block)] = block
         return found
 
     def times(self, name: str) -> NDArray[np.float64]:
@@ -112,58 +110,54 @@ class Table:
         seconds = np.array([_seconds(cell) for cell in cells])
         if (wrong := np.flatnonzero(np.isnan(seconds))).size:
             raise CommandError(
-                f"{self.path}, line {self.line(wrong[0])}, column {name!r}: {cells[wrong[0]]!r} is no ISO date. "
+                f"{self.place(wrong[0], name)}: {cells[wrong[0]]!r} is no ISO date. "
                 "Expected numbers throughout, or dates such as 2024-01-31 or 2024-01-31T12:30."
             )
         return seconds
 
-    def _block(
-        self, block: list[tuple[int, list[str]]], names: list[str], places: list[int], missing_rows: bool
-    ) -> NDArray[np.float64]:
-        """Some rows of `numbers`: all at once, or one by one where a cell is not a plain number."""
-        try:
-            values = np.array([[float(row[place]) for place in places] for _, row in block])
-            if np.isfinite(values).all() and not any("_" in "".join(row) for _, row in block):
-                return values
-        except ValueError:
-            pass
-        rows = [(line, [row[place].strip() for place in places]) for line, row in block]
-        return np.array([self._row(line, cells, names, missing_rows) for line, cells in rows])
-
-    def _row(self, line: int, cells: list[str], names: list[str], may_be_missing: bool) -> list[float]:
-        if may_be_missing and all(map(is_missing, cells)):
-            return [math.nan] * len(cells)
-        values = list(map(number, cells))
-        wrong = [name for name, value in zip(names, values, strict=True) if not math.isfinite(value)]
-        if not wrong:
-            return values
-        cell, place = cells[names.index(wrong[0])], f"{self.path}, line {line}, column {wrong[0]!r}"
-        others = f" (likewise {listed(wrong[1:])} in this line)" if wrong[1:] else ""
-        drop = f"or leave the column out by --drop{others}"
-        if not cell:
-            raise CommandError(f"{place} is empty. Fill in a number, drop the row, {drop}.")
-        if _is_number(cell):
-            raise CommandError(
-                f"{place}: {cell!r} is not finite. Expected finite numbers; fill in one, drop the row, {drop}."
-            )
-        raise CommandError(
-            f"{place}: {cell!r} is not a number. Expected finite numbers; write text as numbers, such as one column of "
-            f"0 and 1 for each category, drop the row, {drop}."
-        )
-
-    def require(self, name: str) -> int:
-        """The place of a column in the header; CommandError if it is not there, or dropped."""
+    def require(self, name: str) -> None:
+        """Raise CommandError if a column is not there, or dropped."""
         if name in self.dropped:
             raise CommandError(f"column {name!r} of {self.path} is left out by --drop, but it is needed.")
         if name not in self.header:
             raise CommandError(f"{self.path} has no column {name!r}; its columns are {listed(self.names)}.")
-        return self.header.index(name)
+
+    def _blocks(self, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch, NDArray[np.float64]]]:
+        """Some rows at a time: the place of the first, their cells, and as numbers, NaN where there is none."""
+        for name in names:
+            self.require(name)
+        for start, batch in self._batches(names):
+            yield start, batch, np.stack([_as_numbers(cells) for cells in batch.columns], axis=1)
+
+    def _batches(self, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        start = 0
+        for batch in self.source.batches(names):
+            if start + len(batch) <= self.num_rows:
+                yield start, batch
+            start += len(batch)
+        if start != self.num_rows:
+            raise CommandError(f"{self.path} has changed while it was read. Try again.")
+
+    def _not_finite(self, row: int, cells: list[str], names: list[str]) -> CommandError:
+        """What to say of a row whose cells are not all finite numbers."""
+        wrong = [name for name, cell in zip(names, cells, strict=True) if not math.isfinite(number(cell))]
+        cell, place = cells[names.index(wrong[0])], self.place(row, wrong[0])
+        others = f" (likewise {listed(wrong[1:])} in this line)" if wrong[1:] else ""
+        drop = f"or leave the column out by --drop{others}"
+        if not cell:
+            return CommandError(f"{place} is empty. Fill in a number, drop the row, {drop}.")
+        if _is_number(cell):
+            return CommandError(
+                f"{place}: {cell!r} is not finite. Expected finite numbers; fill in one, drop the row, {drop}."
+            )
+        return CommandError(
+            f"{place}: {cell!r} is not a number. Expected finite numbers; write text as numbers, such as one column of "
+            f"0 and 1 for each category, drop the row, {drop}."
+        )
 
 
 def read_table(path: str, drop: Collection[str] = (), *, drops_all: bool = True) -> Table:
-    """A table with a header row, separated by commas, semicolons or tabs (whichever the header has most of).
-
-    A file compressed by gzip is known by its content; "-" is standard input.
+    """A table with a header row: see `TextSource` and `ColumnSource`; "-" is standard input.
 
     Parameters
     ----------
@@ -175,25 +169,19 @@ def read_table(path: str, drop: Collection[str] = (), *, drops_all: bool = True)
     CommandError    if the file is missing, unreadable, empty or ragged, if a column has no name or another one's, or if
                     there is none of those to drop, or no other.
     """
-    content = _content(path)
-    path = "standard input" if path == "-" else path
-    delimiter = _delimiter(path, content)
-    records = _records(path, content, delimiter)
-    _, names = next(records, (0, []))
-    names = [name.strip() for name in names]
+    source = source_of(path)
+    path, names = source.path, source.names
     if not names:
         raise CommandError(f"{path!r} is empty.")
     _check_header(path, names)
+    if isinstance(source, TextSource) and all(map(_is_number, names)):
+        raise CommandError(f"{path!r} has no header: its first row is all numbers. Add a row with the column names.")
     if drops_all and (unknown := [name for name in drop if name not in names]):
         raise CommandError(f"--drop: {path} has no column {unknown[0]!r}; its columns are {listed(names)}.")
-    num_rows = 0
-    for line, row in records:
-        num_rows += 1
-        if len(row) != len(names):
-            raise CommandError(f"{path}, line {line} has {len(row)} cells, but the header has {len(names)}.")
+    num_rows = sum(map(len, source.batches(names)))
     if not num_rows:
         raise CommandError(f"{path!r} has a header but no rows.")
-    table = Table(path, content, delimiter, names, [name for name in names if name in drop], num_rows)
+    table = Table(source, path, names, [name for name in names if name in drop], num_rows)
     if not table.names:
         raise CommandError(f"--drop leaves no column of {path}.")
     return table
@@ -237,77 +225,11 @@ def is_missing(cell: str, *, infinite: bool = False) -> bool:
     return word in (_MISSING | _INFINITE if infinite else _MISSING)
 
 
-def _content(path: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except FileNotFoundError:
-        raise CommandError(f"there is no file {path!r}.") from None
-    except OSError as error:
-        raise CommandError(f"{path!r} cannot be read: {error.strerror}.") from None
-
-
-def _delimiter(path: str, content: bytes) -> str:
-    with _readable(path):
-        header = next((line for line in _lines(path, content) if line.strip()), "")
-    return max(",;\t", key=header.count)
-
-
-def _records(path: str, content: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows of which a cell is not blank, the header first, and the line at which each ends."""
-    reader = csv.reader(_lines(path, content), delimiter=delimiter)
-    with _readable(path):
-        try:
-            for row in reader:
-                if any(map(str.strip, row)):
-                    yield reader.line_num, row
-        except csv.Error as error:
-            raise CommandError(f"{path!r} is not a CSV file: line {reader.line_num}, {error}.") from None
-
-
-@contextmanager
-def _readable(path: str) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeDecodeError:
-        raise CommandError(f"{path!r} is not a text file in UTF-8. Export it as CSV.") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise CommandError(f"{path!r} is compressed by gzip, but broken or cut short. Compress it again.") from None
-
-
-def _lines(path: str, content: bytes) -> Iterator[str]:
-    """Lines of text, unpacked as they are read: a small file may hold more than fits in memory."""
-    stored = io.BytesIO(content)
-    packed = content.startswith(_GZIP)
-    unpacked: Any = gzip.GzipFile(fileobj=stored) if packed else stored
-    lines = io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="")
-    num_read, most = 0, max(_LEAST_BOUND, _MOST_INFLATION * len(content))
-    with bar(len(content), f"reading {Path(path).name}", unit="B") as progress:
-        for count in itertools.count(1):
-            line = lines.readline(_LONGEST_LINE)
-            num_read += len(line)
-            if len(line) == _LONGEST_LINE:
-                raise CommandError(
-                    f"{path!r} is not a CSV file: line {count} has {_LONGEST_LINE:,} characters or more."
-                )
-            if packed and num_read > most:
-                raise CommandError(
-                    f"{path!r} holds over {most:,} characters of text, {_MOST_INFLATION} times its size or more, as "
-                    "tables hardly do. If it is meant, unpack it first (gunzip) and name that file."
-                )
-            if not line:
-                return
-            if count % _BLOCK == 0:
-                progress.update(stored.tell() - progress.n)
-            yield line
-
-
 def _check_header(path: str, names: list[str]) -> None:
     if "" in names:
         raise CommandError(f"{path!r}: column {names.index('') + 1} of the header has no name.")
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise CommandError(f"{path!r}: the header has {repeated[0]!r} more than once. Rename one of these columns.")
-    if all(map(_is_number, names)):
-        raise CommandError(f"{path!r} has no header: its first row is all numbers. Add a row with the column names.")
 
 
 def _is_number(cell: str) -> bool:
@@ -322,10 +244,21 @@ def _seconds(cell: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-_GZIP = b"\x1f\x8b"
+def _as_text(cells: pa.Array) -> pa.Array:
+    """Cells of any type as text; empty where there is nothing."""
+    try:
+        text = cells.cast(pa.string())
+    except pa.ArrowException:  # such as lists
+        text = pa.array([None if cell is None else str(cell) for cell in cells.to_pylist()], pa.string())
+    return pc.utf8_trim_whitespace(text.fill_null("") if text.null_count else text)
+
+
+def _as_numbers(cells: pa.Array) -> NDArray[np.float64]:
+    """Cells of any type as numbers; NaN where there is none."""
+    with suppress(pa.ArrowException):
+        return np.asarray(cells.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return np.array([number(cell) for cell in _as_text(cells).to_pylist()])  # Python knows "+1" as well
+
+
 _MISSING = frozenset(("", "na", "nan"))
 _INFINITE = frozenset(("inf", "infinity"))
-_BLOCK = 4096  # rows that are text at once
-_LONGEST_LINE = 2**24
-_MOST_INFLATION = 100  # characters of text for each byte of a compressed file
-_LEAST_BOUND = 2**26

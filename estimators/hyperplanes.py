@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..inference.classifiers.duals import solve
 from ..models.data import Data
-from ..models.losses import Masked
+from ..models.losses import masked
 from ..models.losses.base import Loss
 
 
@@ -42,7 +42,7 @@ class Hyperplanes:
         found = solve(
             self.rows,
             self.targets,
-            model.loss if isinstance(model.loss, Masked) else Masked(model.loss),
+            masked(model.loss),
             model.weight_scale,
             row_weights=self.weights,
             start=self.tilts,

@@ -22,7 +22,6 @@ from ..models.domains import Whole, read, shown
 from ..models.numbers import as_tensor
 from .base import PosteriorEstimator
 from .label_folds import can_be_fitted, deal_rows, taught
-from .parts import target_of
 from .reading import array_like, named
 from .rows import sort_rows
 
@@ -96,7 +95,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return MultiTaskInfiniteLatentSVM(), SmallVariance()
 
     def require_targets(self, model: Any) -> None:
-        if model.loss.target != "sign":
+        if model.coding is None or not model.coding.has_classes:
             raise ValueError(f"model has {model.loss!r}, a loss of real targets. Use MultiTaskRegressor, or Hinge().")
 
     def __sklearn_tags__(self) -> Tags:
@@ -286,7 +285,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
         return MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive()), SmallVariance()
 
     def require_targets(self, model: Any) -> None:
-        if target_of(model) != "real":
+        if model.coding is None or model.coding.has_classes:
             raise ValueError(
                 f"model is {type(model).__name__}, which has no real targets as it is. Use "
                 "MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive()), or MultiLabelClassifier."

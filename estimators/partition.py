@@ -24,7 +24,6 @@ from ..inference.row_weights import weighs
 from ..models import DPM, InfiniteSVM, Mixture, Model, StudentT, TopicData
 from .base import PosteriorEstimator
 from .class_weights import class_weights, whole
-from .parts import target_of
 from .reading import named, read_both
 from .rows import moments
 
@@ -74,10 +73,10 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance(scale=3.0, num_restarts=1)
 
     def require_targets(self, model: Any) -> None:
-        if target_of(model) is None:
+        if model.coding is None:
             name = type(model).__name__
             raise ValueError(f"model is {name}, which has no classes. Use InfiniteSVM(), or Clusterer({name}()).")
-        if target_of(model) == "real":
+        if not model.coding.has_classes:
             raise ValueError(f"model has {model.loss!r}, a loss of real targets. Use Regressor, or Hinge().")
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -164,7 +163,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
         )
 
     def require_targets(self, model: Any) -> None:
-        if target_of(model) != "real":
+        if model.coding is None or model.coding.has_classes:
             raise ValueError(
                 f"model is {type(model).__name__}, which has no real targets as it is. Use "
                 "InfiniteSVM(loss=EpsilonInsensitive())."
@@ -222,7 +221,7 @@ class Clusterer(ClusterMixin, PosteriorEstimator):
         return DPM(), SVI()
 
     def require_targets(self, model: Any) -> None:
-        if target_of(model) is not None:
+        if model.coding is not None:
             raise ValueError(
                 f"model is {type(model).__name__}, which needs targets. Use DPM() or DDPM(), or else Classifier."
             )

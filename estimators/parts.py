@@ -73,9 +73,3 @@ def require_posterior(
     """Raise ValueError unless fits of the model have posteriors of these kinds; `other` is where it belongs instead."""
     if not issubclass(structure_of(model).posterior, kind):
         raise ValueError(f"model is {type(model).__name__}; {estimator} needs {accepted}. Use {other}.")
-
-
-def target_of(model: Any) -> str | None:
-    """What the targets of a model are, "sign" (classes) or "real"; None for a model without."""
-    target: str | None = model.loss.target if "classes" in model.get_params(deep=False) else None
-    return target

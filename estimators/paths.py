@@ -19,6 +19,7 @@ from torch import Tensor
 from ..inference import Backend
 from ..inference.row_weights import weighs
 from ..models import DPM
+from ..models.labelled import with_factor
 from .hyperplanes import Hyperplanes, has_dual
 from .rows import SortedRows, sort_rows
 
@@ -78,7 +79,7 @@ def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[St
         return
     labels = torch.zeros(rows.X.shape[0], dtype=torch.long)
     labels[torch.from_numpy(rows.place)] = torch.from_numpy(start)
-    if has_dual(model.loss):
+    if has_dual(with_factor(model).loss):
         yield from _with_duals((model, _starting(inference, labels)), labels, steps, rows)
         return
     for step in steps:

@@ -62,7 +62,7 @@ class PathSearch(PosteriorEstimator):
     ) -> None:
         """Search, then fit the best setting to all rows."""
         (model, inference), y = parts, np.asarray(y)
-        if model.loss.target == "sign":
+        if model.coding.has_classes:
             model = model.replace(classes=torch.arange(int(y.max()) + 1))  # a fold may miss one
         each = np.ones(len(y)) if weights is None else weights
         kept = np.flatnonzero(each > 0)

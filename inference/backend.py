@@ -13,27 +13,29 @@ from torch.utils.data import DataLoader
 
 from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
+from ..models.labelled import with_factor
+from ..models.priors import PartitionPrior
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.trace import Trace
-from .protocol import KernelData, Model
+from .protocol import B_contra, KernelData, M_contra, Model
 from .row_weights import CountedRows
 from .running.engine import Chain, Draw, Kernel, Schedule, run
 from .running.memory import require_room_to_fit
 from .structures import lookup, structure_of
 
 
-class KernelModule(Protocol):
+class KernelModule(Protocol[B_contra, M_contra]):
     """What a backend's table holds for a structure: a module, or any object, with these two functions.
 
     One that serves a structure in part has `why_not(model) -> str` as well: "" for the models that it serves, else what
     comes after "has no ... backend" in a sentence.
     """
 
-    def kernel(self, backend: Any, model: Any) -> Kernel:
+    def kernel(self, backend: B_contra, model: M_contra) -> Kernel:
         """The algorithm for this model, with the backend's options bound."""
 
-    def check(self, backend: Any, model: Any) -> None:
+    def check(self, backend: B_contra, model: M_contra) -> None:
         """Raise ValueError on options that mean nothing here, NotImplementedError on a model that it cannot serve."""
 
 
@@ -49,10 +51,13 @@ class Backend(Config):
     "estimate"     anything else: its value is noisy, or approaches nothing that is exact
     """
 
-    kernels: ClassVar[ChainMap[type[Any], KernelModule]] = ChainMap()  # by data type; a subclass sees its bases' too
+    kernels: ClassVar[ChainMap[type[Any], KernelModule[Any, Any]]] = (
+        ChainMap()
+    )  # by data type; a subclass sees its bases' too
     value_name: ClassVar[str] = "value"
     kind: ClassVar[str] = "draws"  # what a fit gives, see below
     weighs: ClassVar[bool] = False  # whether its kernels read weights; if not, a row of weight 3 is 3 rows to them
+    needs: ClassVar[str] = ""  # what a prior over partitions must define for it beyond `urn`, such as "sticks"
     resumable: ClassVar[bool] = True  # whether a chain is all in its state, so that it can go on from a file
     seed: int
     progress: bool | None
@@ -62,7 +67,7 @@ class Backend(Config):
         cls.kernels = cls.kernels.new_child()
 
     @classmethod
-    def register(cls, data_type: type[Any], module: KernelModule) -> None:
+    def register(cls, data_type: type[Any], module: KernelModule[Any, Any]) -> None:
         """Serve the models with this `data_type`, or one derived from it, by the kernel of a module."""
         cls.kernels[data_type] = module
 
@@ -70,7 +75,7 @@ class Backend(Config):
     def serves(cls, model: Model) -> bool:
         """Whether this backend has a kernel for a model."""
         module = lookup(cls.kernels, model)
-        return module is not None and not _why_not(module, model)
+        return module is not None and not _why_not(module, model) and not _lack(cls.needs, model)
 
     @classmethod
     def module_of(cls, model: Model) -> Any:
@@ -80,11 +85,13 @@ class Backend(Config):
         ------
         NotImplementedError    if this backend has none (names those that have).
         """
-        module = lookup(cls.kernels, model)
-        if not cls.serves(model):
+        module, which = lookup(cls.kernels, model), f"{type(model).__name__} has no {cls.__name__} backend"
+        why_not = _why_not(module, model)
+        if module is None or why_not:
             able = ", ".join(other.__name__ for other in _subclasses(Backend) if other.serves(model))
-            which = f"{type(model).__name__} has no {cls.__name__} backend{_why_not(module, model)}"
-            raise NotImplementedError(f"{which}; it has: {able or 'none'}.")
+            raise NotImplementedError(f"{which}{why_not}; it has: {able or 'none'}.")
+        if lack := _lack(cls.needs, model):
+            raise NotImplementedError(f"{which}: {lack}.")
         return module
 
     def kernel(self, model: Model) -> Kernel:
@@ -130,7 +137,7 @@ class Backend(Config):
         """Raise unless this backend serves the model."""
         if not isinstance(model, Config) or not hasattr(model, "data_type"):
             raise ValueError(f"model is {shown(model)}; expected an object such as DPM() or InfiniteSVM().")
-        model = model.checked()  # kernels look at its parts
+        model = with_factor(model.checked())  # kernels look at its parts
         self.module_of(model).check(self, model)
 
     def fit(
@@ -233,6 +240,11 @@ def _require_path(name: str, path: Any) -> None:
 def _why_not(module: Any, model: Model) -> str:
     find = getattr(module, "why_not", None)
     return find(model) if find else ""
+
+
+def _lack(method: str, model: Model) -> str:
+    prior = getattr(model, "prior", None)
+    return prior.lacks(method) if method and isinstance(prior, PartitionPrior) else ""
 
 
 def _warn_of_chains(posterior: Posterior) -> None:

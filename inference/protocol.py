@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
+
+# what the modules of a structure are written for: their backends, models, data and states
+B_contra = TypeVar("B_contra", contravariant=True)
+M_contra = TypeVar("M_contra", contravariant=True)
+D_contra = TypeVar("D_contra", contravariant=True)
+M = TypeVar("M")
+D = TypeVar("D")
+S = TypeVar("S")
 
 
 class KernelData(Protocol):
@@ -26,6 +34,9 @@ class Model(Protocol):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name."""
+
+    def as_rows(self, X: Any) -> Any:
+        """The rows [N, D] of what a user passes, NaN where an entry is missing and the model takes that."""
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Any, Any]:
         """(the resolved model, its data) of what a user passes to `fit`, X [N, D] and y [N] or [N, C]."""

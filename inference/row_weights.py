@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..models.arrays import as_incomplete, as_vector, as_weights
-from ..models.label_data import LabelData, as_label_sets
-from ..models.latent_features import FeatureData
+from ..models.arrays import as_vector, as_weights
+from ..models.labelled import coding_of
 from ..models.sparse import Rows
 from ..models.topics import TopicData
+from .protocol import Model
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CountedRows:
     left_out: Rows  # [N - M', D] the rows of weight 0
 
     @classmethod
-    def of(cls, backend: Any, model: Any, X: Any, y: Any, sample_weight: Any) -> Self | None:
+    def of(cls, backend: Any, model: Model, X: Any, y: Any, sample_weight: Any) -> Self | None:
         """The rows of X [N, D] with their weights [N]; None where each counts once, as without weights.
 
         Raises
@@ -42,7 +42,7 @@ class CountedRows:
                       or a model that does not weigh; for a model of sequences or of many tasks; with a DataLoader.
         """
         _require_weighable(model, X)
-        X = _rows(model, X)
+        X = model.as_rows(X)
         y = None if y is None else _targets(model, y, X)
         weights = as_weights(sample_weight, X)
         if bool((weights == 1).all()):
@@ -65,14 +65,14 @@ class CountedRows:
         return posterior.over_rows(self.place, self.left_out)
 
 
-def weighs(backend: Any, model: Any) -> bool:
+def weighs(backend: Any, model: Model) -> bool:
     """Whether a fit takes any weights of rows as they are: the backend's kernels, the model and its parts all do."""
     parts: list[Any] = [getattr(model, name) for name in ("likelihood", "feature_map") if hasattr(model, name)]
     takers = [model.prepare, *(part.resolve for part in parts if hasattr(part, "resolve"))]
     return backend.weighs and all("weights" in inspect.signature(taker).parameters for taker in takers)
 
 
-def _require_weighable(model: Any, X: Any) -> None:
+def _require_weighable(model: Model, X: Any) -> None:
     if isinstance(X, DataLoader):
         raise ValueError("sample_weight goes with arrays. Leave it out of a fit from a DataLoader, or repeat its rows.")
     if not _takes_weights(model) and not issubclass(model.data_type, TopicData):
@@ -82,23 +82,16 @@ def _require_weighable(model: Any, X: Any) -> None:
         )
 
 
-def _rows(model: Any, X: Any) -> Rows:
-    """The rows [N, D] of what a user passes, NaN where an entry is missing and the model takes that."""
-    if not issubclass(model.data_type, FeatureData):
-        return model.as_rows(X)
-    rows, observed = as_incomplete(X)
-    return rows if observed is None else rows.masked_fill(observed == 0, torch.nan)
+def _targets(model: Model, y: Any, X: Rows) -> Rows:
+    coding = coding_of(model)
+    return as_vector(y, X) if coding is None else coding.values(y, X)
 
 
-def _targets(model: Any, y: Any, X: Rows) -> Rows:
-    return as_label_sets(y, X) if issubclass(model.data_type, LabelData) else as_vector(y, X)
-
-
-def _takes_weights(model: Any) -> bool:
+def _takes_weights(model: Model) -> bool:
     return "weights" in inspect.signature(model.prepare).parameters
 
 
-def _require_whole(weights: Tensor, backend: Any, model: Any) -> None:
+def _require_whole(weights: Tensor, backend: Any, model: Model) -> None:
     taker, why = type(backend).__name__, "since it draws the component of a row, never of a fraction of it"
     mend = "Round the weights, or fit with SVI() or SmallVariance()."
     if backend.weighs:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 
+from ..models.base import Model
 from .structures import Draw
 
 
@@ -14,7 +14,7 @@ class TruncationWarning(UserWarning):
     """All components of the truncated model are occupied: the truncation binds."""
 
 
-def warn_if_full(draws: list[Draw], model: Any, remedy: str = "") -> None:
+def warn_if_full(draws: list[Draw], model: Model, remedy: str = "") -> None:
     """Warn where the `assignments` [N] of a draw occupy all `model.truncation` components.
 
     It is what kernels of truncated models give as `Kernel.warn`. `remedy` comes after a larger truncation.
@@ -28,7 +28,7 @@ def warn_if_full(draws: list[Draw], model: Any, remedy: str = "") -> None:
         )
 
 
-def warn_if_all_used(draws: list[Draw], model: Any) -> None:
+def warn_if_all_used(draws: list[Draw], model: Model) -> None:
     """Warn where every one of the `model.truncation` features is one that some row has: `features` [N, K] of a draw."""
     if num_full := sum(bool((draw["features"] > 0.5).any(0).all()) for draw in draws):
         warnings.warn(

@@ -1,5 +1,5 @@
-"""What is believed: models and their four parts (priors, likelihoods, losses, feature maps). Nothing here knows how
-inference is done."""
+"""What is believed: models and their parts (priors, likelihoods, losses, feature maps, targets). Nothing here
+knows how inference is done."""
 
 from . import compiled, domains
 from .base import Model
@@ -34,6 +34,7 @@ from .likelihoods import (
     SphericalGaussian,
 )
 from .losses import (
+    AllThresholds,
     CrammerSinger,
     EpsilonInsensitive,
     Hinge,
@@ -56,11 +57,13 @@ from .priors import (
     FeaturePrior,
     HierarchicalDirichletProcess,
     IndianBuffetProcess,
+    MixtureOfFiniteMixtures,
     PartitionPrior,
     PitmanYor,
 )
 from .sequence import Sequences, StateSpace
 from .sparse import SparseRows
+from .targets import Binary, ClassTarget, EachClass, Ordinal, Real, Target
 from .topics import TopicData, TopicModel
 
 __all__ = [
@@ -70,15 +73,19 @@ __all__ = [
     "DPM",
     "IHMM",
     "LDA",
+    "AllThresholds",
     "BernoulliBeta",
     "BetaBernoulli",
+    "Binary",
     "Blocks",
+    "ClassTarget",
     "ConstantColumnWarning",
     "CrammerSinger",
     "Data",
     "DiagonalGaussian",
     "DirichletProcess",
     "DirichletTopics",
+    "EachClass",
     "EpsilonInsensitive",
     "ExponentialFamily",
     "FeatureData",
@@ -104,10 +111,12 @@ __all__ = [
     "MaskedBernoulli",
     "MedLDA",
     "Mixture",
+    "MixtureOfFiniteMixtures",
     "Model",
     "MultiTaskInfiniteLatentSVM",
     "MultinomialDirichlet",
     "OneVsRest",
+    "Ordinal",
     "PartitionPrior",
     "PitmanYor",
     "PoissonGamma",
@@ -115,6 +124,7 @@ __all__ = [
     "Product",
     "PseudoObservation",
     "RandomFourier",
+    "Real",
     "Sequences",
     "SparseRows",
     "SphericalGaussian",
@@ -122,6 +132,7 @@ __all__ = [
     "Standardized",
     "StateSpace",
     "StudentT",
+    "Target",
     "TaskData",
     "TopicData",
     "TopicModel",

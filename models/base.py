@@ -15,6 +15,7 @@ from .arrays import as_features
 from .config import Config, resolved
 from .losses import Hinge, Loss
 from .sparse import Rows
+from .targets import Target
 
 
 def announced(program: Callable[[Any, Any], None]) -> Callable[..., None]:
@@ -45,6 +46,12 @@ class Model(Config):
     loss: Loss = Hinge()
     weight_scale: float = 1.0
     classes: Tensor | None = None
+    target: Target | None = None
+
+    @property
+    def coding(self) -> Target | None:
+        """What y is: the object that encodes it and decodes scores; None of a model without labels."""
+        return None
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """A copy with all data-dependent defaults set from X [N, D] and y [N]; checks arguments and data.
@@ -55,6 +62,10 @@ class Model(Config):
         X = model.as_rows(X, num_features=model.num_features)
         model.likelihood.admit(X)
         return model.replace(likelihood=resolved(model.likelihood, X, weights), num_features=X.shape[1])
+
+    def resolve_targets(self, X: Rows, y: Any) -> Self:
+        """A copy that knows the classes of y [N], or whatever else its target takes from them; see `Labelled`."""
+        return self
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Any]:
         """The resolved model and the kernels' view of what a user passes to `fit`."""

@@ -30,15 +30,16 @@ from .config import resolved
 from .domains import Count, Numbers, OneOf, Positive, Truncation
 from .dpm import DPM
 from .feature_maps import AnyFeatureMap, Standardized
-from .label_data import LabelData, as_label_sets, signs_of
+from .label_data import LabelData
 from .label_joints import COUPLED, label_law
 from .likelihoods import BernoulliBeta, DiagonalGaussian, Likelihood, MaskedBernoulli, MultinomialDirichlet, Product
 from .likelihoods.hyperparameters import hyperparameter
-from .losses import Logistic, Loss, Masked
+from .losses import Logistic, Loss, masked
 from .priors import DirichletProcess, PartitionPrior
 from .priors.sticks import log_stick_weights
 from .sparse import Rows, SparseRows
 from .sums import all_sum
+from .targets import LabelSet
 
 
 @dataclass(eq=False)
@@ -95,7 +96,7 @@ class BNMC(Model):
         if model.label_likelihood is None:
             counting = model.joint == "multinomial"
             model = model.replace(label_likelihood=MultinomialDirichlet() if counting else BernoulliBeta())
-        if not model.loss.binary or model.loss.target != "sign":
+        if not model.loss.binary:
             raise ValueError(f"{name}loss is {model.loss!r}; each label needs a binary loss such as Logistic().")
         if not isinstance(model.label_likelihood, BernoulliBeta | MultinomialDirichlet):
             raise ValueError(
@@ -120,7 +121,7 @@ class BNMC(Model):
         model = model.replace(num_labels=labels.shape[1], feature_map=resolved(model.feature_map, X, weights))
         if missing.any():
             model = model.with_missing()
-        model = model.replace(label_rates=model._rates(signs_of(labels), weights))
+        model = model.replace(label_rates=model._rates(model.coding.read(labels, X), weights))
         counts, family = model._counted(labels), model._label_family()
         model._admit_labels(counts)
         return model.replace(label_likelihood=resolved(family, counts, weights))
@@ -153,15 +154,19 @@ class BNMC(Model):
         counts = self._counted(labels)
         if not X.is_sparse:
             counts = counts.to_dense()
-        return LabelData(X, counts, self.features(X), signs_of(labels), weights)
+        return LabelData(X, counts, self.features(X), self.coding.read(labels, X), weights)
 
     def labels(self, X: Rows, y: Any) -> Rows:
         """Labels [N, C] of the rows of X [N, D], NaN where one is missing; sparse if y is."""
-        return as_label_sets(y, X, self.num_labels)
+        return self.coding.values(y, X)
 
     def features(self, X: Any) -> Tensor:
         """What the classifiers see [N, P] of the rows of X [N, D]."""
         return self.feature_map(X)
+
+    @property
+    def coding(self) -> LabelSet:
+        return LabelSet(self.num_labels)
 
     # -- what kernels ask ------------------------------------------------------------------------------------------
 
@@ -230,10 +235,10 @@ class BNMC(Model):
 
     def with_missing(self) -> Self:
         """A copy whose loss, and whose bits, may be missing."""
-        loss, labels = self.loss, self.label_likelihood
+        labels = self.label_likelihood
         if isinstance(labels, BernoulliBeta) and not isinstance(labels, MaskedBernoulli):
             labels = MaskedBernoulli(labels.a, labels.b)
-        return self.replace(loss=loss if isinstance(loss, Masked) else Masked(loss), label_likelihood=labels)
+        return self.replace(loss=masked(self.loss), label_likelihood=labels)
 
     def _admit_labels(self, counts: Rows) -> None:
         """Raise ValueError unless labels [N, C] are in the support of their family."""

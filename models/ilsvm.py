@@ -18,15 +18,16 @@ from .arrays import as_incomplete
 from .config import resolved
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap
+from .labelled import Labelled
 from .latent_features import FeatureModel
 from .likelihoods import LinearGaussian, LinearLikelihood
 from .losses import Hinge, Loss
 from .priors import FeaturePrior, IndianBuffetProcess
-from .targets import Classes, Targets
+from .targets import Classes, Target
 
 
 @dataclass(eq=False)
-class InfiniteLatentSVM(Targets, FeatureModel):
+class InfiniteLatentSVM(Labelled, FeatureModel):
     """Latent binary features shaped by a likelihood of X and by a margin loss on y.
 
     Entries of X that are NaN are missing, and so are targets that are NaN, or -1 among integer labels (unless the
@@ -44,6 +45,7 @@ class InfiniteLatentSVM(Targets, FeatureModel):
     truncation : K >= 2, number of features of the Pyro program, of SVI and of the blocked Gibbs scan
     classes : sorted integer labels [L]; None: those in the data
     num_features : width D of X; None: that of the data
+    target : what y is: None: classes, or a real number where the loss has real targets; `Ordinal()`: ordered classes
 
     References
     ----------
@@ -64,6 +66,7 @@ class InfiniteLatentSVM(Targets, FeatureModel):
     truncation: Truncation = 20
     classes: Annotated[Tensor, Classes()] | None = None
     num_features: Count | None = None
+    target: Target | None = None
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         self.require_targets(y)

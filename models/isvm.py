@@ -18,15 +18,16 @@ from .arrays import as_features
 from .config import resolved
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap, Standardized
+from .labelled import Labelled
 from .likelihoods import DiagonalGaussian, Likelihood
 from .losses import Hinge, Loss
 from .mixture import Mixture
 from .priors import DirichletProcess, PartitionPrior
-from .targets import Classes, Targets
+from .targets import Classes, Target
 
 
 @dataclass(eq=False)
-class InfiniteSVM(Targets, Mixture):
+class InfiniteSVM(Labelled, Mixture):
     """DP mixture of max-margin classifiers, for two or more classes, or real targets with a regression loss.
 
     A missing target is NaN in y, or -1 among integer labels (unless the labels are the signs -1 and +1): such a row
@@ -43,6 +44,7 @@ class InfiniteSVM(Targets, Mixture):
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
     classes : sorted integer labels [L]; None: those in the data
     num_features : width D of X; None: that of the data
+    target : what y is: None: classes, or a real number where the loss has real targets; `Ordinal()`: ordered classes
 
     References
     ----------
@@ -63,6 +65,7 @@ class InfiniteSVM(Targets, Mixture):
     truncation: Truncation = 20
     classes: Annotated[Tensor, Classes()] | None = None
     num_features: Count | None = None
+    target: Target | None = None
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         self.require_targets(y)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from .arrays import as_target_matrix, read_rows
 from .data import Data
 from .likelihoods.product import join_columns
-from .sparse import Rows, SparseRows
+from .sparse import Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,32 +61,3 @@ class LabelData:
         """The data of some points, from their indices [M]."""
         weights = None if self.weights is None else self.weights[index]
         return LabelData(self.x[index], self.y[index], self.features[index], self.targets[index], weights)
-
-
-def as_label_sets(Y: Any, X: Rows, num_labels: int | None = None) -> Rows:
-    """Labels Y [N, C] in the dtype of X [N, D], dense or sparse: counts or bits, NaN (or -1) where one is missing.
-
-    Raises
-    ------
-    ValueError    unless there is a row for each row of X and, if given, a column for each of `num_labels`.
-    """
-    sparse = Y.layout != torch.strided if isinstance(Y, Tensor) else isinstance(Y, SparseRows) or hasattr(Y, "tocsr")
-    if not sparse:
-        found = as_target_matrix(Y, X, num_labels, "num_labels").to(X.dtype)
-        return torch.where(found == -1, torch.nan, found)
-    labels = read_rows(Y, "Y")
-    if labels.shape[0] != len(X) or num_labels not in {None, labels.shape[1]}:
-        expected = f"[{len(X)}, {num_labels or 'C'}]"
-        raise ValueError(
-            f"Y has shape {tuple(labels.shape)}; expected {expected}, a row for each row of X, a "
-            "column for each label (num_labels)."
-        )
-    labels = labels.to(X.values if X.is_sparse else X)
-    return replace(labels, values=labels.values.masked_fill(labels.values == -1, torch.nan))
-
-
-def signs_of(labels: Rows) -> Tensor:
-    """+1 [N, C] where a label of Y [N, C] is present, -1 where it is not, NaN where it is missing."""
-    dense = labels.to_dense()
-    signs = torch.where(dense > 0, 1.0, -1.0).to(dense.dtype)
-    return torch.where(dense.isnan(), torch.nan, signs)

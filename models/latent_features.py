@@ -23,6 +23,7 @@ from .distributions.bits import Bits
 from .feature_maps import AnyFeatureMap
 from .likelihoods import LinearLikelihood
 from .priors import FeaturePrior
+from .sparse import Rows
 from .sums import all_sum
 
 
@@ -94,6 +95,11 @@ class FeatureModel(Model):
         as_incomplete(X, min_rows=2)
         model = self.resolve(X, y, weights)
         return model, model.data(X, y, weights)
+
+    def as_rows(self, X: Any, **options: Any) -> Rows:
+        """X [N, D] as `as_incomplete` reads it with these options, NaN where an entry is missing."""
+        rows, observed = as_incomplete(X, **options)
+        return rows if observed is None else rows.masked_fill(observed == 0, torch.nan)
 
     def data(self, X: Any, y: Any = None, weights: Tensor | None = None) -> FeatureData:
         """The kernels' view of X [N, D], NaN where missing, and y [N], rows counted `weights` [N] times."""

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Self
 from torch import Tensor
 
 from .domains import Count, Positive
+from .labelled import Labelled
 from .losses import Hinge, Loss
 from .priors.topics import DirichletTopics
-from .targets import Classes, Targets
+from .targets import Classes, Target
 from .topics import TopicModel
 
 
@@ -43,7 +44,7 @@ class LDA(TopicModel):
 
 
 @dataclass(eq=False)
-class MedLDA(Targets, TopicModel):
+class MedLDA(Labelled, TopicModel):
     """Max-margin supervised topics, for two or more classes, or real targets with a regression loss.
 
     X holds counts [N, V] of words, sparse or dense. A missing target is NaN in y, or -1 among integer labels (unless
@@ -57,6 +58,7 @@ class MedLDA(Targets, TopicModel):
     num_topics : K >= 1
     classes : sorted integer labels [L]; None: those in the data
     num_features : size V of the vocabulary; None: that of the data
+    target : what y is: None: classes, or a real number where the loss has real targets; `Ordinal()`: ordered classes
 
     References
     ----------
@@ -75,6 +77,7 @@ class MedLDA(Targets, TopicModel):
     num_topics: Count = 20
     classes: Annotated[Tensor, Classes()] | None = None
     num_features: Count | None = None
+    target: Target | None = None
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         self.require_targets(y)

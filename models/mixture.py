@@ -42,6 +42,10 @@ class Mixture(Model):
         """log phi(y | f) [...] of scores [..., C]: the terms of all classes together."""
         return self.loss.log_factor(scores, targets).sum(-1)
 
+    def without_hyperplanes(self) -> Mixture:
+        """The mixture that is left for nu -> 0 where components repel; else the model itself."""
+        return self
+
     def __call__(self, X: Any, y: Any = None) -> None:
         """The Pyro program on the truncated model: `program` of the resolved model on its data."""
         X = self.as_rows(X)

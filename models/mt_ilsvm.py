@@ -19,17 +19,18 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from .arrays import as_features, as_target_matrix, read_labels, read_targets
+from .arrays import as_features
 from .base import Model, announced
 from .config import resolved
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap, Standardized
+from .labelled import target_of
 from .likelihoods import LinearGaussian
-from .losses import Hinge, Loss, Masked
+from .losses import Hinge, Loss, masked
 from .multi_task import TaskData
 from .priors import FeaturePrior, IndianBuffetProcess
 from .sparse import Rows, SparseRows
-from .targets import Classes
+from .targets import Classes, Target, Tasks
 
 
 @dataclass(eq=False)
@@ -53,6 +54,8 @@ class MultiTaskInfiniteLatentSVM(Model):
     classes : the two labels, sorted [2]; None: those in the data
     num_features : width D of X; None: that of the data
     num_tasks : M; None: that of the data
+    target : what the y of each task is: None: two classes, or a real number where the loss has real targets;
+        `Ordinal()`: ordered classes, the same in all tasks
 
     References
     ----------
@@ -77,6 +80,11 @@ class MultiTaskInfiniteLatentSVM(Model):
     classes: Annotated[Tensor, Classes()] | None = None
     num_features: Count | None = None
     num_tasks: Count | None = None
+    target: Target | None = None
+
+    @property
+    def coding(self) -> Tasks:
+        return Tasks(target_of(self.target, self.loss, self.classes), self.num_tasks)
 
     def checked(self, name: str = "") -> Self:
         model = super().checked(name)
@@ -85,7 +93,7 @@ class MultiTaskInfiniteLatentSVM(Model):
                 f"{name}loss is {type(model.loss).__name__}, which joins several classes; expected a loss of one "
                 "score, such as Hinge() or EpsilonInsensitive(). Give each class a task of its own."
             )
-        if model.classes is not None and len(model.classes) != 2:
+        if model.classes is not None and model.coding.each.num_scores != 1:
             raise ValueError(f"{name}classes is {model.classes.tolist()}; expected two labels, the same in all tasks.")
         return model
 
@@ -94,21 +102,22 @@ class MultiTaskInfiniteLatentSVM(Model):
             raise ValueError(f"{type(self).__name__} needs targets: requires y to be passed, but the target y is None.")
         model: Any = self.checked()
         rows = _dense(as_features(X, num_features=model.num_features))
-        targets = as_target_matrix(y, rows, model.num_tasks)
-        if model.loss.target == "real":
-            read_targets(targets, rows)
-        else:
-            model = model.replace(classes=_two(read_labels(targets, model.classes)[1]))
+        values = model.coding.values(y, rows)
+        model = model.replace(classes=model.coding.find_classes(values, rows), num_tasks=values.shape[1])
+        if model.coding.each.num_scores != 1:
+            raise ValueError(
+                f"y has the labels {model.classes.tolist()}; expected two, the same in all tasks. Give each class a "
+                "task of its own."
+            )
         maps = {
             name: None if (part := getattr(model, name)) is None else resolved(part, rows)
             for name in ("preprocessing", "feature_map")
         }
-        model = model.replace(**maps, num_features=rows.shape[1], num_tasks=targets.shape[1])
+        model = model.replace(**maps, num_features=rows.shape[1])
         if model.likelihood is not None:
             model = model.replace(likelihood=model.likelihood.resolve(model.preprocessed(rows)))
-        if not isinstance(model.loss, Masked) and model.targets(rows, y).isnan().any():
-            model = model.replace(loss=Masked(model.loss))
-        return model
+        loss, missing = model.coding.factor(model.loss), model.targets(rows, y).isnan().any()
+        return model.replace(loss=masked(loss) if missing else loss)
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, TaskData]:
         """The resolved model and the kernels' view of X [N, D] and targets y [N, M]."""
@@ -132,12 +141,8 @@ class MultiTaskInfiniteLatentSVM(Model):
         return X.new_ones(len(X), 1) if self.feature_map is None else self.feature_map(X)
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
-        """Targets [N, M] in the dtype of X [N, D]: signs or real numbers, NaN where a row has none."""
-        values = as_target_matrix(y, X, self.num_tasks)
-        if self.loss.target == "real":
-            return read_targets(values, X, min_known=0)
-        index, _ = read_labels(values, self.classes)
-        return torch.where(index >= 0, 2 * index.to(X.dtype) - 1, torch.nan)
+        """Targets [N, M] in the dtype of X [N, D], as the loss takes them; NaN where a row has none."""
+        return self.coding.encode(y, X)
 
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
         """log phi(y | f) [...] of scores [..., M]: the terms of all tasks together."""
@@ -188,12 +193,3 @@ def _dense(X: Rows) -> Tensor:
     if isinstance(X, SparseRows):
         raise ValueError("X is sparse; MultiTaskInfiniteLatentSVM needs dense rows: pass X.toarray().")
     return X
-
-
-def _two(classes: Tensor) -> Tensor:
-    if len(classes) != 2:
-        raise ValueError(
-            f"y has the labels {classes.tolist()}; expected two, the same in all tasks. Give each class a task of its "
-            "own."
-        )
-    return classes

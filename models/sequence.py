@@ -120,6 +120,10 @@ class StateSpace(Model):
         model = model.resolve(rows[observed])
         return model, model.data(X, lengths)
 
+    def without_hyperplanes(self) -> StateSpace:
+        """The model that is left for nu -> 0 where states repel; else the model itself."""
+        return self
+
     def __call__(self, X: Any, lengths: Any = None) -> None:
         """The Pyro program on the truncated model: `program` of the resolved model on its data."""
         rows, _, observed = self.rows(X, lengths)
@@ -135,7 +139,7 @@ class StateSpace(Model):
         [T, P, C], and the factors `paths` (log density of the observations) and, where states repel, `rejection`.
         """
         points, T = data.points, self.truncation
-        log_rows = self.prior.sample(T, data.X).clamp(min=torch.finfo(data.X.dtype).tiny).log()
+        log_rows = self.prior.sample_rows(T, data.X).clamp(min=torch.finfo(data.X.dtype).tiny).log()
         parameters, weights = self.components(points.features, points.targets)
         found = scores(points.features, weights)
         emission = self.likelihood.log_density(data.X, parameters)

@@ -1,5 +1,5 @@
-"""Conformance checks for what users add (a prior, likelihood, loss, kernel or model), and exact references for tiny
-data."""
+"""Conformance checks for what users add (a prior, likelihood, loss, target, kernel or model), and exact references for
+tiny data."""
 
 from .enumeration import partition_posterior
 from .features import feature_posterior
@@ -11,6 +11,7 @@ from .multi_label import label_posterior
 from .priors import check_prior
 from .references import Reference, register_reference
 from .sequences import state_posterior
+from .targets import check_target
 from .topics import topic_posterior
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "check_loss",
     "check_model",
     "check_prior",
+    "check_target",
     "feature_posterior",
     "label_posterior",
     "partition_posterior",

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..models.data import Data
 from ..models.mixture import Mixture
+from ..models.priors.laws import law_of
 from .hyperparameters import log_structure_prior
 from .programs import check_mixture
 from .references import Reference, register_reference
@@ -76,7 +77,7 @@ def partition_log_weights(
         blocks = [sum(1 << n for n, label in enumerate(labels) if label == k) for k in range(len(sizes))]
         case = sizes if truncation else tuple(sorted(sizes))  # a partition's blocks have no order
         if case not in log_priors:
-            log_priors[case] = log_structure_prior(resolved.prior, case, truncated=truncation is not None)
+            log_priors[case] = log_structure_prior(law_of(resolved.prior, truncation), case)
         log_weights[labels] = log_priors[case] + sum(log_block[block] for block in blocks)
     return log_weights
 

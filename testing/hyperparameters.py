@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, biject_to
 
-from ..models.priors import Hyper, PartitionPrior
-from ..models.priors.sticks import log_labelled_prior
+from ..models.priors import Hyper
+from ..models.priors.laws import PointLaw
 
 
 def hyper_grid(prior: Any) -> tuple[Hyper, Tensor]:
@@ -47,13 +47,7 @@ def log_mean(prior: Any, log_value: Callable[[Hyper], Tensor]) -> Tensor:
     return (torch.vmap(log_value)(values) + log_weights).logsumexp(0)
 
 
-def log_structure_prior(prior: PartitionPrior, sizes: tuple[int, ...], *, truncated: bool) -> float:
+def log_structure_prior(law: PointLaw, sizes: tuple[int, ...]) -> float:
     """log p(z) of a partition with these block sizes, or of labels with these counts, hyperparameters summed out."""
     counts = torch.tensor(sizes, dtype=torch.float64)
-
-    def log_prior(h: Hyper) -> Tensor:
-        if truncated:
-            return log_labelled_prior(counts, *prior.sticks(h, len(counts)))
-        return prior.log_partition(counts, h)
-
-    return float(log_mean(prior, log_prior))
+    return float(log_mean(law.prior, lambda h: law.log_prior(counts, h)))

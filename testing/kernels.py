@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..models.priors import PartitionPrior
 from .references import Reference, reference_of
 
 _ROUNDING = 1e-9
@@ -17,10 +18,10 @@ def check_kernel(
 ) -> None:
     """Check a fit to tiny data (5 points or steps, or fewer; 2 classifier features or fewer).
 
-    The model's program is that of its parts, on which kernels and exact sums stand. An objective never rises. An ELBO
-    never falls and stays below the log evidence of the truncated model. Draws have the exact co-assignment
-    probabilities (or `Reference.indicators`), within five standard errors from batch means. Which of these holds is
-    what the backend says of itself, its `kind`.
+    The model's program, if its prior has sticks, is that of its parts, on which kernels and exact sums stand. An
+    objective never rises. An ELBO never falls and stays below the log evidence of the truncated model. Draws have the
+    exact co-assignment probabilities (or `Reference.indicators`), within five standard errors from batch means. Which
+    of these holds is what the backend says of itself, its `kind`.
 
     Parameters
     ----------
@@ -36,7 +37,9 @@ def check_kernel(
     ValueError        if the backend's `kind` is "estimate", or if there are fewer than two draws for each batch.
     """
     reference = reference_of(model)
-    reference.program(model, X, y, lengths)
+    prior = getattr(model, "prior", None)
+    if not (isinstance(prior, PartitionPrior) and prior.lacks("sticks")):  # of which a program is made
+        reference.program(model, X, y, lengths)
     posterior = backend.fit(model, X, y, lengths=lengths)
     values = posterior.trace.values
     steps = (values[:, 1:] - values[:, :-1]).nan_to_num(0.0) / values[:, 1:].abs().nan_to_num(1.0).clamp(min=1.0)
@@ -51,7 +54,7 @@ def check_kernel(
         raise ValueError(f"{type(backend).__name__} records {posterior.trace.name}, which has no exact value.")
     else:
         # a sampler without scans draws from the program, which is truncated
-        truncation = model.truncation if getattr(backend, "truncated", True) else None
+        truncation = model.truncation if getattr(backend, "scan", "blocked") == "blocked" else None
         probabilities = reference.posterior(posterior.model, X, y, lengths, truncation)
         _check_draws(posterior, reference, probabilities, num_batches)
 

@@ -33,7 +33,7 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
 
     Parameters
     ----------
-    loss : a binary loss, a regression loss (`target` "real"), or a loss of several classes
+    loss : a binary loss, a regression loss (`target` "real"), one of levels ("level"), or a loss of several classes
     generator : source of the random draws, on the device to check; None: a fixed seed on the CPU
 
     Raises
@@ -80,8 +80,10 @@ def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> 
         several = torch.cat([scores, scores.flip(0) / 2, torch.sin(scores)], 1)
         for values in (scores, several):
             _check_probabilities(loss, values)
-        rising = loss.probabilities(scores)[:, 1].diff() >= 0
-        return _require(rising.all(), "probabilities", "of the larger class do not rise with the score")
+    if loss.target != "real":
+        probabilities = loss.probabilities(scores)
+        rising = (probabilities[:, 0].diff() <= 0) & (probabilities[:, -1].diff() >= 0)
+        return _require(rising.all(), "probabilities", "of the largest class do not rise with the score")
     try:
         loss.probabilities(scores)
     except NotImplementedError:
@@ -344,7 +346,8 @@ def _moments(y: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def _targets(loss: Loss, like: Tensor) -> list[Tensor]:
-    return [like + value for value in ((-1.0, 1.0) if loss.target == "sign" else (-2.5, 0.0, 0.4))]
+    values = {"sign": (-1.0, 1.0), "level": (0.0, 1.0, 2.0)}.get(loss.target, (-2.5, 0.0, 0.4))
+    return [like + value for value in values]
 
 
 def _signs(like: Tensor) -> Tensor:

@@ -1,10 +1,13 @@
-"""Conformance of a model: its Pyro program and what the kernels ask of its parts are the same density."""
+"""Conformance of a model: its Pyro program and what the kernels ask of its parts are the same density, and what it
+predicts is what it was told."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..models.labelled import coding_of
 from .references import reference_of
+from .targets import check_target
 
 
 def check_model(model: Any, X: Any, y: Any = None, *, lengths: Any = None, seed: int = 0) -> None:
@@ -14,9 +17,13 @@ def check_model(model: Any, X: Any, y: Any = None, *, lengths: Any = None, seed:
     2. The program has the sites that the prior object and the family state, and no others.
     3. Its log density is that of its parts as kernels compute them: hyperparameters and sticks from the prior object,
        family, weights, and the points with their margin factors, also with the latents summed out.
+    4. Of a model with labels: at any scores of the rows its target decodes the y of largest factor, and probabilities
+       are the softmax of the log factors; both as kernels see y and as a posterior predicts.
 
     Raises
     ------
     AssertionError    naming the part that disagrees.
     """
     reference_of(model).program(model, X, y, lengths, seed)
+    if coding_of(model) is not None:
+        check_target(model, X, y, seed)

@@ -28,6 +28,7 @@ from ..models.bnmc import BNMC
 from ..models.dpm import DPM
 from ..models.label_data import LabelData
 from ..models.label_joints import log_label_factor
+from ..models.priors.laws import law_of
 from ..models.priors.sticks import log_stick_weights
 from .enumeration import Labels, log_blocks, log_classifier_integrals, partitions
 from .hyperparameters import log_structure_prior
@@ -78,7 +79,7 @@ def label_log_weights(model: BNMC, X: Any, y: Any, *, truncation: int | None = N
     for labels in labellings:
         num_blocks = truncation or max(labels) + 1
         sizes, codes = tuple(labels.count(k) for k in range(num_blocks)), _codes(labels, num_blocks)
-        log_prior = log_structure_prior(model.prior, sizes, truncated=truncation is not None)
+        log_prior = log_structure_prior(law_of(model.prior, truncation), sizes)
         found[labels] = log_prior + sum(blocks[code] for code in codes) + log_labels(codes)
     return found
 

@@ -57,7 +57,7 @@ def check_state_space(model: StateSpace, X: Any, y: Any = None, lengths: Any = N
     require_sites(sites, ["paths"])
     base = log_stick_weights(sites["sticks"]["value"]).exp()
     rows = sites["transitions"]["value"]
-    log_prior = again.prior.log_density(torch.cat([base, base.new_zeros(1)]), h, truncated=True)
+    log_prior = again.prior.log_sticks(torch.cat([base, base.new_zeros(1)]), h)
     log_prior = log_prior + dist.Dirichlet(h["concentration"] * again.prior.row_means(base, T)).log_prob(rows).sum()
     compare(log_total(sites, [*laws_of(again), "sticks", "transitions"]), log_prior, "the prior's part of the program")
     parameters, weights, family = _compare_components(again, points, sites)

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models.priors import DirichletProcess, HierarchicalDirichletProcess, Hyper
+from ..models.priors import DirichletProcess, Hyper
+from ..models.priors.laws import PathLaw, law_of
 from ..models.sequence import Sequences, StateSpace
 from .enumeration import Labels, log_blocks, partitions
 from .hyperparameters import log_mean, log_structure_prior
@@ -69,16 +70,18 @@ def state_log_weights(
         num_states = truncation or max(labels) + 1
         blocks = [sum(1 << m for m, t in enumerate(observed) if labels[t] == k) for k in range(num_states)]
         counts = _count(labels, starts, num_states)
-        log_prior = log_path_prior(counts, resolved.prior, truncated=truncation is not None)
+        log_prior = log_path_prior(counts, law_of(resolved.prior, truncation))
         log_weights[labels] = log_prior + sum(log_block[block] for block in blocks)
     return log_weights
 
 
-def log_path_prior(counts: tuple[Labels, ...], prior: HierarchicalDirichletProcess, *, truncated: bool) -> float:
+def log_path_prior(counts: tuple[Labels, ...], law: PathLaw) -> float:
     """log p(z) from the moves n [K + 1][K] out of every state and of the start (last)."""
-    rho, num_states = prior.stickiness, len(counts[0])
+    prior, num_states = law.prior, len(counts[0])
+    rho = prior.stickiness
     rows = DirichletProcess(prior.concentration, prior.concentration_prior)
-    top = DirichletProcess(prior.top_concentration, prior.top_concentration_prior)
+    chosen_by = DirichletProcess(prior.top_concentration, prior.top_concentration_prior)
+    top = law_of(chosen_by, None if law.alike else num_states)
     totals = torch.tensor([sum(row) for row in counts], dtype=torch.float64)
 
     @cache
@@ -91,7 +94,7 @@ def log_path_prior(counts: tuple[Labels, ...], prior: HierarchicalDirichletProce
 
     @cache
     def log_chosen(sizes: Labels) -> float:
-        return log_structure_prior(top, sizes, truncated=truncated)
+        return log_structure_prior(top, sizes)
 
     cells = [(j, k) for j in range(num_states + 1) for k in range(num_states) if counts[j][k]]
     log_terms = []
@@ -110,7 +113,7 @@ def log_path_prior(counts: tuple[Labels, ...], prior: HierarchicalDirichletProce
             for k, m, w in zip(itself, own, sticky, strict=True):
                 more[k] += m - w
                 log_split += math.log(math.comb(m, w)) + (m - w) * math.log1p(-rho) + (w * math.log(rho) if w else 0.0)
-            if truncated or 0 not in more:  # a state must have been chosen before it can stick
+            if not law.alike or 0 not in more:  # a state must have been chosen before it can stick
                 log_terms.append(log_weight + log_split + log_chosen(tuple(more)))
     return float(torch.tensor(log_terms, dtype=torch.float64).logsumexp(0))
 

@@ -30,6 +30,7 @@ from regbayes.models import (
     Logistic,
     MedLDA,
     MultiTaskInfiniteLatentSVM,
+    Ordinal,
 )
 
 README = Path(__file__).parent.parent / "README.md"
@@ -148,14 +149,16 @@ def _supervised(kind: Any, rows: Tensor, **options: Any) -> dict[str, Case]:
     return {
         "binary": Case(kind(**options), rows, _TWO),
         "multi-class": Case(kind(**options), rows, _THREE),
+        "ordinal": Case(kind(target=Ordinal(), **options), rows, _THREE),
         _ONE: Case(kind(loss=CrammerSinger(), **options), rows, _THREE),
         "regression": Case(kind(loss=EpsilonInsensitive(), **options), rows, _REAL),
     }
 
 
-def _all_but_joint(*ways: str) -> dict[str, tuple[str, ...]]:
-    """Ways that a loss for all classes at once does not have."""
-    return dict.fromkeys(ways, ("binary", "multi-class", "regression"))
+def _bounds_and_duals(*duals: str) -> dict[str, tuple[str, ...]]:
+    """Ways that a loss for all classes at once does not have, and those that one of ordered classes does not have."""
+    bounds = dict.fromkeys(_BOUNDS, ("binary", "multi-class", "ordinal", "regression"))
+    return bounds | dict.fromkeys(duals, ("binary", "multi-class", _ONE, "regression"))
 
 
 _SCANS = ("collapsed", "slice", "blocked")
@@ -174,8 +177,8 @@ ROWS = [
     ),
     Row(
         _supervised(InfiniteSVM, _X, **_SMALL),
-        (*_SCANS, "averaging rule", "small variance", *_ENGINES),
-        _all_but_joint(*_BOUNDS),
+        (*_SCANS, "small variance", *_ENGINES),
+        _bounds_and_duals("averaging rule"),
         {"collapsed": "partially collapsed", "small variance": "M2DPM"},
     ),
     Row(
@@ -212,8 +215,8 @@ ROWS = [
     ),
     Row(
         _supervised(InfiniteLatentSVM, _X, **_SMALL),
-        (*_SCANS, *_AVERAGING, "small variance", *_ENGINES),
-        _all_but_joint(*_BOUNDS),
+        (*_SCANS, "small variance", *_ENGINES),
+        _bounds_and_duals(*_AVERAGING),
         _FEW | {"small variance": "BP-means with a margin"},
     ),
     Row(
@@ -224,18 +227,22 @@ ROWS = [
     Row(
         {
             "classification": Case(MultiTaskInfiniteLatentSVM(**_SMALL), _X, _BITS),
+            "ordinal": Case(
+                MultiTaskInfiniteLatentSVM(target=Ordinal(), **_SMALL), _X, torch.stack([_THREE, 2 - _THREE], 1)
+            ),
             "regression": Case(
                 MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), **_SMALL), _X, torch.stack([_REAL, -_REAL], 1)
             ),
         },
-        ("blocked", "coordinate ascent", "averaging rule", "small variance"),
+        ("blocked", "coordinate ascent"),
+        dict.fromkeys(("averaging rule", "small variance"), ("classification", "regression")),
         names={"small variance": "BP-means form"},
         about="many tasks or labels",
     ),
     Row(
         _supervised(MedLDA, _COUNTS, num_topics=2),
-        ("collapsed", *_AVERAGING),
-        _all_but_joint(*_BOUNDS),
+        ("collapsed",),
+        _bounds_and_duals(*_AVERAGING),
     ),
     Row({"": Case(LDA(num_topics=2), _COUNTS)}, ("collapsed", *_BOUNDS, *_AVERAGING), names=_NO_RULE),
 ]

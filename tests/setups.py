@@ -30,6 +30,13 @@ from regbayes.models.likelihoods import (
     SphericalGaussian,
 )
 from regbayes.models.losses import Loss
+from regbayes.models.priors.laws import law_of
+
+
+def label_law(model: Any, truncated: bool) -> Any:
+    """The law of a model's labels: of `model.truncation` of them, or of any number."""
+    return law_of(model.prior, model.truncation if truncated else None)
+
 
 COUNTS = [MultinomialDirichlet, PoissonGamma, BernoulliBeta]
 FAMILIES = [SphericalGaussian, DiagonalGaussian, FullGaussian, LinearRegression, *COUNTS]
@@ -86,6 +93,27 @@ class Ramp(Loss):
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -1.5 * torch.relu(0.8 - y * score).pow(1.5)
+
+
+@dataclass(eq=False)
+class Softmax(Loss):
+    """A loss in which the scores of all classes meet, of which nothing but the factor is known."""
+
+    meets = True
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        own = torch.where(y > 0, score, 0.0).sum(-1, keepdim=True)
+        return 4 * (own - score.logsumexp(-1, keepdim=True))
+
+
+@dataclass(eq=False)
+class Absolute(Loss):
+    """A loss of a real target of which nothing but the factor is known."""
+
+    target = "real"
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -(score - y).abs().pow(1.5)
 
 
 def name_of(part: object) -> str:

@@ -26,7 +26,7 @@ from regbayes.models.likelihoods import (
     SphericalGaussian,
 )
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
-from regbayes.models.priors import DirichletProcess, PitmanYor
+from regbayes.models.priors import DirichletProcess, MixtureOfFiniteMixtures, PitmanYor
 from regbayes.models.sparse import SparseRows
 from regbayes.testing import partition_posterior
 from regbayes.testing.enumeration import partitions
@@ -35,6 +35,7 @@ PRIORS = {
     "DP": DirichletProcess(0.7),
     "PY": PitmanYor(0.4, 0.7),
     "PY, alpha < 0": PitmanYor(0.6, -0.3),
+    "MFM": MixtureOfFiniteMixtures(0.8, 1.5),
 }
 BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "tensors"])
 EVERY_PRIOR = pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
@@ -312,6 +313,8 @@ def many_scans(state, data, model, generator, num_sweeps):
         (PoissonGamma, "PY, alpha < 0", 20000),
         (NegativeBinomial, "DP", 20000),
         (AnotherGaussian, "PY", 800),
+        (DiagonalGaussian, "MFM", 20000),
+        (AnotherGaussian, "MFM", 800),
     ],
 )
 def test_partitions_have_their_exact_probabilities(family, prior, num_sweeps):
@@ -331,6 +334,7 @@ def test_partitions_have_their_exact_probabilities(family, prior, num_sweeps):
         (BernoulliBeta, "PY, alpha < 0"),
         (MultinomialDirichlet, "PY"),
         (LinearRegression, "PY"),
+        (DiagonalGaussian, "MFM"),
     ],
 )
 def test_split_merge_alone_has_the_exact_probabilities_of_all_partitions(family, prior):
@@ -365,7 +369,7 @@ def log_division(model, X, hyper, order, pair, side):
     return total
 
 
-@pytest.mark.parametrize("prior", ["DP", "PY"])
+@pytest.mark.parametrize("prior", ["DP", "PY", "MFM"])
 @pytest.mark.parametrize("merges", [False, True])
 def test_a_split_and_the_merge_that_undoes_it_have_one_threshold(merges, prior):
     """By the log joint and the law of the sides: a level just below it accepts, one just above does not."""
@@ -412,7 +416,11 @@ def test_slots_after_split_merge_are_what_their_points_say(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("prior", "missing"), [("DP", False), ("PY", True)], ids=["DP", "PY, a label missing"])
+@pytest.mark.parametrize(
+    ("prior", "missing"),
+    [("DP", False), ("PY", True), ("MFM", False)],
+    ids=["DP", "PY, a label missing", "MFM"],
+)
 def test_partitions_with_classifiers_have_their_exact_probabilities(prior, missing):
     """One classifier feature, so that each block's margin integral is a quadrature; eta | omega is drawn by hand."""
     X = torch.tensor([[-1.2], [-0.3], [0.4], [1.5]], dtype=torch.float64)

@@ -13,13 +13,13 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from exact_starts import PartitionStarts
-from setups import batch_errors, first_appearance
+from setups import batch_errors, first_appearance, label_law
 from torch import Tensor
 
 from regbayes.estimators import Clusterer
 from regbayes.inference import SVI, Gibbs, PartitionPosterior, Posterior, SmallVariance, Trace, structure_of
 from regbayes.inference.gibbs import hyperplanes, partition
-from regbayes.inference.gibbs.classifiers import draw_weights
+from regbayes.inference.gibbs.partition import draw_weights
 from regbayes.inference.gibbs.scans import collapsed
 from regbayes.inference.gibbs.scans import slice as slice_scan
 from regbayes.inference.gibbs.scans.components import Components, assignment_logits
@@ -70,7 +70,7 @@ def start(model: DDPM, inputs: Tensor, labels: Tensor | str = "one", *, truncate
     generator = torch.Generator().manual_seed(1)
     model = model.resolve(inputs)
     data = model.data(inputs)
-    return partition.init(model, data, generator, start=labels, truncated=truncated), data, model, generator
+    return partition.init(model, data, generator, start=labels, law=label_law(model, truncated)), data, model, generator
 
 
 deviations = partial(batch_errors, floor=1e-9, num_batches=25)
@@ -268,11 +268,14 @@ def test_log_joint_integrates_to_the_enumeration(truncated: bool) -> None:
     nodes = 2.0 * torch.linspace(-7, 7, 41, dtype=torch.float64)
     log_mass = (-(nodes / 2).square() / 2).log_softmax(0) + model.loss.log_factor(data.features * nodes, -1.0).sum(0)
     log_base = nodes.new_full((41,), math.log(nodes[1] - nodes[0])) if truncated else log_mass.log_softmax(0)
-    values = []
+    values, reserved = [], None if truncated else nodes.new_zeros(0, 1, 1)
     for i, one in enumerate(nodes):
         for j, other in enumerate(nodes):
-            state = PartitionState(labels, torch.stack([one, other]).view(2, 1, 1), model.prior.start(inputs))
-            values.append(state_log_joint(state, data, model, truncated=truncated) + log_base[i] + log_base[j])
+            planes = torch.stack([one, other]).view(2, 1, 1)
+            state = PartitionState(labels, planes, model.prior.start(inputs), reserved)
+            values.append(
+                state_log_joint(state, data, model, law=label_law(model, truncated)) + log_base[i] + log_base[j]
+            )
     exact = partition_log_weights(model, inputs, truncation=2 if truncated else None)[0, 1, 0]
     assert float(torch.stack(values).logsumexp(0)) == pytest.approx(exact, abs=1e-6)
 
@@ -472,16 +475,16 @@ def test_a_point_takes_a_hyperplane_by_the_odds_of_its_score() -> None:
     visits = torch.zeros(3)
     uniforms = (torch.arange(3000, dtype=torch.float64) + 0.5) / 3000
     for uniform in uniforms:
-        reservoir = hyperplanes.Reservoir(reserved, data, model)
+        reservoir = Reserved(reserved, data, model)
         taken = reservoir.take(2, uniform)
         place = int((reserved == taken).flatten(1).all(1).nonzero())
         visits[place] += 1
         assert torch.equal(reservoir.weights, torch.cat([reserved[:place], reserved[place + 1 :]]))
     torch.testing.assert_close(visits.double() / 3000, log_odds.softmax(0), atol=2e-3, rtol=0)
-    reservoir.give(taken.unsqueeze(0))
-    fresh = hyperplanes.Reservoir(reservoir.weights, data, model)
+    reservoir.receive(taken)
+    fresh = Reserved(reservoir.weights, data, model)
     torch.testing.assert_close(reservoir.gains, fresh.gains)
-    torch.testing.assert_close(fresh.log_mean_gain()[2], log_odds.logsumexp(0) - math.log(3))
+    torch.testing.assert_close(fresh.log_new[2], log_odds.logsumexp(0) - math.log(3))
 
 
 # -- scans -------------------------------------------------------------------------------------------------------------
@@ -606,7 +609,7 @@ def exact_draws(model: DDPM, num_draws: int, *, truncated: bool) -> Posterior:
         weights = torch.cat([hyperplanes_of(labels == k, 1) for k in range(K)])
         reservoir = None if truncated else hyperplanes_of(labels < 0, hyperplanes.NUM_RESERVED)
         state = PartitionState(labels, weights, model.prior.start(TINY), reservoir)
-        draws.append(summarize(state, data, model, truncated=truncated))
+        draws.append(summarize(state, data, model, law=label_law(model, truncated)))
     trace = Trace("log joint", torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
     return PartitionPosterior(model, Gibbs(), structure_of(model).stack(draws), [num_draws], trace)
 

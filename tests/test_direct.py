@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from negative_binomial import NegativeBinomial
 from setups import FAMILIES, first_appearance, frequency_errors, mixture_rows
 
-from regbayes.inference.gibbs.hyperplanes import draw_hyperplanes
+from regbayes.inference.classifiers.draws import RepellingHyperplanes
 from regbayes.inference.gibbs.scans import direct, slots
 from regbayes.inference.gibbs.state import SequenceState
 from regbayes.models import DIH, IHMM
@@ -383,7 +384,7 @@ def draw_base(state, data, model, generator):
     """beta given the states, through tables."""
     fixed = model.prior.replace(concentration_prior=None, top_concentration_prior=None)
     counts = count_transitions(state.states, data.starts, len(state.weights))
-    return fixed.draw(state.hyper, state.base, counts, generator, truncated=False)[1]
+    return fixed.draw(state.hyper, state.base, counts, generator)[1]
 
 
 def chain(state, data, model, num_sweeps, shuffle):
@@ -397,8 +398,9 @@ def chain(state, data, model, num_sweeps, shuffle):
             state = replace(state, base=draw_base(state, data, model, generator))
         if sweep % 4 == 0 and model.repels:
             features, own = data.points.features, state.states[data.steps]
-            weights = draw_hyperplanes(features, own, state.weights, model, generator)
-            reservoir = draw_hyperplanes(features, nobody, state.reservoir, model, generator)
+            scored = partial(RepellingHyperplanes, features, model.loss, model.weight_scale)
+            weights = scored(own).draw(state.weights, generator)
+            reservoir = scored(nobody).draw(state.reservoir, generator)
             state = replace(state, weights=weights, reservoir=reservoir)
         draws.append(first_appearance(state.states.tolist()))
     return draws

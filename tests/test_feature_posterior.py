@@ -8,7 +8,7 @@ from sklearn.svm import LinearSVC
 
 from regbayes.datasets import make_bars
 from regbayes.inference import SVI, FeaturePosterior, Gibbs, Posterior, SmallVariance
-from regbayes.inference.bits.rows import LoadingMoments, best_features, infer_features, row_bounds
+from regbayes.inference.bits.rows import BinaryRows, LoadingMoments, best_features, infer_features, row_bounds
 from regbayes.inference.posterior.features import different_rows
 from regbayes.models import Hinge, InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, Logistic, StudentT
 
@@ -77,10 +77,10 @@ def test_the_best_optimum_of_a_row_is_found_where_all_bits_can_be_tried() -> Non
     rows = rows + 0.3 * torch.randn(200, 8, generator=generator, dtype=torch.float64)
     likelihood = LinearGaussian(offset=0.0, noise_variance=0.1).resolve(rows)
     h, odds = likelihood.start(rows), torch.zeros(6, dtype=torch.float64)
-    known = (rows, None, likelihood, h, odds, LoadingMoments(loadings))
-    most = torch.stack([row_bounds(*known, bits.expand(200, 6), hard=True) for bits in every]).amax(0)
-    one = row_bounds(*known, infer_features(*known, hard=True), hard=True)
-    best = row_bounds(*known, best_features(*known, candidates=every[::4], hard=True), hard=True)
+    known = BinaryRows(rows, None, likelihood, h, odds, LoadingMoments(loadings))
+    most = torch.stack([row_bounds(known, bits.expand(200, 6), hard=True) for bits in every]).amax(0)
+    one = row_bounds(known, infer_features(known, hard=True), hard=True)
+    best = row_bounds(known, best_features(known, candidates=every[::4], hard=True), hard=True)
     assert (best >= one - 1e-9).all()
     assert (best > most - 1e-6).double().mean() > 0.95 > (one > most - 1e-6).double().mean()
 

@@ -64,7 +64,7 @@ def test_columns_are_visited_by_their_probabilities_whether_or_not_a_row_has_the
     """An order that depends on the bits would leave another law invariant."""
     model, data = problem(LinearGaussian())
     generator, visited = torch.Generator().manual_seed(0), list[float]()
-    state = feature_start.start_bits(model, data, generator, start="random", truncated=False)
+    state = feature_start.in_use(feature_start.start_bits(model, data, generator, start="random"))
     state = replace(state, hyper={"concentration": torch.tensor(50.0).double()})
     state.features[1:, 1:] = 0  # one feature of all rows, two of a single one
     state.features[0], state.features[:, 0] = 1, 1
@@ -86,7 +86,9 @@ def test_columns_are_visited_by_their_probabilities_whether_or_not_a_row_has_the
 def test_features_without_rows_have_loadings_and_weights_of_their_priors() -> None:
     """Mean squares of some hundred features, as seldom off by five standard errors."""
     model, data = problem(LinearGaussian(loading_variance=4.0, learn=False))
-    state = feature_start.start_bits(model, data, torch.Generator().manual_seed(0), start="random", truncated=False)
+    state = feature_start.in_use(
+        feature_start.start_bits(model, data, torch.Generator().manual_seed(0), start="random")
+    )
     state = replace(state, hyper={"concentration": torch.tensor(2000.0).double()})
     K = len(state.loadings)
     wider, pi = feature_columns.open_features(state, data, model, torch.Generator().manual_seed(2))
@@ -101,7 +103,7 @@ def test_features_without_rows_have_loadings_and_weights_of_their_priors() -> No
 def test_each_row_weighs_features_of_its_own_by_its_own_precisions() -> None:
     """A row of precise entries, then one that says nothing: its number is Poisson, here 2 at a level of 0.55."""
     model, data = problem(LinearGaussian(), num_rows=2)
-    state = feature_start.start_bits(model, data, torch.Generator(), start="random", truncated=False)
+    state = feature_start.in_use(feature_start.start_bits(model, data, torch.Generator(), start="random"))
     state = feature_columns.keep_columns(state, torch.arange(0))
     data = replace(data, targets=torch.full_like(data.targets, torch.nan))
     state = replace(state, hyper={"concentration": torch.tensor(4.0).double()})
@@ -118,7 +120,7 @@ def test_each_row_weighs_features_of_its_own_by_its_own_precisions() -> None:
 def test_the_second_proposal_for_a_row_alone_meets_the_margin_after_the_first(level: float, expected: float) -> None:
     """Of scores 0, 0.8 and 0.5 the last is taken from the second with probability exp(-1.4 (0.8 - 0.5)) = 0.657."""
     model, data = problem(LinearGaussian(), num_rows=2)
-    state = feature_start.start_bits(model, data, torch.Generator(), start="random", truncated=False)
+    state = feature_start.in_use(feature_start.start_bits(model, data, torch.Generator(), start="random"))
     state = feature_columns.keep_columns(state, torch.arange(0))
     state = replace(state, weights=torch.zeros_like(state.weights))
     data = replace(data.rows(slice(0, 1)), targets=torch.ones(1, 1, dtype=torch.float64))
@@ -287,6 +289,6 @@ def test_features_that_are_not_open_yet_have_no_rows(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(feature_start, "_open", watched_opening)
     monkeypatch.setattr(feature_start, "scan_blocked", watched)
-    feature_start.start_bits(model, data, torch.Generator().manual_seed(0), start="one", truncated=False)
+    feature_start.start_bits(model, data, torch.Generator().manual_seed(0), start="one")
     assert opened == [0, 1, 2]
     assert max(highest) == 0

@@ -54,6 +54,7 @@ from regbayes.models.feature_maps import FeatureMap
 from regbayes.models.likelihoods import Likelihood
 from regbayes.models.losses import Loss
 from regbayes.models.priors import HierarchicalDirichletProcess, PartitionPrior
+from regbayes.models.targets import Target
 
 PACKAGE = Path(regbayes.models.__file__).parents[1]
 NUM_CALLS = int(os.environ.get("REGBAYES_HOSTILE_CALLS", "300"))
@@ -117,9 +118,10 @@ def use(part: Config) -> Any:
     rows = COUNTS if type(part).__module__.endswith(("counts", "bernoulli", "multinomial", "poisson")) else ROWS
     quick = SmallVariance(penalty=9.0, max_steps=1)
     if isinstance(part, Loss):
-        if type(part)().target == "sign":
-            return quick.fit(InfiniteSVM(loss=part), ROWS, SIGNS)
-        return quick.fit(InfiniteSVM(loss=part), ROWS, ROWS[:, 0])
+        y = {"sign": SIGNS, "level": np.arange(8) % 3}.get(type(part)().target, ROWS[:, 0])
+        return quick.fit(InfiniteSVM(loss=part), ROWS, y)
+    if isinstance(part, Target):
+        return quick.fit(InfiniteSVM(target=part), ROWS, SIGNS)
     if isinstance(part, PartitionPrior):
         return Gibbs(num_samples=1, num_warmup=1).fit(DPM(prior=part), ROWS)
     if isinstance(part, HierarchicalDirichletProcess):

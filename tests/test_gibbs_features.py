@@ -33,8 +33,12 @@ from regbayes.inference.gibbs.features import (
     parameters as feature_parameters,
 )
 from regbayes.inference.gibbs.features import (
+    rows as tensor_rows,
+)
+from regbayes.inference.gibbs.features import (
     start as feature_start,
 )
+from regbayes.inference.gibbs.features.rows import visit_rows
 from regbayes.models import (
     BetaBernoulli,
     Blocks,
@@ -95,7 +99,7 @@ def case(request: pytest.FixtureRequest):
 def some_state(model, data, truncated: bool = True, seed: int = 0):
     """A state as the prior has them, with features in which every column has rows."""
     generator = torch.Generator().manual_seed(seed)
-    state = feature_start.start_bits(model, data, generator, start="random", truncated=True)
+    state = feature_start.by_size(feature_start.start_bits(model, data, generator, start="random"))
     bits = state.features.clone()
     bits[0] = 1
     pi = model.prior.start_probabilities(state.hyper, model.truncation) if truncated else None
@@ -205,7 +209,7 @@ def test_weights_see_bits_and_inputs(case) -> None:
     model, data, state = case
     generator = torch.Generator().manual_seed(4)
     observed = PseudoObservation(*torch.rand((2, *data.targets.shape), generator=generator, dtype=torch.float64))
-    law = feature_parameters.weights_posterior(feature_parameters._design(state, data), observed, model)
+    law = feature_parameters.scored(state, data, model).posterior(observed)
     other = torch.randn(state.weights.shape, generator=generator, dtype=torch.float64)
 
     def log_target(weights: Tensor) -> Tensor:
@@ -218,21 +222,15 @@ def test_weights_see_bits_and_inputs(case) -> None:
     torch.testing.assert_close(log_law[0] - log_law[1], log_target(other) - log_target(state.weights))
 
 
-def test_slice_steps_of_weights_see_the_margin(monkeypatch) -> None:
+def test_slice_steps_of_weights_see_the_margin() -> None:
     model, data = model_of(SquaredHinge(0.5)).prepare(X, SIGNS)
-    state, seen = some_state(model, data), []
-
-    def spy(values, scale, log_likelihood, generator, *, num_steps):
-        other = values + 0.7
-        seen.append(log_likelihood(other, torch.zeros(1)) - log_likelihood(values, torch.zeros(1)))
-        assert scale == model.weight_scale
-        return other
-
-    monkeypatch.setattr(feature_parameters, "elliptical_slice", spy)
-    moved = replace(state, weights=feature_parameters.draw_weights(state, data, model, torch.Generator()))
+    state = some_state(model, data)
+    moved = replace(state, weights=state.weights + 0.7)
+    scored, which = feature_parameters.scored(state, data, model), torch.zeros(1, dtype=torch.long)
+    one, other = (scored.log_likelihood(each.weights.unsqueeze(0), which) for each in (state, moved))
     change = moved.weights.square().sum() - state.weights.square().sum()
     expected = log_program(model, data, moved) - log_program(model, data, state) + float(change) / 2
-    assert float(seen[0]) == pytest.approx(expected, rel=1e-9)
+    assert float(other - one) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("prior", [IndianBuffetProcess(1.0), BetaBernoulli(1.5)])
@@ -307,11 +305,13 @@ def test_rows_without_data_have_features_as_the_prior_does() -> None:
 
 
 @pytest.mark.slow
-def test_columns_without_data_have_features_as_the_prior_does() -> None:
-    check_prior_law(feature_columns.scan_slice, 3, 2000)
+@pytest.mark.parametrize("scan", [feature_columns.scan_slice, visit_rows])
+def test_columns_without_data_have_features_as_the_prior_does(scan) -> None:
+    check_prior_law(scan, 3, 2000)
 
 
-def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin() -> None:
+@pytest.mark.parametrize("scan", [collapsed_features.scan_rows, visit_rows])
+def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin(scan) -> None:
     """Poisson(K; alpha) E exp(b . u - a . u^2 / 2) E phi(y | f + s), u and s sums of K loadings and K weights."""
     model, data, state, _ = without_data(3, 1.5)
     data = replace(data.rows(slice(0, 1)), targets=torch.ones(1, 1, dtype=torch.float64))
@@ -325,7 +325,7 @@ def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin()
         exact[(K,)] = float(1.5**K / math.factorial(K) * evidence.exp() * margin)
     total, generator, seen = sum(exact.values()), torch.Generator().manual_seed(0), []
     for _ in range(2000):
-        state = collapsed_features.scan_rows(state, data, model, PseudoObservation(a, b), generator)
+        state = scan(state, data, model, PseudoObservation(a, b), generator)
         seen.append((min(state.features.shape[1], 8),))
     assert frequency_errors(seen, {key: value / total for key, value in exact.items()}).max() < 5
 
@@ -373,6 +373,43 @@ def test_compiled_margins_are_those_of_the_losses(loss) -> None:
 
     assert compiled_loss(Mine()) is None
     assert compiled_loss(Masked(Mine())) is None
+
+
+@pytest.mark.parametrize("name", ["hinge", "holes", "classes", "regression"])
+def test_tensor_code_gives_bits_of_a_row_the_ratio_of_the_joint(name, monkeypatch) -> None:
+    """As the compiled scan: the bit turns as its uniform number passes the probability. Three rows, so that a feature
+    which one other row has is less likely than one that two have."""
+    model, rows, targets = CASES[name]
+    model, data = model.replace(prior=IndianBuffetProcess(1.0)).prepare(rows, targets)
+    state = some_state(model, data, truncated=False)
+    observed = feature_parameters.observe_entries(state, data, model, torch.Generator())
+    precision, shift = (part.expand_as(data.X) * data.counted for part in observed)
+    for n, others in itertools.product(range(data.num_data), (1, 2)):
+        state.features[:] = 1
+        state.features[(n + 1) % 3, 0] = others - 1
+        one, zero = (features.log_joint(with_bit(state, n, 0, value), data, model) for value in (1, 0))
+        p, row = float((one - zero).sigmoid()), slice(n, n + 1)
+        for factor, expected in ((1 - 1e-9, 1), (1 + 1e-9, 0)):
+            level = torch.full((model.truncation,), p * factor, dtype=torch.float64)
+            monkeypatch.setattr(tensor_rows, "uniforms", lambda *_, level=level: level)
+            counts = (state.features.sum(0) - state.features[n]).double()
+            entries = PseudoObservation(precision[row], shift[row])
+            found = tensor_rows._shared_bits(counts, state, row, data, model, entries, torch.Generator())
+            assert found[0] == expected
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_tensor_code_draws_loadings_of_a_row_alone_from_their_posterior(number) -> None:
+    """N(0, 1 / p) each, times exp(b u - a u^2 / 2) of their sum u: of four columns at once."""
+    a, b = torch.tensor([[0.7, 2.0, 0.0, 5.0]]).double(), torch.tensor([[0.5, -1.0, 0.0, 3.0]]).double()
+    prior, generator = torch.tensor([1.0, 0.4, 2.0, 3.0]).double(), torch.Generator().manual_seed(0)
+    draws = torch.stack([tensor_rows._own_loadings(number, b, a, prior, generator) for _ in range(4000)])
+    for d in range(4):
+        covariance = torch.linalg.inv(prior[d] * torch.eye(number) + a[0, d] * torch.ones(number, number))
+        mean, own = covariance.sum(1) * b[0, d], draws[:, :, d]
+        assert ((own.mean(0) - mean).abs() < 5 * (covariance.diagonal() / 4000).sqrt()).all()
+        products = (own - mean).unsqueeze(2) * (own - mean).unsqueeze(1)
+        assert ((products.mean(0) - covariance).abs() < 5 * products.std(0) / 4000**0.5).all()
 
 
 def test_features_of_a_row_alone_have_their_evidence_and_loadings() -> None:
@@ -524,12 +561,6 @@ def test_options_that_features_do_not_have_are_refused() -> None:
         with pytest.raises(ValueError, match=r"of them\. Use scan='blocked', or Indian"):
             fit(Gibbs(scan=scan), model=InfiniteLatentSVM(prior=BetaBernoulli()))
 
-    class Mine(Hinge):
-        pass
-
-    with pytest.raises(NotImplementedError, match="Mine is not among the losses that scan='collapsed' is compiled for"):
-        fit(Gibbs(scan="collapsed"), model=InfiniteLatentSVM(loss=Mine()))
-
 
 def test_auto_takes_what_the_model_and_the_device_have(monkeypatch) -> None:
     data = InfiniteLatentSVM().prepare(X, SIGNS)[1]
@@ -537,13 +568,6 @@ def test_auto_takes_what_the_model_and_the_device_have(monkeypatch) -> None:
     assert features._scan("auto", data, InfiniteLatentSVM(prior=BetaBernoulli())) == "blocked"
     monkeypatch.setattr(collapsed_features, "compiled_loss", lambda loss: None)
     assert features._scan("auto", data, InfiniteLatentSVM()) == "slice"
-
-
-def test_the_scan_of_rows_says_that_it_needs_a_cpu() -> None:
-    model, data = InfiniteLatentSVM().prepare(X, SIGNS)
-    elsewhere = replace(data, X=data.X.to("meta"))
-    with pytest.raises(NotImplementedError, match="compiled for a CPU alone"):
-        features.init(model, elsewhere, torch.Generator(), start="one", scan="collapsed")
 
 
 def test_many_new_features_find_room(monkeypatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
+from setups import Ramp
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -238,6 +239,8 @@ CASES = {
     "three rows": (model_of(), X[:, :1], SIGNS),
     "holes": (model_of(learn=True, offset=3.1), HOLES, SIGNS[:2]),
     "independent": (model_of(prior=BetaBernoulli(*LEARNED)), X[:2, :1], SIGNS[:2]),
+    "ramp": (model_of(loss=Ramp(), prior=IndianBuffetProcess(*LEARNED)), HOLES, SIGNS[:2]),
+    "three rows of a ramp": (model_of(loss=Ramp()), X[:, :1], SIGNS),
 }
 
 
@@ -250,6 +253,9 @@ CASES = {
         ("collapsed", "holes", 1200),
         ("slice", "holes", 800),
         ("blocked", "holes", 1200),
+        ("collapsed", "ramp", 800),
+        pytest.param("slice", "ramp", 800, marks=pytest.mark.slow),
+        pytest.param("blocked", "ramp", 800, marks=pytest.mark.slow),
         pytest.param("collapsed", "classes", 3000, marks=pytest.mark.slow),
         pytest.param("blocked", "classes", 1200, marks=pytest.mark.slow),
         pytest.param("blocked", "independent", 1200, marks=pytest.mark.slow),
@@ -267,6 +273,7 @@ def test_a_sweep_leaves_the_exact_posterior_as_it_is(scan: str, name: str, numbe
         ("collapsed", "three rows", 4000),
         ("slice", "two columns", 2500),
         ("blocked", "classes", 6000),
+        pytest.param("collapsed", "three rows of a ramp", 2000, marks=pytest.mark.slow),
         pytest.param("collapsed", "two columns", 6000, marks=pytest.mark.slow),
         pytest.param("collapsed", "classes", 6000, marks=pytest.mark.slow),
         pytest.param("slice", "classes", 2500, marks=pytest.mark.slow),
@@ -279,7 +286,7 @@ def test_a_scan_leaves_the_exact_posterior_as_it_is(scan: str, name: str, number
     check_exact(partial(scan_alone, scan=scan), model, data, number, scan != "blocked")
 
 
-@pytest.mark.parametrize("loss", [Hinge(0.5), CrammerSinger(0.3)])
+@pytest.mark.parametrize("loss", [Hinge(0.5), CrammerSinger(0.3), pytest.param(Ramp(), marks=pytest.mark.slow)])
 def test_features_of_a_lone_row_keep_their_exact_law(loss: Loss) -> None:
     """All features are the row's own: what is left of the scan are the Metropolis-Hastings steps of their block.
 

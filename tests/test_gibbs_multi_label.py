@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyro.poutine as poutine
 import pytest
 import torch
-from setups import batch_errors
+from setups import batch_errors, label_law
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -75,9 +75,9 @@ def test_log_joint_is_the_program_over_the_conditionals_of_what_it_integrates_ou
     latents = {**parameters, **state.hyper, "sticks": sticks, "assignments": state.assignments}
     latents["weights"] = state.classifiers.squeeze(0)
     program = poutine.trace(poutine.condition(model, data=latents)).get_trace(X, Y).log_prob_sum()
-    found = multi_label.log_joint(state, data, model, truncated=True)
+    found = multi_label.log_joint(state, data, model, law=label_law(model, True))
     torch.testing.assert_close(found, program - log_conditional)
-    assert multi_label.draw(state, data, model, truncated=True)["log_joint"] == found
+    assert multi_label.draw(state, data, model, law=label_law(model, True))["log_joint"] == found
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Hinge(1.2), SquaredHinge(0.7)], ids=repr)

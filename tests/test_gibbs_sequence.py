@@ -11,6 +11,7 @@ import numpy as np
 import pyro.poutine as poutine
 import pytest
 import torch
+from setups import label_law
 from torch import Tensor
 
 from regbayes.inference import Gibbs
@@ -24,6 +25,7 @@ from regbayes.models.feature_maps import PrincipalDirections
 from regbayes.models.priors import HierarchicalDirichletProcess
 from regbayes.models.priors import hierarchical_dirichlet_process as hierarchy
 from regbayes.models.priors.franchise import draw_sticks, row_means
+from regbayes.models.priors.laws import law_of
 from regbayes.models.priors.sticks import log_stick_weights
 from regbayes.testing import check_kernel
 from regbayes.testing.sequences import state_log_weights, state_posterior
@@ -93,7 +95,7 @@ def test_prior_updates_preserve_the_prior(rho, truncated) -> None:
             labels, states = torch.unique(states, return_inverse=True)
             base = torch.cat([base[labels], (1 - base[labels].sum()).clamp(min=1e-12).reshape(1)])
         state = SequenceState(states, torch.zeros(len(base) - 1, 0, 0), base, hyper(alpha, gamma))
-        moved = sequence_prior.draw_prior(state, data, model, generator, truncated=truncated)
+        moved = sequence_prior.draw_prior(state, data, generator, law=label_law(model, truncated))
         if truncated:
             moved = sequence_prior.relabel(moved, generator)
         for own, found in ((state, before), (moved, after)):
@@ -117,7 +119,9 @@ def test_draws_of_the_prior_see_the_tables_that_they_belong_to(truncated, monkey
     prior, generator = HierarchicalDirichletProcess(1.0, (2.0, 1.0), 1.0, (3.0, 2.0)), torch.Generator().manual_seed(6)
     base, draws = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), []
     for _ in range(1000):
-        values, weights = prior.draw(hyper(1.5, 2.0), base, tables, generator, truncated=truncated)
+        values, weights = law_of(prior, tables.shape[1] if truncated else None).draw_base(
+            hyper(1.5, 2.0), base, tables, generator
+        )
         assert values["concentration"] == 2.5
         draws.append(torch.cat([values["top_concentration"].reshape(1), weights]))
     gamma, first, second, rest = torch.stack(draws).unbind(1)
@@ -201,7 +205,7 @@ def test_a_sweep_draws_concentrations_and_base_weights_given_its_own_states(scan
 
     def spy(moved, *arguments, **options):
         seen.append(sequence_prior.draw_prior(moved, *arguments, **options))
-        assert options == {"truncated": scan == "blocked"}
+        assert options == {"law": label_law(model, scan == "blocked")}
         return seen[-1]
 
     monkeypatch.setattr(sequence_scans, "draw_prior", spy)
@@ -278,7 +282,9 @@ def test_conditionals_times_log_joint_are_the_program(name) -> None:
             log_parts = [rows.log_prob(site["transitions"]).sum()]
             given = partial(record, site, log_parts)
             resolved.likelihood.parameters(sequence_summary.hyperparameters(state, data, resolved), given)
-            log_terms.append(sequence_summary.log_joint(state, data, resolved, truncated=True) + sum(log_parts))
+            log_terms.append(
+                sequence_summary.log_joint(state, data, resolved, law=label_law(resolved, True)) + sum(log_parts)
+            )
         assert float(torch.stack(log_terms).logsumexp(0)) == pytest.approx(float(trace.log_prob_sum()), abs=1e-8)
 
 
@@ -302,7 +308,7 @@ def test_log_joint_integrates_to_the_franchise(truncated, labels, rho) -> None:
         else:
             jacobian = (1 - sticks[:-1]).prod()  # d beta_k = prod_{j<k} (1 - v_j) d v_k; at most two states
         state = SequenceState(torch.tensor(labels), torch.zeros(num_states, 0, 0), base, hyper(1.3, 2.0))
-        density = sequence_summary.log_joint(state, data, resolved, truncated=truncated).exp()
+        density = sequence_summary.log_joint(state, data, resolved, law=label_law(resolved, truncated)).exp()
         total += float(density * jacobian * node_weights[list(chosen)].prod())
     exact = state_log_weights(resolved, inputs, [1, 3], truncation=3 if truncated else None)[labels]
     assert math.log(total) == pytest.approx(exact, abs=1e-6)
@@ -394,8 +400,8 @@ def test_log_joint_of_an_infinite_model_is_relative_to_hyperplanes_without_point
     one = torch.ones_like(scores)
     gain = (model.loss.log_factor(scores, one) - model.loss.log_factor(scores, -one)).sum()
     nothing = replace(state, weights=state.weights.new_zeros(2, 0, 0))
-    expected = sequence_summary.log_joint(nothing, bare, plain, truncated=False) + gain
-    torch.testing.assert_close(sequence_summary.log_joint(state, data, model, truncated=False), expected)
+    expected = sequence_summary.log_joint(nothing, bare, plain, law=label_law(plain, False)) + gain
+    torch.testing.assert_close(sequence_summary.log_joint(state, data, model, law=label_law(model, False)), expected)
 
 
 def test_hyperplanes_of_new_states_leave_the_reservoir() -> None:
@@ -432,7 +438,7 @@ def test_what_the_rows_leave_to_unseen_states_is_below_every_slice(monkeypatch) 
         planes, known = (torch.cat([own.weights, own.reservoir]).flatten() for own in (moved, state))
         assert len(planes) >= len(known)
         assert torch.isin(known, planes).all()
-        state = sequence_prior.draw_prior(moved, data, model, generator, truncated=False)
+        state = sequence_prior.draw_prior(moved, data, generator, law=label_law(model, False))
     assert len(seen) == 60
     assert max(seen) <= 1e-12
 
@@ -441,7 +447,7 @@ def test_what_a_posterior_keeps_of_a_state() -> None:
     model, data = MODELS["sticky"].prepare(X, None, LENGTHS)
     base = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     state = SequenceState(torch.tensor([0, 0, 1, 1, 1]), torch.zeros(2, 0, 0), base, hyper(1.5, 1.5))
-    kept = sequence_summary.draw(state, data, model, truncated=False)
+    kept = sequence_summary.draw(state, data, model, law=label_law(model, False))
     seen = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
     rows = (1.5 * row_means(base, 2, 0.4) + seen) / (1.5 + seen.sum(1, keepdim=True))
     torch.testing.assert_close(kept["log_transitions"].exp(), rows[:2])

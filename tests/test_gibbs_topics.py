@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from setups import Softmax
 
 from regbayes.datasets import load
 from regbayes.inference import Gibbs
@@ -24,10 +25,17 @@ from regbayes.models import (
     OneVsRest,
     PseudoObservation,
 )
-from regbayes.models.distributions.sampling import draw_categorical, uniforms
-from regbayes.models.losses.wrapped import WrappedLoss
+from regbayes.models.distributions.sampling import draw_categorical, log_dirichlet, uniforms
 from regbayes.testing import check_kernel, topic_posterior
 from regbayes.testing.topics import log_assignments, margin_table
+
+
+class Quartic(Loss):
+    """No scale mixture that anyone knows: `log_factor` alone."""
+
+    def log_factor(self, score, y):
+        return -torch.relu(1.5 - y * score).pow(4)
+
 
 PRIOR = DirichletTopics(0.8, 0.6)
 X = np.array([[2, 0, 1], [0, 2, 1]])
@@ -37,6 +45,8 @@ MODELS = {
     "epsilon": (MedLDA(PRIOR, EpsilonInsensitive(2.0, 0.1), 2.0, num_topics=2), X, [1.3, -0.8]),
     "one-versus-rest": (MedLDA(PRIOR, OneVsRest(Hinge(1.5)), 3.0, num_topics=2), X, [0, 1]),
     "crammer-singer": (MedLDA(PRIOR, CrammerSinger(1.5, 1.5), 3.0, num_topics=2), THREE, [0, 1, 2]),
+    "quartic": (MedLDA(PRIOR, Quartic(), 3.0, num_topics=2), X, [0, 1]),
+    "softmax": (MedLDA(PRIOR, Softmax(), 3.0, num_topics=2), THREE, [0, 1, 2]),
 }
 
 
@@ -59,6 +69,11 @@ def example(loss: Loss, y: object, *, K: int = 3, scale: float = 1.0):
     model, data = MedLDA(PRIOR, loss, num_topics=K).prepare(rows, y)
     weights = scale * torch.from_numpy(rng.normal(size=(K, data.targets.shape[1])))
     return model, data, state_of(model, data, rng.integers(K, size=len(data.words)), weights)
+
+
+def observed_in(state, data, model, columns, generator) -> PseudoObservation:
+    """Pseudo-observations of the scores in these columns, at a draw of omega given all scores."""
+    return topics.scored(state, data, model).observe(state.weights.unsqueeze(0), (columns,), generator)
 
 
 SIGNS, CLASSES, REAL = [0, 1, 0, 1, -1, 1], [0, 1, 2, 1, -1, 0], [0.3, -1.0, np.nan, 2.0, 0.5, 0.1]
@@ -105,7 +120,7 @@ def assert_visits_by_conditionals(model, data, state, observed) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["hinge", "one-versus-rest", "epsilon"])
 def test_the_compiled_scan_visits_every_token_by_its_conditional(name, scale, generator):
     model, data, state = example(*CASES[name], scale=scale)
-    observed = topics.observe(state, data, model, slice(0, data.targets.shape[1]), generator)
+    observed = observed_in(state, data, model, slice(0, data.targets.shape[1]), generator)
     assert_visits_by_conditionals(model, data, state, observed)
 
 
@@ -165,6 +180,29 @@ def test_proposals_under_a_maximum_are_accepted_by_the_factor(generator):
     assert found.assignments.tolist() == state.assignments.tolist()
 
 
+@pytest.mark.parametrize(("loss", "y"), [(Quartic(), SIGNS), (Softmax(), CLASSES), (Masked(Quartic()), SIGNS)])
+def test_tokens_at_one_place_move_by_the_factor_itself(loss, y, monkeypatch):
+    """Given topics a token sees its word, the counts of its document and log phi: against `token_logits`, whose counts
+    of words are taken out and the topics put in. In one piece as in pieces of single documents."""
+    model, data, state = example(loss, y, scale=2.0)
+    found = topics.visit_places(state, data, model, torch.Generator().manual_seed(3))
+    monkeypatch.setattr(topics, "_MOST_SCORES", 1)
+    alone = topics.visit_places(state, data, model, torch.Generator().manual_seed(3))
+    assert alone.assignments.tolist() == found.assignments.tolist() != state.assignments.tolist()
+    assert torch.equal(found.document_counts, data.document_counts(found.assignments.long(), 3).int())
+    assert torch.equal(found.word_counts, data.word_counts(found.assignments.long(), 3).int())
+
+    stream, beta = torch.Generator().manual_seed(3), state.hyper["topic_concentration"]
+    log_topics = log_dirichlet(state.word_counts.T.double() + beta, stream)
+    levels = uniforms((len(data.words),), stream)
+    for m, level in enumerate(levels):
+        own, word = torch.eye(3)[int(state.assignments[m])].double(), data.words[m]
+        seen, sizes = state.word_counts[word] - own + beta, state.word_counts.sum(0) - own + 7 * beta
+        logits = topics.token_logits(m, state, data, model) - seen.log() + sizes.log() + log_topics[:, word]
+        state = moved(model, data, state, m, draw_categorical(logits, level))
+    assert found.assignments.tolist() == state.assignments.tolist()
+
+
 # -- the weights -------------------------------------------------------------------------------------------------------
 
 
@@ -174,8 +212,8 @@ def test_the_weights_are_drawn_from_the_gaussian_of_the_log_joint(name, generato
     model, data, state = example(*CASES[name])
     scores = data.mean_topics(state.document_counts)
     for columns in model.loss.blocks(data.targets.shape[1]):
-        observed = topics.observe(state, data, model, columns, generator)
-        ridge = topics.weights_posterior(state, data, model, observed)
+        observed = observed_in(state, data, model, columns, generator)
+        ridge = topics.scored(state, data, model).posterior(observed)
         values = torch.randn(2, 3, observed.shift.shape[1], generator=generator, dtype=torch.float64)
         gap = values - ridge.mean
         found = -torch.einsum("skc,ckl,slc->s", gap, (tril := ridge.precision_tril[0]) @ tril.mT, gap) / 2
@@ -190,7 +228,7 @@ def test_a_class_is_observed_relative_to_the_others(generator):
     model, data, state = example(*CASES["crammer-singer"])
     scores, inner = data.mean_topics(state.document_counts) @ state.weights, model.loss.loss
     for column in range(3):
-        observed = topics.observe(state, data, model, slice(column, column + 1), generator)
+        observed = observed_in(state, data, model, slice(column, column + 1), generator)
         sign = data.targets[:, column]
         others = scores + inner.margin * (1 - data.targets) / 2
         others[:, column] = -torch.inf
@@ -275,7 +313,7 @@ def test_lda_is_what_is_left_without_targets(generator):
     one, other = topics.init(model, data, generator), None
     other = replace(one, weights=one.weights[:, :0])
     streams = (torch.Generator().manual_seed(1) for _ in range(2))
-    margin = topics.observe(one, data, model, slice(0, 1), generator)
+    margin = observed_in(one, data, model, slice(0, 1), generator)
     first = topics.visit(one, data, tuple(part.numpy() for part in margin), next(streams))
     second = topics.draw_assignments(other, plain_data, plain, next(streams))
     assert first.assignments.tolist() == second.assignments.tolist()
@@ -309,26 +347,7 @@ def test_a_resumed_fit_goes_on_bit_for_bit(name, tmp_path):
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-class Quadratic(Loss):
-    """No scale mixture that anyone knows."""
-
-    def log_factor(self, score, y):
-        return -(1 - y * score).square().square()
-
-
-class Joined(WrappedLoss):
-    """Another loss in which scores meet."""
-
-    def __init__(self):
-        self.loss = Hinge()
-
-    meets = True
-    binary = False
-
-
 def test_what_is_refused():
-    with pytest.raises(NotImplementedError, match="no known Gaussian scale mixture"):
-        Gibbs().fit(MedLDA(loss=Quadratic()), X, [0, 1])
     with pytest.raises(ValueError, match="scan is 'slice'; for MedLDA"):
         Gibbs(scan="slice").fit(MedLDA(), X, [0, 1])
     with pytest.raises(ValueError, match=r"init has shape \(2,\); expected \[6\], a topic 0..2"):

@@ -9,7 +9,8 @@ from typing import Any
 import pyro.poutine as poutine
 import pytest
 import torch
-from grid import ROWS, WAYS, Case, Row, cells
+from grid import COLUMNS, ROWS, WAYS, Case, Row, cells
+from setups import Absolute, Ramp, Softmax
 
 import regbayes.inference
 import regbayes.models
@@ -91,3 +92,53 @@ def test_what_the_grid_has_not_is_refused(cell: tuple[Row, str, str]) -> None:
         WAYS[way].fit(row.cases[name])
     named = set(re.findall(r"\w+", str(refusal.value)))
     assert named & BACKENDS == able | {kind}
+
+
+SCANS = [
+    (row, name, way)
+    for row, name, way in cells(served=True)
+    if way in COLUMNS["Gibbs"] and "loss" in row.cases[name].model.get_params(deep=False)
+]
+REFUSED = r"Softmax has no known integral .* which scan='collapsed' needs|it needs loss=Logistic\(\)"
+
+
+@pytest.mark.parametrize("cell", SCANS, ids=name_of)
+def test_a_loss_with_log_factor_alone_serves_every_scan(cell: tuple[Row, str, str]) -> None:
+    """Whatever cannot be is refused in one wording: labels that state probabilities, and an integral over classes."""
+    row, name, way = cell
+    case = row.cases[name]
+    own = case.model.loss
+    loss = Softmax() if own.meets else Absolute() if own.target == "real" else Ramp()
+    case = dataclasses.replace(case, model=case.model.replace(loss=loss))
+    if getattr(case.model, "is_coupled", False) or (loss.meets and (row.model, way) == ("InfiniteSVM", "collapsed")):
+        with pytest.raises((ValueError, NotImplementedError), match=REFUSED):
+            WAYS[way].fit(case)
+        return
+    found = answer(WAYS[way].fit(case), case)
+    assert len(found) == 12
+    assert found.isfinite().all()
+
+
+def of_signs() -> list[tuple[Row, str]]:
+    """The cases with a binary loss, and targets if they have any."""
+    losses = ((row, name, getattr(case.model, "loss", None)) for row in ROWS for name, case in row.cases.items())
+    return [(row, name) for row, name, loss in losses if loss is not None and loss.binary]
+
+
+@pytest.mark.parametrize(("row", "name"), of_signs(), ids=lambda value: getattr(value, "model", value or "plain"))
+def test_a_loss_of_which_nothing_but_the_factor_is_known_serves_or_is_refused_in_its_own_words(row, name) -> None:
+    """Small variance takes it wherever it serves the model; SVI says what is missing, the same of every structure."""
+    case = row.cases[name]
+    model = case.model.replace(loss=Ramp()) if "loss" in case.model.get_params(deep=False) else None
+    if model is None:  # without classifiers
+        return
+    case = dataclasses.replace(case, model=model)
+    if getattr(model, "joint", "product") == "product":
+        words = {"gibbs": r"^Ramp has no closed expectation", "averaging": r"^Ramp has no convex conjugate"}
+        for rule, way in (("gibbs", "coordinate ascent"), ("averaging", "averaging rule")):
+            if way in row.ways_of(name):
+                with pytest.raises(NotImplementedError, match=words[rule]):
+                    WAYS[way].fit(case)
+    if "small variance" in row.ways_of(name):
+        values = WAYS["small variance"].fit(case).trace.values[0]
+        assert (values.diff() <= 1e-9 * values[:-1].abs()).all()

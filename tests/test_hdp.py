@@ -12,6 +12,7 @@ from torch import Tensor
 from regbayes.models import HierarchicalDirichletProcess
 from regbayes.models.distributions import log_dirichlet, log_gamma_draw
 from regbayes.models.priors import franchise as hdp
+from regbayes.models.priors.laws import law_of
 from regbayes.models.priors.sticks import log_stick_weights
 from regbayes.testing.enumeration import partitions
 from regbayes.testing.sequences import log_path_prior
@@ -104,21 +105,21 @@ def test_franchise_sums_to_one(truncated, lengths, rho, law) -> None:
     total = 0.0
     for labels in itertools.product(range(3), repeat=4) if truncated else partitions(4):
         counts = hdp.count_transitions(torch.tensor(labels), starts, 3 if truncated else max(labels) + 1)
-        total += math.exp(log_path_prior(tuple(map(tuple, counts.tolist())), prior, truncated=truncated))
+        total += math.exp(log_path_prior(tuple(map(tuple, counts.tolist())), law_of(prior, 3 if truncated else None)))
     assert total == pytest.approx(1.0, abs=1e-12 if law is None else 1e-6)
 
 
 def test_unknown_concentrations_are_integrated_out_of_the_franchise() -> None:
     """The mean of p(z) over draws of both concentrations, each of its own law."""
     counts, laws = ((1, 1), (0, 2), (1, 0)), ((2.0, 1.0), (3.0, 2.0))
-    exact = log_path_prior(counts, HierarchicalDirichletProcess(1.0, laws[0], 1.0, laws[1], 0.2), truncated=False)
+    exact = log_path_prior(counts, law_of(HierarchicalDirichletProcess(1.0, laws[0], 1.0, laws[1], 0.2), None))
     nodes = [quadrature(lambda x, law=law: log_gamma_density(x, *law), size=40) for law in laws]
     total = 0.0
     for alpha, weight in zip(*nodes[0], strict=True):
         for gamma, other in zip(*nodes[1], strict=True):
             if weight * other > 1e-7:
                 fixed = HierarchicalDirichletProcess(float(alpha), None, float(gamma), None, 0.2)
-                total += float(weight * other) * math.exp(log_path_prior(counts, fixed, truncated=False))
+                total += float(weight * other) * math.exp(log_path_prior(counts, law_of(fixed, None)))
     assert math.exp(exact) == pytest.approx(total, rel=1e-4)
 
 

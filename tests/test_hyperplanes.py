@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
-from regbayes.inference.gibbs import hyperplanes
-from regbayes.inference.gibbs.hyperplanes import fill_reservoir, refresh_reservoir, slide_rejecting
+from regbayes.inference.classifiers.draws import RepellingHyperplanes
+from regbayes.inference.classifiers.elliptical_slice import elliptical_slice
+from regbayes.inference.gibbs.hyperplanes import fill_reservoir, refresh_reservoir
 from regbayes.models import (
     DDPM,
     DIH,
@@ -114,8 +117,9 @@ def test_the_slice_step_alone_has_that_law(loss, device) -> None:
     log_density = loss.log_factor(scores, scores.new_tensor(-1.0)).sum(0) - (grid / 1.5).square() / 2
     distribution = log_density.softmax(0).cumsum(0)
     planes = torch.zeros(40_000, 1, 1, dtype=torch.float64, device=device)
+    nobody = torch.full((3,), -1, device=device)
     for _ in range(30):
-        planes = slide_rejecting(planes, features, model, generator)
+        planes = RepellingHyperplanes(features, loss, 1.5, nobody).slide(planes, generator)
     levels = distribution[torch.searchsorted(grid, planes.flatten()).clamp(max=4000)]
     counts = torch.histc(levels, 20, 0, 1)
     assert float((counts - 2000).square().sum() / 2000) < 60  # chi-squared with 19 degrees of freedom
@@ -130,14 +134,15 @@ def test_hyperplanes_without_points_reach_their_law_in_few_draws(loss, monkeypat
     features, grid = model.features(inputs), torch.linspace(-16, 16, 16001, dtype=torch.float64)
     log_density = loss.log_factor(features @ grid.unsqueeze(0), -torch.ones((), dtype=torch.float64)).sum(0)
     distribution = (log_density - (grid / 2).square() / 2).softmax(0).cumsum(0)
-    planes, nobody_else = torch.zeros(2001, 1, 1, dtype=torch.float64), torch.zeros(80, dtype=torch.long)
+    planes = torch.zeros(2001, 1, 1, dtype=torch.float64)
+    nobody_else = RepellingHyperplanes(features, loss, 2.0, torch.zeros(80, dtype=torch.long))
     for _ in range(12):
-        planes = hyperplanes.draw_hyperplanes(features, nobody_else, planes, model, generator)
+        planes = nobody_else.draw(planes, generator)
     levels = distribution[torch.searchsorted(grid, planes[1:].flatten()).clamp(max=16000)]
     counts = torch.histc(levels, 20, 0, 1)
     assert float((counts - 100).square().sum() / 100) < 60  # chi-squared with 19 degrees of freedom
-    monkeypatch.setattr(hyperplanes, "slide_rejecting", lambda planes, *_: 0 * planes + 9)
-    moved = hyperplanes.draw_hyperplanes(features, nobody_else, planes, model, generator)
+    monkeypatch.setattr(RepellingHyperplanes, "slide", lambda scored, planes, _: 0 * planes + 9)
+    moved = nobody_else.draw(planes, generator)
     assert moved[0] != 9
     assert (moved[1:] == 9).all()
 
@@ -155,7 +160,9 @@ def test_slice_steps_leave_every_hyperplane_in_the_law_of_its_own_points(device)
     mass = log_density.softmax(1)
     starts = grid[torch.multinomial(mass, num_copies, replacement=True, generator=generator)].T.reshape(-1, 1, 1)
     many = labels.repeat(num_copies)
-    planes = hyperplanes._slide(features, assignments, many, starts, model, generator).flatten()
+    log_likelihood = RepellingHyperplanes(features, model.loss, 1.5, assignments).log_likelihood
+    copies = partial(elliptical_slice, log_likelihood=lambda planes, which: log_likelihood(planes, many[which]))
+    planes = copies(starts, 1.5, generator=generator, num_steps=3).flatten()
     assert (planes != starts.flatten()).all()
     for own, distribution in zip(planes.view(num_copies, 3).T, mass.cumsum(1), strict=True):
         levels = distribution[torch.searchsorted(grid, own.contiguous()).clamp(max=4000)]

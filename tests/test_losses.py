@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -12,9 +13,11 @@ import pytest
 import torch
 from scipy.integrate import quad
 from scipy.stats import kstest, norm
+from setups import Softmax
 from torch import Tensor
 
 from regbayes.models.losses import (
+    AllThresholds,
     CrammerSinger,
     EpsilonInsensitive,
     Hinge,
@@ -84,6 +87,8 @@ STANDARD = [
     Masked(Hinge()),
     Masked(OneVsRest(Logistic())),
     Ramp(),
+    AllThresholds(Hinge(0.8)),
+    AllThresholds(Logistic(), (-1.0, 0.3)),
 ]
 VARIANTS = [
     Hinge(strength=0.1, margin=0.5),
@@ -93,6 +98,7 @@ VARIANTS = [
     Masked(CrammerSinger()),
     SquaredError(),
     PlainHinge(),
+    AllThresholds(SquaredHinge(), (-2.0, 0.5, 3.0)),
 ]
 LOSSES = [*STANDARD, *VARIANTS]
 ELEMENTWISE = [loss for loss in LOSSES if not loss.meets]
@@ -363,9 +369,7 @@ def test_normal_excess_inverts_the_survival_function():
 
 
 def targets(loss: Loss, like: Tensor) -> Tensor:
-    if loss.target == "sign":
-        return torch.ones_like(like)
-    return torch.full_like(like, 0.7)
+    return torch.full_like(like, 0.7 if loss.target == "real" else 1.0)
 
 
 @pytest.mark.parametrize("loss", ELEMENTWISE, ids=repr_)
@@ -565,9 +569,14 @@ def test_losses_say_what_they_cannot_do(generator):
         with pytest.raises(NotImplementedError, match=r"CrammerSinger has no closed expectation .*OneVsRest"):
             method(score, score, score)
     with pytest.raises(
-        NotImplementedError, match=r"SquaredHinge is no known Gaussian scale mixture .*elliptical slice"
+        NotImplementedError, match=r"SquaredHinge has no known Gaussian scale mixture .*elliptical slice"
     ):
         SquaredHinge().augment(score, score, generator)
+    for method in (Softmax().log_marginal, partial(Masked(Softmax()).draw_score, generator=generator)):
+        with pytest.raises(
+            NotImplementedError, match=r"Softmax has no known integral .* collapsed scan needs: .*slice"
+        ):
+            method(score, score)
     with pytest.raises(NotImplementedError, match="predict"):
         EpsilonInsensitive().probabilities(score)
 

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from regbayes.models import DirichletProcess, PitmanYor
+from regbayes.models import DirichletProcess, MixtureOfFiniteMixtures, PitmanYor
+from regbayes.models.priors.laws import law_of
 from regbayes.models.priors.slice_step import slice_step
 from regbayes.testing import check_prior
 from regbayes.testing.hyperparameters import hyper_grid, log_structure_prior
@@ -19,6 +20,9 @@ FIXED = [
     PitmanYor(0.25, 1.0),
     PitmanYor(0.5, -0.3),
     PitmanYor(0.7, 2.0, price_exponent=0.4),
+    MixtureOfFiniteMixtures(1.0, 4.0),
+    MixtureOfFiniteMixtures(0.2, 0.3),
+    MixtureOfFiniteMixtures(3.0, 50.0),
 ]
 FREE = [
     DirichletProcess(2.0, (2.0, 1.0)),
@@ -26,6 +30,7 @@ FREE = [
     PitmanYor(0.5, 1.0, concentration_prior=(2.0, 1.0)),
     PitmanYor(0.3, 1.0, discount_prior=(1.0, 2.0)),
     PitmanYor(0.3, 1.0, discount_prior=(2.0, 3.0), concentration_prior=(2.0, 1.0)),
+    MixtureOfFiniteMixtures(1.0, 2.0, (2.0, 1.0)),
 ]
 
 
@@ -56,6 +61,11 @@ class OtherUrn(PitmanYor):
     def urn(self, h, num_data, capacity):
         log_sizes, log_new = super().urn(h, num_data, capacity)
         return log_sizes, log_new[:1].expand(capacity + 1).log().exp()  # a new block has the same weight for any K
+
+
+class UrnOfAllPoints(MixtureOfFiniteMixtures):
+    def urn(self, h, num_data, capacity):
+        return super().urn(h, num_data + 1, capacity)  # V at N + 1: the others and two more
 
 
 class OtherSticks(PitmanYor):
@@ -120,6 +130,7 @@ class FallingPrice(DirichletProcess):
     ("prior", "method"),
     [
         (OtherUrn(0.3, 1.0), "urn"),
+        (UrnOfAllPoints(0.3, 1.0), "urn"),
         (OtherSticks(0.3, 1.0), "sticks"),
         (OtherPartition(0.3, 1.0), "urn|log_partition"),
         (DirichletJumps(0.3, 1.0), "draw_rest"),
@@ -150,9 +161,9 @@ def test_the_grid_integrates_every_hyperparameter() -> None:
     torch.testing.assert_close(weights @ h["discount"], double(0.4).squeeze(), rtol=1e-7, atol=0)
     torch.testing.assert_close(weights @ h["concentration"].square(), double(6 / 16).squeeze(), rtol=1e-7, atol=0)
     # two points are together with probability E (1 - d) / (1 + alpha)
-    together = math.exp(log_structure_prior(prior, (2,), truncated=False))
+    together = math.exp(log_structure_prior(law_of(prior, None), (2,)))
     assert together == pytest.approx(0.6 * float(weights @ (1 / (1 + h["concentration"]))), rel=1e-7)
-    apart = math.exp(log_structure_prior(prior, (1, 1), truncated=False))
+    apart = math.exp(log_structure_prior(law_of(prior, None), (1, 1)))
     assert together + apart == pytest.approx(1.0, rel=1e-7)
 
 
@@ -225,6 +236,8 @@ def test_slice_steps_leave_a_density_of_any_scale(scale) -> None:
         (PitmanYor(0.0, discount_prior=(1.0, 1.0)), "discount is 0.0"),
         (PitmanYor(discount_prior=(1.0,)), "discount_prior"),
         (PitmanYor(price_exponent=-1.0), "price_exponent is -1.0"),
+        (MixtureOfFiniteMixtures(0.0), "concentration is 0.0"),
+        (MixtureOfFiniteMixtures(size=1e5), "size is 100000.0"),
     ],
 )
 def test_hyperparameters_outside_their_domain_are_named(prior, message) -> None:

@@ -7,7 +7,7 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
-from setups import first_appearance
+from setups import first_appearance, label_law
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -183,7 +183,7 @@ def test_scans_have_the_conditionals_of_the_exact_posterior() -> None:
             torch.testing.assert_close(found.log_softmax(0), MIXED.new_tensor(weights).log_softmax(0))
     apart, joined = (0, 0, 1, 0), (0, 0, 0, 0)
     state = PartitionState(torch.tensor(joined), MIXED.new_zeros(1, 0, 0), model.prior.start(MIXED))
-    ratio = log_evidence_ratio(state, data, torch.tensor(apart) == 1, 0, 1, model, truncated=False)
+    ratio = log_evidence_ratio(state, data, torch.tensor(apart) == 1, 0, 1, model, law=label_law(model, False))
     assert ratio == pytest.approx(exact[apart] - exact[joined])
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regbayes.inference.bits.shared_projection import Generative, Margins
 from regbayes.inference.gibbs import projections as gibbs
-from regbayes.inference.small_variance import projections as small
+from regbayes.inference.small_variance import projection as small
 from regbayes.inference.svi.projection import augmented
 from regbayes.inference.svi.projection import kernel as svi
 from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior
@@ -193,7 +193,7 @@ def test_an_augmented_sweep_sets_bits_at_the_margins_of_its_new_classifiers() ->
     model, data, state = fitted(averaging=False)
     outer, found = scatter(data, model.likelihood), augmented.sweep(state, data, model)
     stale = augmented.expect(state, data, model)
-    between = augmented.update_weights(state, data, model, stale)
+    between = augmented.update_weights(state, data, model)
     assert_same(found, between, "weights", "precision_tril")
     between = update_loadings(update_prior(between, model), model, outer)
     assert_same(found, between, "sticks", "loading_map", "precisions")

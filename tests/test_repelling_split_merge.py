@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 from exact_starts import PartitionStarts
+from setups import label_law
 from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
@@ -24,6 +25,7 @@ from regbayes.models import (
     DirichletProcess,
     Hinge,
     Logistic,
+    MixtureOfFiniteMixtures,
     MultinomialDirichlet,
     PitmanYor,
     PrincipalDirections,
@@ -50,7 +52,7 @@ def start(model: DDPM, inputs: Tensor, labels: Tensor | str, *, truncated: bool)
     generator = torch.Generator().manual_seed(0)
     model = model.resolve(inputs)
     data = model.data(inputs)
-    state = partition.init(model, data, generator, start=labels, truncated=truncated)
+    state = partition.init(model, data, generator, start=labels, law=label_law(model, truncated))
     weights = torch.randn(state.weights.shape, generator=generator, dtype=state.weights.dtype)
     return replace(state, weights=weights), data, model, generator
 
@@ -67,7 +69,7 @@ def test_terms_of_a_division_are_those_of_the_log_joint(truncated: bool, loss, p
     """The infinite model's log joint is relative to hyperplanes without points, and its places are all alike."""
     model = DDPM(SphericalGaussian(), loss, prior, weight_scale=1.7, truncation=5)
     state, data, model, generator = start(model, X, LABELS, truncated=truncated)
-    target = LabelledPartitions(state, data, model, truncated=truncated)
+    target = LabelledPartitions(state, data, label_law(model, truncated))
     joined = target.open()
     union = Union(joined, target, model, torch.tensor([4, 1]), with_margin=True)
     assert union.own == union.other == 1
@@ -82,8 +84,8 @@ def test_terms_of_a_division_are_those_of_the_log_joint(truncated: bool, loss, p
         divided = target.divide(joined, union.steps[side], 1, place, 0.0)
         moved = divided.planes.index_copy(0, torch.tensor([1, place]), planes[:2])
         both = [target.close(at) for at in (replace(divided, planes=moved), joined)]
-        expected = log_joint(both[0], data, model, truncated=truncated)
-        expected = expected - log_joint(both[1], data, model, truncated=truncated)
+        expected = log_joint(both[0], data, model, law=label_law(model, truncated))
+        expected = expected - log_joint(both[1], data, model, law=label_law(model, truncated))
         left = log_unnormalized(joined.planes[place].mT.unsqueeze(0), nowhere, data, model).sum()
         found = division.log_places[a] + log_planes[0] + log_planes[1] - log_planes[2] - left
         if not truncated:  # a choice among A, and each hyperplane relative to the law of one without points
@@ -102,10 +104,14 @@ def log_normals(blocks: BlockHyperplanes, planes: Tensor) -> Tensor:
 def log_target(at, target, data, model, *, truncated: bool) -> Tensor:
     """log density of labelled places with all their hyperplanes, from the log joint of the state."""
     if truncated:
-        return log_joint(target.close(at), data, model, truncated=True)
+        return log_joint(target.close(at), data, model, law=label_law(model, True))
     nobody = torch.zeros(len(data.features), len(at.planes))  # the log joint is relative to these
     reserved = log_unnormalized(at.planes.mT, nobody, data, model).sum()
-    return log_joint(target.close(at), data, model, truncated=False) + reserved + math.lgamma(len(at.free()) + 1)
+    return (
+        log_joint(target.close(at), data, model, law=label_law(model, False))
+        + reserved
+        + math.lgamma(len(at.free()) + 1)
+    )
 
 
 @pytest.fixture
@@ -120,7 +126,7 @@ def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_odds_of_a_split_are_those_of_target_and_proposals(truncated: bool, loss, with_margin, one_candidate) -> None:
     model = DDPM(SphericalGaussian(), loss, weight_scale=1.7, truncation=5)
     state, data, model, generator = start(model, X, LABELS, truncated=truncated)
-    target = LabelledPartitions(state, data, model, truncated=truncated)
+    target = LabelledPartitions(state, data, label_law(model, truncated))
     joined = target.open()
     union, free = Union(joined, target, model, torch.tensor([4, 1]), with_margin=with_margin), joined.free()
     log_odds = union.launch()
@@ -147,7 +153,7 @@ def test_odds_of_a_split_are_those_of_target_and_proposals(truncated: bool, loss
 def test_odds_of_a_redivision_are_those_of_target_and_proposals(truncated: bool, one_candidate) -> None:
     model = DDPM(SphericalGaussian(), Hinge(), weight_scale=1.7, truncation=5)
     state, data, model, generator = start(model, X, LABELS, truncated=truncated)
-    target = LabelledPartitions(state, data, model, truncated=truncated)
+    target = LabelledPartitions(state, data, label_law(model, truncated))
     at = target.open()
     union = Union(at, target, model, torch.tensor([0, 1]), with_margin=True)
     log_odds, now = union.launch(), LABELS == 1
@@ -168,7 +174,7 @@ def test_a_merge_leaves_a_hyperplane_that_rejects_all_points_at_the_place_it_fre
     """As drawn from q, and the other one as if chosen for all points."""
     model = DDPM(SphericalGaussian(), Hinge(), weight_scale=1.7, truncation=2)
     state, data, model, generator = start(model, X, LABELS, truncated=True)
-    target = LabelledPartitions(state, data, model, truncated=True)
+    target = LabelledPartitions(state, data, label_law(model, True))
     at, weigh = target.open(), Union.weigh
     monkeypatch.setattr(Union, "weigh", lambda *arguments: replace(weigh(*arguments), log_screen=-1e9))
     monkeypatch.setattr(Union, "log_ratio", lambda *arguments: (-1e10, None))
@@ -227,7 +233,7 @@ class Spied:
     def __init__(self, move: str, log_odds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.labels = torch.zeros(12, dtype=torch.long) if move == "split" else LABELS
         state, data, model, generator = start(DDPM(SphericalGaussian()), X, self.labels, truncated=False)
-        target, weigh = LabelledPartitions(state, data, model, truncated=False), Union.weigh
+        target, weigh = LabelledPartitions(state, data, label_law(model, False)), Union.weigh
         screen = -1e5 if move == "merge" else 1e5  # lets it pass
         self.at = target.open()
         monkeypatch.setattr(Union, "weigh", lambda *arguments: replace(weigh(*arguments), log_screen=screen))
@@ -278,7 +284,7 @@ class Staged:
 
     def __init__(self, move: str, monkeypatch: pytest.MonkeyPatch) -> None:
         state, data, model, self.generator = start(DDPM(SphericalGaussian()), X, THREE, truncated=False)
-        target = LabelledPartitions(state, data, model, truncated=False)
+        target = LabelledPartitions(state, data, label_law(model, False))
         self.move, self.at = getattr(repelling_split_merge, "_" + move), target.open()
         self.union = Union(self.at, target, model, torch.tensor([1, 2 if move == "split" else 4]), with_margin=False)
         self.sign = -1 if move == "merge" else 1
@@ -356,7 +362,7 @@ def test_the_prior_of_a_state_is_at_its_own_hyperparameters(truncated: bool, pri
     state, data, model, _ = start(DDPM(SphericalGaussian(), prior=prior, truncation=5), X, THREE, truncated=truncated)
     name, value = next(iter(state.hyper.items()))
     state = replace(state, hyper=state.hyper | {name: 0.9 * value})
-    target = LabelledPartitions(state, data, model, truncated=truncated)
+    target = LabelledPartitions(state, data, label_law(model, truncated))
     at = target.open()
     counts = at.counts().double()
     expected = (
@@ -399,7 +405,7 @@ def test_a_merge_has_the_odds_of_the_split_that_undoes_it(truncated: bool, seed:
     model = DDPM(SphericalGaussian(), Hinge(), weight_scale=1.7, truncation=4)
     state, data, model, _ = start(model, X, LABELS, truncated=truncated)
     generator, pair = torch.Generator().manual_seed(seed), torch.tensor([0, 1])
-    target = LabelledPartitions(state, data, model, truncated=truncated)
+    target = LabelledPartitions(state, data, label_law(model, truncated))
     at, odds, made = target.open(), Odds(monkeypatch), []
     monkeypatch.setattr(repelling_split_merge, "exchange", lambda *given: made.append(exchange(*given)) or made[-1])
     odds.accept = -1e6
@@ -428,7 +434,7 @@ def test_the_launch_forgets_how_the_block_is_divided() -> None:
     found = []
     for labels in (torch.zeros(12, dtype=torch.long), LABELS):
         state, data, resolved, _ = start(model, X, labels, truncated=False)
-        target = LabelledPartitions(state, data, resolved, truncated=False)
+        target = LabelledPartitions(state, data, label_law(resolved, False))
         for with_margin in (True, False):
             union = Union(target.open(), target, resolved, torch.tensor([4, 0]), with_margin=with_margin)
             found.append(union.launch())
@@ -444,7 +450,9 @@ def test_the_launch_forgets_how_the_block_is_divided() -> None:
 
 def starts(model: DDPM, *, truncated: bool) -> PartitionStarts:
     """Moves of states given TINY."""
-    return PartitionStarts(model, TINY, partial(split_merge_repelling, truncated=truncated), truncated=truncated)
+    return PartitionStarts(
+        model, TINY, partial(split_merge_repelling, law=label_law(model.resolve(TINY), truncated)), truncated=truncated
+    )
 
 
 @pytest.mark.parametrize("truncated", [False, True])
@@ -457,6 +465,7 @@ VARIANTS = {
     **{loss: tiny(loss) for loss in LOSSES},
     "strong hinge": tiny("hinge").replace(loss=Hinge(1.0)),
     "Pitman-Yor": tiny("logistic", prior=PitmanYor(0.5, 0.6)),
+    "finite": tiny("logistic", prior=MixtureOfFiniteMixtures(0.7, 1.5)),
     "squared hinge": tiny("hinge").replace(loss=SquaredHinge(0.4)),
 }
 
@@ -465,7 +474,7 @@ VARIANTS = {
 @pytest.mark.parametrize(
     ("name", "truncated"),
     [(name, truncated) for name in LOSSES for truncated in (False, True)]
-    + [("strong hinge", False), ("Pitman-Yor", True), ("squared hinge", False)],
+    + [("strong hinge", False), ("Pitman-Yor", True), ("finite", False), ("squared hinge", False)],
 )
 def test_more_moves_keep_the_posterior(name: str, truncated: bool, poor_fits) -> None:
     starts(VARIANTS[name], truncated=truncated).check(700, 3)
@@ -521,7 +530,7 @@ def test_a_model_without_a_free_place_does_not_split() -> None:
         if not truncated:
             state = replace(state, reservoir=state.reservoir[:0])
         for _ in range(10):
-            state = split_merge_repelling(state, data, model, generator, truncated=truncated)
+            state = split_merge_repelling(state, data, model, generator, law=label_law(model, truncated))
             assert len(state.weights) + (0 if truncated else len(state.reservoir)) == 2
             assert 0 <= int(state.assignments.min()) <= int(state.assignments.max()) <= 1
 

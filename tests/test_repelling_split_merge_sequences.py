@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from exact_starts import ExactStarts
+from setups import label_law
 from test_repelling_split_merge import Odds, log_normals
 from torch import Tensor
 from torch.distributions import Beta
@@ -50,7 +51,7 @@ MODELS = {"hinge": model_of(Hinge(0.4)), "logistic": model_of(Logistic(), 0.3)}
 
 def log_target(at, target, data, model, *, truncated: bool) -> Tensor:
     """log density of labelled states, base weights and all hyperplanes, from the log joint of the state."""
-    found = log_joint(target.close(at), data, model, truncated=truncated)
+    found = log_joint(target.close(at), data, model, law=label_law(model, truncated))
     if truncated:  # the log joint has the density of the sticks
         rest = 1 - at.base[:-2].cumsum(0)[:-1]
         return found - rest.log().sum()
@@ -85,7 +86,7 @@ def labelled(loss: str, truncated: bool):
     state = sequence.init(model, data, generator, start=labels, scan="blocked" if truncated else "direct", num_sweeps=0)
     weights = torch.randn(state.weights.shape, generator=generator, dtype=torch.float64)
     state = replace(state, weights=weights)
-    target = LabelledSequences(state, data, model, truncated=truncated)
+    target = LabelledSequences(state, data, label_law(model, truncated))
     return target, target.open(), data, model, generator
 
 
@@ -213,7 +214,9 @@ class Starts(ExactStarts):
         start = SequenceState(labels, weights, base / base.sum(), self.model.prior.start(X), reserved)
         state = self.settled.get(path, start)
         for _ in range(5 if path in self.settled else 15):
-            state = sequence_prior.draw_prior(state, self.data, self.model, self.generator, truncated=self.truncated)
+            state = sequence_prior.draw_prior(
+                state, self.data, self.generator, law=label_law(self.model, self.truncated)
+            )
         self.settled[path] = state
         return replace(state, weights=weights, reservoir=reserved)
 
@@ -226,7 +229,7 @@ class Starts(ExactStarts):
         return torch.cat([super().summary(state), torch.stack([used.sum(), used @ used, used.prod()])])
 
     def move(self, state: SequenceState) -> SequenceState:
-        options = {"truncated": self.truncated, "places": LabelledSequences}
+        options = {"law": label_law(self.model, self.truncated), "places": LabelledSequences}
         return split_merge_repelling(state, self.data, self.model, self.generator, **options)
 
 

@@ -24,7 +24,6 @@ from regbayes.inference.classifiers.duals import solve
 from regbayes.inference.small_variance import SmallVariance, descent
 from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components
 from regbayes.inference.small_variance.births import candidates, open_components
-from regbayes.inference.small_variance.classifiers import majorizer_step
 from regbayes.inference.small_variance.merge import merge_components, merge_once
 from regbayes.inference.small_variance.penalty import farthest_first
 from regbayes.inference.small_variance.problem import Problem
@@ -199,8 +198,8 @@ def test_majorizer_steps_descend_without_being_halved(loss, generator) -> None:
     first = value = naive_objective(problem, state)
     for _ in range(5):
         for columns in problem.model.loss.blocks(state.weights.shape[2]):
-            scores = own_scores(problem.data.features, state.weights, state.assignments)
-            step = majorizer_step(problem, state.assignments, state.weights, scores, columns)
+            margins = problem.margins(state.assignments, len(state.weights))
+            step = margins.majorizer_minimum(margins.at(state.weights), columns)
             state = replace(state, weights=step)
             before, value = value, naive_objective(problem, state)
             assert value <= before + problem.num_data * 1e-4  # what keeping slacks away from zero may cost
@@ -552,7 +551,7 @@ def test_rows_without_a_label_have_no_loss(loss, generator) -> None:
     state = replace(state, assignments=assignments, centers=state.centers[[0, 1, 1]], weights=state.weights[[0, 1, 1]])
     fitted, parts = descent.fit_components(state, problem, 50)
     assert fitted.weights[2].abs().max() < 1e-8
-    assert parts.losses[2] == 0
+    assert parts.margins[2] == 0
     labelled = [n for n in range(40) if n not in missing]
     model = problem.model.replace(loss=problem.model.loss.loss)  # the one that is not masked
     part = replace(problem.rows(torch.tensor(labelled)), model=model)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from setups import Ramp, name_of, seeded
 from torch import Tensor
 
 from regbayes.inference import Posterior, SmallVariance
 from regbayes.inference.classifiers.duals import solve
-from regbayes.inference.small_variance import projections as small
+from regbayes.inference.small_variance import projection as small
 from regbayes.models import (
     EpsilonInsensitive,
     Hinge,
@@ -131,7 +132,16 @@ def test_a_fit_predicts_and_is_kept(tmp_path: Path) -> None:
     assert 1 <= posterior.num_latent_features <= 8
 
 
-def test_a_loss_without_a_dual_is_refused() -> None:
-    loss: Loss = StudentT()
-    with pytest.raises(NotImplementedError, match="StudentT has no convex conjugate"):
-        SmallVariance(num_restarts=1).fit(MultiTaskInfiniteLatentSVM(loss=loss), X, REAL)
+@pytest.mark.parametrize("loss", [Ramp(), StudentT()], ids=name_of)
+def test_a_loss_of_which_nothing_but_the_factor_is_known(loss: Loss) -> None:
+    y = REAL if loss.target == "real" else SIGNS
+    problem, generator = small.Problem.of(*MultiTaskInfiniteLatentSVM(loss=loss).prepare(X, y), 0.5), seeded()
+    state = small.start(problem, 0.3)
+    for _ in range(3):
+        for step in (small.set_bits, small.fit_weights, small.shrink):
+            before, state = state.objective, step(state, problem)
+            assert state.objective <= before + 1e-9
+        before, state = state.objective, small.sweep(state, problem, generator, 1e-3)
+        assert state.objective <= before + 1e-9
+    assert state.objective < 0.9 * small.start(problem, 0.3).objective
+    assert SmallVariance(num_restarts=1, max_steps=3).fit(problem.model, X, y).predict(X).shape == y.shape

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regbayes.datasets import make_chained_gaussians
 from regbayes.inference import SmallVariance
+from regbayes.inference.classifiers.minimum import RidgeCost
 from regbayes.inference.posterior.partition_losses import align
 from regbayes.inference.small_variance import hyperplanes, repelling
 from regbayes.inference.small_variance.assignment import all_costs
@@ -128,12 +129,15 @@ def brute_force(
 
 def test_a_step_goes_as_far_as_its_component_does_not_lose():
     """A whole step, a quarter, none: costs are (w - 1)^2, and 1 at the start."""
-    start, end = torch.zeros(3, 1, 1), torch.tensor([1.5, 6.0, -5.0]).view(3, 1, 1)
-    scores, reach = torch.zeros(2, 3), torch.tensor([2.0, 4.0, 8.0]).expand(2, 3)
-    found = hyperplanes._descended(
-        (start, scores), (end, reach), torch.ones(3), lambda weights, scores: (weights.flatten() - 1).square()
-    )
-    assert [part.flatten().tolist() for part in found] == [[1.5, 1.5, 0.0], 2 * [2.0, 1.0, 0.0], [0.25, 0.25, 1.0]]
+
+    class Bowls(RidgeCost):
+        def cost(self, weights, scores):
+            return (weights[0] - 1).square()
+
+    margins = Bowls(torch.ones(2, 1), torch.ones(2, 3), Hinge(), 1.0)
+    start = margins.at(torch.zeros(1, 1, 3))
+    found = margins.descended(start, torch.tensor([[[1.5, 6.0, -5.0]]]))
+    assert [part.flatten().tolist() for part in found[:3]] == [[1.5, 1.5, 0.0], 2 * [1.5, 1.5, 0.0], [0.25, 0.25, 1.0]]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -142,14 +146,14 @@ def test_hyperplanes_are_at_their_optimum(loss) -> None:
     model, data = DDPM(FAMILY, LOSSES[loss], weight_scale=2.0).prepare(inputs)
     labels = torch.arange(20) % 3
     start = data.features.new_zeros(3, data.features.shape[1], 1)
-    weights, cost = hyperplanes.fit_hyperplanes(data.features, labels, start, model, num_steps=300)
+    weights, cost = hyperplanes.fit_hyperplanes(data, labels, start, model, 300)
     generator = torch.Generator().manual_seed(0)
     for size in (1e-3, 1e-2, 0.1):
         for _ in range(20):
             moved = weights + size * torch.randn(weights.shape, generator=generator, dtype=weights.dtype)
-            other = hyperplanes.hyperplane_costs(data.features, labels, moved, model)
+            other = hyperplanes.hyperplane_costs(data, labels, moved, model)
             assert (other >= cost - 2e-3 * cost).all()
-    torch.testing.assert_close(hyperplanes.hyperplane_costs(data.features, labels, weights, model), cost)
+    torch.testing.assert_close(hyperplanes.hyperplane_costs(data, labels, weights, model), cost)
 
 
 def test_costs_are_sums_over_all_pairs() -> None:
@@ -161,7 +165,7 @@ def test_costs_are_sums_over_all_pairs() -> None:
         scores = data.features @ weights[k, :, 0]
         signs = torch.where(labels == k, 1.0, -1.0).double()
         expected = torch.log1p(torch.exp(-signs * scores)).sum() + weights[k].square().sum() / (2 * 1.3**2)
-        found = hyperplanes.hyperplane_costs(data.features, labels, weights, model)[k]
+        found = hyperplanes.hyperplane_costs(data, labels, weights, model)[k]
         torch.testing.assert_close(found, expected)
 
 
@@ -185,7 +189,7 @@ def test_an_empty_component_costs_the_least_of_all(loss, weight_scale, intercept
     found, exact = float(landscape.empty_cost), least_cost(data.features, np.full(400, -1), model)
     assert found == pytest.approx(exact, rel=1e-4, abs=3e-6)
     nobody = torch.full((400,), -1)
-    assert float(hyperplanes.hyperplane_costs(data.features, nobody, landscape.empty, model)) == pytest.approx(found)
+    assert float(hyperplanes.hyperplane_costs(data, nobody, landscape.empty, model)) == pytest.approx(found)
 
 
 @pytest.mark.parametrize("loss", [Hinge(), Hinge(3.0), Logistic()], ids=str)
@@ -203,7 +207,7 @@ def test_hyperplanes_of_a_fit_are_near_their_optimum(loss, weight_scale, sizes) 
     model, data = DDPM(loss=loss, weight_scale=weight_scale).prepare(blobs(*sizes))
     posterior = SmallVariance(num_restarts=1, num_components=5).fit(model, data.X)
     labels, weights = posterior.partition(), posterior.samples["weights"][0]
-    found = float(hyperplanes.hyperplane_costs(data.features, labels, weights, model).sum())
+    found = float(hyperplanes.hyperplane_costs(data, labels, weights, model).sum())
     sides = [np.where(labels == k, 1, -1) for k in range(posterior.num_components)]
     assert found <= 1.002 * sum(least_cost(data.features, side, model) for side in sides)
     assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
@@ -261,9 +265,9 @@ def test_hyperplanes_of_a_loss_that_is_only_a_factor_descend() -> None:
     assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
     landscape = landscape_of(model, inputs)
     labels, weights = posterior.partition(), posterior.samples["weights"][0]
-    features = landscape.problem.data.features
-    found = hyperplanes.hyperplane_costs(features, labels, weights, model).sum()
-    _, best = hyperplanes.fit_hyperplanes(features, labels, weights, model, num_steps=400)
+    data = landscape.problem.data
+    found = hyperplanes.hyperplane_costs(data, labels, weights, model).sum()
+    _, best = hyperplanes.fit_hyperplanes(data, labels, weights, model, 400)
     assert found <= 1.01 * best.sum()
 
 

@@ -8,7 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regbayes.inference import SmallVariance
-from regbayes.inference.small_variance import hyperplanes, repelling
+from regbayes.inference.classifiers import minimum
+from regbayes.inference.small_variance import repelling
 from regbayes.inference.small_variance.landscape import Landscape
 from regbayes.models import DDPM
 
@@ -43,7 +44,7 @@ def test_the_counter_sees_what_the_host_waits_for() -> None:
 
 def test_sweeps_of_components_that_repel_seldom_wait(generator, monkeypatch) -> None:
     """Apart from the looks that cost a CPU nothing, and that no other device gets."""
-    monkeypatch.setattr(hyperplanes, "_all_found", lambda found: False)
+    monkeypatch.setattr(minimum, "all_found", lambda found: False)
 
     def randn(*shape):
         return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
+from setups import label_law
 from sklearn.datasets import make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 from test_gibbs import ENUMERATED, enumeration_errors
@@ -13,9 +15,10 @@ from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import classifiers, partition
-from regbayes.inference.gibbs.classifiers import draw_weights
+from regbayes.inference.classifiers import draws as classifiers
+from regbayes.inference.gibbs import partition
 from regbayes.inference.gibbs.moves import launch, split_merge
+from regbayes.inference.gibbs.partition import draw_weights
 from regbayes.inference.gibbs.scans.blocked import relabel
 from regbayes.inference.gibbs.scans.components import count_members
 from regbayes.inference.gibbs.summary import log_joint
@@ -29,11 +32,13 @@ from regbayes.models import (
     Hinge,
     InfiniteSVM,
     Logistic,
+    MixtureOfFiniteMixtures,
     MultinomialDirichlet,
     PitmanYor,
     SphericalGaussian,
     SquaredHinge,
 )
+from regbayes.models.priors import laws
 
 GENERATOR = torch.Generator().manual_seed(5)
 X = torch.randn((12, 2), generator=GENERATOR, dtype=torch.float64)
@@ -47,6 +52,7 @@ MODELS = {
     "logistic": (InfiniteSVM(SphericalGaussian(), Logistic(), truncation=5), X, Y2),
     "one-vs-rest": (InfiniteSVM(DiagonalGaussian(), Hinge(), truncation=5), X, Y3),
     "crammer-singer": (InfiniteSVM(DiagonalGaussian(), CrammerSinger(0.7, 2.0), truncation=5), X, Y3),
+    "finite": (InfiniteSVM(DiagonalGaussian(), Hinge(2.5), MixtureOfFiniteMixtures(0.7, 1.5), truncation=5), X, Y2),
     "epsilon": (InfiniteSVM(DiagonalGaussian(), EpsilonInsensitive(), truncation=5), X, X[:, 0] * 2),
 }
 
@@ -57,14 +63,15 @@ def log_normal(ridge, weights: Tensor) -> Tensor:
     return MultivariateNormal(ridge.mean.mT, precision_matrix=precision).log_prob(weights.mT).sum()
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize(
+    ("name", "truncated"), [pair for pair in itertools.product(MODELS, [False, True]) if pair != ("finite", True)]
+)
 def test_odds_of_a_split_are_those_of_the_log_joint(name: str, truncated: bool) -> None:
     model, inputs, y = MODELS[name]
     model = model.resolve(inputs, y)
     data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
     labels = torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1])
-    merged = partition.init(model, data, generator, start=labels, truncated=truncated)
+    merged = partition.init(model, data, generator, start=labels, law=label_law(model, truncated))
     merged = replace(merged, hyper={key: 0.9 * value for key, value in merged.hyper.items()})
     rows, own, other = torch.nonzero(labels == 1).squeeze(1), 1, 3 if truncated else 2
     block = data.rows(rows)
@@ -75,12 +82,12 @@ def test_odds_of_a_split_are_those_of_the_log_joint(name: str, truncated: bool) 
     assert side[1]
     assert not side[4]
     split = split_merge._split(merged, rows[side], own, other, weights)
-    parts = split_merge.log_evidence_ratio(merged, block, side, own, other, model, truncated=truncated)
-    again = split_merge.log_evidence_ratio(split, block, side, own, other, model, truncated=truncated)
+    parts = split_merge.log_evidence_ratio(merged, block, side, own, other, model, law=label_law(model, truncated))
+    again = split_merge.log_evidence_ratio(split, block, side, own, other, model, law=label_law(model, truncated))
     assert parts == pytest.approx(again)
     log_odds = parts + split_merge.log_proposal_ratio(block, side, weights, start, model)
 
-    both = [log_joint(state, data, model, truncated=truncated) for state in (split, merged)]
+    both = [log_joint(state, data, model, law=label_law(model, truncated)) for state in (split, merged)]
     expected = both[0] - both[1]
     if truncated:
         # three labels to choose from; a merge draws the classifier of the label it frees from the prior
@@ -103,13 +110,16 @@ class Odds:
         model, inputs, y = MODELS[name]
         self.model, self.truncated = model.resolve(inputs, y), truncated
         self.data, self.generator = self.model.data(inputs, y), torch.Generator().manual_seed(0)
-        self.together = partition.init(self.model, self.data, self.generator, start=TOGETHER, truncated=truncated)
+        self.together = partition.init(
+            self.model, self.data, self.generator, start=TOGETHER, law=label_law(self.model, truncated)
+        )
         self.weights = torch.randn((3, *self.together.weights.shape[1:]), generator=self.generator).double()
         self.seen: list[list[object]] = []
         self.values: tuple[float, float] | None = None  # in the place of those of the odds
         self.levels = (0.0, 0.0)
         monkeypatch.setattr(split_merge, "draw_pair", lambda *_: PAIR)
         monkeypatch.setattr(split_merge, "uniforms", self.uniforms)
+        monkeypatch.setattr(laws, "uniforms", self.uniforms)
         monkeypatch.setattr(
             split_merge.Ridge, "draw", lambda fit, _: self.weights[slice(0, 2) if len(fit.mean) == 2 else slice(2, 3)]
         )
@@ -136,7 +146,9 @@ class Odds:
 
     def move(self, state):
         self.seen = []
-        return split_merge.split_merge(state, self.data, self.model, self.generator, truncated=self.truncated)
+        return split_merge.split_merge(
+            state, self.data, self.model, self.generator, law=label_law(self.model, self.truncated)
+        )
 
 
 TOGETHER = torch.tensor([1, 2, 2, 0, 2, 2, 2, 1, 2, 2, 1, 2])
@@ -169,7 +181,7 @@ def test_a_merge_frees_any_label(truncated: bool, monkeypatch: pytest.MonkeyPatc
     odds = Odds("hinge", truncated, monkeypatch)
     for own, other in ((0, 2), (2, 0), (1, 2)):
         state = split_merge._merge(
-            odds.together, own, other, odds.weights, odds.model, odds.generator, truncated=truncated
+            odds.together, own, other, odds.weights, odds.model, odds.generator, law=label_law(odds.model, truncated)
         )
         labels = TOGETHER.masked_fill(other == TOGETHER, own)
         assert torch.equal(state.assignments, labels if truncated else labels.unique(return_inverse=True)[1])
@@ -220,8 +232,8 @@ def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(split_merge, "draw_pair", lambda num_data, generator: (3, 8))
     monkeypatch.setattr(split_merge, "log_evidence_ratio", lambda *a, **o: 0.0)
     for labels in (torch.zeros(12, dtype=torch.long), (torch.arange(12) > 5).long()):
-        state = partition.init(model, data, generator, start=labels, truncated=False)
-        split_merge.split_merge(state, data, model, generator, truncated=False)
+        state = partition.init(model, data, generator, start=labels, law=label_law(model, False))
+        split_merge.split_merge(state, data, model, generator, law=label_law(model, False))
     assert all(torch.equal(one, other) for one, other in zip(*seen, strict=True))
 
 
@@ -233,6 +245,8 @@ def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch
         ("dpm", True),
         ("dpm-pitman-yor", False),
         ("dpm-pitman-yor", True),
+        ("dpm-finite", False),
+        ("hinge-finite", False),
         ("factor-alone", False),
         ("dpm-concentration", False),
         ("hinge", False),
@@ -253,7 +267,7 @@ def test_frequencies_of_split_merge_are_those_of_enumeration(name: str, truncate
     monkeypatch.setattr(classifiers, "_NUM_STEPS", 1)
 
     def step(state, data, model, generator):
-        state = split_merge.split_merge(state, data, model, generator, truncated=truncated)
+        state = split_merge.split_merge(state, data, model, generator, law=label_law(model, truncated))
         state = replace(state, weights=draw_weights(state, data, model, generator))
         if truncated:
             return relabel(state, model.prior, generator)
@@ -276,7 +290,7 @@ def test_fitted_gaussian_is_near_the_classifiers_posterior(name: str) -> None:
     data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
     fit = launch.fit_classifiers(data, inputs.new_ones(60, 1), model, num_steps=10).weights
     draws = torch.cat([fit.draw(generator) for _ in range(500)])
-    log_target = launch.log_margins(data, draws, model).sum(0) + split_merge._log_prior(draws, model)
+    log_target = launch.log_margins(data, draws, model).sum(0) + classifiers.log_prior(draws, model.weight_scale)
     log_weights = log_target - torch.stack([log_normal(fit, one.unsqueeze(0)) for one in draws])
     share = log_weights.softmax(0)
     assert 1 / share.square().sum() > (0.02 if name == "crammer-singer" else 0.25) * len(draws)
@@ -296,10 +310,10 @@ def test_launch_tells_two_groups_apart() -> None:
 def test_a_full_truncated_model_does_not_split() -> None:
     model = DPM(truncation=2).resolve(X)
     data, generator = model.data(X), torch.Generator().manual_seed(0)
-    state = partition.init(model, data, generator, start=(X[:, 0] > 0).long(), truncated=True)
-    assert split_merge._free_label(state, generator, truncated=True) == -1
+    state = partition.init(model, data, generator, start=(X[:, 0] > 0).long(), law=label_law(model, True))
+    assert label_law(model, True).free_label(count_members(state), generator) == -1
     for _ in range(30):
-        state = split_merge.split_merge(state, data, model, generator, truncated=True)
+        state = split_merge.split_merge(state, data, model, generator, law=label_law(model, True))
         assert state.weights.shape[0] == 2
         assert 0 <= int(state.assignments.min()) <= int(state.assignments.max()) <= 1
 
@@ -317,8 +331,10 @@ def test_a_merge_leaves_a_classifier_of_the_prior_at_the_free_label() -> None:
     model, inputs, y = MODELS["one-vs-rest"]
     model = model.replace(weight_scale=3.0).resolve(inputs, y)
     data, generator = model.data(inputs, y), torch.Generator().manual_seed(0)
-    state = partition.init(model, data, generator, start=(torch.arange(12) > 5).long(), truncated=True)
-    merged = [split_merge._merge(state, 0, 1, state.weights, model, generator, truncated=True) for _ in range(400)]
+    state = partition.init(model, data, generator, start=(torch.arange(12) > 5).long(), law=label_law(model, True))
+    merged = [
+        split_merge._merge(state, 0, 1, state.weights, model, generator, law=label_law(model, True)) for _ in range(400)
+    ]
     assert not any(each.assignments.any() for each in merged)
     assert torch.equal(merged[0].weights[0], state.weights[2])
     free = torch.stack([each.weights[1] for each in merged]).flatten() / 3.0

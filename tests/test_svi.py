@@ -103,7 +103,7 @@ def test_no_block_lowers_the_bound(likelihood, loss, prior, device, generator) -
         "sticks": lambda state: factors.update_sticks(state, model),
         "prior": lambda state: factors.update_prior(state, model),
         "components": lambda state: factors.update_components(state, data, model),
-        "classifiers": lambda state: factors.update_classifiers(state, data, model),
+        "classifiers": lambda state: factors.update_classifiers(state, model),
         "responsibilities": lambda state: factors.update_responsibilities(state, data, model),
     }
     bound = factors.elbo(state, data, model)
@@ -178,7 +178,7 @@ def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, gene
     )
     without = hard(partition.init(plain, plain_data, generator), labels, plain, plain_data)
     for _ in range(200):
-        state = factors.update_classifiers(factors.observe(state, data, model), data, model)
+        state = factors.update_classifiers(factors.observe(state, data, model), model)
     found = factors.elbo(state, data, model) - factors.elbo(without, plain_data, plain)
     exact = log_classifier_integrals(data, model, state.responsibilities.T).sum()
     assert 0 < exact - found < gap
@@ -200,7 +200,7 @@ def test_the_bound_is_pyros(loss, generator) -> None:
     nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(200))
     values = model.loss.log_factor(scores + scale * nodes.view(-1, 1, 1, 1), data.targets.unsqueeze(1)).sum(-1)
     expected = (values * masses.view(-1, 1, 1) / masses.sum()).sum(0)
-    *_, bounded = factors.expected_margins(state, data, model)
+    bounded = factors.see(state, data, model).gain
     slack = (state.responsibilities * (expected - bounded)).sum()
     assert slack >= 0
     error = particles.std() / len(particles) ** 0.5
@@ -332,14 +332,13 @@ def test_chunks_of_rows_change_nothing(model_type, weighted, generator, monkeypa
     data = replace(data, weights=weights.to(data.X) if weighted else None)
     state = climbed(partition, model, data, generator)
     whole = partition.ascend(state, data, model)
-    seen, see = list[int](), factors.expect_sides if model_type is DDPM else factors.expected_margins
-    name = see.__name__
+    seen, see = list[int](), factors.see
 
-    def watched(first, *rest):
-        seen.append(len(rest[0].X if model_type is InfiniteSVM else first))
-        return see(first, *rest)
+    def watched(state, points, model):
+        seen.append(len(points.X))
+        return see(state, points, model)
 
-    monkeypatch.setattr(factors, name, watched)
+    monkeypatch.setattr(factors, "see", watched)
     monkeypatch.setattr(factors, "slices", lambda data, model: [slice(0, 7), slice(7, 30), slice(30, None)])
     parts = partition.ascend(state, data, model)
     assert seen == [7, 23, data.num_data - 30]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import SVI
-from regbayes.inference.svi import hyperplanes
+from regbayes.inference.classifiers.natural import Known, expect_sides
 from regbayes.inference.svi.partition import factors
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DDPM, DPM, DirichletProcess, Hinge, Logistic, PrincipalDirections, SphericalGaussian
@@ -69,7 +69,7 @@ def test_every_block_is_at_its_optimum_given_the_others(loss, block) -> None:
     state, data, model, generator = settled(LOSSES[loss], 20)
     if block == "mean":
         for _ in range(200):  # the classifiers and their pseudo-observations take turns
-            state = factors.update_classifiers(factors.observe(state, data, model), data, model)
+            state = factors.update_classifiers(factors.observe(state, data, model), model)
     else:
         update = {
             "responsibilities": lambda: factors.update_responsibilities(state, data, model),
@@ -90,7 +90,7 @@ def test_every_block_is_at_its_optimum_given_the_others(loss, block) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sides_are_those_of_the_loss(loss) -> None:
     state, data, model, _ = settled(LOSSES[loss])
-    sides = hyperplanes.expect_sides(data.features, state.classifiers, model.loss)
+    sides = expect_sides(Known(data.features), state.classifiers, model.loss)
     scores = torch.einsum("np,kpc->nkc", data.features, state.mean)
     variance = state.classifiers.score_variance(data.features)
     for side, observed in ((1.0, sides.positive), (-1.0, sides.negative)):
@@ -98,7 +98,7 @@ def test_sides_are_those_of_the_loss(loss) -> None:
         torch.testing.assert_close(observed.shift.expand_as(scores), expected.shift.expand_as(scores))
     certain = torch.zeros_like(sides.gain)
     certain[:, 0] = 1.0
-    precision, shift = hyperplanes.blend(sides, certain)
+    precision, shift, _ = sides.times(certain)
     torch.testing.assert_close(shift[:, 0], sides.positive.shift.expand_as(scores)[:, 0])
     torch.testing.assert_close(precision[:, 1], sides.negative.precision.expand_as(scores)[:, 1])
 

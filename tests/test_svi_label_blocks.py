@@ -136,7 +136,7 @@ def test_a_step_of_the_product_is_that_of_its_mixture(name: str, sparse: bool) -
     for field in ("hyperparameters", "sticks", "q"):
         torch.testing.assert_close(getattr(moved, field), getattr(plain, field), rtol=1e-11, atol=1e-11, msg=field)
     torch.testing.assert_close(moved.bound - moved.margin_bound, plain.bound, rtol=1e-11, atol=0)
-    scores = multi_label.score_moments(state, batch)
+    scores = [part.squeeze(1) for part in state.label_classifiers.moments(batch.features)]
     factors = batch.margins.counted(model.loss.expected_log_factor(*scores, batch.targets))
     margin = 3.0 * factors.sum() - state.label_classifiers.kl(model.weight_scale).sum()
     torch.testing.assert_close(moved.margin_bound, margin)

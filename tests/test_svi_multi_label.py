@@ -67,7 +67,7 @@ def test_classifier_factors_are_stationary_at_their_optimum() -> None:
     for name in ("label_mean", "label_tril"):
         value = getattr(state, name).clone().requires_grad_()
         moved = replace(state, **{name: value})
-        (slope,) = torch.autograd.grad(multi_label.margin_bound(moved, data, model), value)
+        (slope,) = torch.autograd.grad(multi_label.evidence(data, model).bound(moved.label_classifiers), value)
         assert slope.tril().abs().max() < 1e-5 if name == "label_tril" else slope.abs().max() < 1e-5
 
 
@@ -101,7 +101,7 @@ def test_weights_are_copies() -> None:
     state = multi_label.init(model, data, torch.Generator().manual_seed(0))
     found = multi_label.update_classifiers(state, data, model).label_mean
     torch.testing.assert_close(found, multi_label.update_classifiers(state, copied, model).label_mean)
-    bounds = [multi_label.margin_bound(state, each, model) for each in (data, copied)]
+    bounds = [multi_label.evidence(each, model).bound(state.label_classifiers) for each in (data, copied)]
     torch.testing.assert_close(*bounds)
 
 

@@ -64,7 +64,7 @@ def test_no_block_lowers_the_bound(prior, loss, device, generator) -> None:
         "prior": lambda state: factors.update_prior(state, model),
         "sticks": lambda state: factors.update_sticks(state, model),
         "components": lambda state: factors.update_components(state, data, model),
-        "classifiers": lambda state: factors.update_classifiers(state, data, model),
+        "classifiers": lambda state: factors.update_classifiers(state, model),
         "responsibilities": lambda state: factors.update_responsibilities(state, data, model),
     }
     bound = factors.elbo(state, data, model)
@@ -256,7 +256,7 @@ def test_a_component_without_labels_keeps_its_prior(generator) -> None:
     state = climbed(partition, model, data, generator, 1)
     hard = torch.nn.functional.one_hot((torch.arange(60) < 30).long(), 2).double()
     observed = factors.observe(replace(state, responsibilities=hard), data, model)
-    state = factors.update_classifiers(observed, data, model)
+    state = factors.update_classifiers(observed, model)
     assert not state.mean[1].any()
     torch.testing.assert_close(state.precision_tril[1, 0], torch.eye(3, dtype=torch.float64) / 1.5)
     assert state.classifiers.kl(1.5)[1].abs() < 1e-12 < state.classifiers.kl(1.5)[0]

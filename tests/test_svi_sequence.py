@@ -11,7 +11,7 @@ from setups import climbed
 from torch.distributions import Beta, Dirichlet, Gamma
 
 from regbayes.inference import SVI, TruncationWarning
-from regbayes.inference.svi.hyperplanes import expect_sides
+from regbayes.inference.classifiers.natural import Known, expect_sides
 from regbayes.inference.svi.sequence import factors
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.inference.svi.sequence import rows as sequence_rows
@@ -26,7 +26,7 @@ LEARNED = HierarchicalDirichletProcess(1.0, (2.0, 1.0), 1.0, (3.0, 2.0))
 BLOCKS = {
     "rows": lambda state, data, model: sequence_rows.update_rows(state, model.prior),
     "components": factors.update_components,
-    "classifiers": factors.update_classifiers,
+    "classifiers": lambda state, data, model: factors.update_classifiers(state, model),
     "paths": factors.update_paths,
 }
 
@@ -135,14 +135,14 @@ def test_concentrations_are_conjugate(stickiness, stream) -> None:
 def test_hyperplanes_see_both_sides_of_every_step(model, stream) -> None:
     model, data = problem_of(model, stream, weight_scale=1.5)
     state = climbed(sequence, model, data, stream)
-    sides = expect_sides(data.points.features, state.classifiers, model.loss)
+    sides = expect_sides(Known(data.points.features), state.classifiers, model.loss)
     r = state.responsibilities[data.steps].unsqueeze(2)
     precision = r * sides.positive.precision + (1 - r) * sides.negative.precision
     shift = r * sides.positive.shift + (1 - r) * sides.negative.shift
     A = torch.einsum("ntc,np,nq->tcpq", precision, data.points.features, data.points.features)
     A = A + torch.eye(3, dtype=torch.float64) / 1.5**2
     B = torch.einsum("ntc,np->tcp", shift, data.points.features)
-    state = factors.update_classifiers(state, data, model)
+    state = factors.update_classifiers(state, model)
     torch.testing.assert_close(state.precision_tril @ state.precision_tril.mT, A)
     torch.testing.assert_close(state.mean, torch.linalg.solve(A, B).mT)
 
@@ -175,8 +175,9 @@ def test_states_are_reordered_only_if_the_bound_rises(stream) -> None:
     torch.testing.assert_close(sorted_.counts.sum(0), counts)
     torch.testing.assert_close(sorted_.counts[:-1], state.counts[:-1][order][:, order])
     torch.testing.assert_close(sorted_.mean, state.mean[order])
-    for name in ("precision", "shift", "responsibilities"):
-        torch.testing.assert_close(getattr(sorted_, name), getattr(state, name)[:, order])
+    for name in ("gram", "linear"):
+        torch.testing.assert_close(getattr(sorted_, name), getattr(state, name)[order])
+    torch.testing.assert_close(sorted_.responsibilities, state.responsibilities[:, order])
 
 
 # -- enumerated paths --------------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
     state = climbed(sequence, model, data, generator, 2)
     state = factors.update_paths(factors.update_factors(state, data, model), data, model)
     z, counts = (table.to(device) for table in paths_of(lengths, T))
-    sides = expect_sides(data.points.features, state.classifiers, model.loss)
+    sides = expect_sides(Known(data.points.features), state.classifiers, model.loss)
     emission = data.spread(model.likelihood.expected_log_density(data.X, state.hyperparameters) + sides.gain)
     log_rows = torch.digamma(state.rows) - torch.digamma(state.rows.sum(1, keepdim=True))
     steps = torch.arange(7, device=device)
@@ -364,7 +365,7 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
     model, data = problem_of(model, generator, lengths=[95], spread=0.8)
     state = factors.update_factors(climbed(sequence, model, data, generator), data, model)
     whole = factors.update_paths(state, data, model)
-    target = factors.update_classifiers(factors.update_components(whole, data, model), data, model)
+    target = factors.update_classifiers(factors.update_components(whole, data, model), model)
     errors = {}
     for buffer in (95, 20, 1):
         blocks = [sequence_steps.block(data, index, 10, buffer) for index in range(10)]
@@ -402,7 +403,7 @@ def test_blocks_together_are_the_whole_sequence(model, device, generator) -> Non
             for part, block in pairs
         )
         torch.testing.assert_close(chi + model.likelihood.prior(), target.hyperparameters)
-        ridges = [factors.update_classifiers(part, block.data, model) for part, block in pairs]
+        ridges = [factors.update_classifiers(part, model) for part in parts]
         for index in (0, 1):
             natural = [ridge.classifiers.natural[index] for ridge in ridges]
             empty = sequence.init(model, data, generator).classifiers.natural[index]

@@ -23,7 +23,7 @@ from regbayes.inference.svi.steps import Minibatch
 from regbayes.inference.svi.topics import factors
 from regbayes.inference.svi.topics import kernel as topics
 from regbayes.inference.svi.topics.documents import Globals, fit_documents
-from regbayes.inference.svi.topics.tokens import Scores, observe, score_grams, score_moments, visit_tokens
+from regbayes.inference.svi.topics.tokens import Scores, score_grams, score_moments, visit_tokens
 from regbayes.models import LDA, DirichletTopics, MedLDA
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, SquaredHinge, StudentT
 
@@ -372,7 +372,7 @@ def test_second_moments_are_those_of_tokens(loss, num_classes) -> None:
     ("loss", "num_classes"), [(None, 2), *((loss, 2) for loss in AVERAGING), (Hinge(), 3), (AVERAGING[2], 3)]
 )
 def test_compiled_documents_are_the_tensors(loss, num_classes, missing, monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.svi.topics.kernel.documents._CHANGE", 1e-10)  # both go on to the optimum
+    monkeypatch.setattr("regbayes.inference.svi.topics.documents._CHANGE", 1e-10)  # both go on to the optimum
     model, data = problem(loss, num_classes, missing, weight_scale=4.0)
     state = swept(model, data, 4)
     given = Globals(factors.log_topics(state, model), 0.4, state.mean, factors.loss_of(model))
@@ -407,7 +407,7 @@ def test_words_that_underflow_are_kept() -> None:
 def test_compiled_tokens_are_the_tensors(loss, num_classes) -> None:
     model, data = problem(loss, num_classes)
     state = swept(model, data, 2, augmented=True)
-    observed = observe(model.loss, score_moments(data.X, state.phi, state.counts, state.classifiers), data.targets)
+    observed = factors.observe(state, data, model)
     logs, share = factors.log_topics(state, model) + 0.3, torch.digamma(state.counts + 0.4)
     shifted = Ridge(state.classifiers.mean + 1.0, state.classifiers.precision_tril)
     compiled, plain = (
@@ -426,7 +426,7 @@ def test_tokens_of_one_word_never_overshoot() -> None:
     model, data = model.prepare(X, np.array([0, 1, 1]))
     state = swept(model, data, 1, augmented=True)
     state = replace(state, mean=torch.tensor([[30.0], [-20.0], [5.0]], dtype=torch.float64))
-    observed = observe(model.loss, score_moments(data.X, state.phi, state.counts, state.classifiers), data.targets)
+    observed = factors.observe(state, data, model)
     share, logs = torch.digamma(state.counts + 0.4), factors.log_topics(state, model)
     phi, counts = state.phi, state.counts
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from setups import label_law
 
 from regbayes.inference.gibbs import hyperplanes, partition, sequence
 from regbayes.inference.gibbs.moves import tempering
@@ -37,7 +38,7 @@ def test_of_a_hinge_pseudo_observations_have_the_means_of_the_power() -> None:
 def test_the_power_rises_to_one_and_the_reserve_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = DDPM(SphericalGaussian()).resolve(X)
     data, generator, moved = model.data(X), torch.Generator().manual_seed(0), []
-    state = partition.init(model, data, generator, start=LABELS, truncated=False)
+    state = partition.init(model, data, generator, start=LABELS, law=label_law(model, False))
     powers, sizes = [], []
 
     def sweep(state, data, model, generator):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +49,30 @@ class LoadingMoments:
         return mean, square
 
 
+class BinaryRows(NamedTuple):
+    """Rows [N, D] whose K bits are asked for, and all that these depend on but labels."""
+
+    X: Tensor  # [N, D]
+    counted: Tensor | None  # [N, D], 1 where an entry was observed, 0 where not; None: all were
+    likelihood: LinearLikelihood
+    h: Hyper  # hyperparameters of the likelihood
+    log_odds: Tensor  # [K] a priori
+    loadings: LoadingMoments
+
+    def some(self, index: Tensor) -> BinaryRows:
+        """Some of the rows, from their indices [M]."""
+        return self._replace(X=self.X[index], counted=None if self.counted is None else self.counted[index])
+
+    def pseudo(self, mean: Tensor, square: Tensor, hard: bool) -> PseudoObservation:
+        """The quadratic that stands for each entry where its predictor has these moments [N, D]; `hard`: for D."""
+        return self.likelihood.majorize(self.X, mean) if hard else self.likelihood.expect(self.X, square, self.h, mean)
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether all entries of a column are precise to the same degree, and none is missing."""
+        return self.counted is None and is_gaussian(self.likelihood, self.h, self.X)
+
+
 @dataclass(frozen=True)
 class Settle:
     """How features find their best probabilities, one after another, psi [K, N]."""
@@ -62,12 +87,7 @@ Margin = Callable[[Tensor], Settle]
 
 
 def infer_features(
-    X: Tensor,
-    counted: Tensor | None,
-    likelihood: LinearLikelihood,
-    h: Hyper,
-    log_odds: Tensor,
-    loadings: LoadingMoments,
+    rows: BinaryRows,
     *,
     num_sweeps: int = 30,
     hard: bool = False,
@@ -79,19 +99,17 @@ def infer_features(
 
     Parameters
     ----------
-    X, counted : entries [N, D], and 1 where they were observed, 0 where not; None: all were
-    h, log_odds : hyperparameters of the likelihood, prior log odds [K]
     num_sweeps, tolerance : a row is left as it is once none of its probabilities moves by more, whatever the others do
     margin : what is known of them from labels, of all rows; None: nothing
     start : probabilities [N, K] to start from; None: those of the prior
     """
-    psi = (log_odds.sigmoid().expand(len(X), -1) if start is None else start).clone()
-    moving = torch.arange(len(X) if len(log_odds) else 0, device=X.device)
+    N, log_odds = len(rows.X), rows.log_odds
+    psi = (log_odds.sigmoid().expand(N, -1) if start is None else start).clone()
+    moving = torch.arange(N if len(log_odds) else 0, device=rows.X.device)
     for _ in range(num_sweeps):
         if not len(moving):
             break
-        rows, seen = X[moving], None if counted is None else counted[moving]
-        moved = sweep_features(rows, seen, likelihood, h, log_odds, loadings, psi[moving], hard=hard, margin=margin)
+        moved = sweep_features(rows.some(moving), psi[moving], hard=hard, margin=margin)
         change = (moved - psi[moving]).abs().amax(1)
         psi[moving] = moved
         if margin is None:
@@ -101,52 +119,32 @@ def infer_features(
     return psi
 
 
-def best_features(
-    X: Tensor,
-    counted: Tensor | None,
-    likelihood: LinearLikelihood,
-    h: Hyper,
-    log_odds: Tensor,
-    loadings: LoadingMoments,
-    *,
-    candidates: Tensor,
-    hard: bool = False,
-) -> Tensor:
+def best_features(rows: BinaryRows, *, candidates: Tensor, hard: bool = False) -> Tensor:
     """Probabilities [N, K] of the features of new rows as `infer_features` finds them, from several starts: of the
     optima of a row the one of the largest `row_bounds`.
 
     The starts are the prior's odds, no feature, all of them, and that of the candidates, bits [U, K], which explains
     the row best.
     """
-    known = (X, counted, likelihood, h, log_odds, loadings)
-    best = infer_features(*known, hard=hard)
+    best = infer_features(rows, hard=hard)
     if not best.numel():
         return best
-    value = row_bounds(*known, best, hard=hard)
-    exists = (log_odds > -torch.inf).to(X)
+    value = row_bounds(rows, best, hard=hard)
+    exists = (rows.log_odds > -torch.inf).to(rows.X)
     starts = [torch.zeros_like(best), exists.expand_as(best)]
-    starts += [_best_candidates(*known, best, candidates.to(X) * exists, hard=hard)] if len(candidates) else []
+    starts += [_best_candidates(rows, best, candidates.to(rows.X) * exists, hard=hard)] if len(candidates) else []
     for start in starts:
-        found = infer_features(*known, hard=hard, start=start)
-        other = row_bounds(*known, found, hard=hard)
+        found = infer_features(rows, hard=hard, start=start)
+        other = row_bounds(rows, found, hard=hard)
         better = other > value + _LEAST_GAIN * (1 + value.abs())  # and not the same optimum, left at another tolerance
         best, value = torch.where(better.unsqueeze(1), found, best), torch.where(better, other, value)
     return best
 
 
-def row_bounds(
-    X: Tensor,
-    counted: Tensor | None,
-    likelihood: LinearLikelihood,
-    h: Hyper,
-    log_odds: Tensor,
-    loadings: LoadingMoments,
-    psi: Tensor,
-    *,
-    hard: bool = False,
-) -> Tensor:
+def row_bounds(rows: BinaryRows, psi: Tensor, *, hard: bool = False) -> Tensor:
     """What a sweep raises of each row, [N]: E log p(x, z) + entropy at probabilities [N, K], up to a constant; of bits
     minus the divergence, and their log odds."""
+    X, counted, likelihood, h, log_odds, loadings = rows
     mean, square = loadings.predictor(psi)
     fit = -likelihood.divergence(X, mean) if hard else likelihood.expected_log_density(X, mean, square, h)
     fit = fit if counted is None else fit * counted
@@ -154,49 +152,28 @@ def row_bounds(
     return fit.sum(1) + prior.sum(1)
 
 
-def _best_candidates(
-    X: Tensor,
-    counted: Tensor | None,
-    likelihood: LinearLikelihood,
-    h: Hyper,
-    log_odds: Tensor,
-    loadings: LoadingMoments,
-    psi: Tensor,
-    bits: Tensor,
-    *,
-    hard: bool,
-) -> Tensor:
+def _best_candidates(rows: BinaryRows, psi: Tensor, bits: Tensor, *, hard: bool) -> Tensor:
     """The candidates [N, K] among bits [U, K] whose bounds are the largest, by the quadratic that stands for each entry
     at psi [N, K]: of Gaussian entries it is their own."""
-    mean, square = loadings.predictor(psi)
-    observed = likelihood.majorize(X, mean) if hard else likelihood.expect(X, square, h, mean)
-    counts = 1.0 if counted is None else counted
+    loadings = rows.loadings
+    observed = rows.pseudo(*loadings.predictor(psi), hard)
+    counts = 1.0 if rows.counted is None else rows.counted
     own_mean, own_square = loadings.predictor(bits)
     own_square = own_mean.square() if hard else own_square
     fit = (observed.shift * counts) @ own_mean.T - (observed.precision * counts) @ own_square.T / 2
-    prior = torch.where(bits > 0, bits * log_odds, 0.0).sum(1)
+    prior = torch.where(bits > 0, bits * rows.log_odds, 0.0).sum(1)
     return bits[(fit + prior).argmax(1)]
 
 
-def sweep_features(
-    X: Tensor,
-    counted: Tensor | None,
-    likelihood: LinearLikelihood,
-    h: Hyper,
-    log_odds: Tensor,
-    loadings: LoadingMoments,
-    psi: Tensor,
-    *,
-    hard: bool = False,
-    margin: Margin | None = None,
-) -> Tensor:
+def sweep_features(rows: BinaryRows, psi: Tensor, *, hard: bool = False, margin: Margin | None = None) -> Tensor:
     """One pass over the features, [N, K]: each psi at its optimum given the others; `margin` has the last word."""
+    X, counted, likelihood, h, log_odds, loadings = rows
     settle = Settle(partial(_squash, hard)) if margin is None else margin(psi)
-    if counted is None and is_gaussian(likelihood, h, X):
+    if rows.is_gaussian:
         observed = likelihood.majorize(X, X) if hard else observe_gaussian(X, likelihood, h)
         return _sweep_blocks(observed, log_odds, loadings, psi, settle)
     mean, square = loadings.predictor(psi)
-    observed = likelihood.majorize(X, mean) if hard else likelihood.expect(X, square, h, mean)
+    observed = rows.pseudo(mean, square, hard)
     weight = observed.precision.expand_as(X)
     shift = observed.shift if counted is None else observed.shift * counted
     weight = weight if counted is None else weight * counted

@@ -1,4 +1,4 @@
-"""The rows of one component, scaled by the roots of their precisions, compiled."""
+"""Rows scaled by the roots of their precisions, and their scores under the classifiers of their owners, compiled."""
 
 from ..compiled.decorators import entry
 
@@ -12,3 +12,15 @@ def scale_rows(features, rows, roots, shifts, scaled, linear):
         for p in range(len(linear)):
             scaled[i, p] = root * features[n, p]
             linear[p] += shift * features[n, p]
+
+
+@entry
+def own_scores(features, weights, assignments, scores):
+    """scores[n, c] = features[n] . weights[z_n, c], of features [N, P] and weights [K, C, P]."""
+    for n in range(len(features)):
+        for c in range(weights.shape[1]):
+            own = weights[assignments[n], c]
+            total = features.dtype.type(0.0)
+            for p in range(len(own)):
+                total += features[n, p] * own[p]
+            scores[n, c] = total

@@ -99,7 +99,7 @@ def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> N
         like = features[:, :1].squeeze(1) if name == "row_weights" else features if name == "features" else targets
         if part.ndim != 2 - (name == "row_weights") or len(part) != len(features) or part.shape != like.shape:
             raise ValueError(f"{name} has shape {list(part.shape)}, where features have {list(features.shape)}.")
-        missing = name == "targets" and isinstance(loss, Masked)
+        missing = name == "targets" and loss.takes_missing
         if part.requires_grad or not _are_finite(part, missing):
             raise ValueError(f"{name} has a graph, or values that are not finite: pass finite numbers, detached.")
 
@@ -165,9 +165,11 @@ Visit = Callable[[Tensor, Tensor, Tensor], None]  # (pairs [n, 2] of a row and a
 def _take_turns(problem: _Problem, visit: Visit, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """Passes over the rows that still add to the gap, in random order; the others would stay where they are.
 
-    Rows that are nearly parallel hardly move by turns, so that after some passes those between their bounds also leap
-    together.
+    Rows that are nearly parallel hardly move by turns. Where the interior-point method does not serve, that is for a
+    cost with curvature, those between their bounds also leap together after some passes.
     """
+    box = None if joint_hinge(problem.loss) is not None else problem.loss.box(problem.targets)
+    leaps = box is not None and bool(box.curvature) and not box.tube
     weights, generator = problem.weights(tilt).T.contiguous(), torch.Generator().manual_seed(0)
     num_passes, num_checks = 0, 0
     while True:
@@ -175,8 +177,8 @@ def _take_turns(problem: _Problem, visit: Visit, tilt: Tensor, tolerance: float,
         if gap <= tolerance or num_passes >= max_passes:
             return Dual(weights.T.contiguous(), tilt, gap, num_passes)
         pairs, num_checks = torch.nonzero(gaps > 0), num_checks + 1
-        if num_checks > _MOST_UNCHECKED and num_checks % 2:
-            _leap(problem, tilt, weights, gaps.sum(0))
+        if box is not None and leaps and num_checks > _MOST_UNCHECKED and num_checks % 2:
+            _leap(problem, box, tilt, weights, gaps.sum(0))
         for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
             visit(pairs[torch.randperm(len(pairs), generator=generator)], tilt, weights)
             num_passes += 1
@@ -212,25 +214,18 @@ def _visitor(problem: _Problem) -> Visit | None:
     return visit_pairs
 
 
-def _leap(problem: _Problem, tilt: Tensor, weights: Tensor, gaps: Tensor) -> None:
-    """The tilts between their bounds take a Newton step, column by column, as far as their bounds let them, with
+def _leap(problem: _Problem, box: Box, tilt: Tensor, weights: Tensor, gaps: Tensor) -> None:
+    """The tilts between their bounds take a Newton step, column by column, until the first one meets a bound, with
     weights [C, P] in step; of columns with much of the gap [C], where few enough tilts are free."""
-    if joint_hinge(problem.loss) is not None or (box := problem.loss.box(problem.targets)) is None:
-        return
     count, variance = problem.count * torch.ones_like(tilt), problem.weight_scale**2
-    lower, upper = count * box.lower, count * box.upper
-    if box.tube:  # a tilt keeps its sign
-        lower, upper = torch.where(tilt > 0, 0.0, lower), torch.where(tilt < 0, 0.0, upper)
-    free = (lower < tilt) & (tilt < upper) & ((tilt != 0) | (box.tube == 0))
+    linear, lower, upper = (part * torch.ones_like(tilt) for part in (box.linear, count * box.lower, count * box.upper))
+    free = (lower < tilt) & (tilt < upper)
     for column in torch.nonzero((gaps >= gaps.mean()) & (free.sum(0) <= _MOST_FREE) & free.any(0)).flatten().tolist():
         own = torch.nonzero(free[:, column]).squeeze(1)
         rows, place = problem.features[own], (own, column)
         curvature = box.curvature / count[place]
-        slope = (box.linear * torch.ones_like(tilt))[place] - box.tube * tilt[place].sign() - curvature * tilt[place]
-        slope -= rows @ weights[column]
-        hessian = variance * rows @ rows.T + curvature.diag()
-        hessian.diagonal().add_(_SINGULAR * hessian.diagonal().max())
-        factor, failed = torch.linalg.cholesky_ex(hessian)
+        slope = linear[place] - curvature * tilt[place] - rows @ weights[column]
+        factor, failed = torch.linalg.cholesky_ex(variance * rows @ rows.T + curvature.diag())
         if failed:  # of numbers beyond their range
             continue
         move = torch.cholesky_solve(slope.unsqueeze(1), factor).squeeze(1)
@@ -322,4 +317,3 @@ _CHECK_EVERY = 5
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first
 _MOST_FREE = 64  # tilts that leap together
-_SINGULAR = 1e-10

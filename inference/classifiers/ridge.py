@@ -41,6 +41,15 @@ class Ridge:
         gram = self.precision_tril @ self.precision_tril.mT
         return gram, (gram @ self.mean.mT.unsqueeze(-1)).squeeze(-1).mT
 
+    @property
+    def squares(self) -> Tensor:
+        """E eta^2 [K, P, C]."""
+        return self.mean.square() + self._inverse_tril.square().sum(-2).mT
+
+    def __getitem__(self, components: list[int]) -> Ridge:
+        """Those of some components."""
+        return Ridge(self.mean[components], self.precision_tril[components])
+
     def towards(self, natural: tuple[Tensor, Tensor], rho: float) -> Ridge:
         """A step of size rho in natural parameters, towards A [K, C, P, P] and A m [K, P, C]."""
         return Ridge.of_natural(*(torch.lerp(*pair, rho) for pair in zip(self.natural, natural, strict=True)))

@@ -31,13 +31,14 @@ class Gibbs(Backend):
         "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best. Without
         classifiers a sweep of few rows has up to four scans, which cost less than the rest of it
         "slice": all points at once; infinite model
-        "blocked": all points at once; model truncated at `model.truncation` components
-        "auto": "collapsed" where it is compiled (built-in families on a CPU), else "slice"
-        and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all steps
-        at once, truncated model) and "auto" ("direct" where it is compiled, else "beam"); for topics "collapsed"
-        and for latent features "collapsed" (each row in turn, infinite model, on a CPU for the built-in losses),
-        "slice" (each feature in turn, infinite model: in many columns it hardly ever opens a new one), "blocked" (each
-        feature in turn, truncated model) and "auto" (the first of these that the prior and the device have)
+        "blocked": all points at once; `model.truncation` components, with points or without
+        "auto": "collapsed" where it is compiled (built-in families on a CPU) or the prior has no other, else "slice"
+        and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all at
+        once, `model.truncation` states) and "auto" ("direct" where it is compiled, else "beam"); for topics "collapsed"
+        and for latent features "collapsed" (each row in turn, infinite model; compiled on a CPU for built-in losses,
+        some sixty times as slow for others), "slice" (each feature in turn, infinite model: in many columns it hardly
+        ever opens a new one), "blocked" (each feature in turn, `model.truncation` of them) and "auto" (the first of
+        these that the prior has and that is not slow)
     split_merge : split-merge proposals before each scan of the warm-up, and before every tenth one after it; in every
         sweep where they are compiled (collapsed scans without classifiers); of sequences, where states repel
     num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and twice as many
@@ -71,15 +72,10 @@ class Gibbs(Backend):
 
     value_name: ClassVar[str] = "log joint"
 
-    @property
-    def truncated(self) -> bool:
-        """Whether the model truncated at `model.truncation` components is sampled, not the infinite one."""
-        return self.scan == "blocked"
-
     def truncation_of(self, model: Model) -> str:
         name, kind = super().truncation_of(model), model.data_type
         infinite = getattr(getattr(model, "prior", None), "infinite", True) and not getattr(model, "is_coupled", False)
-        every = issubclass(kind, TopicData | TaskData) or self.truncated or not infinite
+        every = issubclass(kind, TopicData | TaskData) or self.scan == "blocked" or not infinite
         return name if every or (issubclass(kind, FeatureData) and self.init == "random") else ""
 
     def may_grow(self) -> tuple[str, ...]:
@@ -91,10 +87,10 @@ class Gibbs(Backend):
             known = ", ".join(map(repr, scans))
             raise ValueError(f"scan is {self.scan!r}; for {type(model).__name__} it must be one of {known}.")
 
-    def require_labels(self, data: KernelData, truncation: int, infinite: str) -> None:
-        """Raise ValueError unless labels [N] given for a start fit the data and, of a truncated model, its components.
+    def require_labels(self, data: KernelData, capacity: float, other: str) -> None:
+        """Raise ValueError unless labels [N] given for a start fit the data, and are at most `capacity` different ones.
 
-        `infinite` is the scan that takes any number of labels.
+        `other` is a scan that takes any number of labels.
         """
         if not isinstance(self.init, Tensor):
             return
@@ -102,10 +98,10 @@ class Gibbs(Backend):
             shape = tuple(self.init.shape)
             raise ValueError(f"init has shape {shape}; expected [{data.num_data}], a label for each row.")
         num_labels = len(torch.unique(self.init))
-        if self.truncated and num_labels > truncation:
+        if num_labels > capacity:
             raise ValueError(
-                f"init has {num_labels} labels, but the model is truncated at {truncation} components. "
-                f"Use truncation={num_labels} or more, or scan={infinite!r}."
+                f"init has {num_labels} labels, but the model is truncated at {capacity} components. "
+                f"Use truncation={num_labels} or more, or scan={other!r}."
             )
 
     def schedule(self) -> Schedule:

@@ -28,11 +28,10 @@ from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
 from ...models.priors import Hyper
 from ..bits.shared_projection import Generative, Margins, prior_alone
+from ..classifiers.draws import OwnClassifiers, log_prior
 from ..distributed.collectives import all_sum, own_stream
 from ..running.engine import Draw, Kernel
 from .backend import Gibbs
-from .classifiers import draw_weights as draw_classifiers
-from .state import PartitionState
 
 
 @dataclass(frozen=True)
@@ -176,10 +175,11 @@ def precision_posterior(
 def draw_weights(
     state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor:
-    """Weights [K + P, M] given the projection: tasks are components whose points, the pairs, are known."""
+    """Weights [K + P, M] given the projection: tasks are components, whose rows are their known pairs."""
     pairs = data.pairs(data.X @ state.features)
-    tasks = PartitionState(data.tasks, state.weights.T.unsqueeze(-1).contiguous(), state.hyper)
-    return draw_classifiers(tasks, pairs, model, generator).squeeze(-1).T.contiguous()
+    nu, num_tasks = model.weight_scale, data.num_tasks
+    scored = OwnClassifiers(pairs.features, model.loss, nu, pairs.targets, data.tasks, num_tasks)
+    return scored.draw(state.weights.T.unsqueeze(-1).contiguous(), generator).squeeze(-1).T.contiguous()
 
 
 # -- summaries ---------------------------------------------------------------------------------------------------------
@@ -194,8 +194,7 @@ def log_joint(state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLa
     total = total + all_sum(model.loss.log_factor(scores, data.known).double().sum())
     if model.likelihood is not None:
         total = total + log_inputs(state, data, model.likelihood)
-    square = (state.weights.double() / model.weight_scale).square().sum()
-    return total - (square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
+    return total + log_prior(state.weights, model.weight_scale)
 
 
 def log_inputs(state: ProjectionState, data: TaskData, likelihood: LinearGaussian) -> Tensor:

@@ -11,18 +11,19 @@ from torch import Tensor
 
 from ...models.dpm import DPM
 from ...models.likelihoods import ExponentialFamily
+from ...models.priors.laws import PathLaw
 from ...models.sequence import Sequences, StateSpace
 from ..running.engine import Kernel
 from ..seeding import far_apart
 from ..truncation import warn_if_full
 from . import partition
 from .backend import Gibbs
-from .hyperplanes import fill_reservoir
+from .hyperplanes import reserve
 from .moves.tempering import harden
 from .sequence_prior import draw_prior, log_path
 from .sequence_scans import SCANS, draw_weights, sweep
 from .sequence_summary import draw, hyperparameters, log_joint
-from .state import SequenceState
+from .state import SequenceState, scan_law
 
 
 def check(backend: Gibbs, model: StateSpace) -> None:
@@ -36,7 +37,7 @@ def check(backend: Gibbs, model: StateSpace) -> None:
 
 def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
     """The scans of sequences, with the options of a backend bound."""
-    truncated = backend.truncated
+    law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
         state=SequenceState,
         init=partial(_start, backend=backend),
@@ -47,14 +48,14 @@ def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
             num_warmup=backend.num_warmup,
             num_split_merge=backend.split_merge,
         ),
-        value=partial(log_joint, truncated=truncated),
-        draw=partial(draw, truncated=truncated),
+        value=partial(log_joint, law=law),
+        draw=partial(draw, law=law),
     )
-    return replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='beam'")) if truncated else kernel
+    return kernel if law.alike else replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='beam'"))
 
 
 def _start(model: StateSpace, data: Sequences, generator: torch.Generator, *, backend: Gibbs) -> SequenceState:
-    backend.require_labels(data, model.truncation, infinite="beam")
+    backend.require_labels(data, scan_law(model.prior, model.truncation, backend.scan).capacity, other="beam")
     options: dict[str, Any] = {"scan": backend.scan, "num_sweeps": backend.num_generative}
     options["num_split_merge"] = backend.split_merge
     return init(model, data, generator, start=backend.init, **options)
@@ -77,20 +78,18 @@ def init(
     ever leaves a bad start. Where states repel, sweeps along which the factors of their hyperplanes come to their full
     power follow.
     """
-    truncated = scan == "blocked"
+    law = scan_law(model.prior, model.truncation, scan)
     if isinstance(start, Tensor):
         states = torch.unique(start.to(data.X.device), return_inverse=True)[1]
     else:
-        states = _best_start(model, data, generator, start, num_sweeps, num_split_merge)
-        states = states if truncated else torch.unique(states, return_inverse=True)[1]
-    num_states = model.truncation if truncated else int(states.max()) + 1
-    state = _from_states(states, num_states, data, model, truncated=truncated)
-    if model.repels and not truncated:
-        state = replace(state, reservoir=fill_reservoir(data.points.features, model, generator))
+        states = law.named(_best_start(model, data, generator, start, num_sweeps, num_split_merge))
+    state = _from_states(states, data, model, law)
+    if law.alike:
+        state = replace(state, reservoir=reserve(data.points.features, model, generator))
     for _ in range(_NUM_SETTLING):
-        state = draw_prior(state, data, model, generator, truncated=truncated)
+        state = draw_prior(state, data, generator, law=law)
         state = replace(state, weights=draw_weights(state, data, model, generator))
-    if isinstance(start, Tensor) or not model.repels:
+    if isinstance(start, Tensor) or model.without_hyperplanes() is model:
         return state
     # slices hold paths where they are: step by step where that is compiled
     one = partial(sweep, scan="auto" if scan == "beam" else scan, num_split_merge=num_split_merge)
@@ -101,10 +100,12 @@ def _best_start(
     model: Any, data: Sequences, generator: torch.Generator, start: str, num_sweeps: int, num_split_merge: int
 ) -> Tensor:
     """States [N] of the highest log joint that blocked sweeps of the plain model reach from several starts."""
-    plain = model.without_hyperplanes() if model.repels else model
+    plain = model.without_hyperplanes()
     points = DPM(plain.likelihood, truncation=plain.truncation, num_features=plain.num_features)
     bare = replace(data, points=points.data(data.X))
-    mixture = partition.init(points, bare.points, generator, start=start, truncated=True)
+    mixture = partition.init(
+        points, bare.points, generator, start=start, law=scan_law(points.prior, points.truncation, "blocked")
+    )
     for step in range(num_sweeps):
         options: dict[str, Any] = {"scan": "blocked", "num_split_merge": num_split_merge}
         mixture = partition.sweep(mixture, bare.points, points, generator, step, **options)
@@ -113,14 +114,14 @@ def _best_start(
         seeds = data.X[far_apart(plain.likelihood, data.X, count, generator)]
         chi = plain.likelihood.prior() + plain.likelihood.statistics(seeds)
         labels.append(plain.likelihood.log_predictive(data.X, chi).argmax(1))
-    ends = []
+    ends, law = [], scan_law(plain.prior, plain.truncation, "blocked")
     for own in labels:
-        state = _from_states(_fill_gaps(own, data), plain.truncation, bare, plain, truncated=True)
+        state = _from_states(_fill_gaps(own, data), bare, plain, law)
         for step in range(num_sweeps):
             state = sweep(state, bare, plain, generator, step, scan="blocked")
         state = _merge_alike(state, bare, plain)
-        ends.append(draw_prior(state, bare, plain, generator, truncated=True))
-    return max(ends, key=lambda end: float(log_joint(end, bare, plain, truncated=True))).states
+        ends.append(draw_prior(state, bare, generator, law=law))
+    return max(ends, key=lambda end: float(log_joint(end, bare, plain, law=law))).states
 
 
 def _merge_alike(state: SequenceState, data: Sequences, model: StateSpace) -> SequenceState:
@@ -146,13 +147,11 @@ def _merge_alike(state: SequenceState, data: Sequences, model: StateSpace) -> Se
         state = merged
 
 
-def _from_states(
-    states: Tensor, num_states: int, data: Sequences, model: StateSpace, *, truncated: bool
-) -> SequenceState:
+def _from_states(states: Tensor, data: Sequences, model: StateSpace, law: PathLaw) -> SequenceState:
     """A state with beta uniform over the states (and one more that stands for the rest), hyperplanes at 0."""
-    points = data.points
+    points, num_states = data.points, law.num_places(states)
     weights = points.features.new_zeros(num_states, points.features.shape[1], points.targets.shape[1])
-    base = torch.tensor([1.0] * num_states + [0.0 if truncated else 1.0], dtype=torch.float64, device=data.X.device)
+    base = torch.tensor([1.0] * num_states + [float(law.alike)], dtype=torch.float64, device=data.X.device)
     return SequenceState(states, weights, base / base.sum(), model.prior.start(data.X))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...models.distributions.sampling import log_dirichlet, log_gamma_draw, uniforms
 from ...models.priors.franchise import count_transitions
+from ...models.priors.laws import PathLaw
 from ...models.sequence import Sequences, StateSpace
 from ..distributed.collectives import all_sum
 from .state import SequenceState
@@ -33,17 +34,15 @@ def log_path(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor
     return model.prior.log_paths(count_moves(state, data), state.base, state.hyper)
 
 
-def draw_prior(
-    state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator, *, truncated: bool
-) -> SequenceState:
+def draw_prior(state: SequenceState, data: Sequences, generator: torch.Generator, *, law: PathLaw) -> SequenceState:
     """Concentrations and beta given the states (math/discriminative-clustering, section 10)."""
     counts = count_moves(state, data)
-    hyper, base = model.prior.draw(state.hyper, state.base, counts, generator, truncated=truncated)
+    hyper, base = law.draw_base(state.hyper, state.base, counts, generator)
     return replace(state, hyper=hyper, base=base)
 
 
 def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
-    """Metropolis swaps of neighbouring labels k, k + 1 of the truncated model, along with their base weights.
+    """Metropolis swaps of neighbouring labels k, k + 1 of T states, along with their base weights.
 
     Only the density of beta changes, gamma^(T-1) beta_T^(gamma-1) prod_{k<T} 1 / r_k with r_k = 1 - sum_{j<k} beta_j:
     by (r_k - beta_k) / (r_k - beta_{k+1}), and at the last pair by (beta_{T-1} / beta_T)^(gamma-1).

@@ -4,7 +4,7 @@
 
     "direct"    each step in turn, rows and the family's parameters integrated out        infinite model
     "beam"      all steps of a sequence at once, given rows, slices and fresh states       infinite model
-    "blocked"   all steps of a sequence at once, given T rows                              truncated model
+    "blocked"   all steps of a sequence at once, given T rows                              T states
 
 A state is (z, beta, alpha, gamma, eta); rows, parameters of the family, tables and augmentation variables are drawn
 where a step needs them and then dropped. m is the marginal of a state's steps, G the law of a hyperplane without
@@ -27,16 +27,18 @@ from ...models.distributions.sampling import log_dirichlet, uniforms
 from ...models.likelihoods.base import Parameters
 from ...models.scores import scores
 from ...models.sequence import Sequences, StateSpace
+from ..classifiers.draws import classifiers_of
 from ..distributed.collectives import own_stream
 from ..markov.paths import sample_paths
-from .hyperplanes import draw_hyperplanes, give_back, renew_reservoir, take_reserved
+from .hyperplanes import give_back, renew_reservoir
 from .moves.labelled_states import LabelledSequences
 from .moves.repelling_split_merge import split_merge_repelling
 from .moves.split_merge import num_moves
 from .scans import direct
+from .scans.slice import draw_fresh
 from .sequence_prior import break_rest, draw_prior, relabel, row_posterior
 from .sequence_summary import hyperparameters
-from .state import SequenceState
+from .state import SequenceState, scan_law
 
 Scan = Callable[[SequenceState, Sequences, StateSpace, torch.Generator], SequenceState]
 
@@ -60,22 +62,21 @@ def sweep(
     if scan == "auto":
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
         scan = "direct" if compiled else "beam"
+    law = scan_law(model.prior, model.truncation, scan)
     for _ in range(num_moves(num_split_merge, step, num_warmup) if model.repels else 0):
-        state = split_merge_repelling(
-            state, data, model, generator, truncated=scan == "blocked", places=LabelledSequences
-        )
+        state = split_merge_repelling(state, data, model, generator, law=law, places=LabelledSequences)
     state = SCANS[scan](state, data, model, generator)
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if state.reservoir is not None:
         features, grows = data.points.features, step < num_warmup
         reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
         state = replace(state, reservoir=reservoir)
-    state = draw_prior(state, data, model, generator, truncated=scan == "blocked")
+    state = draw_prior(state, data, generator, law=law)
     return relabel(state, generator) if scan == "blocked" else state
 
 
 def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
-    """All states of the truncated model at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
+    """All of T states at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
     T = len(state.weights)
     log_rows = log_dirichlet(row_posterior(state, data, model)[:, :T], generator)
     table = emissions(_draw_parameters(state, data, model, generator), state.weights, data, model)
@@ -98,8 +99,11 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     while log_rows[:, -1].max() > lowest:
         num_new = max(1, len(base) - 1 - K)  # as many again: few passes, and at most twice the states that it takes
         log_rows, base = break_rest(log_rows, base, num_new, state, model, generator)
-    parameters = _draw_parameters(state, data, model, generator)
-    parameters, weights, reserved = _join_fresh(len(base) - 1 - K, parameters, state, data, model, generator)
+    parameters, weights, reserved = _draw_parameters(state, data, model, generator), state.weights, state.reservoir
+    if num_new := len(base) - 1 - K:
+        fresh, planes, reserved = draw_fresh(num_new, state, data.points.features, model, generator)
+        parameters = {name: torch.cat([value, fresh[name]]) for name, value in parameters.items()}
+        weights = torch.cat([weights, planes])
     table, log_steps = emissions(parameters, weights, data, model), log_rows[:, :-1]
     paths = sample_paths(log_steps[-1], log_steps[:-1], table, data.lengths, levels, log_slices)
     labels, states = torch.unique(paths, return_inverse=True)
@@ -123,29 +127,11 @@ def emissions(parameters: Parameters, weights: Tensor, data: Sequences, model: S
 
 def draw_weights(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> Tensor:
     """Hyperplanes [K, P, C] given the states."""
-    return draw_hyperplanes(data.points.features, state.states[data.steps], state.weights, model, generator)
+    labels, num_states = state.states[data.steps], len(state.weights)
+    return classifiers_of(model, data.points, labels, num_states).draw(state.weights, generator)
 
 
 def _draw_parameters(
     state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator
 ) -> Parameters:
     return model.likelihood.draw(hyperparameters(state, data, model), generator)
-
-
-def _join_fresh(
-    num_new: int,
-    parameters: Parameters,
-    state: SequenceState,
-    data: Sequences,
-    model: StateSpace,
-    generator: torch.Generator,
-) -> tuple[Parameters, Tensor, Tensor | None]:
-    """Parameters and hyperplanes of the states and of M new ones, and what is left of the reservoir."""
-    if not num_new:
-        return parameters, state.weights, state.reservoir
-    fresh = model.likelihood.draw(model.likelihood.prior().expand(num_new, -1).contiguous(), generator)
-    parameters = {name: torch.cat([value, fresh[name]]) for name, value in parameters.items()}
-    weights, reserved = state.weights.new_zeros(num_new, *state.weights.shape[1:]), state.reservoir
-    if reserved is not None:
-        weights, reserved = take_reserved(reserved, num_new, data.points.features, model, generator)
-    return parameters, torch.cat([state.weights, weights]), reserved

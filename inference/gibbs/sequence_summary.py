@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from ...models.scores import own_scores, scores
+from ...models.priors.laws import PathLaw
 from ...models.sequence import Sequences, StateSpace
+from ..classifiers.draws import classifiers_of
 from ..distributed.collectives import all_sum
 from ..structures import Draw
 from .scans.components import log_evidence, posterior_hyperparameters
@@ -17,28 +16,24 @@ from .state import SequenceState
 
 
 def log_joint(
-    state: SequenceState, data: Sequences, model: StateSpace, *, truncated: bool, chi: Tensor | None = None
+    state: SequenceState, data: Sequences, model: StateSpace, *, law: PathLaw, chi: Tensor | None = None
 ) -> Tensor:
     """log density [] of (z, beta, alpha, gamma, eta) and the data, the rest integrated out.
 
     `chi` [K, S] are the posterior hyperparameters of the states where they are known.
 
-    beta counts through its sticks in the truncated model. In an infinite model whose states repel the density is
-    relative to the law of a hyperplane without points, as in `partition.log_joint`.
+    beta counts through its sticks where there are T states. Of an infinite model whose states repel the density is
+    relative, as `Scored.log_density` says.
     """
-    points, weights = data.points, state.weights
-    log_prior = log_path(state, data, model) + model.prior.log_density(state.base, state.hyper, truncated=truncated)
+    points = data.points
+    log_prior = log_path(state, data, model) + law.log_base(state.base, state.hyper)
     chi = hyperparameters(state, data, model) if chi is None else chi
     evidence = log_evidence(chi, points, model.likelihood)
-    per_point = model.log_margin(own_scores(points.features, weights, state.states[data.steps]), points.targets)
-    if model.repels and truncated:
-        per_point = per_point + model.log_rejection(scores(points.features, weights).squeeze(-1))
-        square = (weights.double() / model.weight_scale).square().sum()
-        log_prior = log_prior - (square + weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
-    return log_prior + evidence + all_sum(per_point.sum(dtype=torch.float64))
+    scored = classifiers_of(model, points, state.states[data.steps], len(state.weights))
+    return log_prior + evidence + scored.log_density(state.weights, relative=law.alike)
 
 
-def draw(state: SequenceState, data: Sequences, model: StateSpace, *, truncated: bool) -> Draw:
+def draw(state: SequenceState, data: Sequences, model: StateSpace, *, law: PathLaw) -> Draw:
     """What the posterior keeps of a state; the rows are their expectations given the states."""
     K, dtype, chi = len(state.weights), data.X.dtype, hyperparameters(state, data, model)
     expected = row_posterior(state, data, model)
@@ -57,7 +52,7 @@ def draw(state: SequenceState, data: Sequences, model: StateSpace, *, truncated:
         "log_unseen_row": unseen_row.log().to(dtype),
         "weights": state.weights,
         **{name: value.to(dtype) for name, value in state.hyper.items()},
-        "log_joint": log_joint(state, data, model, truncated=truncated, chi=chi),
+        "log_joint": log_joint(state, data, model, law=law, chi=chi),
     }
 
 

@@ -1,4 +1,4 @@
-"""The states of the Gibbs samplers: what survives between sweeps."""
+"""The states of the Gibbs samplers: what survives between sweeps, and which law their labels have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...models.priors import Hyper
+from ...models.priors.laws import Infinite, Prior, Truncated, law_of
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,8 @@ class SequenceState:
     base: Tensor  # [K + 1] float64, beta_1..beta_K and the weight of all other states
     hyper: Hyper  # "concentration" (alpha) and "top_concentration" (gamma), each [] float64
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where states repel; see `hyperplanes`
+
+
+def scan_law(prior: Prior, truncation: int, scan: str) -> Infinite[Prior] | Truncated[Prior]:
+    """The law of z that a scan samples: "blocked" that of T = `truncation` labels, any other the infinite one."""
+    return law_of(prior, truncation if scan == "blocked" else None)

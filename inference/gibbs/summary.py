@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ...models.data import Data
 from ...models.mixture import Mixture
-from ...models.priors import Hyper
-from ...models.priors.sticks import log_labelled_prior, log_stick_weights, posterior_sticks
-from ...models.scores import own_scores
-from ..distributed.collectives import all_sum
+from ...models.priors.laws import PointLaw
+from ..classifiers.draws import classifiers_of
 from ..running.engine import Draw
 from .hyperplanes import NUM_RESERVED
 from .scans.components import count_members, hyperparameters, log_evidence
@@ -24,7 +20,7 @@ def log_joint(
     data: Data,
     model: Mixture,
     *,
-    truncated: bool,
+    law: PointLaw,
     chi: Tensor | None = None,
     counts: Tensor | None = None,
 ) -> Tensor:
@@ -32,50 +28,28 @@ def log_joint(
 
     `chi` [K, S] are the posterior hyperparameters of the components, `counts` [K] their points, where they are known.
 
-    In an infinite model whose components repel it is relative to the law of a hyperplane without points, whose
-    normalizer nobody knows: the hyperplanes then count through exp(h) alone.
+    In an infinite model whose components repel it is relative, as `Scored.log_density` says.
     """
-    prior, counts = model.prior, count_members(state) if counts is None else counts
-    log_partition = (
-        log_labelled_prior(counts, *prior.sticks(state.hyper, len(counts)))
-        if truncated
-        else prior.log_partition(counts, state.hyper)
-    )
+    counts = count_members(state) if counts is None else counts
     chi = hyperparameters(state, data, model) if chi is None else chi
-    total = log_partition + prior.log_density(state.hyper) + log_evidence(chi, data, model.likelihood)
-    if state.weights.shape[2] == 0:
-        return total
-    points = model.log_margin(own_scores(data.features, state.weights, state.assignments), data.targets)
-    if model.repels and truncated:
-        points = points + model.log_rejection(data.features @ state.weights.squeeze(-1).T)
-    total = total + all_sum(points.sum(dtype=torch.float64))
-    if model.repels and not truncated:
-        return total
-    square = (state.weights.double() / model.weight_scale).square().sum()
-    return total - (square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
+    total = law.log_prior(counts, state.hyper) + model.prior.log_density(state.hyper)
+    total = total + log_evidence(chi, data, model.likelihood)
+    scored = classifiers_of(model, data, state.assignments, len(state.weights))
+    return total + scored.log_density(state.weights, relative=law.alike)
 
 
-def draw(state: PartitionState, data: Data, model: Mixture, *, truncated: bool) -> Draw:
+def draw(state: PartitionState, data: Data, model: Mixture, *, law: PointLaw) -> Draw:
     """What the posterior keeps of a state; the mixture weights are their expectations given the assignments."""
     chi, counts = hyperparameters(state, data, model), count_members(state)
     kept = {
         "assignments": state.assignments,
         "hyperparameters": chi,
-        "log_mixture": mixture_posterior(counts, state.hyper, model, truncated=truncated).to(data.X.dtype),
+        "log_mixture": law.log_weights(counts, state.hyper).to(data.X.dtype),
         "weights": state.weights,
         **{name: value.to(data.X.dtype) for name, value in state.hyper.items()},
-        "log_joint": log_joint(state, data, model, truncated=truncated, chi=chi, counts=counts),
+        "log_joint": log_joint(state, data, model, law=law, chi=chi, counts=counts),
     }
     if state.reservoir is not None:  # as many in every draw, some of them twice where components took many
         places = torch.arange(NUM_RESERVED, device=state.reservoir.device) % len(state.reservoir)
         kept["unseen_weights"] = state.reservoir[places]
     return kept
-
-
-def mixture_posterior(counts: Tensor, h: Hyper, model: Mixture, *, truncated: bool) -> Tensor:
-    """log E[pi_k | z] [K + 1] float64 from the points of the components, counts [K]; the last entry is all components
-    not yet seen: none in the truncated model."""
-    if not truncated:
-        return model.prior.log_expected_weights(counts, h)
-    after, before = posterior_sticks(counts, *model.prior.sticks(h, len(counts)))
-    return torch.cat([log_stick_weights(after / (after + before)), counts.new_tensor([-torch.inf])])

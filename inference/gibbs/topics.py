@@ -8,31 +8,32 @@ document, and pseudo-observations exp(-precision f^2 / 2 + shift f) of its score
     p(z_m = k)  prop. to  (C_kw + beta) / (C_k. + V beta) (C_nk + alpha)
                           exp( sum_c shift_c eta_kc / M - precision_c (eta_kc^2 + 2 eta_kc rest_c) / (2 M^2) )
 
-Where the scores of all classes meet in one factor (Crammer & Singer) a token sees that factor itself. omega is scratch:
-drawn for the tokens, forgotten, and drawn anew before eta is; z, omega, eta is the order of `sweep`.
+Where the scores of all classes meet in one factor (Crammer & Singer) a token sees that factor itself, and so it does
+where the loss is no scale mixture: then topics are drawn as well, and documents move side by side (`visit_places`).
+omega is scratch: drawn for the tokens, forgotten, and drawn anew before eta is; z, omega, eta is the order of `sweep`.
 
 Sources: Griffiths & Steyvers (2004); Zhu, Chen, Perkins & Zhang (2014); math/latent-features, section 7.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...models.distributions.sampling import uniforms
+from ...models.distributions.sampling import draw_categorical, log_dirichlet, uniforms
 from ...models.losses import CrammerSinger, PseudoObservation
 from ...models.losses.wrapped import WrappedLoss
 from ...models.priors import Hyper
 from ...models.priors.topics import Tally, mean_proportions
 from ...models.topics import TopicData, TopicModel
-from ..classifiers.ridge import Ridge, soft_ridge
-from ..distributed.collectives import all_sum, own_stream
+from ..classifiers.draws import SharedClassifiers
+from ..distributed.collectives import own_stream
 from ..running.engine import Draw, Kernel
 from .backend import Gibbs
 
@@ -49,19 +50,8 @@ class TopicState:
 
 
 def check(backend: Gibbs, model: TopicModel) -> None:
-    """Raise on a scan that topics do not have, and on a loss whose factor tokens and weights cannot be drawn under."""
+    """Raise on a scan that topics do not have."""
     backend.require_scan(model, "auto", "collapsed")
-    loss = model.loss
-    if loss.meets and not isinstance(_innermost(loss), CrammerSinger):
-        raise NotImplementedError(
-            f"{type(loss).__name__} joins the scores of all classes in one factor, and Gibbs has tokens drawn under "
-            "that of CrammerSinger alone. Take CrammerSinger(), or a binary loss, which is used one-versus-rest."
-        )
-    if not loss.is_augmented:
-        raise NotImplementedError(
-            f"{type(loss).__name__} is no known Gaussian scale mixture (`augment`), by which Gibbs draws the topics of "
-            "tokens. Take another loss, such as Hinge(), Logistic() or EpsilonInsensitive()."
-        )
 
 
 def kernel(backend: Gibbs, model: TopicModel) -> Kernel:
@@ -123,18 +113,45 @@ def sweep(
 
 
 def draw_assignments(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> TopicState:
-    """Visit every token once, in the order of the documents.
-
-    Compiled code visits them in pieces, since Ctrl-C waits for it to return.
-    """
-    loss, stream = model.loss, own_stream(generator)
-    if data.targets.shape[1] and loss.meets:
-        found = _innermost(loss)
-        margin: tuple[Any, ...] = (_classes(data.targets).numpy(), float(found.strength), float(found.margin))
-    else:
-        observed = observe(state, data, model, slice(0, data.targets.shape[1]), generator)
+    """Visit every token once: compiled in the order of the documents, or by `visit_places` where the factor has no
+    pseudo-observations, or joins scores in a way that compiled code does not know."""
+    loss, found = model.loss, _innermost(model.loss)
+    if not data.targets.shape[1]:
+        margin: tuple[Any, ...] = 2 * (np.zeros((data.num_data, 0)),)
+    elif isinstance(found, CrammerSinger):
+        margin = _classes(data.targets).numpy(), float(found.strength), float(found.margin)
+    elif loss.is_augmented and not loss.meets:
+        weights, place = state.weights.unsqueeze(0), (slice(None),)
+        observed = scored(state, data, model).observe(weights, place, generator)
         margin = tuple(part.double().contiguous().numpy() for part in observed)
-    return visit(state, data, margin, stream)
+    else:
+        return visit_places(state, data, model, generator)
+    return visit(state, data, margin, own_stream(generator))
+
+
+def visit_places(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> TopicState:
+    """Draw the topics; given them documents are independent, and their first tokens move at once, then their second...
+
+        topic_k ~ Dir(beta + C_k.),    p(z_m = k)  prop. to  topic_kw (C_nk + alpha) phi(y_n | eta . zbar_n(z_m = k))
+
+    Tensor code, since a factor that is no scale mixture is known as a tensor function alone.
+    """
+    h, eta, targets = state.hyper, state.weights.double(), data.targets.double()
+    counts, assignments = state.document_counts.double(), state.assignments.long()
+    log_topics = log_dirichlet(state.word_counts.T.double() + h["topic_concentration"], generator).T  # [V, K]
+    levels = uniforms((len(assignments),), own_stream(generator))
+    for some in torch.arange(data.num_data).split(max(1, _MOST_SCORES // eta.numel())):
+        for place in range(int(data.lengths[some].max())):
+            n = some[data.lengths[some] > place]
+            m, length = data.starts[n] + place, data.lengths[n].view(-1, 1, 1)
+            counts[n, assignments[m]] -= 1
+            scores = ((counts[n] @ eta).unsqueeze(1) + eta) / length  # [n, K, C] for every topic of the token
+            logits = log_topics[data.words[m]] + (counts[n] + h["document_concentration"]).log()
+            logits = logits + model.log_margin(scores, targets[n].unsqueeze(1))
+            assignments[m] = draw_categorical(logits, levels[m])
+            counts[n, assignments[m]] += 1
+    words = data.word_counts(assignments, len(state.weights)).int()
+    return replace(state, assignments=assignments.int(), document_counts=counts.int(), word_counts=words)
 
 
 def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: torch.Generator) -> TopicState:
@@ -201,32 +218,13 @@ def _innermost(loss: Any) -> Any:
 
 
 def draw_weights(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> Tensor:
-    """Weights [K, C] given the assignments: for each block of scores a fresh omega, then eta | omega."""
-    weights = state.weights.clone()
-    for columns in model.loss.blocks(data.targets.shape[1]):
-        observed = observe(replace(state, weights=weights), data, model, columns, generator)
-        weights[:, columns] = weights_posterior(state, data, model, observed).draw(generator).squeeze(0)
-    return weights
+    """Weights [K, C] given the assignments."""
+    return scored(state, data, model).draw(state.weights.unsqueeze(0), generator).squeeze(0)
 
 
-def observe(
-    state: TopicState, data: TopicData, model: TopicModel, columns: slice, generator: torch.Generator
-) -> PseudoObservation:
-    """Gaussian pseudo-observations [N, C'] of the scores in these columns, at a draw of omega given all scores."""
-    scores = data.mean_topics(state.document_counts) @ state.weights
-    if not scores.shape[1]:
-        return PseudoObservation(scores, scores)
-    reference = model.loss.reference(scores, data.targets, columns)
-    observed = model.loss.augment(scores[:, columns] - reference, data.targets[:, columns], own_stream(generator))
-    return PseudoObservation(observed.precision, observed.shift + observed.precision * reference)
-
-
-def weights_posterior(state: TopicState, data: TopicData, model: TopicModel, observed: PseudoObservation) -> Ridge:
-    """N(A^-1 B, A^-1) of the weights of the observed scores, with features zbar [N, K]."""
-    features = data.mean_topics(state.document_counts)
-    precision, shift = (part.unsqueeze(1) for part in observed)
-    one = features.new_ones(len(features), 1)
-    return soft_ridge(features, precision, shift, one, weight_scale=model.weight_scale)
+def scored(state: TopicState, data: TopicData, model: TopicModel) -> SharedClassifiers:
+    """The weights score the mean topics [N, K] of all documents."""
+    return SharedClassifiers(data.mean_topics(state.document_counts), model.loss, model.weight_scale, data.targets)
 
 
 # -- summaries ---------------------------------------------------------------------------------------------------------
@@ -238,10 +236,7 @@ def log_joint(state: TopicState, data: TopicData, model: TopicModel) -> Tensor:
     total = model.prior.log_density(state.hyper)
     for name, counts in tables.items():
         total = total + Tally.of(counts).log_polya(state.hyper[name])
-    scores = data.mean_topics(state.document_counts) @ state.weights
-    total = total + all_sum(model.log_margin(scores, data.targets).double().sum())
-    square = (state.weights.double() / model.weight_scale).square().sum()
-    return total - (square + state.weights.numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
+    return total + scored(state, data, model).log_density(state.weights.unsqueeze(0))
 
 
 def draw(state: TopicState, data: TopicData, model: TopicModel) -> Draw:
@@ -257,4 +252,5 @@ def draw(state: TopicState, data: TopicData, model: TopicModel) -> Draw:
     }
 
 
+_MOST_SCORES = 2**22  # of a document for a topic and a class, in memory at a time
 _MOST_WORK = 2**28  # weights of topics between two looks at whether Ctrl-C was pressed

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from ...models.base import Model
 from ...models.distributions.sampling import uniforms
 from ...models.likelihoods import ExponentialFamily, Likelihood, Parameters
 from ...models.sparse import Rows
@@ -50,7 +51,7 @@ def from_labels(
     return point_parameters(family, chi[sizes.argsort(descending=True, stable=True)], generator)
 
 
-def posterior_components(model: Any, draw: Draw) -> Parameters:
+def posterior_components(model: Model, draw: Draw) -> Parameters:
     """The components [K, ...] of a draw of a posterior over partitions, heaviest first, each at one point."""
     _require_density(draw)
     log_mixture = draw["log_mixture"][:-1]
@@ -72,7 +73,7 @@ class Predictive:
     own: Parameters  # [A, ...] of a family without conjugacy, or of fixed components
 
     @classmethod
-    def of(cls, model: Any, samples: Draw) -> Self:
+    def of(cls, model: Model, samples: Draw) -> Self:
         """That of the samples [S, ...] of a posterior.
 
         Raises

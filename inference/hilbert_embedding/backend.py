@@ -23,6 +23,7 @@ from ...models.data import Data
 from ...models.domains import Count, Labels, NonNegative, OneOf, Positive, Seed
 from ...models.dpm import DPM
 from ...models.likelihoods import ExponentialFamily, Parameters
+from ...models.mixture import Mixture
 from ...models.room import require_room
 from ..backend import Backend
 from ..posterior import PartitionPosterior
@@ -107,6 +108,7 @@ class HilbertEmbedding(Backend):
 
     value_name: ClassVar[str] = "objective"
     kind: ClassVar[str] = "objective"
+    needs: ClassVar[str] = "sticks"
     weighs: ClassVar[bool] = True
 
     def truncation_of(self, model: Model) -> str:
@@ -135,12 +137,12 @@ class Embedding:
     enough: float  # the gap at which to stop
 
 
-def why_not(model: Any) -> str:
+def why_not(model: Mixture) -> str:
     """Of the mixtures it serves those without hyperplanes."""
     return ", which is for mixtures without hyperplanes" if hasattr(model, "feature_map") else ""
 
 
-def check(backend: HilbertEmbedding, model: Any) -> None:
+def check(backend: HilbertEmbedding, model: Mixture) -> None:
     """Raise NotImplementedError where kernel or components do not fit the family."""
     if backend.rkhs is not None:
         backend.rkhs.admit(model.likelihood)

@@ -10,11 +10,12 @@ Source: Gretton, Borgwardt, Rasch, Schoelkopf & Smola (2012); math/dp-mixtures, 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.domains import SEED, Whole, read
 from ...models.likelihoods import Likelihood, Parameters
 from ...models.room import require_room
@@ -74,7 +75,7 @@ def permutation_p_value(
 
 
 def goodness_of_fit(
-    model: Any,
+    model: Model,
     samples: Draw,
     X: Rows,
     *,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.domains import Flag, read
 from ...models.scores import scores as scores_of
 from ..classifiers.ridge import Ridge
@@ -29,12 +30,12 @@ COMPONENT_AXES: Axes = {
 """What posteriors over partitions and over sequences keep of their components."""
 
 
-def component_size(model: Any, X: Any) -> int:
+def component_size(model: Model, X: Any) -> int:
     """How many numbers a component of rows [N, D] has, at the least: its hyperparameters, or a centre."""
     return max(X.shape[1], len(model.likelihood.prior()))
 
 
-def log_component_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
+def log_component_density(model: Model, X: Tensor, draw: Draw) -> Tensor:
     """log p(x_n | component k) [N, K] of rows [N, D]; of centres -scale times the divergence, up to a constant."""
     likelihood = model.likelihood
     if "centers" in draw:
@@ -50,7 +51,7 @@ def log_component_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
     return density
 
 
-def log_unseen_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
+def log_unseen_density(model: Model, X: Tensor, draw: Draw) -> Tensor:
     """log p(x_n) [N, 1] of rows [N, D] in a component not yet seen; -inf where the draw does not know of any."""
     if "hyperparameters" not in draw:
         return torch.full((len(X), 1), -torch.inf, dtype=X.dtype, device=X.device)
@@ -58,7 +59,7 @@ def log_unseen_density(model: Any, X: Tensor, draw: Draw) -> Tensor:
     return density
 
 
-def score_moments(model: Any, X: Tensor, draw: Draw) -> tuple[Tensor, Tensor | None]:
+def score_moments(model: Model, X: Tensor, draw: Draw) -> tuple[Tensor, Tensor | None]:
     """Means [N, K, C] of the scores of rows [N, D] and, of variational classifiers, variances [N, K, C]."""
     features, weights = model.features(X), draw["weights"]
     scores = scores_of(features, weights)
@@ -67,7 +68,7 @@ def score_moments(model: Any, X: Tensor, draw: Draw) -> tuple[Tensor, Tensor | N
     return scores, Ridge(weights, draw["precision_tril"]).score_variance(features)
 
 
-def counts_hyperplanes(model: Any, discriminative: bool | None) -> bool:
+def counts_hyperplanes(model: Model, discriminative: bool | None) -> bool:
     """Whether hyperplanes count as well as the likelihood; None: they do where components repel.
 
     Raises
@@ -83,7 +84,7 @@ def counts_hyperplanes(model: Any, discriminative: bool | None) -> bool:
     return model.repels if discriminative is None else discriminative
 
 
-def hyperplane_gain(model: Any, X: Tensor, draw: Draw) -> Tensor:
+def hyperplane_gain(model: Model, X: Tensor, draw: Draw) -> Tensor:
     """h(f) [N, K]: what the hyperplanes of a draw add to the log weight of a component for rows [N, D].
 
     Of variational hyperplanes it is the difference of the bounds of E log phi, as in the fit.

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...models.arrays import as_incomplete, like
+from ...models.base import Model
 from ...models.domains import Number, read
 from ...models.latent_features import FeatureData
 from ...models.losses import Loss
-from ..bits.rows import LoadingMoments, best_features
+from ..bits.rows import BinaryRows, LoadingMoments, best_features
 from ..classifiers.duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -126,7 +127,7 @@ class FeaturePosterior(ScorePrediction, Posterior):
         ------
         NotImplementedError    if the loss has no known conjugate.
         """
-        if self.model.classes is None and self.model.loss.target == "sign":
+        if self.model.coding is None:
             raise ValueError(f"{type(self.model).__name__} has no labels to predict: fit InfiniteLatentSVM().")
         rows, tolerance = self.checked(X), read("tolerance", tolerance, Number(least=0.0))
         changes = {"loss": loss, "weight_scale": weight_scale}
@@ -175,8 +176,8 @@ class FeaturePosterior(ScorePrediction, Posterior):
         h = {name: draw[name] for name in self.model.likelihood.start(X)}
         hard = self.backend.kind == "objective"
         candidates = different_rows(draw["features"] > 0.5, _NUM_CANDIDATES)
-        known = (X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings)
-        return best_features(*known, candidates=candidates, hard=hard)
+        rows = BinaryRows(X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings)
+        return best_features(rows, candidates=candidates, hard=hard)
 
     def _draw(self, index: int) -> Draw:
         return {name: value[index] for name, value in self.samples.items()}
@@ -234,7 +235,7 @@ _NUM_CANDIDATES = 64
 _MOST_PASSES = 10_000  # of an SVM: few bits in many combinations take many
 
 
-def _state_size(model: Any, data: FeatureData, number: int) -> int:
+def _state_size(model: Model, data: FeatureData, number: int) -> int:
     """Loadings, and bits or their probabilities."""
     return number * (data.X.shape[1] + data.num_data)
 

@@ -43,7 +43,9 @@ def finished_draw(kept: Draw, classifiers: Tensor, data: Any, model: BNMC, **mor
 
 def counts_labels(model: BNMC) -> bool:
     """Whether labels are counts, which share a total, and not bits."""
-    return model.label_likelihood.given_totals
+    family: Any = model.label_likelihood  # resolved
+    found: bool = family.given_totals
+    return found
 
 
 def label_means(model: BNMC, chi: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ def mixture_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | No
 def classifier_view(model: BNMC, draws: Sequence[Draw], X: Any) -> Tensor:
     """Log odds [N, C] of E sigma(f); of a loss that is no likelihood those of its factor at the mean score."""
     if not model.loss.is_likelihood:
-        return _factor_odds(model, model.features(X) @ torch.stack([draw["classifiers"] for draw in draws]).mean(0))
+        scores = model.features(X) @ torch.stack([draw["classifiers"] for draw in draws]).mean(0)
+        return model.coding.decisions(scores, model.loss)
     return logit(torch.stack([_scores(model, X, draw).sigmoid() for draw in draws]).mean(0))
 
 
@@ -106,13 +107,7 @@ def _scores(model: BNMC, X: Any, draw: Draw) -> Tensor:
     if "classifier_tril" in draw:
         ridge = Ridge(draw["classifiers"].unsqueeze(0), draw["classifier_tril"].unsqueeze(0))
         scores = model.loss.moderated(scores, ridge.score_variance(features).squeeze(1))
-    return _factor_odds(model, scores)
-
-
-def _factor_odds(model: BNMC, scores: Tensor) -> Tensor:
-    """log phi(+1 | f) - log phi(-1 | f) [...] of scores [...], which are the scores of a logistic loss."""
-    one = torch.ones_like(scores)
-    return model.loss.log_factor(scores, one) - model.loss.log_factor(scores, -one)
+    return model.coding.decisions(scores, model.loss)
 
 
 def _means(model: BNMC, draw: Draw) -> Tensor:

@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...models.arrays import as_features, like
+from ...models.bnmc import BNMC
 from ...models.domains import NonNegative, Number, read, shown
-from ...models.label_data import LabelData, as_label_sets, signs_of
+from ...models.label_data import LabelData
 from ...models.likelihoods import MaskedBernoulli
 from ...models.numbers import as_tensor
 from ..running.labels import stack_labels
@@ -105,7 +106,7 @@ class MultiLabelPosterior(Clustering, Posterior):
     def thresholds(self, X: Any, Y: Any) -> Any:
         """The threshold [C] of each label with the highest F1 on rows X [N, D] with labels Y [N, C], best held out."""
         rows = self.checked(X)
-        signs = signs_of(as_label_sets(Y, rows, self.model.num_labels))
+        signs = self.model.coding.encode(Y, rows)
         return like(best_thresholds(self._log_odds(rows).sigmoid(), signs), X)
 
     def calibrated(self, X: Any, Y: Any) -> Self:
@@ -123,7 +124,7 @@ class MultiLabelPosterior(Clustering, Posterior):
         """What the fit says of rows X [N, D] that it has not seen, beside their labels Y [N, C], NaN where missing: for
         `calibrated_by`."""
         rows = self.checked(X)
-        signs = signs_of(as_label_sets(Y, rows, self.model.num_labels))
+        signs = self.model.coding.encode(Y, rows)
         return HeldOut(*self._stated(rows), signs)
 
     def calibrated_by(self, folds: Iterable[HeldOut]) -> Self:
@@ -253,7 +254,7 @@ class MultiLabelPosterior(Clustering, Posterior):
             raise ValueError(
                 f"known is {shown(known)}; labels that are counts cannot be known one by one: leave it out."
             )
-        labels = as_label_sets(known, rows, self.model.num_labels).to_dense()
+        labels = self.model.labels(rows, known).to_dense()
         try:
             MaskedBernoulli().check(labels)
         except ValueError as error:
@@ -288,9 +289,9 @@ def _stack(draws: list[Draw]) -> Draw:
 _LEAST = 1e-12
 
 
-def _state_size(model: Any, data: LabelData, number: int) -> int:
+def _state_size(model: BNMC, data: LabelData, number: int) -> int:
     """Hyperparameters, of rows and of labels."""
-    return number * (component_size(model, data.X) + model.num_labels)
+    return number * (component_size(model, data.X) + data.y.shape[1])
 
 
 register_structure(

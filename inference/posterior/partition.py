@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ...models.arrays import like
+from ...models.base import Model
 from ...models.data import Data
 from ...models.domains import POSITIVE, Number, read
 from ...models.scores import scores as scores_of
@@ -160,7 +161,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         ------
         ValueError    on other numbers, and of a model without classes.
         """
-        if self.model.classes is None:
+        if self.model.coding is None or not self.model.coding.has_classes:
             raise ValueError(
                 f"{type(self.model).__name__} was fitted without classes: slope is for their probabilities."
             )
@@ -285,7 +286,7 @@ def _stack(draws: list[Draw]) -> Draw:
 _TEMPERATURE = Number(least=0.0)
 
 
-def _state_size(model: Any, data: Data, number: int) -> int:
+def _state_size(model: Model, data: Data, number: int) -> int:
     """Hyperparameters, and hyperplanes."""
     return number * (component_size(model, data.X) + data.features.shape[1] * data.targets.shape[1])
 

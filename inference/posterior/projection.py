@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...models.arrays import as_features, as_labels, as_targets, like
-from ...models.losses import Masked
+from ...models.arrays import as_features, like
+from ...models.base import Model
 from ...models.multi_task import TaskData
 from ..classifiers.duals import solve
 from ..structures import Draw, Structure, register_structure
@@ -76,21 +76,23 @@ class ProjectionPosterior(Posterior):
     def predict(self, X: Any) -> Any:
         """Labels [N, M] of all tasks in the user's own values, the larger one where `predict_proba` is above one half;
         for a regression loss posterior mean targets."""
-        return like(_decide(self._decision(self.checked(X)), self.model.classes), X)
+        return like(self.model.coding.choose(self._decision(self.checked(X))), X)
 
     def predict_proba(self, X: Any) -> Any:
-        """Probabilities [N, M] of the larger label in each task.
+        """Probabilities [N, M] of the larger label in each task; of ordered classes [N, M, L], of each class.
 
         With a logistic loss these are posterior predictive, the mean of sigma(f) over the draws; SVI has one, in which
         projection and classifiers have their means. A hinge is no likelihood: there they are the loss's
         pseudo-likelihood at the posterior mean score, normalized over the two labels, and no frequencies.
         """
-        rows, loss = self.checked(X), self.model.loss
-        if loss.target == "real":
+        rows, coding = self.checked(X), self.model.coding
+        if not coding.has_classes:
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use predict(X).")
-        if loss.is_likelihood:
-            return like(self._mean_probabilities(rows)[1], X)
-        return like(_larger(loss, self._scores(rows)), X)
+        if self.model.loss.is_likelihood:
+            found = self._mean_probabilities(rows)
+        else:
+            found = coding.probabilities(self._scores(rows), self.model.loss)
+        return like(found[..., 1] if found.shape[-1] == 2 else found, X)
 
     def fit_task(self, X: Any, y: Any, *, tolerance: float = 1e-4) -> NewTask:
         """The classifier, or regression, of a new task from its rows X [n, D] and targets y [n]; the projection stays.
@@ -108,22 +110,18 @@ class ProjectionPosterior(Posterior):
         NotImplementedError    if the cost has no known conjugate.
         """
         rows, model = self.checked(X), self.model
-        if model.loss.target == "real":
-            targets = as_targets(y, rows)
-        else:
-            index, _ = as_labels(y, rows, model.classes)
-            targets = torch.where(index >= 0, 2 * index.to(rows.dtype) - 1, torch.nan)
+        targets = model.coding.each.encode(y, rows).squeeze(1)
         known = ~targets.isnan()
         if not known.any():
             raise ValueError(
                 "y has no target: all of them are missing. A new task needs one row whose target is known."
             )
         projected, inputs = model.preprocessed(rows[known]), model.features(rows[known])
-        found, loss = [], model.loss.loss if isinstance(model.loss, Masked) else model.loss
+        found = []
         for features in self.samples["features"].to(rows):
             seen = torch.cat([projected @ features, inputs], 1)
             weights = solve(
-                seen, targets[known].unsqueeze(1), loss, model.weight_scale, tolerance=tolerance
+                seen, targets[known].unsqueeze(1), model.loss.unmasked, model.weight_scale, tolerance=tolerance
             ).weights.squeeze(1)
             K = features.shape[1]
             found.append(torch.cat([features @ weights[:K], weights[K:]]))
@@ -143,11 +141,9 @@ class ProjectionPosterior(Posterior):
         rows = weights.new_zeros(0, self.model.num_features)
         projected = self.model.preprocessed(rows) @ self.samples["features"][0].to(weights) @ weights[0]
         scores = projected + self.model.features(rows) @ self.samples["input_weights"][0]
-        if self.model.loss.target != "real":
-            _larger(self.model.loss, scores)
-        classes = self.model.classes
-        if scores.shape[1] != self.model.num_tasks or (classes is not None and len(classes) != 2):
+        if scores.shape[1] != self.model.num_tasks or self.model.coding.each.num_scores != 1:
             raise ValueError(f"there are {scores.shape[1]} scores for {self.model.num_tasks} tasks")
+        self.model.coding.choose(self.model.coding.decisions(scores, self.model.loss))
 
     @cached_property
     def coefficients(self) -> Tensor:
@@ -164,18 +160,18 @@ class ProjectionPosterior(Posterior):
 
     def _decision(self, rows: Tensor) -> Tensor:
         """Mean scores [N, M], or log odds of mean probabilities."""
-        if self.model.loss.target == "real" or not self.model.loss.is_likelihood:
-            return self._scores(rows)
-        smaller, larger = self._mean_probabilities(rows).clamp(min=torch.finfo(rows.dtype).tiny).log()
-        return larger - smaller
+        coding = self.model.coding
+        if self.model.loss.is_likelihood and coding.has_classes:
+            return coding.log_odds(self._mean_probabilities(rows))
+        return coding.decisions(self._scores(rows), self.model.loss)
 
     def _mean_probabilities(self, rows: Tensor) -> Tensor:
-        """Means [2, N, M] over the draws of the probabilities of the smaller and of the larger label."""
+        """Means [N, M, L] over the draws of the probabilities of the classes."""
         projected, inputs = self.model.preprocessed(rows), self.model.features(rows)
-        total = rows.new_zeros(2, len(rows), self.model.num_tasks)
+        total = rows.new_zeros(len(rows), self.model.num_tasks, len(self.model.classes))
         for coefficients, input_weights in zip(self._all_coefficients(), self.samples["input_weights"], strict=True):
             scores = projected @ coefficients + inputs @ input_weights
-            total += self.model.loss.probabilities(scores.unsqueeze(-1)).movedim(-1, 0)
+            total += self.model.coding.probabilities(scores, self.model.loss)
         return total / len(self.samples["weights"])
 
     def _scores(self, rows: Tensor) -> Tensor:
@@ -193,25 +189,17 @@ class NewTask:
 
     def decision_function(self, X: Any) -> Any:
         """Scores [N] (positive: the larger label), or targets of a regression loss, of rows [N, D]."""
-        return like(self._scores(X), X)
+        return like(self._decision(X), X)
 
     def predict(self, X: Any) -> Any:
         """Labels [N] in the user's own values, or real targets."""
-        return like(_decide(self._scores(X), self.posterior.model.classes), X)
+        return like(self.posterior.model.coding.choose(self._decision(X)), X)
 
-    def _scores(self, X: Any) -> Tensor:
+    def _decision(self, X: Any) -> Tensor:
         rows, model = self.posterior.checked(X), self.posterior.model
-        return model.preprocessed(rows) @ self.coefficients + model.features(rows) @ self.input_weights
-
-
-def _decide(scores: Tensor, classes: Tensor | None) -> Tensor:
-    return scores if classes is None else classes.to(scores.device)[(scores > 0).long()]
-
-
-def _larger(loss: Any, scores: Tensor) -> Tensor:
-    """The probability [...] of the larger label at scores [...]."""
-    probabilities: Tensor = loss.probabilities(scores.unsqueeze(-1))[..., 1]
-    return probabilities
+        scores = model.preprocessed(rows) @ self.coefficients + model.features(rows) @ self.input_weights
+        found: Tensor = model.coding.decisions(scores, model.loss)
+        return found
 
 
 def _stack(draws: list[Draw]) -> Draw:
@@ -231,7 +219,7 @@ def _summaries(posterior: ProjectionPosterior) -> Draw:
     }
 
 
-def _state_size(model: Any, data: TaskData, number: int) -> int:
+def _state_size(model: Model, data: TaskData, number: int) -> int:
     """Bits and weights."""
     return number * (data.X.shape[1] + data.num_tasks)
 

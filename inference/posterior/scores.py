@@ -5,7 +5,8 @@ A draw gives a row one of K scores, each with a weight that says how well the ro
     f(x) = sum_g sum_k W_k^g(x) f_k^g(x)  /  sum_g sum_k W_k^g(x)
 
 is a ratio of averages over the draws g (math/dp-mixtures, section 5). Where the loss is a likelihood of labels, their
-probabilities are averaged in the same way, in place of scores: of more than two classes softmax(f).
+probabilities are averaged in the same way, in place of scores: of more than two classes softmax(f). What scores and
+probabilities say of y the model's target knows (`models.targets`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...models.arrays import like
+from ...models.targets import Target
 
 
 class ScoreMixture(NamedTuple):
@@ -46,18 +48,16 @@ class ScorePrediction:
     def decision_function(self, X: Any) -> Any:
         """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L].
 
-        With a logistic loss logarithms of `predict_proba`, of two classes log odds.
+        With a logistic loss logarithms of `predict_proba`, of two classes log odds. Where there are fewer scores than
+        classes, as of ordered ones, log phi(y | f) [N, L] at the mean scores.
         """
         return like(self._decision(self.checked(X)), X)
 
     def predict(self, X: Any) -> Any:
         """Labels [N] in the user's own values, those of the largest `predict_proba`, whatever the loss; for a
         regression loss the posterior mean target."""
-        decision = self._decision(self.checked(X))
-        if self.model.loss.target == "real":
-            return like(decision, X)
-        index = (decision > 0).long() if decision.ndim == 1 else decision.argmax(1)
-        return like(self.model.classes[index], X)
+        rows = self.checked(X)
+        return like(self.coding.choose(self._decision(rows)), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities [N, L], classes sorted.
@@ -72,42 +72,42 @@ class ScorePrediction:
 
         Of a posterior `with_slope`, as `regbayes fit` saves it after a search, they are softmax(slope scores).
         """
-        rows = self.checked(X)
-        if self.model.classes is None:
-            use = "predict(X)" if self.model.loss.target == "real" else self.instead
+        rows, coding = self.checked(X), self.model.coding
+        if coding is None or not coding.has_classes:
+            use = self.instead if coding is None else "predict(X)"
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use {use}.")
         if "slope" in self.samples:
             scores = self._decision(rows)
             scores = scores if scores.ndim == 2 else torch.stack([torch.zeros_like(scores), scores], 1)
             return like((self.samples["slope"][0] * scores).softmax(1), X)
         mean = self._mean(rows)
-        return like(mean if self.averages_probabilities else self.model.loss.probabilities(mean), X)
+        return like(mean if self.averages_probabilities else coding.probabilities(mean, self.model.loss), X)
+
+    @property
+    def coding(self) -> Target:
+        """The model's target; ValueError if it has none."""
+        found: Target | None = self.model.coding
+        if found is None:
+            raise ValueError(f"{type(self.model).__name__} has no labels to predict; use {self.instead}.")
+        return found
 
     def _require_classes(self, X: Any) -> None:
-        """Raise ValueError unless the first draw has a score for each of the model's classes, or one of a number."""
-        model = self.model
-        if model.classes is None and model.loss.target == "sign":
-            return
-        mixture = next(self.score_mixtures(X))
-        scores = torch.einsum("nk,nkc->nc", mixture.log_weights, mixture.mean)
-        found = 1 if model.classes is None else len(model.classes)
-        given = scores if model.classes is None else model.loss.probabilities(scores)
-        if given.shape[1] != found:
-            raise ValueError(f"there are {given.shape[1]} scores for {found} classes")
+        """Raise ValueError unless the first draw has the scores that the model's target decodes."""
+        coding = self.model.coding
+        found = 0 if coding is None else next(self.score_mixtures(X)).mean.shape[2]
+        if coding is not None and found != coding.num_scores:
+            raise ValueError(f"there are {found} scores for a target of {coding.num_scores}")
 
     @property
     def averages_probabilities(self) -> bool:
         """Whether probabilities of labels are averaged over components and draws, not scores."""
-        return bool(self.model.loss.is_likelihood and self.model.loss.target == "sign")
+        coding = self.model.coding
+        return bool(self.model.loss.is_likelihood and coding is not None and coding.has_classes)
 
     def _decision(self, X: Any) -> Tensor:
-        if self.model.classes is None and self.model.loss.target == "sign":
-            raise ValueError(f"{type(self.model).__name__} has no labels to predict; use {self.instead}.")
+        coding = self.coding
         mean = self._mean(X)
-        if not self.averages_probabilities:
-            return mean.squeeze(1) if mean.shape[1] == 1 else mean
-        log_odds = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
-        return log_odds[:, 1] - log_odds[:, 0] if mean.shape[1] == 2 else log_odds
+        return coding.log_odds(mean) if self.averages_probabilities else coding.decisions(mean, self.model.loss)
 
     def _mean(self, X: Any) -> Tensor:
         """Posterior means [N, C or L] of the scores, or of the probabilities."""
@@ -125,12 +125,9 @@ class ScorePrediction:
         """What is averaged over components and draws, [N, K, C or L]."""
         if not self.averages_probabilities:
             return mixture.mean
-        loss = self.model.loss
         if mixture.variance is None:
-            probabilities: Tensor = loss.probabilities(mixture.mean)
-            return probabilities
-        probabilities = loss.expected_probabilities(mixture.mean, mixture.variance)
-        return probabilities
+            return self.coding.probabilities(mixture.mean, self.model.loss)
+        return self.coding.expected_probabilities(mixture.mean, mixture.variance, self.model.loss)
 
 
 def chunks(X: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...models.arrays import like
+from ...models.base import Model
 from ...models.distributions.sampling import draw_categorical, uniforms
 from ...models.domains import SEED, Whole, read
 from ...models.room import require_room
@@ -178,7 +179,7 @@ def _stack(draws: list[Draw]) -> Draw:
 _TENSOR = 200  # bytes, at the least, of a tensor beside its numbers
 
 
-def _state_size(model: Any, data: Sequences, number: int) -> int:
+def _state_size(model: Model, data: Sequences, number: int) -> int:
     """Hyperparameters, and transitions."""
     return number * (component_size(model, data.X) + number)
 

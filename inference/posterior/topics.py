@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...models.arrays import as_features, like
+from ...models.base import Model
 from ...models.domains import Whole, read, shown
 from ...models.priors.topics import mean_proportions
 from ...models.sparse import SparseRows
@@ -188,7 +189,7 @@ def _summaries(posterior: TopicPosterior) -> Draw:
 _LISTS = (list, tuple, np.ndarray)
 
 
-def _state_size(model: Any, data: TopicData, number: int) -> int:
+def _state_size(model: Model, data: TopicData, number: int) -> int:
     """Topics of words, and of documents."""
     return number * (data.X.shape[1] + data.num_data)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyro
 import torch
@@ -20,33 +20,34 @@ from pyro.infer import autoguide
 
 from ...models.domains import Count, Natural, OneOf, Positive, Seed
 from ..backend import Backend
+from ..protocol import D, D_contra, KernelData, M, M_contra, Model, S
 from ..running.engine import Chain, Draw, Kernel, Schedule
 from .partition import EngineState, Latents
 
 GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
 
 
-class Sites(Protocol):
+class Sites(Protocol[M_contra, D_contra, S]):
     """What the module of a structure offers: how the sites of its programs become draws of its posterior."""
 
-    def check(self, backend: Any, model: Any) -> None:
+    def check(self, backend: Backend, model: M_contra) -> None:
         """Raise on a model whose sites it cannot turn into draws."""
 
-    def program(self, model: Any) -> Callable[[Any], None]:
+    def program(self, model: M_contra) -> Callable[[D_contra], None]:
         """The Pyro program of a resolved model, as a function of its data."""
 
-    def start(self, model: Any, data: Any, generator: torch.Generator) -> Latents:
+    def start(self, model: M_contra, data: D_contra, generator: torch.Generator) -> Latents:
         """Values of all sites to start from, by name."""
 
     def with_assignments(
-        self, latents: Latents, value: float, model: Any, data: Any, generator: torch.Generator
-    ) -> Any:
+        self, latents: Latents, value: float, model: M_contra, data: D_contra, generator: torch.Generator
+    ) -> S:
         """The state at these latents, what the program sums out drawn given them; it keeps the `value`."""
 
-    def draw(self, state: Any, data: Any, model: Any) -> Draw:
+    def draw(self, state: S, data: D_contra, model: M_contra) -> Draw:
         """What the posterior keeps of a state."""
 
-    def warn(self, draws: list[Draw], model: Any) -> None:
+    def warn(self, draws: list[Draw], model: M_contra) -> None:
         """Warn of what the draws show."""
 
 
@@ -76,6 +77,7 @@ class NUTS(Backend):
     progress: bool | None = None
 
     value_name: ClassVar[str] = "log joint"
+    needs: ClassVar[str] = "sticks"
     resumable: ClassVar[bool] = False  # the adaptation lives in Pyro's objects
 
     def schedule(self) -> Schedule:
@@ -87,13 +89,13 @@ class NUTS(Backend):
         )
 
 
-class _NUTSChain:
+class _NUTSChain(Generic[M, D, S]):
     """Pyro's NUTS kernel, one transition a sweep."""
 
-    def __init__(self, backend: NUTS, sites: Sites) -> None:
+    def __init__(self, backend: NUTS, sites: Sites[M, D, S]) -> None:
         self.backend, self.sites = backend, sites
 
-    def init(self, model: Any, data: Any, generator: torch.Generator) -> Any:
+    def init(self, model: M, data: D, generator: torch.Generator) -> S:
         latents = self.sites.start(model, data, generator)
         strategy = autoguide.init_to_value(values=latents)
         self.nuts = infer.NUTS(
@@ -108,7 +110,7 @@ class _NUTSChain:
         _require_sites(self.unconstrained, latents)
         return self.sites.with_assignments(latents, -torch.inf, model, data, generator)
 
-    def sweep(self, state: Any, data: Any, model: Any, generator: torch.Generator, step: int) -> Any:
+    def sweep(self, state: S, data: D, model: M, generator: torch.Generator, step: int) -> S:
         with seeded(generator):
             self.unconstrained = self.nuts.sample(self.unconstrained)
         transforms = self.nuts.transforms
@@ -142,12 +144,13 @@ class Autoguide(Backend):
 
     value_name: ClassVar[str] = "ELBO estimate"
     kind: ClassVar[str] = "estimate"
+    needs: ClassVar[str] = "sticks"
     resumable: ClassVar[bool] = False  # the guide and its optimizer live in Pyro's objects
 
     def schedule(self) -> Schedule:
         return Schedule(self.num_steps)
 
-    def results(self, kernel: Kernel, model: Any, data: Any, chains: list[Chain]) -> list[list[Draw]]:
+    def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
         (chain,) = chains
         draws = [kernel.draw(chain.state, data, model) for _ in range(self.num_samples)]
         return [draws]
@@ -160,13 +163,13 @@ class GuideState:
     value: float  # estimate of the ELBO
 
 
-class _GuideChain:
+class _GuideChain(Generic[M, D, S]):
     """A guide and its optimizer, one step a sweep; their parameters stay out of Pyro's global store."""
 
-    def __init__(self, backend: Autoguide, sites: Sites) -> None:
+    def __init__(self, backend: Autoguide, sites: Sites[M, D, S]) -> None:
         self.backend, self.sites, self.parameters = backend, sites, None
 
-    def init(self, model: Any, data: Any, generator: torch.Generator) -> GuideState:
+    def init(self, model: M, data: D, generator: torch.Generator) -> GuideState:
         self.generator, latents = generator, self.sites.start(model, data, generator)
         program, strategy = self.sites.program(model), autoguide.init_to_value(values=latents)
         guide = getattr(autoguide, self.backend.guide)
@@ -178,16 +181,16 @@ class _GuideChain:
             _require_sites(self.guide(data), latents)
         return GuideState(-float("inf"))
 
-    def sweep(self, state: GuideState, data: Any, model: Any, generator: torch.Generator, step: int) -> GuideState:
+    def sweep(self, state: GuideState, data: D, model: M, generator: torch.Generator, step: int) -> GuideState:
         with self._scope():
             return GuideState(-float(self.svi.step(data)))
 
-    def draw(self, state: GuideState, data: Any, model: Any) -> Draw:
+    def draw(self, state: GuideState, data: D, model: M) -> Draw:
         """A draw from the guide, and of the assignments given it."""
         with self._scope(), torch.no_grad():
             latents = self.guide(data)
-        state = self.sites.with_assignments(latents, 0.0, model, data, self.generator)
-        return self.sites.draw(state, data, model)
+        drawn = self.sites.with_assignments(latents, 0.0, model, data, self.generator)
+        return self.sites.draw(drawn, data, model)
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
@@ -211,27 +214,30 @@ def _require_sites(found: Latents, known: Latents) -> None:
         )
 
 
+B = TypeVar("B", bound=Backend)
+
+
 @dataclass(frozen=True)
-class _Engine:
+class _Engine(Generic[B, M]):
     """What a backend's table holds for a structure: its sites under the chain of an engine."""
 
-    sites: Sites
-    bind: Callable[[Any, Sites], Kernel]
+    sites: Sites[M, Any, Any]
+    bind: Callable[[B, Sites[M, Any, Any]], Kernel]
 
-    def check(self, backend: Any, model: Any) -> None:
+    def check(self, backend: B, model: M) -> None:
         self.sites.check(backend, model)
 
-    def kernel(self, backend: Any, model: Any) -> Kernel:
+    def kernel(self, backend: B, model: M) -> Kernel:
         return self.bind(backend, self.sites)
 
 
-def _nuts_kernel(backend: NUTS, sites: Sites) -> Kernel:
+def _nuts_kernel(backend: NUTS, sites: Sites[M, D, S]) -> Kernel:
     chain = _NUTSChain(backend, sites)
     init, sweep = partial(_alone, chain.init), partial(_alone, chain.sweep)
     return Kernel(EngineState, init, sweep, _value, sites.draw, warn=sites.warn)
 
 
-def _guide_kernel(backend: Autoguide, sites: Sites) -> Kernel:
+def _guide_kernel(backend: Autoguide, sites: Sites[M, D, S]) -> Kernel:
     chain = _GuideChain(backend, sites)
     init, sweep, draw = (partial(_alone, function) for function in (chain.init, chain.sweep, chain.draw))
     return Kernel(GuideState, init, sweep, _value, draw, warn=sites.warn)
@@ -243,9 +249,8 @@ def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
 
-def _value(state: Any, data: Any, model: Any) -> float:
-    found: float = state.value
-    return found
+def _value(state: EngineState | GuideState, data: KernelData, model: Model) -> float:
+    return state.value
 
 
 @contextmanager
@@ -263,7 +268,7 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
         yield
 
 
-def serve(data_type: type[Any], sites: Sites) -> None:
+def serve(data_type: type[Any], sites: Sites[Any, Any, Any]) -> None:
     """Let both engines serve the models with this `data_type`, by the module of their structure."""
     NUTS.register(data_type, _Engine(sites, _nuts_kernel))
     Autoguide.register(data_type, _Engine(sites, _guide_kernel))

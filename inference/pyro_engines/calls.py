@@ -12,6 +12,9 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from ...models.base import Model
+from ..protocol import KernelData
+
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """What a program is called with: (args, kwargs)."""
 
@@ -21,8 +24,8 @@ class Call:
     """A call of a resolved model's program."""
 
     program: Callable[[], None]
-    model: Any
-    data: Any  # of the class that the model's `data_type` names
+    model: Model
+    data: KernelData  # of the class that the model's `data_type` names
     names: dict[str, str] = field(default_factory=dict)  # of a site: by the name in the model, that in the program
     latent: set[str] = field(default_factory=set)  # those sites that had no value, by the name in the model
 

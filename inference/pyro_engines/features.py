@@ -20,7 +20,7 @@ from ...models.ilsvm import InfiniteLatentSVM
 from ...models.latent_features import FeatureData
 from ..distributed.collectives import own_stream
 from ..gibbs.features import state as feature_state
-from ..gibbs.features.start import start_bits
+from ..gibbs.features.start import by_size, start_bits
 from ..gibbs.features.state import FeatureState
 from ..running.engine import Draw
 from ..truncation import warn_if_all_used
@@ -51,7 +51,7 @@ def start(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generato
     ValueError    if the sums over 2^K rows of bits for each row of X have too many terms.
     """
     _require_few(model.truncation, data.X)
-    state = start_bits(model, data, generator, start="one", truncated=True)
+    state = by_size(start_bits(model, data, generator, start="one"))
     h = {name: value.to(data.X) for name, value in state.hyper.items()}
     with poutine.trace() as sites, InitMessenger(init_to_mean()):
         model.prior.probabilities(h, model.truncation)

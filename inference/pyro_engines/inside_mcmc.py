@@ -64,7 +64,7 @@ class PyroGibbs(MCMCKernel):
     torch.Size([5, 2])
     """
 
-    modules: ClassVar[dict[type[Any], GibbsSites]] = {}  # by data type
+    modules: ClassVar[dict[type[Any], GibbsSites[Any, Any, Any]]] = {}  # by data type
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class PyroGibbs(MCMCKernel):
         self._num_chains = 0
 
     @classmethod
-    def register(cls, data_type: type[Any], module: GibbsSites) -> None:
+    def register(cls, data_type: type[Any], module: GibbsSites[Any, Any, Any]) -> None:
         """Move the sites of the models with this `data_type`, by the module of their structure."""
         cls.modules[data_type] = module
 

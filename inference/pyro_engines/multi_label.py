@@ -19,6 +19,7 @@ from ...models.data import Data
 from ...models.dpm import DPM
 from ...models.label_data import LabelData
 from ...models.likelihoods import ExponentialFamily
+from ...models.priors.laws import Truncated
 from ..gibbs.label_sets import coupled as multi_label_coupled
 from ..gibbs.label_sets import kernel as multi_label
 from ..gibbs.label_sets.state import LabelState
@@ -112,7 +113,7 @@ def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
     """What the posterior keeps of a state."""
     if model.is_coupled:
         return multi_label_coupled.draw(state, data, model)
-    return multi_label.draw(state, data, model, truncated=True)
+    return multi_label.draw(state, data, model, law=Truncated(model.prior, model.truncation))
 
 
 def warn(draws: list[Draw], model: BNMC) -> None:

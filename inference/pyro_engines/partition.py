@@ -18,6 +18,7 @@ from ...models.distributions.sampling import draw_categorical, log_gamma_draw, u
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.priors import Hyper
+from ...models.priors.laws import Truncated
 from ...models.priors.sticks import log_stick_weights, posterior_sticks
 from ...models.scores import scores
 from ..distributed.collectives import own_stream
@@ -116,7 +117,7 @@ def draw(state: EngineState, data: Data, model: Mixture) -> Draw:
     """What the posterior keeps of a state."""
     if isinstance(model.likelihood, ExponentialFamily):
         same = PartitionState(state.assignments, state.weights, state.hyper)
-        return partition.draw(same, data, model, truncated=True)
+        return partition.draw(same, data, model, law=Truncated(model.prior, model.truncation))
     dtype, none = data.X.dtype, state.log_mixture.new_full((1,), -torch.inf)
     return {
         "assignments": state.assignments,

@@ -10,18 +10,19 @@ from pyro import poutine
 from torch import Tensor
 
 from ..gibbs import Gibbs
+from ..protocol import D_contra, M_contra, S
 from ..running.engine import Kernel
 from .calls import Call
 from .partition import Latents
 
 
-class GibbsSites(Protocol):
+class GibbsSites(Protocol[M_contra, D_contra, S]):
     """What the module of a structure offers: the sites of its programs as a state of the blocked scan, and back."""
 
-    def to_gibbs(self, latents: Latents, model: Any, data: Any, generator: torch.Generator) -> Any:
+    def to_gibbs(self, latents: Latents, model: M_contra, data: D_contra, generator: torch.Generator) -> S:
         """A state at the values of all sites, what it has beyond them drawn given them."""
 
-    def from_gibbs(self, state: Any, model: Any, data: Any, generator: torch.Generator) -> Latents:
+    def from_gibbs(self, state: S, model: M_contra, data: D_contra, generator: torch.Generator) -> Latents:
         """Values of all sites at a state, what it does not have drawn given it."""
 
 
@@ -31,12 +32,12 @@ class Part:
 
     name: str  # of its class
     kernel: Kernel
-    module: GibbsSites
+    module: GibbsSites[Any, Any, Any]
     latent: dict[str, str]  # its latent sites: by the name in the model, that in the program
     sites: frozenset[str]  # all of its sites, by their names in the program
 
     @classmethod
-    def of(cls, call: Call, backend: Gibbs, module: GibbsSites | None) -> Part:
+    def of(cls, call: Call, backend: Gibbs, module: GibbsSites[Any, Any, Any] | None) -> Part:
         """The part that a call in a program makes.
 
         Raises

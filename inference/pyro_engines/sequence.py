@@ -13,6 +13,7 @@ import torch
 
 from ...models.distributions.sampling import log_dirichlet, uniforms
 from ...models.likelihoods import ExponentialFamily
+from ...models.priors.laws import Truncated
 from ...models.priors.sticks import log_stick_weights
 from ...models.sequence import Sequences, StateSpace
 from ..distributed.collectives import own_stream
@@ -93,7 +94,7 @@ def from_gibbs(state: SequenceState, model: StateSpace, data: Sequences, generat
 
 def draw(state: SequenceState, data: Sequences, model: StateSpace) -> Draw:
     """What the posterior keeps of a state."""
-    return sequence.draw(state, data, model, truncated=True)
+    return sequence.draw(state, data, model, law=Truncated(model.prior, model.truncation))
 
 
 def warn(draws: list[Draw], model: StateSpace) -> None:

@@ -171,7 +171,7 @@ def _require_whole(file: BinaryIO, name: str, kind: str) -> None:
     start = file.read(_CHUNK)
     found = _START.match(start)
     if not found:
-        raise _old(name) if start.startswith(_OLD) else _broken(name, kind)
+        raise _broken(name, kind)
     schema, written_by, digest = (part.decode() for part in found.groups())
     if int(schema) != SCHEMA:
         raise ValueError(
@@ -233,13 +233,6 @@ def _text(name: str, path: Any) -> str:
     return text
 
 
-def _old(name: str) -> ValueError:
-    return ValueError(
-        f"{name} was written by torch.save, as files of regbayes were before its first release. This one reads none: "
-        "to read them can run code. Fit again."
-    )
-
-
 def _broken(name: str, kind: str) -> ValueError:
     return ValueError(
         f"{name} cannot be read as a {kind}: it is cut short or changed, or not a file that regbayes wrote. "
@@ -260,7 +253,6 @@ def _partial(target: Path) -> Iterator[Path]:
 
 _OPEN = "0" * 64  # in the place of the digest
 _START = re.compile(rb'.{8}\{"__metadata__":\{"regbayes":"(\d{1,9}) ([!#-~]{1,100}) ([0-9a-f]{64})"', re.DOTALL)
-_OLD = (b"PK\x03\x04", b"regbayes 2 ")  # how they began
 _LONGEST = 100_000_000  # of a header, by the library
 _CHUNK = 2**20
 _MISSING = object()

@@ -1,4 +1,4 @@
-"""Passes over the rows of a mixture, compiled: nearest centres and their lead, scores under own classifiers, sums."""
+"""Passes over the rows of a mixture, compiled: nearest centres and their lead, sums."""
 
 import numpy as np
 
@@ -23,18 +23,6 @@ def leaders(products, offset, nearest, lead):
             least[n] = value if lower else before
     for n in range(num_rows):
         lead[n] -= least[n]
-
-
-@entry
-def own_scores(features, weights, assignments, scores):
-    """scores[n, c] = features[n] . weights[z_n, c], of features [N, P] and weights [K, C, P]."""
-    for n in range(len(features)):
-        for c in range(weights.shape[1]):
-            own = weights[assignments[n], c]
-            total = features.dtype.type(0.0)
-            for p in range(len(own)):
-                total += features[n, p] * own[p]
-            scores[n, c] = total
 
 
 @entry

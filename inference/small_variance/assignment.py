@@ -6,13 +6,12 @@ Q_n(k) = scale D(x_n, mu_k) - log phi(y_n | eta_k . a_n)                        
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...models import scores as linear
-from ...models.sparse import SparseRows, group_sums
+from ...models.sparse import Rows, group_sums
+from ..classifiers.minimum import own_scores
 from ..distributed.collectives import all_sum
 from .problem import Problem
 
@@ -42,18 +41,6 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tu
     return assignments, cost
 
 
-def own_scores(features: Tensor, weights: Tensor, assignments: Tensor) -> Tensor:
-    """Scores [N, C] of rows [N, P] under the classifiers [K, P, C] of their own components [N]; on a CPU compiled."""
-    if features.is_cuda:
-        return linear.own_scores(features, weights, assignments)
-    from . import _numba_assignment  # compiles or loads machine code: only where it is needed
-
-    found = features.new_empty(len(features), weights.shape[2])
-    arrays = features.contiguous(), weights.mT.contiguous(), assignments, found
-    _numba_assignment.own_scores(*(array.numpy() for array in arrays))
-    return found
-
-
 def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
     """Q_n(k) [K, N]: one contiguous row for each component."""
     result = centers.new_empty(len(centers), problem.num_data)
@@ -63,7 +50,7 @@ def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
 
 
 def component_sums(
-    X: Tensor | SparseRows, assignments: Tensor, num_components: int, weights: Tensor | None = None
+    X: Rows, assignments: Tensor, num_components: int, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Sums [K, D] of the rows of every component, and numbers of rows [K], in double precision.
 
@@ -87,7 +74,7 @@ def component_sums(
     return all_sum(sums), all_sum(counts)
 
 
-def _sums(X: Any, assignments: Tensor, num_components: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+def _sums(X: Rows, assignments: Tensor, num_components: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Sums and numbers of rows, sparse or dense; the latter by the matrix of memberships, for which no host waits."""
     if X.is_sparse:
         X = X if weights is None else X.scale_rows(weights)
@@ -166,7 +153,7 @@ def _argmin(costs: Tensor) -> Tensor:
     return costs.argmin(1) if costs.is_cuda else torch.from_numpy(costs.numpy().argmin(1))
 
 
-def _chunk_rows(X: Tensor | SparseRows, width: int) -> int:
+def _chunk_rows(X: Rows, width: int) -> int:
     """Rows for which `width` numbers each fit a core's cache, or fill a GPU."""
     return max(1, min(len(X), (_GPU_NUMBERS if X.is_cuda else _CACHE_NUMBERS) // max(1, width)))
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..distributed.collectives import all_sum, own_stream
 from ..seeding import draw_rows
-from .assignment import all_costs, component_sums, nearest_components, own_scores
+from .assignment import all_costs, component_sums, nearest_components
 from .births import open_components
-from .classifiers import fit_classifiers, summed_losses
+from .classifiers import fit_classifiers
 from .merge import merge_components
 from .problem import Problem
 from .state import Descent, Parts
@@ -102,23 +102,22 @@ def assign(state: Descent, problem: Problem) -> tuple[Descent, Tensor]:
 def fit_components(state: Descent, problem: Problem, num_steps: int) -> tuple[Descent, Parts]:
     """The best centres and better classifiers at these assignments."""
     sums, counts = component_sums(problem.X, state.assignments, state.num_components, problem.data.weights)
-    weights, duals, losses = fit_classifiers(problem, state.assignments, state.weights, state.duals, num_steps)
-    state = replace(state, centers=problem.centers(sums, counts), weights=weights, duals=duals)
-    return state, Parts(sums, counts, losses)
+    fit = fit_classifiers(problem, state.assignments, state.weights, state.duals, num_steps)
+    state = replace(state, centers=problem.centers(sums, counts), weights=fit.weights, duals=fit.tilt)
+    return state, Parts(sums, counts, fit.cost.sum(1))
 
 
 def objective(problem: Problem, state: Descent) -> Tensor:
     """L of a state, []."""
     K = state.num_components
-    scores = own_scores(problem.data.features, state.weights, state.assignments)
-    losses = summed_losses(problem, state.assignments, scores, K)
+    margins = problem.margins(state.assignments, K).value(state.weights).sum(1)
     sums, counts = component_sums(problem.X, state.assignments, K, problem.data.weights)
-    return _objective(problem, state, Parts(sums, counts, losses))
+    return _objective(problem, state, Parts(sums, counts, margins))
 
 
 def _objective(problem: Problem, state: Descent, parts: Parts) -> Tensor:
     divergences = problem.divergences(parts.sums, parts.counts, state.centers)
-    components = problem.charges(state.centers, state.weights) + divergences + parts.losses
+    components = problem.smoothing(state.centers) + divergences + parts.margins
     return components.sum() + problem.total_base + problem.price(state.penalty, state.num_components)
 
 

@@ -88,7 +88,7 @@ class Landscape:
         data = problem.data
         sums, counts = component_sums(problem.X, own, state.num_components, data.weights)
         divergences = problem.divergences(sums, counts, state.centers)
-        costs = hyperplane_costs(data.features, own, state.weights, problem.model, data.weights) - self.empty_cost
+        costs = hyperplane_costs(data, own, state.weights, problem.model) - self.empty_cost
         components = divergences + costs + problem.smoothing(state.centers)
         return components.sum() + problem.total_base + self.structure_cost(state)
 
@@ -109,9 +109,9 @@ def _rejecting(points: Data, model: Model) -> tuple[Tensor, Tensor]:
         size = mean.square().sum().clamp(min=torch.finfo(mean.dtype).tiny)
         score, _ = model.loss.one_point(N * model.weight_scale**2 * size, size.new_tensor(-1.0))
         start[1, :, 0] = (score / size * mean).to(start)
-    best = hyperplane_costs(features, nobody, start, model, points.weights).argmin()
+    best = hyperplane_costs(points, nobody, start, model).argmin()
     start = start[best].unsqueeze(0)
-    return fit_hyperplanes(features, nobody, start, model, num_steps=_EMPTY_STEPS, row_weights=points.weights)
+    return fit_hyperplanes(points, nobody, start, model, _EMPTY_STEPS)
 
 
 _EMPTY_STEPS = 400

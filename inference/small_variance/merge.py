@@ -57,25 +57,25 @@ def _merged(pairs: Tensor, state: Descent, parts: Parts, problem: Problem) -> tu
     one, other = parts.rows(first), parts.rows(second)
     sums, counts = one.sums + other.sums, one.counts + other.counts
     centers = problem.centers(sums, counts)
-    weights, losses = _better_classifier(first, second, state, problem)
-    apart = problem.charges(state.centers, state.weights) + parts.losses
-    apart = apart + problem.divergences(parts.sums, parts.counts, state.centers)
+    weights, margins = _better_classifier(first, second, state, problem)
+    apart = (
+        problem.smoothing(state.centers) + parts.margins + problem.divergences(parts.sums, parts.counts, state.centers)
+    )
     saved = apart[first] + apart[second] - problem.divergences(sums, counts, centers)
-    gains = saved - problem.charges(centers, weights) - losses
+    saved = saved - problem.smoothing(centers)
+    gains = saved - margins
     if weights.numel():
         for index in gains.topk(min(_NUM_FITS, len(gains))).indices.tolist():
             rows = torch.nonzero((state.assignments.unsqueeze(1) == pairs[index]).any(1)).squeeze(1)
             together = torch.zeros_like(rows)
-            fitted, _, loss = fit_classifiers(
-                problem.rows(rows), together, weights[index : index + 1], state.duals[rows], _NUM_STEPS
-            )
-            weights[index], losses[index] = fitted[0], loss[0]
-            gains[index] = saved[index] - problem.charges(centers[index : index + 1], fitted)[0] - loss[0]
-    return gains, centers, weights, Parts(sums, counts, losses)
+            fit = fit_classifiers(problem.rows(rows), together, weights[[index]], state.duals[rows], _NUM_STEPS)
+            weights[index], margins[index] = fit.weights[0], fit.cost.sum()
+            gains[index] = saved[index] - margins[index]
+    return gains, centers, weights, Parts(sums, counts, margins)
 
 
 def _better_classifier(first: Tensor, second: Tensor, state: Descent, problem: Problem) -> tuple[Tensor, Tensor]:
-    """For each pair of components the classifier [M, P, C] that costs less on both, and its summed losses [M]."""
+    """For each pair of components the classifier [M, P, C] that costs less on both, and what it costs [M]."""
     weights = state.weights
     if not weights.numel():
         return weights[first], torch.zeros(len(first), dtype=torch.float64, device=weights.device)
@@ -83,9 +83,9 @@ def _better_classifier(first: Tensor, second: Tensor, state: Descent, problem: P
     # [K, K]: points of the row, classifier of the column
     cross, _ = component_sums(losses, state.assignments, len(weights), problem.data.weights)
     ridge = problem.ridge(weights)
-    options = torch.stack([cross[first, k] + cross[second, k] for k in (first, second)])
-    best = (options + torch.stack([ridge[first], ridge[second]])).argmin(0)
-    return weights[torch.where(best == 0, first, second)], options.gather(0, best.unsqueeze(0)).squeeze(0)
+    options = torch.stack([cross[first, k] + cross[second, k] + ridge[k] for k in (first, second)])
+    least, best = options.min(0)
+    return weights[torch.where(best == 0, first, second)], least
 
 
 def _apply(

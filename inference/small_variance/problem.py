@@ -20,7 +20,8 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
-from ...models.sparse import SparseRows, entries_sum
+from ...models.sparse import Rows, entries_sum
+from ..classifiers.minimum import RidgeCost
 from ..distributed.collectives import all_sum
 
 
@@ -41,10 +42,9 @@ class Problem:
     model: Model  # resolved
     data: Data
     scale: float
-    X: Tensor | SparseRows  # [N, D] rows in the likelihood's coordinates
+    X: Rows  # [N, D] rows in the likelihood's coordinates
     base: Tensor  # [N] scale * base(x_n), which makes D(x_n, x_n) = 0
     founding: Tensor  # [N] what a point costs in a component of its own, without the penalty
-    target_size: Tensor  # [] mean |y| of the known targets
     row: Tensor | None  # [D] the pseudo-observation
     row_weight: float
 
@@ -53,14 +53,11 @@ class Problem:
         """The problem of a resolved model."""
         family = cast(ExponentialFamily, model.likelihood)
         X = family.coordinates(data.X).contiguous()
-        known = all_sum(data.counted((~data.targets.isnan()).to(data.targets)).sum())
-        target_size = all_sum(data.counted(data.targets.abs()).nansum())
-        target_size = target_size / known.clamp(min=torch.finfo(known.dtype).tiny)
         square = entries_sum(data.features, torch.square).unsqueeze(1)
         _, cost = model.loss.one_point(model.weight_scale**2 * square, data.targets)
         founding = cost.sum(1) + scale * family.founding_divergence(X)
         base = scale * family.divergence_base(X)
-        return cls(model, data, scale, X, base, founding, target_size, *family.pseudo_observation())
+        return cls(model, data, scale, X, base, founding, *family.pseudo_observation())
 
     @property
     def likelihood(self) -> ExponentialFamily:
@@ -96,6 +93,12 @@ class Problem:
         if scores.shape[-1] == 1 and not self.model.repels:  # a sum over one score is a slow copy
             return self.model.loss.log_factor(scores.squeeze(-1), targets.squeeze(-1))
         return self.model.log_margin(scores, targets)
+
+    def margins(self, assignments: Tensor, num_components: int) -> RidgeCost:
+        """What classifiers cost that each see the points of their component alone, from assignments [N]."""
+        data, model = self.data, self.model
+        rows = data.features, data.targets, model.loss, model.weight_scale, data.weights
+        return RidgeCost(*rows, assignments, num_components)
 
     def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Best centres [K, D] for sums of rows [K, D] and numbers of rows [K]."""

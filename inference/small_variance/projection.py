@@ -16,18 +16,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from ...models.distributions.sampling import uniforms
 from ...models.linalg import safe_cholesky
-from ...models.losses import Masked
 from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
-from ..bits.shared_projection import Generative, Margins
-from ..classifiers.duals import solve
+from ..bits.shared_projection import Generative, Margins, task_margins
+from ..classifiers.minimum import DualLimits, minimum, slopes
 from ..distributed.collectives import all_sum
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
@@ -80,26 +78,15 @@ class Problem:
         cross = (self.outer @ self.loading_map(features) * features.double()).sum()
         return self.attraction * (self.outer.trace() - cross)
 
-    def task_costs(self, features: Tensor, weights: Tensor) -> Tensor:
-        """Ridge and margins [M] float64 of each classifier."""
-        data, model = self.data, self.model
-        cost = -model.loss.log_factor(data.pair_scores(data.X @ features, weights), data.known).double()
-        ridge = (weights.double() / model.weight_scale).square().sum(0) / 2
-        return ridge + all_sum(ridge.new_zeros(data.num_tasks).index_add(0, data.tasks, cost))
-
     def objective(self, state: Projection) -> Tensor:
         """F []."""
-        costs = self.reconstruction(state.features) + self.task_costs(state.features, state.weights).sum()
+        margins = task_margins(self.data, self.model, state.features).value(state.weights.T.unsqueeze(2))
+        costs = self.reconstruction(state.features) + margins.sum()
         return costs + self.model.prior.price(state.penalty, state.features.shape[1])
 
 
 def check(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> None:
-    """Raise on a loss without a dual."""
-    if not model.loss.has_conjugate:
-        raise NotImplementedError(
-            f"{type(model.loss).__name__} has no convex conjugate (`conjugate`), by which the classifiers of tasks are "
-            "found: take Hinge() or EpsilonInsensitive(), or Gibbs()."
-        )
+    """Every loss and linear likelihood has a small-variance limit."""
 
 
 def kernel(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> Kernel:
@@ -191,20 +178,12 @@ def set_bits(state: Projection, problem: Problem) -> Projection:
 
 
 def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> Projection:
-    """The support vector machine of each task, or what is best on the way to what the dual has reached."""
-    data, model = problem.data, problem.model
-    loss = model.loss.loss if isinstance(model.loss, Masked) else model.loss
-    features = torch.cat([data.X @ state.features, data.inputs], 1)
-    weights, tilt = state.weights.clone(), state.tilt.clone()
-    for task, (first, last) in enumerate(pairwise(data.starts)):
-        own, known = features[data.rows[first:last]], data.known[first:last].unsqueeze(1)
-        begin = state.tilt[first:last].unsqueeze(1)
-        found = solve(own, known, loss, model.weight_scale, start=begin, tolerance=_GAP, max_passes=max_passes)
-        weights[:, task], tilt[first:last] = found.weights[:, 0], found.tilt[:, 0]
-    tried = torch.stack([torch.lerp(state.weights, weights, step) for step in _STEPS])
-    best = torch.stack([problem.task_costs(state.features, some) for some in tried]).argmin(0)
-    weights = tried[best, :, torch.arange(len(best), device=best.device)].T.contiguous()
-    return _scored(replace(state, weights=weights, tilt=tilt), problem)
+    """Better classifiers of all tasks, and how hard each pair pulls at its own."""
+    margins = task_margins(problem.data, problem.model, state.features)
+    start = margins.at(state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
+    fit = minimum(margins, start, DualLimits(_GAP, max_passes), _STEPS)
+    tilt = fit.tilt if margins.has_quick_dual else slopes(margins.loss, fit.scores, margins.targets)
+    return _scored(replace(state, weights=fit.weights.squeeze(2).T.contiguous(), tilt=tilt.squeeze(1)), problem)
 
 
 def grow(state: Projection, problem: Problem, generator: torch.Generator) -> Projection:
@@ -281,7 +260,7 @@ def draw(state: Projection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -
 
 
 _GAP = 1e-3
-_STEPS = (0.0, 0.125, 0.25, 0.5, 1.0)  # on the way from the classifiers to what the dual has reached
+_STEPS = 40  # where there is no dual
 _FEW_PASSES = 20  # to compare proposals
 _NUM_DIRECTIONS = 3
 _NUM_PROPOSALS = 2  # of each kind that are tried

@@ -155,9 +155,7 @@ def refit(state: RepellingDescent, landscape: Landscape, num_steps: int) -> Repe
     problem, own = landscape.problem, landscape.observed(state.assignments)
     data = problem.data
     sums, counts = component_sums(problem.X, own, state.num_components, data.weights)
-    weights, _ = fit_hyperplanes(
-        data.features, own, state.weights, problem.model, num_steps=num_steps, row_weights=data.weights
-    )
+    weights, _ = fit_hyperplanes(data, own, state.weights, problem.model, num_steps)
     # a state of missing steps alone has no points: it keeps its centre
     centers = torch.where((counts > 0).unsqueeze(1), problem.centers(sums, counts), state.centers)
     state = replace(state, centers=centers, weights=weights)

@@ -77,8 +77,8 @@ class Parts(NamedTuple):
 
     sums: Tensor  # [K, D] of the rows, with their weights
     counts: Tensor  # [K] how many points, with their weights
-    losses: Tensor  # [K] -log phi, summed with weights
+    margins: Tensor  # [K] what classifiers cost: |eta_k|^2 / (2 nu^2) - log phi, summed with weights
 
     def rows(self, index: Tensor | list[int]) -> Parts:
         """The parts of some components, from their indices [M]."""
-        return Parts(self.sums[index], self.counts[index], self.losses[index])
+        return Parts(self.sums[index], self.counts[index], self.margins[index])

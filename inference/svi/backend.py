@@ -76,6 +76,7 @@ class SVI(Backend):
 
     value_name: ClassVar[str] = "ELBO"
     kind: ClassVar[str] = "bound"
+    needs: ClassVar[str] = "sticks"
     weighs: ClassVar[bool] = True
 
     def prepare(

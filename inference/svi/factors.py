@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -11,7 +12,19 @@ from torch import Tensor
 
 from ...models.data import Data
 from ...models.likelihoods.exponential_family import ExponentialFamily
+from ...models.mixture import Mixture
+from ...models.sequence import StateSpace
 from ...models.sums import row_chunks
+from ..classifiers.natural import (
+    BothSides,
+    Known,
+    OwnSide,
+    expect_own,
+    expect_sides,
+    natural_step,
+    prior,
+    require_readings,
+)
 from ..classifiers.ridge import Ridge
 from ..distributed.collectives import all_sum
 
@@ -28,6 +41,8 @@ class Variational:
     hyperparameters: Tensor  # [T, S] chi of q(theta_k)
     mean: Tensor  # [T, P, C] of q(eta_k)
     precision_tril: Tensor  # [T, C, P, P]
+    gram: Tensor  # [T, C, P, P] sum_n r_nk precision_nk a_n a_n^T of the expected pseudo-observations
+    linear: Tensor  # [T, P, C] sum_n r_nk shift_nk a_n
     responsibilities: Tensor  # [N, T] q(z_n), or marginals of it; [0, T] after a stochastic step
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
     may_merge: bool = True  # until all promising unions have been tried in vain
@@ -61,13 +76,14 @@ class Variational:
 
     def permuted(self, order: Tensor) -> Self:
         """Components in another order [T]; sticks stay in their places."""
-        return replace(
-            self,
-            hyperparameters=self.hyperparameters[order],
-            mean=self.mean[order],
-            precision_tril=self.precision_tril[order],
-            responsibilities=self.responsibilities[:, order],
-        )
+        names = "hyperparameters", "mean", "precision_tril", "gram", "linear"
+        own: dict[str, Any] = {name: getattr(self, name)[order] for name in names}
+        return replace(self, **own, responsibilities=self.responsibilities[:, order])
+
+    def scaled(self, scale: float) -> Self:
+        """As if there were `scale` times as many points like these."""
+        r = scale * self.responsibilities
+        return replace(self, responsibilities=r, gram=scale * self.gram, linear=scale * self.linear)
 
     def without_rows(self) -> Self:
         """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
@@ -89,8 +105,7 @@ def require(model: Any) -> None:
     """Raise NotImplementedError, which says what is missing, unless the family is conjugate and the loss has
     expectations."""
     family_of(model)
-    if not model.loss.has_expectation:
-        model.loss.expect(*torch.zeros(3, 1))  # says what serves
+    require_readings(model.loss, "gibbs")
 
 
 def require_averaging(backend: Any, model: Any, known: bool) -> None:
@@ -103,12 +118,7 @@ def require_averaging(backend: Any, model: Any, known: bool) -> None:
         raise NotImplementedError(
             f'{type(model).__name__} has no rule="averaging", which InfiniteSVM has: take rule="gibbs".'
         )
-    if not model.loss.has_conjugate:
-        other = "EpsilonInsensitive()" if model.loss.target == "real" else "Hinge()"
-        raise NotImplementedError(
-            f'{type(model.loss).__name__} has no convex conjugate (`conjugate`), which rule="averaging" needs: take '
-            f'rule="gibbs", or another loss such as {other}.'
-        )
+    require_readings(model.loss, "averaging")
     if backend.batch_size is not None:
         raise NotImplementedError(f'rule="averaging" with batch_size={backend.batch_size}: it {ALL_AT_ONCE}')
 
@@ -116,24 +126,45 @@ def require_averaging(backend: Any, model: Any, known: bool) -> None:
 ALL_AT_ONCE = 'sees all points at once: pass tensors and batch_size=None, or take rule="gibbs".'
 
 
-def prior_classifiers(model: Any, data: Data) -> dict[str, Any]:
-    """Fields of a `Variational` with hyperplanes at their prior: `mean` [T, P, C] and `precision_tril`."""
+def prior_classifiers(model: Mixture | StateSpace, data: Data) -> dict[str, Any]:
+    """Fields of a `Variational` with hyperplanes at their prior, and nothing that points say of them."""
+    T, C, P, like = model.truncation, data.targets.shape[1], data.features.shape[1], data.features
+    q = prior(T, P, C, model.weight_scale, like)
+    return {"mean": q.mean, "precision_tril": q.precision_tril, **nothing_observed(model, data)}
+
+
+def nothing_observed(model: Mixture | StateSpace, data: Data) -> dict[str, Any]:
+    """Fields of a `Variational` with the sums of the pseudo-observations of no points."""
     T, C, P = model.truncation, data.targets.shape[1], data.features.shape[1]
-    like = data.features
-    identity = torch.eye(P, dtype=like.dtype, device=like.device)
-    return {
-        "mean": like.new_zeros(T, P, C),
-        "precision_tril": (identity / model.weight_scale).expand(T, C, P, P),
-    }
+    return {"gram": data.features.new_zeros(T, C, P, P), "linear": data.features.new_zeros(T, P, C)}
 
 
-def components_kl(state: Variational, model: Any) -> Tensor:
+def see(state: Variational, points: Data, model: Mixture | StateSpace) -> OwnSide | BothSides:
+    """What the classifiers expect of points: of their own components, or of all, where these repel."""
+    design = Known(points.features)
+    if model.repels:
+        return expect_sides(design, state.classifiers, model.loss)
+    return expect_own(design, state.classifiers, points.targets, model.loss)
+
+
+def update_classifiers(state: State, model: Mixture | StateSpace) -> State:
+    """q(eta_k) at its optimum for the pseudo-observations as they are."""
+    return _with_classifiers(state, state, model, 1.0)
+
+
+def _with_classifiers(state: State, target: Variational, model: Mixture | StateSpace, rho: float) -> State:
+    """q(eta_k) a natural step of size rho towards what the points of a target say."""
+    ridge = natural_step(state.classifiers, (target.gram, target.linear), model.weight_scale, rho)
+    return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
+
+
+def components_kl(state: Variational, model: Mixture | StateSpace) -> Tensor:
     """KL of q(theta) and q(eta) from their priors, [] float64."""
     family = family_of(model).kl(state.hyperparameters).sum(dtype=torch.float64)
     return family + state.classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
 
 
-def pairs(state: Variational, model: Any) -> list[list[int]]:
+def pairs(state: Variational, model: Mixture | StateSpace) -> list[list[int]]:
     """Pairs of occupied components, those whose union has the best block marginal first."""
     family, chi = family_of(model), state.hyperparameters
     occupied = torch.nonzero(state.sizes > 0.5).squeeze(1)
@@ -148,16 +179,21 @@ def pairs(state: Variational, model: Any) -> list[list[int]]:
     return torch.stack([first[best], second[best]], 1).tolist()
 
 
-def move(state: State, hyperparameters: Tensor, natural: tuple[Tensor, Tensor], rho: float) -> State:
-    """The state with its components and hyperplanes a step of size rho, in natural parameters, towards those given:
-    chi [T, S] of the components, (A [T, C, P, P], A m [T, P, C]) of the hyperplanes."""
-    ridge = state.classifiers.towards(natural, rho)
-    return replace(
-        state.without_rows(),
-        hyperparameters=torch.lerp(state.hyperparameters, hyperparameters, rho),
-        mean=ridge.mean,
-        precision_tril=ridge.precision_tril,
-    )
+def move(state: State, target: Variational, model: Mixture | StateSpace, rho: float) -> State:
+    """The state with its components and hyperplanes a step of size rho, in natural parameters: towards the components
+    of a target, and towards what its points say of the hyperplanes."""
+    chi = torch.lerp(state.hyperparameters, target.hyperparameters, rho)
+    return replace(_with_classifiers(state.without_rows(), target, model, rho), hyperparameters=chi)
+
+
+def first_better(state: State, unions: Iterable[State], ascend: Callable[[State], State]) -> State:
+    """The first of some unions that, after rounds of coordinate ascent, has the larger bound; or the state as it is."""
+    for union in unions:
+        for _ in range(MERGE_ROUNDS):
+            union = ascend(union)
+        if union.bound > state.bound:
+            return union
+    return replace(state, may_merge=False)
 
 
 _MERGE_TRIES = 10

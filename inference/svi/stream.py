@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ...models.arrays import as_labels, as_sequences
+from ...models.arrays import as_sequences
 from ...models.data import Data
-from ...models.losses import Masked
 from ...models.mixture import Mixture
 from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace
@@ -72,13 +71,9 @@ def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tu
     if total < 2:
         raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
     X, y = _stack(inputs), torch.cat(targets) if targets else None
-    signs = y is not None and model.loss.target == "sign" and "classes" in model.get_params(deep=False)
-    if signs and model.classes is None:  # all classes, not only those of the first rows
-        model = model.replace(classes=as_labels(y, y, None)[1])
+    if y is not None:  # all classes, not only those of the first rows
+        model = model.checked().resolve_targets(X.new_zeros(len(y), 0), y)
     model = model.resolve(X, None if y is None else y[: len(X)])
-    missing = y is not None and bool(model.targets(X.new_zeros(len(y), 0), y).isnan().any())
-    if missing and not isinstance(model.loss, Masked):
-        model = model.replace(loss=Masked(model.loss))
 
     def convert(batch: Any) -> Data:
         X, y = _split(batch)

@@ -17,14 +17,8 @@ from ...models.mixture import Mixture
 from ...models.priors.sticks import log_labelled_prior
 from ..classifiers.ridge import soft_sums
 from ..distributed.collectives import all_sum
-from .factors import MERGE_ROUNDS, SETTLED, family_of
-from .partition.factors import (
-    VariationalPartition,
-    assignment_logits,
-    expected_margins,
-    expected_prior,
-    update_classifiers,
-)
+from .factors import MERGE_ROUNDS, SETTLED, family_of, see, update_classifiers
+from .partition.factors import VariationalPartition, assignment_logits, expected_prior
 from .partition.sums import slices
 
 __all__ = ["gain", "is_promising"]
@@ -61,12 +55,13 @@ def _margin_gain(state: VariationalPartition, data: Data, model: Mixture, pair: 
     own = replace(state, mean=state.mean[pair], precision_tril=state.precision_tril[pair])
     times, values = shares, list[Tensor]()
     for _ in range(MERGE_ROUNDS + 1):
-        precision, shift, margin = expected_margins(own, data, model)
-        value = all_sum(data.counted(times * margin).sum(dtype=torch.float64))
+        seen = see(own, data, model)
+        value = all_sum(data.counted(times * seen.gain).sum(dtype=torch.float64))
         values.append(value - own.classifiers.kl(model.weight_scale).sum(dtype=torch.float64))
-        sums = soft_sums(data.features, precision, shift, data.counted(times))
+        precision, shift, counted = seen.times(times.expand_as(seen.gain))
+        sums = soft_sums(data.features, precision, shift, data.counted(counted))
         gram, linear = (part.sum(0, keepdim=True) for part in sums)
-        own = update_classifiers(replace(own, gram=gram, linear=linear), data, model)
+        own = update_classifiers(replace(own, gram=gram, linear=linear), model)
         times = shares.sum(1, keepdim=True)
     return values[-1] - values[0]
 

@@ -1,5 +1,6 @@
 """Margin losses, one file each; `base` states the interface that every backend reads."""
 
+from .all_thresholds import AllThresholds
 from .base import Loss, PseudoObservation
 from .epsilon_insensitive import EpsilonInsensitive
 from .hinge import Hinge
@@ -7,9 +8,10 @@ from .logistic import Logistic
 from .multiclass import CrammerSinger, OneVsRest
 from .squared_hinge import SquaredHinge
 from .student_t import StudentT
-from .wrapped import Masked
+from .wrapped import Masked, masked
 
 __all__ = [
+    "AllThresholds",
     "CrammerSinger",
     "EpsilonInsensitive",
     "Hinge",
@@ -20,4 +22,5 @@ __all__ = [
     "PseudoObservation",
     "SquaredHinge",
     "StudentT",
+    "masked",
 ]

@@ -36,8 +36,10 @@ class Loss(Config, ABC):
     """
 
     is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over the signs y of all scores
-    target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "real": a regression loss, targets as they are
+    target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "level": 0, 1, ...; "real": of regression, as they are
     meets: ClassVar[bool] = False  # the scores of all classes meet in one factor, which has one column [..., 1]
+    takes_missing: ClassVar[bool] = False  # targets may be NaN (see `Masked`)
+    step: ClassVar[float] = 0.01  # of the trapezoid rule where integrals are numerical, in standard deviations
 
     # -- the definition ----------------------------------------------------------------------------------------
 
@@ -53,6 +55,11 @@ class Loss(Config, ABC):
         return self.target == "sign" and not self.meets
 
     @property
+    def unmasked(self) -> Loss:
+        """The loss of targets that are known."""
+        return self
+
+    @property
     def is_augmented(self) -> bool:
         """Given a draw of `augment` the factor is Gaussian in the score."""
         return type(self).augment is not Loss.augment
@@ -63,26 +70,33 @@ class Loss(Config, ABC):
         return type(self).expect is not Loss.expect
 
     @property
+    def has_marginal(self) -> bool:
+        """The integral over the scores of a new component is known: `log_marginal`, `draw_score`."""
+        return not self.meets or type(self).log_marginal is not Loss.log_marginal
+
+    @property
     def has_conjugate(self) -> bool:
         """The cost -log phi is convex in the score and its conjugate known: `conjugate`, `best_tilt`, `feasible`."""
         return type(self).conjugate is not Loss.conjugate or type(self).box is not Loss.box
+
+    def lacking(self, reading: str, whose: str, instead: str) -> NotImplementedError:
+        """The error to raise where a reading that someone needs is missing; one wording for all of them."""
+        names = _READINGS[reading]
+        return NotImplementedError(f"{type(self).__name__} has no {names}, which {whose} needs: {instead}.")
 
     # -- one reading for each backend; all but the last are optional ---------------------------------------------
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
         """Gibbs: the pseudo-observation at a draw of the augmentation variable given the score."""
-        raise NotImplementedError(
-            f"{type(self).__name__} is no known Gaussian scale mixture (`augment`): Gibbs moves its weights by "
-            "elliptical slice steps, and SmallVariance, NUTS and Autoguide need log_factor alone."
-        )
+        raise self.lacking("augment", "a draw of omega", f"move the weights by elliptical slice steps; {_ALONE}")
 
     def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
         """SVI: the pseudo-observation at the optimal q(omega) for a score of this mean and variance."""
-        raise NotImplementedError(self._no_expectation)
+        raise self._no_expectation
 
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
         """SVI: the lower bound of E log phi that the same q(omega) attains; quadratic in f around it."""
-        raise NotImplementedError(self._no_expectation)
+        raise self._no_expectation
 
     def expect_with_bound(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[PseudoObservation, Tensor]:
         """SVI: `expect` and `expected_log_factor` of the same scores, which may be cheaper at once."""
@@ -111,14 +125,11 @@ class Loss(Config, ABC):
         return value[1].detach(), slope[1], (slope[0] - slope[2]) / (2 * _WIDTH)
 
     @property
-    def _no_expectation(self) -> str:
+    def _no_expectation(self) -> NotImplementedError:
         other = "EpsilonInsensitive()" if self.target == "real" else "OneVsRest(Hinge())"
         averaging = ', or SVI(rule="averaging")' if self.has_conjugate else ""
-        return (
-            f"{type(self).__name__} has no closed expectation (`expect`, `expected_log_factor`), which SVI needs: take "
-            f"another loss such as {other}{averaging}, or another backend of the model: Gibbs, SmallVariance, NUTS and "
-            "Autoguide need log_factor alone."
-        )
+        instead = f"take another loss such as {other}{averaging}, or another backend of the model: {_ALONE}"
+        return self.lacking("expect", "SVI", instead)
 
     # -- the conjugate of the cost g(f) = -log phi(y | f); optional --------------------------------------------------
 
@@ -148,10 +159,8 @@ class Loss(Config, ABC):
     def _box(self, y: Tensor) -> Box:
         box = self.box(y)
         if box is None:
-            raise NotImplementedError(
-                f"{type(self).__name__} has no convex conjugate (`conjugate`), which duals need: take "
-                f"{'EpsilonInsensitive()' if self.target == 'real' else 'Hinge()'}, or a backend that solves none."
-            )
+            other = "EpsilonInsensitive()" if self.target == "real" else "Hinge()"
+            raise self.lacking("conjugate", "a dual", f"take {other}, or a backend that solves none")
         return box
 
     # -- one point alone: numerical, override where there is a closed form ---------------------------------------
@@ -224,7 +233,9 @@ class Loss(Config, ABC):
 
     def _tilted(self, scale: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For chunks of the entries of scale, y: nodes g [G], and log weights [n, G] of N(g; 0, 1) phi(y | scale g)."""
-        nodes, log_weights = normal_rule(scale, _STEP)
+        if self.meets:
+            raise self.lacking("log_marginal", "a new component of a collapsed scan", _OTHER_SCANS)
+        nodes, log_weights = normal_rule(scale, self.step)
         rows = zip(scale.reshape(-1, 1).split(_CHUNK), y.reshape(-1, 1).split(_CHUNK), strict=True)
         return ((nodes, self.log_factor(width * nodes, target) + log_weights) for width, target in rows)
 
@@ -239,7 +250,14 @@ class Loss(Config, ABC):
         return 0.0
 
 
-_STEP = 0.01  # of the trapezoid rule, in standard deviations
+_READINGS = {
+    "augment": "known Gaussian scale mixture (`augment`)",
+    "expect": "closed expectation (`expect`, `expected_log_factor`)",
+    "conjugate": "convex conjugate (`conjugate`)",
+    "log_marginal": "known integral over all scores (`log_marginal`, `draw_score`)",
+}
+_ALONE = "Gibbs, SmallVariance, NUTS and Autoguide need log_factor alone"
+_OTHER_SCANS = "take CrammerSinger(), or Gibbs with scan='slice' or scan='blocked'"
 _CHUNK = 128  # rows of nodes at a time, few enough for a cache
 _NUM_POINTS = 64  # of a net in the scores of several classes: within some .02 of their expected probabilities
 _NUM_ZOOMS = 14  # to 16^-14 of the first radius

@@ -28,9 +28,9 @@ class WrappedLoss(Loss):
 
 
 _HANDED_ON = (
-    "is_likelihood target meets binary is_augmented has_expectation augment expect expected_log_factor "
-    "expect_with_bound majorize log_marginal draw_score one_point probabilities moderated blocks reference "
-    "has_conjugate conjugate best_tilt feasible box"
+    "is_likelihood target meets takes_missing binary lacking is_augmented has_expectation has_marginal has_conjugate "
+    "augment expect expected_log_factor expect_with_bound majorize log_marginal draw_score one_point probabilities "
+    "moderated blocks reference conjugate best_tilt feasible box"
 )
 for _name in _HANDED_ON.split():
     setattr(WrappedLoss, _name, property(attrgetter(f"loss.{_name}")))
@@ -54,6 +54,12 @@ class Masked(WrappedLoss):
     """
 
     loss: Loss = field(default_factory=Hinge)
+
+    takes_missing = True
+
+    @property
+    def unmasked(self) -> Loss:
+        return self.loss
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return self._read(y, partial(self.loss.log_factor, score))
@@ -134,3 +140,8 @@ class Masked(WrappedLoss):
 
 
 register_compiled(Masked, HandedOn)
+
+
+def masked(loss: Loss) -> Loss:
+    """The loss on targets of which some are missing: itself if it takes them."""
+    return loss if loss.takes_missing else Masked(loss)

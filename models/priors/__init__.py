@@ -6,6 +6,7 @@ from .dirichlet_process import DirichletProcess
 from .features import FeatureFactors, FeaturePrior
 from .hierarchical_dirichlet_process import HierarchicalDirichletProcess
 from .indian_buffet_process import IndianBuffetProcess
+from .mixture_of_finite_mixtures import MixtureOfFiniteMixtures
 from .pitman_yor import PitmanYor
 from .topics import DirichletTopics
 
@@ -18,6 +19,7 @@ __all__ = [
     "HierarchicalDirichletProcess",
     "Hyper",
     "IndianBuffetProcess",
+    "MixtureOfFiniteMixtures",
     "PartitionPrior",
     "PitmanYor",
     "StickExpectations",

@@ -1,13 +1,14 @@
 """The interface of a prior over partitions: what the Pyro program, every kernel and the exact references ask of it.
 
-    sticks       v_k ~ Beta(a_k, b_k),  pi_k = v_k prod_{j<k} (1 - v_j)         program, blocked scan, SVI
     urn          a block of size m has weight exp(log_sizes[m]), a new one exp(log_new[K])      collapsed scan
     partition    log p(n_1, ..., n_K), the EPPF                                 split-merge, log joint, enumeration
+    sticks       v_k ~ Beta(a_k, b_k),  pi_k = v_k prod_{j<k} (1 - v_j)         program, blocked scan, SVI
     rest         new blocks have weights of density mass x^(-1-exponent) e^(-x)           slice scan
     price        Lambda(K), what K components cost                              small variance
 
-A prior states its hyperparameters with their laws, `urn`, `log_partition` and `sticks`; `draw_rest` makes it serve the
-slice scan. Everything else follows, and is overridden where there is a closed form. (math/priors, section 2)
+A prior states its hyperparameters with their laws, `urn` and `log_partition`, which make it serve the collapsed scan
+and small variance; `sticks` make it serve all that has T components, `draw_rest` the slice scan. Everything else
+follows, and is overridden where there is a closed form. (math/priors, section 2)
 """
 
 from __future__ import annotations
@@ -44,20 +45,32 @@ class PartitionPrior(HyperPrior):
 
     @abstractmethod
     def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
-        """Log weights [N + 1] of a block by its size (1..N; entry 0 is of no use) and [capacity + 1] of a new one by
-        the number of blocks."""
+        """Log weights, for the last of N points, [N + 1] of a block by its size (1..N; entry 0 is of no use) and
+        [capacity + 1] of a new one by the number of blocks (1..; entry 0 is of no use)."""
 
     @abstractmethod
     def log_partition(self, counts: Tensor, h: Hyper) -> Tensor:
         """log p [] of a partition with block sizes `counts` [K] > 0."""
 
-    @abstractmethod
+    # -- what it may define --------------------------------------------------------------------------------------------
+
     def sticks(self, h: Hyper, truncation: int) -> tuple[Tensor, Tensor]:
         """Beta parameters (a, b), each [..., T - 1], of the sticks; h may have values [..., 1]."""
+        raise NotImplementedError(f"{self.lacks('sticks')}.")
 
     def draw_rest(self, h: Hyper, num_components: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(exponent, mass), both [], of the density of the weights of new blocks beside K occupied ones."""
-        raise NotImplementedError(f"{type(self).__name__} defines no draw_rest: use scan='collapsed' or 'blocked'.")
+        raise NotImplementedError(f"{self.lacks('draw_rest')}.")
+
+    def lacks(self, method: str) -> str:
+        """That the prior does not define `sticks` or `draw_rest`, and what to use; "" where it does."""
+        if self._defines(method):
+            return ""
+        scans = "".join(f", Gibbs(scan={scan!r})" for scan, needed in NEEDED.items() if self._defines(needed))
+        return f"{type(self).__name__} defines no {method}: use Gibbs(scan='collapsed'){scans} or SmallVariance()"
+
+    def _defines(self, method: str) -> bool:
+        return getattr(type(self), method) is not getattr(PartitionPrior, method)
 
     def price(self, penalty: float | Tensor, num_components: int) -> float | Tensor:
         """Lambda(K) []: what K components cost in the small-variance limit; it never falls with K."""
@@ -65,17 +78,15 @@ class PartitionPrior(HyperPrior):
 
     def expected_components(self, num_data: int) -> float:
         """E[K] of N points at the start values, by the chain of urn draws."""
-        h = self.start(torch.zeros(()))
-        log_sizes, log_new = (table.double() for table in self.urn(h, num_data, num_data))
-        law = torch.zeros(num_data + 1, dtype=torch.float64)
-        law[1] = 1.0
-        blocks = torch.arange(num_data + 1, dtype=torch.float64)
-        slope = log_sizes[min(2, num_data)].exp() - log_sizes[1].exp() if num_data > 1 else 1.0
-        for n in range(1, num_data):  # sizes weigh in proportion to slope * (n_k - 1) + weight of one
-            old = slope * (n - blocks) + blocks * log_sizes[1].exp()
-            share = (log_new.exp() / (old + log_new.exp())).nan_to_num()
-            law = law * (1 - share) + torch.cat([law.new_zeros(1), (law * share)[:-1]])
-        return float(law @ blocks)
+        h, law = self.start(torch.zeros(())), torch.ones(1, dtype=torch.float64)  # of 1..n blocks
+        for n in range(1, num_data):
+            sizes, new = (table.double().exp() for table in self.urn(h, n + 1, n))
+            blocks = torch.arange(1, n + 1, dtype=torch.float64)
+            # sizes weigh in proportion to n_k - 1 beside the weight of one
+            old = (sizes[2] - sizes[1]) * (n - blocks) + sizes[1] * blocks
+            share = law * new[1:] / (old + new[1:])
+            law = torch.cat([law - share, share.new_zeros(1)]) + torch.cat([share.new_zeros(1), share])
+        return float(law @ torch.arange(1, num_data + 1, dtype=torch.float64))
 
     # -- what follows: hyperparameters -----------------------------------------------------------------------------
 
@@ -90,7 +101,7 @@ class PartitionPrior(HyperPrior):
     def log_expected_weights(self, counts: Tensor, h: Hyper) -> Tensor:
         """log E[pi_k | z] [K + 1] of the infinite model from block sizes [K]; last: all blocks not yet seen."""
         K, total = len(counts), int(counts.sum())
-        log_sizes, log_new = self.urn(h, total, K)
+        log_sizes, log_new = self.urn(h, total + 1, K)
         return torch.cat([log_sizes[counts.long()], log_new[K : K + 1]]).log_softmax(0)
 
     # -- what follows: q(h) of SVI on a grid of prior quantiles, one point where nothing is free -------------------
@@ -129,5 +140,6 @@ def _quantiles(law: Distribution) -> Tensor:
     return draws.view(_NUM_QUANTILES, -1)[:, _NUM_DRAWS // _NUM_QUANTILES // 2]
 
 
+NEEDED = {"slice": "draw_rest", "blocked": "sticks"}  # what a scan asks a prior for beyond `urn`
 _NUM_QUANTILES = 20
 _NUM_DRAWS = 4000

@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..config import Config
 from ..domains import GammaPrior, Number, Positive
-from .base import Hyper, gamma_law
 from .franchise import (
     draw_base_weights,
     draw_row_concentration,
@@ -30,11 +28,12 @@ from .franchise import (
     log_paths,
     row_means,
 )
+from .hyper import Hyper, HyperPrior, gamma_law
 from .sticks import log_stick_weights
 
 
 @dataclass(eq=False)
-class HierarchicalDirichletProcess(Config):
+class HierarchicalDirichletProcess(HyperPrior):
     """Prior over the rows of a transition matrix and the states that they share.
 
     Parameters
@@ -55,22 +54,13 @@ class HierarchicalDirichletProcess(Config):
     stickiness: Annotated[float, Number(least=0.0, below=1.0)] = 0.0
 
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        """The laws of alpha and gamma, None where fixed; tensors take dtype and device of `like` [...]."""
         priors = {"concentration": self.concentration_prior, "top_concentration": self.top_concentration_prior}
         return {name: gamma_law(prior, like) for name, prior in priors.items()}
 
-    def start(self, like: Tensor) -> Hyper:
-        """The values given to the constructor, on the device of `like` [...]."""
-        values = {"concentration": self.concentration, "top_concentration": self.top_concentration}
-        return {name: like.new_tensor(float(value), dtype=torch.float64) for name, value in values.items()}
-
-    def sample(self, truncation: int, like: Tensor) -> Tensor:
-        """Sites of the Pyro program, in the dtype of `like` [...]: concentrations that have priors, `sticks` [T - 1]
-        and `transitions` [T + 1, T], which it returns; the last row is where sequences start."""
-        alpha, gamma = (
-            like.new_tensor(float(getattr(self, name))) if law is None else pyro.sample(name, law)
-            for name, law in self.hyperpriors(like).items()
-        )
+    def sample_rows(self, truncation: int, like: Tensor) -> Tensor:
+        """Sites of the Pyro program, in the dtype of `like` [...]: those of `sample`, `sticks` [T - 1] and
+        `transitions` [T + 1, T], which it returns; the last row is where sequences start."""
+        alpha, gamma = self.sample(like).values()
         with pyro.plate("sticks_plate", truncation - 1):
             sticks = pyro.sample("sticks", dist.Beta(like.new_ones(()), gamma))
         means = self.row_means(log_stick_weights(sticks).exp(), truncation)
@@ -87,35 +77,42 @@ class HierarchicalDirichletProcess(Config):
         K = counts.shape[1]
         return log_paths(counts, h["concentration"], self.row_means(base, K)[:, :K])
 
-    def log_density(self, base: Tensor, h: Hyper, *, truncated: bool) -> Tensor:
-        """log p(beta | gamma) p(alpha) p(gamma) []; beta counts through its sticks in the truncated model."""
-        K, gamma = len(base) - 1, h["top_concentration"]
-        log_base = base.clamp(min=torch.finfo(base.dtype).tiny).log()
-        if truncated:
-            total = (K - 1) * gamma.log() + (gamma - 1) * log_base[K - 1]
-        else:
-            total = K * gamma.log() + (gamma - 1) * log_base[K] - log_base[:K].sum()
-        for name, law in self.hyperpriors(gamma).items():
-            if law is not None:
-                total = total + law.log_prob(h[name])
-        return total
+    def log_base(self, base: Tensor, h: Hyper) -> Tensor:
+        """log p(beta | gamma) p(alpha) p(gamma) [] of the infinite model."""
+        K, gamma, log_base = len(base) - 1, h["top_concentration"], _log(base)
+        return K * gamma.log() + (gamma - 1) * log_base[K] - log_base[:K].sum() + self.log_density(h)
 
-    def draw(
-        self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator, *, truncated: bool
+    def log_sticks(self, base: Tensor, h: Hyper) -> Tensor:
+        """log p(v | gamma) p(alpha) p(gamma) [] of the sticks v of T states, from their base weights."""
+        T, gamma = len(base) - 1, h["top_concentration"]
+        return (T - 1) * gamma.log() + (gamma - 1) * _log(base)[T - 1] + self.log_density(h)
+
+    def draw(self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator) -> tuple[Hyper, Tensor]:
+        """alpha, gamma and base weights [K + 1] of the infinite model given the moves, through auxiliary tables."""
+        alpha, chosen = self._draw_rows(h, base, counts, generator)
+        gamma = draw_top_concentration(h["top_concentration"], chosen, self.top_concentration_prior, generator)
+        return {"concentration": alpha, "top_concentration": gamma}, draw_base_weights(chosen, gamma, generator)
+
+    def draw_truncated(
+        self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator
     ) -> tuple[Hyper, Tensor]:
-        """alpha, gamma and base weights [K + 1] given the moves, through auxiliary tables."""
-        K, alpha, gamma = counts.shape[1], h["concentration"], h["top_concentration"]
-        means = self.row_means(base, K)[:, :K]
-        tables, chosen = draw_tables(counts, alpha, means, self.stickiness, generator)
-        alpha = draw_row_concentration(alpha, counts, tables, self.concentration_prior, generator)
-        prior = self.top_concentration_prior
-        if not truncated:
-            gamma = draw_top_concentration(gamma, chosen, prior, generator)
-            base = draw_base_weights(chosen, gamma, generator)
-        else:
-            log_base, log_rest = draw_sticks(chosen, gamma, generator)
-            base = torch.cat([log_base.exp(), log_base.new_zeros(1)])
-            if prior is not None:
-                shape, rate = prior
-                gamma = torch._standard_gamma(gamma.new_tensor(shape + K - 1), generator=generator) / (rate - log_rest)
+        """The same of T states, whose base weights come from sticks."""
+        alpha, chosen = self._draw_rows(h, base, counts, generator)
+        gamma = h["top_concentration"]
+        log_base, log_rest = draw_sticks(chosen, gamma, generator)
+        if self.top_concentration_prior is not None:
+            shape, rate = self.top_concentration_prior
+            total = gamma.new_tensor(shape + counts.shape[1] - 1)
+            gamma = torch._standard_gamma(total, generator=generator) / (rate - log_rest)
+        base = torch.cat([log_base.exp(), log_base.new_zeros(1)])
         return {"concentration": alpha, "top_concentration": gamma}, base
+
+    def _draw_rows(self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """alpha, and how many tables chose each state."""
+        K, alpha = counts.shape[1], h["concentration"]
+        tables, chosen = draw_tables(counts, alpha, self.row_means(base, K)[:, :K], self.stickiness, generator)
+        return draw_row_concentration(alpha, counts, tables, self.concentration_prior, generator), chosen
+
+
+def _log(base: Tensor) -> Tensor:
+    return base.clamp(min=torch.finfo(base.dtype).tiny).log()

@@ -86,9 +86,9 @@ def _arrays(
     if data.observed is not None:
         precision, shift = precision * data.observed, shift * data.observed
     if state.probabilities is None:
-        log_number, log_odds = _log_poisson(float(state.hyper["concentration"]) / N), _log_odds(N)
+        log_number, log_odds = log_poisson(float(state.hyper["concentration"]) / N), _log_odds(N)
     else:  # no row opens features of its own
-        log_number, log_odds = _log_poisson(0.0), state.probabilities.logit()
+        log_number, log_odds = log_poisson(0.0), state.probabilities.logit()
     return compiled.Rows(
         bits=_padded(state.features.T, capacity, np.int8),
         counts=_padded(count_rows(state), capacity, np.int64),
@@ -115,7 +115,7 @@ def _log_odds(num_data: int) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _log_poisson(rate: float) -> Tensor:
+def log_poisson(rate: float) -> Tensor:
     """Log probabilities [room] of numbers by a Poisson law."""
     number = torch.arange(_room(rate), dtype=torch.float64)
     return torch.xlogy(number, number.new_tensor(rate)) - rate - torch.lgamma(number + 1)

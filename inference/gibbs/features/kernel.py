@@ -5,9 +5,9 @@
 
     "collapsed"   each row in turn, the probabilities of the features integrated out     infinite model (IBP)
     "slice"       each column in turn, all rows at once, features without rows opened    infinite model (IBP)
-    "blocked"     each column in turn, all rows at once, given K probabilities           truncated model
+    "blocked"     each column in turn, all rows at once, given K probabilities           K features
 
-A state is (Z, W, eta, h), of the truncated model also the probabilities pi. The augmentation variables of the entries
+A state is (Z, W, eta, h), given K probabilities also these, pi. The augmentation variables of the entries
 are drawn first, and both the bits and the loadings see them; those of the margin are drawn just before eta, since bits
 see the margin factor itself. W, eta and h come after the bits: the scans of the infinite model integrate pi out or draw
 it themselves, so that h sees Z alone (math/latent-features, sections 3 and 8).
@@ -32,14 +32,29 @@ from ....models.losses import PseudoObservation
 from ....models.room import require_room
 from ...running.engine import Kernel
 from ..backend import Gibbs
-from .collapsed import compiled_loss, is_compiled, scan_rows
+from .collapsed import is_compiled, scan_rows
 from .columns import scan_blocked, scan_slice, swap_columns
 from .parameters import draw_precisions, draw_weights, loadings_posterior, observe_entries
-from .start import start_bits
+from .rows import visit_rows
+from .start import by_size, in_use, start_bits
 from .state import FeatureState, count_rows, draw, log_joint
 
 Scan = Callable[[FeatureState, FeatureData, InfiniteLatentSVM, PseudoObservation, torch.Generator], FeatureState]
-_SCANS: dict[str, Scan] = {"collapsed": scan_rows, "slice": scan_slice, "blocked": scan_blocked}
+
+
+def scan_collapsed(
+    state: FeatureState,
+    data: FeatureData,
+    model: InfiniteLatentSVM,
+    observed: PseudoObservation,
+    generator: torch.Generator,
+) -> FeatureState:
+    """Each row in turn: compiled for the losses that compiled code knows, on a CPU; else tensor code."""
+    scan = scan_rows if is_compiled(model, data) else visit_rows
+    return scan(state, data, model, observed, generator)
+
+
+_SCANS: dict[str, Scan] = {"collapsed": scan_collapsed, "slice": scan_slice, "blocked": scan_blocked}
 
 
 def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
@@ -54,11 +69,6 @@ def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
         raise ValueError(
             f"init is a Tensor of labels {list(backend.init.shape)}, but rows of {type(model).__name__} have features, "
             "not labels. Use init='one' or init='random'."
-        )
-    if backend.scan == "collapsed" and compiled_loss(model.loss) is None:
-        raise NotImplementedError(
-            f"{type(model.loss).__name__} is not among the losses that scan='collapsed' is compiled for. "
-            "Use scan='slice', scan='blocked' or scan='auto'."
         )
 
 
@@ -76,23 +86,16 @@ def kernel(backend: Gibbs, model: InfiniteLatentSVM) -> Kernel:
 def init(
     model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str, scan: str
 ) -> FeatureState:
-    """A chain's first state: features opened one after another ("one"), or K = truncation at random ("random").
-
-    Raises
-    ------
-    NotImplementedError    if the data are not on a CPU, for which alone the collapsed scan is compiled.
-    """
+    """A chain's first state: features opened one after another ("one"), or K = truncation at random ("random")."""
     scan = _scan(scan, data, model)
-    if scan == "collapsed" and data.X.device.type != "cpu":
-        raise NotImplementedError(
-            f"X is on {data.X.device}; scan='collapsed' is compiled for a CPU alone. Use scan='slice', or pass X.cpu()."
-        )
-    truncated = scan == "blocked"
-    if not truncated:
+    if scan != "blocked":
         alpha = float(model.prior.start(data.X)["concentration"])  # about as many features as a row has
         require_room("concentration", alpha, alpha * (data.num_data + 8 * data.X.shape[1]), data.X.device)
-    state = start_bits(model, data, generator, start=start, truncated=truncated)
-    if truncated:
+    state = start_bits(model, data, generator, start=start)
+    if scan != "blocked":
+        state = in_use(state)
+    else:
+        state = by_size(state)
         pi = model.prior.start_probabilities(state.hyper, model.truncation)
         for _ in range(_NUM_SETTLING):
             pi = _draw_probabilities(replace(state, probabilities=pi), data, model, generator)

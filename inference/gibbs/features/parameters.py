@@ -10,11 +10,8 @@ from ....models.latent_features import FeatureData
 from ....models.losses import PseudoObservation
 from ....models.priors import Hyper
 from ...bits.loadings import Loadings, regress
-from ...classifiers.ridge import Ridge, soft_ridge
-from ...distributed.collectives import all_sum, own_stream
-from ..classifiers import observe_scores
-from ..moves.elliptical_slice import elliptical_slice
-from .state import FeatureState
+from ...distributed.collectives import own_stream
+from .state import FeatureState, scored
 
 
 def observe_entries(
@@ -36,35 +33,8 @@ def loadings_posterior(
 def draw_weights(
     state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor:
-    """Weights [K + P, C]: for each block of scores a fresh omega, then eta | omega; without omega by slice steps."""
-    if not model.loss.is_augmented:
-        return slide_weights(state, data, model, generator)
-    weights, design = state.weights.clone(), _design(state, data)
-    for columns in model.loss.blocks(weights.shape[1]):
-        observed = observe_scores(design @ weights, data.targets, model.loss, columns, generator)
-        weights[:, columns] = weights_posterior(design, observed, model).draw(generator)[0]
-    return weights
-
-
-def weights_posterior(design: Tensor, observed: PseudoObservation, model: InfiniteLatentSVM) -> Ridge:
-    """The Gaussian of weights [1, K + P, C'] given what they see [N, K + P] and pseudo-observations [N, C']."""
-    precision, shift = (part.unsqueeze(1) for part in observed)
-    return soft_ridge(design, precision, shift, design.new_ones(len(design), 1), weight_scale=model.weight_scale)
-
-
-def slide_weights(
-    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
-) -> Tensor:
-    """Weights [K + P, C] after elliptical slice steps, all in one piece."""
-    design = _design(state, data)
-
-    def log_likelihood(weights: Tensor, which: Tensor) -> Tensor:
-        log_factors = [model.log_margin(design @ one, data.targets).double().sum() for one in weights]
-        total: Tensor = all_sum(torch.stack(log_factors))
-        return total
-
-    scale, steps = model.weight_scale, _NUM_STEPS
-    return elliptical_slice(state.weights.unsqueeze(0), scale, log_likelihood, generator, num_steps=steps)[0]
+    """Weights [K + P, C] given the bits."""
+    return scored(state, data, model).draw(state.weights.unsqueeze(0), generator).squeeze(0)
 
 
 def precision_laws(
@@ -93,11 +63,3 @@ def draw_precisions(
         for name, (shape, rate) in precision_laws(state, data, model).items()
     }
     return state.entries | drawn
-
-
-def _design(state: FeatureState, data: FeatureData) -> Tensor:
-    """What the classifiers see, [N, K + P]."""
-    return torch.cat([state.features.to(state.weights), data.inputs], 1)
-
-
-_NUM_STEPS = 3  # an ellipse step moves less than a draw given omega

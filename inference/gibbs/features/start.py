@@ -20,13 +20,9 @@ from .parameters import draw_precisions, draw_weights, loadings_posterior, obser
 from .state import FeatureState, count_rows
 
 
-def start_bits(
-    model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str, truncated: bool
-) -> FeatureState:
-    """A state whose bits are found by growth ("one") or at random ("random"), of up to K = truncation features.
-
-    A truncated model's features are in the order of their sizes; of the infinite model only those that a row has.
-    """
+def start_bits(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str) -> FeatureState:
+    """A state whose bits are found by growth ("one") or at random ("random"), of K = truncation features, some of which
+    no row may have."""
     K, N = model.truncation, data.num_data
     state = FeatureState(
         features=data.X.new_zeros((N, K), dtype=torch.int8),
@@ -41,12 +37,18 @@ def start_bits(
         observed = observe_entries(state, data, model, generator)
         state = replace(state, loadings=loadings_posterior(state, data, model, observed).draw(generator))
         state = replace(state, weights=draw_weights(state, data, model, generator))
-    else:
-        state = grow(state, data, model, generator)
-    counts = count_rows(state)
-    if truncated:
-        return keep_columns(state, counts.argsort(descending=True, stable=True))
-    return keep_columns(state, torch.nonzero(counts).squeeze(1))
+        return state
+    return grow(state, data, model, generator)
+
+
+def by_size(state: FeatureState) -> FeatureState:
+    """The state with its features in the order of their sizes."""
+    return keep_columns(state, count_rows(state).argsort(descending=True, stable=True))
+
+
+def in_use(state: FeatureState) -> FeatureState:
+    """The state with the features that some row has."""
+    return keep_columns(state, torch.nonzero(count_rows(state)).squeeze(1))
 
 
 def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator) -> FeatureState:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
 from ....models.priors import Hyper
+from ...classifiers.draws import SharedClassifiers
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
 
@@ -36,6 +37,12 @@ def count_rows(state: FeatureState) -> Tensor:
     return counts
 
 
+def scored(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> SharedClassifiers:
+    """The weights score all rows by their bits and inputs [N, K + P]."""
+    design = torch.cat([state.features.to(state.weights), data.inputs], 1)
+    return SharedClassifiers(design, model.loss, model.weight_scale, data.targets)
+
+
 def log_joint(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:
     """log density [] of all that the state has, with the entries and the margin factors.
 
@@ -44,14 +51,12 @@ def log_joint(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) 
     number of orders of the features.
     """
     mean = state.features.to(state.loadings) @ state.loadings
-    scores = model.scores(state.features.to(state.weights), data.inputs, state.weights)
     precision = model.likelihood.loading_precision(state.entries, data.X.shape[1])
     parts = [
         _log_features(state, data, model) + model.prior.log_density(state.hyper),
         _log_normal(state.loadings, precision),
-        _log_normal(state.weights, torch.full_like(precision[:1], model.weight_scale**-2)),
+        scored(state, data, model).log_density(state.weights.unsqueeze(0)),
         all_sum((data.counted * model.likelihood.log_density(data.X, mean, state.entries)).double().sum()),
-        all_sum(model.log_margin(scores, data.targets).double().sum()),
     ]
     laws = model.likelihood.hyperpriors(precision)
     parts += [law.log_prob(state.entries[name]) for name, law in laws.items() if law is not None]

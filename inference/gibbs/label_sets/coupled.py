@@ -30,14 +30,15 @@ from ....models.label_data import LabelData
 from ....models.label_joints import log_label_factor
 from ....models.likelihoods import MaskedBernoulli
 from ....models.losses import PseudoObservation
+from ....models.priors.laws import Truncated
 from ....models.sparse import group_sums
+from ...classifiers.draws import SharedClassifiers, log_prior, observe_scores
 from ...distributed.collectives import all_sum, own_stream
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
 from .. import partition, summary
 from ..backend import Gibbs
-from ..classifiers import observe_scores, weights_posterior
 from ..scans import blocked as blocked_scan
 from ..state import PartitionState
 from .state import LabelState
@@ -63,9 +64,11 @@ def kernel(backend: Gibbs) -> Kernel:
 def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
     """A start of the partition by `num_generative` sweeps of the joint "product", which has split-merge proposals,
     classifiers that say nothing, and psi drawn given both."""
-    backend.require_labels(data, model.truncation, infinite="slice")
+    backend.require_labels(data, model.truncation, other="slice")
     mixture = model.mixture
-    start = partition.init(mixture, data.points, generator, start=backend.init, truncated=True)
+    start = partition.init(
+        mixture, data.points, generator, start=backend.init, law=Truncated(model.prior, model.truncation)
+    )
     options: dict[str, Any] = {"scan": "blocked", "num_split_merge": backend.split_merge}
     for step in range(backend.num_generative):
         start = partition.sweep(start, data.points, mixture, generator, step, **options)
@@ -87,9 +90,8 @@ def sweep(state: LabelState, data: LabelData, model: BNMC, generator: torch.Gene
 def draw_labels(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> LabelState:
     """What the labels tell given z: their augmentation, psi, omega and w, in this order."""
     state, observed = _AUGMENTED[model.joint](state, data, model, generator)
-    together = PartitionState(torch.zeros_like(state.assignments), state.classifiers, state.hyper)
-    ridge = weights_posterior(together, data.margins, model, observed)
-    return replace(state, classifiers=ridge.draw(generator))
+    scored = SharedClassifiers(data.features, model.loss, model.weight_scale, data.targets)
+    return replace(state, classifiers=scored.posterior(observed).draw(generator))
 
 
 def view(state: LabelState, data: LabelData, model: BNMC) -> tuple[Data, CoupledMixture]:
@@ -161,12 +163,12 @@ def draw_polya_gammas(count: Tensor, tilt: Tensor, generator: torch.Generator) -
 
 def log_joint(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
     """log density [] of (z, h, psi, w) and the data; of "multinomial" that of g."""
-    plain = summary.log_joint(*_plain(state, data, model), truncated=True)
-    psi, labels, w = state.weights.squeeze(1), data.labels, state.classifiers.double()
+    plain = summary.log_joint(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
+    psi, labels = state.weights.squeeze(1), data.labels
     scores = data.features @ state.classifiers.squeeze(0)
     own = log_label_factor(model.joint, psi[state.assignments], scores, labels).double().sum()
-    log_prior = torch.distributions.Normal(torch.zeros_like(w), model.weight_scale).log_prob(w).sum()
-    return plain + all_sum(own) + log_prior + log_psi_prior(psi.double(), model)
+    log_weights = log_prior(state.classifiers, model.weight_scale).sum()
+    return plain + all_sum(own) + log_weights + log_psi_prior(psi.double(), model)
 
 
 def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
@@ -179,7 +181,7 @@ def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
 
 def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
     """What the posterior keeps of a state."""
-    kept = summary.draw(*_plain(state, data, model), truncated=True)
+    kept = summary.draw(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
     kept["log_joint"] = log_joint(state, data, model)
     psi = state.weights.squeeze(1)
     kept["label_means"] = psi if model.joint == "and" else psi / psi.sum(1, keepdim=True)

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
-from ...distributed.collectives import all_sum
+from ....models.priors.laws import PointLaw
+from ...classifiers.draws import SharedClassifiers
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
 from .. import partition, summary
 from ..backend import Gibbs
-from ..classifiers import observe_scores, slide_weights, weights_posterior
-from ..state import PartitionState
+from ..state import scan_law
 from . import coupled as multi_label_coupled
 from .state import LabelState
 
@@ -42,21 +42,22 @@ def kernel(backend: Gibbs, model: BNMC) -> Kernel:
     """The scans of partitions and the draw of the classifiers, with the options of a backend bound."""
     if model.is_coupled:
         return multi_label_coupled.kernel(backend)
-    truncated = backend.truncated
+    law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
         state=LabelState,
         init=partial(init, backend=backend),
         sweep=partial(sweep, scan=backend.scan, num_split_merge=backend.split_merge, num_warmup=backend.num_warmup),
-        value=partial(log_joint, truncated=truncated),
-        draw=partial(draw, truncated=truncated),
+        value=partial(log_joint, law=law),
+        draw=partial(draw, law=law),
     )
-    return replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'")) if truncated else kernel
+    return kernel if law.alike else replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'"))
 
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
     """A start of the partition, and classifiers drawn from around 0."""
-    backend.require_labels(data, model.truncation, infinite="slice")
-    start = partition.init(model.mixture, data.points, generator, start=backend.init, truncated=backend.truncated)
+    law = scan_law(model.prior, model.truncation, backend.scan)
+    backend.require_labels(data, law.capacity, other="slice")
+    start = partition.init(model.mixture, data.points, generator, start=backend.init, law=law)
     zeros = data.features.new_zeros(1, data.features.shape[1], data.targets.shape[1])
     state = LabelState(**{item.name: getattr(start, item.name) for item in fields(start)}, classifiers=zeros)
     return replace(state, classifiers=draw_classifiers(state, data, model, generator))
@@ -82,31 +83,23 @@ def sweep(
 
 
 def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> Tensor:
-    """Classifiers [1, P, C]: a fresh omega, then w | omega."""
-    together = PartitionState(torch.zeros_like(state.assignments), state.classifiers, state.hyper)
-    if not model.loss.is_augmented:
-        return slide_weights(together, data.margins, model, generator)
-    scores = data.features @ state.classifiers.squeeze(0)
-    observed = observe_scores(scores, data.targets, model.loss, slice(0, scores.shape[1]), generator)
-    return weights_posterior(together, data.margins, model, observed).draw(generator)
+    """Classifiers [1, P, C] given all else."""
+    return scored(data, model).draw(state.classifiers, generator)
 
 
-def log_joint(state: LabelState, data: LabelData, model: BNMC, *, truncated: bool) -> Tensor:
+def scored(data: LabelData, model: BNMC) -> SharedClassifiers:
+    """The classifiers of all labels score all rows."""
+    return SharedClassifiers(data.features, model.loss, model.weight_scale, data.targets)
+
+
+def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Tensor:
     """log density [] of (z, w, h) and the data: the families' parameters, mixture weights and omega integrated out."""
-    mixture = summary.log_joint(state, data.points, model.mixture, truncated=truncated)
-    return mixture + log_margins(state, data, model)
+    mixture = summary.log_joint(state, data.points, model.mixture, law=law)
+    return mixture + scored(data, model).log_density(state.classifiers)
 
 
-def log_margins(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
-    """log density [] of the classifiers and their factors."""
-    weights = state.classifiers.squeeze(0).double()
-    log_factor = model.log_margin(data.features @ state.classifiers.squeeze(0), data.targets)
-    log_prior = torch.distributions.Normal(torch.zeros_like(weights), model.weight_scale).log_prob(weights)
-    return all_sum(log_factor.double().sum()) + log_prior.sum()
-
-
-def draw(state: LabelState, data: LabelData, model: BNMC, *, truncated: bool) -> Draw:
+def draw(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Draw:
     """What the posterior keeps of a state."""
-    kept = summary.draw(state, data.points, model.mixture, truncated=truncated)
-    kept["log_joint"] = kept["log_joint"] + log_margins(state, data, model)
+    kept = summary.draw(state, data.points, model.mixture, law=law)
+    kept["log_joint"] = kept["log_joint"] + scored(data, model).log_density(state.classifiers)
     return label_draw(kept, state.classifiers.squeeze(0), data, model)

@@ -12,8 +12,9 @@ ones overshoot the kink of a hinge). Expectations are by quadrature, so for any 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from ....models.data import Data
 from ....models.linalg import safe_cholesky
+from ....models.losses import Loss
 from ....models.sums import row_chunks
 from ...distributed.collectives import all_sum
 
@@ -85,12 +87,13 @@ def _evaluate(natural: Tensor, shares: Tensor, data: Data, model: Any) -> tuple[
     covariance, features = torch.cholesky_inverse(tril), data.features
     K, P = mean.shape
     total = natural.new_zeros(K, P * P + P + 1)
-    for rows in row_chunks(features, max(P * P, _NUM_NODES * K)):
+    for rows in row_chunks(features, max(P * P, NUM_NODES * K)):
         own = features[rows]
         squares = (own.unsqueeze(2) * own.unsqueeze(1)).flatten(1)
         center = own @ mean.T.to(own)
-        scale = (squares @ covariance.flatten(1).T.to(own)).clamp(min=_LEAST_SCALE**2).sqrt()
-        value, slope, curvature = _quadratic(center, scale, shares[rows], model)
+        scale = (squares @ covariance.flatten(1).T.to(own)).clamp(min=LEAST_SCALE**2).sqrt()
+        log_factor = partial(_log_factor, shares=shares[rows], loss=model.loss)
+        value, slope, curvature = smoothed(center, scale, log_factor)
         toward = (-curvature).clamp(min=0)
         sums = toward.T @ squares, (slope + toward * center).T @ own, value.sum(0, dtype=torch.float64).unsqueeze(1)
         total += torch.cat(sums, 1)
@@ -102,20 +105,23 @@ def _evaluate(natural: Tensor, shares: Tensor, data: Data, model: Any) -> tuple[
     return total[:, :-1], total[:, -1] - kl
 
 
-def _quadratic(center: Tensor, scale: Tensor, shares: Tensor, model: Any) -> tuple[Tensor, ...]:
-    """E log phi, E phi' and E phi'' [N, K] of log phi for scores N(center, scale^2).
+def smoothed(center: Tensor, scale: Tensor, log_factor: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """E log phi, E phi' and E phi'' [...] of log phi for scores N(center, scale^2), from log phi of scores [G, ...].
 
     phi' = E[e log phi] / scale, phi'' = E[(e^2 - 1) log phi] / scale^2 with e the standardized score.
     """
     nodes, moments = _normal_quadrature(center.dtype, center.device)
-    scores = torch.addcmul(center, nodes, scale)
-    if shares.dtype == torch.bool:
-        log_factor = model.loss.log_factor(scores, 2 * shares.to(scores) - 1)
-    else:
-        other, own = (model.loss.log_factor(scores, scores.new_tensor(side)) for side in (-1.0, 1.0))
-        log_factor = torch.lerp(other, own, shares)
-    value, slope, curvature = (moments @ log_factor.flatten(1)).unflatten(1, center.shape)
+    values = log_factor(torch.addcmul(center, nodes.view(-1, *[1] * center.dim()), scale))
+    value, slope, curvature = (moments @ values.flatten(1)).unflatten(1, center.shape)
     return value, slope / scale, curvature / scale.square()
+
+
+def _log_factor(scores: Tensor, shares: Tensor, loss: Loss) -> Tensor:
+    """log phi [G, N, K] of the sides that rows have in blocks by their shares [N, K]."""
+    if shares.dtype == torch.bool:
+        return loss.log_factor(scores, 2 * shares.to(scores) - 1)
+    other, own = (loss.log_factor(scores, scores.new_tensor(side)) for side in (-1.0, 1.0))
+    return torch.lerp(other, own, shares)
 
 
 def _gaussian(natural: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,12 +132,12 @@ def _gaussian(natural: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _normal_quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes [G, 1, 1] of a standard normal, and masses [3, G] for mean, slope and curvature."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
+    """Nodes [G] of a standard normal, and masses [3, G] for mean, slope and curvature."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NUM_NODES)
     moments = weights / weights.sum() * np.stack([np.ones_like(nodes), nodes, nodes**2 - 1])
     places, masses = (torch.tensor(array, dtype=dtype, device=device) for array in (nodes, moments))
-    return places.view(-1, 1, 1), masses
+    return places, masses
 
 
-_NUM_NODES = 16
-_LEAST_SCALE = 1e-2  # below it differences of log phi are rounding
+NUM_NODES = 16
+LEAST_SCALE = 1e-2  # below it differences of log phi are rounding

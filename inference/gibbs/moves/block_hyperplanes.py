@@ -22,6 +22,7 @@ from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical, normals, uniforms
 from ....models.scores import scores
 from ....models.sums import row_chunks
+from ...classifiers.draws import log_prior
 from ...distributed.collectives import all_sum
 from .block_fits import BlockFits, improve, start_fits
 
@@ -66,12 +67,11 @@ def fit_blocks(members: Tensor, data: Data, model: Any) -> BlockHyperplanes:
 def log_unnormalized(planes: Tensor, members: Tensor, data: Data, model: Any) -> Tensor:
     """log ghat_S [K, R] float64 of R hyperplanes for each of the blocks, bool [N, K]; planes [K, R, P]."""
     K, R, P = planes.shape
-    square = (planes.double() / model.weight_scale).square().sum(-1)
-    total = square.new_zeros(K, R)
+    total = planes.new_zeros(K, R, dtype=torch.float64)
     for rows in row_chunks(data.features, K * R):
         found = scores(data.features[rows], planes.reshape(K * R, P, 1)).double().view(-1, K, R)
         total += model.loss.log_factor(found, 2.0 * members[rows].unsqueeze(2) - 1).sum(0)
-    return all_sum(total) - (square + P * math.log(2 * math.pi * model.weight_scale**2)) / 2
+    return all_sum(total) + log_prior(planes.unsqueeze(-1), model.weight_scale)
 
 
 def exchange(

@@ -5,24 +5,20 @@ places, of which a split fills one and a merge frees one:
 
     p(z) = EPPF(n_1, ..., n_K) (M - K)! / M!
 
-and the moves are those of the model truncated at M, whose p(z) is that of its sticks. The (M - K)! is what a choice
-among the A reserved hyperplanes costs; M must not change with K.
+and the moves are those of M labels that have sticks (`models.priors.laws`). The (M - K)! is what a choice among the A
+reserved hyperplanes costs; M must not change with K.
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ....models.data import Data
-from ....models.priors.sticks import log_labelled_prior
+from ....models.priors.laws import Law
 from ...distributed.collectives import all_sum
-from ..state import PartitionState
 from .sides import Sides
 
 
@@ -41,38 +37,40 @@ class Labelled:
         """The places [A] without points."""
         return torch.nonzero(self.counts() == 0).squeeze(1)
 
-    def compact(self) -> tuple[Tensor, Tensor]:
-        """Labels 0..K-1 [N] in the order of the places, and which places have points, bool [M]."""
-        used = self.counts() > 0
-        return (used.cumsum(0) - 1)[self.labels], used
+    def compact(self, law: Law) -> tuple[Tensor, Tensor]:
+        """Labels [N] in the places that the law keeps, and which these are, bool [M]."""
+        kept = law.kept(self.counts())
+        return (kept.cumsum(0) - 1)[self.labels], kept
 
 
-class LabelledTarget(ABC):
-    """What the moves ask of a structure whose components repel; steps are what has labels, points what has an x.
+class LabelledPartitions:
+    """What the moves ask of a structure whose components repel, here of partitions: steps are what has labels, points
+    what has an x.
 
     Attributes
     ----------
     points : what families and hyperplanes see
     steps [M] : the step of each point;  rows [N] : the point of each step, -1: without
-    alike : whether the prior tells no places apart
     """
 
-    points: Data
-    steps: Tensor
-    rows: Tensor
-    alike: bool
+    def __init__(self, state: Any, data: Any, law: Any) -> None:
+        self.state, self.points, self.law = state, data, law
+        self.steps = self.rows = torch.arange(data.num_data, device=data.X.device)
 
-    @abstractmethod
     def open(self) -> Any:
         """The state, its reserved hyperplanes in places of their own."""
+        return Labelled(self.state.assignments, all_planes(self.state.weights, self.state.reservoir))
 
-    @abstractmethod
     def close(self, at: Any) -> Any:
         """The state that was reached."""
+        labels, kept = at.compact(self.law)
+        left = None if self.state.reservoir is None else at.planes[~kept]
+        return replace(self.state, assignments=labels, weights=at.planes[kept], reservoir=left)
 
-    @abstractmethod
     def log_prior(self, at: Any) -> Tensor:
         """log p(z | h) [] up to a constant, and of what else the prior keeps for the places."""
+        log_prior: Tensor = self.law.log_prior(at.counts().double(), self.state.hyper)
+        return log_prior
 
     def sides(self, steps: Tensor, *, persistent: bool) -> Sides:
         """How the steps [B] of a block are put on two sides."""
@@ -99,46 +97,11 @@ class LabelledTarget(ABC):
     ) -> Tensor:
         """log of p(z') / p(z) [A] of the block in the first place and its divisions [B], whose second side takes one of
         some free places [A], over the density of the shares."""
-        log_joined = self.log_prior(joined)
-        divided = [self.divide(joined, steps[side], first, place, share) for place in places.tolist()]
-        return torch.stack([self.log_prior(each) - log_joined for each in divided])
-
-
-class LabelledPartitions(LabelledTarget):
-    """The mixtures whose components repel."""
-
-    def __init__(self, state: PartitionState, data: Data, model: Any, *, truncated: bool) -> None:
-        self.state, self.points, self.prior, self.alike = state, data, model.prior, not truncated
-        self.steps = self.rows = torch.arange(data.num_data, device=data.X.device)
-
-    def open(self) -> Labelled:
-        return Labelled(self.state.assignments, all_planes(self.state.weights, self.state.reservoir))
-
-    def close(self, at: Labelled) -> PartitionState:
-        if not self.alike:
-            return replace(self.state, assignments=at.labels, weights=at.planes)
-        labels, used = at.compact()
-        return replace(self.state, assignments=labels, weights=at.planes[used], reservoir=at.planes[~used])
-
-    def log_prior(self, at: Labelled) -> Tensor:
-        counts, h = at.counts().double(), self.state.hyper
-        if not self.alike:
-            return self._log_labelled(counts)
-        occupied = counts[counts > 0]
-        return self.prior.log_partition(occupied, h) + math.lgamma(len(counts) - len(occupied) + 1)
-
-    def log_divisions(
-        self, joined: Labelled, side: Tensor, steps: Tensor, first: int, places: Tensor, share: float
-    ) -> Tensor:
-        if self.alike:
-            return super().log_divisions(joined, side, steps, first, places, share)
         counts, moved = joined.counts().double(), all_sum(side.sum())
         divided = counts.expand(len(places), -1).scatter(1, places.unsqueeze(1), moved.double().expand(len(places), 1))
         divided[:, first] -= moved
-        return self._log_labelled(divided) - self._log_labelled(counts)
-
-    def _log_labelled(self, counts: Tensor) -> Tensor:
-        return log_labelled_prior(counts, *self.prior.sticks(self.state.hyper, counts.shape[-1]))
+        log_prior: Tensor = self.law.log_prior(divided, self.state.hyper)
+        return log_prior - self.law.log_prior(counts, self.state.hyper)
 
 
 def all_planes(weights: Tensor, reservoir: Tensor | None) -> Tensor:

@@ -2,8 +2,8 @@
 
 A state takes its base weight along. A split of beta gives the first side the share s, a merge adds both up:
 
-    infinite     s ~ Beta(n_1, n_2), Jacobian beta;   the freed place keeps nothing
-    truncated    s ~ Beta(n_1, n_2) of what the state and the free place have together; a merge leaves the state the
+    Infinite     s ~ Beta(n_1, n_2), Jacobian beta;   the freed place keeps nothing
+    Truncated    s ~ Beta(n_1, n_2) of what the state and the free place have together; a merge leaves the state the
                  share t ~ Beta(c, 1) of it
 
 with n_1, n_2 the sizes of the sides (math/discriminative-clustering, section 15).
@@ -14,19 +14,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....models.distributions.sampling import uniforms
 from ....models.priors.franchise import count_transitions
+from ....models.priors.laws import PathLaw
 from ....models.priors.sticks import log_beta
 from ....models.sequence import Sequences
 from ...distributed.collectives import all_sum, own_stream
 from ...markov.paths import filter_states, sample_paths, smooth
 from ..state import SequenceState
-from .labelled import Labelled, LabelledTarget, all_planes
+from .labelled import Labelled, LabelledPartitions, all_planes
 from .sides import Sides
 
 
@@ -34,14 +34,14 @@ from .sides import Sides
 class LabelledStates(Labelled):
     """Steps in M places."""
 
-    base: Tensor  # [M + 1] float64, 0 where a place of the infinite model is free
+    base: Tensor  # [M + 1] float64, 0 in a free place of an infinite law
 
 
-class LabelledSequences(LabelledTarget):
+class LabelledSequences(LabelledPartitions):
     """The infinite hidden Markov models whose states repel."""
 
-    def __init__(self, state: SequenceState, data: Sequences, model: Any, *, truncated: bool) -> None:
-        self.state, self.prior, self.starts, self.alike = state, model.prior, data.starts, not truncated
+    def __init__(self, state: SequenceState, data: Sequences, law: PathLaw) -> None:
+        self.state, self.law, self.starts = state, law, data.starts
         self.points, self.steps = data.points, data.steps
         places = torch.arange(len(data.steps), device=data.steps.device)
         self.rows = torch.full_like(state.states, -1).index_copy(0, data.steps, places)
@@ -52,20 +52,16 @@ class LabelledSequences(LabelledTarget):
         return LabelledStates(self.state.states, planes, torch.cat([base[:-1], free, base[-1:]]))
 
     def close(self, at: LabelledStates) -> SequenceState:
-        if not self.alike:
-            return replace(self.state, states=at.labels, weights=at.planes, base=at.base)
-        labels, used = at.compact()
-        base = torch.cat([at.base[:-1][used], at.base[-1:]])
-        planes, reserved = at.planes[used], at.planes[~used]
-        return replace(self.state, states=labels, weights=planes, base=base, reservoir=reserved)
+        labels, kept = at.compact(self.law)
+        base = torch.cat([at.base[:-1][kept], at.base[-1:]])
+        left = None if self.state.reservoir is None else at.planes[~kept]
+        return replace(self.state, states=labels, weights=at.planes[kept], base=base, reservoir=left)
 
     def log_prior(self, at: LabelledStates) -> Tensor:
-        if not self.alike:
-            return self._log_truncated(self._moves(at.labels, len(at.planes)), at.base)
-        labels, used = at.compact()
-        base, h = torch.cat([at.base[:-1][used], at.base[-1:]]), self.state.hyper
-        log_base = self.prior.log_density(base, h, truncated=False) + math.lgamma(len(used) - len(base) + 2)
-        return self.prior.log_paths(self._moves(labels, len(base) - 1), base, h) + log_base
+        labels, kept = at.compact(self.law)
+        base = torch.cat([at.base[:-1][kept], at.base[-1:]])
+        log_prior = self._log_density(self._moves(labels, len(base) - 1), base)
+        return log_prior + math.lgamma(len(kept) - len(base) + 2)
 
     def sides(self, steps: Tensor, *, persistent: bool) -> Sides:
         if not persistent:
@@ -86,7 +82,7 @@ class LabelledSequences(LabelledTarget):
         return replace(super().divide(joined, steps, first, second, share), base=_shared(joined, first, second, share))
 
     def join(self, at: LabelledStates, first: int, second: int, generator: torch.Generator) -> LabelledStates:
-        kept = 1.0 if self.alike else float(uniforms((), generator)) ** (1 / _KEPT)
+        kept = 1.0 if self.law.alike else float(uniforms((), generator)) ** (1 / _KEPT)
         return replace(super().join(at, first, second, generator), base=_shared(at, first, second, kept))
 
     def log_divisions(
@@ -96,8 +92,9 @@ class LabelledSequences(LabelledTarget):
         shares = sizes.new_tensor([share, 1 - share]).clamp(min=_TINY)
         log_draw = ((sizes - 1) * shares.log()).sum() - log_beta(*sizes)
         log_kept = joined.base[first].log()
-        if self.alike:
-            return super().log_divisions(joined, side, steps, first, places, share) + log_kept - log_draw
+        if self.law.alike:
+            divided = self.divide(joined, steps[side], first, int(places[0]), share)
+            return (self.log_prior(divided) - self.log_prior(joined) + log_kept - log_draw).reshape(1)
         total = joined.base[first] + joined.base[places]
         log_kept = math.log(_KEPT) + (_KEPT - 1) * (log_kept - total.log())
         base = joined.base.expand(len(places), -1).scatter(1, places.unsqueeze(1), (1 - share) * total.unsqueeze(1))
@@ -108,16 +105,19 @@ class LabelledSequences(LabelledTarget):
         order = order.scatter(1, places.unsqueeze(1), places[:1].expand(len(places), 1))
         order = order.index_copy(1, places[:1], places.unsqueeze(1))
         moves = moves[order.unsqueeze(2), order[:, :-1].unsqueeze(1)]
-        return torch.vmap(self._log_truncated)(moves, base) - self.log_prior(joined) + log_kept - log_draw
+        return torch.vmap(self._log_density)(moves, base) - self.log_prior(joined) + log_kept - log_draw
 
     def _moves(self, labels: Tensor, num_places: int) -> Tensor:
         return all_sum(count_transitions(labels, self.starts, num_places))
 
-    def _log_truncated(self, moves: Tensor, base: Tensor) -> Tensor:
-        """log p(z, beta) [] of moves [T + 1, T] in the truncated model, by beta and not its sticks."""
-        log_rest = base.flip(0).cumsum(0).flip(0)[1:-2].clamp(min=_TINY).log().sum()
-        h, prior = self.state.hyper, self.prior
-        return prior.log_paths(moves, base, h) + prior.log_density(base, h, truncated=True) - log_rest
+    def _log_density(self, moves: Tensor, base: Tensor) -> Tensor:
+        """log p(z, beta) [] of moves [K + 1, K]."""
+        h, law = self.state.hyper, self.law
+        log_density = law.prior.log_paths(moves, base, h) + law.log_base(base, h)
+        if self.law.alike:
+            return log_density
+        # the law has the density of the sticks: that of beta is less by log of what is left before each of them
+        return log_density - base.flip(0).cumsum(0).flip(0)[1:-2].clamp(min=_TINY).log().sum()
 
 
 @dataclass(frozen=True)

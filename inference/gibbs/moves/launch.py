@@ -6,10 +6,8 @@ It is a function of the block of points and the pair alone, not of how the block
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from ....models.scores import scores
 from ....models.sums import row_chunks
 from ...classifiers.ridge import Ridge, soft_natural
 from ...distributed.collectives import all_sum
+from .block_fits import LEAST_SCALE, NUM_NODES, smoothed
 
 
 @dataclass(frozen=True)
@@ -120,10 +119,10 @@ def _improve(
     natural = soft_natural(block.features, precision, shift, responsibilities, weight_scale=model.weight_scale)
     weights = _unchecked_ridge(*natural)
     mean = scores(block.features, weights.mean)
-    scale = weights.score_variance(block.features).sqrt().clamp(min=_LEAST_SCALE)
+    scale = weights.score_variance(block.features).sqrt().clamp(min=LEAST_SCALE)
     pieces = [
         _quadratic(mean[rows], scale[rows], block.targets[rows], model)
-        for rows in row_chunks(block.X, _NUM_NODES * mean[0].numel())
+        for rows in row_chunks(block.X, NUM_NODES * mean[0].numel())
     ]
     value, slope, curvature = (torch.cat(piece) for piece in zip(*pieces, strict=True))
     toward = (-curvature).clamp(min=0)
@@ -144,29 +143,22 @@ def _unchecked_ridge(gram: Tensor, linear: Tensor) -> Ridge:
 def _quadratic(mean: Tensor, scale: Tensor, targets: Tensor, model: Any) -> tuple[Tensor, Tensor, Tensor]:
     """E log phi [B, K], E phi' and E phi'' [B, K, C] of log phi for scores N(mean, scale^2).
 
-    phi' = E[e log phi] / scale, phi'' = E[(e^2 - 1) log phi] / scale^2 with e the standardized score. Scores that
-    meet in one factor move one at a time, the others at their means.
+    Scores that meet in one factor move one at a time, the others at their means.
     """
-    nodes, masses = mean.new_tensor(_normal_quadrature())
-    moments = torch.stack([masses, masses * nodes, masses * (nodes.square() - 1)])
     value, slope, curvature = mean.new_zeros(mean.shape[:2]), torch.empty_like(mean), torch.empty_like(mean)
     blocks = model.loss.blocks(mean.shape[2])
     for columns in blocks:
-        moved = mean.expand(_NUM_NODES, *mean.shape).clone()
-        moved[..., columns] += nodes.view(-1, 1, 1, 1) * scale[..., columns]
-        log_factor = model.loss.log_factor(moved, targets.unsqueeze(1))
-        expected, first, second = torch.einsum("mg,gnkc->mnkc", moments, log_factor)
-        value += expected.sum(-1) / len(blocks)
-        slope[..., columns] = first / scale[..., columns]
-        curvature[..., columns] = second / scale[..., columns].square()
+
+        def log_factor(scores: Tensor, columns: slice = columns) -> Tensor:
+            moved = mean.expand(len(scores), *mean.shape).clone()
+            moved[..., columns] = scores
+            found: Tensor = model.loss.log_factor(moved, targets.unsqueeze(1))
+            return found
+
+        found = smoothed(mean[..., columns], scale[..., columns], log_factor)
+        value += found[0].sum(-1) / len(blocks)
+        slope[..., columns], curvature[..., columns] = found[1:]
     return value, slope, curvature
-
-
-@cache
-def _normal_quadrature() -> list[list[float]]:
-    """Nodes and masses of a standard normal."""
-    nodes, masses = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
-    return [nodes.tolist(), (masses / masses.sum()).tolist()]
 
 
 def log_margins(block: Data, weights: Tensor, model: Any) -> Tensor:
@@ -176,5 +168,3 @@ def log_margins(block: Data, weights: Tensor, model: Any) -> Tensor:
 
 NUM_ROUNDS = 4
 _NUM_STEPS = 10
-_NUM_NODES = 16
-_LEAST_SCALE = 1e-2  # below it differences of log phi are rounding

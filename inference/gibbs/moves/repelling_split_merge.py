@@ -36,20 +36,20 @@ from ....models.distributions.sampling import draw_categorical, uniforms
 from ...distributed.collectives import all_sum
 from .block_fits import mean_scores, start_fits
 from .block_hyperplanes import BlockHyperplanes, exchange, fit_blocks
-from .labelled import Labelled, LabelledPartitions, LabelledTarget
+from .labelled import Labelled, LabelledPartitions
 from .launch import NUM_ROUNDS, family_odds, seeds
 from .split_merge import draw_pair
 
 
 def split_merge_repelling(
-    state: Any, data: Any, model: Any, generator: torch.Generator, *, truncated: bool, places: Any = LabelledPartitions
+    state: Any, data: Any, model: Any, generator: torch.Generator, *, law: Any, places: Any = LabelledPartitions
 ) -> Any:
-    """One proposal for a state, accepted or not; `places` is the `LabelledTarget` of its structure."""
-    target: LabelledTarget = places(state, data, model, truncated=truncated)
+    """One proposal for a state, accepted or not; `places` is `LabelledPartitions` or what derives from it."""
+    target: LabelledPartitions = places(state, data, law)
     return target.close(propose(target.open(), target, model, generator))
 
 
-def propose(at: Labelled, target: LabelledTarget, model: Any, generator: torch.Generator) -> Labelled:
+def propose(at: Labelled, target: LabelledPartitions, model: Any, generator: torch.Generator) -> Labelled:
     """One proposal, accepted or not. Its kind is chosen before it is known whether the pair is together."""
     pair = torch.tensor(draw_pair(target.points.num_data, generator), device=at.labels.device)
     kind, basis, habit = uniforms((3,), generator).tolist()
@@ -79,7 +79,7 @@ class Union:
     def __init__(
         self,
         at: Labelled,
-        target: LabelledTarget,
+        target: LabelledPartitions,
         model: Any,
         pair: Tensor,
         *,
@@ -125,7 +125,7 @@ class Union:
     def weigh(self, joined: Labelled, side: Tensor, free: Tensor, share: float) -> Division:
         """A division whose second side takes one of the places free."""
         blocks = self.fit(side & ~side, ~side, side, side | ~side)
-        some = free[:1] if self.target.alike else free
+        some = free[:1] if self.target.law.alike else free
         log_places = self.target.log_divisions(joined, side, self.steps, self.own, some, share)
         log_places = log_places.expand(len(free)) + self.log_evidence(side)
         nobody, first, second, whole = blocks.fit.bound

@@ -33,9 +33,11 @@ from torch.nn.functional import logsigmoid
 from ....models.data import Data
 from ....models.distributions.sampling import normals, uniforms
 from ....models.mixture import Mixture
-from ....models.priors.sticks import log_labelled_prior
+from ....models.priors.laws import PointLaw
+from ...classifiers.draws import log_prior
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum, own_stream
+from ..scans.components import count_members
 from ..state import PartitionState
 from .launch import Launch, launch, log_margins
 
@@ -47,9 +49,9 @@ def num_moves(most: int, step: int, num_warmup: int) -> int:
 
 
 def split_merge(
-    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, truncated: bool
+    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, law: PointLaw
 ) -> PartitionState:
-    """One proposal, accepted or not. In the truncated model a split takes a free label at random, and so needs one."""
+    """One proposal, accepted or not. A split takes a free label of the law, and so needs one."""
     i, j = draw_pair(data.num_data, generator)
     own, other = state.assignments[[i, j]].tolist()
     rows = torch.nonzero((state.assignments == own) | (state.assignments == other)).squeeze(1)
@@ -57,19 +59,19 @@ def split_merge(
     screen, test = torch.log1p(-uniforms((2,), generator)).tolist()
     if own != other:
         side = state.assignments[rows] == other
-        evidence = log_evidence_ratio(state, block, side, own, other, model, truncated=truncated)
+        evidence = log_evidence_ratio(state, block, side, own, other, model, law=law)
         if screen >= -evidence / 2:
             return state
         start = launch(block, pair, model)
         weights = torch.cat([state.weights[[own, other]], start.whole.draw(generator)])
         if test < -evidence / 2 - log_proposal_ratio(block, side, weights, start, model):
-            return _merge(state, own, other, weights, model, generator, truncated=truncated)
-    elif (other := _free_label(state, generator, truncated=truncated)) >= 0:
+            return _merge(state, own, other, weights, model, generator, law=law)
+    elif (other := law.free_label(count_members(state), generator)) >= 0:
         start = launch(block, pair, model)
         weights = torch.cat([start.sides.draw(generator), state.weights[own : own + 1]])
         odds = start.log_odds(block, weights, model)
         side = uniforms(tuple(odds.shape), own_stream(generator)) < torch.sigmoid(odds.double())
-        evidence = log_evidence_ratio(state, block, side, own, other, model, truncated=truncated)
+        evidence = log_evidence_ratio(state, block, side, own, other, model, law=law)
         if screen < evidence / 2 and test < evidence / 2 + log_proposal_ratio(block, side, weights, start, model):
             return _split(state, rows[side], own, other, weights)
     return state
@@ -79,24 +81,19 @@ def split_merge(
 
 
 def log_evidence_ratio(
-    state: PartitionState, block: Data, side: Tensor, own: int, other: int, model: Mixture, *, truncated: bool
+    state: PartitionState, block: Data, side: Tensor, own: int, other: int, model: Mixture, *, law: PointLaw
 ) -> float:
     """log of p(z') m(B_1) m(B_2) / p(z) m(B), classifiers apart: the part of the odds that needs no launch.
     `side` [B] says which points of the block are in `other`.
 
-    In the truncated model times the number of labels that the split may have chosen from.
+    Times the number of labels that the split may have chosen from.
     """
-    prior, h = model.prior, state.hyper
     merged = all_sum(torch.bincount(state.assignments, minlength=max(len(state.weights), other + 1))).double()
     merged[own], merged[other] = merged[own] + merged[other], 0
     split = merged.clone()
     split[other] = all_sum(side.sum())
     split[own] -= split[other]
-    if truncated:
-        sticks = prior.sticks(h, len(merged))
-        ratio = log_labelled_prior(split, *sticks) - log_labelled_prior(merged, *sticks) + (merged == 0).sum().log()
-    else:
-        ratio = prior.log_partition(split, h) - prior.log_partition(merged[merged > 0], h)
+    ratio = law.log_prior(split, state.hyper) - law.log_prior(merged, state.hyper) + (merged == 0).sum().log()
     sums = model.likelihood.summed_statistics(block.X, side.long(), 2).double()
     chi = model.likelihood.prior().double() + torch.cat([sums, sums.sum(0, keepdim=True)])
     first, second, whole = model.likelihood.log_marginal(chi)
@@ -105,19 +102,13 @@ def log_evidence_ratio(
 
 def log_proposal_ratio(block: Data, side: Tensor, weights: Tensor, start: Launch, model: Mixture) -> float:
     """log of g_1 g_2 q / (g q_1 q_2 prod q(side_n)) at eta_1, eta_2, eta = weights [3, P, C]: the rest of the odds."""
-    density = _log_prior(weights, model)
+    density = log_prior(weights, model.weight_scale)
     density -= torch.cat([_log_normal(start.sides, weights[:2]), _log_normal(start.whole, weights[2:])])
     margin = log_margins(block, weights, model).double()
     odds = start.log_odds(block, weights, model).double()
     divided = torch.where(side, margin[:, 1], margin[:, 0]) - margin[:, 2]
     points = divided - logsigmoid(torch.where(side, odds, -odds))
     return float(density[0] + density[1] - density[2] + all_sum(points.sum()))
-
-
-def _log_prior(weights: Tensor, model: Mixture) -> Tensor:
-    """log N(eta; 0, nu^2 I) [K] in double precision."""
-    square = (weights.double() / model.weight_scale).square().sum((1, 2))
-    return -(square + weights[0].numel() * math.log(2 * math.pi * model.weight_scale**2)) / 2
 
 
 def _log_normal(fit: Ridge, weights: Tensor) -> Tensor:
@@ -148,25 +139,15 @@ def _merge(
     model: Mixture,
     generator: torch.Generator,
     *,
-    truncated: bool,
+    law: PointLaw,
 ) -> PartitionState:
-    """All in `own`; the label `other` is free: it goes, or in the truncated model takes a classifier of the prior."""
-    assignments = torch.where(state.assignments == other, own, state.assignments)
-    kept = state.weights.clone()
-    kept[own] = weights[2]
-    if truncated:
-        kept[other] = model.weight_scale * normals(tuple(kept[other].shape), generator, kept)
-        return replace(state, assignments=assignments, weights=kept)
-    others = torch.arange(len(kept), device=kept.device) != other
-    return replace(state, assignments=assignments - (assignments > other).long(), weights=kept[others])
-
-
-def _free_label(state: PartitionState, generator: torch.Generator, *, truncated: bool) -> int:
-    """The next label, or in the truncated model a free one at random; -1 if there is none."""
-    if not truncated:
-        return len(state.weights)
-    free = torch.nonzero(torch.bincount(state.assignments, minlength=len(state.weights)) == 0).squeeze(1)
-    return int(free[int(len(free) * uniforms((), generator))]) if len(free) else -1
+    """All in `own`; the label `other` is free, and where the law keeps it takes a classifier of the prior."""
+    merged = replace(state, assignments=torch.where(state.assignments == other, own, state.assignments))
+    new, kept = state.weights.clone(), law.kept(count_members(merged))
+    new[own] = weights[2]
+    if kept[other]:
+        new[other] = model.weight_scale * normals(tuple(new[other].shape), generator, new)
+    return replace(state, assignments=(kept.cumsum(0) - 1)[merged.assignments], weights=new[kept])
 
 
 def draw_pair(num_data: int, generator: torch.Generator) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The blocked scan of the truncated model: all assignments at once given T sticks, and swaps of labels.
+"""The blocked scan of a law of T labels: all assignments at once given T sticks, and swaps of labels.
 
 Sources: Ishwaran & James (2001); math/priors, section 1.
 """
@@ -34,7 +34,7 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
 
 
 def relabel(state: PartitionState, prior: PartitionPrior, generator: torch.Generator) -> PartitionState:
-    """Metropolis swaps of neighbouring labels k, k + 1 of the truncated model, sticks integrated out."""
+    """Metropolis swaps of neighbouring labels k, k + 1, sticks integrated out."""
     counts = count_members(state).tolist()
     a, b = (sticks.tolist() for sticks in prior.sticks(state.hyper, len(counts)))
     log_uniforms = torch.log1p(-uniforms((len(counts) - 1,), generator)).tolist()

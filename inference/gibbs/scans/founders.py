@@ -14,7 +14,7 @@ from torch import Tensor
 from ....models.base import Model
 from ....models.data import Data
 from ....models.distributions.sampling import normals, uniforms
-from ..hyperplanes import Reservoir
+from ....models.scores import scores
 
 
 class Founders:
@@ -63,26 +63,40 @@ class Reserved(Founders):
 
     def __init__(self, reserved: Tensor, data: Data, model: Model) -> None:
         super().__init__(data, (0.0, 0.0))
-        self.reservoir = Reservoir(reserved.double(), data, model)
+        self.model, self.weights = model, reserved.double()  # [A, P, 1]
+        self.gains = self._gains(self.weights)  # h(f) [A, N]
         self._price()
 
     @property
     def reserved(self) -> Tensor:
-        return self.reservoir.weights
+        return self.weights
 
     def found(self, n: int, generator: torch.Generator) -> Tensor:
-        taken = self.reservoir.take(n, uniforms((), generator))
+        return self.take(n, uniforms((), generator))
+
+    def take(self, n: int, uniform: Tensor) -> Tensor:
+        """The hyperplane [P, 1] with which point n opens a component, with probability prop. to exp(h(f_n))."""
+        cumulative = self.gains[:, n].softmax(0).cumsum(0)
+        chosen = int(torch.searchsorted(cumulative, uniform * cumulative[-1]).clamp(max=len(self.gains) - 1))
+        taken, kept = self.weights[chosen], torch.arange(len(self.gains), device=cumulative.device) != chosen
+        self.weights, self.gains = self.weights[kept], self.gains[kept]
         self._price()
         return taken
 
     def receive(self, weights: Tensor) -> None:
-        self.reservoir.give(weights.unsqueeze(0))
+        self.weights = torch.cat([self.weights, weights.unsqueeze(0)])
+        self.gains = torch.cat([self.gains, self._gains(weights.unsqueeze(0))])
         self._price()
 
     def _price(self) -> None:
-        size = len(self.reservoir)
-        self.log_new = self.reservoir.log_mean_gain()
+        size = len(self.weights)
+        self.log_new = self.gains.logsumexp(0) - math.log(max(1, size))
         self.log_alone = -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
+
+    def _gains(self, weights: Tensor) -> Tensor:
+        """h(f) [A, N] of hyperplanes [A, P, 1]."""
+        found = scores(self.data.features, weights.to(self.data.features))  # [N, A, 1]
+        return self.model.log_margin(found, found.new_ones(1)).T.contiguous()
 
 
 def draw_new_weights(n: int, data: Data, model: Model, generator: torch.Generator) -> Tensor:

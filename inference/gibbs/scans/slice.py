@@ -19,12 +19,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ....models.base import Model
 from ....models.data import Data
 from ....models.distributions.sampling import log_gamma_draw, normals, uniforms
+from ....models.likelihoods.base import Parameters
 from ....models.mixture import Mixture
 from ...distributed.collectives import own_stream
 from ..hyperplanes import give_back, take_reserved
-from ..state import PartitionState
+from ..state import PartitionState, SequenceState
 from .components import Components, count_members, draw_assignments, draw_parameters
 
 
@@ -42,9 +44,9 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
     chosen = draw_assignments(data, occupied, model, points, log_slices)
     reserved = state.reservoir
     if len(log_jumps):
-        fresh, reserved = _fresh(log_jumps, state, data, model, generator)
+        parameters, weights, reserved = draw_fresh(len(log_jumps), state, data.features, model, generator)
         near = torch.nonzero(log_slices <= log_jumps.max()).squeeze(1)  # few: points of small components
-        occupied = occupied.join(fresh)
+        occupied = occupied.join(Components(log_jumps, parameters, weights))
         chosen[near] = draw_assignments(data.rows(near), occupied, model, points[near], log_slices[near])
     chosen = torch.where(log_slices < log_floor, state.assignments, chosen)
     labels, assignments = torch.unique(chosen, return_inverse=True)
@@ -80,18 +82,17 @@ def _log_guard(exponent: float) -> float:
     return -(math.log(_GUARD) + math.lgamma(1 - exponent)) / exponent if exponent else -math.inf
 
 
-def _fresh(
-    log_mixture: Tensor, state: PartitionState, data: Data, model: Mixture, generator: torch.Generator
-) -> tuple[Components, Tensor | None]:
-    """Components drawn from the prior, with hyperplanes from the reservoir if there is one; and what is left of it."""
-    num_fresh = len(log_mixture)
+def draw_fresh(
+    number: int, state: PartitionState | SequenceState, features: Tensor, model: Model, generator: torch.Generator
+) -> tuple[Parameters, Tensor, Tensor | None]:
+    """Parameters, each [M, ...], and classifiers [M, P, C] of M components without points, drawn from their priors; or
+    with hyperplanes of the reservoir if there is one, and what is left of it."""
     prior = model.likelihood.prior()
-    parameters = model.likelihood.draw(prior.expand(num_fresh, -1).contiguous(), generator)
+    parameters = model.likelihood.draw(prior.expand(number, -1).contiguous(), generator)
     if state.reservoir is not None:
-        taken, left = take_reserved(state.reservoir, num_fresh, data.features, model, generator)
-        return Components(log_mixture, parameters, taken), left
-    noise = normals((num_fresh, *state.weights.shape[1:]), generator, state.weights)
-    return Components(log_mixture, parameters, model.weight_scale * noise), None
+        return parameters, *take_reserved(state.reservoir, number, features, model, generator)
+    noise = normals((number, *state.weights.shape[1:]), generator, state.weights)
+    return parameters, model.weight_scale * noise, None
 
 
 _GUARD = 10.0  # m

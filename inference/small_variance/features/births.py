@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from ....models.losses import PseudoObservation
+from ...classifiers.minimum import slopes
 from ...distributed.collectives import all_sum
 from .bits import move_bits
-from .fit import refit, slopes
+from .fit import refit
 from .problem import FeatureDescent, FeatureProblem
 
 
@@ -62,7 +63,7 @@ def label_columns(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor
     sums = all_sum(torch.stack([(counted * targets.nan_to_num()).sum(0), (counted * known).sum(0)]))
     above = targets - sums[0] / sums[1].clamp(min=torch.finfo(targets.dtype).tiny)
     scores = problem.scores(state)
-    pull, losses = slopes(scores, problem), problem.losses(scores)
+    pull, losses = slopes(problem.model.loss, scores, targets), problem.losses(scores)
     sides = [above, -above]
     sides += [side - side.clamp(min=0).amax(0) / 2 for side in (pull, -pull)]
     found = {tuple(column.tolist()): column for side in sides for column in (side > 0).T}

@@ -14,8 +14,7 @@ from ....models.label_data import LabelData
 from ....models.likelihoods import ExponentialFamily
 from ....models.likelihoods.product import join_columns
 from ....models.sums import row_chunks
-from ...classifiers.duals import Dual, solve
-from ...distributed.collectives import all_sum
+from ...classifiers.minimum import DualLimits, Estimate, RidgeCost, minimum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw
 from .. import descent, partition
@@ -74,17 +73,31 @@ def _bit_costs(targets: Tensor, scores: Tensor, means: Tensor, model: BNMC, scal
 
 
 def fit_classifiers(state: CoupledDescent, data: LabelData, model: BNMC) -> CoupledDescent:
-    """The SVMs of b, unless those as they are cost less."""
-    found = solve_labels(state.signs, state.tilt, data, model)
-    better = margin_cost(found.weights, state, data, model) < margin_cost(state.classifiers, state, data, model)
-    weights = torch.where(better, found.weights, state.classifiers)
-    return replace(state, classifiers=weights, tilt=found.tilt)
+    """Better classifiers of b."""
+    fit = fit_labels(state.signs, state, data, model)
+    return replace(state, classifiers=fit.weights[0], tilt=fit.tilt)
 
 
-def margin_cost(weights: Tensor, state: CoupledDescent, data: LabelData, model: BNMC) -> Tensor:
-    """|w|^2 / (2 nu^2) - sum_n log phi(2 b_n - 1 | f_n), [C] float64, of classifiers [P, C]."""
-    losses = data.margins.counted(-model.loss.log_factor(data.features @ weights, state.signs)).double()
-    return all_sum(losses.sum(0)) + weights.double().square().sum(0) / (2 * model.weight_scale**2)
+def fit_labels(
+    signs: Tensor, start: CoupledDescent | None, data: LabelData, model: BNMC, columns: slice = slice(None)
+) -> Estimate:
+    """Classifiers [1, P, c] of some labels with signs 2 b - 1 [N, c], from those of a state or from zero."""
+    margins = label_margins(signs, data, model)
+    if start is None:
+        fit = margins.at(data.features.new_zeros(1, data.features.shape[1], signs.shape[1]))
+    else:
+        fit = margins.at(start.classifiers[None, :, columns], start.tilt[:, columns])
+    return minimum(margins, fit, _LIMITS, _NUM_STEPS)
+
+
+def label_margins(signs: Tensor, data: LabelData, model: BNMC) -> RidgeCost:
+    """What classifiers of labels with signs 2 b - 1 [N, c] cost, each of which sees all rows."""
+    return RidgeCost(data.features, signs, model.loss, model.weight_scale, data.weights)
+
+
+def margin_cost(state: CoupledDescent, data: LabelData, model: BNMC) -> Tensor:
+    """|w|^2 / (2 nu^2) - sum_n log phi(2 b_n - 1 | f_n), [] float64."""
+    return label_margins(state.signs, data, model).value(state.classifiers.unsqueeze(0)).sum()
 
 
 def problem_of(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> Problem:
@@ -106,8 +119,9 @@ def refit(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> 
 
 
 def valued(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> CoupledDescent:
+    """The state with its J."""
     mixture = descent.objective(problem_of(state, data, model, scale), state)
-    return replace(state, objective=mixture + margin_cost(state.classifiers, state, data, model).sum())
+    return replace(state, objective=mixture + margin_cost(state, data, model))
 
 
 def label_means(state: CoupledDescent, data: LabelData, model: BNMC) -> Tensor:
@@ -133,21 +147,8 @@ def label_cost(state: CoupledDescent, data: LabelData, model: BNMC, scale: float
     family, (sums, counts) = _label_family(model), _label_sums(state, data, model)
     slope, offset = family.divergence_terms(family.centers(sums, counts))
     shares = (counts * offset).sum() - (sums * slope).sum()
-    return scale * shares + margin_cost(state.classifiers, state, data, model).sum()
-
-
-def solve_labels(signs: Tensor, start: Tensor | None, data: LabelData, model: BNMC) -> Dual:
-    """The SVMs of some labels with signs 2 b - 1 [N, c]."""
-    return solve(
-        data.features,
-        signs,
-        model.loss,
-        model.weight_scale,
-        row_weights=data.weights,
-        start=start,
-        tolerance=_TOLERANCE,
-    )
+    return scale * shares + margin_cost(state, data, model)
 
 
 _ONLY_B, _ONLY_A, _BOTH = 1, 2, 3  # places of the bits (a, b)
-_TOLERANCE = 1e-4
+_LIMITS, _NUM_STEPS = DualLimits(1e-4, 1000), 400

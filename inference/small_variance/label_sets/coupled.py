@@ -29,7 +29,7 @@ from ...distributed.collectives import all_sum
 from ...running.engine import Kernel
 from .. import descent, partition
 from ..backend import SmallVariance
-from .bits import CoupledDescent, draw, explain, fit_classifiers, problem_of, refit, solve_labels, valued
+from .bits import CoupledDescent, draw, explain, fit_classifiers, fit_labels, problem_of, refit, valued
 from .moves import step_points, switch_labels
 
 
@@ -88,8 +88,8 @@ class Way:
         present, missing = data.targets > 0, data.targets.isnan()
         bits, signs = torch.full_like(data.targets, a), torch.full_like(data.targets, 2 * b - 1)
         bits, signs = (each.masked_fill(present, 1.0).masked_fill(missing, torch.nan) for each in (bits, signs))
-        found = solve_labels(signs, None, data, model)
-        return cls(bits, signs, found.weights, found.tilt)
+        fit = fit_labels(signs, None, data, model)
+        return cls(bits, signs, fit.weights[0], fit.tilt)
 
     def taken(self, state: CoupledDescent, label: int) -> CoupledDescent:
         """A state with these bits, and this classifier, of a label; J is not up to date."""

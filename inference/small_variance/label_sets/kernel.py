@@ -4,7 +4,7 @@
         + sum_c |w_c|^2 / (2 nu^2) - sum_nc log phi(s_nc | w_c^T a_n)
 
 Nothing couples the two lines (math/multilabel, section 6): the first is the descent of partitions, with smoothed label
-centres, and the second is convex, solved by duals before the first sweep.
+centres, and the second is minimized before the first sweep.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
-from ...classifiers.duals import solve
-from ...distributed.collectives import all_sum
+from ...classifiers.minimum import Estimate
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
 from .. import partition
@@ -26,6 +25,7 @@ from ..backend import SmallVariance
 from ..problem import require_divergence
 from ..state import Descent
 from . import coupled as multi_label_coupled
+from .bits import fit_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,8 @@ def why_not(model: BNMC) -> str:
 
 
 def check(backend: SmallVariance, model: BNMC) -> None:
-    """Raise on a family without a small-variance limit, and on a loss without a dual."""
+    """Raise on a family without a small-variance limit."""
     require_divergence(model)
-    if not model.loss.has_conjugate:
-        raise NotImplementedError(
-            f"{type(model.loss).__name__} has no convex conjugate (`conjugate`), by which the classifiers of labels "
-            "are found: take Hinge() or Logistic(), or Gibbs()."
-        )
 
 
 def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
@@ -60,8 +55,8 @@ def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
     @cache
     def classifiers(data: LabelData) -> tuple[Tensor, Tensor]:
         """The same ones for all restarts."""
-        weights = fit_classifiers(data, model)
-        return weights, margin_cost(weights, data, model)
+        fit = fit_classifiers(data, model)
+        return fit.weights[0], fit.cost.sum()
 
     def init(model: BNMC, data: LabelData, generator: torch.Generator) -> LabelDescent:
         start, (weights, cost) = inner.init(model.mixture, data.points, generator), classifiers(data)
@@ -78,23 +73,11 @@ def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
     return Kernel(LabelDescent, init, sweep, value=lambda state, data, model: state.objective, draw=draw)
 
 
-def fit_classifiers(data: LabelData, model: BNMC) -> Tensor:
-    """The classifiers [P, C] at their optimum, up to a duality gap of 1e-4 of the cost."""
-    found = solve(
-        data.features, data.targets, model.loss, model.weight_scale, row_weights=data.weights, tolerance=_TOLERANCE
-    )
-    return found.weights
-
-
-def margin_cost(weights: Tensor, data: LabelData, model: BNMC) -> Tensor:
-    """|w|^2 / (2 nu^2) - sum_n log phi, [] float64, of classifiers [P, C]."""
-    losses = data.margins.counted(-model.log_margin(data.features @ weights, data.targets))
-    return all_sum(losses.sum(dtype=torch.float64)) + weights.double().square().sum() / (2 * model.weight_scale**2)
+def fit_classifiers(data: LabelData, model: BNMC) -> Estimate:
+    """The classifiers [1, P, C] at their optimum."""
+    return fit_labels(data.targets, None, data, model)
 
 
 def draw(state: LabelDescent, data: LabelData, model: BNMC) -> Draw:
     """What a posterior keeps of a state."""
     return label_draw(partition.draw(state, data.points, model.mixture), state.classifiers, data, model)
-
-
-_TOLERANCE = 1e-4

@@ -19,7 +19,7 @@ from ....models.sparse import Rows
 from ...distributed.collectives import all_sum
 from ..assignment import component_sums
 from ..problem import Problem
-from .bits import CoupledDescent, cheapest_bits, label_cost, label_means, problem_of, refit, solve_labels, valued
+from .bits import CoupledDescent, cheapest_bits, fit_labels, label_cost, label_means, problem_of, refit, valued
 
 
 def switch_labels(
@@ -69,10 +69,10 @@ def _switched(
 
 
 def _fit_label(state: CoupledDescent, label: int, data: LabelData, model: BNMC) -> CoupledDescent:
-    """The SVM of a label at its bits."""
+    """A better classifier of a label at its bits."""
     own, weights, tilt = slice(label, label + 1), state.classifiers.clone(), state.tilt.clone()
-    found = solve_labels(state.signs[:, own], tilt[:, own], data, model)
-    weights[:, own], tilt[:, own] = found.weights, found.tilt
+    fit = fit_labels(state.signs[:, own], state, data, model, own)
+    weights[:, own], tilt[:, own] = fit.weights[0], fit.tilt
     return replace(state, classifiers=weights, tilt=tilt)
 
 

@@ -21,7 +21,7 @@ from ....models.latent_features import FeatureData
 from ....models.priors.features import FeatureFactors
 from ....models.priors.hyper import Hyper
 from ...bits.loadings import Loadings, Sums, solve_loadings, sum_rows
-from ...bits.rows import LoadingMoments, Margin, is_gaussian, observe_gaussian, sweep_features
+from ...bits.rows import BinaryRows, LoadingMoments, Margin, is_gaussian, observe_gaussian, sweep_features
 from ...distributed.collectives import all_sum
 
 FeatureModel: TypeAlias = Any
@@ -110,10 +110,13 @@ def update_features(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, margin: Margin | None
 ) -> VariationalFeatures:
     """Feature after feature, all rows at once: logit psi_nk = E log odds + gain of the entries + margin."""
+    return replace(state, features=sweep_features(binary_rows(state, data, model), state.features, margin=margin))
+
+
+def binary_rows(state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> BinaryRows:
+    """The rows with what all factors but the features say of these."""
     log_odds, h = model.prior.log_odds(state.sticks).to(data.X), expected_hyper(state, model)
-    moments, likelihood = state.loading_moments, model.likelihood
-    psi = sweep_features(data.X, data.observed, likelihood, h, log_odds, moments, state.features, margin=margin)
-    return replace(state, features=psi)
+    return BinaryRows(data.X, data.observed, model.likelihood, h, log_odds, state.loading_moments)
 
 
 def gather(state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0) -> Sums:

@@ -18,16 +18,18 @@ from torch.utils.data import DataLoader
 from ....models.latent_features import FeatureData
 from ...bits.loadings import Sums
 from ...bits.rows import infer_features
+from ...classifiers.natural import require_readings
 from ...distributed.collectives import own_stream
 from ...running.engine import Draw, Kernel
-from ...seeding import draw_rows
 from ...truncation import warn_if_all_used
 from ..backend import SVI
+from ..partition.kernel import first_rows, minibatch
 from ..steps import Minibatch, Steps
 from ..stream import Stream, stream_points
 from .factors import (
     FeatureModel,
     VariationalFeatures,
+    binary_rows,
     expected_hyper,
     gather,
     generative_bound,
@@ -92,25 +94,9 @@ def complete(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, *, rule: Rule, num_sweeps: int = 30
 ) -> VariationalFeatures:
     """The features of all rows of the data given the other factors, by sweeps over the features."""
-    log_odds, h = model.prior.log_odds(state.sticks).to(data.X), expected_hyper(state, model)
     margin = partial(rule.margin, state, data, model)
-    features = infer_features(
-        data.X,
-        data.observed,
-        model.likelihood,
-        h,
-        log_odds,
-        state.loading_moments,
-        num_sweeps=num_sweeps,
-        margin=margin,
-    )
+    features = infer_features(binary_rows(state, data, model), num_sweeps=num_sweeps, margin=margin)
     return replace(state.without_rows(), features=features, row_weights=data.weights)
-
-
-def first_rows(data: FeatureData, num_rows: int, generator: torch.Generator) -> FeatureData:
-    """Rows from which a stochastic fit starts."""
-    order = torch.randperm(data.num_data, generator=own_stream(generator), device=data.X.device)
-    return data.rows(order[:num_rows])
 
 
 def extrapolate(
@@ -120,15 +106,6 @@ def extrapolate(
     scale = num_units / rows.total_weight
     state, _ = update_globals(state, rows, model, scale)
     return rule.update(state, rows, model, scale).without_rows()
-
-
-def minibatch(data: FeatureData, size: int, generator: torch.Generator) -> Minibatch[FeatureData]:
-    """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
-    if data.weights is not None:
-        chosen = draw_rows(data.weights, size, own_stream(generator))
-        return Minibatch(replace(data.rows(chosen), weights=None), data.total_weight / size)
-    chosen = torch.randint(data.num_data, (size,), generator=own_stream(generator), device=data.X.device)
-    return Minibatch(data.rows(chosen), data.num_data / size)
 
 
 def stochastic_sweep(
@@ -200,7 +177,7 @@ def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) 
 
 def check(backend: SVI, model: FeatureModel) -> None:
     """Raise NotImplementedError unless the rule serves the loss."""
-    RULES[backend.rule].check(model)
+    require_readings(model.loss, backend.rule)
 
 
 def kernel(backend: SVI, model: FeatureModel) -> Kernel:

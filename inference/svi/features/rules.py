@@ -17,23 +17,21 @@ import torch
 from torch import Tensor
 
 from ....models.latent_features import FeatureData
-from ....models.linalg import safe_cholesky
 from ....models.losses import Loss
 from ...bits.rows import Settle
-from ...classifiers.duals import joint_hinge, solve
+from ...classifiers.duals import joint_hinge
+from ...classifiers.minimum import DualLimits, RidgeCost, slopes, solved
+from ...classifiers.natural import Evidence, Uncertain, prior
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ..factors import LAST_GAP
 from .factors import FeatureModel, VariationalFeatures
 
-_GAP = 1e-3  # relative, of the dual in a sweep
+_GAP, _MOST_PASSES = 1e-3, 1000  # of the dual in a sweep
 
 
 class Rule(Protocol):
     """What a rule says: of q(eta), of the features, and of the bound."""
-
-    def check(self, model: FeatureModel) -> None:
-        """Raise NotImplementedError unless it serves the loss."""
 
     def prior_tril(self, model: FeatureModel, like: Tensor, size: int, num_scores: int) -> Tensor:
         """`weights_tril` [C or 0, K + P, K + P] where q(eta) is the prior of `size` = K + P weights a score."""
@@ -61,14 +59,6 @@ class Rule(Protocol):
 class Averaging:
     """The loss of expected scores, for any convex loss; q(eta) = N(mu, nu^2 I)."""
 
-    def check(self, model: FeatureModel) -> None:
-        """Raise NotImplementedError unless the loss has a convex conjugate."""
-        if not model.loss.has_conjugate:
-            raise NotImplementedError(
-                f"{type(model.loss).__name__} has no convex conjugate (`conjugate`), which SVI(rule='averaging') "
-                "needs: take another loss such as Hinge(), or Gibbs, which takes any."
-            )
-
     def prior_tril(self, model: FeatureModel, like: Tensor, size: int, num_scores: int) -> Tensor:
         """[0, K + P, K + P]: the covariance of q(eta) is that of the prior."""
         return like.new_zeros(0, size, size)
@@ -83,14 +73,11 @@ class Averaging:
     ) -> VariationalFeatures:
         """The SVM on psi, its dual started where the last one ended; kept if the bound does not fall."""
         counted = None if data.weights is None and scale == 1 else scale * data.row_weights.squeeze(1)
-        inputs, targets, nu = torch.cat([state.features, data.inputs], 1), data.targets, model.weight_scale
-        start = state.tilt if len(state.tilt) else None
-        dual = solve(inputs, targets, model.loss, nu, row_weights=counted, start=start, tolerance=tolerance)
-        gap = torch.full_like(state.bound, dual.gap)
-        solved = replace(state, weights=dual.weights, tilt=dual.tilt, duality_gap=gap)
-        if self.bound(solved, data, model, scale) < self.bound(state, data, model, scale):
-            return replace(solved, weights=state.weights)
-        return solved
+        inputs = torch.cat([state.features, data.inputs], 1)
+        margins = RidgeCost(inputs, data.targets, model.loss, model.weight_scale, counted)
+        start = margins.at(state.weights.unsqueeze(0), state.tilt if len(state.tilt) else None)
+        fit = solved(margins, start, DualLimits(tolerance, _MOST_PASSES))
+        return replace(state, weights=fit.weights[0], tilt=fit.tilt, duality_gap=fit.gap)
 
     def polish(self, state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> VariationalFeatures:
         """The SVM on psi."""
@@ -122,20 +109,15 @@ class Averaging:
 class Augmented:
     """The expected loss, for losses with `expect`; q(eta_c) = N(mu_c, V_c)."""
 
-    def check(self, model: FeatureModel) -> None:
-        """Raise NotImplementedError unless the loss has expectations."""
-        if not model.loss.has_expectation:
-            model.loss.expect(*torch.zeros(3, 1))  # says what serves
-
     def prior_tril(self, model: FeatureModel, like: Tensor, size: int, num_scores: int) -> Tensor:
         """Cholesky factors of the prior precisions, [C, K + P, K + P]."""
-        return (torch.eye(size, dtype=like.dtype, device=like.device) / model.weight_scale).repeat(num_scores, 1, 1)
+        return prior(1, size, num_scores, model.weight_scale, like).precision_tril[0]
 
     def update(
         self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
     ) -> VariationalFeatures:
         """V_c^-1 = I / nu^2 + sum_n r_n u_nc E[a_n a_n^T],  mu_c = V_c sum_n r_n b_nc E a_n, with `expect`'s (u, b)."""
-        return _with_classifiers(state, *self._natural(state, data, model, scale))
+        return self.step(state, data, model, scale, 1.0)
 
     def polish(self, state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> VariationalFeatures:
         """As it is: its update is exact."""
@@ -145,15 +127,13 @@ class Augmented:
         self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float, rho: float
     ) -> VariationalFeatures:
         """Natural parameters [C, K + P, K + P] and [K + P, C] a step of size rho towards the optimum."""
-        gram = state.weights_tril @ state.weights_tril.mT
-        linear = (gram @ state.weights.T.unsqueeze(-1)).squeeze(-1).T
-        target = self._natural(state, data, model, scale)
-        return _with_classifiers(state, torch.lerp(gram, target[0], rho), torch.lerp(linear, target[1], rho))
+        q = self._evidence(state, data, model, scale).step(_ridge(state), rho)
+        return replace(state, weights=q.mean[0].contiguous(), weights_tril=q.precision_tril[0])
 
     def margin(self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, psi: Tensor) -> Settle:
         """o + sum_c [ b_c mu_kc - u_c (B_kk / 2 + sum_{j != k} B_jk E a_j) ],  B = mu_c mu_c^T + V_c."""
         K, mean = psi.shape[1], state.weights
-        scores, variance = score_moments(state, data, psi)
+        scores, variance = (part.squeeze(1) for part in bits_design(psi, data).moments(_ridge(state)))
         precision, shift = (part.expand_as(scores) for part in model.loss.expect(scores, variance, data.targets))
         covariance = torch.cholesky_inverse(state.weights_tril).movedim(0, -1)  # [K + P, K + P, C]
 
@@ -170,43 +150,16 @@ class Augmented:
 
     def bound(self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0) -> Tensor:
         """Expected log factors, by their bound, less KL(q(eta) || p(eta)), []."""
-        expected = model.loss.expected_log_factor(*score_moments(state, data, state.features), data.targets).sum(1)
-        total = all_sum((data.row_weights.squeeze(1) * expected).sum(dtype=torch.float64))
-        return scale * total - _ridge(state).kl(model.weight_scale).sum(dtype=torch.float64)
+        return self._evidence(state, data, model, scale).bound(_ridge(state))
 
-    def _natural(
-        self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """The precisions [C, K + P, K + P] of the optimum, and these times its means, [K + P, C]."""
-        psi, targets = state.features, data.targets
-        scores, variance = score_moments(state, data, psi)
-        precision, shift = (part.expand_as(scores) for part in model.loss.expect(scores, variance, targets))
-        inputs, counted = torch.cat([psi, data.inputs], 1), scale * data.row_weights
-        linear = all_sum(inputs.T @ (counted * shift))
-        columns = (counted * precision).T
-        gram = psi.new_zeros(len(columns), inputs.shape[1], inputs.shape[1])  # without classifiers there is no column
-        for column, own in zip(columns, gram, strict=True):
-            torch.mm(inputs.T, column.unsqueeze(1) * inputs, out=own)
-        diagonal = gram.diagonal(dim1=-2, dim2=-1)
-        diagonal[:, : psi.shape[1]].add_(columns @ (psi * (1 - psi)))
-        gram = all_sum(gram)
-        gram.diagonal(dim1=-2, dim2=-1).add_(model.weight_scale**-2)
-        return gram, linear
+    def _evidence(self, state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float) -> Evidence:
+        design = bits_design(state.features, data)
+        return Evidence(design, data.targets, model.loss, model.weight_scale, scale * data.row_weights)
 
 
-def _with_classifiers(state: VariationalFeatures, gram: Tensor, linear: Tensor) -> VariationalFeatures:
-    tril = safe_cholesky(gram)
-    mean = torch.cholesky_solve(linear.T.unsqueeze(-1), tril).squeeze(-1).T.contiguous()
-    return replace(state, weights=mean, weights_tril=tril)
-
-
-def score_moments(state: VariationalFeatures, data: FeatureData, psi: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance [N, C] of the scores of independent bits with probabilities [N, K], under q(eta)."""
-    K, inputs = psi.shape[1], torch.cat([psi, data.inputs], 1)
-    covariance = torch.cholesky_inverse(state.weights_tril).diagonal(dim1=-2, dim2=-1)[:, :K].T
-    square = covariance + state.weights[:K].square()
-    variance = _ridge(state).score_variance(inputs).squeeze(1) + (psi * (1 - psi)) @ square
-    return inputs @ state.weights, variance
+def bits_design(psi: Tensor, data: FeatureData) -> Uncertain:
+    """What classifiers see of independent bits with probabilities [N, K], beside the inputs."""
+    return Uncertain(torch.cat([psi, data.inputs], 1), psi * (1 - psi))
 
 
 def _ridge(state: VariationalFeatures) -> Ridge:
@@ -214,14 +167,6 @@ def _ridge(state: VariationalFeatures) -> Ridge:
 
 
 # -- the margin of one feature under the averaging rule ----------------------------------------------------------------
-
-
-def slopes(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
-    """d log phi / df [N, C], an element of the subgradient."""
-    with torch.enable_grad():
-        leaf = scores.detach().requires_grad_()
-        (found,) = torch.autograd.grad(loss.log_factor(leaf, targets).sum(), leaf)
-    return found
 
 
 def _halve(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor, k: int, log_odds: Tensor, psi: Tensor) -> Tensor:

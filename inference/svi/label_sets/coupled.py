@@ -20,11 +20,12 @@ from ....models.bnmc import BNMC
 from ....models.dpm import DPM
 from ....models.label_data import LabelData
 from ....models.sums import row_chunks
-from ...classifiers.ridge import Ridge, soft_natural
+from ...classifiers.natural import Known, natural_step, prior
+from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw
-from ..factors import MERGE_ROUNDS, SETTLED, family_of
+from ..factors import SETTLED, family_of, first_better
 from ..partition import kernel as partition
 from ..partition.factors import VariationalPartition, sticks_kl, update_factors
 from ..steps import Minibatch, Steps
@@ -35,20 +36,38 @@ from .stream import stream_labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoupledLabels(VariationalPartition):
-    """Factors of the mixture of x, of psi and of C classifiers, and what the points say of the last two."""
+class LabelFactors(VariationalPartition):
+    """Factors of a mixture, whose components have no classifiers, and of C classifiers."""
 
-    psi: Tensor  # [T, 2 C] hyperparameters
     label_mean: Tensor  # [1, P, C]
     label_tril: Tensor  # [1, C, P, P]
-    told: Tensor  # [T, 2 C] float64
-    row_precision: Tensor  # [N, C] expected pseudo-observations of the scores
-    row_shift: Tensor  # [N, C]
 
     @cached_property
     def label_classifiers(self) -> Ridge:
         """q(w)."""
         return Ridge(self.label_mean, self.label_tril)
+
+    def with_classifiers(self, q: Ridge) -> Self:
+        """With another q(w)."""
+        return replace(self, label_mean=q.mean, label_tril=q.precision_tril)
+
+    @staticmethod
+    def start(model: BNMC, data: LabelData, generator: torch.Generator) -> dict[str, Any]:
+        """Fields at the start of the mixture of (x, y), with classifiers at their prior."""
+        first = partition.init(model.mixture, data.points, generator)
+        q = prior(1, data.features.shape[1], data.targets.shape[1], model.weight_scale, data.features)
+        own = {item.name: getattr(first, item.name) for item in fields(first)}
+        return {**own, "label_mean": q.mean, "label_tril": q.precision_tril}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoupledLabels(LabelFactors):
+    """Factors of the mixture of x, of psi and of C classifiers, and what the points say of the last two."""
+
+    psi: Tensor  # [T, 2 C] hyperparameters
+    told: Tensor  # [T, 2 C] float64
+    row_precision: Tensor  # [N, C] expected pseudo-observations of the scores
+    row_shift: Tensor  # [N, C]
 
     def permuted(self, order: Tensor) -> Self:
         """Components in another order [T]."""
@@ -61,19 +80,14 @@ class CoupledLabels(VariationalPartition):
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledLabels:
     """The start of the mixture of (x, y), psi of its labels, and classifiers at their prior."""
-    start = partition.init(model.mixture, data.points, generator)
-    (_, chi), _ = model.family.own(start.hyperparameters)
-    P, C = data.features.shape[1], data.targets.shape[1]
-    labels, shares = data.labels.nan_to_num(), start.memberships
+    values = CoupledLabels.start(model, data, generator)
+    (_, chi), _ = model.family.own(values["hyperparameters"])
+    labels, shares, C = data.labels.nan_to_num(), data.inputs.counted(values["responsibilities"]), data.targets.shape[1]
     ones = shares.T @ labels
     rest = shares.T @ (~data.labels.isnan()).to(labels) - ones if model.joint == "and" else torch.zeros_like(ones)
-    identity = torch.eye(P, dtype=data.features.dtype, device=data.features.device)
-    values = {item.name: getattr(start, item.name) for item in fields(start)}
     values |= {
         "hyperparameters": chi.contiguous(),
         "psi": prior_of(model) + torch.cat([ones, rest], 1),
-        "label_mean": data.features.new_zeros(1, P, C),
-        "label_tril": (identity / model.weight_scale).expand(1, C, P, P),
         "told": torch.zeros(len(chi), 2 * C, dtype=torch.float64, device=chi.device),
         "row_precision": data.features.new_zeros(data.num_data, C),
         "row_shift": data.features.new_zeros(data.num_data, C),
@@ -93,7 +107,7 @@ def update_points(state: CoupledLabels, data: LabelData, model: BNMC, scale: flo
     parts: list[tuple[Tensor, ...]] = []
     for rows in row_chunks(data.features, model.truncation * data.targets.shape[1]):
         some = data.rows(rows)
-        mean, variance = _score_moments(state, some)
+        mean, variance = (part.squeeze(1) for part in Known(some.features).moments(state.label_classifiers))
         one = torch.ones_like(mean)
         bounds = [model.loss.expected_log_factor(mean, variance, sign * one) for sign in (1, -1)]
         found = local(model, some.labels, (bounds[0], bounds[1]), state.psi)
@@ -112,8 +126,8 @@ def update_globals(state: CoupledLabels, data: LabelData, model: BNMC, scale: fl
     """Sticks, h, the family of x, psi and the classifiers; each point counts `scale` times."""
     counted: Any = replace(state, responsibilities=scale * state.responsibilities)
     moved: Any = update_factors(counted, data.inputs, plain_mixture(model))
-    ridge, psi = Ridge.of_natural(*_natural_target(state, data, model, scale)), _psi_target(state, model, scale)
-    found: CoupledLabels = replace(moved, psi=psi, label_mean=ridge.mean, label_tril=ridge.precision_tril)
+    ridge, psi = _step(state, data, model, scale, 1.0), _psi_target(state, model, scale)
+    found: CoupledLabels = replace(moved, psi=psi).with_classifiers(ridge)
     return found
 
 
@@ -127,10 +141,11 @@ def blocks_of(state: CoupledLabels, data: LabelData, model: BNMC) -> list[Block]
     return [Block(family_of(model), data.x, state.hyperparameters)]
 
 
-def _natural_target(state: CoupledLabels, data: LabelData, model: BNMC, scale: float) -> tuple[Tensor, Tensor]:
+def _step(state: CoupledLabels, data: LabelData, model: BNMC, scale: float, rho: float) -> Ridge:
+    """q(w) a natural step of size rho further, for pseudo-observations as they are."""
     each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
-    observed = state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1)
-    return soft_natural(data.features, *observed, each, weight_scale=model.weight_scale)
+    sums = Known(data.features).sums(state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1), each)
+    return natural_step(state.label_classifiers, sums, model.weight_scale, rho)
 
 
 def _psi_target(state: CoupledLabels, model: BNMC, scale: float) -> Tensor:
@@ -146,12 +161,6 @@ def _other_kl(state: CoupledLabels, model: BNMC) -> Tensor:
 def plain_mixture(model: BNMC) -> DPM:
     """The mixture of x alone."""
     return DPM(model.likelihood, model.prior, model.truncation, model.num_features)
-
-
-def _score_moments(state: CoupledLabels, data: LabelData) -> tuple[Tensor, Tensor]:
-    """Means and variances [N, C] of the scores."""
-    variance = state.label_classifiers.score_variance(data.features)
-    return data.features @ state.label_mean.squeeze(0), variance.squeeze(1)
 
 
 # -- sweeps ------------------------------------------------------------------------------------------------------------
@@ -178,14 +187,8 @@ def ascend(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
 
 def merge(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
     """The first of the most promising unions that raises the bound, or the state as it is."""
-    for union in partition.unions(state, plain_mixture(model)):
-        pooled = _pooled(state, union)
-        merged = pooled
-        for _ in range(MERGE_ROUNDS):
-            merged = ascend(merged, data, model)
-        if merged.bound > state.bound:
-            return merged
-    return replace(state, may_merge=False)
+    unions = (_pooled(state, union) for union in partition.unions(state, plain_mixture(model)))
+    return first_better(state, unions, lambda union: ascend(union, data, model))
 
 
 def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
@@ -210,10 +213,10 @@ def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: B
     """
     data, scale, *_ = batch
     near = update_points(state, data, model, scale)
-    ridge = near.label_classifiers.towards(_natural_target(near, data, model, scale), rho)
+    ridge = _step(near, data, model, scale, rho)
     moved = move(near, blocks_of(near, data, model), scale * near.memberships, plain_mixture(model), rho)
     psi = torch.lerp(near.psi, _psi_target(near, model, scale), rho)
-    return replace(moved, psi=psi, label_mean=ridge.mean, label_tril=ridge.precision_tril)
+    return replace(moved, psi=psi).with_classifiers(ridge)
 
 
 # -- what the backend asks ---------------------------------------------------------------------------------------------

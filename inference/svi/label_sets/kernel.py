@@ -9,8 +9,7 @@ component that holds all points. They are independent in the posterior of joint 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,35 +18,26 @@ from torch.utils.data import DataLoader
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
-from ...classifiers.ridge import Ridge, soft_natural
+from ...classifiers.natural import Evidence, Known
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
 from ..backend import SVI
 from ..partition import kernel as partition
-from ..partition.factors import VariationalPartition, sticks_kl, update_responsibilities
+from ..partition.factors import sticks_kl, update_responsibilities
 from ..steps import Minibatch, Steps
 from ..stream import Stream
 from . import coupled as multi_label_coupled
 from .blocks import Block, expect, move, shares, with_log_mixture
-from .coupled import progress
+from .coupled import LabelFactors, progress
 from .stream import stream_labels
-
-Moments = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariationalLabels(VariationalPartition):
-    """Factors of the mixture, whose components have no classifiers, and of C classifiers; `bound` is of both."""
+class VariationalLabels(LabelFactors):
+    """`LabelFactors` that are independent; `bound` is of both."""
 
-    label_mean: Tensor  # [1, P, C]
-    label_tril: Tensor  # [1, C, P, P]
     margin_bound: Tensor  # [] float64, what the classifiers add to the bound
-
-    @cached_property
-    def label_classifiers(self) -> Ridge:
-        """q(w)."""
-        return Ridge(self.label_mean, self.label_tril)
 
     @property
     def mixture(self) -> VariationalLabels:
@@ -57,56 +47,27 @@ class VariationalLabels(VariationalPartition):
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator) -> VariationalLabels:
     """The start of the mixture, and classifiers at their prior."""
-    start = partition.init(model.mixture, data.points, generator)
-    P, C = data.features.shape[1], data.targets.shape[1]
-    identity = torch.eye(P, dtype=data.features.dtype, device=data.features.device)
-    more: dict[str, Any] = {
-        "label_mean": data.features.new_zeros(1, P, C),
-        "label_tril": (identity / model.weight_scale).expand(1, C, P, P),
-        "margin_bound": torch.zeros_like(start.bound),
-    }
-    return VariationalLabels(**{item.name: getattr(start, item.name) for item in fields(start)}, **more)
+    values = VariationalLabels.start(model, data, generator)
+    return VariationalLabels(**values, margin_bound=torch.zeros_like(values["bound"]))
 
 
 # -- the classifiers ---------------------------------------------------------------------------------------------------
 
 
 def update_classifiers(state: VariationalLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> VariationalLabels:
-    """V_c^-1 = I / nu^2 + sum_n precision_nc a_n a_n^T,  m_c = V_c sum_n shift_nc a_n; a point counts `scale` times.
-
-    The pseudo-observations are those at the factors as they are, so that the bound does not fall.
-    """
-    ridge = Ridge.of_natural(*_natural_target(score_moments(state, data), data, model, scale))
-    return replace(state, label_mean=ridge.mean, label_tril=ridge.precision_tril)
+    """q(w) at its optimum for pseudo-observations at the factors as they are; a point counts `scale` times."""
+    return state.with_classifiers(evidence(data, model, scale).step(state.label_classifiers))
 
 
-def margin_bound(state: VariationalLabels, data: LabelData, model: BNMC) -> Tensor:
-    """sum_nc bound of E log phi - KL(q(w) || prior), [] float64."""
-    return _margin_bound(state, score_moments(state, data), data, model, 1.0)
-
-
-def score_moments(state: VariationalLabels, data: LabelData) -> Moments:
-    """Means and variances [N, C] of the scores."""
-    variance = state.label_classifiers.score_variance(data.features)
-    return data.features @ state.label_mean.squeeze(0), variance.squeeze(1)
-
-
-def _natural_target(moments: Moments, data: LabelData, model: BNMC, scale: float) -> tuple[Tensor, Tensor]:
-    observed, shape = model.loss.expect(*moments, data.targets), data.targets.shape
-    precision, shift = (part.expand(shape).unsqueeze(1) for part in observed)
-    each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
-    return soft_natural(data.features, precision, shift, each, weight_scale=model.weight_scale)
-
-
-def _margin_bound(state: VariationalLabels, moments: Moments, data: LabelData, model: BNMC, scale: float) -> Tensor:
-    factors = model.loss.expected_log_factor(*moments, data.targets)
-    total = all_sum(data.margins.counted(factors).sum(dtype=torch.float64))
-    return scale * total - state.label_classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
+def evidence(data: LabelData, model: BNMC, scale: float = 1.0) -> Evidence:
+    """What points that each count `scale` times say of the classifiers."""
+    times = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
+    return Evidence(Known(data.features), data.targets, model.loss, model.weight_scale, times)
 
 
 def _bounded(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
     """A state whose bound is of the mixture, with that of both."""
-    margin = margin_bound(state, data, model)
+    margin = evidence(data, model).bound(state.label_classifiers)
     return replace(state, margin_bound=margin, bound=state.bound + margin)
 
 
@@ -135,15 +96,15 @@ def stochastic_sweep(
     The recorded bound is the batch's estimate at the factors from before the step.
     """
     (data, scale, *_), mixture = batch, model.mixture
-    moments, blocks = score_moments(state, data), blocks_of(state, data, model)
-    margin = _margin_bound(state, moments, data, model, scale)
-    ridge = state.label_classifiers.towards(_natural_target(moments, data, model, scale), rho)
+    q, said, blocks = state.label_classifiers, evidence(data, model, scale), blocks_of(state, data, model)
+    moments = said.design.moments(q)
+    margin, ridge = said.bound(q, moments), said.step(q, rho, moments)
     expected = expect(blocks)
     r, log_total = shares(with_log_mixture(state, expected.log_density))
     total = all_sum(data.margins.counted(log_total).sum(dtype=torch.float64))
     bound = scale * total - sticks_kl(state, mixture) - expected.kl + margin
     moved = move(state, blocks, scale * data.margins.counted(r), mixture, rho)
-    return replace(moved, label_mean=ridge.mean, label_tril=ridge.precision_tril, margin_bound=margin, bound=bound)
+    return replace(moved, margin_bound=margin, bound=bound).with_classifiers(ridge)
 
 
 def assign(state: VariationalLabels, data: LabelData, model: BNMC) -> Tensor:

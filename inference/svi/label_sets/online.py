@@ -18,7 +18,6 @@ from ....models.label_data import LabelData
 from ...posterior.multi_label import MultiLabelPosterior
 from ..backend import SVI
 from ..factors import prior_classifiers
-from ..partition.sums import nothing_observed
 from ..steps import Minibatch, Steps
 from . import coupled as multi_label_coupled
 from . import kernel as multi_label
@@ -64,7 +63,6 @@ def _restored(posterior: MultiLabelPosterior, model: BNMC, data: LabelData) -> A
     T, C = model.truncation, data.targets.shape[1]
     values: dict[str, Any] = {
         **classifiers,
-        **nothing_observed(model.mixture, data.points),
         "hyperparameters": kept["hyperparameters"],
         "responsibilities": data.features.new_zeros(0, T),
         "bound": sticks.new_zeros(()),

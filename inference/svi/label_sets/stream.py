@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from ....models.arrays import as_features
 from ....models.bnmc import BNMC
-from ....models.label_data import LabelData, as_label_sets
+from ....models.label_data import LabelData
 from ....models.sparse import Rows, SparseRows
 from ..stream import Stream
 
@@ -24,7 +24,7 @@ def stream_labels(loader: DataLoader[Any], model: BNMC, num_first: int) -> tuple
     inputs, targets, total, largest, missing = list[Rows](), list[Rows](), 0, 0, False
     for X, y in loader:
         rows = as_features(X, num_features=model.num_features)
-        labels = as_label_sets(y, rows, model.num_labels)
+        labels = model.labels(rows, y)
         if total < _NUM_DEFAULTS:
             inputs.append(rows)
             targets.append(labels)

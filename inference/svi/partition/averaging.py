@@ -20,11 +20,11 @@ from torch import Tensor
 from ....models.data import Data
 from ....models.mixture import Mixture
 from ....models.scores import scores
-from ...classifiers.duals import solve
+from ...classifiers.minimum import DualLimits, RidgeCost, solved
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
-from ..factors import LAST_GAP, MERGE_ROUNDS, SETTLED
+from ..factors import LAST_GAP, SETTLED, first_better
 from ..steps import Steps
 from . import kernel as partition
 from .averaging_rows import best_responsibilities, expected
@@ -87,13 +87,7 @@ def ascend(state: AveragedPartition, data: Data, model: Mixture, tolerance: floa
 
 def merge(state: AveragedPartition, data: Data, model: Mixture, tolerance: float) -> AveragedPartition:
     """The first of the most promising unions that raises -J, or the state as it is."""
-    unions: Any = partition.unions(state, model)
-    for merged in unions:
-        for _ in range(MERGE_ROUNDS):
-            merged = ascend(merged, data, model, tolerance)
-        if merged.bound > state.bound:
-            return merged
-    return replace(state, may_merge=False)
+    return first_better(state, partition.unions(state, model), lambda union: ascend(union, data, model, tolerance))
 
 
 # -- blocks with the margin --------------------------------------------------------------------------------------------
@@ -104,22 +98,11 @@ def update_classifiers(
 ) -> AveragedPartition:
     """The means m [T, P, C] of an SVM with features r_nk a_n [N, T P], to a relative duality gap of `tolerance`."""
     features = (state.responsibilities.unsqueeze(2) * data.features.unsqueeze(1)).flatten(1)
-    found = solve(
-        features,
-        data.targets,
-        model.loss,
-        model.weight_scale,
-        row_weights=data.weights,
-        start=data.counted(state.tilt),
-        tolerance=tolerance,
-        max_passes=max_passes,
-    )
-    tilt = found.tilt if data.weights is None else found.tilt / data.weights.to(found.tilt).unsqueeze(1)
-    solved = replace(
-        state, mean=found.weights.view_as(state.mean), tilt=tilt, duality_gap=state.sizes.new_tensor(found.gap)
-    )
-    better = classifier_cost(solved, data, model) <= classifier_cost(state, data, model)
-    return solved if better else replace(solved, mean=state.mean)
+    margins = RidgeCost(features, data.targets, model.loss, model.weight_scale, data.weights)
+    start = margins.at(state.mean.reshape(1, features.shape[1], -1), data.counted(state.tilt))
+    fit = solved(margins, start, DualLimits(tolerance, max_passes))
+    tilt = fit.tilt if data.weights is None else fit.tilt / data.weights.to(fit.tilt).unsqueeze(1)
+    return replace(state, mean=fit.weights.view_as(state.mean), tilt=tilt, duality_gap=fit.gap)
 
 
 def update_responsibilities(state: AveragedPartition, data: Data, model: Mixture) -> AveragedPartition:
@@ -145,14 +128,6 @@ def row_values(r: Tensor, logits: Tensor, own: Tensor, data: Data, model: Mixtur
     """What the points add to -J, [N] float64, from responsibilities, logits [N, T] and scores [N, T, C]."""
     margin = model.loss.log_factor(expected(r, own), data.targets).sum(1, dtype=torch.float64)
     return (r * logits + torch.special.entr(r)).sum(1, dtype=torch.float64) + margin
-
-
-def classifier_cost(state: AveragedPartition, data: Data, model: Mixture) -> Tensor:
-    """The terms of J with the classifiers, [] float64."""
-    score = expected(state.responsibilities, scores(data.features, state.mean))
-    loss = data.counted(-model.loss.log_factor(score, data.targets).sum(1, dtype=torch.float64))
-    ridge = state.mean.square().sum(dtype=torch.float64) / (2 * model.weight_scale**2)
-    return ridge + all_sum(loss.sum())
 
 
 # -- what the backend asks ---------------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@
 
 maximizes a bound of log Z of the truncated model (math/dp-mixtures, section 6; math/priors, section 1). Each omega is
 given its optimal factor for every pair (n, k), so that a margin factor enters through `Loss.expect` and
-`Loss.expected_log_factor` alone. Where components repel (`Hyperplanes`) every pair counts on both sides
-(`hyperplanes`).
+`Loss.expected_log_factor` alone. Where components repel (`Hyperplanes`) every pair counts on both sides.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ from ....models.data import Data
 from ....models.mixture import Mixture
 from ....models.priors import StickExpectations
 from ....models.priors.sticks import expected_log_sticks, log_beta, posterior_sticks
-from ...classifiers.ridge import Ridge, with_prior
 from ...distributed.collectives import all_sum
-from ..factors import Variational, components_kl, family_of
-from ..hyperplanes import blend, expect_sides
-from .sums import Seen, Sums, slices
+from ..factors import Variational, components_kl, family_of, see, update_classifiers
+from .sums import Sums, slices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +33,6 @@ class VariationalPartition(Variational):
 
     sticks: Tensor  # [2, T - 1] float64, of q(v_k) = Beta
     q: Tensor  # float64, of the prior's hyperparameters, in the form [...] that the prior gives it
-    gram: Tensor  # [T, C, P, P] sum_n r_nk precision_nk a_n a_n^T of the expected pseudo-observations
-    linear: Tensor  # [T, P, C] sum_n r_nk shift_nk a_n
     counts: Tensor | None = None  # [T] float64 and
     statistics: Tensor | None = None  # [T, S], sums over all points, where these are too many to keep responsibilities
     num_dropped: int = 0  # points whose responsibilities, optimal for the other factors, are not kept
@@ -64,13 +59,13 @@ class VariationalPartition(Variational):
     def scaled(self, scale: float) -> Self:
         """As if there were `scale` times as many points like these."""
         sums: dict[str, Any] = {name: None if part is None else scale * part for name, part in self._sums().items()}
-        return replace(self, responsibilities=scale * self.responsibilities, **sums)
+        return replace(super().scaled(scale), **sums)
 
     def without_rows(self) -> Self:
         return replace(super().without_rows(), counts=None, statistics=None, num_dropped=0)
 
     def _sums(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("gram", "linear", "counts", "statistics")}
+        return {name: getattr(self, name) for name in ("counts", "statistics")}
 
 
 P = TypeVar("P", bound=VariationalPartition)
@@ -87,7 +82,7 @@ def expected_prior(state: VariationalPartition, model: Mixture) -> StickExpectat
 def update_factors(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
     """All factors but the responsibilities."""
     state = update_prior(update_sticks(state, model), model)
-    return update_classifiers(update_components(state, data, model), data, model)
+    return update_classifiers(update_components(state, data, model), model)
 
 
 def update_sticks(state: VariationalPartition, model: Mixture) -> VariationalPartition:
@@ -109,17 +104,6 @@ def update_components(state: VariationalPartition, data: Data, model: Mixture) -
     return replace(state, hyperparameters=family.prior() + statistics)
 
 
-def update_classifiers(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
-    """V_k^-1 = I / nu^2 + sum_n r_nk precision_nk a_n a_n^T,  m_k = V_k sum_n r_nk shift_nk a_n."""
-    ridge = Ridge.of_natural(*natural_classifiers(state, model))
-    return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
-
-
-def natural_classifiers(state: VariationalPartition, model: Mixture) -> tuple[Tensor, Tensor]:
-    """V_k^-1 [T, C, P, P] and V_k^-1 m_k [T, P, C] of that update."""
-    return with_prior(state.gram, state.linear, model.weight_scale)
-
-
 def update_responsibilities(
     state: VariationalPartition,
     data: Data,
@@ -135,10 +119,8 @@ def update_responsibilities(
     for rows in slices(data, model):
         some = data.rows(rows)
         seen = see(state, some, model)
-        logits = assignment_logits(state, some, model, seen.margin)
-        total += some.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
-        if seen.rejection is not None:
-            total += some.counted(seen.rejection).sum(dtype=torch.float64)
+        logits = assignment_logits(state, some, model, seen.gain)
+        total += some.counted(logits.logsumexp(1) + seen.rejection).sum(dtype=torch.float64)
         sums.add(rows, some, logits.softmax(1), seen)
     bound = all_sum(total) - (kl(state, model) if penalty is None else penalty)
     return replace(state, weights=data.weights, bound=bound, **sums.fields())
@@ -170,29 +152,16 @@ def _retell(
         some = data.rows(rows)
         seen = see(state, some, model)
         if state.num_dropped:
-            r = assignment_logits(state, some, model, seen.margin).softmax(1)
+            r = assignment_logits(state, some, model, seen.gain).softmax(1)
         else:
             r = state.responsibilities[rows]
         sums.add(rows, some, change(r), seen)
     return replace(state, **sums.fields())
 
 
-def see(state: VariationalPartition, data: Data, model: Mixture) -> Seen:
-    """What the classifiers expect of the rows."""
-    if model.repels:  # every point counts for every hyperplane
-        sides = expect_sides(data.features, state.classifiers, model.loss)
-        return Seen(sides.gain, sides.rejection, lambda r: (*blend(sides, r), torch.ones_like(r)))
-    precision, shift, margin = expected_margins(state, data, model)
-    return Seen(margin, None, lambda r: (precision, shift, r))
-
-
 def assignment_logits(state: VariationalPartition, data: Data, model: Mixture, margin: Tensor | None = None) -> Tensor:
     """log r_nk [N, T] up to a constant for each point."""
-    if margin is None:
-        if model.repels:
-            margin = expect_sides(data.features, state.classifiers, model.loss).gain
-        else:
-            *_, margin = expected_margins(state, data, model)
+    margin = see(state, data, model).gain if margin is None else margin
     log_density = family_of(model).expected_log_density(data.X, state.hyperparameters)
     return expected_log_mixture(state).to(margin.dtype) + log_density + margin
 
@@ -203,25 +172,14 @@ def expected_log_mixture(state: VariationalPartition) -> Tensor:
     return pad(log_v, (0, 1)) + pad(log_rest.cumsum(0), (1, 0))
 
 
-def expected_margins(state: VariationalPartition, data: Data, model: Mixture) -> tuple[Tensor, Tensor, Tensor]:
-    """Expected pseudo-observations (precision, shift), each [N, T, C], and the bound of E log phi, [N, T]."""
-    mean, variance = state.classifiers.moments(data.features)
-    targets = data.targets.T.contiguous().T.unsqueeze(1)  # rows last, as they are
-    (precision, shift), bound = model.loss.expect_with_bound(mean, variance, targets)
-    return precision.expand_as(mean), shift.expand_as(mean), bound.sum(-1)
-
-
 # -- the bound ---------------------------------------------------------------------------------------------------------
 
 
 def elbo(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
     """The bound of any state, [] float64; the responsibilities need not be optimal."""
-    logits, r = assignment_logits(state, data, model), state.responsibilities
-    rows = data.counted(r * logits + torch.special.entr(r)).sum(dtype=torch.float64)
-    if model.repels:
-        rejection = expect_sides(data.features, state.classifiers, model.loss).rejection
-        rows = rows + data.counted(rejection).sum(dtype=torch.float64)
-    return all_sum(rows) - kl(state, model)
+    seen, r = see(state, data, model), state.responsibilities
+    rows = (r * assignment_logits(state, data, model, seen.gain) + torch.special.entr(r)).sum(1) + seen.rejection
+    return all_sum(data.counted(rows).sum(dtype=torch.float64)) - kl(state, model)
 
 
 def kl(state: VariationalPartition, model: Mixture) -> Tensor:

@@ -17,10 +17,11 @@ from torch import Tensor
 from ....models.data import Data
 from ....models.mixture import Mixture
 from ....models.priors.sticks import best_order, log_labelled_prior, log_stick_weights
+from ...classifiers.natural import BothSides, OwnSide
 from ...distributed.collectives import own_stream
 from ...running.engine import Draw
 from ...seeding import draw_rows, far_apart
-from ..factors import MERGE_ROUNDS, SETTLED, family_of, move, pairs, prior_classifiers
+from ..factors import MERGE_ROUNDS, SETTLED, family_of, move, pairs, prior_classifiers, see
 from ..steps import Minibatch, Steps
 from ..stream import stream_points
 from ..unions import is_promising
@@ -29,8 +30,6 @@ from .factors import (
     assignment_logits,
     expected_prior,
     kl,
-    natural_classifiers,
-    see,
     union,
     update_components,
     update_factors,
@@ -38,7 +37,7 @@ from .factors import (
     update_responsibilities,
     update_sticks,
 )
-from .sums import Seen, Sums, nothing_observed, slices
+from .sums import Sums, slices
 
 P = TypeVar("P", bound=VariationalPartition)
 
@@ -52,7 +51,7 @@ def seeded(
     model: Mixture,
     data: Data,
     generator: torch.Generator,
-    seen: Callable[[VariationalPartition, Data], Seen] | None = None,
+    seen: Callable[[VariationalPartition, Data], OwnSide | BothSides] | None = None,
 ) -> VariationalPartition:
     """Responsibilities from seeds that are far apart, largest component first; classifiers at their prior.
 
@@ -68,7 +67,6 @@ def seeded(
         sticks=torch.stack([prior.a, prior.b]),
         q=q,
         bound=q.new_tensor(-torch.inf),
-        **nothing_observed(model, data),
         **prior_classifiers(model, data),
     )
     sums = Sums(model, data, True if seen is None else None)
@@ -189,7 +187,7 @@ def stochastic_sweep(
     local = update_prior(update_responsibilities(state, batch.data, model, penalty), model)
     target = update_components(update_sticks(local.scaled(batch.scale), model), batch.data, model)
     return replace(
-        move(local, target.hyperparameters, natural_classifiers(target, model), rho),
+        move(local, target, model, rho),
         sticks=torch.lerp(local.sticks, target.sticks, rho),
         bound=batch.scale * (local.bound + penalty) - penalty,
     )

@@ -6,27 +6,20 @@ none need be kept, and beyond `MOST_KEPT` none are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....models.data import Data
 from ....models.mixture import Mixture
+from ...classifiers.natural import BothSides, OwnSide
 from ...classifiers.ridge import soft_sums
 from ...distributed.collectives import all_sum
-from ..factors import family_of
+from ..factors import family_of, nothing_observed
 
 MOST_KEPT = 2**24  # responsibilities that a fit keeps, N T of them
-
-
-class Seen(NamedTuple):
-    """What the classifiers expect of n points."""
-
-    margin: Tensor  # [n, T] in the logits
-    rejection: Tensor | None  # [n, T] of components that repel, whether a point is theirs or not
-    observed: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # r [n, T] -> precision, shift [n, T, C], times [n, T]
 
 
 class Sums:
@@ -41,7 +34,7 @@ class Sums:
         self.statistics = data.features.new_zeros((), dtype=torch.float64)
         self.observed = nothing_observed(model, data)
 
-    def add(self, rows: slice, data: Data, r: Tensor, seen: Seen | None) -> None:
+    def add(self, rows: slice, data: Data, r: Tensor, seen: OwnSide | BothSides | None) -> None:
         """Add the data [n] at these rows with their responsibilities [n, T] and what classifiers expect, if they do."""
         if self.keep:
             self.responsibilities[rows] = r
@@ -50,7 +43,7 @@ class Sums:
             self.counts += times.sum(0, dtype=torch.float64)
             self.statistics = self.statistics + self.family.weighted_statistics(data.X, times)
         if seen is not None:
-            precision, shift, times = seen.observed(r)
+            precision, shift, times = seen.times(r)
             parts = soft_sums(data.features, precision, shift, data.counted(times))
             for total, part in zip(self.observed.values(), parts, strict=True):
                 total += part
@@ -67,12 +60,6 @@ class Sums:
 def keep_rows(data: Data, model: Mixture) -> bool:
     """Whether the responsibilities of all rows are kept."""
     return data.num_data * model.truncation <= MOST_KEPT
-
-
-def nothing_observed(model: Mixture, data: Data) -> dict[str, Any]:
-    """Fields of a `VariationalPartition` with the sums of the pseudo-observations of no points."""
-    T, C, P = model.truncation, data.targets.shape[1], data.features.shape[1]
-    return {"gram": data.features.new_zeros(T, C, P, P), "linear": data.features.new_zeros(T, P, C)}
 
 
 def slices(data: Data, model: Mixture) -> Iterator[slice]:

@@ -23,10 +23,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ....models.linalg import safe_cholesky
 from ....models.losses import PseudoObservation
 from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
+from ...classifiers.natural import Apart, Evidence, Uncertain, prior
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from .factors import MeanFieldProjection, bound_without_margins, generative, scatter, update_loadings, update_prior
@@ -34,16 +34,14 @@ from .factors import MeanFieldProjection, bound_without_margins, generative, sca
 
 def init(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
     """Classifiers at their prior."""
-    size = len(state.weights)
-    tril = torch.eye(size, dtype=torch.float64, device=data.X.device) / model.weight_scale
-    return replace(state, precision_tril=tril.expand(data.num_tasks, size, size).clone(), tilt=state.tilt[:0])
+    q = prior(data.num_tasks, len(state.weights), 1, model.weight_scale, state.weights.double())
+    return replace(state, precision_tril=q.precision_tril[:, 0].clone(), tilt=state.tilt[:0])
 
 
 def sweep(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
     """Classifiers, prior, loadings, precisions, bits; pseudo-observations are at their optimum for each use."""
     outer = scatter(data, model.likelihood)
-    state = update_weights(state, data, model, expect(state, data, model))
-    state = update_loadings(update_prior(state, model), model, outer)
+    state = update_loadings(update_prior(update_weights(state, data, model), model), model, outer)
     state = update_bits(state, data, model, outer, expect(state, data, model))
     return observe(state, data, model, outer)
 
@@ -52,54 +50,39 @@ def observe(
     state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
 ) -> MeanFieldProjection:
     """The same factors with their bound []; `outer` as `scatter` gives it, [D, D]."""
-    mean, variance = score_moments(state, data)
-    margins = all_sum(model.loss.expected_log_factor(mean, variance, data.known.double()).sum())
-    kl = Ridge(state.weights.double().unsqueeze(0), state.precision_tril.unsqueeze(0)).kl(model.weight_scale).sum()
-    return replace(state, bound=bound_without_margins(state, model, outer) + margins - kl)
+    margins = evidence(state, data, model).bound(classifiers(state))
+    return replace(state, bound=bound_without_margins(state, model, outer) + margins)
 
 
 def expect(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> PseudoObservation:
     """Pseudo-observations [A] of the scores of the pairs."""
-    return model.loss.expect(*score_moments(state, data), data.known.double())
+    said = evidence(state, data, model)
+    return PseudoObservation(*(part.flatten() for part in said.observe(said.design.moments(classifiers(state)))))
 
 
-def score_moments(state: MeanFieldProjection, data: TaskData) -> tuple[Tensor, Tensor]:
-    """Means and variances [A] of the scores of the pairs."""
-    features, variances = _features(state, data)
-    mean, variance, K = [], [], variances.shape[1]
-    covariances = torch.cholesky_inverse(state.precision_tril)
-    for task, (first, last) in enumerate(pairwise(data.starts)):
-        own, weights = features[data.rows[first:last]], state.weights[:, task].double()
-        second = covariances[task].diagonal()[:K] + weights[:K].square()
-        mean.append(own @ weights)
-        variance.append((own @ covariances[task] * own).sum(1) + variances[data.rows[first:last]] @ second)
-    return torch.cat(mean), torch.cat(variance)
+def classifiers(state: MeanFieldProjection) -> Ridge:
+    """q(eta), of each task."""
+    return Ridge(state.weights.double().T.unsqueeze(2), state.precision_tril.unsqueeze(1))
 
 
-def _features(state: MeanFieldProjection, data: TaskData) -> tuple[Tensor, Tensor]:
-    """E [u; b] [N, K + P] and the variances of u [N, K]."""
+def evidence(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Evidence:
+    """What the pairs [A], which see [E u; b], say of the classifiers of their tasks."""
     psi, X = state.features.double(), data.X.double()
-    return torch.cat([X @ psi, data.inputs.double()], 1), X.square() @ (psi * (1 - psi))
+    features, variances = torch.cat([X @ psi, data.inputs.double()], 1), X.square() @ (psi * (1 - psi))
+    rows = data.rows.tensor_split(data.starts[1:-1])
+    design = Apart([Uncertain(features[own], variances[own]) for own in rows], [len(own) for own in rows])
+    known = data.known.double().unsqueeze(1)
+    return Evidence(design, known, model.loss, model.weight_scale, torch.ones_like(known))
 
 
 def update_weights(
-    state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, observed: PseudoObservation
+    state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM
 ) -> MeanFieldProjection:
     """q(eta)."""
-    features, variances = _features(state, data)
-    K, grams, linear = variances.shape[1], [], []
-    for first, last in pairwise(data.starts):
-        rows, precision = data.rows[first:last], observed.precision[first:last]
-        own = features[rows]
-        gram = own.T @ (precision.unsqueeze(1) * own)
-        gram.diagonal()[:K].add_(precision @ variances[rows])
-        grams.append(gram)
-        linear.append(observed.shift[first:last] @ own)
-    matrices, pull = all_sum(torch.stack(grams)), all_sum(torch.stack(linear))
-    matrices.diagonal(dim1=1, dim2=2).add_(model.weight_scale**-2)
-    tril = safe_cholesky(matrices)
-    mean = torch.cholesky_solve(pull.unsqueeze(2), tril).squeeze(2).T
-    return replace(state, weights=mean.to(state.weights).contiguous(), precision_tril=tril)
+    q = evidence(state, data, model).step(classifiers(state))
+    return replace(
+        state, weights=q.mean.squeeze(2).T.to(state.weights).contiguous(), precision_tril=q.precision_tril[:, 0]
+    )
 
 
 def update_bits(

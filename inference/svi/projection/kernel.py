@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,11 +24,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ....models.distributions.sampling import uniforms
-from ....models.losses import Loss, Masked
 from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
-from ...bits.shared_projection import Margins
-from ...classifiers.duals import solve
+from ...bits.shared_projection import Margins, task_margins
+from ...classifiers.minimum import DualLimits, solved
+from ...classifiers.natural import require_readings
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw, Kernel
 from ..backend import SVI
@@ -47,17 +46,7 @@ def check(backend: SVI, model: MultiTaskInfiniteLatentSVM) -> None:
         raise ValueError(
             f"batch_size is {backend.batch_size}; SVI of {type(model).__name__} sees all rows: leave batch_size out."
         )
-    loss, averaging = model.loss, backend.rule == "averaging"
-    if averaging and not loss.has_conjugate:
-        raise NotImplementedError(
-            f"{type(loss).__name__} has no convex conjugate (`conjugate`), which rule='averaging' needs: take Hinge() "
-            "or EpsilonInsensitive(), or Gibbs()."
-        )
-    if not averaging and not loss.has_expectation:
-        raise NotImplementedError(
-            f"{type(loss).__name__} has no closed expectation (`expect`), which SVI needs: take Hinge(), Logistic() or "
-            "EpsilonInsensitive(), or Gibbs()."
-        )
+    require_readings(model.loss, backend.rule)
 
 
 def kernel(backend: SVI, model: MultiTaskInfiniteLatentSVM) -> Kernel:
@@ -173,9 +162,7 @@ def observe(
 
 def sum_costs(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Tensor:
     """What the classifier of each task costs, [M] float64: its ridge and its margins."""
-    cost = -model.loss.log_factor(data.pair_scores(data.X @ state.features, state.weights), data.known).double()
-    ridge = (state.weights.double() / model.weight_scale).square().sum(0) / 2
-    return ridge + all_sum(ridge.new_zeros(data.num_tasks).index_add(0, data.tasks, cost))
+    return task_margins(data, model, state.features).value(state.weights.T.unsqueeze(2)).sum(1)
 
 
 # -- bits --------------------------------------------------------------------------------------------------------------
@@ -216,29 +203,16 @@ def update_weights(
     max_passes: int = _PASSES,
 ) -> MeanFieldProjection:
     """Each task's support vector machine, from its last tilts; it stays where the dual has not lowered its cost."""
-    features = torch.cat([data.X @ state.features, data.inputs], 1)
-    weights, tilt, gaps = state.weights.clone(), state.tilt.clone(), state.bound.new_zeros(data.num_tasks)
-    for task, (first, last) in enumerate(pairwise(data.starts)):
-        own, known = features[data.rows[first:last]], data.known[first:last].unsqueeze(1)
-        start = state.tilt[first:last].unsqueeze(1)
-        options: dict[str, Any] = {"start": start, "tolerance": tolerance, "max_passes": max_passes}
-        found = solve(own, known, _bare(model.loss), model.weight_scale, **options)
-        weights[:, task], tilt[first:last], gaps[task] = found.weights[:, 0], found.tilt[:, 0], found.gap
-    moved = replace(state, weights=weights, tilt=tilt)
-    costs = sum_costs(moved, data, model)
-    gap = (gaps * costs).sum() / costs.sum().clamp(min=torch.finfo(costs.dtype).tiny)
-    worse = costs > sum_costs(state, data, model)
-    return replace(moved, weights=torch.where(worse, state.weights, weights), duality_gap=gap)
+    margins = task_margins(data, model, state.features)
+    start = margins.at(state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
+    fit = solved(margins, start, DualLimits(tolerance, max_passes))
+    weights = fit.weights.squeeze(2).T.contiguous()
+    return replace(state, weights=weights, tilt=fit.tilt.squeeze(1), duality_gap=fit.gap)
 
 
 def polish(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
     """The last state of a fit, with its classifiers at their optimum to rounding."""
     return update_weights(state, data, model, LAST_GAP, _LAST_PASSES)
-
-
-def _bare(loss: Loss) -> Loss:
-    """Of known targets a masked loss is the loss itself."""
-    return loss.loss if isinstance(loss, Masked) else loss
 
 
 # -- what the backend asks -----------------------------------------------------------------------------------------

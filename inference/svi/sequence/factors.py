@@ -2,8 +2,8 @@
 
     q = prod_k q(u_k) q(theta_k; chi_k) N(eta_k; m_k, V_k) prod_j Dir(pi_j; rows_j) q(z) q(omega | z) q(alpha) q(gamma)
 
-maximizes a bound of log Z of the truncated model; q(z) is a whole Markov chain. Hyperplanes see every observed step
-(`hyperplanes`), the hierarchy of the rows is in `sequence_rows`.
+maximizes a bound of log Z of the truncated model; q(z) is a whole Markov chain. Hyperplanes see every observed step,
+the hierarchy of the rows is in `sequence_rows`.
 Source: math/discriminative-clustering, sections 6 and 12.
 """
 
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from ....models.sequence import Sequences, StateSpace
-from ...classifiers.ridge import Ridge, soft_natural
+from ...classifiers.natural import BothSides, OwnSide
+from ...classifiers.ridge import soft_sums
 from ...distributed.collectives import all_sum
 from ...markov.paths import smooth
-from ..factors import Variational, components_kl, family_of
-from ..hyperplanes import Sides, blend, expect_sides
+from ..factors import Variational, components_kl, family_of, see, update_classifiers
 from .rows import Hierarchy, hierarchy_bound, inner, update_rows
 
 
@@ -29,27 +29,22 @@ class VariationalSequence(Hierarchy, Variational):
     """A variational posterior of N steps in T states, M of the steps observed."""
 
     entropy: Tensor  # [] float64, of q(z)
-    precision: Tensor  # [M, T, C] expected pseudo-observations
-    shift: Tensor  # [M, T, C]
 
     def permuted(self, order: Tensor) -> Self:
         rows = torch.cat([order, order.new_tensor([len(order)])])
         return replace(
             super().permuted(order),
-            precision=self.precision[:, order],
-            shift=self.shift[:, order],
             rows=self.rows[rows][:, order],
             counts=self.counts[rows][:, order],
         )
 
-    def without_rows(self) -> Self:
-        return replace(super().without_rows(), precision=self.precision[:0], shift=self.shift[:0])
+    def scaled(self, scale: float) -> Self:
+        return replace(super().scaled(scale), counts=scale * self.counts)
 
 
 def update_factors(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
     """All factors but the paths."""
-    state = update_components(update_rows(state, model.prior), data, model)
-    return update_classifiers(state, data, model)
+    return update_classifiers(update_components(update_rows(state, model.prior), data, model), model)
 
 
 def update_components(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
@@ -59,53 +54,46 @@ def update_components(state: VariationalSequence, data: Sequences, model: StateS
     return replace(state, hyperparameters=family.prior() + statistics)
 
 
-def update_classifiers(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """q(eta_k) from both sides of every hyperplane at every observed step (`hyperplanes`)."""
-    ridge = Ridge.of_natural(*natural_classifiers(state, data, model))
-    return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
-
-
-def natural_classifiers(state: VariationalSequence, data: Sequences, model: StateSpace) -> tuple[Tensor, Tensor]:
-    """V_k^-1 [T, C, P, P] and V_k^-1 m_k [T, P, C] of that update."""
-    features = data.points.features
-    ones = features.new_ones(()).expand(state.precision.shape[:2])
-    return soft_natural(features, state.precision, state.shift, ones, weight_scale=model.weight_scale)
-
-
 def update_paths(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
     """q(z) by forward-backward with weights exp E log pi_jk and E log p(x_t | theta_k) + gain_tk; and the ELBO, which
     at these paths is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms."""
-    sides, emission = emissions(state, data, model)
+    seen, emission = emissions(state, data, model)
     log_rows = state.expected_log_rows
     smoothed = smooth(log_rows[-1], log_rows[:-1], emission, data.lengths)
     counts = torch.cat([smoothed.transitions, smoothed.starts.unsqueeze(0)])
     log_normalizer = smoothed.log_normalizers.sum()
     entropy = log_normalizer - inner(smoothed.marginals, emission) - inner(counts, log_rows)
-    r = smoothed.marginals.to(data.X.dtype)
-    precision, shift = blend(sides, r[data.steps])
-    return replace(
+    r, bound = smoothed.marginals.to(data.X.dtype), log_normalizer + seen.rejection.sum(dtype=torch.float64)
+    state = replace(
         state,
         responsibilities=r,
         counts=all_sum(counts),
         entropy=all_sum(entropy),
-        precision=precision,
-        shift=shift,
-        bound=all_sum(log_normalizer + sides.rejection.sum(dtype=torch.float64)) - kl(state, model),
+        bound=all_sum(bound) - kl(state, model),
     )
+    return observed(state, seen, data)
 
 
 def observe(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """The pseudo-observations at these hyperplanes and responsibilities."""
-    sides = expect_sides(data.points.features, state.classifiers, model.loss)
-    precision, shift = blend(sides, state.responsibilities[data.steps])
-    return replace(state, precision=precision, shift=shift)
+    """The sums of the pseudo-observations at these hyperplanes and responsibilities."""
+    return observed(state, see(state, data.points, model), data)
 
 
-def emissions(state: VariationalSequence, data: Sequences, model: StateSpace) -> tuple[Sides, Tensor]:
-    """Both sides of the hyperplanes at the observed steps, and E log p(x_t | theta_k) + gain_tk [N, T] float64."""
-    sides = expect_sides(data.points.features, state.classifiers, model.loss)
+def observed(
+    state: VariationalSequence, seen: OwnSide | BothSides, data: Sequences, counted: Tensor | None = None
+) -> VariationalSequence:
+    """The sums of what hyperplanes expect of the observed steps, which count [M] times or, for None, once."""
+    precision, shift, times = seen.times(state.responsibilities[data.steps])
+    times = times if counted is None else times * counted.to(times).unsqueeze(1)
+    gram, linear = soft_sums(data.points.features, precision, shift, times)
+    return replace(state, gram=gram, linear=linear)
+
+
+def emissions(state: VariationalSequence, data: Sequences, model: StateSpace) -> tuple[OwnSide | BothSides, Tensor]:
+    """What hyperplanes expect of the observed steps, and E log p(x_t | theta_k) + gain_tk [N, T] float64."""
+    seen = see(state, data.points, model)
     density = family_of(model).expected_log_density(data.X, state.hyperparameters)
-    return sides, data.spread(density + sides.gain).double()
+    return seen, data.spread(density + seen.gain).double()
 
 
 # -- the bound ---------------------------------------------------------------------------------------------------------
@@ -113,8 +101,8 @@ def emissions(state: VariationalSequence, data: Sequences, model: StateSpace) ->
 
 def elbo(state: VariationalSequence, data: Sequences, model: StateSpace) -> Tensor:
     """The bound of any state, [] float64; its paths need not be optimal."""
-    sides, emission = emissions(state, data, model)
-    steps = inner(state.responsibilities, emission) + sides.rejection.sum(dtype=torch.float64)
+    seen, emission = emissions(state, data, model)
+    steps = inner(state.responsibilities, emission) + seen.rejection.sum(dtype=torch.float64)
     return all_sum(steps) + inner(state.counts, state.expected_log_rows) + state.entropy - kl(state, model)
 
 

@@ -6,6 +6,7 @@ A sweep sets rows, family and hyperplanes to their optimum given the paths, then
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -15,7 +16,7 @@ from ....models.sequence import Sequences, StateSpace
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
 from ...seeding import far_apart
-from ..factors import MERGE_ROUNDS, SETTLED, family_of, pairs, prior_classifiers
+from ..factors import SETTLED, family_of, first_better, pairs, prior_classifiers
 from ..steps import Steps
 from ..stream import stream_sequences
 from .factors import VariationalSequence, observe, update_components, update_factors, update_paths
@@ -32,15 +33,12 @@ def init(model: StateSpace, data: Sequences, generator: torch.Generator) -> Vari
     predictive = predictive[:, all_sum(predictive.sum(0)).argsort(descending=True)]
     responsibilities = predictive.new_full((data.num_data, T), 1 / T).index_copy(0, data.steps, predictive)
     counts = all_sum(_independent_counts(responsibilities.double(), data.starts))
-    none = data.points.features.new_zeros(len(data.steps), T, data.points.targets.shape[1])
     state = VariationalSequence(
         hyperparameters=chi,
         responsibilities=responsibilities,
         entropy=all_sum(torch.special.entr(responsibilities.double()).sum()),
         bound=counts.new_tensor(-torch.inf),
         **start_rows(counts, model.prior),
-        precision=none,
-        shift=none,
         **prior_classifiers(model, data.points),
     )
     return observe(update_components(update_rows(state, model.prior), data, model), data, model)
@@ -64,21 +62,17 @@ def ascend(state: VariationalSequence, data: Sequences, model: StateSpace) -> Va
 
 def merge(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
     """The first of the most promising pairs of states whose union raises the bound, or the state as it is."""
+    return first_better(state, unions(state, data, model), lambda union: ascend(union, data, model))
+
+
+def unions(state: VariationalSequence, data: Sequences, model: StateSpace) -> Iterator[VariationalSequence]:
+    """The most promising pairs of states, the steps of the second with the first."""
     for kept, absorbed in pairs(state, model):
         into = torch.eye(model.truncation, dtype=torch.float64, device=state.counts.device)
         into[absorbed] = into[kept]
-        rows = torch.block_diag(into, into.new_ones(1, 1))
-        merged = replace(
-            state,
-            responsibilities=state.responsibilities @ into.to(state.responsibilities),
-            counts=rows.T @ state.counts @ into,
-        )
-        merged = observe(merged, data, model)
-        for _ in range(MERGE_ROUNDS):
-            merged = ascend(merged, data, model)
-        if merged.bound > state.bound:
-            return merged
-    return replace(state, may_merge=False)
+        counts = torch.block_diag(into, into.new_ones(1, 1)).T @ state.counts @ into
+        r = state.responsibilities @ into.to(state.responsibilities)
+        yield observe(replace(state, responsibilities=r, counts=counts), data, model)
 
 
 def reorder(state: VariationalSequence, model: StateSpace) -> VariationalSequence:

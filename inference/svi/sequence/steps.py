@@ -18,13 +18,12 @@ from ....models.sequence import Sequences, StateSpace
 from ...distributed.collectives import all_sum, own_stream
 from ...markov.paths import filter_states, smooth
 from ..factors import move
-from ..hyperplanes import blend
 from ..steps import Minibatch
 from .factors import (
     VariationalSequence,
     emissions,
     kl,
-    natural_classifiers,
+    observed,
     update_components,
     update_factors,
     update_paths,
@@ -65,7 +64,7 @@ def update_owned_paths(
     data, (begin, end, _) = batch.data, batch.owned.indices(batch.data.num_data)
     if batch.at_start and (begin, end) == (0, data.num_data):
         return update_paths(state, data, model)
-    sides, emission = emissions(state, data, model)
+    seen, emission = emissions(state, data, model)
     log_rows, T = state.expected_log_rows, model.truncation
     start, transition = log_rows[-1], log_rows[:-1]
     if not batch.at_start:
@@ -79,17 +78,8 @@ def update_owned_paths(
     until, before = (_log_weight(start, transition, emission[:step]) for step in (end, begin))
     log_normalizer = until - before
     kept, r = owned[data.steps], smoothed.marginals[:, T:].to(data.X.dtype)
-    precision, shift = blend(sides, r[data.steps])
-    bound = all_sum(log_normalizer + sides.rejection[kept].sum(dtype=torch.float64)) - kl(state, model)
-    kept = kept.to(precision).view(-1, 1, 1)
-    return replace(
-        state,
-        responsibilities=r,
-        counts=all_sum(counts),
-        precision=kept * precision,
-        shift=kept * shift,
-        bound=bound,
-    )
+    bound = all_sum(log_normalizer + seen.rejection[kept].sum(dtype=torch.float64)) - kl(state, model)
+    return observed(replace(state, responsibilities=r, counts=all_sum(counts), bound=bound), seen, data, kept)
 
 
 def stochastic_sweep(
@@ -101,9 +91,9 @@ def stochastic_sweep(
     The recorded bound is the batch's estimate at the factors from before the step.
     """
     local, penalty = update_owned_paths(state, batch, model), kl(state, model)
-    target = update_components(_scaled(local, batch.scale), batch.data, model)
+    target = update_components(local.scaled(batch.scale), batch.data, model)
     moved = replace(
-        move(local, target.hyperparameters, natural_classifiers(target, batch.data, model), rho),
+        move(local, target, model, rho),
         counts=torch.lerp(state.counts, target.counts, rho),
         bound=batch.scale * (local.bound + penalty) - penalty,
     )
@@ -127,20 +117,9 @@ def extrapolate(
     state: VariationalSequence, first: Sequences, model: StateSpace, num_data: int, num_sequences: int
 ) -> VariationalSequence:
     """Factors as if the first steps stood for all: where stochastic steps start."""
-    scaled, starts = _scaled(state, num_data / first.num_data), num_sequences / len(first.lengths)
+    scaled, starts = state.scaled(num_data / first.num_data), num_sequences / len(first.lengths)
     scaled = replace(scaled, counts=torch.cat([scaled.counts[:-1], starts * state.counts[-1:]]))
     return update_factors(scaled, first, model).without_rows()
-
-
-def _scaled(state: VariationalSequence, scale: float) -> VariationalSequence:
-    """As if there were `scale` times as many steps like these."""
-    return replace(
-        state,
-        responsibilities=scale * state.responsibilities,
-        counts=scale * state.counts,
-        precision=scale * state.precision,
-        shift=scale * state.shift,
-    )
 
 
 def _log_weight(start: Tensor, transition: Tensor, emission: Tensor) -> Tensor:

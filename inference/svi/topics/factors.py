@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ....models.linalg import safe_cholesky
-from ....models.losses import Loss
+from ....models.losses.base import Loss, PseudoObservation
 from ....models.sparse import SparseRows
 from ....models.topics import TopicData, TopicModel
-from ...classifiers.duals import solve
+from ...classifiers.minimum import DualLimits, RidgeCost, solved
+from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ..factors import LAST_GAP
 from .documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, margin_cost, word_sums
-from .tokens import observe, score_grams, score_moments, visit_tokens
+from .tokens import MeanTopics, visit_tokens
 
 _TOLERANCES = (1e-3, 1e-5)  # relative gaps of the SVM, the second where the first is not better
 _MOST_PASSES = 100  # for each
@@ -131,15 +131,13 @@ def update_weights(
     loss = loss_of(model)
     if loss is None or not data.targets.shape[1]:
         return state
-    features, targets, scale = mean_topics(state.counts, data.X), data.targets.double(), weight_scale_of(model)
-    before, tilt = margin(state, data, model), state.tilt
+    margins = RidgeCost(mean_topics(state.counts, data.X), data.targets.double(), loss, weight_scale_of(model))
+    fit = start = margins.at(state.mean.unsqueeze(0), state.tilt)
     for tolerance in tolerances:
-        dual = solve(features, targets, loss, scale, start=tilt, tolerance=tolerance, max_passes=max_passes)
-        state, tilt = replace(state, duality_gap=torch.full_like(state.bound, dual.gap)), dual.tilt
-        moved = replace(state, mean=dual.weights, tilt=dual.tilt)
-        if margin(moved, data, model) <= before:
-            return moved
-    return state
+        fit = solved(margins, fit, DualLimits(tolerance, max_passes))
+        if fit.cost.sum() < start.cost.sum():
+            break
+    return replace(state, mean=fit.weights[0], tilt=fit.tilt, duality_gap=fit.gap)
 
 
 def polish(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
@@ -158,7 +156,7 @@ def margin(state: VariationalTopics, data: TopicData, model: TopicModel) -> Tens
 
 def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, num_steps: int) -> VariationalTopics:
     """q(omega), q(theta) and q(z) of every document in turn, `num_steps` times; then q(topic)."""
-    X, targets, logs = data.X, data.targets.double(), log_topics(state, model)
+    X, logs = data.X, log_topics(state, model)
     alpha, phi, counts = float(model.prior.document_concentration), state.phi, state.counts
     for _ in range(num_steps):
         log_share = torch.digamma(alpha + counts)
@@ -166,7 +164,7 @@ def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, 
             phi = (logs[X.columns] + log_share[X.row_index]).softmax(1)
             counts = X.entry_sums(X.values.double().unsqueeze(1) * phi)
             continue
-        observed = observe(model.loss, score_moments(X, phi, counts, state.classifiers), targets)
+        observed = observe(replace(state, phi=phi, counts=counts), data, model)
         phi, counts = visit_tokens(X, logs, log_share, observed, state.classifiers, phi, counts)
     number = X.values.double().unsqueeze(1)
     divergence = log_dirichlet_ratio(alpha, counts).sum() - (number * torch.special.entr(phi)).sum()
@@ -174,31 +172,27 @@ def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, 
     return replace(state, phi=phi, counts=counts, word_counts=words, divergence=all_sum(divergence))
 
 
-def gaussian_sums(state: VariationalTopics, data: TopicData, model: TopicModel) -> tuple[Tensor, Tensor]:
-    """What the documents add to V_c^-1 [C, K, K] and to V_c^-1 mu_c [K, C], at their best q(omega)."""
-    scores = score_moments(data.X, state.phi, state.counts, state.classifiers)
-    precision, shift = observe(model.loss, scores, data.targets.double())
-    linear = all_sum(mean_topics(state.counts, data.X).T @ shift)
-    return score_grams(data.X, state.phi, state.counts, precision), linear
+def evidence(state: VariationalTopics, data: TopicData, model: TopicModel, scale: float = 1.0) -> Evidence:
+    """What documents that each count `scale` times say of the classifiers."""
+    design, targets = MeanTopics(data.X, state.phi, state.counts), data.targets.double()
+    times = torch.full((len(targets), 1), scale, dtype=targets.dtype, device=targets.device)
+    return Evidence(design, targets, model.loss, weight_scale_of(model), times)
 
 
-def update_gaussians(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
-    """q(omega), then q(eta)."""
-    return with_gaussians(state, *gaussian_sums(state, data, model), model)
+def observe(state: VariationalTopics, data: TopicData, model: TopicModel) -> PseudoObservation:
+    """Expected pseudo-observations [N, C] of the scores of documents."""
+    said = evidence(state, data, model)
+    return PseudoObservation(*(part.squeeze(1) for part in said.observe(said.design.moments(state.classifiers))))
 
 
-def with_gaussians(state: VariationalTopics, gram: Tensor, linear: Tensor, model: TopicModel) -> VariationalTopics:
-    """q(eta) of natural parameters I / nu^2 + gram [C, K, K] and linear [K, C]."""
-    eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-    tril = safe_cholesky(gram + eye / weight_scale_of(model) ** 2)
-    return replace(state, mean=torch.cholesky_solve(linear.T.unsqueeze(2), tril).squeeze(2).T, precision_tril=tril)
+def with_classifiers(state: VariationalTopics, q: Ridge) -> VariationalTopics:
+    """The state with another q(eta)."""
+    return replace(state, mean=q.mean[0], precision_tril=q.precision_tril[0])
 
 
 def augmented_margin(state: VariationalTopics, data: TopicData, model: TopicModel) -> Tensor:
     """KL(q(eta) || p) - sum_n of the bound of E log phi, []."""
-    scores = score_moments(data.X, state.phi, state.counts, state.classifiers)
-    gain = model.loss.expected_log_factor(*scores, data.targets.double()).sum()
-    return state.classifiers.kl(weight_scale_of(model)).sum() - all_sum(gain)
+    return -evidence(state, data, model).bound(state.classifiers)
 
 
 # -- the bound -------------------------------------------------------------------------------------------------------

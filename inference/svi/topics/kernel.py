@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from ....models.losses import Loss
 from ....models.topics import TopicData, TopicModel
+from ...classifiers.natural import extrapolated, prior, require_readings
 from ...distributed.collectives import all_sum, own_stream
 from ...running.engine import Draw, Kernel
 from ..backend import SVI
@@ -31,19 +32,18 @@ from .documents import LIMITS
 from .factors import (
     VariationalTopics,
     augmented_margin,
-    gaussian_sums,
+    evidence,
     log_topics,
     loss_of,
     margin,
     mean_topics,
     polish,
     update_documents,
-    update_gaussians,
     update_tokens,
     update_weights,
     weight_scale_of,
     with_bound,
-    with_gaussians,
+    with_classifiers,
     with_rows,
     without_rows,
 )
@@ -60,7 +60,7 @@ def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> Vari
     state = VariationalTopics(
         word_counts=(own / own.sum(0).clamp(min=1.0) * total.sum() + total.unsqueeze(1)) / (2 * K),
         mean=zeros,
-        precision_tril=torch.eye(K, dtype=zeros.dtype, device=zeros.device).repeat(C, 1, 1) / weight_scale_of(model),
+        precision_tril=prior(1, K, C, weight_scale_of(model), zeros).precision_tril[0],
         counts=zeros[:0, :0],
         tilt=zeros[:0],
         phi=zeros.new_zeros(0, K),
@@ -105,7 +105,7 @@ def sweep(state: VariationalTopics, data: TopicData, model: TopicModel) -> Varia
 def sweep_augmented(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
     """Gibbs classifier: every document with its omegas, the topics, then the classifiers."""
     state = update_tokens(*started(state, data, model))
-    state = update_gaussians(state, data, model)
+    state = with_classifiers(state, evidence(state, data, model).step(state.classifiers))
     return with_bound(state, model, augmented_margin(state, data, model))
 
 
@@ -141,11 +141,8 @@ def extrapolate(
 ) -> VariationalTopics:
     """Factors as if all documents were like these: where stochastic steps start."""
     scale = num_data / rows.num_data
-    eye = torch.eye(model.num_topics).to(state.mean) / weight_scale_of(model) ** 2
-    gram = state.precision_tril @ state.precision_tril.mT - eye
-    linear = (gram + eye) @ state.mean.T.unsqueeze(2)
     if len(state.phi):
-        state = with_gaussians(state, scale * gram, scale * linear.squeeze(2).T, model)
+        state = with_classifiers(state, extrapolated(state.classifiers, weight_scale_of(model), scale))
     return without_rows(replace(state, word_counts=scale * state.word_counts))
 
 
@@ -169,11 +166,7 @@ def stochastic_sweep_augmented(
     """Gibbs classifier: natural parameters of the topics and of q(eta) move by rho towards those of a batch."""
     local = update_tokens(*started(without_rows(state), batch.data, model))
     moved = _moved(state, local, batch, model, rho, augmented_margin)
-    gram, linear = (batch.scale * part for part in gaussian_sums(local, batch.data, model))
-    own = state.precision_tril @ state.precision_tril.mT
-    eye = torch.eye(model.num_topics).to(own) / weight_scale_of(model) ** 2
-    pull = (own @ state.mean.T.unsqueeze(2)).squeeze(2).T
-    return with_gaussians(moved, torch.lerp(own - eye, gram, rho), torch.lerp(pull, linear, rho), model)
+    return with_classifiers(moved, evidence(local, batch.data, model, batch.scale).step(state.classifiers, rho))
 
 
 def implicit(features: Tensor, targets: Tensor, loss: Loss, mean: Tensor, variance: float, tilt: Tensor) -> Tensor:
@@ -241,9 +234,7 @@ def check(backend: SVI, model: TopicModel) -> None:
         )
     if loss is None:
         return
-    averaging = backend.rule == "averaging"
-    if not (loss.has_conjugate if averaging else loss.has_expectation):
-        (loss.conjugate if averaging else loss.expect)(*torch.zeros(2 if averaging else 3, 1))  # says what serves
+    require_readings(loss, backend.rule)
 
 
 def kernel(backend: SVI, model: TopicModel) -> Kernel:

@@ -12,17 +12,16 @@ replaced by its tangent and (n - 1) max |a B| / M^2 KL(phi || phi before), which
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ....models.losses import Loss
 from ....models.losses.base import PseudoObservation
 from ....models.sparse import SparseRows
 from ....models.sums import row_chunks
 from ...classifiers.ridge import Ridge
-from ...distributed.collectives import all_sum
 
 
 class Scores(NamedTuple):
@@ -53,7 +52,27 @@ def score_grams(X: SparseRows, phi: Tensor, counts: Tensor, precision: Tensor) -
     for some in _entries(phi):
         own = weight[X.row_index[some]] * number[some]
         grams -= torch.stack([phi[some].T @ (phi[some] * column.unsqueeze(1)) for column in own.T])
-    return all_sum(grams)
+    return grams
+
+
+@dataclass(frozen=True)
+class MeanTopics:
+    """What classifiers see of documents under q(z): the design of their mean topics zbar."""
+
+    X: SparseRows  # [N, V]
+    phi: Tensor  # [nnz, K]
+    counts: Tensor  # [N, K]
+
+    def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
+        """Mean and variance [N, 1, C] of the scores."""
+        mean, variance = score_moments(self.X, self.phi, self.counts, q)
+        return mean.unsqueeze(1), variance.unsqueeze(1)
+
+    def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums of natural parameters [1, C, K, K] and [1, K, C], of [N, 1, C] and [N, 1]."""
+        grams = score_grams(self.X, self.phi, self.counts, times * precision.squeeze(1))
+        linear = (self.counts / _lengths(self.X)).T @ (times * shift.squeeze(1))
+        return grams.unsqueeze(0), linear.unsqueeze(0)
 
 
 def visit_tokens(
@@ -125,12 +144,6 @@ def _lengths(X: SparseRows) -> Tensor:
 
 def _entries(phi: Tensor) -> Iterator[slice]:
     return row_chunks(phi, phi.shape[1])
-
-
-def observe(loss: Loss, scores: Scores, targets: Tensor) -> PseudoObservation:
-    """Expected pseudo-observations [N, C] in double precision."""
-    found = loss.expect(*scores, targets)
-    return PseudoObservation(*(part.expand_as(scores.mean) for part in found))
 
 
 def _copy(tensor: Tensor) -> Tensor:

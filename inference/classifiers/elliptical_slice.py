@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ....models.distributions.sampling import normals, uniforms
+from ...models.distributions.sampling import normals, uniforms
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 

@@ -1,0 +1,262 @@
+"""Files of tables as batches of Arrow columns: text (CSV, perhaps compressed by gzip), Parquet, and Arrow."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, open_csv
+
+from .errors import CommandError
+from .progress import bar
+
+
+@dataclass(frozen=True)
+class Source(ABC):
+    """A file that is read anew at each use, some rows at a time."""
+
+    path: str  # as messages name it
+    content: bytes | None  # of what can be read only once, such as standard input
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of all columns."""
+
+    @abstractmethod
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """The rows, of these columns alone.
+
+        Raises
+        ------
+        CommandError    if the file cannot be read to its end as a table.
+        """
+
+    def place(self, row: int) -> str:
+        """Where a row stands, counted from 0, in words."""
+        return f"row {row + 1}"
+
+    def opened(self) -> BinaryIO:
+        """The bytes of the file."""
+        return open(self.path, "rb") if self.content is None else io.BytesIO(self.content)
+
+    @property
+    def size(self) -> int:
+        """The number of its bytes."""
+        return Path(self.path).stat().st_size if self.content is None else len(self.content)
+
+
+def source_of(path: str) -> Source:
+    """The file of a path, or standard input for "-"; its first bytes tell its format.
+
+    Raises
+    ------
+    CommandError    if it is missing or unreadable.
+    """
+    try:
+        once = path == "-" or (Path(path).exists() and not Path(path).is_file())
+        content = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()) if once else None
+        found = TextSource("standard input" if path == "-" else path, content)
+        with found.opened() as file:
+            start = file.read(len(_ARROW))
+    except FileNotFoundError:
+        raise CommandError(f"there is no file {path!r}.") from None
+    except OSError as error:
+        raise CommandError(f"{path!r} cannot be read: {error.strerror}.") from None
+    return ColumnSource(found.path, content) if start.startswith((_PARQUET, _ARROW)) else found
+
+
+class ColumnSource(Source):
+    """A Parquet or Arrow (Feather) file, whose columns have types."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        with self._fragment() as found:
+            return list(found.physical_schema.names)
+
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """The rows, of these columns alone; CommandError as in `Source`, and for more cells than memory holds."""
+        with self._fragment() as found:
+            most = max(_LEAST_BOUND, _MOST_INFLATION * self.size)
+            if found.count_rows() * len(names) > most:
+                raise CommandError(f"{self.path!r} holds over {most:,} cells, more than its size is good for.")
+            yield from found.to_batches(columns=names, batch_size=_ROWS, batch_readahead=1, use_threads=False)
+
+    @contextmanager
+    def _fragment(self) -> Iterator[Any]:
+        """The reader of its format."""
+        from pyarrow.dataset import IpcFileFormat, ParquetFileFormat  # 50 MB that text has no use for
+
+        with self.opened() as file:
+            kind = ParquetFileFormat() if file.read(len(_PARQUET)) == _PARQUET else IpcFileFormat()
+            try:
+                yield kind.make_fragment(file)
+            except (pa.ArrowException, OSError) as error:
+                raise CommandError(f"{self.path!r} is broken or cut short: {error}. Write it again.") from None
+
+
+class TextSource(Source):
+    """Cells of text with a header, separated by commas, semicolons or tabs (whichever the header has most of).
+
+    Rows of blank cells are passed over. The text is unpacked if gzip has compressed it.
+    """
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The cells of the header."""
+        return [name.strip() for name in next(self._records(), (0, []))[1]]
+
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """The rows, of these columns alone, as text without blanks around it; CommandError as in `Source`."""
+        num_seen, chosen = 0, [self.names.index(name) for name in names]  # the header is seen as well
+        for size in _BLOCKS:
+            start = 0  # of a batch: another size reads anew
+            try:
+                for batch in self._text(size):
+                    columns = [pc.utf8_trim_whitespace(batch.column(index)) for index in chosen]
+                    yield pa.record_batch(columns, names=names).slice(max(num_seen, 1) - start)
+                    start += len(batch)
+                    num_seen = max(num_seen, start)
+                return
+            except pa.ArrowInvalid as error:
+                if "straddl" not in str(error):
+                    raise self._wrong(str(error)) from None
+        raise CommandError(
+            f"{self.path!r} is not a CSV file: line {(self._line(num_seen - 1) if num_seen else 0) + 1} has {size:,} "
+            "characters or more, perhaps by a quote that is never closed."
+        )
+
+    def place(self, row: int) -> str:
+        """The line at which a row ends, counted from 0, in words."""
+        line = self._line(row + 1)
+        return f"line {line}" if line else super().place(row)
+
+    def _text(self, size: int) -> Iterator[pa.RecordBatch]:
+        """All rows, the header first, read in blocks of so many bytes, which no row may exceed."""
+        columns = [f"{index}" for index in range(len(self.names))]
+        with self._readable(), self._bytes() as file:
+            yield from map(
+                _without_blank_rows,
+                open_csv(
+                    file,
+                    ReadOptions(use_threads=False, block_size=size, column_names=columns),
+                    ParseOptions(
+                        delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=self._skip_blank
+                    ),
+                    ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), null_values=[]),
+                ),
+            )
+
+    def _line(self, record: int) -> int:
+        """The line at which a row ends, the header being row 0; 0 where the csv module refuses a cell before it."""
+        with suppress(csv.Error):
+            return next((line for line, _ in islice(self._records(), record, None)), 0)
+        return 0
+
+    def _skip_blank(self, row: Any) -> str:
+        return "error" if row.text.replace(self._delimiter, "").strip() else "skip"
+
+    def _wrong(self, said: str) -> CommandError:
+        """What is wrong with the text, of what Arrow says of it."""
+        if "UTF8" in said:
+            return _not_text(self.path)
+        with suppress(csv.Error):
+            for line, cells in self._records():
+                if len(cells) != len(self.names):
+                    return CommandError(
+                        f"{self.path}, line {line} has {len(cells)} cells, but the header has {len(self.names)}."
+                    )
+        return CommandError(f"{self.path!r} is not a CSV file: {said}")
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Rows of which a cell is not blank, the header first, and the line at which each ends: for messages."""
+        with self._readable(), self._bytes() as file:
+            reader = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=self._delimiter)
+            yield from ((reader.line_num, row) for row in reader if any(map(str.strip, row)))
+
+    @cached_property
+    def _delimiter(self) -> str:
+        with self._readable(), self._bytes() as file:
+            lines = io.TextIOWrapper(file, "utf-8-sig")
+            header = next((line for line in iter(lambda: lines.readline(_LONGEST_LINE), "") if line.strip()), "")
+        return max(",;\t", key=header.count)
+
+    @contextmanager
+    def _bytes(self) -> Iterator[io.BufferedReader]:
+        """The text as bytes, with a bar."""
+        with self.opened() as stored, bar(self.size, f"reading {Path(self.path).name}", unit="B") as progress:
+            yield io.BufferedReader(_Unpacked(self.path, stored, self.size, progress))
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except UnicodeDecodeError:
+            raise _not_text(self.path) from None
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise CommandError(
+                f"{self.path!r} is compressed by gzip, but broken or cut short. Compress it again."
+            ) from None
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of a file, unpacked as they are read: a small one may hold more than fits in memory."""
+
+    def __init__(self, path: str, stored: BinaryIO, size: int, progress: Any) -> None:
+        self._path, self._stored, self._progress = path, stored, progress
+        self._is_packed = stored.read(len(_GZIP)) == _GZIP
+        stored.seek(0)
+        self._file: Any = gzip.GzipFile(fileobj=stored) if self._is_packed else stored
+        self._num_read, self._most = 0, max(_LEAST_BOUND, _MOST_INFLATION * size)
+
+    def readable(self) -> bool:
+        """That it is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes; CommandError if they are too many for the size of the file."""
+        number: int = self._file.readinto(buffer)
+        self._num_read += number
+        if self._is_packed and self._num_read > self._most:
+            raise CommandError(
+                f"{self._path!r} holds over {self._most:,} characters of text, {_MOST_INFLATION} times its size or "
+                "more, as tables hardly do. If it is meant, unpack it first (gunzip) and name that file."
+            )
+        self._progress.update(self._stored.tell() - self._progress.n)
+        return number
+
+
+def _without_blank_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    is_blank = np.ones(len(batch), dtype=bool)
+    for column in batch.columns:
+        is_blank &= pc.binary_length(pc.utf8_trim_whitespace(column)).to_numpy() == 0
+        if not is_blank.any():
+            return batch
+    return batch.filter(pa.array(~is_blank))
+
+
+def _not_text(path: str) -> CommandError:
+    return CommandError(f"{path!r} is not a text file in UTF-8. Export it as CSV.")
+
+
+_GZIP, _PARQUET, _ARROW = b"\x1f\x8b", b"PAR1", b"ARROW1"
+_BLOCKS = (2**16, 2**20, 2**24)  # bytes of text at once: the next one where a row is longer
+_ROWS = 8192  # of typed columns at once
+_LONGEST_LINE = 2**24  # that is looked through for delimiters
+_MOST_INFLATION = 100  # characters of text, or cells, for each byte of a compressed file
+_LEAST_BOUND = 2**26

@@ -1,0 +1,104 @@
+"""Ordered levels: one binary loss at each threshold between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from ..domains import LARGEST
+from .base import Loss, PseudoObservation
+from .hinge import Hinge
+
+
+class Increasing:
+    """The domain of thresholds."""
+
+    words = "finite numbers, each larger than the one before"
+
+    def read(self, value: Any) -> tuple[float, ...]:
+        """The numbers; ValueError or TypeError if they are no such numbers."""
+        if isinstance(value, str | bytes | dict | set):
+            raise ValueError
+        numbers = torch.tensor([float(each) for each in value], dtype=torch.float64)
+        if not len(numbers) or not (numbers.abs() <= LARGEST).all() or not (numbers.diff() > 0).all():
+            raise ValueError
+        return tuple(numbers.tolist())
+
+
+@dataclass(eq=False)
+class AllThresholds(Loss):
+    """phi(y | f) = prod_l phi_binary(s_l | f - b_l) of levels y = 0, 1, ..., with s_l = +1 if y >= l, else -1.
+
+    Each threshold b_l asks its own binary question, l = 1, 2, ... Pseudo-observations add up: with precision o_l and
+    shift h_l of the binary loss at the score f - b_l,
+
+        precision = sum_l o_l,    shift = sum_l (h_l + o_l b_l)
+
+    for a draw, an expectation and a majorizer alike. `Ordinal` takes this loss for a binary one.
+
+    Parameters
+    ----------
+    loss : a binary loss
+    thresholds : b_1 < b_2 < ...
+
+    References
+    ----------
+    Rennie & Srebro (2005).
+    """
+
+    loss: Loss = field(default_factory=Hinge)
+    thresholds: Annotated[tuple[float, ...], Increasing()] = (-1.0, 1.0)
+
+    target = "level"
+    step = 0.005  # two kinks of hinges may meet
+
+    @property
+    def is_augmented(self) -> bool:
+        return self.loss.is_augmented
+
+    @property
+    def has_expectation(self) -> bool:
+        return self.loss.has_expectation
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        away, _, sides = self._questions(score, y)
+        return self.loss.log_factor(away, sides).sum(-1)
+
+    def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
+        """One independent augmentation variable for each threshold."""
+        return self._joined(score, y, lambda away, sides: self.loss.augment(away, sides, generator))
+
+    def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
+        variance = score_var.unsqueeze(-1)
+        return self._joined(score_mean, y, lambda away, sides: self.loss.expect(away, variance, sides))
+
+    def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
+        away, _, sides = self._questions(score_mean, y)
+        return self.loss.expected_log_factor(away, score_var.unsqueeze(-1), sides).sum(-1)
+
+    def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
+        return self._joined(score, y, self.loss.majorize)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The factor [..., L] of one score [..., 1], normalized over the levels."""
+        levels = torch.arange(len(self.thresholds) + 1, dtype=scores.dtype, device=scores.device)
+        return self.log_factor(scores, levels).softmax(-1)
+
+    def _questions(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """f - b_l [..., L - 1] of scores [...], the thresholds b [L - 1], and the sides s [..., L - 1] of levels."""
+        b = score.new_tensor(self.thresholds)
+        level = torch.arange(1, len(b) + 1, dtype=y.dtype, device=y.device)
+        sides = torch.where(y.unsqueeze(-1) >= level, 1.0, -1.0).to(score.dtype)
+        return score.unsqueeze(-1) - b, b, sides
+
+    def _joined(
+        self, score: Tensor, y: Tensor, reading: Callable[[Tensor, Tensor], PseudoObservation]
+    ) -> PseudoObservation:
+        """The pseudo-observations of all thresholds as one of the score."""
+        away, b, sides = self._questions(score, y)
+        precision, shift = reading(away, sides)
+        return PseudoObservation(precision.sum(-1), (shift + precision * b).sum(-1))

@@ -1,0 +1,12 @@
+"""What y is, one target a file: each encodes y and decodes scores; `base` states the interface."""
+
+from .base import Target
+from .binary import Binary
+from .classes import Classes, ClassTarget
+from .each_class import EachClass
+from .label_set import LabelSet
+from .ordinal import Ordinal
+from .real import Real
+from .tasks import Tasks
+
+__all__ = ["Binary", "ClassTarget", "Classes", "EachClass", "LabelSet", "Ordinal", "Real", "Target", "Tasks"]

@@ -1,0 +1,93 @@
+"""The interface of a target: one object says how y becomes what the loss sees of it, and how scores become y again.
+
+A posterior asks a target for labels and probabilities, a model asks it for the targets of the kernels. Since both ask
+the same object, what a fit learns and what it predicts cannot disagree; `testing.check_model` looks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..arrays import as_vector
+from ..config import Config
+from ..losses import Loss, masked
+from ..sparse import Rows
+
+
+class Target(Config, ABC):
+    """What y is, given C scores of each row. Methods that depend on the loss take it as an argument.
+
+    Derive from `ClassTarget` for a y of labels: one method makes one.
+    """
+
+    has_classes: ClassVar[bool] = False  # y has labels of classes, which have probabilities
+
+    @property
+    @abstractmethod
+    def num_scores(self) -> int:
+        """C, the scores that a row has."""
+
+    def values(self, y: Any, X: Rows) -> Rows:
+        """What a user passes as y for the rows of X [N, D], as it is: [N], of numbers, or NaN where missing."""
+        return as_vector(y, X)
+
+    @abstractmethod
+    def read(self, y: Tensor, like: Rows) -> Tensor:
+        """Targets [..., C] in the dtype of `like` of such values [...], NaN where one is missing."""
+
+    @abstractmethod
+    def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
+        """What `decision_function` says, [..., L] or of two classes [...], of scores [..., C]."""
+
+    @abstractmethod
+    def choose(self, decisions: Tensor) -> Tensor:
+        """The y [...] that decisions [...] or [..., L] stand for."""
+
+    def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
+        """Probabilities [..., L] of the classes at scores [..., C]: the softmax of `log_density` over y."""
+        raise NotImplementedError(f"{type(self).__name__} has no classes: use predict(X).")
+
+    # -- what follows --------------------------------------------------------------------------------------------------
+
+    def of(self, classes: Tensor | None) -> Self:
+        """The target of a model with these classes [L]; None: they are not known yet."""
+        return self
+
+    def find_classes(self, y: Tensor, like: Rows) -> Tensor | None:
+        """The sorted classes [L] of values [...], or those given; None if y has none. ValueError if it is no such y."""
+        self.read(y, like)
+        return None
+
+    def factor(self, loss: Loss) -> Loss:
+        """The loss as kernels read it on these targets; of a loss that is so already the same. Before the classes are
+        known, one of the same kind, by which backends tell whether they serve it.
+
+        Raises
+        ------
+        ValueError    if the loss, or the number of classes, does not go with the target.
+        """
+        return loss
+
+    def encode(self, y: Any, X: Rows) -> Tensor:
+        """Targets [N, C] in the dtype of X [N, D] of what a user passes as y, NaN where one is missing."""
+        return self.read(self.values(y, X), X)
+
+    def decode(self, scores: Tensor, loss: Loss) -> Tensor:
+        """The y [...] of largest `log_density` at scores [..., C]."""
+        return self.choose(self.decisions(scores, loss))
+
+    def log_density(self, scores: Tensor, y: Tensor, loss: Loss) -> Tensor:
+        """log phi(y | f) [...] of scores [..., C] and values y [...], not normalized over y; 0 where y is missing."""
+        return masked(loss).log_factor(scores, self.read(y, scores)).sum(-1)
+
+    def expected_probabilities(self, score_mean: Tensor, score_var: Tensor, loss: Loss) -> Tensor:
+        """About E probabilities(f) [..., L] of uncertain scores [..., C]; default: those at the mean."""
+        return self.probabilities(score_mean, loss)
+
+    def log_odds(self, probabilities: Tensor) -> Tensor:
+        """Decisions of probabilities [..., L]: their logarithms, of two classes the log odds of the larger label."""
+        return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()

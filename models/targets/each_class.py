@@ -1,0 +1,37 @@
+"""A score for each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..losses import OneVsRest
+from ..losses.base import Loss
+from .classes import ClassTarget
+
+
+@dataclass(eq=False)
+class EachClass(ClassTarget):
+    """L classes with a score each: +1 at the class of the point and -1 elsewhere.
+
+    A binary loss is used one-versus-rest; in another one, such as `CrammerSinger`, all scores meet.
+    """
+
+    def codes(self) -> Tensor:
+        return 2 * torch.eye(len(self.labels)) - 1
+
+    def factor(self, loss: Loss) -> Loss:
+        return OneVsRest(loss) if loss.binary else super().factor(loss)
+
+    def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
+        """The scores [..., L], of two classes their difference."""
+        return self.contrast(scores)
+
+    def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
+        """As `ClassTarget.probabilities`, at the cost of L factors in place of L^2."""
+        return loss.probabilities(scores)
+
+    def expected_probabilities(self, score_mean: Tensor, score_var: Tensor, loss: Loss) -> Tensor:
+        return loss.expected_probabilities(score_mean, score_var)

@@ -1,0 +1,66 @@
+"""Ordered classes: one score, and thresholds between the levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ..domains import shown
+from ..losses import AllThresholds
+from ..losses.all_thresholds import Increasing
+from ..losses.base import Loss
+from .classes import ClassTarget
+
+
+@dataclass(eq=False)
+class Ordinal(ClassTarget):
+    """Classes 0 < 1 < ... < L-1 in the order of their labels: one score f, and a threshold between each two levels.
+
+        log phi(y | f) = sum_{l = 1..L-1} log phi_binary(s_l | f - b_l),      s_l = +1 if y >= l, else -1
+
+    Any binary loss serves. Decoding counts the thresholds below f. With two classes and b_1 = 0 it is `Binary`.
+
+    Parameters
+    ----------
+    classes : the labels [L] from lowest to highest; None: those of the model
+    thresholds : b_1 < ... < b_(L-1), fixed; None: 2 l (k - L / 2) at k = 1..L-1, with the margin l of the loss (1 of a
+        loss that has none). An intercept among the features shifts them, and the scale of the weights stretches them
+
+    References
+    ----------
+    Rennie & Srebro (2005), all-threshold losses; Chu & Keerthi (2007).
+
+    Examples
+    --------
+    >>> from regbayes.models import Hinge, InfiniteSVM
+    >>> model = InfiniteSVM(loss=Hinge(), target=Ordinal()).resolve([[0.0], [1.0], [2.0]], [3, 4, 5])
+    >>> model.loss.thresholds
+    (-1.0, 1.0)
+    """
+
+    thresholds: Annotated[tuple[float, ...], Increasing()] | None = None
+
+    def codes(self) -> Tensor:
+        return torch.arange(float(len(self.labels))).unsqueeze(1)
+
+    def factor(self, loss: Loss) -> Loss:
+        if loss.target == "level":
+            found = loss.probabilities(torch.zeros(1, 1)).shape[1]
+            if self.classes is not None and found != len(self.classes):
+                raise ValueError(f"loss is {loss!r}, of {found} levels; y has the classes {self.classes.tolist()}.")
+            return loss
+        if not loss.binary:
+            raise ValueError(f"loss is {loss!r}; Ordinal() needs a binary one such as Hinge() or Logistic().")
+        if self.classes is None:  # how many levels there are is not known yet
+            return AllThresholds(loss)
+        L, margin = len(self.classes), float(getattr(loss, "margin", 1.0))
+        even = tuple(2 * margin * (k - L / 2) for k in range(1, L))
+        thresholds = even if self.thresholds is None else self.thresholds
+        if len(thresholds) != L - 1:
+            raise ValueError(
+                f"target__thresholds is {shown(thresholds)}; expected {L - 1}, one between each two of {L} classes."
+            )
+        return AllThresholds(loss, thresholds)

@@ -1,0 +1,114 @@
+"""What a model says of y: what its kernels learn from labels, and what its posterior makes of scores, must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..inference.posterior.scores import ScoreMixture, ScorePrediction
+from ..inference.structures import structure_of
+from ..models.numbers import as_tensor
+
+
+class _Told(ScorePrediction):
+    """A posterior whose training rows have these scores [N, C] and no others."""
+
+    def __init__(self, model: Any, scores: Tensor) -> None:
+        self.model, self.samples, self.scores = model, {}, scores
+
+    def checked(self, X: Any) -> Any:
+        return self.scores
+
+    def score_mixtures(self, X: Any) -> Iterator[ScoreMixture]:
+        yield ScoreMixture(X.new_zeros(len(X), 1), X.unsqueeze(1), None)
+
+
+def check_target(model: Any, X: Any, y: Any, seed: int = 0) -> None:
+    """Check that a model predicts the y that its kernels would be told, from scores that its training rows may have.
+
+    Targets as kernels see them, factors as they weigh them, and predictions as a posterior makes them: at any scores
+    `predict` names the y of largest factor, and probabilities are the softmax of its logarithm.
+
+    Parameters
+    ----------
+    model : with a target, not resolved
+    X, y : a few rows, as for `fit`
+
+    Raises
+    ------
+    AssertionError    naming what disagrees.
+    """
+    model, given = model.resolve(X, y), as_tensor("y", y)
+    coding = model.coding
+    like = model.data(X, y).targets
+    assert like.shape[1] == coding.num_scores, (
+        f"kernels see {like.shape[1]} targets of a row; {type(coding).__name__} decodes {coding.num_scores} scores"
+    )
+    generator = torch.Generator(like.device).manual_seed(seed)
+    size = torch.tensor([0.5, 2.0, 8.0, 30.0]).to(like).repeat(_NUM_SCORES)[:, None, None]
+    scores = size * torch.randn(len(size), *like.shape, generator=generator, dtype=like.dtype, device=like.device)
+    if not coding.has_classes:
+        return _check_real(model, X, given, scores)
+    classes = like.new_tensor([0, 1], dtype=torch.long) if model.classes is None else model.classes
+    every = [torch.full_like(given, label, dtype=torch.long) for label in classes.tolist()]
+    factors = torch.stack([_log_factors(model, X, labels, scores) for labels in every], -1)
+    stated = torch.stack([coding.log_density(scores, labels, model.loss) for labels in every], -1)
+    told = factors.flatten(2, -2).sum(2) if given.ndim == 2 else factors
+    _require_close(stated, told, "log_density is not the log factor of the targets that kernels see")
+    _check_predictions(model, scores, factors, classes)
+
+
+def _log_factors(model: Any, X: Any, y: Tensor, scores: Tensor) -> Tensor:
+    """log phi [R, N], or each of [R, N, M], that kernels weigh rows with this y by, at scores [R, N, C]."""
+    targets = model.data(X, y).targets
+    if y.ndim == 2:
+        return model.loss.log_factor(scores, targets)
+    found: Tensor = model.log_margin(scores, targets)
+    return found
+
+
+def _check_predictions(model: Any, scores: Tensor, factors: Tensor, classes: Tensor) -> None:
+    """Decisions and probabilities at scores [R, N, C], by log factors [R, N, L] or [R, N, M, L] of the classes [L]."""
+    coding, expected = model.coding, factors.softmax(-1)
+    decoded, probabilities = coding.decode(scores, model.loss), coding.probabilities(scores, model.loss)
+    ours = issubclass(structure_of(model).posterior, ScorePrediction)
+    if ours:
+        rows = _Told(model, scores.flatten(0, 1))
+        assert torch.equal(rows.predict(rows.scores), decoded.flatten()), "predict is not what the target decodes"
+        probabilities = rows.predict_proba(rows.scores).view(*scores.shape[:2], -1)
+    if probabilities.shape != expected.shape:  # of two classes that of the larger one alone
+        assert probabilities.shape == expected.shape[:-1], (
+            f"there are {probabilities.shape[-1]} probabilities for {len(classes)} classes"
+        )
+        expected = expected[..., 1]
+    _require_close(probabilities, expected, "probabilities are not the softmax of the log factors over the classes")
+    place = torch.searchsorted(classes, decoded).clamp(max=len(classes) - 1)
+    assert torch.equal(classes[place], decoded), "decode gives labels that are no classes"
+    gap = factors.amax(-1) - factors.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+    assert (gap <= _CLOSE * (1 + factors.abs().amax(-1))).all(), (
+        f"decode does not give the class of largest factor: it names {decoded[gap == gap.max()][0].item()} where that "
+        f"is {classes[factors[gap == gap.max()][0].argmax()].item()}"
+    )
+    unseen = sorted(set(classes.tolist()) - set(decoded.unique().tolist()))
+    assert not unseen, f"no scores decode to the classes {unseen}"
+
+
+def _check_real(model: Any, X: Any, y: Tensor, scores: Tensor) -> None:
+    coding = model.coding
+    decoded = coding.decode(scores, model.loss)
+    best = _log_factors(model, X, decoded[0], scores[:1])
+    for shift in (-3.0, -0.1, 0.1, 3.0):
+        other = _log_factors(model, X, decoded[0] + shift, scores[:1])
+        assert (best >= other - _CLOSE).all(), f"decode does not give the y of largest factor: {shift:+} is better"
+
+
+def _require_close(found: Tensor, expected: Tensor, what: str) -> None:
+    gap = float((found - expected).abs().div(1 + expected.abs()).max())
+    assert gap <= _CLOSE, f"{what} (off by {gap:.2g})"
+
+
+_NUM_SCORES = 100  # of each row and size
+_CLOSE = 1e-5

@@ -1,0 +1,146 @@
+"""Point estimates of classifiers: against generic solvers, set by set, and costs that never rise, for every loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.optimize import minimize
+from setups import Ramp, name_of
+from torch import Tensor
+
+from regbayes.inference.classifiers.minimum import DualLimits, Estimate, RidgeCost, majorized, minimum, slopes, solved
+from regbayes.models.losses import (
+    CrammerSinger,
+    EpsilonInsensitive,
+    Hinge,
+    Logistic,
+    Loss,
+    Masked,
+    OneVsRest,
+    SquaredHinge,
+    StudentT,
+)
+
+NU = 0.8
+FINE = DualLimits(1e-10, 5000)
+COUNTS = torch.tensor([1.0, 2, 1, 3, 1, 1, 2, 1, 1, 2, 1, 1, 1, 2, 1, 1, 3, 1], dtype=torch.float64)
+LOSSES: list[Loss] = [
+    Hinge(1.1, 0.9),
+    SquaredHinge(0.6),
+    Logistic(),
+    EpsilonInsensitive(0.9, 0.2),
+    OneVsRest(Ramp()),
+    Masked(OneVsRest(Ramp())),
+    Masked(OneVsRest(Hinge())),
+    CrammerSinger(0.7),
+]
+STRANGE: list[Loss] = [StudentT(), Masked(StudentT())]
+
+
+def problem_of(loss: Loss, weighted: bool = False, num_owners: int = 0) -> RidgeCost:
+    """18 rows of three features with one real target, or three signs; of owners in turn, or of none."""
+    generator = torch.Generator().manual_seed(4)
+    features = torch.randn(18, 3, generator=generator, dtype=torch.float64)
+    truth = features @ torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    truth = truth + torch.randn(18, 3, generator=generator, dtype=torch.float64)
+    targets = truth[:, :1] if loss.target == "real" else truth.sign()
+    if loss.meets:
+        targets = 2 * torch.nn.functional.one_hot(truth.argmax(1), 3).double() - 1
+    if isinstance(loss, Masked):
+        targets = targets.index_fill(0, torch.tensor([2, 11]), torch.nan)
+    owners = {"owner": torch.arange(18) % num_owners, "num_owners": num_owners} if num_owners else {}
+    return RidgeCost(features, targets, loss, NU, COUNTS if weighted else None, **owners)
+
+
+def at_zero(problem: RidgeCost) -> Estimate:
+    return problem.at(torch.zeros(problem.num_owners, 3, problem.targets.shape[1], dtype=torch.float64))
+
+
+def generic(problem: RidgeCost) -> float:
+    """The least cost of one set for all rows, by quasi-Newton steps from several starts."""
+    shape, found = (3, problem.targets.shape[1]), []
+    counts = torch.ones(18).double() if problem.row_weights is None else problem.row_weights
+
+    def objective(flat):
+        leaf = torch.from_numpy(flat).view(shape).requires_grad_()
+        factors = problem.loss.log_factor(problem.features @ leaf, problem.targets)
+        value = leaf.square().sum() / (2 * NU**2) - (counts.unsqueeze(1) * factors).sum()
+        return float(value.detach()), torch.autograd.grad(value, leaf)[0].numpy().ravel()
+
+    for seed in range(3):
+        start = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy().ravel()
+        found.append(minimize(objective, start, jac=True, options={"gtol": 1e-9, "maxiter": 2000}).fun)
+    return min(found)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["once", "weighed"])
+@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
+def test_it_is_the_minimum(loss, weighted) -> None:
+    problem = problem_of(loss, weighted)
+    fit = minimum(problem, at_zero(problem), FINE, 400)
+    least = generic(problem)
+    assert float(fit.cost.sum()) <= least * (1 + 1e-4)  # a generic solver may end above a kink
+    assert float(fit.cost.sum()) >= least * (1 - 3e-3)
+    torch.testing.assert_close(problem.value(fit.weights), fit.cost)
+    torch.testing.assert_close(problem.scores(fit.weights), fit.scores)
+    assert fit.gap.isnan() == (not problem.has_quick_dual)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, *STRANGE], ids=name_of)
+def test_no_step_of_any_loss_costs_more(loss) -> None:
+    """Of no set, from anywhere: of losses that are not convex as well."""
+    for seed in range(5):
+        problem = problem_of(loss, True, 2)
+        generator = torch.Generator().manual_seed(seed)
+        weights = 3 * torch.randn(2, 3, problem.targets.shape[1], generator=generator, dtype=torch.float64)
+        fit = start = problem.at(weights)
+        for num_steps in (1, 2, 1, 5):
+            before, fit = fit, majorized(problem, fit, num_steps)
+            assert (fit.cost <= before.cost).all()
+        assert fit.cost.sum() < 0.9 * start.cost.sum()
+
+
+@pytest.mark.parametrize("by", [majorized, solved], ids=["majorized", "solved"])
+def test_owners_have_the_classifiers_of_their_own_rows(by) -> None:
+    whole = problem_of(Hinge(), True, 3)
+    limit = 200 if by is majorized else FINE
+    together = by(whole, at_zero(whole), limit)
+    for k in range(3):
+        own = whole.owner == k
+        alone = RidgeCost(whole.features[own], whole.targets[own], whole.loss, NU, COUNTS[own])
+        fit = by(alone, at_zero(alone), limit)
+        torch.testing.assert_close(together.cost[[k]], fit.cost, rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(together.weights[[k]], fit.weights, rtol=0.0, atol=1e-2)
+        torch.testing.assert_close(together.tilt[own], fit.tilt, rtol=0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Logistic(), CrammerSinger()], ids=name_of)
+def test_a_row_that_counts_twice_is_two_rows(loss) -> None:
+    weighted, again = problem_of(loss, True), torch.arange(18).repeat_interleave(COUNTS.long())
+    repeated = RidgeCost(weighted.features[again], weighted.targets[again], loss, NU)
+    found = [minimum(each, at_zero(each), FINE, 100) for each in (weighted, repeated)]
+    torch.testing.assert_close(found[0].cost, found[1].cost, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(weighted.target_size(), repeated.target_size())
+
+
+def test_a_dual_that_ends_above_the_start_is_not_taken() -> None:
+    problem = problem_of(OneVsRest(Hinge()))
+    best = solved(problem, at_zero(problem), FINE)
+    again = solved(problem, best._replace(tilt=torch.zeros_like(best.tilt)), DualLimits(0.5, 1))
+    assert (again.cost <= best.cost).all()
+    assert not torch.equal(again.tilt, best.tilt)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Masked(OneVsRest(Ramp()))], ids=name_of)
+def test_at_the_minimum_the_slopes_balance_the_ridge(loss) -> None:
+    problem = problem_of(loss, True)
+    fit = minimum(problem, at_zero(problem), None, 400)
+    pull = problem.features.T @ (COUNTS.unsqueeze(1) * slopes(loss, fit.scores, problem.targets))
+    torch.testing.assert_close(NU**2 * pull, fit.weights[0], rtol=0.0, atol=2e-2)
+
+
+def test_the_blur_is_in_units_of_known_targets() -> None:
+    targets: Tensor = problem_of(Masked(EpsilonInsensitive())).targets
+    known = ~targets.isnan()
+    expected = (COUNTS * targets.nan_to_num().abs().squeeze(1)).sum() / (COUNTS * known.squeeze(1)).sum()
+    torch.testing.assert_close(problem_of(Masked(EpsilonInsensitive()), True).target_size(), expected)

@@ -1,0 +1,372 @@
+"""Targets: what encodes y and decodes scores, ordered classes in every model and backend, and targets of outsiders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from torch import Tensor
+
+from regbayes.datasets import load
+from regbayes.estimators import Classifier, ClassifierCV
+from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
+from regbayes.models import (
+    AllThresholds,
+    Binary,
+    ClassTarget,
+    CrammerSinger,
+    EachClass,
+    EpsilonInsensitive,
+    Hinge,
+    InfiniteLatentSVM,
+    InfiniteSVM,
+    Logistic,
+    MedLDA,
+    MultiTaskInfiniteLatentSVM,
+    OneVsRest,
+    Ordinal,
+    Real,
+    SphericalGaussian,
+    SquaredHinge,
+    Standardized,
+    StudentT,
+)
+from regbayes.testing import check_kernel, check_model, check_target
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(6, 2, generator=GENERATOR, dtype=torch.float64)
+LEVELS, NUMBERS = torch.tensor([0, 1, 2, 3, 1, 0]), X[:, 0] * 2
+HOLES = torch.tensor([0.0, 1.0, torch.nan, 3.0, 2.0, 0.0], dtype=torch.float64)
+TINY = torch.tensor([[-1.2], [-0.9], [0.3], [1.0], [1.3]], dtype=torch.float64)
+THREE = torch.tensor([0, 0, 1, 2, 1])
+
+
+# -- a target of an outsider -------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Steps(ClassTarget):
+    """Ordered classes, a score for each step: whether y is above it."""
+
+    def codes(self) -> Tensor:
+        L = len(self.labels)
+        return 2.0 * (torch.arange(L).unsqueeze(1) > torch.arange(L - 1)) - 1
+
+
+class Backwards(Ordinal):
+    """Encodes levels from the top, and decodes them from the bottom."""
+
+    def read(self, y, like):
+        return len(self.labels) - 1 - super().read(y, like)
+
+
+class LastButOne(EachClass):
+    """Decodes the class of the second largest score."""
+
+    def choose(self, decisions):
+        return self.labels[decisions.argsort(-1)[..., -2]]
+
+
+class FewProbabilities(Ordinal):
+    """Forgets a class."""
+
+    def probabilities(self, scores, loss):
+        return super().probabilities(scores, loss)[..., 1:]
+
+
+class OnlyEncodes(InfiniteSVM):
+    """A model whose kernels are told of three steps, and whose posterior is told nothing."""
+
+    def targets(self, X, y=None):
+        return (2.0 * (torch.as_tensor(y).unsqueeze(1) > torch.arange(3)) - 1).to(X.dtype)
+
+
+def ordered(number: int, num_levels: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows [number, 3] and levels by a linear score with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(number, 3, generator=generator, dtype=torch.float64)
+    score = rows @ rows.new_tensor([1.5, -1.0, 0.5]) + 0.3 * torch.randn(number, generator=generator)
+    return rows, torch.bucketize(score, torch.linspace(-1.5, 1.5, num_levels - 1, dtype=torch.float64))
+
+
+def errors(model, backend=None, num_levels: int = 4, **options) -> tuple[float, float]:
+    """Share of wrong levels, and mean absolute error, of new rows."""
+    rows, y = ordered(600, num_levels)
+    posterior = (backend or SVI(num_steps=100)).fit(model, rows[:300], y[:300], **options)
+    found = posterior.predict(rows[300:])
+    probabilities = posterior.predict_proba(rows[300:])
+    assert probabilities.shape == (300, num_levels)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(300, dtype=torch.float64))
+    assert torch.equal(probabilities.argmax(1), found)
+    off = (found - y[300:]).abs().double()
+    return float((off > 0).double().mean()), float(off.mean())
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=str)
+def test_a_target_of_an_outsider_behaves(loss) -> None:
+    """The table of codes is all that it states."""
+    model = InfiniteSVM(loss=loss, target=Steps(), truncation=4)
+    check_model(model, X, LEVELS)
+    wrong, _ = errors(model)
+    assert wrong < 0.25  # an encoding alone, decoded as one-versus-rest, is wrong for .8 of the rows
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (InfiniteSVM(target=Backwards()), "largest factor|softmax"),
+        (InfiniteSVM(target=LastButOne()), "decode does not give the class of largest factor"),
+        (InfiniteSVM(target=FewProbabilities()), "3 probabilities for 4 classes"),
+        (OnlyEncodes(), "kernels see 3 targets of a row; EachClass decodes 4 scores"),
+    ],
+    ids=lambda value: type(getattr(value, "target", None) or value).__name__,
+)
+def test_encode_and_decode_that_disagree_are_caught(model, found) -> None:
+    with pytest.raises(AssertionError, match=found):
+        check_model(model.replace(truncation=3), X, LEVELS)
+
+
+class Upside(InfiniteSVM):
+    """A model whose kernels are told other levels than its target decodes."""
+
+    def targets(self, X, y=None):
+        return 3 - super().targets(X, y)
+
+
+def test_a_model_that_tells_its_kernels_something_else_is_caught() -> None:
+    with pytest.raises(AssertionError, match="log_density is not the log factor"):
+        check_model(Upside(target=Ordinal(), truncation=3), X, LEVELS)
+
+
+# -- every target decodes what it encodes ------------------------------------------------------------------------------
+
+COUNTS = torch.poisson(torch.full((6, 5), 2.0), generator=GENERATOR).double()
+PAIRS = torch.stack([LEVELS, LEVELS.flip(0)], 1)
+MODELS = {
+    "binary": (InfiniteSVM(), X, LEVELS % 2),
+    "binary, logistic": (InfiniteSVM(loss=Logistic()), X, LEVELS % 2 + 4),
+    "signs": (InfiniteSVM(), X, LEVELS % 2 * 2 - 1),
+    "one-versus-rest": (InfiniteSVM(loss=Logistic()), X, LEVELS),
+    "two scores": (InfiniteSVM(loss=OneVsRest(Hinge())), X, LEVELS % 2),
+    "joint": (InfiniteSVM(loss=CrammerSinger()), X, HOLES),
+    "ordinal": (InfiniteSVM(target=Ordinal()), X, HOLES),
+    "ordinal, other thresholds": (InfiniteSVM(loss=SquaredHinge(), target=Ordinal(thresholds=[-3, 0, 0.1])), X, LEVELS),
+    "ordinal by the loss": (InfiniteSVM(loss=AllThresholds(Hinge(), (0.0, 1.0, 2.0))), X, LEVELS),
+    "ordinal topics": (MedLDA(loss=Logistic(), target=Ordinal(), num_topics=2), COUNTS, LEVELS),
+    "ordinal tasks": (MultiTaskInfiniteLatentSVM(target=Ordinal()), X, PAIRS),
+    "tasks": (MultiTaskInfiniteLatentSVM(), X, PAIRS % 2),
+    "tasks, logistic": (MultiTaskInfiniteLatentSVM(loss=Logistic()), X, PAIRS % 2),
+    "real tasks": (MultiTaskInfiniteLatentSVM(loss=StudentT()), X, torch.stack([NUMBERS, -NUMBERS], 1)),
+    "real": (InfiniteLatentSVM(loss=EpsilonInsensitive()), X, NUMBERS),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decoding_is_the_inverse_of_encoding(name) -> None:
+    check_target(*MODELS[name])
+
+
+@pytest.mark.parametrize("loss", [Hinge(1.5, 0.4), SquaredHinge(), Logistic()], ids=str)
+def test_ordinal_counts_the_thresholds_below_the_score(loss) -> None:
+    target = Ordinal(torch.tensor([2, 5, 7]), (-0.4, 1.1))
+    scores = torch.linspace(-3, 3, 61, dtype=torch.float64).unsqueeze(1)
+    found = target.decode(scores, target.factor(loss))
+    expected = target.labels[(scores > torch.tensor([-0.4, 1.1])).sum(1)]
+    assert torch.equal(found, expected)
+
+
+def test_thresholds_lie_twice_the_margin_apart_around_zero() -> None:
+    target = Ordinal(torch.arange(4))
+    assert target.factor(Hinge(margin=0.5)).thresholds == (-1.0, 0.0, 1.0)
+    assert target.factor(Logistic()).thresholds == (-2.0, 0.0, 2.0)
+    assert Ordinal(torch.arange(2)).factor(Hinge(margin=7.0)).thresholds == (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": Ordinal(thresholds=(0.0, 1.0))}, r"target__thresholds is \(0.0, 1.0\); expected 3"),
+        ({"target": Ordinal(thresholds=(1.0, 0.0, 2.0))}, r"target__thresholds is .*larger than the one before"),
+        ({"target": Ordinal(), "loss": CrammerSinger()}, r"loss is CrammerSinger.*Ordinal\(\) needs a binary one"),
+        ({"target": Ordinal(), "loss": EpsilonInsensitive()}, r"loss is EpsilonInsensitive.*needs a binary one"),
+        (
+            {"target": Steps(), "loss": EpsilonInsensitive()},
+            r"loss is EpsilonInsensitive.*Steps\(\) needs one of signs",
+        ),
+        ({"loss": AllThresholds()}, r"loss is AllThresholds.*of 3 levels; y has the classes \[0, 1, 2, 3\]"),
+        ({"loss": AllThresholds(), "target": EachClass()}, r"loss is AllThresholds.*needs one of signs"),
+        ({"target": Binary()}, r"y has the classes \[0, 1, 2, 3\]; the target Binary\(\) is of two"),
+        ({"target": Real()}, r"loss is Hinge.*Real\(\) needs a regression loss"),
+        ({"target": Ordinal}, r"target is .*expected an object of class Target"),
+    ],
+    ids=str,
+)
+def test_targets_that_do_not_go_with_the_rest_are_refused(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        SmallVariance().fit(InfiniteSVM(**options), X, LEVELS)
+
+
+# -- ordered classes are exact -----------------------------------------------------------------------------------------
+
+
+def test_two_ordered_classes_are_a_binary_problem() -> None:
+    """Each reading of one threshold at 0 is that of the binary loss: draws too."""
+    score, y = 2 * torch.randn(40, 1, generator=GENERATOR, dtype=torch.float64), torch.arange(40).unsqueeze(1) % 2
+    for loss in (Hinge(0.7, 1.3), Logistic()):
+        one, level, sign = AllThresholds(loss, (0.0,)), y.double(), 2.0 * y.double() - 1
+        variance = torch.full_like(score, 0.4)
+        pairs = [
+            (one.log_factor(score, level), loss.log_factor(score, sign)),
+            (one.expected_log_factor(score, variance, level), loss.expected_log_factor(score, variance, sign)),
+            *zip(one.expect(score, variance, level), loss.expect(score, variance, sign), strict=True),
+            *zip(one.majorize(score, level), loss.majorize(score, sign), strict=True),
+            *zip(
+                *(
+                    each.augment(score, target, torch.Generator().manual_seed(3))
+                    for each, target in ((one, level), (loss, sign))
+                ),
+                strict=True,
+            ),
+        ]
+        for found, expected in pairs:
+            torch.testing.assert_close(found, expected.expand_as(found))
+    fits = [SVI(num_steps=20).fit(InfiniteSVM(target=target), X, LEVELS % 2) for target in (None, Ordinal())]
+    assert torch.equal(fits[0].trace.values, fits[1].trace.values)
+    assert torch.equal(*(fit.predict_proba(X) for fit in fits))
+
+
+FAMILY, THROUGH_ZERO = SphericalGaussian(loc=0.0, variance=0.5, prior_variance=1.0), Standardized(intercept=0.0)
+TINY_MODELS = {
+    "hinge": InfiniteSVM(FAMILY, Hinge(0.8), truncation=3, feature_map=THROUGH_ZERO, target=Ordinal()),
+    "logistic": InfiniteSVM(FAMILY, Logistic(), truncation=3, feature_map=THROUGH_ZERO, target=Ordinal()),
+    "squared hinge": InfiniteSVM(FAMILY, SquaredHinge(0.6), truncation=3, feature_map=THROUGH_ZERO, target=Ordinal()),
+}
+SAMPLER = partial(Gibbs, num_samples=400, num_warmup=30, split_merge=0)
+BACKENDS = {
+    "collapsed": SAMPLER(scan="collapsed"),
+    "slice": SAMPLER(scan="slice"),
+    "blocked": SAMPLER(scan="blocked"),
+    "SVI": SVI(num_steps=60),
+    "small variance": SmallVariance(penalty=1.0),
+}
+# the squared hinge has no expectation
+PAIRED = [
+    (name, backend) for name in TINY_MODELS for backend in BACKENDS if (name, backend) != ("squared hinge", "SVI")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "backend"), PAIRED)
+@pytest.mark.filterwarnings("ignore:All 3 components are occupied")
+def test_every_backend_agrees_with_enumeration(name, backend) -> None:
+    """Draws, a bound that never falls, an objective that never rises."""
+    check_kernel(BACKENDS[backend], TINY_MODELS[name], TINY, THREE)
+
+
+# -- ordered classes are found -----------------------------------------------------------------------------------------
+
+FITS = {
+    "SVI": SVI(num_steps=100),
+    "small variance": SmallVariance(num_components=1, num_restarts=1),
+    "Gibbs": Gibbs(num_samples=15, num_warmup=15, scan="slice"),
+}
+
+
+@pytest.mark.parametrize("backend", FITS)
+def test_ordered_classes_are_found_better_than_by_one_versus_rest(backend) -> None:
+    wrong, off = errors(InfiniteSVM(target=Ordinal()), FITS[backend], 5)
+    other_wrong, other_off = errors(InfiniteSVM(), FITS[backend], 5)
+    assert wrong < 0.2
+    assert wrong < other_wrong - 0.1
+    assert off < other_off - 0.1
+
+
+@pytest.mark.real_data("school")
+def test_exam_marks_in_five_bands_are_nearer_than_by_one_versus_rest() -> None:
+    """Marks of 1,500 pupils, bands of equal size; the mean absolute error in bands of 1,500 others."""
+    data = load("school")
+    chosen = np.random.default_rng(0).permutation(len(data.y))[:3000]
+    rows, marks = data.X[chosen].astype(float), data.y[chosen]
+    bands = np.digitize(marks, np.quantile(marks, [0.2, 0.4, 0.6, 0.8]))
+    found = {}
+    for name, target in (("ordinal", Ordinal()), ("one-versus-rest", None)):
+        model = Classifier(InfiniteSVM(weight_scale=0.3, target=target)).fit(rows[:1500], bands[:1500])
+        found[name] = np.abs(model.predict(rows[1500:]) - bands[1500:]).mean()
+    assert found["ordinal"] < found["one-versus-rest"] - 0.1
+    assert found["ordinal"] < 1.0
+
+
+# -- what users do with it ---------------------------------------------------------------------------------------------
+
+
+def test_an_estimator_takes_ordered_classes() -> None:
+    rows, y = ordered(200)
+    names = np.array(["1 poor", "2 fair", "3 good", "4 best"])[y.numpy()]
+    model = Classifier(InfiniteSVM(target=Ordinal())).fit(rows.numpy(), names)
+    assert model.score(rows.numpy(), names) > 0.8
+    assert model.predict_proba(rows.numpy()).shape == model.decision_function(rows.numpy()).shape == (200, 4)
+    other = clone(model).set_params(model__target__thresholds=(-1.0, 0.0, 1.0))
+    assert other.fit(rows.numpy(), names).posterior_.model.loss.thresholds == (-1.0, 0.0, 1.0)
+    assert "target=Ordinal(classes=None, thresholds=(-1.0, 0.0, 1.0))" in repr(other.model)
+    assert other.get_params()["model__target__thresholds"] == (-1.0, 0.0, 1.0)
+
+
+def test_a_search_takes_ordered_classes() -> None:
+    """Without a dual each step of a path is a descent; the slope is that of the log densities."""
+    rows, y = ordered(150)
+    options = {"weight_scales": (0.3, 3.0), "num_components": (1,), "temperatures": (0.0,)}
+    search = ClassifierCV(InfiniteSVM(target=Ordinal()), **options).fit(rows[:100].numpy(), y[:100].numpy())
+    assert search.score(rows[100:].numpy(), y[100:].numpy()) > 0.75
+    probabilities = search.predict_proba(rows.numpy())
+    assert probabilities.shape == (150, 4)
+    assert (probabilities.argmax(1) == search.predict(rows.numpy())).all()
+
+
+def test_two_classes_have_one_decision_whatever_the_target() -> None:
+    rows, y = ordered(40, 2)
+    for model in (
+        InfiniteSVM(),
+        InfiniteSVM(loss=CrammerSinger()),
+        InfiniteSVM(target=EachClass()),
+        InfiniteSVM(target=Ordinal()),
+        InfiniteSVM(loss=OneVsRest(Logistic())),
+    ):
+        posterior = SmallVariance(num_components=1, num_restarts=1).fit(model, rows, y + 5)
+        decision = posterior.decision_function(rows)
+        assert decision.shape == (40,)
+        assert torch.equal(posterior.predict(rows), 5 + (decision > 0).long())
+
+
+def test_files_and_checkpoints_hold_the_target(tmp_path) -> None:
+    rows, y = ordered(40)
+    model, path = InfiniteSVM(target=Ordinal(thresholds=(-1.0, 0.0, 2.0))), tmp_path / "fit"
+    posterior = SVI(num_steps=5).fit(model, rows, y + 3, checkpoint=tmp_path / "going")
+    posterior.save(path)
+    loaded = Posterior.load(path)
+    assert repr(loaded.model) == repr(posterior.model)
+    assert torch.equal(loaded.predict_proba(rows), posterior.predict_proba(rows))
+    assert torch.equal(loaded.predict(rows), posterior.predict(rows))
+    resumed = SVI(num_steps=9).fit(model, rows, y + 3, resume=tmp_path / "going")
+    assert torch.equal(resumed.trace.values, SVI(num_steps=9).fit(model, rows, y + 3).trace.values)
+    with pytest.raises(ValueError, match="target"):
+        SVI(num_steps=9).fit(model.replace(target=None), rows, y + 3, resume=tmp_path / "going")
+
+
+def test_the_slope_of_a_search_is_that_of_the_log_density() -> None:
+    rows, y = ordered(60)
+    posterior = SmallVariance(num_components=1).fit(InfiniteSVM(target=Ordinal()), rows, y)
+    torch.testing.assert_close(posterior.with_slope(1.0).predict_proba(rows), posterior.predict_proba(rows))
+    sharper = posterior.with_slope(3.0).predict_proba(rows)
+    assert torch.equal(sharper.argmax(1), posterior.predict(rows))
+
+
+def test_each_task_may_have_ordered_classes() -> None:
+    rows, y = ordered(120)
+    both = torch.stack([y, 3 - y], 1)
+    posterior = SVI(num_steps=30).fit(MultiTaskInfiniteLatentSVM(target=Ordinal(), truncation=6), rows, both)
+    assert posterior.predict_proba(rows).shape == (120, 2, 4)
+    assert (posterior.predict(rows) == both).double().mean() > 0.7
