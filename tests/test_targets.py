@@ -170,6 +170,25 @@ def test_decoding_is_the_inverse_of_encoding(name) -> None:
     check_target(*MODELS[name])
 
 
+@pytest.mark.parametrize("target", [None, EachClass(), Ordinal(), Steps()], ids=str)
+def test_a_missing_label_has_no_target_and_no_say(target) -> None:
+    model = InfiniteSVM(target=target).resolve(X, HOLES)
+    targets = model.targets(X, HOLES)
+    assert torch.equal(targets.isnan().all(1), HOLES.isnan())
+    assert torch.equal(targets.isnan().any(1), HOLES.isnan())
+    assert model.loss.takes_missing
+    scores = torch.full_like(targets, 0.4)  # within the margin of some threshold, or on the wrong side
+    assert torch.equal(model.coding.log_density(scores, HOLES, model.loss) == 0, HOLES.isnan())
+
+
+def test_the_loss_of_the_kernels_is_that_of_the_target() -> None:
+    assert isinstance(InfiniteSVM().resolve(X, LEVELS).loss, OneVsRest)
+    assert isinstance(InfiniteSVM(target=EachClass()).resolve(X, LEVELS % 2).loss, OneVsRest)
+    assert isinstance(InfiniteSVM(target=Ordinal()).resolve(X, LEVELS).loss, AllThresholds)
+    again = InfiniteSVM(target=Ordinal()).resolve(X, LEVELS).resolve(X, LEVELS)
+    assert repr(again.loss) == repr(AllThresholds(Hinge(), (-2.0, 0.0, 2.0)))
+
+
 @pytest.mark.parametrize("loss", [Hinge(1.5, 0.4), SquaredHinge(), Logistic()], ids=str)
 def test_ordinal_counts_the_thresholds_below_the_score(loss) -> None:
     target = Ordinal(torch.tensor([2, 5, 7]), (-0.4, 1.1))
