@@ -255,7 +255,7 @@ def test_sparse_rows_have_the_draws_of_dense_ones(family, monkeypatch):
     X[17] = 0
     model, data = mixture(family, X)
     sparse_model, sparse = mixture(family, SparseRows.of(X))
-    monkeypatch.setattr(SparseRows, "dense", None)
+    monkeypatch.setattr(SparseRows, "to_dense", None)
     known, other = start(z, data, model, concentration=5.0), start(z, sparse, sparse_model, concentration=5.0)
     for seed in range(4):
         known = collapsed.scan(known, data, model, torch.Generator().manual_seed(seed))

@@ -144,7 +144,7 @@ def test_sparse_rows_are_never_dense(family, monkeypatch):
     N, D, K = 200_000, 1_000_000, 2
     columns = torch.randint(D, (N,), generator=generator)
     X = SparseRows(torch.arange(N + 1), columns, torch.ones(N, dtype=torch.float64), D)
-    monkeypatch.setattr(SparseRows, "dense", None)
+    monkeypatch.setattr(SparseRows, "to_dense", None)
     likelihood = family()
     likelihood.check(X)
     resolved = likelihood.resolve(X)

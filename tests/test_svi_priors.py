@@ -275,7 +275,7 @@ def documents(generator, num_data: int = 200, num_words: int = 40, binary: bool 
 @pytest.mark.parametrize("family", [MultinomialDirichlet(), PoissonGamma(), BernoulliBeta()])
 def test_sparse_rows_give_what_dense_ones_do(family, batch_size, generator, monkeypatch) -> None:
     X = documents(generator, binary=isinstance(family, BernoulliBeta))
-    dense = SparseRows.dense
+    dense = SparseRows.to_dense
     model, backend = DPM(family, truncation=6), SVI(num_steps=15, batch_size=batch_size, num_full_steps=3)
     expected = backend.fit(model, X)
 
@@ -283,7 +283,7 @@ def test_sparse_rows_give_what_dense_ones_do(family, batch_size, generator, monk
         assert len(rows) <= 6, "sparse rows were made dense"
         return dense(rows)
 
-    monkeypatch.setattr(SparseRows, "dense", few)
+    monkeypatch.setattr(SparseRows, "to_dense", few)
     found = backend.fit(model, scipy.sparse.csr_matrix(X.numpy()))
     torch.testing.assert_close(found.trace.values, expected.trace.values)
     for name, value in expected.samples.items():
