@@ -759,6 +759,27 @@ def test_a_large_table_is_read_in_blocks(tmp_path):
     assert 0 < pool.max_memory() < 1e6
 
 
+@pytest.mark.parametrize("blocks", [(2**16,), (8, 64)])
+def test_cells_are_what_python_and_its_csv_module_see(blocks, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_BLOCKS", blocks)
+    path = tmp_path / "t.csv"
+    path.write_text('\n  \nnote,x,y\n"two\nlines", +4 ,1e5\n,,\n\n"a ""b"", c",.5,-3\n  \nz,nan,\nlast,7,tall\n')
+    table = read_table(str(path))
+    assert table.names == ["note", "x", "y"]
+    assert [row[0] for row in table.rows()] == ["two\nlines", 'a "b", c', "z", "last"]
+    with pytest.raises(CommandError, match="line 11, column 'y': 'tall' is not a number"):
+        table.numbers(["x", "y"], missing_rows=True)
+    path.write_text(path.read_text().replace("tall", "8"))
+    np.testing.assert_array_equal(
+        read_table(str(path)).numbers(["x", "y"], missing_rows=True), [[4, 1e5], [0.5, -3], [np.nan] * 2, [7, 8]]
+    )
+    with pytest.raises(CommandError, match="line 10, column 'x': 'nan' is not finite"):
+        read_table(str(path)).numbers(["x"])
+    path.write_text(path.read_text() + "only,two")
+    with pytest.raises(CommandError, match="line 12 has 2 cells, but the header has 3"):
+        read_table(str(path))
+
+
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
 def test_columns_with_types_are_read_as_their_text_would_be(name, tmp_path, capsys, monkeypatch):
     rows = animals(60)
