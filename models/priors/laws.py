@@ -88,7 +88,7 @@ class Truncated(Generic[Prior]):
         return labels
 
     def num_places(self, labels: Tensor) -> int:
-        """T."""
+        """T, whatever the labels [N]."""
         return self.capacity
 
     def kept(self, counts: Tensor) -> Tensor:
