@@ -81,5 +81,5 @@ class MedLDA(Labelled, TopicModel):
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         self.require_targets(y)
-        X = self._documents(X)
+        X = self.as_rows(X)
         return super().resolve(X, y).resolve_targets(X, y)

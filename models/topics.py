@@ -90,19 +90,19 @@ class TopicModel(Model):
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         model = self.checked()
-        return model.replace(num_features=self._documents(X, num_features=model.num_features).shape[1])
+        return model.replace(num_features=self.as_rows(X, num_features=model.num_features).shape[1])
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, TopicData]:
         """The resolved model and the kernels' view of counts X [N, V], dense or sparse, and of targets y [N]."""
         if lengths is not None:
             raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
-        X = self._documents(X)
+        X = self.as_rows(X)
         model = self.resolve(X, y)
         return model, model.data(X, y)
 
     def data(self, X: Any, y: Any = None) -> TopicData:
         """The kernels' view of counts X [N, V] and targets y [N]."""
-        X = SparseRows.of(X)
+        X = self.as_rows(X, num_features=self.num_features)
         return TopicData(X, self.targets(X, y))
 
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
@@ -111,7 +111,8 @@ class TopicModel(Model):
             return scores.new_zeros(scores.shape[:-1])
         return self.loss.log_factor(scores, targets).sum(-1)
 
-    def _documents(self, X: Any, **options: Any) -> SparseRows:
+    def as_rows(self, X: Any, **options: Any) -> SparseRows:
+        """Documents X [N, V] as `as_features` reads them with these options: counts, without their zeros."""
         rows = SparseRows.of(as_features(X, **options))
         require_counts(rows, type(self).__name__)
         return rows

@@ -173,7 +173,7 @@ class OneSequence(IHMM):
 class PitmanYorTop(HierarchicalDirichletProcess):
     """Its sites are of a Pitman-Yor prior over the base weights, its density is not."""
 
-    def sample(self, truncation, like):
+    def sample_rows(self, truncation, like):
         with pyro.plate("sticks_plate", truncation - 1):
             b = 1.5 + 0.5 * torch.arange(1, truncation, dtype=like.dtype)
             sticks = pyro.sample("sticks", pyro.distributions.Beta(like.new_tensor(0.5), b))
