@@ -30,6 +30,7 @@ class Tasks(Target):
 
     @property
     def has_classes(self) -> bool:  # type: ignore[override]
+        """Whether each task has."""
         return self.each.has_classes
 
     @property
