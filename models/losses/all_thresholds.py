@@ -33,8 +33,8 @@ class Increasing:
 class AllThresholds(Loss):
     """phi(y | f) = prod_l phi_binary(s_l | f - b_l) of levels y = 0, 1, ..., with s_l = +1 if y >= l, else -1.
 
-    Each threshold b_l asks its own binary question, l = 1, 2, ... Pseudo-observations add up: with precision o_l and
-    shift h_l of the binary loss at the score f - b_l,
+    Each threshold b_l asks its own binary question of scores f [..., C], l = 1, 2, ... Pseudo-observations add up: with
+    precision o_l and shift h_l of the binary loss at the score f - b_l,
 
         precision = sum_l o_l,    shift = sum_l (h_l + o_l b_l)
 

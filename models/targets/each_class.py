@@ -30,7 +30,7 @@ class EachClass(ClassTarget):
         return self.contrast(scores)
 
     def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
-        """As `ClassTarget.probabilities`, [..., L] of scores [..., L], at the cost of L factors in place of L^2."""
+        """As `ClassTarget.probabilities` [..., L], at the cost of L factors in place of L^2."""
         return loss.probabilities(scores)
 
     def expected_probabilities(self, score_mean: Tensor, score_var: Tensor, loss: Loss) -> Tensor:

@@ -30,7 +30,7 @@ class Tasks(Target):
 
     @property
     def has_classes(self) -> bool:  # type: ignore[override]
-        """Whether the targets of a task are labels of classes."""
+        """Whether each task has."""
         return self.each.has_classes
 
     @property
