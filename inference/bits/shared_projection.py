@@ -69,10 +69,10 @@ class Margins:
         bits, scores = features.double().clone(), scores.double().clone()
         generative = Generative(*(part.double() for part in generative))
         if (arrays := self._arrays()) is not None:
-            from . import _numba_shared_projection as _numba_projections
+            from . import _numba_shared_projection
 
             parts = tuple(part.contiguous().numpy() for part in generative)
-            _numba_projections.set_bits(bits.numpy(), levels.double().numpy(), *arrays, parts, scores.numpy())
+            _numba_shared_projection.set_bits(bits.numpy(), levels.double().numpy(), *arrays, parts, scores.numpy())
             return bits.to(features.dtype)
         double = self._double()
         for d in range(len(bits)):
@@ -91,10 +91,10 @@ class Margins:
         found, scores = psi.double().clone(), scores.double().clone()
         generative = Generative(*(part.double() for part in generative))
         if (arrays := self._arrays()) is not None:
-            from . import _numba_shared_projection as _numba_projections
+            from . import _numba_shared_projection
 
             parts = tuple(part.contiguous().numpy() for part in generative)
-            _numba_projections.fit_probabilities(found.numpy(), *arrays, parts, scores.numpy())
+            _numba_shared_projection.fit_probabilities(found.numpy(), *arrays, parts, scores.numpy())
             return found.to(psi.dtype)
         double = self._double()
         for d in range(len(found)):

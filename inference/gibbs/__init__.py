@@ -6,17 +6,16 @@ from ...models.latent_features import FeatureData
 from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
 from ...models.topics import TopicData
-from . import partition, sequence, topics
-from . import projection as projections
+from . import partition, projection, sequence, topics
 from .backend import Gibbs
-from .features import kernel as features
-from .label_sets import kernel as multi_label
+from .features import kernel as feature_kernel
+from .label_sets import kernel as label_kernel
 
 __all__ = ["Gibbs"]
 
 Gibbs.register(Data, partition)
 Gibbs.register(Sequences, sequence)
 Gibbs.register(TopicData, topics)
-Gibbs.register(TaskData, projections)
-Gibbs.register(FeatureData, features)
-Gibbs.register(LabelData, multi_label)
+Gibbs.register(TaskData, projection)
+Gibbs.register(FeatureData, feature_kernel)
+Gibbs.register(LabelData, label_kernel)

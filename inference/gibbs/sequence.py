@@ -1,4 +1,4 @@
-"""Gibbs sampling of the infinite hidden Markov models: how chains start; see `sequence_scans` for their sweeps."""
+"""Gibbs sampling of the infinite hidden Markov models: how chains start; their sweeps are in `sequence_scans`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 for each sequence; weights need not be normalized. The rows of all sequences are stacked, and nothing is N x K x K.
 Compiled on a CPU with scaled probabilities (in logs where they underflow); elsewhere batched over the sequences in
-logs (`markov_tensors`).
+logs (`tensors`).
 
 Sources: Rabiner (1989); Scott (2002) for the sampler; Van Gael et al. (2008) for its slices
 (math/discriminative-clustering, sections 11 to 13).
@@ -67,13 +67,13 @@ def sample_paths(
     require_shape("uniforms", uniforms, (len(log_emission),))
     if not _use_compiled(paths, compiled):
         return sample_in_logs(paths, uniforms.double())
-    from . import _numba_paths as _numba_markov
+    from . import _numba_paths
 
     filtered, _, _ = _forward(paths)
     states = np.empty(len(log_emission), np.int64)
     log_columns, columns = _transposed(paths.transition), _transposed(_scaled(paths.transition, paths))
     values = np.ascontiguousarray(uniforms.double().numpy())
-    _numba_markov.backward_sample(log_columns, columns, filtered, _bounds(lengths), _slices(paths), values, states)
+    _numba_paths.backward_sample(log_columns, columns, filtered, _bounds(lengths), _slices(paths), values, states)
     return torch.from_numpy(states)
 
 
@@ -85,12 +85,12 @@ def smooth(
     if not _use_compiled(paths, compiled):
         result = smooth_in_logs(paths)
     else:
-        from . import _numba_paths as _numba_markov
+        from . import _numba_paths
 
         filtered, marginals, log_weights = _forward(paths, smooth=True)
         transition, bounds = _scaled(paths.transition, paths).contiguous().numpy(), _bounds(lengths)
         products, moves = np.zeros_like(transition), np.zeros_like(transition)
-        _numba_markov.smooth(_transposed(paths.transition), transition, filtered, bounds, marginals, products, moves)
+        _numba_paths.smooth(_transposed(paths.transition), transition, filtered, bounds, marginals, products, moves)
         moves += products * transition
         table, starts = torch.from_numpy(marginals), marginals[bounds[:-1]].sum(0)
         result = Smoothed(table, torch.from_numpy(starts), torch.from_numpy(moves), torch.from_numpy(log_weights))
@@ -103,11 +103,11 @@ def viterbi(
     """Paths [N] of largest weight and their log weights [B]; arguments as in `filter_states`."""
     paths = Paths.of(log_start, log_transition, log_emission, lengths)
     if _use_compiled(paths, compiled):
-        from . import _numba_paths as _numba_markov
+        from . import _numba_paths
 
         states, scores = np.empty(len(log_emission), np.int64), np.empty(len(lengths))
         start, emission = (np.ascontiguousarray(table.numpy()) for table in (paths.start, paths.emission))
-        _numba_markov.viterbi(start, _transposed(paths.transition), emission, _bounds(lengths), states, scores)
+        _numba_paths.viterbi(start, _transposed(paths.transition), emission, _bounds(lengths), states, scores)
         best, log_scores = torch.from_numpy(states), torch.from_numpy(scores)
     else:
         best, log_scores = viterbi_in_logs(paths)
@@ -145,17 +145,17 @@ def _largest_step(paths: Paths) -> float:
 
 
 def _forward(paths: Paths, smooth: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p(z_t | up to t) [N, K], p(z_t | before t) [N, K] if smooth, log normalizers [B]; see _numba_markov."""
-    from . import _numba_paths as _numba_markov
+    """p(z_t | up to t) [N, K], p(z_t | before t) [N, K] if smooth, log normalizers [B]; see _numba_paths."""
+    from . import _numba_paths
 
     log_weights = np.empty(len(paths.lengths))
     log_steps = torch.cat([paths.transition, paths.start.unsqueeze(0)])
     if paths.slices is None:  # the same for all steps of all paths; added to the normalizers again
         log_steps = log_steps - _largest_step(paths)
-    rough = paths.slices is None and bool(((log_steps < _numba_markov.LEAST_STEP) & (log_steps > -torch.inf)).any())
+    rough = paths.slices is None and bool(((log_steps < _numba_paths.LEAST_STEP) & (log_steps > -torch.inf)).any())
     filtered = np.empty(tuple(paths.emission.shape))
     predicted = np.empty(filtered.shape if smooth else (0, 0))
-    _numba_markov.forward(
+    _numba_paths.forward(
         log_steps.numpy(),
         log_steps.exp().numpy(),
         np.ascontiguousarray(paths.emission.numpy()),

@@ -7,18 +7,18 @@ from ...models.multi_task import TaskData
 from ...models.sequence import Sequences
 from ...models.topics import TopicData
 from .backend import SVI
-from .features import kernel as features
-from .label_sets import kernel as multi_label
+from .features import kernel as feature_kernel
+from .label_sets import kernel as label_kernel
 from .partition import averaging
-from .projection import kernel as projections
-from .sequence import kernel as sequence
-from .topics import kernel as topics
+from .projection import kernel as projection_kernel
+from .sequence import kernel as sequence_kernel
+from .topics import kernel as topic_kernel
 
 __all__ = ["SVI"]
 
 SVI.register(Data, averaging.STEPS)
-SVI.register(Sequences, sequence.STEPS)
-SVI.register(TopicData, topics)
-SVI.register(TaskData, projections)
-SVI.register(FeatureData, features)
-SVI.register(LabelData, multi_label)
+SVI.register(Sequences, sequence_kernel.STEPS)
+SVI.register(TopicData, topic_kernel)
+SVI.register(TaskData, projection_kernel)
+SVI.register(FeatureData, feature_kernel)
+SVI.register(LabelData, label_kernel)

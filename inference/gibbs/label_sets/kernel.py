@@ -25,7 +25,7 @@ from ...truncation import warn_if_full
 from .. import partition, summary
 from ..backend import Gibbs
 from ..state import scan_law
-from . import coupled as multi_label_coupled
+from . import coupled
 from .state import LabelState
 
 
@@ -46,7 +46,7 @@ def holds_all(backend: Gibbs, model: BNMC) -> bool:
 def kernel(backend: Gibbs, model: BNMC) -> Kernel:
     """The scans of partitions and the draw of the classifiers, with the options of a backend bound."""
     if model.is_coupled:
-        return multi_label_coupled.kernel(backend)
+        return coupled.kernel(backend)
     law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
         state=LabelState,

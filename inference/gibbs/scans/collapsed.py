@@ -163,9 +163,9 @@ class PartitionSlots(Slots):
         self.labels[n] = chosen
 
     def kernels(self) -> Any:
-        from . import _numba_collapsed as _numba_scan  # compiles or loads machine code: only where a scan needs it
+        from . import _numba_collapsed  # compiles or loads machine code: only where a scan needs it
 
-        return _numba_scan
+        return _numba_collapsed
 
     def arrays(self) -> Any:
         if self.seen is None:

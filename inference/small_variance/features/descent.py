@@ -1,6 +1,6 @@
 """BP-means with a margin: descent on the small-variance objective F of latent features.
 
-No step raises F (`feature_problem`). Bits see the labels; those of new rows come from their entries alone.
+No step raises F (`problem`). Bits see the labels; those of new rows come from their entries alone.
 Sources: Broderick, Kulis & Jordan (2013) for BP-means; math/latent-features, section 5, for the margin.
 """
 

@@ -1,4 +1,4 @@
-"""The kernel of latent features: BP-means with a margin (`feature_descent`)."""
+"""The kernel of latent features: BP-means with a margin (`descent`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from ....models.latent_features import FeatureData, FeatureModel
 from ...running.engine import Draw, Kernel
 from ..backend import SmallVariance
-from . import descent as feature_descent
+from . import descent
 from .penalty import natural_penalty, single_penalty
 from .problem import FeatureDescent, FeatureProblem
 
@@ -40,12 +40,12 @@ def kernel(backend: SmallVariance, model: FeatureModel) -> Kernel:
     def init(model: FeatureModel, data: FeatureData, generator: torch.Generator) -> FeatureDescent:
         """The first restart grows from nothing, the others start from random bits."""
         empty = generator.initial_seed() == backend.seed
-        return feature_descent.init(problem(data), penalty(data), backend.num_components, generator, empty=empty)
+        return descent.init(problem(data), penalty(data), backend.num_components, generator, empty=empty)
 
     def sweep(
         state: FeatureDescent, data: FeatureData, model: FeatureModel, generator: torch.Generator, step: int
     ) -> FeatureDescent:
-        return feature_descent.sweep(state, problem(data), generator, **options)
+        return descent.sweep(state, problem(data), generator, **options)
 
     return Kernel(FeatureDescent, init, sweep, value=lambda state, data, model: state.objective, draw=draw)
 

@@ -24,7 +24,7 @@ from .. import partition
 from ..backend import SmallVariance
 from ..problem import require_divergence
 from ..state import Descent
-from . import coupled as multi_label_coupled
+from . import coupled
 from .bits import fit_labels
 
 
@@ -49,7 +49,7 @@ def check(backend: SmallVariance, model: BNMC) -> None:
 def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
     """The descent for a resolved model."""
     if model.is_coupled:
-        return multi_label_coupled.kernel(backend, model)
+        return coupled.kernel(backend, model)
     inner = partition.kernel(backend, model.mixture)
 
     @cache

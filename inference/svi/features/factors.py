@@ -4,7 +4,7 @@
 
 Each update maximizes the bound given the other factors. Auxiliary variables of entries and margins have their optimal
 factor whenever they are read: `LinearLikelihood.expect` and `Loss.expect` (math/latent-features, section 2). What the
-labels do is up to a rule (`feature_rules`).
+labels do is up to a rule (`rules`).
 """
 
 from __future__ import annotations

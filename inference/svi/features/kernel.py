@@ -3,7 +3,7 @@
 A sweep is one pass of Algorithm 3 of Zhu, Chen & Xing (2014): features, loadings, precisions, sticks, classifiers, each
 at its optimum given the others, so that the bound never falls (math/latent-features, sections 2 and 4). The rule of the
 backend says what the labels do: "gibbs" for the expected loss, "averaging" for the loss of expected scores
-(`feature_rules`). Under the latter the ELBO is minus the objective of the paper, which is no bound of the evidence.
+(`rules`). Under the latter the ELBO is minus the objective of the paper, which is no bound of the evidence.
 """
 
 from __future__ import annotations

@@ -203,17 +203,17 @@ def _compiled(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor) -> Set
     joint, box = joint_hinge(loss), loss.box(targets)
     if targets.device.type != "cpu" or (joint is None and (box is None or box.curvature)):
         return None
-    from . import _numba_rows as _numba_features  # compiles or loads machine code: only where it is needed
+    from . import _numba_rows  # compiles or loads machine code: only where it is needed
 
     weights = slope
     if joint is not None:
-        visit, known = _numba_features.visit_joint, ~targets.isnan().any(1, keepdim=True)
+        visit, known = _numba_rows.visit_joint, ~targets.isnan().any(1, keepdim=True)
         own = torch.nn.functional.one_hot(targets.nan_to_num(0.0).argmax(1), targets.shape[1]).to(scores)
         lines, heights = scores + joint.margin * (1 - own), 2 * joint.strength * known.to(scores)
         tilts = heights * own
     else:
         assert box is not None
-        visit, tilts = _numba_features.visit_hinges, box.lower
+        visit, tilts = _numba_rows.visit_hinges, box.lower
         lines, heights = scores - box.linear, box.upper - box.lower
         if box.tube:  # from one bound to 0, and from 0 to the other
             lines, heights = torch.cat([lines + box.tube, lines - box.tube], 1), torch.cat([box.upper, -box.lower], 1)

@@ -1,4 +1,4 @@
-"""What Dirichlet laws of many words expect, compiled; see `label_blocks`.
+"""What Dirichlet laws of many words expect, compiled; see `blocks`.
 
 All is arithmetic without a branch, so that several words go at once.
 """

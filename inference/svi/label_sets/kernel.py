@@ -27,7 +27,7 @@ from ..partition import kernel as partition
 from ..partition.factors import sticks_kl, update_responsibilities
 from ..steps import Minibatch, Steps
 from ..stream import Stream
-from . import coupled as multi_label_coupled
+from . import coupled
 from .blocks import Block, expect, move, shares, with_log_mixture
 from .coupled import LabelFactors, progress
 from .stream import stream_labels
@@ -152,7 +152,7 @@ def stream(backend: SVI, model: BNMC, loader: DataLoader[Any]) -> tuple[Kernel, 
 
 
 def _steps(model: BNMC) -> Steps:
-    return multi_label_coupled.STEPS if model.is_coupled else STEPS
+    return coupled.STEPS if model.is_coupled else STEPS
 
 
 STEPS = Steps(

@@ -19,8 +19,7 @@ from ...posterior.multi_label import MultiLabelPosterior
 from ..backend import SVI
 from ..factors import prior_classifiers
 from ..steps import Minibatch, Steps
-from . import coupled as multi_label_coupled
-from . import kernel as multi_label
+from . import coupled, kernel
 from .coupled import CoupledLabels
 from .kernel import VariationalLabels
 
@@ -41,7 +40,7 @@ def continue_fit(posterior: MultiLabelPosterior, X: Any, y: Any) -> MultiLabelPo
     backend, X = posterior.backend, posterior.checked(X)
     model: BNMC = posterior.model.accepting(X, y)
     data = model.data(X, y)
-    steps: Steps = multi_label_coupled.STEPS if model.is_coupled else multi_label.STEPS
+    steps: Steps = coupled.STEPS if model.is_coupled else kernel.STEPS
     seen = float(posterior.samples["num_seen"]) + data.num_data
     scale = seen / data.num_data
     step = (scale + backend.delay) ** -backend.forgetting

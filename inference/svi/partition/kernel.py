@@ -1,7 +1,7 @@
 """Variational inference for a truncated mixture of margin classifiers: coordinate ascent, or stochastic steps.
 
 A sweep sets the global factors to their optimum given the responsibilities, then the responsibilities to theirs
-(`partition_factors`): the bound never falls. Where rows are many, sums over them stand for their responsibilities
+(`factors`): the bound never falls. Where rows are many, sums over them stand for their responsibilities
 (`partition_sums`). A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
 """
 

@@ -1,4 +1,4 @@
-"""The documents of variational topic models compiled, one by one; see `topic_documents` and `topic_tokens`."""
+"""The documents of variational topic models compiled, one by one; see `documents` and `tokens`."""
 
 import math
 
@@ -10,7 +10,7 @@ from ...compiled.decorators import entry, part
 
 @entry
 def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limits, counts, tilt, word_counts, local):
-    """Each document at its optimum q(theta) q(z), its dual t with it (`topic_documents`).
+    """Each document at its optimum q(theta) q(z), its dual t with it (`documents`).
 
     rows (starts, columns, values); weights exp(E log topic) [V, K], largest 1 for each word; slopes mu [K, C]; dual the
     conjugates; limits (steps, change of the counts, passes, gap). counts [N, K] and tilt [N, C] are where it starts and
@@ -249,7 +249,7 @@ def _gap(n, score, tilt, dual):
 
 @entry
 def visit_tokens(rows, log_weights, log_share, linear, precision, moments, phi, counts):
-    """One pass over the words of each document, its tokens of a word together (`topic_tokens`).
+    """One pass over the words of each document, its tokens of a word together (`tokens`).
 
     log_share [N, K] is E log theta; linear [N, K] the pull of the margin; precision [N, C] and moments E eta eta^T
     [C, K, K] its curvature; phi [nnz, K] and counts [N, K] change in step.
