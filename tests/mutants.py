@@ -74,7 +74,6 @@ MUTANTS = [
         {
             "named + Path(source).read_bytes()": "named",
             '{form.__module__}:{form.__qualname__} ".encode()': '".encode()',
-            'for name in ("inference", "models") for path': 'for name in ("inference",) for path',
         },
     ),
     Mutants(
