@@ -170,7 +170,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/classifiers/minimum.py",
-        "test_minimum.py test_small_variance.py test_small_variance_repelling.py -k 'minimum or step or twice'",
+        "test_minimum.py test_small_variance.py test_small_variance_repelling.py -k 'minimum or step or owner'",
         {
             "~found & (moved_cost <= fit.cost)": "~found",
             "share = 0.25**power": "share = 0.5",

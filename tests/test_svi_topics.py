@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -372,7 +373,7 @@ def test_second_moments_are_those_of_tokens(loss, num_classes) -> None:
     ("loss", "num_classes"), [(None, 2), *((loss, 2) for loss in AVERAGING), (Hinge(), 3), (AVERAGING[2], 3)]
 )
 def test_compiled_documents_are_the_tensors(loss, num_classes, missing, monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.svi.topics.documents._CHANGE", 1e-10)  # both go on to the optimum
+    monkeypatch.setattr(sys.modules[fit_documents.__module__], "_CHANGE", 1e-10)  # both go on to the optimum
     model, data = problem(loss, num_classes, missing, weight_scale=4.0)
     state = swept(model, data, 4)
     given = Globals(factors.log_topics(state, model), 0.4, state.mean, factors.loss_of(model))
