@@ -15,7 +15,6 @@ from matplotlib.patches import Ellipse, Patch
 from numpy.typing import NDArray
 
 from ..inference import PartitionPosterior
-from ..models import Standardized
 from .axes import COLORS, as_groups, as_points, axes_or_new, color_of, require_posterior
 
 Array = NDArray[np.float64]
@@ -97,7 +96,7 @@ def _classes(posterior: PartitionPosterior, X: Any, y: Any) -> tuple[NDArray[Any
 def _standardized(posterior: PartitionPosterior, rows: Array) -> Array:
     """The rows as the classifiers see them; for a model without classifiers, in units of their standard deviations."""
     seen = getattr(posterior.model, "feature_map", None)
-    if isinstance(seen, Standardized):
+    if seen is not None and seen.column_wise:
         return (rows - np.asarray(seen.loc.cpu())) / np.asarray(seen.scale.cpu())
     scale = rows.std(0)
     return (rows - rows.mean(0)) / np.where(scale > 0, scale, 1)
@@ -117,7 +116,7 @@ def _hyperplane(
     """(score at the mean, slope [2] along the axes) of a classifier that is linear in x; None without one."""
     weights = np.asarray(posterior.samples["weights"][posterior.representative, component].cpu(), dtype=float)
     seen = getattr(posterior.model, "feature_map", None)
-    if posterior.model.classes is None or not isinstance(seen, Standardized):
+    if posterior.model.classes is None or seen is None or not seen.column_wise:
         return None
     if weights.shape[1] > 1:
         first, second = np.argsort(-np.bincount(labels, minlength=weights.shape[1]), kind="stable")[:2]

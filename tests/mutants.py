@@ -32,7 +32,7 @@ class Mutants(NamedTuple):
 MUTANTS = [
     Mutants(
         "models/distributions/inverse_gaussian.py",
-        "test_distributions.py -k inverse",
+        "models/test_distributions.py -k inverse",
         {
             "(mean * root).mul_(mean)": "mean * root",
             "mul_(a + root) > root": "mul_(a + root) > a",
@@ -41,7 +41,7 @@ MUTANTS = [
     ),
     Mutants(
         "models/distributions/polya_gamma.py",
-        "test_distributions.py -k polya",
+        "models/test_distributions.py -k polya",
         {
             "3 - 5 * r.square()": "3 + 5 * r.square()",
             "(4 if steep else 8 * _TAIL)": "(4 if steep else 7 * _TAIL)",
@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutants(
         "models/losses/hinge.py",
-        "test_losses.py -k Hinge",
+        "models/test_losses.py -k Hinge",
         {
             "slack.abs(), generator), y)": "slack.abs() + 0.1, generator), y)",
             "add_(self.strength).mul_(y)": "sub_(self.strength).mul_(y)",
@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutants(
         "models/likelihoods/_numba_poisson.py",
-        "test_likelihoods.py -k 'conformance and PoissonGamma'",
+        "models/test_likelihoods.py -k 'conformance and PoissonGamma'",
         {
             "rate = shape - total, rate - 1.0": "rate = shape - total, rate",
             "self.components[1, k] += sign": "self.components[1, k] += 1.0",
@@ -70,7 +70,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/compiled/decorators.py",
-        "test_compiled.py -k machine_code",
+        "inference/compiled/test_compiled.py -k machine_code",
         {
             "named + Path(source).read_bytes()": "named",
             '{form.__module__}:{form.__qualname__} ".encode()': '".encode()',
@@ -78,12 +78,12 @@ MUTANTS = [
     ),
     Mutants(
         "models/config.py",
-        "test_outsider.py -k number",
+        "models/test_outsider.py -k number",
         {"            found.checked()\n": "            found\n"},
     ),
     Mutants(
         "models/losses/logistic.py",
-        "test_losses.py -k Logistic",
+        "models/test_losses.py -k Logistic",
         {
             "torch.tanh(width / 2) / (2 * width)": "torch.tanh(width) / (2 * width)",
             "(y * score_mean - width) / 2": "(y * score_mean + width) / 2",
@@ -92,7 +92,7 @@ MUTANTS = [
     ),
     Mutants(
         "models/losses/epsilon_insensitive.py",
-        "test_losses.py -k Epsilon",
+        "models/test_losses.py -k Epsilon",
         {
             "- 2 * self.epsilon)": "- self.epsilon)",
             "(y + self.epsilon) * lower": "(y - self.epsilon) * lower",
@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutants(
         "models/priors/dirichlet_process.py",
-        "test_priors.py test_dirichlet_process.py",
+        "models/test_priors.py models/test_dirichlet_process.py",
         {
             "- torch.lgamma(alpha + sizes.sum())": "+ torch.lgamma(alpha + sizes.sum())",
             "shape + num_components - (": "shape + num_components + (",
@@ -109,7 +109,7 @@ MUTANTS = [
     ),
     Mutants(
         "models/priors/pitman_yor.py",
-        "test_priors.py test_pitman_yor.py -m 'not slow'",
+        "models/test_priors.py inference/test_pitman_yor.py -m 'not slow'",
         {
             "torch.lgamma(1 - d)).sum()": "torch.lgamma(1 + d)).sum()",
             '(1 - h["discount"])': '(1 + h["discount"])',
@@ -118,22 +118,22 @@ MUTANTS = [
     ),
     Mutants(
         "models/priors/sticks.py",
-        "test_priors.py test_dirichlet_process.py",
+        "models/test_priors.py models/test_dirichlet_process.py",
         {
             "b + after[..., :-1]": "b + after[..., 1:]",
         },
     ),
     Mutants(
         "models/priors/hierarchical_dirichlet_process.py",
-        "test_hdp.py",
+        "models/test_hdp.py",
         {
-            "total = K * gamma.log()": "total = (K + 1) * gamma.log()",
-            "(gamma - 1) * log_base[K - 1]": "gamma * log_base[K - 1]",
+            "return K * gamma.log()": "return (K + 1) * gamma.log()",
+            "(gamma - 1) * _log(base)[T - 1]": "gamma * _log(base)[T - 1]",
         },
     ),
     Mutants(
         "models/priors/franchise.py",
-        "test_hdp.py",
+        "models/test_hdp.py",
         {
             "(own + seated) < own": "(own + seated) < seated",
             "1 - stickiness / means[:K].diagonal()": "1 - stickiness",
@@ -142,7 +142,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/classifiers/ridge.py",
-        "test_ridge.py",
+        "inference/classifiers/test_ridge.py",
         {
             "(trace + square) / weight_scale**2": "(trace - square) / weight_scale**2",
             "add_(weight_scale**-2)": "add_(weight_scale**2)",
@@ -153,7 +153,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/classifiers/natural.py",
-        "test_natural.py",
+        "inference/classifiers/test_natural.py",
         {
             "q.squares[:, : self.variance.shape[1]]": "q.squares[:, : self.variance.shape[1]] * 0.9",
             ".add_(spread)": ".add_(0.0 * spread)",
@@ -170,7 +170,8 @@ MUTANTS = [
     ),
     Mutants(
         "inference/classifiers/minimum.py",
-        "test_minimum.py test_small_variance.py test_small_variance_repelling.py -k 'minimum or step or owner'",
+        "inference/classifiers/test_minimum.py inference/small_variance/test_small_variance.py "
+        "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner'",
         {
             "~found & (moved_cost <= fit.cost)": "~found",
             "share = 0.25**power": "share = 0.5",
@@ -186,7 +187,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/markov/_numba_paths.py",
-        "test_markov.py -m 'not slow'",
+        "inference/markov/test_markov.py -m 'not slow'",
         {
             "log_weight += math.log(total) + top": "log_weight += math.log(total)",
             "total = total * math.exp(top - value) + 1.0": "total = total * math.exp(top - value)",
@@ -194,7 +195,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/markov/tensors.py",
-        "test_markov.py -m 'not slow'",
+        "inference/markov/test_markov.py -m 'not slow'",
         {
             "messages[:, t] + behind).softmax(1)": "messages[:, t] - behind).softmax(1)",
             "value + emission[:, t], best)": "value, best)",
@@ -202,7 +203,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/posterior/diagnostics.py",
-        "test_diagnostics.py",
+        "inference/posterior/test_diagnostics.py",
         {
             "0.375) / (columns.shape[1] + 0.25)": "0.375) / (columns.shape[1] + 1.25)",
             "pairs.cummin(0).values": "pairs",
@@ -210,7 +211,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/posterior/partition_losses.py",
-        "test_consensus.py test_posterior.py -m 'not slow'",
+        "inference/posterior/test_consensus.py inference/posterior/test_posterior.py -m 'not slow'",
         {
             "float(2 * entropy(table)": "float(entropy(table)",
         },

@@ -28,7 +28,6 @@ from torch.nn.functional import pad
 
 from ...models.distributions.sampling import draw_categorical, log_dirichlet, uniforms
 from ...models.losses import CrammerSinger, PseudoObservation
-from ...models.losses.wrapped import WrappedLoss
 from ...models.priors import Hyper
 from ...models.priors.topics import Tally, mean_proportions
 from ...models.topics import TopicData, TopicModel
@@ -120,7 +119,7 @@ def sweep(
 def draw_assignments(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> TopicState:
     """Visit every token once: compiled in the order of the documents, or by `visit_places` where the factor has no
     pseudo-observations, or joins scores in a way that compiled code does not know."""
-    loss, found = model.loss, _innermost(model.loss)
+    loss, found = model.loss, model.loss.unmasked
     if not data.targets.shape[1]:
         margin: tuple[Any, ...] = 2 * (np.zeros((data.num_data, 0)),)
     elif isinstance(found, CrammerSinger):
@@ -212,11 +211,6 @@ def token_logits(
 def _classes(targets: Tensor) -> Tensor:
     """The class [N] of each row of signs [N, L]; -1 where it is missing."""
     return torch.where(targets.isnan().any(1), -1, targets.nan_to_num().argmax(1))
-
-
-def _innermost(loss: Any) -> Any:
-    """The loss in the middle of those that wrap it."""
-    return _innermost(loss.loss) if isinstance(loss, WrappedLoss) else loss
 
 
 # -- the weights of the topics -----------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def _totals(kept: Draw, data: Any, model: BNMC) -> Tensor:
     Of a stream, whose rows are gone, those of its first rows, in the components that x tells.
     """
     shares = kept.get("responsibilities")
-    if not isinstance(data, LabelData):
+    if hasattr(data, "first"):  # a stream
         data, family = data.first, cast(ExponentialFamily, model.likelihood)
         shares = (family.log_predictive(data.inputs.X, kept["hyperparameters"]) + kept["log_mixture"][:-1]).softmax(1)
     elif shares is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...models.room import require_room
-from ...models.sequence import Sequences
 from ..structures import structure_of
 from .sweeps import Schedule
 
@@ -18,7 +17,7 @@ def require_room_to_fit(backend: Any, model: Any, data: Any, schedule: Schedule)
     if size is not None and (name := backend.truncation_of(model)):
         number = getattr(model, name)
         require_room(name, number, item * size(model, data, number), device)
-    if (batch := options.get("batch_size")) and not isinstance(data, Sequences):  # of sequences no more than there are
+    if (batch := options.get("batch_size")) and not hasattr(data, "lengths"):  # of sequences no more than there are
         require_room("batch_size", batch, batch * (item * D + 8), device)
     name, number = next(((name, options[name]) for name in _CHAINS if name in options), ("num_chains", 1))
     require_room(name, number, _CHAIN * number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from ..sparse import Rows, SparseRows
 
 class FeatureMap(Config, ABC):
     """A map from rows [N, D] to features [N, P], the last of them a constant `intercept` unless that is 0."""
+
+    column_wise: ClassVar[bool] = False  # whether feature d is column d of x alone, (x_d - loc_d) / scale_d
 
     intercept: NonNegative
 

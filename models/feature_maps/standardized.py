@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class Standardized(FeatureMap):
     loc: AnyNumbers = None
     scale: PositiveNumbers = None
     intercept: NonNegative = 1.0
+
+    column_wise: ClassVar[bool] = True
 
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         X = dense_rows(X, "Standardized")

@@ -41,7 +41,7 @@ class Local(NamedTuple):
 def prior_of(model: BNMC) -> Tensor:
     """Hyperparameters [2 C]: (l1, l0) of Beta laws, or (lam, 1) of the gamma laws of g."""
     labels: Any = model.label_likelihood
-    if isinstance(labels, BernoulliBeta):
+    if not labels.given_totals:
         return torch.cat([labels.a, labels.b])
     return torch.cat([labels.concentration, torch.ones_like(labels.concentration)])
 

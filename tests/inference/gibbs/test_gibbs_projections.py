@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regbayes.inference import Gibbs, Posterior
 from regbayes.inference.bits.shared_projection import Margins
-from regbayes.inference.gibbs import projections as gibbs
+from regbayes.inference.gibbs import projection as gibbs
 from regbayes.models import (
     BetaBernoulli,
     EpsilonInsensitive,

@@ -149,7 +149,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_family_of_a_script_is_compiled_anew_in_each_process(tmp_path) -> None:
-    source = Path(__file__).with_name("negative_binomial.py").read_text()
+    source = (Path(__file__).parents[1] / "negative_binomial.py").read_text()
     (tmp_path / "script.py").write_text(source + SCRIPT)
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, str(tmp_path / "script.py")]

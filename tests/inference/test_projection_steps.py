@@ -14,7 +14,7 @@ from setups import seeded
 from torch import Tensor
 
 from regbayes.inference.bits.shared_projection import Generative, Margins
-from regbayes.inference.gibbs import projections as gibbs
+from regbayes.inference.gibbs import projection as gibbs
 from regbayes.inference.small_variance import projection as small
 from regbayes.inference.svi.projection import augmented
 from regbayes.inference.svi.projection import kernel as svi
