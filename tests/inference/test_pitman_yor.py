@@ -88,7 +88,8 @@ def test_the_discount_matters_to_every_answer() -> None:
 def test_a_sampler_of_another_discount_is_noticed() -> None:
     class Wrong(Gibbs):
         def finish(self, model, data, schedule, kernel):
-            posterior = super().finish(model.replace(prior=DirichletProcess(0.8)), data, schedule, kernel)
+            other = model.replace(prior=DirichletProcess(0.8))
+            posterior = super().finish(other, data, schedule, self.kernel(other))
             posterior.model = model
             return posterior
 
