@@ -102,16 +102,16 @@ PRODUCT = [
 
 
 @parametrize_with_checks(ONCE)
-def test_each_estimator_and_backend_once(estimator, check):
+def test_each_estimator_and_backend_once_which_may_use_global_stream(estimator, check):
     check(estimator)
 
 
 @parametrize_with_checks([CountClassifier(MedLDA(num_topics=4), SVI(num_steps=15))])
-def test_counts(estimator, check):
+def test_counts_which_may_use_global_stream(estimator, check):
     check(estimator)
 
 
 @pytest.mark.nightly
 @parametrize_with_checks(PRODUCT)
-def test_the_rest_of_the_product(estimator, check):
+def test_the_rest_of_the_product_which_may_use_global_stream(estimator, check):
     check(estimator)
