@@ -32,3 +32,9 @@ def reported() -> Iterator[None]:
 
 
 _MOST = 1000  # characters
+
+
+def cut(cell: object) -> str:
+    """What a message shows of a cell: its repr, cut where it is long."""
+    text = repr(cell)
+    return text if len(text) <= 80 else f"{text[:77]}..."

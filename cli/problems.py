@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import CommandError
+from .errors import CommandError, cut
 from .tables import Table, is_missing, names_in, number
 
 
@@ -97,7 +97,7 @@ def _check_labels(path: str, target: str, labels: NDArray[Any], folds: int) -> N
     """Raise CommandError unless there are two classes or more, each with enough rows to be in all folds."""
     counts = Counter(labels)
     if len(counts) < 2:
-        raise CommandError(f"{path}, column {target!r} has only one class, {labels[0]!r}; expected two or more.")
+        raise CommandError(f"{path}, column {target!r} has only one class, {cut(labels[0])}; expected two or more.")
     least = 4 if folds == 2 else folds  # so that two of each class are left to train on
     rarest = min(counts, key=lambda label: counts[label])
     if counts[rarest] < least:

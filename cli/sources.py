@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import sys
 import zlib
 from abc import ABC, abstractmethod
@@ -87,7 +88,9 @@ class ColumnSource(Source):
     def names(self) -> list[str]:
         """The names of all columns."""
         with self._fragment() as found:
-            return list(found.physical_schema.names)
+            schema = found.physical_schema
+        kept = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+        return [name for name in schema.names if name not in kept]  # the index of a data frame is no column
 
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         """The rows, of these columns alone; CommandError as in `Source`, and for more cells than memory holds."""
@@ -119,7 +122,11 @@ class TextSource(Source):
     @cached_property
     def names(self) -> list[str]:
         """The cells of the header."""
-        return [name.strip() for name in next(self._records(), (0, []))[1]]
+        try:
+            return [name.strip() for name in next(self._records(), (0, []))[1]]
+        except csv.Error as error:
+            hint = "perhaps a quote that is never closed"
+            raise CommandError(f"the header of {self.path!r} cannot be read: {error} ({hint}).") from None
 
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         """The rows, of these columns alone, as text without blanks around it; CommandError as in `Source`."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .errors import CommandError
+from .errors import CommandError, cut
 from .sources import Source, TextSource, source_of
 
 
@@ -89,7 +89,7 @@ class Table:
             if wrong.any():
                 row, place = np.argwhere(wrong)[0].tolist()
                 cell = _as_text(batch.column(place))[row].as_py()
-                said = f"{cell!r} is a missing label" if is_missing(cell) else f"{cell!r} is no label"
+                said = f"{cut(cell)} is a missing label" if is_missing(cell) else f"{cut(cell)} is no label"
                 raise CommandError(
                     f"{self.place(start + row, names[place])}: {said}. Expected 0 or 1 in every row; fix the "
                     "cell, or drop the row."
@@ -110,7 +110,7 @@ class Table:
         seconds = np.array([_seconds(cell) for cell in cells])
         if (wrong := np.flatnonzero(np.isnan(seconds))).size:
             raise CommandError(
-                f"{self.place(wrong[0], name)}: {cells[wrong[0]]!r} is no ISO date. "
+                f"{self.place(wrong[0], name)}: {cut(cells[wrong[0]])} is no ISO date. "
                 "Expected numbers throughout, or dates such as 2024-01-31 or 2024-01-31T12:30."
             )
         return seconds
@@ -148,11 +148,11 @@ class Table:
             return CommandError(f"{place} is empty. Fill in a number, drop the row, {drop}.")
         if _is_number(cell):
             return CommandError(
-                f"{place}: {cell!r} is not finite. Expected finite numbers; fill in one, drop the row, {drop}."
+                f"{place}: {cut(cell)} is not finite. Expected finite numbers; fill in one, drop the row, {drop}."
             )
         return CommandError(
-            f"{place}: {cell!r} is not a number. Expected finite numbers; write text as numbers, such as one column of "
-            f"0 and 1 for each category, drop the row, {drop}."
+            f"{place}: {cut(cell)} is not a number. Expected finite numbers; write text as numbers, one column "
+            f"of 0 and 1 for each category, drop the row, {drop}."
         )
 
 

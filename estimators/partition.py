@@ -87,6 +87,12 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         parts = self._parts_for(len(labels) if weights is None else weights.sum(), rows.shape[1])
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
         self.classes_ = np.unique(labels[positive])
+        words = [label for label in self.classes_.tolist() if isinstance(label, str) and not label[:1].isdigit()]
+        if words and parts[0].coding.ordered:
+            raise ValueError(
+                f"y has labels in text ({words[0]!r}), whose order in the alphabet need not be that of the classes. "
+                "Number them in their order: 0, 1, 2, or '1 low', '2 high'."
+            )
         if len(self.classes_) < 2:
             whose = "y has" if positive.all() else "y has, in the rows of positive weight,"
             raise ValueError(

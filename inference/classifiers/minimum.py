@@ -152,14 +152,17 @@ class RidgeCost:
 
 
 def minimum(problem: RidgeCost, fit: Estimate, limits: DualLimits | None, num_steps: int) -> Estimate:
-    """Classifiers that cost no more, set by set: by the dual within `limits` where it is quick, else in some steps.
+    """Classifiers that cost no more, set by set: by the dual within `limits`, None: without it; then, unless the dual
+    is a quick one, in some steps.
 
-    Limits of None leave the dual out.
+    Steps alone stay far from the optimum where rows are separable and nu is large, and a slow dual where they are not.
     """
     if not fit.weights.numel():
         return fit
-    if limits is not None and problem.has_quick_dual:
-        return solved(problem, fit, limits)
+    if limits is not None and problem.loss.has_conjugate:
+        fit = solved(problem, fit, limits)
+        if problem.has_quick_dual:
+            return fit
     return majorized(problem, fit, num_steps)
 
 

@@ -34,6 +34,7 @@ from ...models.mixture import Mixture
 from ...models.priors.base import NEEDED
 from ...models.priors.laws import PointLaw
 from ..classifiers.draws import classifiers_of
+from ..distributed.collectives import own_stream
 from ..running.engine import Kernel
 from ..truncation import warn_if_full
 from .backend import Gibbs
@@ -102,7 +103,8 @@ def init(
     if isinstance(start, Tensor):
         assignments = torch.unique(start.to(data.X.device), return_inverse=True)[1]
     elif start == "random":
-        chosen = torch.randint(model.truncation, (data.num_data,), generator=generator, device=data.X.device)
+        stream, size = own_stream(generator), (data.num_data,)
+        chosen = torch.randint(model.truncation, size, generator=stream, device=data.X.device)
         assignments = law.named(chosen)
     else:
         assignments = torch.zeros(data.num_data, dtype=torch.long, device=data.X.device)

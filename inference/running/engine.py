@@ -10,12 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
 import time
 import warnings
 from collections import deque
 
-import cloudpickle
 from tqdm import tqdm
 
 from ...models.config import to_plain
@@ -28,11 +26,11 @@ from .chains import Chain as Chain
 from .checkpoints import Checkpoint, fingerprint, kind_of, read_chains
 from .interrupts import FitStopped, Interrupts
 from .labels import LabelRows
-from .pieces import NotShared, Piece
+from .reports import Report, add_news, chain_of
 from .sweeps import Kernel as Kernel
 from .sweeps import Schedule as Schedule
 from .sweeps import Sweeps
-from .workers import ProcessLost, Workers, most_jobs
+from .workers import ProcessLost, Worker, Workers, most_jobs
 
 
 class FitInterrupted(UserWarning):
@@ -82,6 +80,7 @@ class _Fit:
         self.chains: dict[int, Chain] = {}
         self.found: dict[int, int] = {}  # steps of chains that come from a file
         self.waiting: deque[int] = deque(range(self.schedule.num_chains))  # chains that no process is at
+        self.left: deque[int] = deque()  # chains of processes that were killed, to go on here
         self.interrupts, self.workers = Interrupts(), Workers()
         self.checkpoint: Checkpoint | None = None
         self.num_kept = self.schedule.num_kept  # draws of each chain
@@ -141,9 +140,9 @@ class _Fit:
 
     def run(self) -> None:
         """Sweep all chains to their ends."""
-        while self.waiting or self.workers.at_work:
-            if self.waiting:
-                self._run_chain(self.waiting.popleft())
+        while self.left or self.waiting or self.workers.at_work():
+            if self.left or self.waiting:
+                self._run_chain((self.left or self.waiting).popleft())
             else:
                 self._hear(None)
 
@@ -197,14 +196,14 @@ class _Fit:
 
     def _share(self) -> None:
         """Let others have the chains that wait; now and then hear what they have done."""
-        if self.waiting and not self.workers.number and self.num_jobs > 1 and self._pays():
+        if self.waiting and not self.workers and self.num_jobs > 1 and self._pays():
             self._start_workers()
-        if self.workers.number and time.monotonic() >= self.looked + _MOMENT:
+        if self.workers and time.monotonic() >= self.looked + _MOMENT:
             self._hear(0.0)
             self.looked = time.monotonic()
-        while self.waiting and len(self.workers.at_work) < self.workers.number:
-            index = self.waiting.popleft()
-            self.workers.give(index, self.chains.get(index))
+        for worker in self.workers.idle():
+            if self.waiting:
+                worker.give(self.waiting.popleft())
 
     def _pays(self) -> bool:
         """Whether to share: at once where that was asked for, else when there is much to do as far as can be told."""
@@ -217,12 +216,13 @@ class _Fit:
         return seconds / self.num_swept * left > _WORTH
 
     def _start_workers(self) -> None:
+        begun = {index: self.chains[index] for index in self.waiting if index in self.chains}
         try:
-            self.workers.start(min(self.num_jobs - 1, len(self.waiting)), self.sweeps)
-        except NotShared as error:
-            self._do_without(error)
+            self.workers.start(min(self.num_jobs - 1, len(self.waiting)), self.sweeps, begun)
+        except ValueError as error:
+            self._do_without(str(error))
 
-    def _do_without(self, why: NotShared, *refused: int) -> None:
+    def _do_without(self, why: str) -> None:
         """Run all chains here; ValueError if that was not asked for."""
         if self.schedule.num_jobs is not None:
             raise ValueError(
@@ -230,74 +230,65 @@ class _Fit:
                 "module that can be imported, or use num_jobs=1."
             )
         self.num_jobs = 1
-        self._take_back(*refused)
-
-    def _take_back(self, *lost: int) -> list[int]:
-        """End the other processes; the chains that they have not ended wait, first of all those that are lost."""
-        for index, piece in self.workers.stop():
-            if isinstance(piece, Piece):
-                self._add(index, piece)
-            if index not in lost and (index not in self.chains or self.sweeps.unfinished(self.chains[index])):
-                lost += (index,)
+        self.waiting.extend(self.workers.at_work())
         self.workers.close()
-        self.waiting.extendleft(reversed(lost))
-        return list(lost)
 
     def _hear(self, seconds: float | None) -> None:
         """Take in what others have done, waiting for it for so many seconds; None: for as long as it takes."""
         with self.interrupts.droppable():
-            self.workers.wait(seconds)
-        for index, piece in self.workers.heard():
-            self._listen(index, piece)
+            speaking = self.workers.wait(seconds)
+        for worker in speaking:
+            self._listen(worker)
 
-    def _listen(self, index: int, piece: Piece | BaseException) -> None:
-        if not isinstance(piece, Piece):
-            self._lose(index, f"ended with exit code {_exit_code(piece)} (-9: killed, often for want of memory)")
+    def _listen(self, worker: Worker) -> None:
+        try:
+            report = worker.listen()
+        except (EOFError, OSError):
+            self._lose(worker)
             return
-        error = self._add(index, piece)
-        if isinstance(error, NotShared):
-            self._do_without(error, index)
-        elif error:
-            raise error
-        elif piece.stopped:
-            self._lose(index, "was told to end")
+        if report.refusal:
+            self._do_without(report.refusal)
+            return
+        for warned in report.warned:
+            warnings.warn(warned, stacklevel=6)
+        self._take(report)
+        if report.error:
+            raise report.error
 
-    def _lose(self, index: int, how: str) -> None:
-        """Do with one process less, after one was killed, and go on with the chains from what they had reported."""
-        self.num_jobs -= 1
-        lost = self._take_back(index)
-        which = ", ".join(f"{each + 1}" for each in lost)
-        steps = ", ".join(f"{self.chains[each].step if each in self.chains else 0}" for each in lost)
+    def _lose(self, worker: Worker) -> None:
+        """Do without a process that was killed, and go on here with the chain that it was at, from its last report."""
+        index, self.num_jobs = worker.at, self.num_jobs - 1
+        code = self.workers.drop(worker)
+        if index is None:
+            return
+        self.left.append(index)
+        step = self.chains[index].step if index in self.chains else 0
         message = (
-            f"The process of chain {which} {how}; the fit goes on from step {steps} of {self.schedule.num_steps}, with "
-            "the same draws. If memory is short, use num_jobs=1."
+            f"The process of chain {index + 1} ended with exit code {code} (-9: killed, often for want of memory); the "
+            f"fit goes on with the chain in its own process, from step {step} of {self.schedule.num_steps}, with the "
+            "same draws. If memory is short, use num_jobs=1."
         )
-        warnings.warn(message, ProcessLost, stacklevel=7)
+        warnings.warn(message, ProcessLost, stacklevel=6)
 
-    def _add(self, index: int, piece: Piece) -> Exception | None:
-        """Add to a chain what another process has done of it; the error that has ended it there."""
-        draws, warned, error = cloudpickle.loads(piece.news)
-        for found in warned:
-            warnings.warn(found, stacklevel=7)
-        if piece.chain is None:
-            return error
-        chain, known = cloudpickle.loads(piece.chain), self.chains.get(index)
-        if known is None:
-            self._admit(index, chain)
+    def _take(self, report: Report) -> None:
+        index, news = report.index, report.news
+        if news is None:
+            return
+        step, num_draws = 0, 0
+        if index not in self.chains:
+            self._admit(index, chain_of(news))
         else:
-            chain.draws = known.draws
-        num_draws, step = len(chain.draws), known.step if known else 0
-        chain.draws += draws
-        self.chains[index] = chain
+            step, num_draws = self.chains[index].step, len(self.chains[index].draws)
+            add_news(self.chains[index], news)
         self._keep(index, num_draws)
-        self._tell(chain, chain.step - step)
-        return error
+        self._tell(self.chains[index], self.chains[index].step - step)
 
     # -- Ctrl-C --------------------------------------------------------------------------------------------------------
 
     def gather(self) -> None:
         """End the other processes, with what they have done."""
-        self._take_back()
+        for report in self.workers.stop():
+            self._take(report)
 
     def reached(self) -> list[Chain]:
         """The chains that have begun, up to the first one that has not."""
@@ -338,12 +329,6 @@ def _sizes(draw: Draw, model: Model) -> dict[str, int]:
 
 def _no_state(error: Exception) -> ValueError:
     return ValueError(f"The file has no state of this fit: {shown(str(error))}. It was not written by regbayes.")
-
-
-def _exit_code(error: BaseException) -> str:
-    """Of the process whose end loky tells by an error."""
-    found = re.search(r"\((-?\d+)\)", str(error))
-    return found[1] if found else f"unknown ({error!r})"
 
 
 _MOMENT = 0.05  # seconds between looks at what others have said

@@ -18,7 +18,7 @@ def fit_classifiers(problem: Problem, assignments: Tensor, weights: Tensor, dual
     margins, limits = problem.margins(assignments, len(weights)), None
     if joint_hinge(margins.loss) is not None:
         limits = DualLimits(_GAP, _PASSES * num_steps)
-    elif num_steps > 1 and problem.X.device.type == "cpu" and problem.num_data <= _MOST_ROWS:
+    elif margins.has_quick_dual and num_steps > 1 and problem.X.device.type == "cpu" and problem.num_data <= _MOST_ROWS:
         limits = _SOLVED
     return minimum(margins, margins.at(weights, duals), limits, num_steps)
 

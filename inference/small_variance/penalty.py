@@ -41,7 +41,8 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
         below = -gains[0]
     alone = float((assign(state, sample)[1] - sample.founding).max())  # at which no point opens a component for itself
     least = _LEAST * float(state.objective)
-    above, below = max(above, least), max(below, least) if below else 4 * above
+    above = max(above, least)
+    below = max(below, least) if below else 4 * above
     price = (above * below) ** 0.5 * problem.data.total_weight / sample.data.total_weight
     return _asking(problem, max(price, alone), num_components)
 

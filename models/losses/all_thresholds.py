@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -52,6 +52,12 @@ class AllThresholds(Loss):
 
     loss: Loss = field(default_factory=Hinge)
     thresholds: Annotated[tuple[float, ...], Increasing()] = (-1.0, 1.0)
+
+    def checked(self, name: str = "") -> Self:
+        found = super().checked(name)
+        if not found.loss.binary:
+            raise ValueError(f"{name}loss is {found.loss!r}; it must be a binary one such as Hinge() or Logistic().")
+        return found
 
     target = "level"
     step = 0.005  # two kinks of hinges may meet

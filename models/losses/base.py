@@ -160,7 +160,8 @@ class Loss(Config, ABC):
         box = self.box(y)
         if box is None:
             other = "EpsilonInsensitive()" if self.target == "real" else "Hinge()"
-            raise self.lacking("conjugate", "a dual", f"take {other}, or a backend that solves none")
+            instead = f"take {other}, rule='gibbs' if the loss has expectations, or Gibbs, which takes any"
+            raise self.lacking("conjugate", "a dual, and with it SVI(rule='averaging'),", instead)
         return box
 
     # -- one point alone: numerical, override where there is a closed form ---------------------------------------

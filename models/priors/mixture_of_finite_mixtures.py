@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..domains import GammaPrior, Number, Positive
+from ..domains import GammaPrior, Number
 from .base import Hyper, PartitionPrior, gamma_law
 
 
@@ -28,12 +28,12 @@ class MixtureOfFiniteMixtures(PartitionPrior):
 
     Parameters
     ----------
-    concentration : gamma > 0 of the weights (the starting value if it has a prior); small ones make sizes differ
+    concentration : gamma > 0, at most 10^8, of the weights (where it starts if it has a prior); small: sizes differ
     size : lambda, at most 10,000; there are 1 + lambda components on average, with points or without
     concentration_prior : (shape, rate) of gamma ~ Gamma, or None for a fixed gamma
     """
 
-    concentration: Positive = 1.0
+    concentration: Annotated[float, Number(above=0.0, most=1e8)] = 1.0
     size: Annotated[float, Number(above=0.0, most=1e4)] = 4.0
     concentration_prior: GammaPrior | None = None
 
@@ -64,7 +64,7 @@ class MixtureOfFiniteMixtures(PartitionPrior):
         more = torch.arange(self._num_terms, dtype=torch.float64, device=gamma.device)  # k - t
         k = first + torch.arange(number + len(more) - 1, dtype=torch.float64, device=gamma.device)
         terms = torch.lgamma(k + 1) + self._log_law(k) + torch.lgamma(gamma * k) - torch.lgamma(gamma * k + num_data)
-        rows = terms.unfold(0, len(more), 1).split(2**16)
+        rows = terms.unfold(0, len(more), 1).split(max(1, 2**20 // len(more)))
         return torch.cat([(row - torch.lgamma(more + 1)).logsumexp(1) for row in rows])
 
     def _log_law(self, k: Tensor) -> Tensor:  # log p_K(k)

@@ -24,6 +24,7 @@ class Target(Config, ABC):
     Derive from `ClassTarget` for a y of labels: one method makes one.
     """
 
+    ordered: ClassVar[bool] = False  # the order of its classes means something
     has_classes: ClassVar[bool] = False  # y has labels of classes, which have probabilities
 
     @property

@@ -43,6 +43,8 @@ class Ordinal(ClassTarget):
 
     thresholds: Annotated[tuple[float, ...], Increasing()] | None = None
 
+    ordered = True
+
     def codes(self) -> Tensor:
         return torch.arange(float(len(self.labels))).unsqueeze(1)
 
@@ -56,7 +58,7 @@ class Ordinal(ClassTarget):
             raise ValueError(f"loss is {loss!r}; Ordinal() needs a binary one such as Hinge() or Logistic().")
         if self.classes is None:  # how many levels there are is not known yet
             return AllThresholds(loss)
-        L, margin = len(self.classes), float(getattr(loss, "margin", 1.0))
+        L, margin = len(self.classes), float(getattr(loss.unmasked, "margin", 1.0))
         even = tuple(2 * margin * (k - L / 2) for k in range(1, L))
         thresholds = even if self.thresholds is None else self.thresholds
         if len(thresholds) != L - 1:

@@ -780,6 +780,21 @@ def test_cells_are_what_python_and_its_csv_module_see(blocks, tmp_path, monkeypa
         read_table(str(path))
 
 
+def test_the_index_of_a_data_frame_is_no_column(tmp_path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]})
+    frame[frame.x != 2].to_parquet(tmp_path / "t.parquet")
+    assert read_table(str(tmp_path / "t.parquet")).names == ["x", "y"]
+
+
+def test_a_quote_that_is_never_closed_is_told_in_a_line(tmp_path, capsys) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('"x,y\n' + "1,2\n" * 50_000)
+    assert len(refuse(capsys, "compare", "--data", path, "--target", "y")) < 600
+    path.write_text('x,y\n1,"2\n' + "1,2\n" * 50_000)
+    assert len(refuse(capsys, "compare", "--data", path, "--target", "y")) < 600
+
+
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
 def test_columns_with_types_are_read_as_their_text_would_be(name, tmp_path, capsys, monkeypatch):
     rows = animals(60)

@@ -22,7 +22,7 @@ from ....models.losses import PseudoObservation
 from ...distributed.collectives import own_stream
 from .collapsed import log_poisson
 from .columns import Columns, keep_columns
-from .state import FeatureState
+from .state import FeatureState, count_rows
 
 
 def visit_rows(
@@ -37,7 +37,7 @@ def visit_rows(
     precision, shift = (part.expand_as(data.X) * data.counted for part in observed)
     for n in range(data.num_data):
         row, entries = slice(n, n + 1), PseudoObservation(precision[n : n + 1], shift[n : n + 1])
-        others = state.features.sum(0) - state.features[n]
+        others = count_rows(state) - state.features[n]
         shared = others > 0
         features = state.features.clone()
         features[n] = _shared_bits(others.double(), state, row, data, model, entries, stream)

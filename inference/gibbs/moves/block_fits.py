@@ -112,7 +112,7 @@ def smoothed(center: Tensor, scale: Tensor, log_factor: Callable[[Tensor], Tenso
     """
     nodes, moments = _normal_quadrature(center.dtype, center.device)
     values = log_factor(torch.addcmul(center, nodes.view(-1, *[1] * center.dim()), scale))
-    value, slope, curvature = (moments @ values.flatten(1)).unflatten(1, center.shape)
+    value, slope, curvature = (moments @ values.flatten(1)).unflatten(1, values.shape[1:])
     return value, slope / scale, curvature / scale.square()
 
 

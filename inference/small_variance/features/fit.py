@@ -42,7 +42,8 @@ def fit_classifiers(state: FeatureDescent, problem: FeatureProblem, *, thorough:
     seen = torch.cat([state.features, data.inputs], 1)
     margins = RidgeCost(seen, data.targets, model.loss, model.weight_scale, data.weights)
     start = margins.at(state.weights.unsqueeze(0), state.tilts)
-    fit = minimum(margins, start, *((_FINE, _STEPS) if thorough else (_COARSE, _FEW_STEPS)))
+    limits, num_steps = (_FINE, _STEPS) if thorough else (_COARSE, _FEW_STEPS)
+    fit = minimum(margins, start, limits if margins.has_quick_dual else None, num_steps)
     return replace(state, weights=fit.weights[0], tilts=fit.tilt)
 
 

@@ -83,7 +83,7 @@ def test_it_is_the_minimum(loss, weighted) -> None:
     assert float(fit.cost.sum()) >= least * (1 - 3e-3)
     torch.testing.assert_close(problem.value(fit.weights), fit.cost)
     torch.testing.assert_close(problem.scores(fit.weights), fit.scores)
-    assert fit.gap.isnan() == (not problem.has_quick_dual)
+    assert fit.gap.isnan() == (not problem.loss.has_conjugate)
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, *STRANGE], ids=name_of)

@@ -6,13 +6,13 @@ A process takes seconds to start, so that a test has few of them.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import re
 import signal
 import time
 import warnings
 from dataclasses import replace
-from multiprocessing import active_children
 from pathlib import Path
 from types import ModuleType
 
@@ -20,8 +20,6 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from loky import get_reusable_executor
-from loky.backend.process import LokyProcess
 from setups import Points, Position, Walk, walk
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -37,9 +35,10 @@ from regbayes.inference import (
     Schedule,
     SmallVariance,
 )
+from regbayes.inference.running import workers
 from regbayes.inference.running.engine import run
 from regbayes.inference.running.sweeps import Sweeps
-from regbayes.inference.running.workers import Workers, most_jobs
+from regbayes.inference.running.workers import Worker, most_jobs
 from regbayes.models import DPM, DiagonalGaussian, InfiniteSVM
 
 DATA = Points(torch.zeros(3, 1))
@@ -241,16 +240,16 @@ def test_a_killed_process_of_a_resumed_fit_with_a_checkpoint(tmp_path: Path) -> 
 def test_a_killed_process_of_a_real_fit_and_one_that_is_killed_at_rest(rows, monkeypatch) -> None:
     """From outside, as the system does it when memory is short."""
     backend = Gibbs(num_samples=15, num_warmup=4, num_chains=3, num_jobs=2, scan="slice")
-    heard, seen = Workers.heard, []
+    listen, seen = Worker.listen, []
 
     def kill(self):
-        for found in heard(self):
-            if not seen:
-                seen.extend(process.pid for process in active_children() if isinstance(process, LokyProcess))
-                os.kill(seen[0], signal.SIGKILL)
-            yield found
+        report = listen(self)
+        if self.process.pid not in seen:
+            seen.append(self.process.pid)
+            os.kill(self.process.pid, signal.SIGKILL)
+        return report
 
-    monkeypatch.setattr(Workers, "heard", kill)
+    monkeypatch.setattr(Worker, "listen", kill)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         found = backend.fit(InfiniteSVM(), *rows)
@@ -307,11 +306,11 @@ def test_what_another_process_cannot_read_is_refused_or_stays(monkeypatch) -> No
         ValueError, match=r"num_jobs is 2, but another process cannot read the fit: ModuleNotFoundError"
     ):
         run(walking(), model, DATA, KEPT)
-    started: list[int] = []
+    started = []
     monkeypatch.setattr("regbayes.inference.running.engine._PATIENCE", 0.0)
     monkeypatch.setattr("regbayes.inference.running.engine._WORTH", 0.0)
     monkeypatch.setattr("regbayes.inference.running.workers.cpu_count", lambda: 2)
-    monkeypatch.setattr(Workers, "start", _counted(Workers.start, started))
+    monkeypatch.setattr(Worker, "__init__", _counted(Worker.__init__, started))
     chains = run(walking(), model, DATA, replace(KEPT, num_jobs=None))
     assert started == [1]
     assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1)))
@@ -336,7 +335,7 @@ def test_left_alone_a_fit_shares_its_chains_once_that_pays(monkeypatch) -> None:
             patch.setattr("regbayes.inference.running.engine._PATIENCE", patience)
             patch.setattr("regbayes.inference.running.engine._WORTH", worth)
             patch.setattr("regbayes.inference.running.workers.cpu_count", lambda: 2)
-            patch.setattr(Workers, "start", _counted(Workers.start, started))
+            patch.setattr(Worker, "__init__", _counted(Worker.__init__, started))
             chains = run(walking(own_pace), Walk(), DATA, replace(KEPT, num_chains=3, num_jobs=None))
         assert same(chains, run(walking(), Walk(), DATA, replace(KEPT, num_chains=3, num_jobs=1)))
         return len(started)
@@ -377,7 +376,7 @@ def test_the_option_is_none_that_a_resumed_fit_must_share(tmp_path: Path, rows) 
 def none_kept():
     """No process stays longer than its test."""
     yield
-    get_reusable_executor().shutdown(kill_workers=True)
+    workers._end_kept()
 
 
 def report(step, own) -> None:
@@ -417,12 +416,16 @@ def test_a_later_fit_finds_a_kept_process_as_a_new_one_without_the_data_of_anoth
     assert rows == ("[3]", "[5]", "[7]")
 
 
-def test_a_process_that_is_no_more_is_replaced() -> None:
+def test_a_process_that_is_no_more_is_replaced(monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.running.workers._PATIENCE", 0.0)
     first = beside()
-    assert beside() == first
-    os.kill(first, signal.SIGKILL)
-    time.sleep(1)  # until that is seen
-    assert beside() != first
+    (kept,) = workers._KEPT
+    kept.process.join(60)
+    assert kept.process.exitcode == 0  # it had waited for long
+    monkeypatch.undo()
+    second = beside()
+    os.kill(second, signal.SIGKILL)
+    assert len({first, second, beside()}) == 3
 
 
 @pytest.mark.parametrize("how", ["error", "interrupt"])
@@ -440,9 +443,32 @@ def test_a_fit_that_does_not_come_to_its_end_leaves_no_process(how: str) -> None
     before = beside()
     with pytest.raises(ArithmeticError) if how == "error" else pytest.warns(FitInterrupted):
         run(walking(broken), Walk(), DATA, KEPT)
-    assert not any(isinstance(process, LokyProcess) for process in active_children())
+    assert not workers._KEPT
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
+
+
+def test_a_kept_process_goes_when_a_new_one_would_find_something_else(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_module_of_a_user.py").write_text("one = 1")
+    importlib.import_module("own_module_of_a_user")
+    before = beside()
+    (kept,) = workers._KEPT
+    assert kept.as_new()
+    with monkeypatch.context() as patch:
+        patch.setenv("ANYTHING", "else")
+        assert not kept.as_new()
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert not kept.as_new()
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path / "other")
+        assert not kept.as_new()
+    assert kept.as_new()
+    (tmp_path / "own_module_of_a_user.py").write_text("one = 2")
+    assert not kept.as_new()
+    assert beside() != before
+    assert not kept.process.is_alive()
 
 
 def test_a_kept_process_sees_what_a_notebook_has_changed(rows) -> None:
@@ -456,7 +482,7 @@ def test_a_kept_process_sees_what_a_notebook_has_changed(rows) -> None:
         backend, model = Gibbs(num_samples=6, num_warmup=4, num_chains=2), DPM(Mine())
         one_by_one, together = (backend.replace(num_jobs=number).fit(model, rows[0]) for number in (1, 2))
         assert equal(one_by_one, together)
-        processes.update(process.pid for process in active_children() if isinstance(process, LokyProcess))
+        processes.add(workers._KEPT[0].process.pid)
         return together
 
     processes: set[int] = set()
