@@ -84,7 +84,7 @@ ONCE = [
     SequenceClusterer(STATES, BOUND),
     Classifier(InfiniteLatentSVM(**FEW), SmallVariance(penalty=10.0, max_steps=3, num_restarts=1, merge=False)),
     MultiLabelClassifier(SETS, SVI(num_steps=12)),
-    MultiTaskRegressor(REAL_TASKS, SmallVariance(penalty=0.05, max_steps=4, merge=False)),
+    MultiTaskRegressor(REAL_TASKS, SVI(num_steps=8)),
     ClassifierCV(ISVM, SmallVariance(max_steps=5), **GRID),
     RegressorCV(REGRESSION, SmallVariance(max_steps=5), **GRID),
 ]
@@ -97,6 +97,7 @@ PRODUCT = [
     Regressor(REAL_FEATURES, Gibbs(num_samples=1, num_warmup=2, scan="blocked")),
     MultiLabelClassifier(SETS, SmallVariance(penalty=20.0, max_steps=5)),
     MultiLabelClassifier(TASKS, SVI(num_steps=8)),
+    MultiTaskRegressor(REAL_TASKS, SmallVariance(penalty=0.05, max_steps=4, merge=False)),
     ClassifierCV(ISVM, SVI(num_steps=3), **SVI_GRID),
 ]
 

@@ -286,7 +286,9 @@ def test_a_scan_leaves_the_exact_posterior_as_it_is(scan: str, name: str, number
     check_exact(partial(scan_alone, scan=scan), model, data, number, scan != "blocked")
 
 
-@pytest.mark.parametrize("loss", [Hinge(0.5), CrammerSinger(0.3), pytest.param(Ramp(), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "loss", [Hinge(0.5), CrammerSinger(0.3), pytest.param(Ramp(), marks=[pytest.mark.slow, pytest.mark.nightly])]
+)
 def test_features_of_a_lone_row_keep_their_exact_law(loss: Loss) -> None:
     """All features are the row's own: what is left of the scan are the Metropolis-Hastings steps of their block.
 

@@ -501,7 +501,13 @@ def products_of(samples: dict[str, Tensor], parts: Iterable[str]) -> dict[str, T
 QUICK = partial(HMC, step_size=0.3, num_steps=2, adapt_step_size=False, adapt_mass_matrix=False)
 
 
-@pytest.mark.parametrize("name", PARTS)
+# the ways in which a part meets the rest of a program; each structure is nightly
+_DAILY = ("rows and features", "targets")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _DAILY else pytest.mark.nightly) for name in PARTS]
+)
 def test_a_larger_program_has_the_exact_means_of_all_sites(name: str) -> None:
     program, arguments, *_ = PARTS[name]
     samples = run(PyroGibbs(program, rest=QUICK, split_merge=0), *arguments, num_samples=860)
