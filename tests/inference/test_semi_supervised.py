@@ -48,13 +48,11 @@ BACKENDS = {
 pytestmark = pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 
 
-SLOW = ("logistic", "three classes", "Crammer-Singer")
+SLOW = {"logistic": pytest.mark.slow, "three classes": pytest.mark.nightly, "Crammer-Singer": pytest.mark.nightly}
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-@pytest.mark.parametrize(
-    "setting", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SETTINGS], ids=str
-)
+@pytest.mark.parametrize("setting", [pytest.param(name, marks=SLOW.get(name, ())) for name in SETTINGS], ids=str)
 def test_every_backend_agrees_with_enumeration(setting: str, backend: str) -> None:
     model, y = SETTINGS[setting]
     if backend == "SVI" and setting == "Crammer-Singer":

@@ -148,6 +148,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_family_of_a_script_is_compiled_anew_in_each_process(tmp_path) -> None:
     source = (Path(__file__).parents[1] / "negative_binomial.py").read_text()
     (tmp_path / "script.py").write_text(source + SCRIPT)

@@ -231,6 +231,7 @@ def check_exact(step: Step, model: InfiniteLatentSVM, data: FeatureData, number:
     assert drift(before, after, data) > 1e-5
 
 
+NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
 CASES = {
     "two rows": (model_of(), X[:2, :1], SIGNS[:2]),
     "learned": (model_of(prior=IndianBuffetProcess(*LEARNED)), X[:2, :1], SIGNS[:2]),
@@ -275,9 +276,9 @@ def test_a_sweep_leaves_the_exact_posterior_as_it_is(scan: str, name: str, numbe
         ("blocked", "classes", 6000),
         pytest.param("collapsed", "three rows of a ramp", 2000, marks=pytest.mark.slow),
         pytest.param("collapsed", "two columns", 6000, marks=pytest.mark.slow),
-        pytest.param("collapsed", "classes", 6000, marks=pytest.mark.slow),
-        pytest.param("slice", "classes", 2500, marks=pytest.mark.slow),
-        pytest.param("blocked", "three rows", 6000, marks=pytest.mark.slow),
+        pytest.param("collapsed", "classes", 6000, marks=NIGHTLY),
+        pytest.param("slice", "classes", 2500, marks=NIGHTLY),
+        pytest.param("blocked", "three rows", 6000, marks=NIGHTLY),
     ],
 )
 def test_a_scan_leaves_the_exact_posterior_as_it_is(scan: str, name: str, number: int) -> None:
@@ -286,9 +287,7 @@ def test_a_scan_leaves_the_exact_posterior_as_it_is(scan: str, name: str, number
     check_exact(partial(scan_alone, scan=scan), model, data, number, scan != "blocked")
 
 
-@pytest.mark.parametrize(
-    "loss", [Hinge(0.5), CrammerSinger(0.3), pytest.param(Ramp(), marks=[pytest.mark.slow, pytest.mark.nightly])]
-)
+@pytest.mark.parametrize("loss", [Hinge(0.5), CrammerSinger(0.3), pytest.param(Ramp(), marks=NIGHTLY)])
 def test_features_of_a_lone_row_keep_their_exact_law(loss: Loss) -> None:
     """All features are the row's own: what is left of the scan are the Metropolis-Hastings steps of their block.
 

@@ -518,7 +518,9 @@ def test_scans_alone_never_find_them(scan: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", ["collapsed", "blocked"])
-@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=["hinge", "logistic"])
+@pytest.mark.parametrize(
+    "loss", [Hinge(), pytest.param(Logistic(), marks=pytest.mark.nightly)], ids=["hinge", "logistic"]
+)
 def test_clusters_are_found_within_twenty_sweeps_whatever_the_seed(loss, scan: str) -> None:
     assert all(found(loss, scan, 20, 2, seed) for seed in range(10))
 

@@ -276,6 +276,8 @@ def test_from_one_state_the_states_are_found(scan: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", ["direct", "beam", "blocked"])
-@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=["hinge", "logistic"])
+@pytest.mark.parametrize(
+    "loss", [Hinge(), pytest.param(Logistic(), marks=pytest.mark.nightly)], ids=["hinge", "logistic"]
+)
 def test_states_are_found_within_twenty_sweeps_whatever_the_seed(loss, scan: str) -> None:
     assert all(found(loss, scan, 20, 2, seed) for seed in range(10))
