@@ -21,7 +21,7 @@ from .posterior import (
 )
 from .pyro_engines import NUTS, Autoguide, PyroGibbs
 from .running.checkpoints import CheckpointWarning
-from .running.engine import Chain, FitInterrupted, Kernel, Schedule, run
+from .running.engine import Chain, FitInterrupted, Kernel, Schedule, Sweeps, run
 from .running.files import release as __version__
 from .running.workers import ProcessLost
 from .small_variance import SmallVariance
@@ -59,6 +59,7 @@ __all__ = [
     "SequencePosterior",
     "SmallVariance",
     "Structure",
+    "Sweeps",
     "TopicPosterior",
     "Trace",
     "TruncationWarning",

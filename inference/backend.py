@@ -20,7 +20,7 @@ from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.trace import Trace
 from .protocol import B_contra, KernelData, M_contra, Model
 from .row_weights import CountedRows
-from .running.engine import Chain, Draw, Kernel, Schedule, run
+from .running.engine import Chain, Draw, Kernel, Schedule, Sweeps, run
 from .running.memory import require_room_to_fit
 from .structures import lookup, structure_of
 
@@ -107,7 +107,7 @@ class Backend(Config):
         """A copy with its defaults from the data of a fit, as a posterior keeps it."""
         return self
 
-    def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
+    def results(self, sweeps: Sweeps, chains: list[Chain]) -> list[list[Draw]]:
         """The draws that the posterior keeps, chain by chain."""
         return [chain.draws for chain in chains]
 
@@ -218,12 +218,13 @@ class Backend(Config):
     def finish(self, model: Model, data: KernelData, schedule: Schedule, kernel: Kernel) -> Any:
         """Run the kernel of a resolved model on its data, and wrap the draws."""
         structure = structure_of(model)
-        chains = run(kernel, model, data, schedule)
-        drawn = self.results(kernel, model, data, chains)
+        sweeps = Sweeps(kernel, model, data, schedule)
+        chains = run(sweeps)
+        drawn = self.results(sweeps, chains)
         if any(drawn):
             kernel.warn([draw for chain in drawn for draw in chain], model)
         else:  # interrupted in the warm-up: what it had reached is better than nothing
-            drawn = [[kernel.draw(kernel.finish(chains[-1].state, data, model), data, model)]]
+            drawn = [[sweeps.finished(chains[-1].state)]]
         samples = structure.stack([draw for chain in drawn for draw in chain])
         kind: type[Posterior] = structure.posterior
         trace = Trace.of(self.value_name, self.kind, self.traced(chains))

@@ -17,7 +17,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
 
-from regbayes.inference import NUTS
+from regbayes.inference import NUTS, Chain, Kernel, Schedule, Sweeps
+from regbayes.inference.running import engine
 from regbayes.models.config import Config
 from regbayes.models.likelihoods import (
     BernoulliBeta,
@@ -211,3 +212,8 @@ def frequency_errors(visited: list[tuple[int, ...]], exact: dict[tuple[int, ...]
     expected = torch.cat([expected[~rare], expected[rare].sum(0, keepdim=True)])
     floor = (expected * (1 - expected) / num_steps).sqrt().clamp(min=1e-9)
     return batch_errors(visits, expected, floor, **options)
+
+
+def run(kernel: Kernel, model: Any, data: Any, schedule: Schedule) -> list[Chain]:
+    """The chains of a fit, without what a backend adds."""
+    return engine.run(Sweeps(kernel, model, data, schedule))

@@ -27,8 +27,8 @@ from ...models.mixture import Mixture
 from ...models.room import require_room
 from ..backend import Backend
 from ..posterior import PartitionPosterior
-from ..protocol import KernelData, Model
-from ..running.engine import Chain, Draw, Kernel, Schedule
+from ..protocol import Model
+from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
 from . import atoms, simplex_qp
 from .mean_kernels import MeanKernel, mean_over
 from .mmd import resolved_kernel
@@ -120,9 +120,9 @@ class HilbertEmbedding(Backend):
     def schedule(self) -> Schedule:
         return Schedule(self.max_steps, stop=_is_settled)
 
-    def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
+    def results(self, sweeps: Sweeps, chains: list[Chain]) -> list[list[Draw]]:
         (chain,) = chains
-        return [[kernel.draw(chain.state, data, model)]]
+        return [[sweeps.drawn(chain.state)]]
 
 
 @dataclass(frozen=True)

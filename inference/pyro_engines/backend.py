@@ -21,7 +21,7 @@ from pyro.infer import autoguide
 from ...models.domains import Count, Natural, OneOf, Positive, Seed
 from ..backend import Backend
 from ..protocol import D, D_contra, KernelData, M, M_contra, Model, S
-from ..running.engine import Chain, Draw, Kernel, Schedule
+from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
 from .partition import EngineState, Latents
 
 GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
@@ -150,9 +150,9 @@ class Autoguide(Backend):
     def schedule(self) -> Schedule:
         return Schedule(self.num_steps)
 
-    def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
+    def results(self, sweeps: Sweeps, chains: list[Chain]) -> list[list[Draw]]:
         (chain,) = chains
-        draws = [kernel.draw(chain.state, data, model) for _ in range(self.num_samples)]
+        draws = [sweeps.drawn(chain.state) for _ in range(self.num_samples)]
         return [draws]
 
 

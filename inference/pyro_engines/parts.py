@@ -58,7 +58,7 @@ class Part:
         ------
         ValueError    if the program draws other sites than the model has.
         """
-        state = self.kernel.init(call.model, call.data, generator)
+        state = self.kernel.init(call.model, self.kernel.prepare(call.model, call.data), generator)
         found = self.module.from_gibbs(state, call.model, call.data, generator)
         if differing := sorted(found.keys() ^ self.latent.keys()):
             raise ValueError(
@@ -70,8 +70,9 @@ class Part:
     def move(self, values: Latents, call: Call, generator: torch.Generator, num_sweeps: int = 1) -> Latents:
         """New values of the sites after some sweeps on the data of a call, which leave their law given it invariant."""
         state = self.module.to_gibbs(self._own(values), call.model, call.data, generator)
+        data = self.kernel.prepare(call.model, call.data)
         for step in range(num_sweeps):
-            state = self.kernel.sweep(state, call.data, call.model, generator, step)
+            state = self.kernel.sweep(state, data, call.model, generator, step)
         found = self.module.from_gibbs(state, call.model, call.data, generator)
         return {self.latent[own]: value for own, value in found.items()}
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ...models.config import to_plain
 from ...models.domains import shown
 from ..posterior.shapes import require_samples
-from ..protocol import KernelData, Model
+from ..protocol import Model
 from ..structures import Draw as Draw
 from ..structures import structure_of
 from .chains import Chain as Chain
@@ -37,7 +37,7 @@ class FitInterrupted(UserWarning):
     """The fit was stopped by Ctrl-C; what it had drawn until then was returned."""
 
 
-def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> list[Chain]:
+def run(sweeps: Sweeps) -> list[Chain]:
     """All chains of a fit; Ctrl-C ends each of them with the last sweep that was finished, and is raised if the
     schedule says so.
 
@@ -50,7 +50,7 @@ def run(kernel: Kernel, model: Model, data: KernelData, schedule: Schedule) -> l
                           `checkpoint` and the model, or the file, cannot be written, or if more than one process is
                           asked for and the model cannot be sent to another one.
     """
-    fit = _Fit(Sweeps(kernel, model, data, schedule))
+    fit, schedule = _Fit(sweeps), sweeps.schedule
     fit.open_files()
     with fit.show() as fit.bar, fit.interrupts.caught(), fit.workers:
         try:
@@ -115,16 +115,15 @@ class _Fit:
 
     def _require_sound(self, chain: Chain) -> None:
         """Raise ValueError if a chain of a file is none that the kernel can go on from."""
-        kernel, data, model = self.sweeps.kernel, self.sweeps.data, self.sweeps.model
         due = sum(map(self.schedule.keep, range(chain.step)))
         if len(chain.draws) != due:
             raise ValueError(f"The file has {len(chain.draws)} draws of a chain, not {due}; regbayes did not write it.")
         try:
-            finite = not chain.step or math.isfinite(float(kernel.value(chain.state, data, model)))
-            present = kernel.draw(chain.state, data, model)
+            finite = not chain.step or math.isfinite(self.sweeps.value(chain.state))
+            present = self.sweeps.drawn(chain.state)
         except Exception as error:  # whatever kernels raise on what is no state of theirs
             raise _no_state(error) from None
-        sizes = [_sizes(draw, model) for draw in ([present, *chain.draws] if due else [])]
+        sizes = [_sizes(draw, self.sweeps.model) for draw in ([present, *chain.draws] if due else [])]
         alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
         if not (finite and alike):
             raise ValueError("The file has a state and draws that differ in kind. It was not written by regbayes.")

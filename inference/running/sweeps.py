@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,10 @@ from ..protocol import KernelData, Model
 from ..structures import Draw
 from .chains import Chain
 from .interrupts import FitStopped, Interrupts
+
+
+def _as_it_is(model: Any, data: Any) -> Any:
+    return data
 
 
 def _unchanged(state: Any, data: Any, model: Any) -> Any:
@@ -32,8 +36,9 @@ class Kernel:
 
     States are frozen dataclasses of tensors and plain data: all that a chain needs to go on from, so that a checkpoint
     holds it. Randomness comes from `generator` alone; `step` is the number of the sweep, 0-based, warm-up included.
-    A sweep changes nothing but the generator: Ctrl-C drops an unfinished one. `finish` and `warn` are for those who
-    need them.
+    A sweep changes nothing but the generator: Ctrl-C drops an unfinished one. What is computed once in a fit, once in
+    each of its processes, is for `prepare`; all other functions get that as their `data`. It, `finish` and `warn` are
+    for those who need them.
     """
 
     state: type[Any]  # the dataclass, by which a checkpoint is read
@@ -41,6 +46,7 @@ class Kernel:
     sweep: Callable[..., Any]  # (state, data, model, generator, step) -> state
     value: Callable[..., Tensor | float]  # (state, data, model) -> log joint, ELBO or objective
     draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
+    prepare: Callable[[Any, Any], Any] = _as_it_is  # (model, data) -> the data with what is computed once in a fit
     finish: Callable[..., Any] = _unchanged  # (state, data, model) -> a chain's last state, completed to be drawn
     warn: Callable[[list[Draw], Any], None] = _nothing  # (all draws kept, model): warns of what they show
     value_in: str = ""  # the name by which a draw keeps the value, if it does: it is then computed once
@@ -79,12 +85,31 @@ class Sweeps:
     model: Model
     data: KernelData
     schedule: Schedule
+    prepared: Any = field(init=False, repr=False)  # the kernel's own view of the data
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prepared", self.kernel.prepare(self.model, self.data))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sweeps, (self.kernel, self.model, self.data, self.schedule)  # another process prepares its own
+
+    def drawn(self, state: Any) -> Draw:
+        """What the posterior keeps of a state."""
+        return self.kernel.draw(state, self.prepared, self.model)
+
+    def finished(self, state: Any) -> Draw:
+        """What the posterior keeps of the last state of a chain."""
+        return self.drawn(self.kernel.finish(state, self.prepared, self.model))
+
+    def value(self, state: Any) -> float:
+        """The log joint, ELBO or objective of a state."""
+        return float(self.kernel.value(state, self.prepared, self.model))
 
     def start(self, index: int, interrupts: Interrupts) -> Chain:
         """A new chain."""
         generator = torch.Generator(self.data.X.device).manual_seed(self.schedule.seed + 1_000_003 * index)
         with interrupts.droppable():
-            return Chain(self.kernel.init(self.model, self.data, generator), generator)
+            return Chain(self.kernel.init(self.model, self.prepared, generator), generator)
 
     def unfinished(self, chain: Chain) -> bool:
         """Whether there is a sweep left to do."""
@@ -97,14 +122,14 @@ class Sweeps:
         ------
         FloatingPointError    if the value of the sweep is not finite (names the sweep and a remedy).
         """
-        kernel, schedule, model, data = self.kernel, self.schedule, self.model, self.data
+        kernel, schedule = self.kernel, self.schedule
         started, before = time.perf_counter(), chain.generator.get_state()
         try:
             with interrupts.droppable():
-                state = kernel.sweep(chain.state, data, model, chain.generator, chain.step)
-                drawn = [kernel.draw(state, data, model)] if schedule.keep(chain.step) else []
+                state = kernel.sweep(chain.state, self.prepared, self.model, chain.generator, chain.step)
+                drawn = [self.drawn(state)] if schedule.keep(chain.step) else []
                 known = drawn[0].get(kernel.value_in) if drawn else None
-                value = float(kernel.value(state, data, model) if known is None else known)
+                value = self.value(state) if known is None else float(known)
                 seconds = time.perf_counter() - started
         except FitStopped:
             chain.generator.set_state(before)

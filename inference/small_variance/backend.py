@@ -12,7 +12,7 @@ from ...models.domains import Auto, Count, Labels, NonNegative, OneOf, Positive,
 from ..backend import Backend
 from ..distributed.collectives import all_sum
 from ..protocol import KernelData, Model
-from ..running.engine import Chain, Draw, Kernel, Schedule
+from ..running.engine import Chain, Draw, Schedule, Sweeps
 
 
 @dataclass(eq=False)
@@ -125,8 +125,8 @@ class SmallVariance(Backend):
             stop=lambda chain: chain.state.converged,
         )
 
-    def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
-        return [[kernel.draw(_lowest(chains).state, data, model)]]
+    def results(self, sweeps: Sweeps, chains: list[Chain]) -> list[list[Draw]]:
+        return [[sweeps.drawn(_lowest(chains).state)]]
 
     def traced(self, chains: list[Chain]) -> list[Chain]:
         return [_lowest(chains)]

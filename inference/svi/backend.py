@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from ...models.domains import Count, Natural, NonNegative, Number, OneOf, Seed
 from ..backend import Backend
 from ..protocol import KernelData, Model
-from ..running.engine import Chain, Draw, Kernel, Schedule
+from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
 from .factors import SETTLED
 
 
@@ -109,9 +109,9 @@ class SVI(Backend):
             stop=self._stop,
         )
 
-    def results(self, kernel: Kernel, model: Model, data: KernelData, chains: list[Chain]) -> list[list[Draw]]:
+    def results(self, sweeps: Sweeps, chains: list[Chain]) -> list[list[Draw]]:
         best = max(chains, key=lambda chain: chain.values[-1] if chain.values else -torch.inf)
-        return [[kernel.draw(kernel.finish(best.state, data, model), data, model)]]
+        return [[sweeps.finished(best.state)]]
 
     def _stop(self, chain: Chain) -> bool:
         if self.tolerance is None:

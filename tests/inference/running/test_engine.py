@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from setups import Points, Position, Walk, walk
+from setups import Points, Position, Walk, run, walk
 from torch import Tensor
 
 from regbayes.inference import Chain, FitInterrupted, Kernel, Schedule
 from regbayes.inference.running.checkpoints import CheckpointWarning
-from regbayes.inference.running.engine import run
 from regbayes.inference.running.files import read_file
 from regbayes.inference.running.labels import LabelRows, stack_labels
 

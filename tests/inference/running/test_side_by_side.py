@@ -20,7 +20,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from setups import Points, Position, Walk, walk
+from setups import Points, Position, Walk, run, walk
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -36,7 +36,6 @@ from regbayes.inference import (
     SmallVariance,
 )
 from regbayes.inference.running import workers
-from regbayes.inference.running.engine import run
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.inference.running.workers import Worker, most_jobs
 from regbayes.models import DPM, DiagonalGaussian, InfiniteSVM

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from setups import run
 from torch import Tensor
 from torch.distributions import Beta, Gamma, MultivariateNormal, kl_divergence
 
 from regbayes.inference import SVI, Posterior
 from regbayes.inference.bits.shared_projection import Margins
-from regbayes.inference.running.engine import Schedule, run
+from regbayes.inference.running.engine import Schedule
 from regbayes.inference.svi.projection import augmented
 from regbayes.inference.svi.projection import kernel as svi
 from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior
