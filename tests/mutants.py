@@ -169,20 +169,34 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/classifiers/scored.py",
+        "inference/classifiers/test_scored.py inference/classifiers/test_minimum.py "
+        "inference/small_variance/test_small_variance.py "
+        "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner or scored'",
+        {
+            "all_sum(self._sums(losses)) + (": "all_sum(self._sums(losses)) - (",
+            "(2 * self.weight_scale**2)": "self.weight_scale**2",
+            "*map(self.counted, observed), self.rows()\n": "*observed, self.rows()\n",
+            "*map(self.counted, observed), self.rows(), ": "*observed, self.rows(), ",
+            "self.counted(torch.ones_like(": "(torch.ones_like(",
+            "place[self.owner] >= 0": "place[self.owner] >= 1",
+            "observed.shift + observed.precision * reference": "observed.shift - observed.precision * reference",
+            "owners.unsqueeze(1) == labels, 1.0, -1.0": "owners.unsqueeze(1) == labels, -1.0, 1.0",
+            "(accepts - rejects)": "(accepts + rejects)",
+            "math.log(2 * math.pi * weight_scale**2)": "math.log(2 * math.pi * weight_scale)",
+        },
+    ),
+    Mutants(
         "inference/classifiers/minimum.py",
         "inference/classifiers/test_minimum.py inference/small_variance/test_small_variance.py "
         "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner'",
         {
             "~found & (moved_cost <= fit.cost)": "~found",
             "share = 0.25**power": "share = 0.5",
-            "all_sum(self._sums(losses)) + (": "all_sum(self._sums(losses)) - (",
-            "(2 * self.weight_scale**2)": "self.weight_scale**2",
             "observed.shift + precision * reference": "observed.shift - precision * reference",
-            "precision, shift = map(self.counted, observed)": "precision, shift = observed",
-            "times = self.counted(torch.ones_like(": "times = (torch.ones_like(",
             '"row_weights": times,': '"row_weights": None,',
-            "lower[self.owner]": "lower[self.owner.flip(0)]",
-            "self.counted(self.targets.abs()).nansum()": "self.targets.abs().nansum()",
+            "lower[problem.owner]": "lower[problem.owner.flip(0)]",
+            "problem.counted(targets.abs()).nansum()": "targets.abs().nansum()",
         },
     ),
     Mutants(

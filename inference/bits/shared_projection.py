@@ -16,7 +16,7 @@ from torch import Tensor
 from ...models.losses import Loss
 from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
-from ..classifiers.minimum import RidgeCost
+from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
 
 
@@ -38,10 +38,10 @@ def prior_alone(odds: Tensor, num_dimensions: int) -> Generative:
     return Generative(odds, odds.new_zeros(num_dimensions, len(odds)), odds.new_zeros(len(odds), len(odds)))
 
 
-def task_margins(data: TaskData, model: MultiTaskInfiniteLatentSVM, features: Tensor) -> RidgeCost:
+def task_margins(data: TaskData, model: MultiTaskInfiniteLatentSVM, features: Tensor) -> Scored:
     """What classifiers [M, K + P, 1] of tasks cost, each of which sees the pairs of its own, by features [D, K]."""
     pairs = data.pairs(data.X @ features)
-    return RidgeCost(
+    return Scored(
         pairs.features, pairs.targets, model.loss, model.weight_scale, owner=data.tasks, num_owners=data.num_tasks
     )
 

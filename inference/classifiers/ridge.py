@@ -1,18 +1,16 @@
 """Batched weighted ridge: the one solver behind the classifier update of every backend.
 
-    A_kc = I / nu^2 + sum_{z_n = k} precision_nc a_n a_n^T,    B_kc = sum_{z_n = k} shift_nc a_n
+    A_kc = I / nu^2 + sum_n r_nk precision_nc a_n a_n^T,    B_kc = sum_n r_nk shift_nc a_n
 
 Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance limit takes its mean.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -108,59 +106,49 @@ class Ridge:
         return _upper(inverse.mT @ inverse)
 
 
-def weighted_ridge(
-    features: Tensor,
-    precision: Tensor,
-    shift: Tensor,
-    assignments: Tensor,
-    *,
-    num_components: int,
-    weight_scale: float,
-) -> Ridge:
-    """Each component's classifiers from the points assigned to it.
+def natural_of_owners(
+    features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
+) -> tuple[Tensor, Tensor]:
+    """A [K, C, P, P] and B [K, P, C] of classifiers that score rows of their own; the prior's where there are none.
 
     Parameters
     ----------
     features : Tensor [N, P]
     precision, shift : Tensor [N, C], the pseudo-observations of the scores
-    assignments : Tensor [N], int64 in 0..num_components-1
-
-    Returns
-    -------
-    Ridge with mean [K, P, C]; an empty component returns its prior N(0, nu^2 I).
+    rows : the numbers of the rows of each of K owners
     """
-    order, bounds = segments(assignments, num_components)
-    blocks = [order[first:last] for first, last in pairwise(bounds)]
-    return Ridge.of_natural(*_natural(features, precision, shift, blocks, weight_scale))
+    (P, C), K = (features.shape[1], precision.shape[1]), len(rows)
+    gram, linear = features.new_zeros((K, C, P, P)), features.new_zeros((K, P, C))
+    root = precision.sqrt()
+    for k, own in enumerate(rows):
+        for tile in own.split(_TILE):  # which stay in the cache
+            seen, roots = features.index_select(0, tile), root[tile]
+            linear[k].addmm_(seen.T, shift[tile])
+            for c in range(C):
+                gram[k, c] += _square(seen * roots[:, c, None])
+    return with_prior(gram, linear, weight_scale)
 
 
-def ridge_means(
-    features: Tensor,
-    precision: Tensor,
-    shift: Tensor,
-    assignments: Tensor,
-    *,
-    num_components: int,
-    weight_scale: float,
+def _square(rows: Tensor) -> Tensor:
+    """The Gram matrix [P, P] of rows [N, P]; on a CPU by numpy, which unlike torch takes only half of it."""
+    return rows.T @ rows if rows.is_cuda else torch.from_numpy(rows.numpy().T @ rows.numpy())
+
+
+def owner_means(
+    features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
 ) -> Tensor:
-    """The means [K, P, C] of `weighted_ridge`, without its precisions.
+    """The means A^-1 B [K, P, C] alone, from the arguments of `natural_of_owners`.
 
-    A component with fewer points than features is solved for its N_k points: nu^2 a^T (I + nu^2 W a a^T)^-1 shift, with
-    W the precisions, in O(N_k^2 (N_k + P)). It needs the rows of its points on one machine.
+    An owner of fewer rows than features is solved for its N_k rows: nu^2 a^T (I + nu^2 W a a^T)^-1 shift, with W the
+    precisions, in O(N_k^2 (N_k + P)). It needs its rows on one machine.
     """
-    num_features = features.shape[1]
-    means = features.new_zeros((num_components, num_features, precision.shape[1]))
-    order, bounds = segments(assignments, num_components)
-    blocks = [order[first:last] for first, last in pairwise(bounds)]
-    wide = [num_features >= _WIDE and len(own) < num_features for own in blocks]
-    for k in [k for k in range(num_components) if wide[k] and len(blocks[k])]:
-        own = blocks[k]
-        means[k] = row_space_means(features[own], precision[own].T, shift[own].T, weight_scale).T
-    tall = [k for k in range(num_components) if not wide[k]]
-    if tall:
-        natural = (_natural if features.is_cuda else _natural_of_roots)(
-            features, precision, shift, [blocks[k] for k in tall], weight_scale
-        )
+    P, means = features.shape[1], features.new_zeros((len(rows), features.shape[1], precision.shape[1]))
+    wide = [P >= _WIDE and len(own) < P for own in rows]
+    for k, own in enumerate(rows):
+        if wide[k] and len(own):
+            means[k] = row_space_means(features[own], precision[own].T, shift[own].T, weight_scale).T
+    if tall := [k for k in range(len(rows)) if not wide[k]]:
+        natural = natural_of_owners(features, precision, shift, [rows[k] for k in tall], weight_scale)
         means[tall] = Ridge.of_natural(*natural).mean
     return means
 
@@ -186,17 +174,10 @@ def row_space_means(
     return weight_scale**2 * (root * solved) @ features
 
 
-def soft_ridge(
-    features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
-) -> Ridge:
-    """Each component's classifiers, with mean [K, P, C], from soft assignments: the arguments of `soft_natural`."""
-    return Ridge.of_natural(*soft_natural(features, precision, shift, responsibilities, weight_scale=weight_scale))
-
-
 def soft_means(
     features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
 ) -> Tensor:
-    """The means [K, P, C] of `soft_ridge`; of fewer rows than features solved for the N rows, as in `ridge_means`.
+    """The means A^-1 B [K, P, C] of `soft_natural`; of fewer rows than features solved for the N rows.
 
     The host waits for no factor: diagonals are raised by a share of their rounding, and what has no factor is NaN.
     """
@@ -256,12 +237,11 @@ def with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tenso
     return gram, linear
 
 
-def segments(assignments: Tensor, num_components: int) -> tuple[Tensor, list[int]]:
-    """(order [N], bounds): the points of component k are order[bounds[k]:bounds[k + 1]]."""
-    narrow = assignments.to(torch.int16) if num_components < 2**15 else assignments  # sorts several times as fast
-    order = torch.argsort(narrow, stable=True)
-    counts = torch.bincount(assignments, minlength=num_components)
-    return order, [0, *counts.cumsum(0).tolist()]
+def rows_of_owners(owner: Tensor, num_owners: int) -> list[Tensor]:
+    """The numbers [N_k] of the rows of each owner, in increasing order, from the owners [N] of the rows."""
+    narrow = owner.to(torch.int16) if num_owners < 2**15 else owner  # sorts several times as fast
+    sizes = torch.bincount(owner, minlength=num_owners).tolist()
+    return list(torch.argsort(narrow, stable=True).split(sizes))
 
 
 def _takes_products(features: Tensor, num_ridges: int) -> bool:
@@ -294,44 +274,6 @@ def _chunks(features: Tensor, width: int) -> Iterator[slice]:
     """Slices of the rows for which an array of `width` numbers for each row about fits a cache, or a GPU."""
     step = max(64, (2**25 if features.is_cuda else 2**16) // max(1, width))
     yield from (slice(start, start + step) for start in range(0, max(1, len(features)), step))
-
-
-def _natural(
-    features: Tensor, precision: Tensor, shift: Tensor, blocks: Sequence[Tensor], weight_scale: float
-) -> tuple[Tensor, Tensor]:
-    """A [K, C, P, P] and B [K, P, C] of components with so many points each, given by their places."""
-    num_scores, num_features = precision.shape[1], features.shape[1]
-    gram = features.new_zeros((len(blocks), num_scores, num_features, num_features))
-    linear = features.new_zeros((len(blocks), num_features, num_scores))
-    for k, rows in enumerate(blocks):
-        own, own_precision = features.index_select(0, rows), precision[rows]  # one at a time stays in the cache
-        torch.mm(own.T, shift[rows], out=linear[k])
-        for c in range(num_scores):
-            torch.mm(own.T, own * own_precision[:, c, None], out=gram[k, c])
-    return with_prior(gram, linear, weight_scale)
-
-
-def _natural_of_roots(
-    features: Tensor, precision: Tensor, shift: Tensor, blocks: Sequence[Tensor], weight_scale: float
-) -> tuple[Tensor, Tensor]:
-    """The same on a CPU from rows times the roots of their precisions.
-
-    Of the product of a matrix with itself numpy, unlike torch, takes only half.
-    """
-    from . import _numba_ridge  # compiles or loads machine code: only where it is needed
-
-    num_scores, num_features = precision.shape[1], features.shape[1]
-    gram = features.new_zeros((len(blocks), num_scores, num_features, num_features))
-    linear = features.new_zeros((len(blocks), num_scores, num_features))
-    points = features.contiguous().numpy()
-    roots, shifts = (part.T.contiguous().numpy() for part in (precision.sqrt(), shift))
-    scaled = features.new_empty(_TILE, num_features).numpy()
-    for k, c in itertools.product(range(len(blocks)), range(num_scores)):
-        for rows in blocks[k].split(_TILE):
-            own = scaled[: len(rows)]
-            _numba_ridge.scale_rows(points, rows.numpy(), roots[c], shifts[c], own, linear[k, c].numpy())
-            gram[k, c] += torch.from_numpy(own.T @ own)
-    return with_prior(gram, linear.mT, weight_scale)
 
 
 _TILE = 1024  # rows at a time, few enough for a cache

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.distributions.sampling import normals
-from ..classifiers.draws import RepellingHyperplanes
+from ..classifiers.scored import RepellingHyperplanes
 
 NUM_RESERVED = 100
 

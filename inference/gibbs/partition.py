@@ -33,7 +33,7 @@ from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.priors.base import NEEDED
 from ...models.priors.laws import PointLaw
-from ..classifiers.draws import classifiers_of
+from ..classifiers.scored import classifiers_of
 from ..distributed.collectives import own_stream
 from ..running.engine import Kernel
 from ..truncation import warn_if_full

@@ -27,8 +27,8 @@ from ...models.linalg import safe_cholesky
 from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
 from ...models.priors import Hyper
-from ..bits.shared_projection import Generative, Margins, prior_alone
-from ..classifiers.draws import OwnClassifiers, log_prior
+from ..bits.shared_projection import Generative, Margins, prior_alone, task_margins
+from ..classifiers.scored import log_prior
 from ..distributed.collectives import all_sum, own_stream
 from ..running.engine import Draw, Kernel
 from .backend import Gibbs
@@ -181,9 +181,7 @@ def draw_weights(
     state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor:
     """Weights [K + P, M] given the projection: tasks are components, whose rows are their known pairs."""
-    pairs = data.pairs(data.X @ state.features)
-    nu, num_tasks = model.weight_scale, data.num_tasks
-    scored = OwnClassifiers(pairs.features, model.loss, nu, pairs.targets, data.tasks, num_tasks)
+    scored = task_margins(data, model, state.features)
     return scored.draw(state.weights.T.unsqueeze(-1).contiguous(), generator).squeeze(-1).T.contiguous()
 
 

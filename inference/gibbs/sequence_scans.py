@@ -27,7 +27,7 @@ from ...models.distributions.sampling import log_dirichlet, uniforms
 from ...models.likelihoods.base import Parameters
 from ...models.scores import scores
 from ...models.sequence import Sequences, StateSpace
-from ..classifiers.draws import classifiers_of
+from ..classifiers.scored import classifiers_of
 from ..distributed.collectives import own_stream
 from ..markov.paths import sample_paths
 from .hyperplanes import give_back, renew_reservoir

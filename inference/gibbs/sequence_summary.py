@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...models.priors.laws import PathLaw
 from ...models.sequence import Sequences, StateSpace
-from ..classifiers.draws import classifiers_of
+from ..classifiers.scored import classifiers_of
 from ..distributed.collectives import all_sum
 from ..structures import Draw
 from .scans.components import log_evidence, posterior_hyperparameters

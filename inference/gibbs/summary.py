@@ -8,7 +8,7 @@ from torch import Tensor
 from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors.laws import PointLaw
-from ..classifiers.draws import classifiers_of
+from ..classifiers.scored import classifiers_of
 from ..running.engine import Draw
 from .hyperplanes import NUM_RESERVED
 from .scans.components import count_members, hyperparameters, log_evidence

@@ -31,7 +31,7 @@ from ...models.losses import CrammerSinger, PseudoObservation
 from ...models.priors import Hyper
 from ...models.priors.topics import Tally, mean_proportions
 from ...models.topics import TopicData, TopicModel
-from ..classifiers.draws import SharedClassifiers
+from ..classifiers.scored import Scored
 from ..distributed.collectives import own_stream
 from ..running.engine import Draw, Kernel
 from .backend import Gibbs
@@ -125,8 +125,7 @@ def draw_assignments(state: TopicState, data: TopicData, model: TopicModel, gene
     elif isinstance(found, CrammerSinger):
         margin = _classes(data.targets).numpy(), float(found.strength), float(found.margin)
     elif loss.is_augmented and not loss.meets:
-        weights, place = state.weights.unsqueeze(0), (slice(None),)
-        observed = scored(state, data, model).observe(weights, place, generator)
+        observed = scored(state, data, model).observe(state.weights.unsqueeze(0), slice(None), generator)
         margin = tuple(part.double().contiguous().numpy() for part in observed)
     else:
         return visit_places(state, data, model, generator)
@@ -221,9 +220,9 @@ def draw_weights(state: TopicState, data: TopicData, model: TopicModel, generato
     return scored(state, data, model).draw(state.weights.unsqueeze(0), generator).squeeze(0)
 
 
-def scored(state: TopicState, data: TopicData, model: TopicModel) -> SharedClassifiers:
+def scored(state: TopicState, data: TopicData, model: TopicModel) -> Scored:
     """The weights score the mean topics [N, K] of all documents."""
-    return SharedClassifiers(data.mean_topics(state.document_counts), model.loss, model.weight_scale, data.targets)
+    return Scored(data.mean_topics(state.document_counts), data.targets, model.loss, model.weight_scale)
 
 
 # -- summaries ---------------------------------------------------------------------------------------------------------

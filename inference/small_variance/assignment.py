@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...models.sparse import Rows, group_sums
-from ..classifiers.minimum import own_scores
+from ..classifiers.scored import own_scores
 from ..distributed.collectives import all_sum
 from .problem import Problem
 

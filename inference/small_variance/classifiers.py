@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..classifiers.duals import joint_hinge
-from ..classifiers.minimum import DualLimits, Estimate, minimum
+from ..classifiers.minimum import DualLimits, Estimate, estimate, has_quick_dual, minimum
 from .problem import Problem
 
 
@@ -18,9 +18,11 @@ def fit_classifiers(problem: Problem, assignments: Tensor, weights: Tensor, dual
     margins, limits = problem.margins(assignments, len(weights)), None
     if joint_hinge(margins.loss) is not None:
         limits = DualLimits(_GAP, _PASSES * num_steps)
-    elif margins.has_quick_dual and num_steps > 1 and problem.X.device.type == "cpu" and problem.num_data <= _MOST_ROWS:
+    elif (
+        has_quick_dual(margins) and num_steps > 1 and problem.X.device.type == "cpu" and problem.num_data <= _MOST_ROWS
+    ):
         limits = _SOLVED
-    return minimum(margins, margins.at(weights, duals), limits, num_steps)
+    return minimum(margins, estimate(margins, weights, duals), limits, num_steps)
 
 
 _GAP, _PASSES = 1e-3, 25  # for each step

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.data import Data
-from ..classifiers.minimum import RidgeCost, minimum
+from ..classifiers.minimum import estimate, minimum
+from ..classifiers.scored import Scored, sides
 
 
 def hyperplane_costs(points: Data, assignments: Tensor, weights: Tensor, model: Model) -> Tensor:
@@ -30,12 +31,12 @@ def fit_hyperplanes(
     if not weights.numel():
         return weights, hyperplane_costs(points, assignments, weights, model)
     margins = _sides(points, assignments, len(weights), model)
-    fit = minimum(margins, margins.at(weights.transpose(0, 2)), None, num_steps)
+    fit = minimum(margins, estimate(margins, weights.transpose(0, 2)), None, num_steps)
     return fit.weights.transpose(0, 2).contiguous(), fit.cost.squeeze(0)
 
 
-def _sides(points: Data, assignments: Tensor, num_components: int, model: Model) -> RidgeCost:
+def _sides(points: Data, assignments: Tensor, num_components: int, model: Model) -> Scored:
     """Every point is a positive of its own component and a negative of all others."""
     labels = torch.arange(num_components, device=assignments.device)
-    targets = torch.where(assignments.unsqueeze(1) == labels, 1.0, -1.0).to(points.features)
-    return RidgeCost(points.features, targets, model.loss, model.weight_scale, points.weights)
+    targets = sides(assignments, labels, points.features)
+    return Scored(points.features, targets, model.loss, model.weight_scale, points.weights)

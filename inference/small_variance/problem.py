@@ -21,7 +21,7 @@ from ...models.base import Model
 from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
 from ...models.sparse import Rows, entries_sum
-from ..classifiers.minimum import RidgeCost
+from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
 
 
@@ -94,11 +94,11 @@ class Problem:
             return self.model.loss.log_factor(scores.squeeze(-1), targets.squeeze(-1))
         return self.model.log_margin(scores, targets)
 
-    def margins(self, assignments: Tensor, num_components: int) -> RidgeCost:
+    def margins(self, assignments: Tensor, num_components: int) -> Scored:
         """What classifiers cost that each see the points of their component alone, from assignments [N]."""
         data, model = self.data, self.model
         rows = data.features, data.targets, model.loss, model.weight_scale, data.weights
-        return RidgeCost(*rows, assignments, num_components)
+        return Scored(*rows, assignments, num_components)
 
     def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Best centres [K, D] for sums of rows [K, D] and numbers of rows [K]."""

@@ -25,7 +25,7 @@ from ...models.linalg import safe_cholesky
 from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
 from ..bits.shared_projection import Generative, Margins, task_margins
-from ..classifiers.minimum import DualLimits, minimum, slopes
+from ..classifiers.minimum import DualLimits, estimate, has_quick_dual, minimum, slopes
 from ..distributed.collectives import all_sum
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
@@ -180,9 +180,9 @@ def set_bits(state: Projection, problem: Problem) -> Projection:
 def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> Projection:
     """Better classifiers of all tasks, and how hard each pair pulls at its own."""
     margins = task_margins(problem.data, problem.model, state.features)
-    start = margins.at(state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
+    start = estimate(margins, state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
     fit = minimum(margins, start, DualLimits(_GAP, max_passes), _STEPS)
-    tilt = fit.tilt if margins.has_quick_dual else slopes(margins.loss, fit.scores, margins.targets)
+    tilt = fit.tilt if has_quick_dual(margins) else slopes(margins.loss, fit.scores, margins.targets)
     return _scored(replace(state, weights=fit.weights.squeeze(2).T.contiguous(), tilt=tilt.squeeze(1)), problem)
 
 

@@ -111,7 +111,7 @@ def test_each_row_weighs_features_of_its_own_by_its_own_precisions() -> None:
     arrays = collapsed_features._arrays(state, data, model, PseudoObservation(precision, torch.zeros_like(data.X)), 90)
     levels, place = np.zeros(100), np.zeros(4, np.int64)
     levels[4:7] = 0.55, 0.0, 0.5  # of the second row; at a last level of 0 the Poisson proposal is refused
-    entry_of(compiled.scan, arrays.loss)(arrays, levels, np.zeros(3000), place)
+    entry_of(compiled.scan, arrays.loss)(arrays, compiled.Scratch.of(arrays), levels, np.zeros(3000), place)
     assert place.tolist()[:3] == [2, 2, 8]
     assert arrays.bits[:2].tolist() == [[0, 1], [0, 1]]
 
@@ -130,7 +130,7 @@ def test_the_second_proposal_for_a_row_alone_meets_the_margin_after_the_first(le
     normals, place = np.zeros(3000), np.zeros(4, np.int64)
     normals[:2] = np.array([0.8, 0.5]) / model.weight_scale
     levels = np.array([0.5, 0.5, 0.5, level])  # one feature by either law
-    entry_of(compiled.scan, arrays.loss)(arrays, levels, normals, place)
+    entry_of(compiled.scan, arrays.loss)(arrays, compiled.Scratch.of(arrays), levels, normals, place)
     assert place[1] == 1
     assert arrays.weights[0, 0] == pytest.approx(expected)
 

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from regbayes.inference.classifiers.draws import RepellingHyperplanes
 from regbayes.inference.classifiers.elliptical_slice import elliptical_slice
+from regbayes.inference.classifiers.scored import RepellingHyperplanes
 from regbayes.inference.gibbs.hyperplanes import fill_reservoir, refresh_reservoir
 from regbayes.models import (
     DDPM,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...compiled._numba_losses import log_margin
-from ...compiled.decorators import entry, inner, part
+from ...compiled.decorators import inner, lean_entry, part
 
 
 class Rows(NamedTuple):
@@ -42,19 +42,28 @@ class Scratch(NamedTuple):
     share: np.ndarray  # [D] of another number
     chances: np.ndarray  # [5]
 
+    @classmethod
+    def of(cls, rows):
+        """Room for whatever a row may need; compiled code makes no arrays, and so counts no references to them."""
+        D, C, number, room = rows.loadings.shape[1], rows.scores.shape[1], _NUM_WEIGHED, len(rows.log_number)
+        slope, share, halves, chances = np.empty(D), np.empty(D), np.empty(number), np.empty(number)
+        scores, other, base = np.empty(C), np.empty(C), np.empty(C)
+        alone, fresh, shares = np.empty(len(rows.counts), np.int64), np.empty((room, C)), np.empty((number, D))
+        return cls(slope, scores, other, base, alone, fresh, shares, halves, share, chances)
+
 
 _CERTAIN = 40.0  # log odds beyond which a probability is within rounding of 0 or 1
 _NUM_WEIGHED = 5  # numbers 0, 1, .. of features of a row alone whose evidence is compared
 
 
-@entry
-def scan(rows, uniforms, normals, place):
+@lean_entry
+def scan(rows, scratch, uniforms, normals, place):
     """Visit rows from place[0] on; place = (row, number of features, uniforms used, normals used) is moved on.
 
     It returns before a row for which the arrays or the random numbers might not suffice; at the end place[0] = N.
     """
     num_columns, num_scores, room = rows.loadings.shape[1], rows.scores.shape[1], len(rows.log_number)
-    scratch, first = _scratch(len(rows.counts), room, num_columns, num_scores), place[0]
+    first = place[0]
     for n in range(first, len(rows.scores)):
         needed = 2 * room * num_scores + (place[1] + room + 1) * num_columns
         if place[1] + room > len(rows.counts) or place[2] + place[1] + 4 > len(uniforms):
@@ -79,10 +88,9 @@ def scan(rows, uniforms, normals, place):
         place[0] = n + 1
 
 
-@entry
-def scan_truncated(rows, levels):
+@lean_entry
+def scan_truncated(rows, scratch, levels):
     """Visit the bits of all features of all rows, with uniform numbers [N, K]."""
-    scratch = _scratch(0, 0, rows.loadings.shape[1], rows.scores.shape[1])
     for n in range(len(rows.scores)):
         precision = rows.precision[n if len(rows.precision) > 1 else 0]
         _predict(rows, n, precision, len(rows.counts), scratch)
@@ -90,12 +98,10 @@ def scan_truncated(rows, levels):
 
 
 @inner
-def _scratch(capacity, room, num_columns, num_scores):
-    slope, share, shares = np.empty(num_columns), np.empty(num_columns), np.empty((_NUM_WEIGHED, num_columns))
-    scores, other, base = np.empty(num_scores), np.empty(num_scores), np.empty(num_scores)
-    alone, fresh = np.empty(capacity, np.int64), np.empty((room, num_scores))
-    halves, chances = np.empty(_NUM_WEIGHED), np.empty(_NUM_WEIGHED)
-    return Scratch(slope, scores, other, base, alone, fresh, shares, halves, share, chances)
+def _copy(values, out):
+    """As out[:] = values, which compiles a message for arrays of different lengths as well."""
+    for d in range(len(out)):
+        out[d] = values[d]
 
 
 @inner
@@ -114,8 +120,8 @@ def _move(slope, sign, loadings, precision):
 def _predict(rows, n, precision, num_features, scratch):
     """Slope [D] and scores [C] of a row."""
     slope, scores = scratch.slope, scratch.scores
-    slope[:] = rows.shift[n]
-    scores[:] = rows.scores[n]
+    _copy(rows.shift[n], slope)
+    _copy(rows.scores[n], scores)
     for k in range(num_features):
         if rows.bits[k, n]:
             _move(slope, -1.0, rows.loadings[k], precision)
@@ -127,7 +133,8 @@ def _visit_shared(rows, n, precision, levels, num_features, scratch, truncated):
     """The bits of features that other rows have, or of all; returns how many the row has alone."""
     bits, counts, loadings, weights, log_odds = rows.bits, rows.counts, rows.loadings, rows.weights, rows.log_odds
     slope, scores, other, targets, loss = scratch.slope, scratch.scores, scratch.other, rows.targets[n], rows.loss
-    current, num_alone = log_margin(loss, scores, targets), 0
+    current = log_margin(loss, scores, targets)
+    num_alone = np.int64(0)  # 0 is a type of its own, for which numba would compile what takes it once more
     for k in range(num_features):
         old = bits[k, n]
         others = counts[k] - old
@@ -150,7 +157,7 @@ def _visit_shared(rows, n, precision, levels, num_features, scratch, truncated):
             bits[k, n] = new
             counts[k] += new - old
             _move(slope, -sign, loadings[k], precision)
-            scores[:] = other
+            _copy(other, scores)
             current = moved
     return num_alone
 
@@ -221,7 +228,7 @@ def _visit_alone(rows, n, precision, weighed, drawn, num_alone, uniforms, normal
     """
     slope, scores, other, alone, fresh = scratch.slope, scratch.scores, scratch.other, scratch.alone, scratch.fresh
     targets = rows.targets[n]
-    scratch.base[:] = scores
+    _copy(scores, scratch.base)
     for i in range(num_alone):
         _add(scratch.base, -1.0, rows.weights[alone[i]])
     for step in range(2):
@@ -234,7 +241,7 @@ def _visit_alone(rows, n, precision, weighed, drawn, num_alone, uniforms, normal
         if step == 1:
             log_ratio += _log_evidence(rows.loading_precision, precision, slope, number, scratch.share)
             log_ratio -= _log_evidence(rows.loading_precision, precision, slope, num_alone, scratch.share)
-        other[:] = scratch.base
+        _copy(scratch.base, other)
         for i in range(number):
             for c in range(len(other)):
                 fresh[i, c] = rows.weight_scale * normals[place[3]]
@@ -243,7 +250,7 @@ def _visit_alone(rows, n, precision, weighed, drawn, num_alone, uniforms, normal
         log_ratio += log_margin(rows.loss, other, targets) - log_margin(rows.loss, scores, targets)
         if math.log1p(-uniforms[place[2] + 2 + step]) < log_ratio:
             num_alone = _replace_alone(rows, n, place, alone, num_alone, fresh, number)
-            scores[:] = other
+            _copy(other, scores)
     if num_alone:
         _draw_alone(rows, precision, slope, normals, place, alone, num_alone)
 
@@ -253,20 +260,20 @@ def _replace_alone(rows, n, place, alone, old, fresh, new):
     """Give the row `new` features of its own with these weights in place of the `old` ones; loadings come later."""
     for i in range(old - 1, new - 1, -1):
         last = place[1] - 1
-        rows.bits[alone[i], :] = rows.bits[last, :]
+        _copy(rows.bits[last], rows.bits[alone[i]])
         rows.counts[alone[i]] = rows.counts[last]
-        rows.loadings[alone[i], :] = rows.loadings[last, :]
-        rows.weights[alone[i], :] = rows.weights[last, :]
+        _copy(rows.loadings[last], rows.loadings[alone[i]])
+        _copy(rows.weights[last], rows.weights[alone[i]])
         place[1] = last
     for i in range(old, new):
         k = place[1]
-        rows.bits[k, :] = 0
-        rows.bits[k, n] = 1
+        for m in range(rows.bits.shape[1]):
+            rows.bits[k, m] = 1 if m == n else 0
         rows.counts[k] = 1
         alone[i] = k
         place[1] = k + 1
     for i in range(new):
-        rows.weights[alone[i], :] = fresh[i]
+        _copy(fresh[i], rows.weights[alone[i]])
     return new
 
 

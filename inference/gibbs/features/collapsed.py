@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,7 +60,7 @@ def scan_rows(
         if place[3] + needed > len(noise):
             noise = torch.randn(few + needed, generator=stream, dtype=torch.float64).numpy()
             place[3], few = 0, min(2 * few, max(_POOL, needed))
-        visit(rows, level, noise, place)
+        visit(rows, compiled.Scratch.of(rows), level, noise, place)
     number = int(place[1])
     loadings, weights = (torch.from_numpy(own[:number]).to(state.loadings) for own in (rows.loadings, rows.weights))
     features = torch.from_numpy(rows.bits[:number].T.copy())
@@ -73,7 +72,7 @@ def scan_bits(
 ) -> FeatureState:
     """One visit of every row of the truncated model, with uniform numbers [K, N]."""
     rows = _arrays(state, data, model, observed, len(levels))
-    entry_of(compiled.scan_truncated, rows.loss)(rows, _doubles(levels.T))
+    entry_of(compiled.scan_truncated, rows.loss)(rows, compiled.Scratch.of(rows), _doubles(levels.T))
     return replace(state, features=torch.from_numpy(rows.bits.T.copy()))
 
 
@@ -107,14 +106,12 @@ def _arrays(
     )
 
 
-@lru_cache(maxsize=8)
 def _log_odds(num_data: int) -> Tensor:
     """log m - log(N - m) [N] for m = 0..N - 1."""
     others = torch.arange(num_data, dtype=torch.float64)
     return others.log() - (num_data - others).log()
 
 
-@lru_cache(maxsize=8)
 def log_poisson(rate: float) -> Tensor:
     """Log probabilities [room] of numbers by a Poisson law."""
     number = torch.arange(_room(rate), dtype=torch.float64)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
 from ....models.priors import Hyper
-from ...classifiers.draws import SharedClassifiers
+from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
 
@@ -37,10 +37,10 @@ def count_rows(state: FeatureState) -> Tensor:
     return counts
 
 
-def scored(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> SharedClassifiers:
+def scored(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Scored:
     """The weights score all rows by their bits and inputs [N, K + P]."""
     design = torch.cat([state.features.to(state.weights), data.inputs], 1)
-    return SharedClassifiers(design, model.loss, model.weight_scale, data.targets)
+    return Scored(design, data.targets, model.loss, model.weight_scale)
 
 
 def log_joint(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:

@@ -32,7 +32,7 @@ from ....models.likelihoods import MaskedBernoulli
 from ....models.losses import PseudoObservation
 from ....models.priors.laws import Truncated
 from ....models.sparse import group_sums
-from ...classifiers.draws import SharedClassifiers, log_prior, observe_scores
+from ...classifiers.scored import Scored, log_prior
 from ...distributed.collectives import all_sum, own_stream
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw, Kernel
@@ -90,7 +90,7 @@ def sweep(state: LabelState, data: LabelData, model: BNMC, generator: torch.Gene
 def draw_labels(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> LabelState:
     """What the labels tell given z: their augmentation, psi, omega and w, in this order."""
     state, observed = _AUGMENTED[model.joint](state, data, model, generator)
-    scored = SharedClassifiers(data.features, model.loss, model.weight_scale, data.targets)
+    scored = Scored(data.features, data.targets, model.loss, model.weight_scale)
     return replace(state, classifiers=scored.posterior(observed).draw(generator))
 
 
@@ -119,7 +119,8 @@ def draw_bits(
     family = MaskedBernoulli(prior.a, prior.b)
     chi = family.prior() + family.summed_statistics(a, state.assignments, len(state.weights))
     psi = family.draw(chi, generator)["probs"].unsqueeze(1)
-    observed = observe_scores(scores, 2 * b - 1, model.loss, slice(0, scores.shape[1]), generator)
+    of_b = Scored(data.features, 2 * b - 1, model.loss, model.weight_scale)
+    observed = of_b.observe(state.classifiers, slice(None), generator)
     return replace(state, weights=psi), observed
 
 

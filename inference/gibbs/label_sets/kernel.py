@@ -18,7 +18,7 @@ from torch import Tensor
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
 from ....models.priors.laws import PointLaw
-from ...classifiers.draws import SharedClassifiers
+from ...classifiers.scored import Scored
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
@@ -92,9 +92,9 @@ def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator:
     return scored(data, model).draw(state.classifiers, generator)
 
 
-def scored(data: LabelData, model: BNMC) -> SharedClassifiers:
+def scored(data: LabelData, model: BNMC) -> Scored:
     """The classifiers of all labels score all rows."""
-    return SharedClassifiers(data.features, model.loss, model.weight_scale, data.targets)
+    return Scored(data.features, data.targets, model.loss, model.weight_scale)
 
 
 def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Tensor:

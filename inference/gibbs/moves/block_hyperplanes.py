@@ -22,7 +22,7 @@ from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical, normals, uniforms
 from ....models.scores import scores
 from ....models.sums import row_chunks
-from ...classifiers.draws import log_prior
+from ...classifiers.scored import log_prior
 from ...distributed.collectives import all_sum
 from .block_fits import BlockFits, improve, start_fits
 

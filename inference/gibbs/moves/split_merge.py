@@ -34,8 +34,8 @@ from ....models.data import Data
 from ....models.distributions.sampling import normals, uniforms
 from ....models.mixture import Mixture
 from ....models.priors.laws import PointLaw
-from ...classifiers.draws import log_prior
 from ...classifiers.ridge import Ridge
+from ...classifiers.scored import log_prior
 from ...distributed.collectives import all_sum, own_stream
 from ..scans.components import count_members
 from ..state import PartitionState

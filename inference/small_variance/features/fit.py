@@ -11,7 +11,8 @@ from dataclasses import replace
 import torch
 
 from ...bits.loadings import regress
-from ...classifiers.minimum import DualLimits, RidgeCost, minimum
+from ...classifiers.minimum import DualLimits, estimate, has_quick_dual, minimum
+from ...classifiers.scored import Scored
 from .problem import FeatureDescent, FeatureProblem
 
 
@@ -40,10 +41,10 @@ def fit_classifiers(state: FeatureDescent, problem: FeatureProblem, *, thorough:
     """Classifiers [K + P, C] that cost no more than those of the state, and their tilts."""
     data, model = problem.data, problem.model
     seen = torch.cat([state.features, data.inputs], 1)
-    margins = RidgeCost(seen, data.targets, model.loss, model.weight_scale, data.weights)
-    start = margins.at(state.weights.unsqueeze(0), state.tilts)
+    margins = Scored(seen, data.targets, model.loss, model.weight_scale, data.weights)
+    start = estimate(margins, state.weights.unsqueeze(0), state.tilts)
     limits, num_steps = (_FINE, _STEPS) if thorough else (_COARSE, _FEW_STEPS)
-    fit = minimum(margins, start, limits if margins.has_quick_dual else None, num_steps)
+    fit = minimum(margins, start, limits if has_quick_dual(margins) else None, num_steps)
     return replace(state, weights=fit.weights[0], tilts=fit.tilt)
 
 

@@ -14,7 +14,8 @@ from ....models.label_data import LabelData
 from ....models.likelihoods import ExponentialFamily
 from ....models.likelihoods.product import join_columns
 from ....models.sums import row_chunks
-from ...classifiers.minimum import DualLimits, Estimate, RidgeCost, minimum
+from ...classifiers.minimum import DualLimits, Estimate, estimate, minimum
+from ...classifiers.scored import Scored
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw
 from .. import descent, partition
@@ -84,15 +85,15 @@ def fit_labels(
     """Classifiers [1, P, c] of some labels with signs 2 b - 1 [N, c], from those of a state or from zero."""
     margins = label_margins(signs, data, model)
     if start is None:
-        fit = margins.at(data.features.new_zeros(1, data.features.shape[1], signs.shape[1]))
+        fit = estimate(margins, data.features.new_zeros(1, data.features.shape[1], signs.shape[1]))
     else:
-        fit = margins.at(start.classifiers[None, :, columns], start.tilt[:, columns])
+        fit = estimate(margins, start.classifiers[None, :, columns], start.tilt[:, columns])
     return minimum(margins, fit, _LIMITS, _NUM_STEPS)
 
 
-def label_margins(signs: Tensor, data: LabelData, model: BNMC) -> RidgeCost:
+def label_margins(signs: Tensor, data: LabelData, model: BNMC) -> Scored:
     """What classifiers of labels with signs 2 b - 1 [N, c] cost, each of which sees all rows."""
-    return RidgeCost(data.features, signs, model.loss, model.weight_scale, data.weights)
+    return Scored(data.features, signs, model.loss, model.weight_scale, data.weights)
 
 
 def margin_cost(state: CoupledDescent, data: LabelData, model: BNMC) -> Tensor:

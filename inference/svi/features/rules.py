@@ -20,9 +20,10 @@ from ....models.latent_features import FeatureData
 from ....models.losses import Loss
 from ...bits.rows import Settle
 from ...classifiers.duals import joint_hinge
-from ...classifiers.minimum import DualLimits, RidgeCost, slopes, solved
+from ...classifiers.minimum import DualLimits, estimate, slopes, solved
 from ...classifiers.natural import Evidence, Uncertain, prior
 from ...classifiers.ridge import Ridge
+from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
 from ..factors import LAST_GAP
 from .factors import FeatureModel, VariationalFeatures
@@ -74,8 +75,8 @@ class Averaging:
         """The SVM on psi, its dual started where the last one ended; kept if the bound does not fall."""
         counted = None if data.weights is None and scale == 1 else scale * data.row_weights.squeeze(1)
         inputs = torch.cat([state.features, data.inputs], 1)
-        margins = RidgeCost(inputs, data.targets, model.loss, model.weight_scale, counted)
-        start = margins.at(state.weights.unsqueeze(0), state.tilt if len(state.tilt) else None)
+        margins = Scored(inputs, data.targets, model.loss, model.weight_scale, counted)
+        start = estimate(margins, state.weights.unsqueeze(0), state.tilt if len(state.tilt) else None)
         fit = solved(margins, start, DualLimits(tolerance, _MOST_PASSES))
         return replace(state, weights=fit.weights[0], tilt=fit.tilt, duality_gap=fit.gap)
 

@@ -20,8 +20,9 @@ from torch import Tensor
 from ....models.data import Data
 from ....models.mixture import Mixture
 from ....models.scores import scores
-from ...classifiers.minimum import DualLimits, RidgeCost, solved
+from ...classifiers.minimum import DualLimits, estimate, solved
 from ...classifiers.ridge import Ridge
+from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
 from ..factors import LAST_GAP, SETTLED, first_better
@@ -98,8 +99,8 @@ def update_classifiers(
 ) -> AveragedPartition:
     """The means m [T, P, C] of an SVM with features r_nk a_n [N, T P], to a relative duality gap of `tolerance`."""
     features = (state.responsibilities.unsqueeze(2) * data.features.unsqueeze(1)).flatten(1)
-    margins = RidgeCost(features, data.targets, model.loss, model.weight_scale, data.weights)
-    start = margins.at(state.mean.reshape(1, features.shape[1], -1), data.counted(state.tilt))
+    margins = Scored(features, data.targets, model.loss, model.weight_scale, data.weights)
+    start = estimate(margins, state.mean.reshape(1, features.shape[1], -1), data.counted(state.tilt))
     fit = solved(margins, start, DualLimits(tolerance, max_passes))
     tilt = fit.tilt if data.weights is None else fit.tilt / data.weights.to(fit.tilt).unsqueeze(1)
     return replace(state, mean=fit.weights.view_as(state.mean), tilt=tilt, duality_gap=fit.gap)

@@ -27,7 +27,7 @@ from ....models.distributions.sampling import uniforms
 from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
 from ...bits.shared_projection import Margins, task_margins
-from ...classifiers.minimum import DualLimits, solved
+from ...classifiers.minimum import DualLimits, estimate, solved
 from ...classifiers.natural import require_readings
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw, Kernel
@@ -204,7 +204,7 @@ def update_weights(
 ) -> MeanFieldProjection:
     """Each task's support vector machine, from its last tilts; it stays where the dual has not lowered its cost."""
     margins = task_margins(data, model, state.features)
-    start = margins.at(state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
+    start = estimate(margins, state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
     fit = solved(margins, start, DualLimits(tolerance, max_passes))
     weights = fit.weights.squeeze(2).T.contiguous()
     return replace(state, weights=weights, tilt=fit.tilt.squeeze(1), duality_gap=fit.gap)

@@ -16,9 +16,10 @@ from torch import Tensor
 from ....models.losses.base import Loss, PseudoObservation
 from ....models.sparse import SparseRows
 from ....models.topics import TopicData, TopicModel
-from ...classifiers.minimum import DualLimits, RidgeCost, solved
+from ...classifiers.minimum import DualLimits, estimate, solved
 from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
+from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
 from ..factors import LAST_GAP
 from .documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, margin_cost, word_sums
@@ -131,8 +132,8 @@ def update_weights(
     loss = loss_of(model)
     if loss is None or not data.targets.shape[1]:
         return state
-    margins = RidgeCost(mean_topics(state.counts, data.X), data.targets.double(), loss, weight_scale_of(model))
-    fit = start = margins.at(state.mean.unsqueeze(0), state.tilt)
+    margins = Scored(mean_topics(state.counts, data.X), data.targets.double(), loss, weight_scale_of(model))
+    fit = start = estimate(margins, state.mean.unsqueeze(0), state.tilt)
     for tolerance in tolerances:
         fit = solved(margins, fit, DualLimits(tolerance, max_passes))
         if fit.cost.sum() < start.cost.sum():

@@ -8,7 +8,17 @@ from scipy.optimize import minimize
 from setups import Ramp, name_of
 from torch import Tensor
 
-from regbayes.inference.classifiers.minimum import DualLimits, Estimate, RidgeCost, majorized, minimum, slopes, solved
+from regbayes.inference.classifiers.minimum import (
+    DualLimits,
+    Estimate,
+    estimate,
+    majorized,
+    minimum,
+    slopes,
+    solved,
+    target_size,
+)
+from regbayes.inference.classifiers.scored import Scored
 from regbayes.models.losses import (
     CrammerSinger,
     EpsilonInsensitive,
@@ -37,7 +47,7 @@ LOSSES: list[Loss] = [
 STRANGE: list[Loss] = [StudentT(), Masked(StudentT())]
 
 
-def problem_of(loss: Loss, weighted: bool = False, num_owners: int = 0) -> RidgeCost:
+def problem_of(loss: Loss, weighted: bool = False, num_owners: int = 0) -> Scored:
     """18 rows of three features with one real target, or three signs; of owners in turn, or of none."""
     generator = torch.Generator().manual_seed(4)
     features = torch.randn(18, 3, generator=generator, dtype=torch.float64)
@@ -49,14 +59,14 @@ def problem_of(loss: Loss, weighted: bool = False, num_owners: int = 0) -> Ridge
     if isinstance(loss, Masked):
         targets = targets.index_fill(0, torch.tensor([2, 11]), torch.nan)
     owners = {"owner": torch.arange(18) % num_owners, "num_owners": num_owners} if num_owners else {}
-    return RidgeCost(features, targets, loss, NU, COUNTS if weighted else None, **owners)
+    return Scored(features, targets, loss, NU, COUNTS if weighted else None, **owners)
 
 
-def at_zero(problem: RidgeCost) -> Estimate:
-    return problem.at(torch.zeros(problem.num_owners, 3, problem.targets.shape[1], dtype=torch.float64))
+def at_zero(problem: Scored) -> Estimate:
+    return estimate(problem, torch.zeros(problem.num_owners, 3, problem.targets.shape[1], dtype=torch.float64))
 
 
-def generic(problem: RidgeCost) -> float:
+def generic(problem: Scored) -> float:
     """The least cost of one set for all rows, by quasi-Newton steps from several starts."""
     shape, found = (3, problem.targets.shape[1]), []
     counts = torch.ones(18).double() if problem.row_weights is None else problem.row_weights
@@ -93,7 +103,7 @@ def test_no_step_of_any_loss_costs_more(loss) -> None:
         problem = problem_of(loss, True, 2)
         generator = torch.Generator().manual_seed(seed)
         weights = 3 * torch.randn(2, 3, problem.targets.shape[1], generator=generator, dtype=torch.float64)
-        fit = start = problem.at(weights)
+        fit = start = estimate(problem, weights)
         for num_steps in (1, 2, 1, 5):
             before, fit = fit, majorized(problem, fit, num_steps)
             assert (fit.cost <= before.cost).all()
@@ -107,7 +117,7 @@ def test_owners_have_the_classifiers_of_their_own_rows(by) -> None:
     together = by(whole, at_zero(whole), limit)
     for k in range(3):
         own = whole.owner == k
-        alone = RidgeCost(whole.features[own], whole.targets[own], whole.loss, NU, COUNTS[own])
+        alone = Scored(whole.features[own], whole.targets[own], whole.loss, NU, COUNTS[own])
         fit = by(alone, at_zero(alone), limit)
         torch.testing.assert_close(together.cost[[k]], fit.cost, rtol=1e-5, atol=0.0)
         torch.testing.assert_close(together.weights[[k]], fit.weights, rtol=0.0, atol=1e-2)
@@ -117,10 +127,10 @@ def test_owners_have_the_classifiers_of_their_own_rows(by) -> None:
 @pytest.mark.parametrize("loss", [Hinge(), Logistic(), CrammerSinger()], ids=name_of)
 def test_a_row_that_counts_twice_is_two_rows(loss) -> None:
     weighted, again = problem_of(loss, True), torch.arange(18).repeat_interleave(COUNTS.long())
-    repeated = RidgeCost(weighted.features[again], weighted.targets[again], loss, NU)
+    repeated = Scored(weighted.features[again], weighted.targets[again], loss, NU)
     found = [minimum(each, at_zero(each), FINE, 100) for each in (weighted, repeated)]
     torch.testing.assert_close(found[0].cost, found[1].cost, rtol=1e-6, atol=0.0)
-    torch.testing.assert_close(weighted.target_size(), repeated.target_size())
+    torch.testing.assert_close(target_size(weighted), target_size(repeated))
 
 
 def test_a_dual_that_ends_above_the_start_is_not_taken() -> None:
@@ -143,4 +153,4 @@ def test_the_blur_is_in_units_of_known_targets() -> None:
     targets: Tensor = problem_of(Masked(EpsilonInsensitive())).targets
     known = ~targets.isnan()
     expected = (COUNTS * targets.nan_to_num().abs().squeeze(1)).sum() / (COUNTS * known.squeeze(1)).sum()
-    torch.testing.assert_close(problem_of(Masked(EpsilonInsensitive()), True).target_size(), expected)
+    torch.testing.assert_close(target_size(problem_of(Masked(EpsilonInsensitive()), True)), expected)

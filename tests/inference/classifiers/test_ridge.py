@@ -9,12 +9,12 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from regbayes.inference.classifiers import ridge as module
 from regbayes.inference.classifiers.ridge import (
     Ridge,
-    ridge_means,
+    natural_of_owners,
+    owner_means,
     row_space_means,
-    segments,
+    rows_of_owners,
     soft_means,
-    soft_ridge,
-    weighted_ridge,
+    soft_natural,
 )
 from regbayes.models.linalg import safe_cholesky
 
@@ -36,6 +36,10 @@ def few(request, monkeypatch) -> None:
     monkeypatch.setattr(module, "_MANY", request.param)
 
 
+def hard(features, precision, shift, owner, num_owners=K, nu=NU) -> Ridge:
+    return Ridge.of_natural(*natural_of_owners(features, precision, shift, rows_of_owners(owner, num_owners), nu))
+
+
 def dense(features, precision, shift, weight):
     """(mean [P], covariance [P, P]) of one component and score."""
     gram = (features * (weight * precision).unsqueeze(1)).T @ features
@@ -47,21 +51,15 @@ def covariance(ridge: Ridge, k: int, c: int) -> torch.Tensor:
     return torch.cholesky_inverse(ridge.precision_tril[k, c])
 
 
-def test_hard_assignments_are_the_dense_formula(problem) -> None:
+def test_rows_of_their_own_are_the_dense_formula(problem) -> None:
+    """A component without rows has the prior."""
     features, precision, shift, assignments = problem
-    ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
+    ridge = hard(*problem)
     for k in range(K):
         for c in range(C):
             mean, cov = dense(features, precision[:, c], shift[:, c], (assignments == k).double())
             torch.testing.assert_close(ridge.mean[k, :, c], mean)
             torch.testing.assert_close(covariance(ridge, k, c), cov)
-
-
-def test_empty_component_is_the_prior(problem) -> None:
-    features, precision, shift, assignments = problem
-    ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
-    assert (ridge.mean[-1] == 0).all()
-    torch.testing.assert_close(covariance(ridge, K - 1, 0).diagonal(), features.new_full((P,), NU**2))
 
 
 def test_soft_assignments_are_the_dense_formula(problem, few, device, generator) -> None:
@@ -70,7 +68,7 @@ def test_soft_assignments_are_the_dense_formula(problem, few, device, generator)
     precision = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
     shift = torch.randn(shape, generator=generator, device=device, dtype=torch.float64)
     weight = torch.rand((N, K), generator=generator, device=device, dtype=torch.float64)
-    ridge = soft_ridge(features, precision, shift, weight, weight_scale=NU)
+    ridge = Ridge.of_natural(*soft_natural(features, precision, shift, weight, weight_scale=NU))
     for k in range(K):
         for c in range(C):
             mean, cov = dense(features, precision[:, k, c], shift[:, k, c], weight[:, k])
@@ -88,13 +86,13 @@ def test_means_in_the_space_of_rows_are_those_in_the_space_of_features(device, g
     features[0], precision[90], shift[90], precision[91] = 0.0, 0.0, 0.0, 0.0
     features[92:94] = features[92]  # the same row twice, held hard
     precision[92:94] *= 1e6
-    options = {"num_components": K, "weight_scale": NU}
-    expected = weighted_ridge(features, precision, shift, assignments, **options).mean
-    means = ridge_means(features, precision, shift, assignments, **options)
-    torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-9)
-    order = torch.arange(99, -1, -1, device=device)
-    mixed = ridge_means(features[order], precision[order], shift[order], assignments[order], **options)
-    torch.testing.assert_close(mixed, expected, rtol=1e-6, atol=1e-9)
+    members = torch.nn.functional.one_hot(assignments, K).double()
+    parts = (part.unsqueeze(1).expand(-1, K, -1) for part in (precision, shift))
+    expected = Ridge.of_natural(*soft_natural(features, *parts, members, weight_scale=NU)).mean
+    for order in (torch.arange(100, device=device), torch.arange(99, -1, -1, device=device)):
+        rows = rows_of_owners(assignments[order], K)
+        means = owner_means(features[order], precision[order], shift[order], rows, NU)
+        torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("rows", [40, 90])
@@ -104,7 +102,7 @@ def test_soft_means_are_those_of_the_ridge(rows, device, generator) -> None:
 
     features, shares = rand(rows, 70) - 0.5, rand(rows, K)
     observed = rand(rows, K, C), rand(rows, K, C) - 0.5
-    expected = soft_ridge(features, *observed, shares, weight_scale=NU).mean
+    expected = Ridge.of_natural(*soft_natural(features, *observed, shares, weight_scale=NU)).mean
     torch.testing.assert_close(soft_means(features, *observed, shares, weight_scale=NU), expected)
 
 
@@ -118,8 +116,7 @@ def test_wide_features_are_solved_without_a_matrix_over_them() -> None:
 
 
 def test_draws_have_the_mean_and_covariance(problem, generator) -> None:
-    features, precision, shift, assignments = problem
-    ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
+    ridge = hard(*problem)
     draws = torch.stack([ridge.draw(generator) for _ in range(4000)])
     error = (draws.mean(0) - ridge.mean) / (draws.std(0) / 4000**0.5)
     assert error.abs().max() < 5
@@ -131,8 +128,7 @@ def test_draws_have_the_mean_and_covariance(problem, generator) -> None:
 
 
 def test_score_moments_and_kl_are_the_gaussians(problem, few) -> None:
-    features, precision, shift, assignments = problem
-    ridge = weighted_ridge(features, precision, shift, assignments, num_components=K, weight_scale=NU)
+    features, ridge = problem[0], hard(*problem)
     mean, variance = ridge.moments(features)
     torch.testing.assert_close(mean, torch.einsum("np,kpc->nkc", features, ridge.mean))
     prior = MultivariateNormal(features.new_zeros(P), NU**2 * torch.eye(P).to(features))
@@ -149,7 +145,7 @@ def test_variances_in_single_precision_do_not_cancel(generator) -> None:
     """Many ridges over nearly the same two columns: the variance is far below the entries of the covariance."""
     features = torch.randn(200, 1, generator=generator, dtype=torch.float64) + torch.tensor([0.0, 1e-3]).double()
     ones = torch.ones(200, 20, 1, dtype=torch.float64)
-    ridge = soft_ridge(features, 1e2 * ones, ones, ones[..., 0], weight_scale=10.0)
+    ridge = Ridge.of_natural(*soft_natural(features, 1e2 * ones, ones, ones[..., 0], weight_scale=10.0))
     single = Ridge(ridge.mean.float(), ridge.precision_tril.float())
     exact = torch.einsum("np,pq,nq->n", features, covariance(ridge, 0, 0), features)
     torch.testing.assert_close(ridge.score_variance(features)[:, 0, 0], exact, rtol=1e-8, atol=0)
@@ -157,20 +153,12 @@ def test_variances_in_single_precision_do_not_cancel(generator) -> None:
     torch.testing.assert_close(found.double(), exact, rtol=5e-3, atol=0)
 
 
-def test_segments_list_each_components_points() -> None:
-    order, bounds = segments(torch.tensor([2, 0, 2, 0]), 3)
-    assert order.tolist() == [1, 3, 0, 2]
-    assert bounds == [0, 2, 2, 4]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_ill_conditioned_gram_matrices_do_not_crash(dtype) -> None:
     column = torch.linspace(1, 2, 50, dtype=dtype).unsqueeze(1)
     features = torch.cat([column, column, 1e6 * column], 1)
     ones = torch.ones((50, 1), dtype=dtype)
-    ridge = weighted_ridge(
-        features, 1e8 * ones, ones, torch.zeros(50, dtype=torch.int64), num_components=1, weight_scale=1e3
-    )
+    ridge = hard(features, 1e8 * ones, ones, torch.zeros(50, dtype=torch.int64), 1, 1e3)
     assert torch.isfinite(ridge.mean).all()
 
 
@@ -181,6 +169,6 @@ def test_not_a_number_is_an_error_with_a_remedy() -> None:
 
 def test_zero_width_features_cost_nothing() -> None:
     empty = torch.zeros((5, 0))
-    ridge = weighted_ridge(empty, empty, empty, torch.zeros(5, dtype=torch.int64), num_components=2, weight_scale=1.0)
+    ridge = hard(empty, empty, empty, torch.zeros(5, dtype=torch.int64), 2, 1.0)
     assert ridge.mean.shape == (2, 0, 0)
     assert ridge.kl(1.0).tolist() == [0.0, 0.0]

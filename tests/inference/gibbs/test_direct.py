@@ -10,7 +10,7 @@ import torch
 from negative_binomial import NegativeBinomial
 from setups import FAMILIES, first_appearance, frequency_errors, mixture_rows
 
-from regbayes.inference.classifiers.draws import RepellingHyperplanes
+from regbayes.inference.classifiers.scored import RepellingHyperplanes
 from regbayes.inference.gibbs.scans import direct, slots
 from regbayes.inference.gibbs.state import SequenceState
 from regbayes.models import DIH, IHMM

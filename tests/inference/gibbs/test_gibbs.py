@@ -20,8 +20,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from regbayes.inference import FitInterrupted, Gibbs, TruncationWarning
-from regbayes.inference.classifiers import draws as classifiers
 from regbayes.inference.classifiers import elliptical_slice
+from regbayes.inference.classifiers import scored as classifiers
 from regbayes.inference.gibbs import partition
 from regbayes.inference.gibbs.scans import blocked as blocked_scan
 from regbayes.inference.gibbs.scans import collapsed, components

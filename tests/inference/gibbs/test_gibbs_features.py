@@ -344,7 +344,9 @@ def test_bits_of_a_row_have_the_ratio_of_the_joint(name) -> None:
         for factor, expected in ((1 - 1e-9, 1), (1 + 1e-9, 0)):
             arrays = collapsed_features._arrays(state, data, model, observed, 90)
             place = np.array([n, model.truncation, 0, 0])
-            entry_of(compiled.scan, arrays.loss)(arrays, np.full(100, p * factor), np.zeros(3000), place)
+            entry_of(compiled.scan, arrays.loss)(
+                arrays, compiled.Scratch.of(arrays), np.full(100, p * factor), np.zeros(3000), place
+            )
             assert place[0] == data.num_data or place[0] > n
             assert arrays.bits[0, n] == expected or (n < data.num_data - 1 and place[0] > n + 1)
             assert arrays.counts[0] == arrays.bits[0].sum()
@@ -607,11 +609,11 @@ def test_random_numbers_of_a_scan_take_no_more_room_for_more_rows(monkeypatch: p
     """What runs out is filled up again and again, and nothing doubles for that of another kind."""
     sizes, scan = [], entry_of(compiled.scan, compiled_loss(Hinge()))
 
-    def noted(rows, uniforms, normals, place):
+    def noted(rows, scratch, uniforms, normals, place):
         sizes.append((len(uniforms), len(normals), len(rows.counts)))
         assert len(sizes) < 1000
         assert len(normals) < 2**20
-        scan(rows, uniforms, normals, place)
+        scan(rows, scratch, uniforms, normals, place)
 
     monkeypatch.setattr(collapsed_features, "entry_of", lambda function, form: noted)
     monkeypatch.setattr(collapsed_features, "_POOL", 128)

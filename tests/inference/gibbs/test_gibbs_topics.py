@@ -73,7 +73,7 @@ def example(loss: Loss, y: object, *, K: int = 3, scale: float = 1.0):
 
 def observed_in(state, data, model, columns, generator) -> PseudoObservation:
     """Pseudo-observations of the scores in these columns, at a draw of omega given all scores."""
-    return topics.scored(state, data, model).observe(state.weights.unsqueeze(0), (columns,), generator)
+    return topics.scored(state, data, model).observe(state.weights.unsqueeze(0), columns, generator)
 
 
 SIGNS, CLASSES, REAL = [0, 1, 0, 1, -1, 1], [0, 1, 2, 1, -1, 0], [0.3, -1.0, np.nan, 2.0, 0.5, 0.1]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, MultivariateNormal
 
 from regbayes.inference import Gibbs
-from regbayes.inference.classifiers import draws as classifiers
+from regbayes.inference.classifiers import scored as classifiers
 from regbayes.inference.gibbs import partition
 from regbayes.inference.gibbs.moves import launch, split_merge
 from regbayes.inference.gibbs.partition import draw_weights

@@ -21,6 +21,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from regbayes.datasets import make_dp_mixture
 from regbayes.inference.classifiers.duals import solve
+from regbayes.inference.classifiers.minimum import estimate, majorizer_minimum
 from regbayes.inference.small_variance import SmallVariance, descent
 from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components
 from regbayes.inference.small_variance.births import candidates, open_components
@@ -199,7 +200,7 @@ def test_majorizer_steps_descend_without_being_halved(loss, generator) -> None:
     for _ in range(5):
         for columns in problem.model.loss.blocks(state.weights.shape[2]):
             margins = problem.margins(state.assignments, len(state.weights))
-            step = margins.majorizer_minimum(margins.at(state.weights), columns)
+            step = majorizer_minimum(margins, estimate(margins, state.weights), columns)
             state = replace(state, weights=step)
             before, value = value, naive_objective(problem, state)
             assert value <= before + problem.num_data * 1e-4  # what keeping slacks away from zero may cost

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from regbayes.datasets import make_chained_gaussians
 from regbayes.inference import SmallVariance
-from regbayes.inference.classifiers.minimum import RidgeCost
+from regbayes.inference.classifiers.minimum import descended, estimate
+from regbayes.inference.classifiers.scored import Scored
 from regbayes.inference.posterior.partition_losses import align
 from regbayes.inference.small_variance import hyperplanes, repelling
 from regbayes.inference.small_variance.assignment import all_costs
@@ -130,13 +131,13 @@ def brute_force(
 def test_a_step_goes_as_far_as_its_component_does_not_lose():
     """A whole step, a quarter, none: costs are (w - 1)^2, and 1 at the start."""
 
-    class Bowls(RidgeCost):
+    class Bowls(Scored):
         def cost(self, weights, scores):
             return (weights[0] - 1).square()
 
     margins = Bowls(torch.ones(2, 1), torch.ones(2, 3), Hinge(), 1.0)
-    start = margins.at(torch.zeros(1, 1, 3))
-    found = margins.descended(start, torch.tensor([[[1.5, 6.0, -5.0]]]))
+    start = estimate(margins, torch.zeros(1, 1, 3))
+    found = descended(margins, start, torch.tensor([[[1.5, 6.0, -5.0]]]))
     assert [part.flatten().tolist() for part in found[:3]] == [[1.5, 1.5, 0.0], 2 * [1.5, 1.5, 0.0], [0.25, 0.25, 1.0]]
 
 

@@ -1,0 +1,244 @@
+"""Who scores whom: rows with what classifiers see of them, and all that is asked of their classifiers eta [K, P, C].
+
+    log p(eta, y)  =  log N(eta; 0, nu^2 I) + sum_n r_n log phi(y_n | f_n),     f_n = eta_{k(n)}^T a_n
+
+One set of classifiers scores all rows, or each row has an owner k(n) whose set scores it. Where each hyperplane scores
+all rows and rejects those of other components (`RepellingHyperplanes`), components are the scores of one set.
+
+Gibbs asks for a draw. Where the loss is a Gaussian scale mixture (`augment`) that is omega, then eta given omega, a
+weighted ridge; under any other loss, elliptical slice steps. `minimum` descends the cost, -log p(eta, y) but for a
+constant. Variational factors are moved by `natural`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...models import scores as linear
+from ...models.base import Model
+from ...models.data import Data
+from ...models.losses.base import Loss, PseudoObservation
+from ...models.sparse import group_sums
+from ...models.sums import row_chunks
+from ..distributed.collectives import all_sum, own_stream
+from .elliptical_slice import elliptical_slice
+from .ridge import Ridge, natural_of_owners, owner_means, rows_of_owners, soft_means, soft_natural
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Rows with targets, scored by one set of classifiers, or each by the set of its owner."""
+
+    features: Tensor  # a [N, P]
+    targets: Tensor  # y [N, C], NaN where one is missing
+    loss: Loss
+    weight_scale: float  # nu
+    row_weights: Tensor | None = None  # r [N] > 0; None: each row counts once
+    owner: Tensor | None = None  # [N] int64 in 0..K-1; None: K is 1
+    num_owners: int = 1  # K
+
+    def scores(self, weights: Tensor) -> Tensor:
+        """f [N, C] under weights [K, P, C]."""
+        if self.owner is None:
+            return self.features @ weights[0]
+        return own_scores(self.features, weights, self.owner)
+
+    def counted(self, values: Tensor) -> Tensor:
+        """What belongs to the rows, [N, C], times their weights."""
+        return values if self.row_weights is None else values * self.row_weights.to(values.dtype).unsqueeze(1)
+
+    def rows(self) -> list[Tensor]:
+        """The numbers of the rows that each set of classifiers scores, K times [N_k]."""
+        if self.owner is None:
+            return [torch.arange(len(self.features), device=self.features.device)]
+        return rows_of_owners(self.owner, self.num_owners)
+
+    # -- the density, and the cost that is minus its logarithm --------------------------------------------------------
+
+    def cost(self, weights: Tensor, scores: Tensor) -> Tensor:
+        """|eta|^2 / (2 nu^2) - sum_n r_n log phi, [K, C] float64, of weights [K, P, C] and their scores [N, C]; [K, 1]
+        where the scores of all classes meet in one factor."""
+        losses = self.counted(-self.loss.log_factor(scores, self.targets))
+        ridge = weights.double().square().sum(1) / (2 * self.weight_scale**2)
+        return all_sum(self._sums(losses)) + (ridge.sum(1, keepdim=True) if self.loss.meets else ridge)
+
+    def value(self, weights: Tensor) -> Tensor:
+        """The cost [K, C] of weights [K, P, C]."""
+        return self.cost(weights, self.scores(weights))
+
+    def log_density(self, weights: Tensor, *, relative: bool = False) -> Tensor:
+        """log p(eta, y) [] float64 of weights [K, P, C]; of `RepellingHyperplanes` it may be `relative`."""
+        if not weights.shape[2]:
+            return weights.new_zeros((), dtype=torch.float64)
+        return log_prior(torch.zeros_like(weights), self.weight_scale).sum() - self.value(weights).sum()
+
+    def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
+        """Sums [M] float64 of log phi over the rows of some sets of classifiers [M], were they weights [M, P, C]."""
+        if self.owner is None:
+            log_factor = self.loss.log_factor(linear.scores(self.features, weights), self.targets.unsqueeze(1))
+            return all_sum(log_factor.double().sum((0, 2)))
+        place = self.owner.new_full((self.num_owners,), -1)
+        place[which] = torch.arange(len(which), device=place.device)
+        rows = torch.nonzero(place[self.owner] >= 0).squeeze(1)
+        own = place[self.owner[rows]]
+        log_factor = self.loss.log_factor(linear.own_scores(self.features[rows], weights, own), self.targets[rows])
+        return all_sum(group_sums(log_factor.double().sum(1, keepdim=True), own, len(which))).squeeze(1)
+
+    def _sums(self, values: Tensor) -> Tensor:
+        """Sums [K, C] float64 over the rows of each owner, of values [N, C]; the host waits for no device."""
+        if self.owner is None:
+            return values.sum(0, keepdim=True, dtype=torch.float64)
+        if values.is_cuda:
+            members = self.owner.unsqueeze(1) == torch.arange(self.num_owners, device=values.device)
+            return members.double().T @ values.double()
+        columns = [torch.bincount(self.owner, column, self.num_owners) for column in values.double().T]
+        return torch.stack(columns, 1) if columns else values.new_zeros(self.num_owners, 0, dtype=torch.float64)
+
+    # -- given pseudo-observations, a ridge regression -----------------------------------------------------------------
+
+    def posterior(self, observed: PseudoObservation) -> Ridge:
+        """N(A^-1 B, A^-1) given precision and shift [N, C] of the scores; the prior where a set scores no row."""
+        if self.owner is None:
+            return Ridge.of_natural(*soft_natural(*self._shared(observed), weight_scale=self.weight_scale))
+        parts = self.features, *map(self.counted, observed), self.rows()
+        return Ridge.of_natural(*natural_of_owners(*parts, self.weight_scale))
+
+    def means(self, observed: PseudoObservation) -> Tensor:
+        """The means [K, P, C] of `posterior` alone, in less time where rows are fewer than features."""
+        if self.owner is None:
+            return soft_means(*self._shared(observed), weight_scale=self.weight_scale)
+        return owner_means(self.features, *map(self.counted, observed), self.rows(), self.weight_scale)
+
+    def _shared(self, observed: PseudoObservation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Features, precision and shift [N, 1, C] and row weights [N, 1] of rows that one set of classifiers scores."""
+        precision, shift = (part.unsqueeze(1) for part in observed)
+        return self.features, precision, shift, self.counted(torch.ones_like(self.features[:, :1]))
+
+    # -- draws ---------------------------------------------------------------------------------------------------------
+
+    def draw(self, weights: Tensor, generator: torch.Generator) -> Tensor:
+        """New classifiers [K, P, C] given these; blocks of scores take turns."""
+        if not weights.numel():
+            return weights
+        if not self.loss.is_augmented:
+            return self.slide(weights, generator, num_steps=_NUM_STEPS)
+        weights = weights.clone()
+        for columns in self.loss.blocks(weights.shape[2]):
+            observed = self.observe(weights, columns, generator)  # omega given all scores
+            weights[:, :, columns] = self.posterior(observed).draw(generator)
+        return weights
+
+    def observe(self, weights: Tensor, columns: slice, generator: torch.Generator) -> PseudoObservation:
+        """Pseudo-observations [N, C'] of the scores in some columns, at a draw of omega given weights [K, P, C]."""
+        scores = self.scores(weights)
+        reference = self.loss.reference(scores, self.targets, columns)
+        observed = self.loss.augment(scores[:, columns] - reference, self.targets[:, columns], own_stream(generator))
+        return PseudoObservation(observed.precision, observed.shift + observed.precision * reference)
+
+    def slide(self, weights: Tensor, generator: torch.Generator, *, num_steps: int = 1) -> Tensor:
+        """Classifiers [K, P, C] after elliptical slice steps, those of a component in one piece."""
+        return elliptical_slice(weights, self.weight_scale, self.log_likelihood, generator, num_steps=num_steps)
+
+
+@dataclass(frozen=True, eq=False)
+class RepellingHyperplanes:
+    """Hyperplanes [K, P, 1] that score all rows, each with a sign: +1 for the rows of its component, else -1.
+
+    A row whose label is below 0 is of no component.
+    """
+
+    features: Tensor  # [N, P]
+    loss: Loss
+    weight_scale: float  # nu
+    owners: Tensor  # [N] int64
+
+    def draw(self, weights: Tensor, generator: torch.Generator) -> Tensor:
+        """New hyperplanes [K, P, 1]. An elliptical slice step follows for each without rows: a draw given omega moves
+        it by about (c N)^(-1/2), but where many rejected rows keep their margin its law is about nu wide."""
+        if not weights.numel():
+            return weights
+        weights = self._drawn(weights, generator)
+        counts = torch.bincount(self.owners.clamp(min=-1) + 1, minlength=len(weights) + 1)[1:]
+        empty = torch.nonzero(all_sum(counts) == 0).squeeze(1)
+        if len(empty):
+            nobody = RepellingHyperplanes(self.features, self.loss, self.weight_scale, torch.full_like(self.owners, -1))
+            weights[empty] = nobody.slide(weights[empty], generator)
+        return weights
+
+    def _drawn(self, weights: Tensor, generator: torch.Generator) -> Tensor:
+        """A block of hyperplanes after the other: given the rows they are independent."""
+        if not self.loss.is_augmented:
+            return self.slide(weights, generator, num_steps=_NUM_STEPS)
+        step = max(1, _PAIRS // len(self.features))
+        labels = torch.arange(len(weights), device=weights.device).split(step)
+        drawn = [self.sides(own).draw(weights[own].transpose(0, 2), generator).transpose(0, 2) for own in labels]
+        return torch.cat(drawn)
+
+    def sides(self, labels: Tensor) -> Scored:
+        """The hyperplanes with these labels [B] as the scores of one set of classifiers [1, P, B]."""
+        return Scored(self.features, sides(self.owners, labels, self.features), self.loss, self.weight_scale)
+
+    def slide(self, weights: Tensor, generator: torch.Generator, *, num_steps: int = 1) -> Tensor:
+        """Hyperplanes [K, P, 1] after elliptical slice steps, each its own."""
+        return elliptical_slice(weights, self.weight_scale, self.log_likelihood, generator, num_steps=num_steps)
+
+    def log_density(self, weights: Tensor, *, relative: bool = False) -> Tensor:
+        """log density [] float64 of hyperplanes [K, P, 1] with the factors of all rows.
+
+        Those of an infinite model are `relative` to the law of a hyperplane without rows, whose normalizer nobody
+        knows: they then count through the factors of their own rows alone.
+        """
+        if relative:
+            own = own_scores(self.features, weights, self.owners)
+            accepts, rejects = (self.loss.log_factor(own, own.new_tensor(side)) for side in (1.0, -1.0))
+            return all_sum((accepts - rejects).sum(dtype=torch.float64))
+        every = torch.arange(len(weights), device=weights.device)
+        return self.log_likelihood(weights, every).sum() + log_prior(weights, self.weight_scale).sum()
+
+    def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
+        """Sums [M] float64 of log phi over all rows, were the hyperplanes `which` [M] weights [M, P, 1]."""
+        total = weights.new_zeros(len(weights), dtype=torch.float64)
+        for rows in row_chunks(self.features, len(weights)):
+            found = (self.features[rows] @ weights.squeeze(-1).T).double()
+            signs = sides(self.owners[rows], which, found)
+            total += self.loss.log_factor(found.unsqueeze(-1), signs.unsqueeze(-1)).sum((0, 2))
+        return all_sum(total)
+
+
+def classifiers_of(model: Model, points: Data, labels: Tensor, num_components: int) -> Scored | RepellingHyperplanes:
+    """Who scores whom in a mixture, or a chain of states, whose points have these labels [N]."""
+    features, loss, nu = points.features, model.loss, model.weight_scale
+    if model.repels:
+        return RepellingHyperplanes(features, loss, nu, labels)
+    return Scored(features, points.targets, loss, nu, owner=labels, num_owners=num_components)
+
+
+def log_prior(weights: Tensor, weight_scale: float) -> Tensor:
+    """log N(eta; 0, nu^2 I) [...] float64 of classifiers [..., P, C]."""
+    square = (weights.double() / weight_scale).square().sum((-2, -1))
+    return -(square + weights.shape[-2:].numel() * math.log(2 * math.pi * weight_scale**2)) / 2
+
+
+def sides(owners: Tensor, labels: Tensor, like: Tensor) -> Tensor:
+    """+1 where a row [N] is of a label [B], else -1: [N, B] in the dtype of another tensor."""
+    return torch.where(owners.unsqueeze(1) == labels, 1.0, -1.0).to(like)
+
+
+def own_scores(features: Tensor, weights: Tensor, owner: Tensor) -> Tensor:
+    """Scores [N, C] of rows [N, P] under the classifiers [K, P, C] of their owners [N]; on a CPU compiled."""
+    if features.is_cuda:
+        return linear.own_scores(features, weights, owner)
+    from . import _numba_scores  # compiles or loads machine code: only where it is needed
+
+    found = features.new_empty(len(features), weights.shape[2])
+    arrays = features.contiguous(), weights.mT.contiguous(), owner, found
+    _numba_scores.own_scores(*(array.numpy() for array in arrays))
+    return found
+
+
+_PAIRS = 2**22  # of a row and a hyperplane, in memory at a time
+_NUM_STEPS = 3  # an ellipse step moves less than a draw given omega
