@@ -176,8 +176,8 @@ MUTANTS = [
         {
             "all_sum(self._sums(losses)) + (": "all_sum(self._sums(losses)) - (",
             "(2 * self.weight_scale**2)": "self.weight_scale**2",
-            "*map(self.counted, observed), self.rows()\n": "*observed, self.rows()\n",
-            "*map(self.counted, observed), self.rows(), ": "*observed, self.rows(), ",
+            "map(self.counted, observed)\n        return Ridge": "observed\n        return Ridge",
+            "map(self.counted, observed)\n        return owner": "observed\n        return owner",
             "self.counted(torch.ones_like(": "(torch.ones_like(",
             "place[self.owner] >= 0": "place[self.owner] >= 1",
             "observed.shift + observed.precision * reference": "observed.shift - observed.precision * reference",

@@ -104,14 +104,15 @@ class Scored:
         """N(A^-1 B, A^-1) given precision and shift [N, C] of the scores; the prior where a set scores no row."""
         if self.owner is None:
             return Ridge.of_natural(*soft_natural(*self._shared(observed), weight_scale=self.weight_scale))
-        parts = self.features, *map(self.counted, observed), self.rows()
-        return Ridge.of_natural(*natural_of_owners(*parts, self.weight_scale))
+        precision, shift = map(self.counted, observed)
+        return Ridge.of_natural(*natural_of_owners(self.features, precision, shift, self.rows(), self.weight_scale))
 
     def means(self, observed: PseudoObservation) -> Tensor:
         """The means [K, P, C] of `posterior` alone, in less time where rows are fewer than features."""
         if self.owner is None:
             return soft_means(*self._shared(observed), weight_scale=self.weight_scale)
-        return owner_means(self.features, *map(self.counted, observed), self.rows(), self.weight_scale)
+        precision, shift = map(self.counted, observed)
+        return owner_means(self.features, precision, shift, self.rows(), self.weight_scale)
 
     def _shared(self, observed: PseudoObservation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Features, precision and shift [N, 1, C] and row weights [N, 1] of rows that one set of classifiers scores."""
