@@ -33,38 +33,26 @@ class Design(Protocol):
 
 
 @dataclass(frozen=True)
-class Known:
-    """Features that are numbers."""
-
-    features: Tensor  # [N, P]
-
-    def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
-        """Each [N, K, C]."""
-        return q.moments(self.features)
-
-    def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Of A [K, C, P, P] and B [K, P, C]."""
-        return soft_sums(self.features, precision, shift, times)
-
-
-@dataclass(frozen=True)
-class Uncertain:
-    """Features of which the first B are independent variables: E[a a^T] = E a E a^T + diag(Var a)."""
+class Seen:
+    """Features, of which the first B may be independent variables: E[a a^T] = E a E a^T + diag(Var a)."""
 
     features: Tensor  # [N, P] E a
-    variance: Tensor  # [N, B]
+    variance: Tensor | None = None  # [N, B]; None: all features are known
 
     def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
         """Each [N, K, C]; the variance is that of the features as well."""
         mean, variance = q.moments(self.features)
+        if self.variance is None:
+            return mean, variance
         squares = q.squares[:, : self.variance.shape[1]]
         return mean, variance + torch.einsum("nb,kbc->nkc", self.variance, squares)
 
     def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
         """Of A [K, C, P, P], with the variances on its diagonal, and B [K, P, C]."""
         gram, linear = soft_sums(self.features, precision, shift, times)
-        spread = torch.einsum("nkc,nb->kcb", times.unsqueeze(2) * precision, self.variance)
-        gram.diagonal(dim1=-2, dim2=-1)[..., : self.variance.shape[1]].add_(spread)
+        if self.variance is not None:
+            spread = torch.einsum("nkc,nb->kcb", times.unsqueeze(2) * precision, self.variance)
+            gram.diagonal(dim1=-2, dim2=-1)[..., : self.variance.shape[1]].add_(spread)
         return gram, linear
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...models.compiled.scalars import exp
 from ..compiled.decorators import entry, inner, part
 
 
@@ -173,7 +174,7 @@ def _visit(tokens, n, precision, shift, eta, reach, work):
             _set_tilt(tokens, n, precision, shift, eta, length, work)
             new = _draw(tokens, word, tokens.uniforms[m], work, work.ones)
         else:
-            _require_row(n, old, precision, eta, length, reach, work)
+            _require_row(n, old, precision, eta, length, work)
             new = _draw(tokens, word, tokens.uniforms[m], work, work.up[old])
         _shift_token(tokens, n, word, new, 1, work)
         tokens.assignments[m] = new
@@ -184,7 +185,7 @@ def _visit(tokens, n, precision, shift, eta, reach, work):
             _set_tilt(tokens, n, precision, shift, eta, length, work)
             drift = 0.0
         else:
-            _require_row(n, new, precision, eta, length, reach, work)
+            _require_row(n, new, precision, eta, length, work)
             for k in range(len(work.factor)):
                 work.factor[k] *= work.up[old, k] * work.down[new, k]
 
@@ -211,14 +212,14 @@ def _set_tilt(tokens, n, precision, shift, eta, length, work):
 
 
 @inner
-def _require_row(n, j, precision, eta, length, reach, work):
+def _require_row(n, j, precision, eta, length, work):
     """Compute row j of E, and of 1 / E, unless the document has them."""
     if work.known[j] != n:
-        _set_row(n, j, precision, eta, length, reach, work)
+        _set_row(n, j, precision, eta, length, work)
 
 
 @part
-def _set_row(n, j, precision, eta, length, reach, work):
+def _set_row(n, j, precision, eta, length, work):
     work.known[j] = n
     up, down = work.up[j], work.down[j]
     up[:] = 0.0
@@ -226,30 +227,9 @@ def _set_row(n, j, precision, eta, length, reach, work):
         own = precision[c] * eta[c, j] / length / length
         for k in range(len(up)):
             up[k] += own * eta[c, k]
-    if reach > 0.5:
-        for k in range(len(up)):
-            up[k] = math.exp(up[k])
-        for k in range(len(up)):
-            down[k] = 1.0 / up[k]
-        return
-    for k in range(len(up)):  # cosh + sinh and cosh - sinh by their series, to rounding
-        x = up[k]
-        s = x * x
-        even = s / 182 + 1.0
-        even = s / 132 * even + 1.0
-        even = s / 90 * even + 1.0
-        even = s / 56 * even + 1.0
-        even = s / 30 * even + 1.0
-        even = s / 12 * even + 1.0
-        even = s / 2 * even + 1.0
-        odd = s / 156 + 1.0
-        odd = s / 110 * odd + 1.0
-        odd = s / 72 * odd + 1.0
-        odd = s / 42 * odd + 1.0
-        odd = s / 20 * odd + 1.0
-        odd = (s / 6 * odd + 1.0) * x
-        up[k] = even + odd
-        down[k] = even - odd
+    for k in range(len(up)):
+        up[k] = exp(up[k])
+        down[k] = 1.0 / up[k]
 
 
 @part

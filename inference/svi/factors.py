@@ -17,8 +17,8 @@ from ...models.sequence import StateSpace
 from ...models.sums import row_chunks
 from ..classifiers.natural import (
     BothSides,
-    Known,
     OwnSide,
+    Seen,
     expect_own,
     expect_sides,
     natural_step,
@@ -141,7 +141,7 @@ def nothing_observed(model: Mixture | StateSpace, data: Data) -> dict[str, Any]:
 
 def see(state: Variational, points: Data, model: Mixture | StateSpace) -> OwnSide | BothSides:
     """What the classifiers expect of points: of their own components, or of all, where these repel."""
-    design = Known(points.features)
+    design = Seen(points.features)
     if model.repels:
         return expect_sides(design, state.classifiers, model.loss)
     return expect_own(design, state.classifiers, points.targets, model.loss)

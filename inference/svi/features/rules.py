@@ -21,7 +21,7 @@ from ....models.losses import Loss
 from ...bits.rows import Settle
 from ...classifiers.duals import joint_hinge
 from ...classifiers.minimum import DualLimits, estimate, slopes, solved
-from ...classifiers.natural import Evidence, Uncertain, prior
+from ...classifiers.natural import Evidence, Seen, prior
 from ...classifiers.ridge import Ridge
 from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
@@ -158,9 +158,9 @@ class Augmented:
         return Evidence(design, data.targets, model.loss, model.weight_scale, scale * data.row_weights)
 
 
-def bits_design(psi: Tensor, data: FeatureData) -> Uncertain:
+def bits_design(psi: Tensor, data: FeatureData) -> Seen:
     """What classifiers see of independent bits with probabilities [N, K], beside the inputs."""
-    return Uncertain(torch.cat([psi, data.inputs], 1), psi * (1 - psi))
+    return Seen(torch.cat([psi, data.inputs], 1), psi * (1 - psi))
 
 
 def _ridge(state: VariationalFeatures) -> Ridge:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
-from ...classifiers.natural import Evidence, Known
+from ...classifiers.natural import Evidence, Seen
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
@@ -62,7 +62,7 @@ def update_classifiers(state: VariationalLabels, data: LabelData, model: BNMC, s
 def evidence(data: LabelData, model: BNMC, scale: float = 1.0) -> Evidence:
     """What points that each count `scale` times say of the classifiers."""
     times = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
-    return Evidence(Known(data.features), data.targets, model.loss, model.weight_scale, times)
+    return Evidence(Seen(data.features), data.targets, model.loss, model.weight_scale, times)
 
 
 def _bounded(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:

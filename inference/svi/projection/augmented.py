@@ -26,7 +26,7 @@ from torch import Tensor
 from ....models.losses import PseudoObservation
 from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
-from ...classifiers.natural import Apart, Evidence, Uncertain, prior
+from ...classifiers.natural import Apart, Evidence, Seen, prior
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from .factors import MeanFieldProjection, bound_without_margins, generative, scatter, update_loadings, update_prior
@@ -70,7 +70,7 @@ def evidence(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfinit
     psi, X = state.features.double(), data.X.double()
     features, variances = torch.cat([X @ psi, data.inputs.double()], 1), X.square() @ (psi * (1 - psi))
     rows = data.rows.tensor_split(data.starts[1:-1])
-    design = Apart([Uncertain(features[own], variances[own]) for own in rows], [len(own) for own in rows])
+    design = Apart([Seen(features[own], variances[own]) for own in rows], [len(own) for own in rows])
     known = data.known.double().unsqueeze(1)
     return Evidence(design, known, model.loss, model.weight_scale, torch.ones_like(known))
 

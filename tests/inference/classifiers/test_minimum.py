@@ -124,15 +124,6 @@ def test_owners_have_the_classifiers_of_their_own_rows(by) -> None:
         torch.testing.assert_close(together.tilt[own], fit.tilt, rtol=0.0, atol=1e-5)
 
 
-@pytest.mark.parametrize("loss", [Hinge(), Logistic(), CrammerSinger()], ids=name_of)
-def test_a_row_that_counts_twice_is_two_rows(loss) -> None:
-    weighted, again = problem_of(loss, True), torch.arange(18).repeat_interleave(COUNTS.long())
-    repeated = Scored(weighted.features[again], weighted.targets[again], loss, NU)
-    found = [minimum(each, at_zero(each), FINE, 100) for each in (weighted, repeated)]
-    torch.testing.assert_close(found[0].cost, found[1].cost, rtol=1e-6, atol=0.0)
-    torch.testing.assert_close(target_size(weighted), target_size(repeated))
-
-
 def test_a_dual_that_ends_above_the_start_is_not_taken() -> None:
     problem = problem_of(OneVsRest(Hinge()))
     best = solved(problem, at_zero(problem), FINE)

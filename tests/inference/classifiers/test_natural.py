@@ -12,8 +12,7 @@ from torch import Tensor
 from regbayes.inference.classifiers.natural import (
     Apart,
     Evidence,
-    Known,
-    Uncertain,
+    Seen,
     expect_own,
     expect_sides,
     extrapolated,
@@ -37,10 +36,10 @@ def posterior(K: int, C: int, seed: int = 1) -> Ridge:
     return Ridge(draws(K, P, C, seed=seed + 1), torch.linalg.cholesky(root @ root.mT + 2 * torch.eye(P).double()))
 
 
-def bits() -> Uncertain:
+def bits() -> Seen:
     """Two independent bits and an input."""
     psi = draws(N, B).sigmoid()
-    return Uncertain(torch.cat([psi, draws(N, P - B, seed=5)], 1), psi * (1 - psi))
+    return Seen(torch.cat([psi, draws(N, P - B, seed=5)], 1), psi * (1 - psi))
 
 
 def targets_of(loss: Loss, C: int) -> Tensor:
@@ -76,8 +75,8 @@ def test_rows_apart_are_problems_of_their_own() -> None:
     loss, sizes, q = Hinge(), [3, 0, 4], posterior(3, 1)
     features, y, times = draws(N, P), draws(N, 1, seed=2).sign(), draws(N, 1, seed=3).exp()
     parts = list(zip(features.split(sizes), y.split(sizes), times.split(sizes), strict=True))
-    together = Evidence(Apart([Known(own) for own, *_ in parts], sizes), y, loss, NU, times)
-    apart = [Evidence(Known(own), labels, loss, NU, each) for own, labels, each in parts]
+    together = Evidence(Apart([Seen(own) for own, *_ in parts], sizes), y, loss, NU, times)
+    apart = [Evidence(Seen(own), labels, loss, NU, each) for own, labels, each in parts]
     found = together.step(q, 0.3)
     for k, alone in enumerate(apart):
         expected = alone.step(q[[k]], 0.3)
@@ -89,7 +88,7 @@ def test_rows_apart_are_problems_of_their_own() -> None:
 @pytest.mark.parametrize("uncertain", [False, True], ids=["known", "bits"])
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_steps_climb_to_where_the_bound_is_stationary(loss, uncertain) -> None:
-    design = bits() if uncertain else Known(draws(N, P))
+    design = bits() if uncertain else Seen(draws(N, P))
     C = 1 if loss.target == "real" else 2
     evidence = Evidence(design, targets_of(loss, C), loss, NU, draws(N, 1, seed=3).exp())
     q = prior(1, P, C, NU, draws(1))
@@ -108,7 +107,7 @@ def test_steps_climb_to_where_the_bound_is_stationary(loss, uncertain) -> None:
 
 def test_a_part_of_a_step_goes_that_far_in_natural_parameters() -> None:
     loss, q = Logistic(), posterior(1, 1)
-    evidence = Evidence(Known(draws(N, P)), targets_of(loss, 1), loss, NU, torch.ones(N, 1).double())
+    evidence = Evidence(Seen(draws(N, P)), targets_of(loss, 1), loss, NU, torch.ones(N, 1).double())
     whole, part = evidence.step(q), evidence.step(q, 0.3)
     for before, after, found in zip(q.natural, whole.natural, part.natural, strict=True):
         torch.testing.assert_close(found, 0.7 * before + 0.3 * after)
@@ -116,8 +115,8 @@ def test_a_part_of_a_step_goes_that_far_in_natural_parameters() -> None:
 
 def test_rows_that_count_more_are_more_rows() -> None:
     loss, q = Hinge(), posterior(1, 1)
-    rows, once = Known(draws(N, P)), torch.ones(N, 1).double()
-    twice = Known(torch.cat([rows.features, rows.features]))
+    rows, once = Seen(draws(N, P)), torch.ones(N, 1).double()
+    twice = Seen(torch.cat([rows.features, rows.features]))
     y = targets_of(loss, 1)
     found = Evidence(rows, y, loss, NU, 2 * once)
     copied = Evidence(twice, torch.cat([y, y]), loss, NU, torch.cat([once, once]))
@@ -130,7 +129,7 @@ def test_rows_that_count_more_are_more_rows() -> None:
 
 def test_a_row_is_a_positive_of_its_own_hyperplane_and_a_negative_of_all_others() -> None:
     loss, q, r = Logistic(), posterior(3, 1), draws(N, 3).softmax(1)
-    design = Known(draws(N, P))
+    design = Seen(draws(N, P))
     sides, mean = expect_sides(design, q, loss), design.moments(q)[0]
     precision, shift, times = sides.times(r)
     (yes, no), one = (expect_own(design, q, y * torch.ones(N, 1).double(), loss) for y in (1, -1)), torch.ones(N, 3)

@@ -10,7 +10,7 @@ from torch.distributions import Normal
 
 from regbayes.inference.classifiers.scored import RepellingHyperplanes, Scored, log_prior
 from regbayes.models import Hinge, Logistic, Masked, OneVsRest
-from regbayes.models.losses import Loss, PseudoObservation
+from regbayes.models.losses import CrammerSinger, Loss, PseudoObservation
 
 NU, K = 1.3, 4
 A = torch.randn((9, 2), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -87,6 +87,17 @@ def test_the_posterior_is_the_prior_times_the_pseudo_observations(scored, counts
 
 def _of(rows: list[tuple[int, Tensor]], observed: PseudoObservation) -> list[tuple[int, Tensor, Tensor]]:
     return [(n, observed.precision[n], observed.shift[n]) for n, _ in rows]
+
+
+def test_scores_that_meet_are_observed_around_what_the_others_say() -> None:
+    loss, columns = CrammerSinger(0.7), slice(1, 2)
+    scored = Scored(A, SIGNS, loss, NU)
+    weights = some_weights(scored)
+    scores = scored.scores(weights)
+    around = loss.reference(scores, SIGNS, columns)
+    found = scored.observe(weights, columns, torch.Generator().manual_seed(1))
+    own = loss.augment(scores[:, columns] - around, SIGNS[:, columns], torch.Generator().manual_seed(1))
+    torch.testing.assert_close(found.shift / found.precision, around + own.shift / own.precision)
 
 
 def test_the_density_of_an_infinite_model_is_relative_to_hyperplanes_without_rows() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import SVI
-from regbayes.inference.classifiers.natural import Known, expect_sides
+from regbayes.inference.classifiers.natural import Seen, expect_sides
 from regbayes.inference.svi.partition import factors
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DDPM, DPM, DirichletProcess, Hinge, Logistic, PrincipalDirections, SphericalGaussian
@@ -90,7 +90,7 @@ def test_every_block_is_at_its_optimum_given_the_others(loss, block) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sides_are_those_of_the_loss(loss) -> None:
     state, data, model, _ = settled(LOSSES[loss])
-    sides = expect_sides(Known(data.features), state.classifiers, model.loss)
+    sides = expect_sides(Seen(data.features), state.classifiers, model.loss)
     scores = torch.einsum("np,kpc->nkc", data.features, state.mean)
     variance = state.classifiers.score_variance(data.features)
     for side, observed in ((1.0, sides.positive), (-1.0, sides.negative)):

@@ -11,7 +11,7 @@ from setups import climbed
 from torch.distributions import Beta, Dirichlet, Gamma
 
 from regbayes.inference import SVI, TruncationWarning
-from regbayes.inference.classifiers.natural import Known, expect_sides
+from regbayes.inference.classifiers.natural import Seen, expect_sides
 from regbayes.inference.svi.sequence import factors
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.inference.svi.sequence import rows as sequence_rows
@@ -135,7 +135,7 @@ def test_concentrations_are_conjugate(stickiness, stream) -> None:
 def test_hyperplanes_see_both_sides_of_every_step(model, stream) -> None:
     model, data = problem_of(model, stream, weight_scale=1.5)
     state = climbed(sequence, model, data, stream)
-    sides = expect_sides(Known(data.points.features), state.classifiers, model.loss)
+    sides = expect_sides(Seen(data.points.features), state.classifiers, model.loss)
     r = state.responsibilities[data.steps].unsqueeze(2)
     precision = r * sides.positive.precision + (1 - r) * sides.negative.precision
     shift = r * sides.positive.shift + (1 - r) * sides.negative.shift
@@ -208,7 +208,7 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
     state = climbed(sequence, model, data, generator, 2)
     state = factors.update_paths(factors.update_factors(state, data, model), data, model)
     z, counts = (table.to(device) for table in paths_of(lengths, T))
-    sides = expect_sides(Known(data.points.features), state.classifiers, model.loss)
+    sides = expect_sides(Seen(data.points.features), state.classifiers, model.loss)
     emission = data.spread(model.likelihood.expected_log_density(data.X, state.hyperparameters) + sides.gain)
     log_rows = torch.digamma(state.rows) - torch.digamma(state.rows.sum(1, keepdim=True))
     steps = torch.arange(7, device=device)
