@@ -21,7 +21,8 @@ from torch import Tensor
 
 from regbayes.inference.svi.features import kernel as features
 from regbayes.inference.svi.features.factors import update_features
-from regbayes.inference.svi.features.rules import RULES
+from regbayes.inference.svi.features.margins import MARGINS
+from regbayes.inference.svi.rules import RULES
 from regbayes.models import CrammerSinger, Hinge, InfiniteLatentSVM, LinearGaussian
 
 N, D, K, L, REPEATS = 3411, 634, 300, 13, 5
@@ -49,7 +50,7 @@ def sweep(name: str = "float64") -> None:
             products.append(timed(four_products, data.X, state))
             plain.append(timed(one_sweep, state, data, model, False))
             mean_field.append(timed(one_sweep, state, data, model, True))
-            dual.append(timed(rule.update, state, data, model))
+            dual.append(timed(features.update_classifiers, state, data, model, rule))
             state = features.sweep(state, data, model, rule=rule)
             bounds.append(float(state.bound))
         base, *others = (sorted(seconds)[REPEATS // 2] for seconds in (products, plain, mean_field, dual))
@@ -70,7 +71,7 @@ def four_products(X: Tensor, state: features.VariationalFeatures) -> None:
 def one_sweep(state: features.VariationalFeatures, data: features.FeatureData, model: object, labels: bool) -> None:
     """A sweep without the SVM."""
     rule = RULES["averaging"]
-    margin = partial(rule.margin, state, data, model) if labels else None
+    margin = partial(MARGINS[rule], state, data, model) if labels else None
     state = update_features(replace(state), data, model, margin)
     state, sums = features.update_globals(state, data, model)
     features.with_bound(state, data, model, sums, rule)

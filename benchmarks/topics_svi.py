@@ -26,6 +26,7 @@ from timing import seconds
 
 from regbayes.datasets import load
 from regbayes.inference import SVI
+from regbayes.inference.svi.rules import AVERAGING, NATURAL
 from regbayes.inference.svi.topics import kernel as topics
 from regbayes.models import LDA, CrammerSinger, Hinge, MedLDA
 
@@ -41,12 +42,13 @@ def newsgroups() -> tuple[Any, ...]:
 def sweeps(num_topics: int) -> None:
     X, y, *_ = newsgroups()
     jobs = {
-        "LDA": (LDA(num_topics=num_topics), topics.sweep),
-        "hinge of each class, averaging": (MedLDA(loss=Hinge(), num_topics=num_topics), topics.sweep),
-        "Crammer-Singer, averaging": (MedLDA(loss=CrammerSinger(), num_topics=num_topics), topics.sweep),
-        "hinge of each class, Gibbs rule": (MedLDA(loss=Hinge(), num_topics=num_topics), topics.sweep_augmented),
+        "LDA": (LDA(num_topics=num_topics), AVERAGING),
+        "hinge of each class, averaging": (MedLDA(loss=Hinge(), num_topics=num_topics), AVERAGING),
+        "Crammer-Singer, averaging": (MedLDA(loss=CrammerSinger(), num_topics=num_topics), AVERAGING),
+        "hinge of each class, Gibbs rule": (MedLDA(loss=Hinge(), num_topics=num_topics), NATURAL),
     }
-    for name, (model, sweep) in jobs.items():
+    for name, (model, rule) in jobs.items():
+        sweep = topics.steps_by(rule).sweep
         resolved, data = model.prepare(X, y)
         state = topics.init(resolved, data, torch.Generator().manual_seed(0))
         for _ in range(3):

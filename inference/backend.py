@@ -245,7 +245,9 @@ def _why_not(module: Any, model: Model) -> str:
 
 def _lack(method: str, model: Model) -> str:
     prior = getattr(model, "prior", None)
-    return prior.lacks(method) if method and isinstance(prior, PartitionPrior) else ""
+    if not method or not isinstance(prior, PartitionPrior):
+        return ""
+    return prior.lacks(method, getattr(model, "without_sticks", ""))
 
 
 def _warn_of_chains(posterior: Posterior) -> None:

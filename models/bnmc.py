@@ -175,6 +175,12 @@ class BNMC(Model):
         """Whether the classifiers have a say in the components."""
         return self.joint in COUPLED
 
+    @property
+    def without_sticks(self) -> str:
+        """What to use with a prior that has no sticks, which all scans of a coupled joint need; "" of "product"."""
+        others = 'use SmallVariance(), joint="product", or a prior with sticks such as DirichletProcess()'
+        return others if self.is_coupled else ""
+
     def require_probabilities(self) -> None:
         """Raise ValueError unless the loss is the logistic one that a coupled joint needs."""
         if self.is_coupled and not self.loss.is_likelihood:

@@ -175,11 +175,3 @@ class Evidence:
         mean, variance = self.design.moments(q) if moments is None else moments
         each = self.times.unsqueeze(2) * self.loss.expected_log_factor(mean, variance, self.targets.unsqueeze(1))
         return all_sum(each.sum(dtype=torch.float64)) - q.kl(self.weight_scale).sum(dtype=torch.float64)
-
-
-def require_readings(loss: Loss, rule: str) -> None:
-    """Raise NotImplementedError, in the words of the loss, unless it has what a rule of SVI reads of it."""
-    if rule == "averaging" and not loss.has_conjugate:
-        loss.conjugate(*torch.zeros(2, 1))
-    if rule == "gibbs" and not loss.has_expectation:
-        loss.expect(*torch.zeros(3, 1))

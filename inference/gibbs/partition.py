@@ -56,7 +56,8 @@ _SCANS: dict[str, Scan] = {"collapsed": collapsed.scan, "slice": slice_scan.scan
 def check(backend: Gibbs, model: Mixture) -> None:
     """Raise on a scan that partitions or their prior do not have, and on a family without a conjugate prior."""
     backend.require_scan(model, "auto", *_SCANS)
-    if backend.scan in NEEDED and (lack := model.prior.lacks(NEEDED[backend.scan])):
+    without = getattr(model, "without_sticks", "")
+    if backend.scan in NEEDED and (lack := model.prior.lacks(NEEDED[backend.scan], without)):
         raise NotImplementedError(f"{type(model).__name__} has no scan={backend.scan!r}: {lack}.")
     if not isinstance(model.likelihood, ExponentialFamily):
         raise NotImplementedError(

@@ -16,9 +16,9 @@ from .topics import kernel as topic_kernel
 
 __all__ = ["SVI"]
 
-SVI.register(Data, averaging.STEPS)
-SVI.register(Sequences, sequence_kernel.STEPS)
-SVI.register(TopicData, topic_kernel)
-SVI.register(TaskData, projection_kernel)
-SVI.register(FeatureData, feature_kernel)
-SVI.register(LabelData, label_kernel)
+SVI.register(Data, averaging.STRUCTURE)
+SVI.register(Sequences, sequence_kernel.STRUCTURE)
+SVI.register(TopicData, topic_kernel.STRUCTURE)
+SVI.register(TaskData, projection_kernel.STRUCTURE)
+SVI.register(FeatureData, feature_kernel.STRUCTURE)
+SVI.register(LabelData, label_kernel.STRUCTURE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -10,8 +9,10 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from ...models.bnmc import BNMC
 from ...models.data import Data
 from ...models.likelihoods.exponential_family import ExponentialFamily
+from ...models.losses import Loss
 from ...models.mixture import Mixture
 from ...models.sequence import StateSpace
 from ...models.sums import row_chunks
@@ -23,13 +24,12 @@ from ..classifiers.natural import (
     expect_sides,
     natural_step,
     prior,
-    require_readings,
 )
 from ..classifiers.ridge import Ridge
 from ..distributed.collectives import all_sum
+from ..protocol import Model
 
 SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried and stochastic fits are finished
-LAST_GAP = 1e-9  # relative, of the dual at the end of a fit
 State = TypeVar("State", bound="Variational")
 MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged
 
@@ -90,7 +90,7 @@ class Variational:
         return replace(self, responsibilities=self.responsibilities[:0], weights=None)
 
 
-def family_of(model: Any) -> ExponentialFamily:
+def family_of(model: Mixture | StateSpace | BNMC) -> ExponentialFamily:
     """The family of a model; NotImplementedError unless it is conjugate."""
     family = model.likelihood
     if not isinstance(family, ExponentialFamily):
@@ -101,29 +101,10 @@ def family_of(model: Any) -> ExponentialFamily:
     return family
 
 
-def require(model: Any) -> None:
-    """Raise NotImplementedError, which says what is missing, unless the family is conjugate and the loss has
-    expectations."""
-    family_of(model)
-    require_readings(model.loss, "gibbs")
-
-
-def require_averaging(backend: Any, model: Any, known: bool) -> None:
-    """Raise NotImplementedError, which says what is missing, unless a fit may follow the averaging rule.
-
-    `known` : whether the structure of the model has it; it needs hyperplanes that see their own components alone.
-    """
-    family_of(model)
-    if not known or model.repels or "loss" not in model.get_params(deep=False):
-        raise NotImplementedError(
-            f'{type(model).__name__} has no rule="averaging", which InfiniteSVM has: take rule="gibbs".'
-        )
-    require_readings(model.loss, "averaging")
-    if backend.batch_size is not None:
-        raise NotImplementedError(f'rule="averaging" with batch_size={backend.batch_size}: it {ALL_AT_ONCE}')
-
-
-ALL_AT_ONCE = 'sees all points at once: pass tensors and batch_size=None, or take rule="gibbs".'
+def loss_of(model: Model) -> Loss | None:
+    """The margin loss; None of a model without targets."""
+    labelled: Any = model
+    return labelled.loss if "loss" in model.get_params(deep=False) else None
 
 
 def prior_classifiers(model: Mixture | StateSpace, data: Data) -> dict[str, Any]:
@@ -184,16 +165,6 @@ def move(state: State, target: Variational, model: Mixture | StateSpace, rho: fl
     of a target, and towards what its points say of the hyperplanes."""
     chi = torch.lerp(state.hyperparameters, target.hyperparameters, rho)
     return replace(_with_classifiers(state.without_rows(), target, model, rho), hyperparameters=chi)
-
-
-def first_better(state: State, unions: Iterable[State], ascend: Callable[[State], State]) -> State:
-    """The first of some unions that, after rounds of coordinate ascent, has the larger bound; or the state as it is."""
-    for union in unions:
-        for _ in range(MERGE_ROUNDS):
-            union = ascend(union)
-        if union.bound > state.bound:
-            return union
-    return replace(state, may_merge=False)
 
 
 _MERGE_TRIES = 10

@@ -9,21 +9,51 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from ..protocol import Model
 from ..running.engine import Draw, Kernel
 from ..running.labels import LABELS
 from ..truncation import warn_if_full
 from .backend import SVI
-from .factors import ALL_AT_ONCE, Variational, require, require_averaging
+from .factors import Variational, loss_of
+from .rules import NATURAL, RULES, Rule
 from .stream import Stream
 
 NUM_FIRST = 5_000  # rows from which a stochastic fit starts
-D = TypeVar("D")
+
+
+class State(Protocol):
+    """What all variational posteriors have."""
+
+    @property
+    def bound(self) -> Tensor:
+        """The ELBO [] float64, or its estimate from the last minibatch."""
+
+    @property
+    def num_data(self) -> int:
+        """How many rows it has factors of."""
+
+    @property
+    def total_weight(self) -> float:
+        """How much its rows count in all."""
+
+
+class Rows(Protocol):
+    """What all data have."""
+
+    @property
+    def num_data(self) -> int:
+        """N, the number of points, documents or steps."""
+
+
+S = TypeVar("S", bound=State)
+D = TypeVar("D", bound=Rows)
+M = TypeVar("M", bound=Model)
 
 
 class Minibatch(NamedTuple, Generic[D]):
@@ -36,40 +66,34 @@ class Minibatch(NamedTuple, Generic[D]):
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The functions of one structure, of which its kernels are made; states derive from `Variational`."""
+class Stochastic(Generic[S, D, M]):
+    """What stochastic steps of a structure need beside its coordinate ascent."""
 
-    state: type[Any]
-    init: Callable[..., Any]  # (model, data, generator) -> state
-    sweep: Callable[..., Any]  # (state, data, model) -> state, of coordinate ascent
-    complete: Callable[..., Any]  # (state, data, model) -> state with the responsibilities of all rows
-    draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps
-    first: Callable[..., Any]  # (data, number of rows, generator) -> about as many of them
-    count: Callable[[Any], float]  # data -> how much the points count in all, or the number of sequences
-    extrapolate: Callable[..., Any]  # (state, rows, model, num_data, num_units) -> state as if they stood for all
-    minibatch: Callable[..., Minibatch[Any]]  # (data, size, generator) -> what a stochastic step sees
-    stochastic_sweep: Callable[..., Any]  # (state, minibatch, model, rho) -> state
-    read: Callable[..., tuple[Any, Stream[Any]]]  # (loader, model, number of rows) -> resolved model, stream
+    first: Callable[..., D]  # (data, number of rows, generator) -> about as many of them
+    count: Callable[[D], float]  # how much the points count in all, or the number of sequences
+    extrapolate: Callable[[S, D, M, int, float], S]  # (state, rows, model, num_data, num_units): they stand for all
+    minibatch: Callable[..., Minibatch[D]]  # (data, size, generator) -> what a step sees
+    sweep: Callable[[S, Minibatch[D], M, float], S]  # (state, minibatch, model, rho) -> state
+    read: Callable[..., tuple[M, Stream[D]]]  # (loader, model, number of first rows)
+    assign: Callable[[S, D, M], Tensor] | None = None  # components [n]: all that streams keep of rows
+
+
+@dataclass(frozen=True)
+class Steps(Generic[S, D, M]):
+    """The functions of one structure under one rule, of which its kernels are made."""
+
+    state: type[S]
+    init: Callable[[M, D, torch.Generator], S]
+    sweep: Callable[[S, D, M], S]  # of coordinate ascent
+    complete: Callable[[S, D, M], S]  # the state with the responsibilities of all rows
+    draw: Callable[[S, Any, M], Draw]  # what the posterior keeps, of data or of a stream
+    stochastic: Stochastic[S, D, M] | None = None  # None: all rows are seen in every sweep
     rows: str = "responsibilities"  # field of the state that `complete` fills
-    assign: Callable[..., Tensor] | None = None  # (state, data, model) -> components [n]: all that streams keep of rows
     warn: Callable[[list[Draw], Any], None] = warn_if_full  # of a truncation that binds
-    averaging: Callable[[SVI], Steps] | None = None  # those of the averaging rule, where there are any
-    polish: Callable[..., Any] | None = None  # (state, data, model) -> state with its dual solved to rounding
+    polish: Callable[[S, D, M], S] | None = None  # the state with its dual solved to rounding
 
-    def check(self, backend: SVI, model: Any) -> None:
-        """Raise NotImplementedError unless the loss has what the rule needs, and the family is conjugate."""
-        if backend.rule == "averaging":
-            require_averaging(backend, model, self.averaging is not None)
-        else:
-            require(model)
-
-    def kernel(self, backend: SVI, model: Any) -> Kernel:
+    def kernel(self, backend: SVI, model: M) -> Kernel:
         """Coordinate ascent, or stochastic steps on minibatches, with the options of the backend bound."""
-        if backend.rule == "averaging" and self.averaging is not None:
-            return self.averaging(backend)._kernel(backend)
-        return self._kernel(backend)
-
-    def _kernel(self, backend: SVI) -> Kernel:
         return Kernel(
             state=self.state,
             init=partial(self._init, backend=backend),
@@ -80,13 +104,12 @@ class Steps:
             warn=self.warn,
         )
 
-    def stream(self, backend: SVI, model: Any, loader: DataLoader[Any]) -> tuple[Kernel, Any, Stream[Any]]:
+    def stream(self, backend: SVI, model: M, loader: DataLoader[Any]) -> tuple[Kernel, M, Stream[D]]:
         """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
-        if backend.rule == "averaging" and self.averaging is not None:
-            raise NotImplementedError(f'rule="averaging" {ALL_AT_ONCE}')
-        model, stream = self.read(loader, model, NUM_FIRST)
+        own = self._stochastic
+        model, stream = own.read(loader, model, NUM_FIRST)
         kernel = replace(
-            self._kernel(backend),
+            self.kernel(backend, model),
             init=partial(self._init_stream, backend=backend),
             sweep=partial(self._sweep_stream, backend=backend),
             finish=self._finish_stream,
@@ -94,23 +117,28 @@ class Steps:
         )
         return kernel, model, stream
 
+    @property
+    def _stochastic(self) -> Stochastic[S, D, M]:
+        assert self.stochastic is not None  # by `Structure.check`
+        return self.stochastic
+
     # -- tensors -------------------------------------------------------------------------------------------------------
 
-    def _init(self, model: Any, data: Any, generator: torch.Generator, *, backend: SVI) -> Any:
+    def _init(self, model: M, data: D, generator: torch.Generator, *, backend: SVI) -> S:
         if not backend.batch_size:
             return self.init(model, data, generator)
-        first = self.first(data, NUM_FIRST, generator)
+        own = self._stochastic
+        first = own.first(data, NUM_FIRST, generator)
         state = self._settle(first, model, generator, backend)
-        return self.extrapolate(state, first, model, data.num_data, self.count(data))
+        return own.extrapolate(state, first, model, data.num_data, own.count(data))
 
-    def _sweep(self, state: Any, data: Any, model: Any, generator: torch.Generator, step: int, *, backend: SVI) -> Any:
+    def _sweep(self, state: S, data: D, model: M, generator: torch.Generator, step: int, *, backend: SVI) -> S:
         if not backend.batch_size or step >= backend.num_steps:
             return self.sweep(state, data, model)
-        batch = self.minibatch(data, backend.batch_size, generator)
-        size = self._step_size(step, batch.scale, data.num_data, backend)
-        return self.stochastic_sweep(state, batch, model, size)
+        batch = self._stochastic.minibatch(data, backend.batch_size, generator)
+        return self._stochastic.sweep(state, batch, model, _step_size(step, batch.scale, data.num_data, backend))
 
-    def _finish(self, state: Any, data: Any, model: Any) -> Any:
+    def _finish(self, state: S, data: D, model: M) -> S:
         """Of a fit that was stopped among its stochastic steps, the responsibilities are not those of all rows."""
         if state.num_data != data.num_data:
             return self.complete(state, data, model)
@@ -118,37 +146,38 @@ class Steps:
 
     # -- a stream ------------------------------------------------------------------------------------------------------
 
-    def _init_stream(self, model: Any, data: Stream[Any], generator: torch.Generator, *, backend: SVI) -> Any:
+    def _init_stream(self, model: M, data: Stream[D], generator: torch.Generator, *, backend: SVI) -> S:
         state = self._settle(data.first, model, generator, backend)
-        return self.extrapolate(state, data.first, model, data.num_data, data.num_units)
+        return self._stochastic.extrapolate(state, data.first, model, data.num_data, data.num_units)
 
     def _sweep_stream(
-        self, state: Any, data: Stream[Any], model: Any, generator: torch.Generator, step: int, *, backend: SVI
-    ) -> Any:
+        self, state: S, data: Stream[D], model: M, generator: torch.Generator, step: int, *, backend: SVI
+    ) -> S:
         rows = data.next()
-        units = self.count(rows)
-        size = self._step_size(step, data.num_units / data.largest, data.num_data, backend)
+        units = self._stochastic.count(rows)
+        size = _step_size(step, data.num_units / data.largest, data.num_data, backend)
         # in proportion to its rows, or those of a small last batch would weigh more than others over an epoch
         size = size * min(1.0, units / data.largest)
-        return self.stochastic_sweep(state, Minibatch(rows, data.num_units / units), model, size)
+        return self._stochastic.sweep(state, Minibatch(rows, data.num_units / units), model, size)
 
-    def _finish_stream(self, state: Any, data: Stream[Any], model: Any) -> Any:
-        if self.assign is not None:
+    def _finish_stream(self, state: S, data: Stream[D], model: M) -> S:
+        if self._stochastic.assign is not None:
             return state
         parts = [getattr(self.complete(state, batch, model), self.rows) for batch in data.once()]
-        return replace(state, **{self.rows: torch.cat(parts)})
+        whole: S = replace(state, **{self.rows: torch.cat(parts)})  # type: ignore[type-var]
+        return whole
 
-    def _draw_stream(self, state: Any, data: Stream[Any], model: Any) -> Draw:
+    def _draw_stream(self, state: S, data: Stream[D], model: M) -> Draw:
         """Of rows no more than their components, in the order of a last pass: nothing of N x T numbers."""
-        found = self.draw(state, data, model)
-        if self.assign is None:
+        found, assign = self.draw(state, data, model), self._stochastic.assign
+        if assign is None:
             return found
-        found[LABELS] = torch.cat([self.assign(state, batch, model) for batch in data.once()])
+        found[LABELS] = torch.cat([assign(state, batch, model) for batch in data.once()])
         return {name: value for name, value in found.items() if name != self.rows}
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    def _settle(self, first: Any, model: Any, generator: torch.Generator, backend: SVI) -> Any:
+    def _settle(self, first: D, model: M, generator: torch.Generator, backend: SVI) -> S:
         """Coordinate ascent on the first rows, no longer than components may merge: stochastic steps do the rest."""
         state = self.init(model, first, generator)
         for _ in range(_FIRST_SWEEPS):
@@ -159,10 +188,54 @@ class Steps:
                 break
         return state
 
-    def _step_size(self, step: int, num_batches: float, num_data: int, backend: SVI) -> float:
-        """Of a batch, of which so many are all data; the first rows count as the batches that they would make."""
-        made = num_batches * min(1.0, NUM_FIRST / num_data)
-        return float((step + 1 + backend.delay + made) ** -backend.forgetting)
+
+@dataclass(frozen=True)
+class Structure(Generic[M]):
+    """What `SVI` has of a structure: its steps under the rules that serve a model."""
+
+    steps: Callable[[SVI, M], dict[Rule, Steps[Any, Any, M]]]
+    require: Callable[[M], object] = lambda model: None  # raises unless a model has what all rules need
+
+    def check(self, backend: SVI, model: M) -> None:
+        """Raise NotImplementedError, with what to do, unless model and options have what the rule needs."""
+        self.require(model)
+        steps, loss = self.of(backend, model), loss_of(model)
+        if loss is not None:
+            RULES[backend.rule].require(loss)
+        if backend.batch_size is not None and steps.stochastic is None:
+            raise NotImplementedError(f"batch_size is {backend.batch_size}; {_at_once(backend, model)}")
+
+    def kernel(self, backend: SVI, model: M) -> Kernel:
+        """As `Steps.kernel`."""
+        return self.of(backend, model).kernel(backend, model)
+
+    def stream(self, backend: SVI, model: M, loader: DataLoader[Any]) -> tuple[Kernel, M, Stream[Any]]:
+        """As `Steps.stream`."""
+        steps = self.of(backend, model)
+        if steps.stochastic is None:
+            raise NotImplementedError(f"X is a DataLoader; {_at_once(backend, model)}")
+        return steps.stream(backend, model, loader)
+
+    def of(self, backend: SVI, model: M) -> Steps[Any, Any, M]:
+        """The steps of a fit; NotImplementedError if the rule has none for the model."""
+        found = self.steps(backend, model).get(RULES[backend.rule])
+        if found is None:
+            raise NotImplementedError(
+                f'{type(model).__name__} has no rule="{backend.rule}", which InfiniteSVM has: take '
+                f'rule="{NATURAL.name}".'
+            )
+        return found
+
+
+def _at_once(backend: SVI, model: object) -> str:
+    named = f"SVI(rule={backend.rule!r}) of {type(model).__name__}"
+    return f"{named} sees all points at once in every sweep: pass tensors and leave batch_size out."
+
+
+def _step_size(step: int, num_batches: float, num_data: int, backend: SVI) -> float:
+    """Of a batch, of which so many are all data; the first rows count as the batches that they would make."""
+    made = num_batches * min(1.0, NUM_FIRST / num_data)
+    return float((step + 1 + backend.delay + made) ** -backend.forgetting)
 
 
 _FIRST_SWEEPS = 50

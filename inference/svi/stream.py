@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ...models.arrays import as_sequences
+from ...models.arrays import as_features, as_sequences
+from ...models.bnmc import BNMC
 from ...models.data import Data
+from ...models.label_data import LabelData
 from ...models.mixture import Mixture
 from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace
-from ...models.sparse import SparseRows
+from ...models.sparse import Rows, SparseRows
 
 D = TypeVar("D")
 
@@ -115,6 +117,36 @@ def stream_sequences(
     return model, Stream(loader, convert, first, total, num_sequences, largest)
 
 
+def stream_labels(loader: DataLoader[Any], model: BNMC, num_first: int) -> tuple[BNMC, Stream[LabelData]]:
+    """The resolved model and the stream of batches (X [n, D], Y [n, C]), dense or sparse.
+
+    The loader is read once: the number of rows, whether any label is missing, and the first rows for defaults from the
+    data.
+    """
+    inputs, targets, total, largest, missing = list[Rows](), list[Rows](), 0, 0, False
+    for X, y in loader:
+        rows = as_features(X, num_features=model.num_features)
+        labels = model.labels(rows, y)
+        if total < _NUM_DEFAULTS:
+            inputs.append(rows)
+            targets.append(labels)
+        values = labels.values if labels.is_sparse else labels
+        missing = missing or bool(values.isnan().any())
+        total, largest = total + len(rows), max(largest, len(rows))
+    if total < 2:
+        raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
+    X, Y = _stack(inputs), _stack(targets)
+    model = model.resolve(X, Y)
+    if missing:
+        model = model.with_missing()
+
+    def convert(batch: Any) -> LabelData:
+        X, y = batch
+        return model.data(X, y)
+
+    return model, Stream(loader, convert, model.data(X[:num_first], Y[:num_first]), total, total, largest)
+
+
 def _split(batch: Any) -> tuple[Any, Any]:
     """(X, y or lengths, None without)."""
     if isinstance(batch, tuple | list):
@@ -130,14 +162,16 @@ def _rows_of_batch(model: Mixture, place: int, X: Any) -> Any:
         raise ValueError(f"batch {place} of the DataLoader: {error}") from None
 
 
-def _stack(parts: list[Any]) -> Any:
-    """All rows [N, D] of some batches, dense or sparse."""
-    if isinstance(parts[0], Tensor):
-        return torch.cat(parts)
-    sizes = torch.cat([rows.starts.diff() for rows in parts])
+def _stack(parts: list[Rows]) -> Rows:
+    """All rows [N, D] of some batches, dense or sparse; the list is empty afterwards, as there may be many rows."""
+    rows, width = list(parts), parts[0].shape[1]
+    parts.clear()
+    if isinstance(rows[0], Tensor):
+        return torch.cat(rows)
+    sizes = torch.cat([part.starts.diff() for part in rows])
     starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    columns, values = (torch.cat([getattr(rows, name) for rows in parts]) for name in ("columns", "values"))
-    return SparseRows(starts, columns, values, parts[0].num_columns)
+    columns, values = (torch.cat([getattr(part, name) for part in rows]) for name in ("columns", "values"))
+    return SparseRows(starts, columns, values, width)
 
 
 _NUM_DEFAULTS = 100_000  # rows that the defaults come from: enough for means and variances

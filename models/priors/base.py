@@ -62,10 +62,12 @@ class PartitionPrior(HyperPrior):
         """(exponent, mass), both [], of the density of the weights of new blocks beside K occupied ones."""
         raise NotImplementedError(f"{self.lacks('draw_rest')}.")
 
-    def lacks(self, method: str) -> str:
-        """That the prior does not define `sticks` or `draw_rest`, and what to use; "" where it does."""
+    def lacks(self, method: str, instead: str = "") -> str:
+        """That the prior does not define `sticks` or `draw_rest`, and what to use, `instead`; "" where it does."""
         if self._defines(method):
             return ""
+        if instead:
+            return f"{type(self).__name__} defines no {method}: {instead}"
         scans = "".join(f", Gibbs(scan={scan!r})" for scan, needed in NEEDED.items() if self._defines(needed))
         return f"{type(self).__name__} defines no {method}: use Gibbs(scan='collapsed'){scans} or SmallVariance()"
 

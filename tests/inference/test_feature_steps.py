@@ -24,8 +24,10 @@ from regbayes.inference.small_variance.features import penalty as feature_penalt
 from regbayes.inference.small_variance.features.births import open_feature
 from regbayes.inference.small_variance.features.problem import FeatureProblem
 from regbayes.inference.svi.features import kernel as features
-from regbayes.inference.svi.features import rules as feature_rules
-from regbayes.inference.svi.features.steps import move_globals
+from regbayes.inference.svi.features import margins
+from regbayes.inference.svi.features.factors import move_globals
+from regbayes.inference.svi.partition.kernel import minibatch
+from regbayes.inference.svi.rules import RULES
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.models import (
     BetaBernoulli,
@@ -150,12 +152,12 @@ def test_the_evidence_of_features_of_a_row_alone_sees_every_column() -> None:
 
 @pytest.mark.parametrize("missing", [False, True], ids=["whole", "missing"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS.values(), ids=LIKELIHOODS)
-@pytest.mark.parametrize("rule_name", feature_rules.RULES)
+@pytest.mark.parametrize("rule_name", RULES)
 def test_a_batch_that_counts_three_times_is_three_copies_of_it(
     rule_name: str, likelihood: LinearLikelihood, missing: bool
 ) -> None:
     """Every factor and the estimated bound after a step, and the factors from which steps start."""
-    rule, (model, data) = feature_rules.RULES[rule_name], problem(likelihood, missing=missing)
+    rule, (model, data) = RULES[rule_name], problem(likelihood, missing=missing)
     start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
     # off their optimum given the sticks and the loadings
     start = replace(start, concentration=2 * start.concentration, precisions=1.5 * start.precisions)
@@ -184,7 +186,7 @@ def test_rows_of_a_batch_count_once_and_stand_for_all_weights() -> None:
     """They are drawn as often as they count."""
     weights = torch.tensor([1.0, 0.0, 2.0, 0.0, 0.0, 9.0])
     data = replace(problem(LinearGaussian())[1], weights=weights)
-    batch = features.minibatch(data, 400, torch.Generator().manual_seed(0))
+    batch = minibatch(data, 400, torch.Generator().manual_seed(0))
     assert batch.data.weights is None
     assert batch.scale == 12 / 400
     found = torch.stack([(row == batch.data.X).all(1).sum() for row in data.X])
@@ -194,7 +196,7 @@ def test_rows_of_a_batch_count_once_and_stand_for_all_weights() -> None:
 
 def test_steps_between_columns_of_other_kinds_are_steps_of_natural_parameters() -> None:
     """A and A Phi of every column lie between those of the two states; so do all parameters of gammas and betas."""
-    rule = feature_rules.RULES["gibbs"]
+    rule = RULES["gibbs"]
     model, data = problem(GAUSSIANS)
     start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
     state = replace(start, loadings=start.loadings + 1.0, loading_tril=start.loading_tril[:1] / 2, kind=0 * start.kind)
@@ -213,23 +215,23 @@ def test_steps_between_columns_of_other_kinds_are_steps_of_natural_parameters() 
 
 def test_the_averaging_step_is_the_natural_gradient_of_the_bound() -> None:
     """Of a Gaussian whose covariance stays nu^2 I: mu + rho nu^2 d bound / d mu."""
-    rule, (model, data) = feature_rules.RULES["averaging"], problem(LinearGaussian())
+    rule, (model, data) = RULES["averaging"], problem(LinearGaussian())
     start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
     leaf = (start.weights + 0.1).requires_grad_()
-    (slope,) = torch.autograd.grad(rule.bound(replace(start, weights=leaf), data, model, 3.0), leaf)
-    found = rule.step(replace(start, weights=leaf.detach()), data, model, 3.0, 0.3).weights
+    said = margins.evidence(start, data, model, 3.0)
+    (slope,) = torch.autograd.grad(rule.bound(said, replace(start, weights=leaf).learned), leaf)
+    found = rule.step(said, replace(start, weights=leaf.detach()).learned, 0.3).mean[0]
     torch.testing.assert_close(found, leaf.detach() + 0.3 * model.weight_scale**2 * slope)
 
 
 def test_the_step_of_classifiers_moves_natural_parameters() -> None:
     """V^-1 and V^-1 mu towards those of the update."""
-    rule, (model, data) = feature_rules.RULES["gibbs"], problem(LinearGaussian())
+    rule, (model, data) = RULES["gibbs"], problem(LinearGaussian())
     start = features.init(model, data, torch.Generator().manual_seed(1), rule=rule)
     start = replace(start, weights=start.weights + 0.5, weights_tril=start.weights_tril / 2)
-    natural = []
-    for one in (start, rule.update(start, data, model, 2.0), rule.step(start, data, model, 2.0, 0.3)):
-        precision = one.weights_tril @ one.weights_tril.mT
-        natural.append((precision, precision @ one.weights.T.unsqueeze(-1)))
+    said = margins.evidence(start, data, model, 2.0)
+    each = start.learned, rule.update(said, start.learned), rule.step(said, start.learned, 0.3)
+    natural = [one.q.natural for one in each]
     for before, after, between in zip(*natural, strict=True):
         torch.testing.assert_close(between, 0.7 * before + 0.3 * after)
 

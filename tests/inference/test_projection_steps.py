@@ -19,6 +19,7 @@ from regbayes.inference.small_variance import projection as small
 from regbayes.inference.svi.projection import augmented
 from regbayes.inference.svi.projection import kernel as svi
 from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior
+from regbayes.inference.svi.rules import AVERAGING, NATURAL
 from regbayes.models import (
     BetaBernoulli,
     EpsilonInsensitive,
@@ -165,7 +166,7 @@ def test_precisions_are_drawn_given_loadings() -> None:
 def fitted(averaging: bool) -> tuple[MultiTaskInfiniteLatentSVM, TaskData, MeanFieldProjection]:
     """A state whose sticks, loadings and classifiers are far from what its probabilities ask for."""
     model, data = problem()
-    state = svi.init(model, data, seeded(), averaging=averaging, num_frozen=1)
+    state = svi.init(model, data, seeded(), rule=AVERAGING if averaging else NATURAL, num_frozen=1)
     state = (svi if averaging else augmented).sweep(state, data, model)
     psi = torch.rand((4, 3), generator=seeded(1), dtype=torch.float64)
     return model, data, replace(state, features=psi)

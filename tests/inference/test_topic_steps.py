@@ -16,6 +16,7 @@ from torch.distributions import Dirichlet, MultivariateNormal, kl_divergence
 from regbayes.inference import Gibbs, TopicPosterior
 from regbayes.inference.gibbs import topics as gibbs
 from regbayes.inference.posterior.fold_in import expected_counts
+from regbayes.inference.svi.rules import AVERAGING, NATURAL
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.inference.svi.topics import factors
 from regbayes.inference.svi.topics import kernel as svi
@@ -125,16 +126,15 @@ def test_a_draw_keeps_the_expected_topics_and_their_sizes() -> None:
 def stepped(loss: Loss, *, augmented: bool) -> tuple[Minibatch[TopicData], Any, Any, Any]:
     """A batch, and states before a step, after it, and with the documents of the batch as the step has them."""
     model, data = problem(loss, [0, 2, 1, 0, -1, 2, 2, 1])
-    sweep = svi.sweep_augmented if augmented else svi.sweep
+    steps = svi.steps_by(NATURAL if augmented else AVERAGING)
     state = svi.init(model, data, seeded())
     for _ in range(2):
-        state = sweep(state, data, model)
+        state = steps.sweep(state, data, model)
     state = factors.without_rows(state)
     batch = Minibatch(svi.rows_of(data, torch.tensor([1, 2, 4, 7])), SIZE)
-    step = svi.stochastic_sweep_augmented if augmented else svi.stochastic_sweep
     given = svi.started(state, batch.data, model)
     local = factors.update_tokens(*given) if augmented else factors.update_documents(*given)
-    return batch, state, step(state, batch, model, RHO), local
+    return batch, state, steps.stochastic.sweep(state, batch, model, RHO), local
 
 
 def by_tokens(batch: Minibatch[TopicData], local: Any) -> list[list[tuple[int, Tensor]]]:
@@ -239,7 +239,7 @@ def test_a_minibatch_stands_for_all() -> None:
 
 def test_a_start_is_extrapolated_to_all_documents() -> None:
     model, data = problem(Hinge(1.5, 1.2))
-    state = svi.sweep_augmented(svi.init(model, data, seeded()), data, model)
+    state = svi.sweep(svi.init(model, data, seeded()), data, model, rule=NATURAL)
     found = svi.extrapolate(state, data, model, 20, 20.0)
     before, after = (one.precision_tril @ one.precision_tril.mT for one in (state, found))
     eye = torch.eye(K).double() / NU**2

@@ -188,3 +188,10 @@ def test_weights_of_an_urn_add_up_for_many_points(gamma: float, size: float) -> 
         wider = [counts + own for own in torch.eye(num_blocks, dtype=X.dtype)] + [torch.cat([counts, X.new_ones(1)])]
         total = torch.stack([prior.log_partition(each, h) for each in wider]).logsumexp(0)
         assert float(total) == pytest.approx(float(prior.log_partition(counts, h)), abs=1e-8)
+
+
+@EVERY
+@pytest.mark.parametrize("backend", [SVI(), Gibbs(2, 1, scan="blocked")], ids=["SVI", "Gibbs"])
+def test_of_a_coupled_joint_it_names_no_scan_that_would_refuse_it(prior, backend) -> None:
+    with pytest.raises(NotImplementedError, match=r"defines no sticks: use SmallVariance\(\), joint=\"product\""):
+        backend.fit(BNMC(joint="and", prior=prior), X, Y.double().view(-1, 1))

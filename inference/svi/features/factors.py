@@ -4,28 +4,27 @@
 
 Each update maximizes the bound given the other factors. Auxiliary variables of entries and margins have their optimal
 factor whenever they are read: `LinearLikelihood.expect` and `Loss.expect` (math/latent-features, section 2). What the
-labels do is up to a rule (`rules`).
+labels do is up to a rule (`svi/rules.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Gamma, kl_divergence
 
-from ....models.latent_features import FeatureData
+from ....models.latent_features import FeatureData, FeatureModel
+from ....models.linalg import safe_cholesky
 from ....models.priors.features import FeatureFactors
 from ....models.priors.hyper import Hyper
-from ...bits.loadings import Loadings, Sums, solve_loadings, sum_rows
+from ...bits.loadings import Loadings, Sums, solve_columns, solve_loadings, sum_rows
 from ...bits.rows import BinaryRows, LoadingMoments, Margin, is_gaussian, observe_gaussian, sweep_features
 from ...distributed.collectives import all_sum
-
-FeatureModel: TypeAlias = Any
-"""An `InfiniteLatentSVM`, resolved: anything with its `prior`, `likelihood`, `loss`, `weight_scale`, `truncation`."""
+from ..rules import Learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +73,18 @@ class VariationalFeatures:
         covariance = self.loading_moments.covariance
         assert covariance is not None
         return self.loadings.square().sum(0) + covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[self.kind]
+
+    @property
+    def learned(self) -> Learned:
+        """q(eta)."""
+        return Learned(self.weights.unsqueeze(0), self.weights_tril.unsqueeze(0), self.tilt, self.duality_gap)
+
+    def with_learned(self, found: Learned) -> VariationalFeatures:
+        """With another q(eta)."""
+        weights = found.mean[0].contiguous()
+        return replace(
+            self, weights=weights, weights_tril=found.precision_tril[0], tilt=found.tilt, duality_gap=found.gap
+        )
 
     def with_sticks(self, q: FeatureFactors) -> VariationalFeatures:
         """With another q(pi) and q(alpha)."""
@@ -176,6 +187,36 @@ def global_targets(
         update_loadings(state, sums, model).with_sticks(sticks._replace(concentration=concentration)),
         precisions=update_precisions(state, data, model, sums, scale).precisions,
     )
+
+
+def move_globals(state: VariationalFeatures, target: VariationalFeatures, rho: float) -> VariationalFeatures:
+    """q(W), the precisions, q(pi) and q(alpha) a step of size rho towards those of a target; q(eta) stays.
+
+    Columns that were of one kind, and are of one kind in the target, share a matrix.
+    """
+    codes = state.kind * len(target.loading_tril) + target.kind
+    pairs, kind = torch.unique(codes, return_inverse=True)
+    ours, theirs = pairs // len(target.loading_tril), pairs % len(target.loading_tril)
+    before, after = (s.loading_tril @ s.loading_tril.mT for s in (state, target))
+    linear = torch.lerp(_apply(before, state), _apply(after, target), rho)
+    tril = safe_cholesky(torch.lerp(before[ours], after[theirs], rho))
+    return replace(
+        state,
+        loadings=solve_columns(tril, kind, linear),
+        loading_tril=tril,
+        kind=kind,
+        precisions=torch.lerp(state.precisions, target.precisions, rho),
+        a=torch.lerp(state.a, target.a, rho),
+        b=torch.lerp(state.b, target.b, rho),
+        concentration=torch.lerp(state.concentration, target.concentration, rho),
+    )
+
+
+def _apply(matrices: Tensor, state: VariationalFeatures) -> Tensor:
+    """A_d Phi_d [K, D]."""
+    if len(matrices) == 1:
+        return matrices[0] @ state.loadings
+    return (matrices[state.kind] @ state.loadings.T.unsqueeze(-1)).squeeze(-1).T
 
 
 # -- the bound ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 A sweep is one pass of Algorithm 3 of Zhu, Chen & Xing (2014): features, loadings, precisions, sticks, classifiers, each
 at its optimum given the others, so that the bound never falls (math/latent-features, sections 2 and 4). The rule of the
 backend says what the labels do: "gibbs" for the expected loss, "averaging" for the loss of expected scores
-(`rules`). Under the latter the ELBO is minus the objective of the paper, which is no bound of the evidence.
+(`svi/rules.py`, `margins`). Under the latter the ELBO is minus the objective of the paper, no bound of the evidence.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
-from ....models.latent_features import FeatureData
+from ....models.latent_features import FeatureData, FeatureModel
 from ...bits.loadings import Sums
 from ...bits.rows import infer_features
-from ...classifiers.natural import require_readings
+from ...classifiers.minimum import DualLimits
 from ...distributed.collectives import own_stream
-from ...running.engine import Draw, Kernel
+from ...running.engine import Draw
 from ...truncation import warn_if_all_used
-from ..backend import SVI
-from ..partition.kernel import first_rows, minibatch
-from ..steps import Minibatch, Steps
-from ..stream import Stream, stream_points
+from ..partition.kernel import by_rows
+from ..rules import LAST_GAP, RULES, Rule
+from ..steps import Minibatch, Steps, Structure
+from ..stream import stream_points
 from .factors import (
-    FeatureModel,
     VariationalFeatures,
     binary_rows,
     expected_hyper,
     gather,
     generative_bound,
     global_targets,
+    move_globals,
     update_features,
     update_loadings,
     update_precisions,
     update_sticks,
 )
-from .rules import RULES, Rule
-from .steps import move_globals
+from .margins import MARGINS, evidence
+
+_GAP, _MOST_PASSES = 1e-3, 1000  # of the dual in a sweep
 
 
 def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, rule: Rule) -> VariationalFeatures:
@@ -55,7 +55,7 @@ def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, 
         state, _ = update_globals(state, data, model)
         state = update_features(state, data, model, None)
     state, sums = update_globals(state, data, model)
-    return with_bound(rule.update(state, data, model), data, model, sums, rule)
+    return with_bound(update_classifiers(state, data, model, rule), data, model, sums, rule)
 
 
 # -- full batch: coordinate ascent -------------------------------------------------------------------------------------
@@ -65,9 +65,9 @@ def sweep(state: VariationalFeatures, data: FeatureData, model: FeatureModel, *,
     """Features, loadings, precisions, sticks, then classifiers; each block maximizes the bound given the others."""
     if state.num_data != data.num_data:  # the first full sweep after stochastic steps
         state = complete(state, data, model, rule=rule)
-    state = update_features(state, data, model, partial(rule.margin, state, data, model))
+    state = update_features(state, data, model, partial(MARGINS[rule], state, data, model))
     state, sums = update_globals(state, data, model)
-    return with_bound(rule.update(state, data, model), data, model, sums, rule)
+    return with_bound(update_classifiers(state, data, model, rule), data, model, sums, rule)
 
 
 def update_globals(
@@ -79,12 +79,25 @@ def update_globals(
     return update_sticks(state, data, model, scale), sums
 
 
+def update_classifiers(
+    state: VariationalFeatures,
+    data: FeatureData,
+    model: FeatureModel,
+    rule: Rule,
+    scale: float = 1.0,
+    tolerance: float = _GAP,
+) -> VariationalFeatures:
+    """q(eta) at its optimum for rows that count `scale` times; a dual finds it to a relative gap of `tolerance`."""
+    limits = DualLimits(tolerance, _MOST_PASSES)
+    return state.with_learned(rule.update(evidence(state, data, model, scale), state.learned, limits))
+
+
 def with_bound(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, rule: Rule, scale: float = 1.0
 ) -> VariationalFeatures:
     """The state with its bound, rows counted `scale` times."""
-    bound = generative_bound(state, data, model, sums, scale) + rule.bound(state, data, model, scale)
-    return replace(state, bound=bound)
+    labels = rule.bound(evidence(state, data, model, scale), state.learned)
+    return replace(state, bound=generative_bound(state, data, model, sums, scale) + labels)
 
 
 # -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
@@ -94,7 +107,7 @@ def complete(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, *, rule: Rule, num_sweeps: int = 30
 ) -> VariationalFeatures:
     """The features of all rows of the data given the other factors, by sweeps over the features."""
-    margin = partial(rule.margin, state, data, model)
+    margin = partial(MARGINS[rule], state, data, model)
     features = infer_features(binary_rows(state, data, model), num_sweeps=num_sweeps, margin=margin)
     return replace(state.without_rows(), features=features, row_weights=data.weights)
 
@@ -105,7 +118,7 @@ def extrapolate(
     """Factors as if the rows were rows like them that count `num_units` in all: where stochastic steps start."""
     scale = num_units / rows.total_weight
     state, _ = update_globals(state, rows, model, scale)
-    return rule.update(state, rows, model, scale).without_rows()
+    return update_classifiers(state, rows, model, rule, scale).without_rows()
 
 
 def stochastic_sweep(
@@ -120,8 +133,8 @@ def stochastic_sweep(
     sums = gather(local, rows, model, scale)
     local = with_bound(local, rows, model, sums, rule, scale)
     target = global_targets(local, rows, model, sums, scale)
-    moved = rule.step(local, rows, model, scale, rho)
-    return move_globals(moved, target, rho).without_rows()
+    learned = rule.step(evidence(local, rows, model, scale), local.learned, rho)
+    return move_globals(local.with_learned(learned), target, rho).without_rows()
 
 
 # -- where it starts ---------------------------------------------------------------------------------------------------
@@ -132,6 +145,7 @@ def prior_state(model: FeatureModel, data: FeatureData, rule: Rule) -> Variation
     X, K, (N, C), D = data.X, model.truncation, data.targets.shape, data.X.shape[1]
     double = X.new_zeros((), dtype=torch.float64)
     q, size = model.prior.initial(double, K), K + data.inputs.shape[1]
+    classifiers = rule.prior(1, size, C, model.weight_scale, X)
     laws = [law for law in model.likelihood.hyperpriors(double).values() if law is not None]
     precisions = torch.stack([torch.stack([law.concentration, law.rate]) for law in laws]) if laws else None
     return VariationalFeatures(
@@ -143,8 +157,8 @@ def prior_state(model: FeatureModel, data: FeatureData, rule: Rule) -> Variation
         loading_tril=torch.eye(K, dtype=X.dtype, device=X.device).unsqueeze(0),
         kind=torch.zeros(D, dtype=torch.int64, device=X.device),
         precisions=double.new_zeros(0, 2) if precisions is None else precisions,
-        weights=X.new_zeros(size, C),
-        weights_tril=rule.prior_tril(model, X, size, C),
+        weights=classifiers.mean[0],
+        weights_tril=classifiers.precision_tril[0],
         tilt=X.new_zeros(0, C),
         bound=double - torch.inf,
         duality_gap=double + torch.nan,
@@ -175,40 +189,22 @@ def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) 
     }
 
 
-def check(backend: SVI, model: FeatureModel) -> None:
-    """Raise NotImplementedError unless the rule serves the loss."""
-    require_readings(model.loss, backend.rule)
-
-
-def kernel(backend: SVI, model: FeatureModel) -> Kernel:
-    """Coordinate ascent, or stochastic steps on minibatches, with the options of the backend bound."""
-    return _steps(backend).kernel(backend, model)
-
-
-def stream(backend: SVI, model: FeatureModel, loader: DataLoader[Any]) -> tuple[Kernel, Any, Stream[FeatureData]]:
-    """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
-    return _steps(backend).stream(backend, model, loader)
-
-
-def _steps(backend: SVI) -> Steps:
-    rule = RULES[backend.rule]
+def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel]:
+    """The steps of a rule."""
+    steps: Any = partial(extrapolate, rule=rule), partial(stochastic_sweep, rule=rule), stream_points
     return Steps(
         state=VariationalFeatures,
         init=partial(init, rule=rule),
         sweep=partial(sweep, rule=rule),
         complete=partial(complete, rule=rule),
         draw=summary,
-        first=first_rows,
-        count=lambda data: data.total_weight,
-        extrapolate=partial(extrapolate, rule=rule),
-        minibatch=minibatch,
-        stochastic_sweep=partial(stochastic_sweep, rule=rule),
-        read=stream_points,
+        stochastic=by_rows(*steps),
         rows="features",
         warn=warn_if_all_used,
-        polish=rule.polish,
+        polish=partial(update_classifiers, rule=rule, tolerance=LAST_GAP) if rule.has_dual else None,
     )
 
 
+STRUCTURE = Structure(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
 _NUM_UNSUPERVISED = 5  # sweeps before labels count
 _NUM_LOCAL = 5  # sweeps over the features of a minibatch

@@ -9,6 +9,7 @@ give a margin (math/multilabel, section 3).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ....models.bnmc import BNMC
+from ....models.data import Data
 from ....models.dpm import DPM
 from ....models.label_data import LabelData
 from ....models.sums import row_chunks
@@ -25,14 +27,15 @@ from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw
-from ..factors import SETTLED, family_of, first_better
+from ..allocations import Allocations
+from ..factors import family_of
 from ..partition import kernel as partition
 from ..partition.factors import VariationalPartition, sticks_kl, update_factors
 from ..steps import Minibatch, Steps
+from ..stream import Stream, stream_labels
 from .blocks import Block, expect, move, shares, with_log_mixture
 from .joints import kl as psi_kl
 from .joints import local, means, prior_of
-from .stream import stream_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +55,14 @@ class LabelFactors(VariationalPartition):
         return replace(self, label_mean=q.mean, label_tril=q.precision_tril)
 
     @staticmethod
-    def start(model: BNMC, data: LabelData, generator: torch.Generator) -> dict[str, Any]:
+    def start(
+        model: BNMC,
+        data: LabelData,
+        generator: torch.Generator,
+        start: Callable[[DPM, Data, torch.Generator], VariationalPartition] = partition.init,
+    ) -> dict[str, Any]:
         """Fields at the start of the mixture of (x, y), with classifiers at their prior."""
-        first = partition.init(model.mixture, data.points, generator)
+        first = start(model.mixture, data.points, generator)
         q = prior(1, data.features.shape[1], data.targets.shape[1], model.weight_scale, data.features)
         own = {item.name: getattr(first, item.name) for item in fields(first)}
         return {**own, "label_mean": q.mean, "label_tril": q.precision_tril}
@@ -80,7 +88,7 @@ class CoupledLabels(LabelFactors):
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledLabels:
     """The start of the mixture of (x, y), psi of its labels, and classifiers at their prior."""
-    values = CoupledLabels.start(model, data, generator)
+    values = CoupledLabels.start(model, data, generator, partition.seeded)  # whose responsibilities are all kept
     (_, chi), _ = model.family.own(values["hyperparameters"])
     labels, shares, C = data.labels.nan_to_num(), data.inputs.counted(values["responsibilities"]), data.targets.shape[1]
     ones = shares.T @ labels
@@ -166,29 +174,9 @@ def plain_mixture(model: BNMC) -> DPM:
 # -- sweeps ------------------------------------------------------------------------------------------------------------
 
 
-def sweep(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
-    """All global factors, then those of the points; reorders and merges as partitions do, none lowers the bound."""
-    first = state.num_data != data.num_data  # the first full sweep after stochastic steps
-    if first:
-        state = update_points(state, data, model)
-    before = state.bound
-    if first or state.may_merge:
-        state = partition.reorder(state, plain_mixture(model))
-    state = ascend(state, data, model)
-    if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
-        state = merge(state, data, model)
-    return state
-
-
-def ascend(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
-    """One round of the block updates."""
-    return update_points(update_globals(state, data, model), data, model)
-
-
-def merge(state: CoupledLabels, data: LabelData, model: BNMC) -> CoupledLabels:
-    """The first of the most promising unions that raises the bound, or the state as it is."""
-    unions = (_pooled(state, union) for union in partition.unions(state, plain_mixture(model)))
-    return first_better(state, unions, lambda union: ascend(union, data, model))
+def unions(state: CoupledLabels, data: LabelData, model: BNMC) -> Iterator[CoupledLabels]:
+    """The most promising pairs of components as one."""
+    return (_pooled(state, union) for union in partition.unions(state, data, plain_mixture(model)))
 
 
 def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
@@ -199,6 +187,15 @@ def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
     told[kept] += told[absorbed]
     told[absorbed] = 0.0
     return replace(union, told=told)
+
+
+def reorder(state: CoupledLabels, model: BNMC) -> CoupledLabels:
+    """Components in their best order."""
+    return partition.reorder(state, plain_mixture(model))
+
+
+POINTS = Allocations(update_globals, update_points, reorder, unions)
+sweep, ascend = POINTS.sweep, POINTS.ascend
 
 
 def extrapolate(state: CoupledLabels, rows: LabelData, model: BNMC, num_data: int, num_units: float) -> CoupledLabels:
@@ -222,7 +219,7 @@ def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: B
 # -- what the backend asks ---------------------------------------------------------------------------------------------
 
 
-def summary(state: CoupledLabels, data: Any, model: BNMC) -> Draw:
+def summary(state: CoupledLabels, data: LabelData | Stream[LabelData], model: BNMC) -> Draw:
     """What the posterior keeps, of `LabelData` or of a stream of such."""
     kept = partition.summary(state, data, plain_mixture(model))
     kept.pop("precision_tril")  # of no classifiers
@@ -232,7 +229,7 @@ def summary(state: CoupledLabels, data: Any, model: BNMC) -> Draw:
     return finished_draw(kept, state.label_mean.squeeze(0), data, model, **more)
 
 
-def progress(state: VariationalPartition, data: Any) -> Draw:
+def progress(state: VariationalPartition, data: LabelData | Stream[LabelData]) -> Draw:
     """What a later batch goes on from: factors of the sticks [2, T - 1] and of h, and the number of points seen [1]."""
     seen = float(data.total_weight)
     return {"sticks": state.sticks, "prior_factor": state.q, "num_seen": torch.tensor([seen], dtype=torch.float64)}
@@ -244,11 +241,5 @@ STEPS = Steps(
     sweep=sweep,
     complete=update_points,
     draw=summary,
-    first=partition.first_rows,
-    count=lambda data: data.total_weight,
-    extrapolate=extrapolate,
-    minibatch=partition.minibatch,
-    stochastic_sweep=stochastic_sweep,
-    read=stream_labels,
-    assign=assign,
+    stochastic=partition.by_rows(extrapolate, stochastic_sweep, stream_labels, assign),
 )

@@ -14,23 +14,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
 from ...classifiers.natural import Evidence, Seen
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
-from ...running.engine import Draw, Kernel
-from ..backend import SVI
+from ...running.engine import Draw
+from ..factors import family_of
 from ..partition import kernel as partition
 from ..partition.factors import sticks_kl, update_responsibilities
-from ..steps import Minibatch, Steps
-from ..stream import Stream
+from ..rules import NATURAL
+from ..steps import Minibatch, Steps, Structure
+from ..stream import Stream, stream_labels
 from . import coupled
 from .blocks import Block, expect, move, shares, with_log_mixture
 from .coupled import LabelFactors, progress
-from .stream import stream_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,32 +126,12 @@ def complete(state: VariationalLabels, data: LabelData, model: BNMC) -> Variatio
     return _bounded(moved, data, model)
 
 
-def summary(state: VariationalLabels, data: Any, model: BNMC) -> Draw:
+def summary(state: VariationalLabels, data: LabelData | Stream[LabelData], model: BNMC) -> Draw:
     """What the posterior keeps, of `LabelData` or of a stream of such."""
     kept = partition.summary(state, data, model.mixture)
     kept.pop("precision_tril")  # of no classifiers
     more = {"classifier_tril": state.label_tril.squeeze(0), **progress(state, data)}
     return label_draw(kept, state.label_mean.squeeze(0), data, model, **more)
-
-
-def check(backend: SVI, model: BNMC) -> None:
-    """Raise NotImplementedError unless the families are conjugate and the loss has expectations."""
-    model.require_probabilities()
-    STEPS.check(backend, model)
-
-
-def kernel(backend: SVI, model: BNMC) -> Kernel:
-    """Coordinate ascent, or stochastic steps on minibatches, with the options of the backend bound."""
-    return _steps(model).kernel(backend, model)
-
-
-def stream(backend: SVI, model: BNMC, loader: DataLoader[Any]) -> tuple[Kernel, Any, Stream[LabelData]]:
-    """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
-    return _steps(model).stream(backend, model, loader)
-
-
-def _steps(model: BNMC) -> Steps:
-    return coupled.STEPS if model.is_coupled else STEPS
 
 
 STEPS = Steps(
@@ -161,11 +140,19 @@ STEPS = Steps(
     sweep=sweep,
     complete=complete,
     draw=summary,
-    first=partition.first_rows,
-    count=lambda data: data.total_weight,
-    extrapolate=extrapolate,
-    minibatch=partition.minibatch,
-    stochastic_sweep=stochastic_sweep,
-    read=stream_labels,
-    assign=assign,
+    stochastic=partition.by_rows(extrapolate, stochastic_sweep, stream_labels, assign),
 )
+
+
+def steps_of(model: BNMC) -> Steps[Any, LabelData, BNMC]:
+    """Those of the joint of the model."""
+    return coupled.STEPS if model.is_coupled else STEPS
+
+
+def require(model: BNMC) -> None:
+    """Raise unless the families are conjugate, and the loss is what a coupled joint needs."""
+    model.require_probabilities()
+    family_of(model)
+
+
+STRUCTURE = Structure(lambda backend, model: {NATURAL: steps_of(model)}, require)

@@ -18,8 +18,8 @@ from ....models.label_data import LabelData
 from ...posterior.multi_label import MultiLabelPosterior
 from ..backend import SVI
 from ..factors import prior_classifiers
-from ..steps import Minibatch, Steps
-from . import coupled, kernel
+from ..steps import Minibatch
+from . import kernel
 from .coupled import CoupledLabels
 from .kernel import VariationalLabels
 
@@ -40,11 +40,12 @@ def continue_fit(posterior: MultiLabelPosterior, X: Any, y: Any) -> MultiLabelPo
     backend, X = posterior.backend, posterior.checked(X)
     model: BNMC = posterior.model.accepting(X, y)
     data = model.data(X, y)
-    steps: Steps = coupled.STEPS if model.is_coupled else kernel.STEPS
+    steps = kernel.steps_of(model)
+    assert steps.stochastic is not None
     seen = float(posterior.samples["num_seen"]) + data.num_data
     scale = seen / data.num_data
     step = (scale + backend.delay) ** -backend.forgetting
-    state = steps.stochastic_sweep(_restored(posterior, model, data), Minibatch(data, scale), model, step)
+    state = steps.stochastic.sweep(_restored(posterior, model, data), Minibatch(data, scale), model, step)
     bound, state = state.bound, steps.complete(state, data, model)
     draw = {**steps.draw(state, data, model), "num_seen": torch.tensor([seen], dtype=torch.float64)}
     samples = {name: value.unsqueeze(0) for name, value in draw.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,20 +20,19 @@ from torch import Tensor
 from ....models.data import Data
 from ....models.mixture import Mixture
 from ....models.scores import scores
-from ...classifiers.minimum import DualLimits, estimate, solved
+from ...classifiers.minimum import DualLimits
 from ...classifiers.ridge import Ridge
 from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
-from ..factors import LAST_GAP, SETTLED, first_better
-from ..steps import Steps
+from ..allocations import Allocations
+from ..backend import SVI
+from ..factors import family_of, loss_of
+from ..rules import AVERAGING, LAST_GAP, NATURAL, Learned, Rule, by_dual
+from ..steps import Steps, Structure
 from . import kernel as partition
 from .averaging_rows import best_responsibilities, expected
 from .factors import VariationalPartition, assignment_logits, kl, update_components, update_prior, update_sticks
-
-if TYPE_CHECKING:
-    from ..backend import SVI
-
 
 _MOST_PASSES = 50  # of the dual in one sweep; the next one goes on from there
 
@@ -70,25 +69,17 @@ def init(model: Mixture, data: Data, generator: torch.Generator) -> AveragedPart
     return AveragedPartition(**fields)
 
 
-def sweep(state: AveragedPartition, data: Data, model: Mixture, *, tolerance: float) -> AveragedPartition:
-    """All blocks once, components reordered and merged as under the other rule; -J does not fall."""
-    before = state.bound
-    ordered: Any = partition.reorder(state, model) if state.may_merge else state
-    state = ascend(ordered, data, model, tolerance)
-    if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
-        state = merge(state, data, model, tolerance)
-    return state
-
-
-def ascend(state: AveragedPartition, data: Data, model: Mixture, tolerance: float) -> AveragedPartition:
-    """One round of the block updates."""
+def update_factors(state: AveragedPartition, data: Data, model: Mixture, tolerance: float = 1e-4) -> AveragedPartition:
+    """All factors but the responsibilities."""
     updated: Any = update_components(update_prior(update_sticks(state, model), model), data, model)
-    return update_responsibilities(update_classifiers(updated, data, model, tolerance), data, model)
+    return update_classifiers(updated, data, model, tolerance)
 
 
-def merge(state: AveragedPartition, data: Data, model: Mixture, tolerance: float) -> AveragedPartition:
-    """The first of the most promising unions that raises -J, or the state as it is."""
-    return first_better(state, partition.unions(state, model), lambda union: ascend(union, data, model, tolerance))
+def points(tolerance: float) -> Allocations[AveragedPartition, Data, Mixture]:
+    """Independent responsibilities, with classifiers whose dual is solved to a relative gap of `tolerance`."""
+    return Allocations(
+        partial(update_factors, tolerance=tolerance), update_responsibilities, partition.reorder, partition.unions
+    )
 
 
 # -- blocks with the margin --------------------------------------------------------------------------------------------
@@ -99,11 +90,11 @@ def update_classifiers(
 ) -> AveragedPartition:
     """The means m [T, P, C] of an SVM with features r_nk a_n [N, T P], to a relative duality gap of `tolerance`."""
     features = (state.responsibilities.unsqueeze(2) * data.features.unsqueeze(1)).flatten(1)
-    margins = Scored(features, data.targets, model.loss, model.weight_scale, data.weights)
-    start = estimate(margins, state.mean.reshape(1, features.shape[1], -1), data.counted(state.tilt))
-    fit = solved(margins, start, DualLimits(tolerance, max_passes))
-    tilt = fit.tilt if data.weights is None else fit.tilt / data.weights.to(fit.tilt).unsqueeze(1)
-    return replace(state, mean=fit.weights.view_as(state.mean), tilt=tilt, duality_gap=fit.gap)
+    cost = Scored(features, data.targets, model.loss, model.weight_scale, data.weights)
+    mean = state.mean.reshape(1, features.shape[1], -1)
+    old = Learned(mean, state.precision_tril, state.tilt, state.duality_gap)
+    found = by_dual(cost, old, DualLimits(tolerance, max_passes))
+    return replace(state, mean=found.mean.view_as(state.mean), tilt=found.tilt, duality_gap=found.gap)
 
 
 def update_responsibilities(state: AveragedPartition, data: Data, model: Mixture) -> AveragedPartition:
@@ -141,21 +132,25 @@ def summary(state: AveragedPartition, data: Data, model: Mixture) -> Draw:
     return {**draw, "duality_gap": state.duality_gap}
 
 
-def averaging_steps(backend: SVI) -> Steps:
+def averaged_steps(backend: SVI) -> Steps[AveragedPartition, Data, Mixture]:
     """The functions of a fit to all points, with its tolerance."""
     tolerance = min(max(10 * (backend.tolerance or 0.0), _LEAST_GAP), _MOST_GAP)
-    return replace(
-        partition.STEPS,
+    return Steps(
         state=AveragedPartition,
         init=init,
-        sweep=partial(sweep, tolerance=tolerance),
+        sweep=points(tolerance).sweep,
         complete=update_responsibilities,
         draw=summary,
-        averaging=None,
         polish=partial(update_classifiers, tolerance=LAST_GAP, max_passes=_LAST_PASSES),
     )
 
 
-STEPS = replace(partition.STEPS, averaging=averaging_steps)  # under either rule
+def steps_of(backend: SVI, model: Mixture) -> dict[Rule, Steps[Any, Data, Mixture]]:
+    """The averaging rule needs hyperplanes that see their own components alone."""
+    steps: dict[Rule, Steps[Any, Data, Mixture]] = {NATURAL: partition.STEPS}
+    return steps if model.repels or loss_of(model) is None else steps | {AVERAGING: averaged_steps(backend)}
+
+
+STRUCTURE = Structure(steps_of, family_of)
 _LAST_PASSES = 500  # at the end of a fit
 _LEAST_GAP, _MOST_GAP = 1e-9, 1e-4

@@ -19,11 +19,13 @@ from ....models.mixture import Mixture
 from ....models.priors.sticks import best_order, log_labelled_prior, log_stick_weights
 from ...classifiers.natural import BothSides, OwnSide
 from ...distributed.collectives import own_stream
+from ...protocol import KernelData
 from ...running.engine import Draw
 from ...seeding import draw_rows, far_apart
-from ..factors import MERGE_ROUNDS, SETTLED, family_of, move, pairs, prior_classifiers, see
-from ..steps import Minibatch, Steps
-from ..stream import stream_points
+from ..allocations import Allocations, estimated
+from ..factors import family_of, move, pairs, prior_classifiers, see
+from ..steps import D, M, Minibatch, S, Steps, Stochastic
+from ..stream import Stream, stream_points
 from ..unions import is_promising
 from .factors import (
     VariationalPartition,
@@ -82,57 +84,20 @@ def seeded(
 # -- full batch: coordinate ascent -------------------------------------------------------------------------------------
 
 
-def sweep(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
-    """Sticks, h, family, classifiers, then responsibilities; each block maximizes the bound given the others."""
-    first = state.num_data != data.num_data  # the first full sweep after stochastic steps
-    if first:
-        state = update_responsibilities(state, data, model)
-    before = state.bound
-    if first or state.may_merge:  # later on, sizes hardly change
-        state = reorder(state, model)
-    state = ascend(state, data, model)
-    if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
-        state = merge(state, data, model)
-    return state
-
-
-def ascend(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
-    """One round of the block updates."""
-    return update_responsibilities(update_factors(state, data, model), data, model)
-
-
-def merge(state: VariationalPartition, data: Data, model: Mixture) -> VariationalPartition:
-    """The first of the most promising pairs of components whose union raises the bound, or the state as it is.
-
-    Coordinate ascent hardly ever empties a component that has points, so it would keep all that it started from
-    (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is tried if it is promising, and given up once its last
-    rise, repeated for the rounds that are left, would not take it there.
-    """
+def promising(state: VariationalPartition, data: Data, model: Mixture) -> Iterator[VariationalPartition]:
+    """The unions of pairs of components that might raise the bound, by their sums."""
     for kept, absorbed in pairs(state, model):
-        if not is_promising(state, data, model, kept, absorbed):
-            continue
-        merged = union(state, data, model, kept, absorbed)
-        for left in reversed(range(MERGE_ROUNDS)):
-            before, keep = merged.bound, None if left == 0 else False
-            merged = update_responsibilities(update_factors(merged, data, model), data, model, keep=keep)
-            if left < MERGE_ROUNDS - 1 and merged.bound + left * (merged.bound - before) <= state.bound:
-                break
-        else:
-            return merged
-    return replace(state, may_merge=False)
+        if is_promising(state, data, model, kept, absorbed):
+            yield union(state, data, model, kept, absorbed)
 
 
-def unions(state: P, model: Mixture) -> Iterator[P]:
-    """The most promising pairs of components, the points of the second with the first."""
+def unions(state: P, data: object, model: Mixture) -> Iterator[P]:
+    """The most promising pairs of components, the points of the second with the first; of kept responsibilities."""
     for kept, absorbed in pairs(state, model):
-        yield _union(state, kept, absorbed)
-
-
-def _union(state: P, kept: int, absorbed: int) -> P:
-    r = state.responsibilities.clone()
-    r[:, kept] += r[:, absorbed]
-    r[:, absorbed] = 0
-    return replace(state, responsibilities=r)
+        r = state.responsibilities.clone()
+        r[:, kept] += r[:, absorbed]
+        r[:, absorbed] = 0
+        yield replace(state, responsibilities=r)
 
 
 def reorder(state: P, model: Mixture) -> P:
@@ -148,6 +113,10 @@ def reorder(state: P, model: Mixture) -> P:
         return state
     now, best = log_labelled_prior(sizes, prior.a, prior.b)
     return state.permuted(order) if best > now else state
+
+
+POINTS = Allocations(update_factors, update_responsibilities, reorder, promising)
+sweep, ascend, merge = POINTS.sweep, POINTS.ascend, POINTS.merge
 
 
 # -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
@@ -189,7 +158,7 @@ def stochastic_sweep(
     return replace(
         move(local, target, model, rho),
         sticks=torch.lerp(local.sticks, target.sticks, rho),
-        bound=batch.scale * (local.bound + penalty) - penalty,
+        bound=estimated(local, batch.scale, penalty),
     )
 
 
@@ -201,12 +170,12 @@ def assign(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
 # -- what the backend asks ---------------------------------------------------------------------------------------------
 
 
-def summary(state: VariationalPartition, data: Data, model: Mixture) -> Draw:
+def summary(state: VariationalPartition, data: KernelData, model: Mixture) -> Draw:
     """What the posterior keeps: of rows that are too many no responsibilities, but their components."""
     a, b = state.sticks
     mixture = log_stick_weights(a / (a + b)).to(state.mean)
     if state.num_dropped:
-        points = getattr(data, "points", data)  # of label sets, what their mixture sees
+        points: Any = getattr(data, "points", data)  # of label sets, what their mixture sees
         labels = torch.empty(points.num_data, dtype=torch.long, device=points.X.device)
         for rows in slices(points, model):
             labels[rows] = assign(state, points.rows(rows), model)
@@ -223,17 +192,28 @@ def summary(state: VariationalPartition, data: Data, model: Mixture) -> Draw:
     }
 
 
+def by_rows(
+    extrapolate: Callable[[S, D, M, int, float], S],
+    sweep: Callable[[S, Minibatch[D], M, float], S],
+    read: Callable[..., tuple[M, Stream[D]]],
+    assign: Callable[[S, D, M], Tensor] | None = None,
+) -> Stochastic[S, D, M]:
+    """Stochastic steps on single rows, drawn as often as they count."""
+
+    def count(data: Any) -> float:
+        total: float = data.total_weight
+        return total
+
+    first: Callable[..., Any] = first_rows
+    draw: Callable[..., Any] = minibatch
+    return Stochastic(first, count, extrapolate, draw, sweep, read, assign)
+
+
 STEPS = Steps(
     state=VariationalPartition,
     init=init,
     sweep=sweep,
     complete=update_responsibilities,
     draw=summary,
-    first=first_rows,
-    count=lambda data: data.total_weight,
-    extrapolate=extrapolate,
-    minibatch=minibatch,
-    stochastic_sweep=stochastic_sweep,
-    read=stream_points,
-    assign=assign,
+    stochastic=by_rows(extrapolate, stochastic_sweep, stream_points, assign),
 )

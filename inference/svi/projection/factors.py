@@ -45,6 +45,11 @@ class MeanFieldProjection:
     total_weight: float  # N
 
     @property
+    def num_data(self) -> int:
+        """N, in all parts of the data: all rows are always seen."""
+        return int(self.total_weight)
+
+    @property
     def q(self) -> FeatureFactors:
         """q(pi) and q(alpha)."""
         a, b = self.sticks

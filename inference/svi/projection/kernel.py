@@ -17,22 +17,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ....models.distributions.sampling import uniforms
 from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
 from ...bits.shared_projection import Margins, task_margins
-from ...classifiers.minimum import DualLimits, estimate, solved
-from ...classifiers.natural import require_readings
+from ...classifiers.minimum import DualLimits
 from ...distributed.collectives import all_sum
-from ...running.engine import Draw, Kernel
-from ..backend import SVI
-from ..factors import LAST_GAP
+from ...running.engine import Draw
+from ..rules import LAST_GAP, RULES, Learned, Rule, by_dual
+from ..steps import Steps, Structure
 from . import augmented
 from .factors import MeanFieldProjection, bound_without_margins, generative, scatter, update_loadings, update_prior
 
@@ -40,44 +37,15 @@ _GAP = 1e-3
 _PASSES = 20  # of a dual in one sweep; the next one goes on from there
 
 
-def check(backend: SVI, model: MultiTaskInfiniteLatentSVM) -> None:
-    """Raise on minibatches, and on a loss that the rule has no update for."""
-    if backend.batch_size is not None:
-        raise ValueError(
-            f"batch_size is {backend.batch_size}; SVI of {type(model).__name__} sees all rows: leave batch_size out."
-        )
-    require_readings(model.loss, backend.rule)
-
-
-def kernel(backend: SVI, model: MultiTaskInfiniteLatentSVM) -> Kernel:
-    """Coordinate ascent by the rule of the backend."""
-    averaging = backend.rule == "averaging"
-    return Kernel(
-        state=MeanFieldProjection,
-        init=partial(init, averaging=averaging),
-        sweep=partial(_sweep, averaging=averaging),
-        value=lambda state, data, model: state.bound,
-        draw=draw,
-        finish=polish if averaging else lambda state, data, model: state,
-    )
-
-
-def stream(backend: SVI, model: MultiTaskInfiniteLatentSVM, loader: DataLoader[Any]) -> Any:
-    """Refused: all rows are seen in every sweep."""
-    raise NotImplementedError(
-        f"SVI of {type(model).__name__} sees all rows in every sweep: pass tensors, no DataLoader."
-    )
-
-
 def init(
     model: MultiTaskInfiniteLatentSVM,
     data: TaskData,
     generator: torch.Generator,
     *,
-    averaging: bool = True,
+    rule: Rule,
     num_frozen: int = 10,
 ) -> MeanFieldProjection:
-    """Probabilities around one half, then rounds with frozen tilts, of which the best bound is kept."""
+    """Probabilities around one half; of the averaging rule, the best of rounds with frozen tilts from there."""
     X, K, M = data.X, model.truncation, data.num_tasks
     psi = start_features(model, data, generator)
     q = model.prior.initial(X.double(), K)
@@ -97,7 +65,7 @@ def init(
         duality_gap=none.new_tensor(torch.nan),
         total_weight=float(all_sum(none.new_tensor(float(data.num_data)))),
     )
-    if not averaging:
+    if not rule.has_dual:
         return augmented.init(state, data, model)
     outer = scatter(data, model.likelihood)
     state = update_weights(_around(state, model, outer), data, model)
@@ -131,18 +99,6 @@ def start_features(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator:
 def _around(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor) -> MeanFieldProjection:
     """All factors but those of bits and classifiers."""
     return update_loadings(update_prior(state, model), model, outer)
-
-
-def _sweep(
-    state: MeanFieldProjection,
-    data: TaskData,
-    model: MultiTaskInfiniteLatentSVM,
-    generator: torch.Generator,
-    step: int,
-    *,
-    averaging: bool,
-) -> MeanFieldProjection:
-    return (sweep if averaging else augmented.sweep)(state, data, model)
 
 
 def sweep(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
@@ -203,11 +159,11 @@ def update_weights(
     max_passes: int = _PASSES,
 ) -> MeanFieldProjection:
     """Each task's support vector machine, from its last tilts; it stays where the dual has not lowered its cost."""
-    margins = task_margins(data, model, state.features)
-    start = estimate(margins, state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
-    fit = solved(margins, start, DualLimits(tolerance, max_passes))
-    weights = fit.weights.squeeze(2).T.contiguous()
-    return replace(state, weights=weights, tilt=fit.tilt.squeeze(1), duality_gap=fit.gap)
+    margins, none = task_margins(data, model, state.features), state.precision_tril
+    old = Learned(state.weights.T.unsqueeze(2), none, state.tilt.unsqueeze(1), state.duality_gap)
+    found = by_dual(margins, old, DualLimits(tolerance, max_passes))
+    weights = found.mean.squeeze(2).T.contiguous()
+    return replace(state, weights=weights, tilt=found.tilt.squeeze(1), duality_gap=found.gap)
 
 
 def polish(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
@@ -235,6 +191,20 @@ def draw(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLat
     }
 
 
+def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfiniteLatentSVM]:
+    """The steps of a rule, all of which see all rows."""
+    return Steps(
+        state=MeanFieldProjection,
+        init=partial(init, rule=rule),
+        sweep=sweep if rule.has_dual else augmented.sweep,
+        complete=polish if rule.has_dual else lambda state, data, model: state,
+        draw=draw,
+        warn=lambda draws, model: None,
+        polish=polish if rule.has_dual else None,
+    )
+
+
+STRUCTURE = Structure(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
 _SPREAD = 0.3
 _LEAD = 0.3
 _LAST_PASSES = 1000

@@ -16,8 +16,10 @@ from ....models.sequence import Sequences, StateSpace
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
 from ...seeding import far_apart
-from ..factors import SETTLED, family_of, first_better, pairs, prior_classifiers
-from ..steps import Steps
+from ..allocations import Allocations
+from ..factors import family_of, pairs, prior_classifiers
+from ..rules import NATURAL
+from ..steps import Steps, Stochastic, Structure
 from ..stream import stream_sequences
 from .factors import VariationalSequence, observe, update_components, update_factors, update_paths
 from .rows import hierarchy_bound, start_rows, update_rows
@@ -44,27 +46,6 @@ def init(model: StateSpace, data: Sequences, generator: torch.Generator) -> Vari
     return observe(update_components(update_rows(state, model.prior), data, model), data, model)
 
 
-def sweep(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """Rows, family, hyperplanes, then the paths; each block does not lower the bound given the others."""
-    if state.num_data != data.num_data:  # the first full sweep after stochastic steps
-        state = update_paths(state, data, model)
-    before = state.bound
-    state = ascend(reorder(state, model), data, model)
-    if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
-        state = merge(state, data, model)
-    return state
-
-
-def ascend(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """One round of the block updates."""
-    return update_paths(update_factors(state, data, model), data, model)
-
-
-def merge(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """The first of the most promising pairs of states whose union raises the bound, or the state as it is."""
-    return first_better(state, unions(state, data, model), lambda union: ascend(union, data, model))
-
-
 def unions(state: VariationalSequence, data: Sequences, model: StateSpace) -> Iterator[VariationalSequence]:
     """The most promising pairs of states, the steps of the second with the first."""
     for kept, absorbed in pairs(state, model):
@@ -82,6 +63,10 @@ def reorder(state: VariationalSequence, model: StateSpace) -> VariationalSequenc
         return state
     as_is, permuted = (update_rows(version, model.prior) for version in (state, state.permuted(order)))
     return permuted if hierarchy_bound(permuted, model.prior) > hierarchy_bound(as_is, model.prior) else as_is
+
+
+PATHS = Allocations(update_factors, update_paths, reorder, unions)
+sweep, ascend = PATHS.sweep, PATHS.ascend
 
 
 # -- what the backend asks ---------------------------------------------------------------------------------------------
@@ -119,10 +104,13 @@ STEPS = Steps(
     sweep=sweep,
     complete=update_paths,
     draw=summary,
-    first=first_steps,
-    count=lambda data: len(data.lengths),
-    extrapolate=extrapolate,
-    minibatch=minibatch,
-    stochastic_sweep=stochastic_sweep,
-    read=stream_sequences,
+    stochastic=Stochastic(
+        first=first_steps,
+        count=lambda data: len(data.lengths),
+        extrapolate=extrapolate,
+        minibatch=minibatch,
+        sweep=stochastic_sweep,
+        read=stream_sequences,
+    ),
 )
+STRUCTURE = Structure(lambda backend, model: {NATURAL: STEPS}, family_of)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ....models.sequence import Sequences, StateSpace
 from ...distributed.collectives import all_sum, own_stream
 from ...markov.paths import filter_states, smooth
+from ..allocations import estimated
 from ..factors import move
 from ..steps import Minibatch
 from .factors import (
@@ -95,7 +96,7 @@ def stochastic_sweep(
     moved = replace(
         move(local, target, model, rho),
         counts=torch.lerp(state.counts, target.counts, rho),
-        bound=batch.scale * (local.bound + penalty) - penalty,
+        bound=estimated(local, batch.scale, penalty),
     )
     return update_rows(moved, model.prior)
 
@@ -114,7 +115,7 @@ def first_steps(data: Sequences, num_steps: int, generator: torch.Generator) -> 
 
 
 def extrapolate(
-    state: VariationalSequence, first: Sequences, model: StateSpace, num_data: int, num_sequences: int
+    state: VariationalSequence, first: Sequences, model: StateSpace, num_data: int, num_sequences: float
 ) -> VariationalSequence:
     """Factors as if the first steps stood for all: where stochastic steps start."""
     scaled, starts = state.scaled(num_data / first.num_data), num_sequences / len(first.lengths)

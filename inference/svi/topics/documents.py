@@ -76,40 +76,29 @@ def fit_documents(
     # of each word relative to its likeliest topic, so that rare words do not underflow
     log_weights = given.log_topics - given.log_topics.amax(1, keepdim=True)
     given = Globals(log_weights, given.concentration, given.slopes, given.loss)
-    run = _fit_tensors if dual is None else _fit_compiled
-    counts, tilt = (part.clone(memory_format=torch.contiguous_format) for part in (counts, tilt))
-    counts, tilt, word_counts, local = run(X, targets, dual, given, counts, tilt, num_steps, limits)
+    start = counts.clone(memory_format=torch.contiguous_format), tilt.clone(memory_format=torch.contiguous_format)
+    if dual is None:
+        counts, tilt, word_counts, local = _fit_tensors(X, targets, given, start, num_steps, limits)
+    else:
+        counts, tilt, word_counts, local = _fit_compiled(X, dual, given, start, num_steps, limits)
     return Documents(counts, tilt, word_counts, local.sum() + (word_counts * log_weights).sum())
-
-
-def margin_cost(loss: Loss | None, scores: Tensor, targets: Tensor) -> Tensor:
-    """sum_n g(f_n) [] of scores [N, C]."""
-    return scores.new_zeros(()) if loss is None else -loss.log_factor(scores, targets.to(scores)).sum()
 
 
 # -- compiled --------------------------------------------------------------------------------------------------------
 
 
 def _fit_compiled(
-    X: SparseRows,
-    targets: Tensor,
-    dual: Any,
-    given: Globals,
-    counts: Tensor,
-    tilt: Tensor,
-    num_steps: int,
-    limits: Limits,
+    X: SparseRows, dual: Any, given: Globals, start: tuple[Tensor, Tensor], num_steps: int, limits: Limits
 ) -> tuple[Tensor, ...]:
     from . import _numba_topics  # compiles or loads machine code: only where it is needed
 
-    word_counts, local = torch.zeros_like(given.log_topics), counts.new_zeros(len(counts))
+    arrays = *start, torch.zeros_like(given.log_topics), start[0].new_zeros(len(start[0]))
     log_weights, slopes = given.log_topics.contiguous(), given.slopes.contiguous()
     rows = tuple(part.numpy() for part in (X.starts, X.columns, X.values))
-    arrays = (part.numpy() for part in (counts, tilt, word_counts, local))
     weights = log_weights.exp().numpy(), log_weights.numpy()
-    most = (num_steps, _CHANGE, limits.passes, limits.gap)
-    _numba_topics.fit_documents(rows, *weights, given.concentration, slopes.numpy(), dual, most, *arrays)
-    return counts, tilt, word_counts, local
+    most, views = (num_steps, _CHANGE, limits.passes, limits.gap), (part.numpy() for part in arrays)
+    _numba_topics.fit_documents(rows, *weights, given.concentration, slopes.numpy(), dual, most, *views)
+    return arrays
 
 
 def _dual(loss: Loss | None, targets: Tensor) -> Any:
@@ -132,15 +121,9 @@ def _dual(loss: Loss | None, targets: Tensor) -> Any:
 
 
 def _fit_tensors(
-    X: SparseRows,
-    targets: Tensor,
-    dual: Any,
-    given: Globals,
-    counts: Tensor,
-    tilt: Tensor,
-    num_steps: int,
-    limits: Limits,
+    X: SparseRows, targets: Tensor, given: Globals, start: tuple[Tensor, Tensor], num_steps: int, limits: Limits
 ) -> tuple[Tensor, ...]:
+    counts, tilt = start
     word_counts, local = torch.zeros_like(given.log_topics), counts.new_zeros(len(counts))
     width = counts.shape[1] * (1 + len(X.values) // max(1, len(X)))
     for some in row_chunks(X, width):

@@ -13,20 +13,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ....models.losses.base import Loss, PseudoObservation
-from ....models.sparse import SparseRows
+from ....models.losses.base import PseudoObservation
 from ....models.topics import TopicData, TopicModel
-from ...classifiers.minimum import DualLimits, estimate, solved
+from ...classifiers.minimum import DualLimits
 from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
-from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
-from ..factors import LAST_GAP
-from .documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, margin_cost, word_sums
+from ..factors import loss_of
+from ..rules import AVERAGING, LAST_GAP, Learned, Rule
+from .documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, word_sums
 from .tokens import MeanTopics, visit_tokens
 
-_TOLERANCES = (1e-3, 1e-5)  # relative gaps of the SVM, the second where the first is not better
-_MOST_PASSES = 100  # for each
+SWEEP_LIMITS = DualLimits(1e-3, 100), DualLimits(1e-5, 100)  # of the SVM, the second where the first is not better
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +48,19 @@ class VariationalTopics:
         return len(self.counts)
 
     @property
-    def classifiers(self) -> Ridge:
+    def learned(self) -> Learned:
         """q(eta)."""
-        return Ridge(self.mean.unsqueeze(0), self.precision_tril.unsqueeze(0))
+        return Learned(self.mean.unsqueeze(0), self.precision_tril.unsqueeze(0), self.tilt, self.duality_gap)
 
+    @property
+    def classifiers(self) -> Ridge:
+        """q(eta) as the Gaussian that it is."""
+        return self.learned.q
 
-def loss_of(model: TopicModel) -> Loss | None:
-    """The margin loss; None of a model without targets."""
-    return model.loss if "loss" in model.get_params(deep=False) else None
+    def with_learned(self, found: Learned) -> VariationalTopics:
+        """With another q(eta)."""
+        mean, tril = found.mean[0], found.precision_tril[0]
+        return replace(self, mean=mean, precision_tril=tril, tilt=found.tilt, duality_gap=found.gap)
 
 
 def weight_scale_of(model: TopicModel) -> float:
@@ -69,11 +72,6 @@ def log_topics(state: VariationalTopics, model: TopicModel) -> Tensor:
     """E log topic [V, K]."""
     concentration = state.word_counts + model.prior.topic_concentration
     return torch.digamma(concentration) - torch.digamma(concentration.sum(0))
-
-
-def mean_topics(counts: Tensor, X: SparseRows) -> Tensor:
-    """E zbar [N, K] from counts [N, K]; 0 for a document without tokens."""
-    return counts / X.sum(1, torch.float64).clamp(min=1.0).unsqueeze(1)
 
 
 def with_rows(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
@@ -121,37 +119,6 @@ def update_documents(
     )
 
 
-def update_weights(
-    state: VariationalTopics,
-    data: TopicData,
-    model: TopicModel,
-    tolerances: tuple[float, ...] = _TOLERANCES,
-    max_passes: int = _MOST_PASSES,
-) -> VariationalTopics:
-    """mu, the tilts with it: the SVM of the documents at E zbar, solved until it is better than the last one."""
-    loss = loss_of(model)
-    if loss is None or not data.targets.shape[1]:
-        return state
-    margins = Scored(mean_topics(state.counts, data.X), data.targets.double(), loss, weight_scale_of(model))
-    fit = start = estimate(margins, state.mean.unsqueeze(0), state.tilt)
-    for tolerance in tolerances:
-        fit = solved(margins, fit, DualLimits(tolerance, max_passes))
-        if fit.cost.sum() < start.cost.sum():
-            break
-    return replace(state, mean=fit.weights[0], tilt=fit.tilt, duality_gap=fit.gap)
-
-
-def polish(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
-    """The last state of a fit, with mu at its optimum to rounding."""
-    return update_weights(state, data, model, (LAST_GAP,), _LAST_PASSES)
-
-
-def margin(state: VariationalTopics, data: TopicData, model: TopicModel) -> Tensor:
-    """|mu|^2 / (2 nu^2) + sum_n g(E f_n) []."""
-    cost = margin_cost(loss_of(model), mean_topics(state.counts, data.X) @ state.mean, data.targets)
-    return state.mean.square().sum() / (2 * weight_scale_of(model) ** 2) + all_sum(cost)
-
-
 # -- the Gibbs classifier, augmented -----------------------------------------------------------------------------------
 
 
@@ -173,6 +140,15 @@ def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, 
     return replace(state, phi=phi, counts=counts, word_counts=words, divergence=all_sum(divergence))
 
 
+def observe(state: VariationalTopics, data: TopicData, model: TopicModel) -> PseudoObservation:
+    """Expected pseudo-observations [N, C] of the scores of documents."""
+    said = evidence(state, data, model)
+    return PseudoObservation(*(part.squeeze(1) for part in said.observe(said.design.moments(state.classifiers))))
+
+
+# -- the classifiers, under either rule -------------------------------------------------------------------------------
+
+
 def evidence(state: VariationalTopics, data: TopicData, model: TopicModel, scale: float = 1.0) -> Evidence:
     """What documents that each count `scale` times say of the classifiers."""
     design, targets = MeanTopics(data.X, state.phi, state.counts), data.targets.double()
@@ -180,20 +156,25 @@ def evidence(state: VariationalTopics, data: TopicData, model: TopicModel, scale
     return Evidence(design, targets, model.loss, weight_scale_of(model), times)
 
 
-def observe(state: VariationalTopics, data: TopicData, model: TopicModel) -> PseudoObservation:
-    """Expected pseudo-observations [N, C] of the scores of documents."""
-    said = evidence(state, data, model)
-    return PseudoObservation(*(part.squeeze(1) for part in said.observe(said.design.moments(state.classifiers))))
+def update_classifiers(
+    state: VariationalTopics, data: TopicData, model: TopicModel, rule: Rule, *limits: DualLimits
+) -> VariationalTopics:
+    """q(eta) at its optimum; of a dual, to the first of the limits at which it is better than the last one."""
+    if not state.mean.shape[1]:
+        return state
+    return state.with_learned(rule.update(evidence(state, data, model), state.learned, *(limits or SWEEP_LIMITS)))
 
 
-def with_classifiers(state: VariationalTopics, q: Ridge) -> VariationalTopics:
-    """The state with another q(eta)."""
-    return replace(state, mean=q.mean[0], precision_tril=q.precision_tril[0])
+def polish(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
+    """The last state of a fit, with mu at its optimum to rounding."""
+    return update_classifiers(state, data, model, AVERAGING, DualLimits(LAST_GAP, _LAST_PASSES))
 
 
-def augmented_margin(state: VariationalTopics, data: TopicData, model: TopicModel) -> Tensor:
-    """KL(q(eta) || p) - sum_n of the bound of E log phi, []."""
-    return -evidence(state, data, model).bound(state.classifiers)
+def cost(state: VariationalTopics, data: TopicData, model: TopicModel, rule: Rule) -> Tensor:
+    """What the labels and q(eta) cost, [] float64: minus what they add to the bound."""
+    if not state.mean.shape[1]:
+        return state.bound.new_zeros(())
+    return -rule.bound(evidence(state, data, model), state.learned)
 
 
 # -- the bound -------------------------------------------------------------------------------------------------------

@@ -14,36 +14,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ....models.losses import Loss
 from ....models.topics import TopicData, TopicModel
-from ...classifiers.natural import extrapolated, prior, require_readings
+from ...classifiers.natural import extrapolated, prior
 from ...distributed.collectives import all_sum, own_stream
-from ...running.engine import Draw, Kernel
+from ...running.engine import Draw
 from ..backend import SVI
-from ..steps import Minibatch, Steps
-from ..stream import Stream, stream_points
+from ..factors import loss_of
+from ..rules import AVERAGING, NATURAL, RULES, Rule, features_of
+from ..steps import Minibatch, Steps, Stochastic, Structure
+from ..stream import stream_points
 from .documents import LIMITS
 from .factors import (
     VariationalTopics,
-    augmented_margin,
+    cost,
     evidence,
     log_topics,
-    loss_of,
-    margin,
-    mean_topics,
     polish,
+    update_classifiers,
     update_documents,
     update_tokens,
-    update_weights,
     weight_scale_of,
     with_bound,
-    with_classifiers,
     with_rows,
     without_rows,
 )
@@ -90,26 +87,23 @@ def similar(data: TopicData, num_groups: int, generator: torch.Generator) -> Ten
 # -- full batch: coordinate ascent -------------------------------------------------------------------------------------
 
 
-def sweep(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
-    """Averaging: every document, the topics, then the classifiers; again, to rounding, if the bound has fallen."""
+def sweep(state: VariationalTopics, data: TopicData, model: TopicModel, *, rule: Rule) -> VariationalTopics:
+    """Every document with its topics, then the classifiers; by duals again, to rounding, if the bound has fallen."""
     least = state.bound if state.num_data == data.num_data else torch.full_like(state.bound, -torch.inf)
     start = started(state, data, model)
-    for limits in LIMITS:
-        moved = update_weights(update_documents(*start, limits=limits), data, model)
-        moved = with_bound(moved, model, margin(moved, data, model))
+    for update in _DOCUMENTS[rule]:
+        moved = update_classifiers(update(*start), data, model, rule)
+        moved = with_bound(moved, model, cost(moved, data, model, rule))
         if moved.bound >= least:
-            return moved
-    return state
+            break
+    else:
+        return state if rule.has_dual else moved
+    return moved
 
 
-def sweep_augmented(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
-    """Gibbs classifier: every document with its omegas, the topics, then the classifiers."""
-    state = update_tokens(*started(state, data, model))
-    state = with_classifiers(state, evidence(state, data, model).step(state.classifiers))
-    return with_bound(state, model, augmented_margin(state, data, model))
-
-
-def started(state: VariationalTopics, data: TopicData, model: TopicModel) -> tuple[Any, TopicData, Any, int]:
+def started(
+    state: VariationalTopics, data: TopicData, model: TopicModel
+) -> tuple[VariationalTopics, TopicData, TopicModel, int]:
     """What documents are given, and how many steps they take; they take more where they start anew."""
     if state.num_data == data.num_data:
         return state, data, model, _NUM_STEPS
@@ -142,31 +136,31 @@ def extrapolate(
     """Factors as if all documents were like these: where stochastic steps start."""
     scale = num_data / rows.num_data
     if len(state.phi):
-        state = with_classifiers(state, extrapolated(state.classifiers, weight_scale_of(model), scale))
+        q = extrapolated(state.classifiers, weight_scale_of(model), scale)
+        state = replace(state, mean=q.mean[0], precision_tril=q.precision_tril[0])
     return without_rows(replace(state, word_counts=scale * state.word_counts))
 
 
 def stochastic_sweep(
-    state: VariationalTopics, batch: Minibatch[TopicData], model: TopicModel, rho: float
+    state: VariationalTopics, batch: Minibatch[TopicData], model: TopicModel, rho: float, *, rule: Rule
 ) -> VariationalTopics:
-    """Averaging: topics move by rho towards those of a batch that stands for all; the classifiers as in `implicit`."""
-    local = update_documents(*started(without_rows(state), batch.data, model))
-    moved = _moved(state, local, batch, model, rho, margin)
-    loss = loss_of(model)
-    if loss is None or not batch.data.targets.shape[1]:
+    """Topics move by rho towards those of a batch that stands for all, in natural parameters, and so does q(eta); of
+    averaged classifiers it is a step that `implicit` finds. The bound is the batch's estimate from before the step."""
+    local = _DOCUMENTS[rule][0](*started(without_rows(state), batch.data, model))
+    words = batch.scale * local.word_counts
+    empty = TopicData(batch.data.X[:0], batch.data.targets[:0])
+    fixed = cost(without_rows(state), empty, model, rule)
+    rows = batch.scale * (local.divergence + cost(local, batch.data, model, rule) - fixed)
+    apart = ((state.word_counts - words) * log_topics(state, model)).sum()
+    moved = with_bound(replace(state, divergence=rows + apart), model, fixed)
+    moved = without_rows(replace(moved, word_counts=torch.lerp(state.word_counts, words, rho)))
+    if not state.mean.shape[1]:
         return moved
-    features, variance = mean_topics(local.counts, batch.data.X), rho * batch.scale * weight_scale_of(model) ** 2
-    targets = batch.data.targets.double()
-    return replace(moved, mean=implicit(features, targets, loss, (1 - rho) * state.mean, variance, local.tilt))
-
-
-def stochastic_sweep_augmented(
-    state: VariationalTopics, batch: Minibatch[TopicData], model: TopicModel, rho: float
-) -> VariationalTopics:
-    """Gibbs classifier: natural parameters of the topics and of q(eta) move by rho towards those of a batch."""
-    local = update_tokens(*started(without_rows(state), batch.data, model))
-    moved = _moved(state, local, batch, model, rho, augmented_margin)
-    return with_classifiers(moved, evidence(local, batch.data, model, batch.scale).step(state.classifiers, rho))
+    said = evidence(local, batch.data, model, batch.scale)
+    if rule.has_dual:
+        start, variance = (1 - rho) * state.mean, rho * batch.scale * said.weight_scale**2
+        return replace(moved, mean=implicit(features_of(said), said.targets, said.loss, start, variance, local.tilt))
+    return moved.with_learned(rule.step(said, moved.learned, rho))
 
 
 def implicit(features: Tensor, targets: Tensor, loss: Loss, mean: Tensor, variance: float, tilt: Tensor) -> Tensor:
@@ -188,24 +182,6 @@ def implicit(features: Tensor, targets: Tensor, loss: Loss, mean: Tensor, varian
     return mean + variance * features.T @ tilt
 
 
-def _moved(
-    state: VariationalTopics,
-    local: VariationalTopics,
-    batch: Minibatch[TopicData],
-    model: TopicModel,
-    rho: float,
-    cost: Callable[..., Tensor],
-) -> VariationalTopics:
-    """The topics a step further, and the batch's estimate of the bound at the factors from before the step."""
-    words = batch.scale * local.word_counts
-    empty = TopicData(batch.data.X[:0], batch.data.targets[:0])
-    fixed = cost(without_rows(state), empty, model)
-    rows = batch.scale * (local.divergence + cost(local, batch.data, model) - fixed)
-    apart = ((state.word_counts - words) * log_topics(state, model)).sum()
-    state = with_bound(replace(state, divergence=rows + apart), model, fixed)
-    return without_rows(replace(state, word_counts=torch.lerp(state.word_counts, words, rho)))
-
-
 # -- what the backend asks ---------------------------------------------------------------------------------------------
 
 
@@ -224,55 +200,48 @@ def summary(state: VariationalTopics, data: TopicData, model: TopicModel) -> Dra
     }
 
 
-def check(backend: SVI, model: TopicModel) -> None:
-    """Raise NotImplementedError unless the loss has what the rule needs and the concentrations are fixed."""
-    prior, loss = model.prior, loss_of(model)
+def require_fixed(model: TopicModel) -> None:
+    """Raise NotImplementedError unless the concentrations are fixed."""
+    prior = model.prior
     if prior.document_concentration_prior is not None or prior.topic_concentration_prior is not None:
         raise NotImplementedError(
             "SVI has no law of the concentrations of topics: leave document_concentration_prior and "
             "topic_concentration_prior out, or use Gibbs, which draws them."
         )
-    if loss is None:
-        return
-    require_readings(loss, backend.rule)
 
 
-def kernel(backend: SVI, model: TopicModel) -> Kernel:
-    """Coordinate ascent, or stochastic steps on minibatches, with the options of the backend bound."""
-    return _steps(backend, model).kernel(backend, model)
+def steps_by(rule: Rule) -> Steps[VariationalTopics, TopicData, TopicModel]:
+    """The steps of a rule."""
+    return Steps(
+        state=VariationalTopics,
+        init=init,
+        sweep=partial(sweep, rule=rule),
+        complete=lambda state, data, model: state,
+        draw=summary,
+        stochastic=Stochastic(
+            first=first_rows,
+            count=lambda data: float(data.num_data),
+            extrapolate=extrapolate,
+            minibatch=minibatch,
+            sweep=partial(stochastic_sweep, rule=rule),
+            read=stream_points,
+        ),
+        rows="counts",
+        warn=lambda draws, model: None,  # no truncation binds
+        polish=polish if rule.has_dual else None,
+    )
 
 
-def stream(backend: SVI, model: TopicModel, loader: DataLoader[Any]) -> tuple[Kernel, Any, Stream[TopicData]]:
-    """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
-    return _steps(backend, model).stream(backend, model, loader)
+def steps_of(backend: SVI, model: TopicModel) -> dict[Rule, Steps[VariationalTopics, TopicData, TopicModel]]:
+    """Without scores both rules are that of duals, which keeps no q(z)."""
+    return {rule: steps_by(AVERAGING if loss_of(model) is None else rule) for rule in RULES.values()}
 
 
-def _steps(backend: SVI, model: TopicModel) -> Steps:
-    return AVERAGING if loss_of(model) is None or backend.rule == "averaging" else AUGMENTED
-
-
-def _nothing(draws: list[Draw], model: TopicModel) -> None:
-    """No truncation binds."""
-
-
-AVERAGING = Steps(
-    state=VariationalTopics,
-    init=init,
-    sweep=sweep,
-    complete=lambda state, data, model: state,
-    draw=summary,
-    first=first_rows,
-    count=lambda data: float(data.num_data),
-    extrapolate=extrapolate,
-    minibatch=minibatch,
-    stochastic_sweep=stochastic_sweep,
-    read=stream_points,
-    rows="counts",
-    warn=_nothing,
-    polish=polish,
-)
-AUGMENTED = replace(AVERAGING, sweep=sweep_augmented, stochastic_sweep=stochastic_sweep_augmented, polish=None)
-
+STRUCTURE = Structure(steps_of, require_fixed)
+_DOCUMENTS: dict[Rule, tuple[Callable[..., VariationalTopics], ...]] = {
+    AVERAGING: tuple(partial(update_documents, limits=limits) for limits in LIMITS),
+    NATURAL: (update_tokens,),
+}
 _NUM_SEEDS = 5  # documents that a topic starts from
 _FIRST_SWEEPS = 10  # without a margin
 _NUM_STEPS = 5  # of a document in a sweep

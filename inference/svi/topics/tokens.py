@@ -31,10 +31,15 @@ class Scores(NamedTuple):
     variance: Tensor
 
 
+def mean_topics(counts: Tensor, X: SparseRows) -> Tensor:
+    """E zbar [N, K] from counts [N, K]; 0 for a document without tokens."""
+    return counts / _lengths(X)
+
+
 def score_moments(X: SparseRows, phi: Tensor, counts: Tensor, classifiers: Ridge) -> Scores:
     """E f and Var f [N, C] of q(z) = phi [nnz, K] with counts [N, K], and of q(eta)."""
     lengths, moments = _lengths(X), eta_moments(classifiers)
-    mean = counts / lengths @ classifiers.mean[0]
+    mean = mean_topics(counts, X) @ classifiers.mean[0]
     square = torch.einsum("nj,cjk,nk->nc", counts, moments, counts) + counts @ moments.diagonal(dim1=-2, dim2=-1).T
     number = X.values.double().unsqueeze(1)
     for some in _entries(phi):
@@ -63,6 +68,11 @@ class MeanTopics:
     phi: Tensor  # [nnz, K]
     counts: Tensor  # [N, K]
 
+    @property
+    def features(self) -> Tensor:
+        """E zbar [N, K]; 0 for a document without tokens."""
+        return mean_topics(self.counts, self.X)
+
     def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
         """Mean and variance [N, 1, C] of the scores."""
         mean, variance = score_moments(self.X, self.phi, self.counts, q)
@@ -71,7 +81,7 @@ class MeanTopics:
     def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
         """The sums of natural parameters [1, C, K, K] and [1, K, C], of [N, 1, C] and [N, 1]."""
         grams = score_grams(self.X, self.phi, self.counts, times * precision.squeeze(1))
-        linear = (self.counts / _lengths(self.X)).T @ (times * shift.squeeze(1))
+        linear = self.features.T @ (times * shift.squeeze(1))
         return grams.unsqueeze(0), linear.unsqueeze(0)
 
 

@@ -18,9 +18,9 @@ from regbayes.inference.classifiers.natural import (
     extrapolated,
     natural_step,
     prior,
-    require_readings,
 )
 from regbayes.inference.classifiers.ridge import Ridge
+from regbayes.inference.svi.rules import AVERAGING, NATURAL
 from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic, Loss, Masked, OneVsRest, StudentT
 
 NU, N, P, B = 0.8, 7, 3, 2
@@ -147,9 +147,9 @@ def test_a_row_is_a_positive_of_its_own_hyperplane_and_a_negative_of_all_others(
 def test_what_a_loss_lacks_is_said_in_its_own_words(loss) -> None:
     name = type(getattr(loss, "loss", loss)).__name__
     with pytest.raises(NotImplementedError, match=rf"^{name} has no convex conjugate \(`conjugate`\)"):
-        require_readings(loss, "averaging")
+        AVERAGING.require(loss)
     if isinstance(loss, StudentT):
-        return require_readings(loss, "gibbs")
+        return NATURAL.require(loss)
     with pytest.raises(NotImplementedError, match=rf"^{name} has no closed expectation \(`expect`"):
-        require_readings(loss, "gibbs")
+        NATURAL.require(loss)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from regbayes.inference.classifiers.ridge import Ridge
 from regbayes.inference.svi.partition import factors
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.inference.svi.steps import Minibatch
-from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, Standardized
+from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, PitmanYor, Standardized
 from regbayes.models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
@@ -93,14 +94,32 @@ def hard(state, labels: torch.Tensor, model, data) -> factors.VariationalPartiti
 # -- the bound climbs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prior", [DirichletProcess(), LEARNED], ids=["fixed", "learned"])
-@pytest.mark.parametrize("loss", LOSSES, ids=name_of)
-@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
+PRIORS = [
+    DirichletProcess(),
+    LEARNED,
+    PitmanYor(0.5, 1.0),
+    PitmanYor(0.6, -0.3),
+    PitmanYor(0.3, 1.0, discount_prior=(1.0, 2.0)),
+    PitmanYor(0.3, 1.0, discount_prior=(1.0, 2.0), concentration_prior=(1.0, 1.0)),
+]
+REPELLING = [DDPM(loss=loss, prior=LEARNED, weight_scale=2.0) for loss in (Hinge(0.8), Logistic())]
+CASES = [
+    *itertools.product(LIKELIHOODS, LOSSES, PRIORS[:2]),
+    *itertools.product([DiagonalGaussian()], [None, Hinge()], PRIORS[2:]),
+    *((DiagonalGaussian(), model, LEARNED) for model in REPELLING),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "loss", "prior"), CASES, ids=str)
 def test_no_block_lowers_the_bound(likelihood, loss, prior, device, generator) -> None:
-    model, data, _, _ = problem_of(likelihood, loss, generator, prior=prior)
+    if isinstance(loss, DDPM):
+        X = rows_of(likelihood, generator, 40)
+        model, data = loss.replace(truncation=5).prepare(X)
+    else:
+        model, data, _, _ = problem_of(likelihood, loss, generator, prior=prior)
     state = factors.update_responsibilities(partition.init(model, data, generator), data, model)
     blocks = {
-        "sticks": lambda state: factors.update_sticks(state, model),
+        "order and sticks": lambda state: factors.update_sticks(partition.reorder(state, model), model),
         "prior": lambda state: factors.update_prior(state, model),
         "components": lambda state: factors.update_components(state, data, model),
         "classifiers": lambda state: factors.update_classifiers(state, model),
@@ -115,21 +134,6 @@ def test_no_block_lowers_the_bound(likelihood, loss, prior, device, generator) -
             assert new >= bound - 1e-9 * bound.abs(), f"{name} lowered the bound by {bound - new} in step {step}"
             bound = new
         torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-9)
-
-
-@pytest.mark.parametrize("prior", [DirichletProcess(), LEARNED], ids=["fixed", "learned"])
-def test_components_are_reordered_only_if_the_bound_rises(prior, generator) -> None:
-    model, data, _, _ = problem_of(DiagonalGaussian(), Hinge(), generator, prior=prior)
-    state = climbed(partition, model, data, generator)
-    for _ in range(5):
-        order = torch.randperm(model.truncation, generator=generator)
-        shuffled = state.permuted(order)
-        kept = factors.update_sticks(shuffled, model)
-        sorted_ = factors.update_sticks(partition.reorder(shuffled, model), model)
-        gain = factors.elbo(sorted_, data, model) - factors.elbo(kept, data, model)
-        assert gain >= -1e-9
-        counts = shuffled.responsibilities.sum(0)
-        assert gain > 1e-3 or (counts.diff() <= 0).all() or (sorted_.responsibilities.sum(0) == counts).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
@@ -404,26 +408,6 @@ def blobs(N: int, generator) -> tuple[torch.Tensor, torch.Tensor]:
     return X, (side > 0).long()
 
 
-@pytest.mark.parametrize("model", [DPM(truncation=6), InfiniteSVM(loss=Logistic(), truncation=6)], ids=name_of)
-def test_minibatches_from_scratch_end_near_a_batch_optimum(model, generator) -> None:
-    X, y = blobs(400, generator)
-    model = model.resolve(X, y)
-    data = model.data(X, y)
-    start = partition.init(model, data, generator)
-    batch, state = start, partition.extrapolate(start, data, model, 400, 400)
-    for step in range(200):
-        batch = partition.sweep(batch, data, model)
-        minibatch = partition.minibatch(data, 50, generator)
-        state = partition.stochastic_sweep(state, minibatch, model, (step + 2) ** -0.7)
-    after = [factors.update_responsibilities(state, data, model).bound]
-    for _ in range(50):
-        state = partition.sweep(state, data, model)
-        after.append(state.bound)
-    assert after[0] > batch.bound - 60
-    assert (torch.stack(after).diff() >= -1e-9 * batch.bound.abs()).all()
-    assert abs(float(after[-1] - batch.bound)) < 5
-
-
 @pytest.mark.parametrize("model", [DPM(truncation=10), InfiniteSVM(truncation=10)], ids=name_of)
 def test_a_stochastic_fit_is_as_good_as_a_full_one(model, generator, monkeypatch) -> None:
     monkeypatch.setattr("regbayes.inference.svi.steps.NUM_FIRST", 200)
@@ -434,21 +418,6 @@ def test_a_stochastic_fit_is_as_good_as_a_full_one(model, generator, monkeypatch
     assert values[-1] > full.trace.final - 0.002 * full.trace.final.abs()
     # the estimates from batches are about the bound
     assert float(values[50:100].mean()) == pytest.approx(float(values[-1]), rel=0.02)
-
-
-def test_minibatches_started_at_the_optimum_stay(generator) -> None:
-    X, y = blobs(400, generator)
-    model = InfiniteSVM(loss=Logistic(), truncation=6).resolve(X, y)
-    data = model.data(X, y)
-    state = partition.init(model, data, generator)
-    for _ in range(200):
-        state = partition.sweep(state, data, model)
-    optimum = state.bound
-    for step in range(100):
-        batch = partition.minibatch(data, 50, generator)
-        state = partition.stochastic_sweep(state, batch, model, (step + 1002) ** -0.7)
-    after = factors.update_responsibilities(state, data, model).bound
-    assert optimum - 3 < after <= optimum + 1e-6
 
 
 # -- real data ---------------------------------------------------------------------------------------------------------
@@ -538,15 +507,6 @@ def test_the_best_restart_is_kept(generator) -> None:
     state = factors.update_sticks(replace(partition.init(model, data, generator), **kept), model)
     assert len(posterior.samples["assignments"]) == 1
     assert float(factors.elbo(state, data, model)) == pytest.approx(float(finals.max()), abs=0.1)
-
-
-def test_it_stops_when_the_bound_has_settled(generator) -> None:
-    X, _ = blobs(100, generator)
-    lengths = [
-        SVI(num_steps=150, tolerance=tolerance).fit(DPM(truncation=4), X).trace.values.shape[1]
-        for tolerance in (1e-2, 1e-6, None)
-    ]
-    assert lengths[0] < lengths[1] < lengths[2] == 150
 
 
 def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(generator, monkeypatch) -> None:

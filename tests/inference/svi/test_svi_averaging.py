@@ -18,7 +18,7 @@ from regbayes.inference import SVI
 from regbayes.inference.classifiers.ridge import Ridge
 from regbayes.inference.svi.partition import averaging, factors
 from regbayes.inference.svi.partition.averaging_rows import best_responsibilities, duality_gaps, expected
-from regbayes.models import DDPM, DIH, DPM, DirichletProcess, InfiniteSVM
+from regbayes.models import DDPM, DIH, DPM, DirichletProcess, InfiniteSVM, Ordinal
 from regbayes.models.losses import (
     CrammerSinger,
     EpsilonInsensitive,
@@ -145,7 +145,7 @@ def test_the_objective_is_that_of_its_terms(generator) -> None:
     model, data = problem_of(Hinge(0.8, 1.3), generator)
     state = averaging.init(model, data, generator)
     for _ in range(3):
-        state = averaging.ascend(state, data, model, 1e-4)
+        state = averaging.points(1e-4).ascend(state, data, model)
     T, P, C = state.mean.shape
     tril = torch.eye(P, dtype=torch.float64).expand(T, C, P, P) / model.weight_scale
     like = {"mean": state.mean, "precision_tril": tril, "sticks": state.sticks, "q": state.q, "bound": state.bound}
@@ -177,7 +177,7 @@ def test_a_generic_optimizer_finds_nothing_better(loss, generator) -> None:
     model, data = problem_of(loss, generator, N=8, truncation=2)
     start = state = averaging.init(model, data, generator)
     for _ in range(100):
-        before, state = state.bound, averaging.ascend(state, data, model, 1e-9)
+        before, state = state.bound, averaging.points(1e-9).ascend(state, data, model)
         if state.bound - before < 1e-12:
             break
 
@@ -254,7 +254,10 @@ def test_weights_count_rows(generator) -> None:
         weights=None,
     )
     for _ in range(3):
-        state, twin = averaging.ascend(state, weighted, model, 1e-8), averaging.ascend(twin, repeated, model, 1e-8)
+        state, twin = (
+            averaging.points(1e-8).ascend(state, weighted, model),
+            averaging.points(1e-8).ascend(twin, repeated, model),
+        )
         torch.testing.assert_close(state.bound, twin.bound, rtol=1e-6, atol=1e-4)
 
 
@@ -287,11 +290,13 @@ def test_what_has_no_averaging_rule_says_what_has(generator) -> None:
             rule.fit(model, X)
     with pytest.raises(NotImplementedError, match=r"StudentT has no convex conjugate.*EpsilonInsensitive"):
         rule.fit(InfiniteSVM(loss=StudentT()), X, X[:, 0])
-    with pytest.raises(NotImplementedError, match="batch_size=8"):
+    with pytest.raises(NotImplementedError, match="batch_size is 8"):
         SVI(rule="averaging", batch_size=8).fit(InfiniteSVM(), X, y)
     with pytest.raises(NotImplementedError, match="all points at once"):
         rule.fit(InfiniteSVM(), DataLoader(TensorDataset(X, y), batch_size=8))
     with pytest.raises(NotImplementedError, match=r'SVI\(rule="averaging"\)'):
         SVI().fit(InfiniteSVM(loss=CrammerSinger()), X, y)
+    with pytest.raises(NotImplementedError, match=r"several thresholds.*rule=\"gibbs\".*other than Ordinal"):
+        rule.fit(InfiniteSVM(loss=Hinge(), target=Ordinal()), X, y)
     with pytest.raises(ValueError, match="rule"):
         SVI(rule="mean").fit(InfiniteSVM(), X, y)

@@ -19,18 +19,20 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI
+from regbayes.inference.classifiers.minimum import slopes
 from regbayes.inference.svi.features import kernel as features
-from regbayes.inference.svi.features import rules as feature_rules
 from regbayes.inference.svi.label_sets import coupled as multi_label_coupled
 from regbayes.inference.svi.label_sets import kernel as multi_label
 from regbayes.inference.svi.partition import kernel as partition
+from regbayes.inference.svi.rules import AVERAGING, NATURAL, RULES
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.inference.svi.sequence import rows as rows_of_states
 from regbayes.inference.svi.sequence import steps as sequence_steps
 from regbayes.inference.svi.steps import Minibatch, Steps
 from regbayes.inference.svi.stream import Stream
 from regbayes.inference.svi.topics import kernel as topics
-from regbayes.inference.svi.topics.factors import mean_topics, update_documents
+from regbayes.inference.svi.topics.factors import update_documents
+from regbayes.inference.svi.topics.tokens import mean_topics
 from regbayes.models import (
     BNMC,
     DDPM,
@@ -168,7 +170,7 @@ def case_of_partition(model: Any, y: Tensor | None, read: Callable[[Any], Factor
     few = data.rows(slice(5, 18))
     state = kernel.sweep(kernel.init(model, few, seeded()), few, model)
     state = replace(state, q=model.prior.initial(data.features)).without_rows()
-    return Case(kernel.stochastic_sweep, read, state, data, model)
+    return Case(kernel.stochastic.sweep, read, state, data, model)
 
 
 def partition_case(name: str) -> Case:
@@ -272,7 +274,7 @@ LIKELIHOODS = {
     "binary": LinearBernoulli(),
     "blocks": Blocks([(LinearGaussian(), 1), (LinearBernoulli(), 1), (LinearGaussian(), 2)]),
 }
-RULES = [("gibbs", Hinge(0.8)), ("averaging", SquaredHinge(0.8)), ("averaging", CrammerSinger()), ("gibbs", None)]
+LABELS = [("gibbs", Hinge(0.8)), ("averaging", SquaredHinge(0.8)), ("averaging", CrammerSinger()), ("gibbs", None)]
 
 
 def feature_case(likelihood: str, rule_name: str, loss: Any, missing: bool) -> Case:
@@ -287,7 +289,7 @@ def feature_case(likelihood: str, rule_name: str, loss: Any, missing: bool) -> C
     parts = {"likelihood": LIKELIHOODS[likelihood], "prior": prior, "truncation": 3}
     model: Any = LatentFeatureModel(**parts) if loss is None else InfiniteLatentSVM(**parts, loss=loss)
     model, data = model.prepare(X, y) if loss is not None else model.prepare(X)
-    rule, few = feature_rules.RULES[rule_name], data.rows(slice(5, 18))
+    rule, few = RULES[rule_name], data.rows(slice(5, 18))
     state = features.init(model, few, seeded(), rule=rule)
     shift = {"concentration": 2 * state.concentration, "precisions": 1.5 * state.precisions}
     state = replace(features.sweep(state, few, model, rule=rule), **shift).without_rows()
@@ -296,7 +298,7 @@ def feature_case(likelihood: str, rule_name: str, loss: Any, missing: bool) -> C
 
 @pytest.mark.parametrize("missing", [False, True], ids=["whole", "missing"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-@pytest.mark.parametrize(("rule_name", "loss"), RULES, ids=str)
+@pytest.mark.parametrize(("rule_name", "loss"), LABELS, ids=str)
 def test_of_latent_features(rule_name: str, loss: Any, likelihood: str, missing: bool, monkeypatch) -> None:
     monkeypatch.setattr(features, "_NUM_LOCAL", 1)  # rows of a batch stop together, once all of them have settled
     case = feature_case(likelihood, rule_name, loss, missing)
@@ -325,10 +327,9 @@ def topic_case(loss: Any, augmented: bool) -> Case:
     y = y if loss is not None and loss.target == "real" else torch.bucketize(y, torch.tensor([-1.0, 1.0]).double())
     model, data = model.prepare(X) if loss is None else model.prepare(X, y)
     few = topics.rows_of(data, torch.arange(5, 18))
-    sweep, step = topics.sweep, topics.stochastic_sweep
-    if augmented:
-        sweep, step = topics.sweep_augmented, topics.stochastic_sweep_augmented
-    state = topics.without_rows(sweep(topics.init(model, few, seeded()), few, model))
+    rule = NATURAL if augmented else AVERAGING
+    state = topics.without_rows(topics.sweep(topics.init(model, few, seeded()), few, model, rule=rule))
+    step = partial(topics.stochastic_sweep, rule=rule)
     return Case(step, of_topics, state, data, model, topics.rows_of)
 
 
@@ -357,7 +358,7 @@ def test_averaged_classifiers_of_topics_take_steps_that_are_right_as_they_shrink
         moves += len(index) / N * (case.step(case.state, batch, case.model, rho).mean - case.state.mean) / rho
     local = update_documents(*topics.started(case.state, case.data, case.model))
     shares = mean_topics(local.counts, case.data.X)
-    tilts = feature_rules.slopes(case.model.loss, shares @ case.state.mean, case.data.targets)
+    tilts = slopes(case.model.loss, shares @ case.state.mean, case.data.targets)
     target = case.model.weight_scale**2 * shares.T @ tilts
     assert (target - case.state.mean).abs().max() > 0.1
     torch.testing.assert_close(moves, target - case.state.mean, rtol=1e-4, atol=1e-4)

@@ -13,11 +13,11 @@ import torch
 from scipy.optimize import minimize
 from torch.utils.data import DataLoader, TensorDataset
 
-from regbayes.inference import SVI, Posterior, TruncationWarning
+from regbayes.inference import SVI, Posterior
 from regbayes.inference.bits.rows import Settle, _in_turn
-from regbayes.inference.svi.features import factors, rules
+from regbayes.inference.svi.features import factors, margins
 from regbayes.inference.svi.features import kernel as features
-from regbayes.inference.svi.features.steps import move_globals
+from regbayes.inference.svi.rules import RULES
 from regbayes.models import BetaBernoulli, IndianBuffetProcess, InfiniteLatentSVM
 from regbayes.models.likelihoods import Blocks, LinearBernoulli, LinearGaussian
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, SquaredHinge, StudentT
@@ -179,7 +179,7 @@ def loop_bound(state, data, model, rule_name) -> float:
 def test_the_bound_is_that_of_loops(rule_name, loss, likelihood, prior, missing) -> None:
     weights = torch.tensor([1.0, 2.5, 0.5, 1.0, 3.0, 1.0, 0.7]) if missing else None
     model, data = problem(likelihood, loss, prior, missing=missing, weights=weights)
-    rule = rules.RULES[rule_name]
+    rule = RULES[rule_name]
     state = climbed(model, data, rule, 1)
     assert float(state.bound) == pytest.approx(loop_bound(state, data, model, rule_name), rel=1e-10)
 
@@ -187,7 +187,7 @@ def test_the_bound_is_that_of_loops(rule_name, loss, likelihood, prior, missing)
 def test_the_bound_of_a_single_binary_row_is_that_of_loops() -> None:
     """Its pseudo-observations are [1, D], as those of Gaussian rows are."""
     model, data = problem(LinearBernoulli(), *CASES[1][1:], PRIORS[0])
-    one, rule = data.rows(torch.tensor([2])), rules.RULES[CASES[1][0]]
+    one, rule = data.rows(torch.tensor([2])), RULES[CASES[1][0]]
     state = climbed(model, one, rule, 1)
     assert float(state.bound) == pytest.approx(loop_bound(state, one, model, CASES[1][0]), rel=1e-10)
 
@@ -197,11 +197,11 @@ def test_the_bound_of_a_single_binary_row_is_that_of_loops() -> None:
 
 def blocks_of(state, data, model, rule) -> dict:
     return {
-        "features": lambda s: factors.update_features(s, data, model, partial(rule.margin, s, data, model)),
+        "features": lambda s: factors.update_features(s, data, model, partial(margins.MARGINS[rule], s, data, model)),
         "loadings": lambda s: factors.update_loadings(s, factors.gather(s, data, model), model),
         "precisions": lambda s: factors.update_precisions(s, data, model, factors.gather(s, data, model)),
         "sticks": lambda s: factors.update_sticks(s, data, model),
-        "classifiers": lambda s: rule.update(s, data, model),
+        "classifiers": lambda s: features.update_classifiers(s, data, model, rule),
     }
 
 
@@ -210,7 +210,7 @@ def test_no_block_lowers_the_bound(rule_name, loss) -> None:
     for index, likelihood in enumerate(
         [LinearGaussian(), LinearBernoulli(), Blocks([(LinearGaussian(), 2), (LinearBernoulli(), 1)])]
     ):
-        rule = rules.RULES[rule_name]
+        rule = RULES[rule_name]
         model, data = problem(likelihood, loss, PRIORS[index % 2], N=14, K=4, missing=index == 1, seed=index)
         state = climbed(model, data, rule, 0)
         bound = float(state.bound)
@@ -233,7 +233,7 @@ def shifted(state, name, direction, step):
 @pytest.mark.parametrize(("rule_name", "loss"), [CASES[2], CASES[0], CASES[5]], ids=[IDS[2], IDS[0], IDS[5]])
 @pytest.mark.parametrize("prior", PRIORS, ids=["stick", "beta"])
 def test_each_update_is_stationary(rule_name, loss, prior) -> None:
-    rule, generator = rules.RULES[rule_name], torch.Generator().manual_seed(3)
+    rule, generator = RULES[rule_name], torch.Generator().manual_seed(3)
     model, data = problem(LinearGaussian(), loss, prior, N=9, K=3, missing=True)
     state = climbed(model, data, rule, 1)
     # an update at fixed auxiliary variables moves towards the optimum: let each settle
@@ -268,8 +268,8 @@ def test_compiled_margins_are_those_of_halving(loss) -> None:
     coupling = torch.randn(9, 9, **like)
     coupling = coupling @ coupling.T / 9
     found = []
-    compiled = rules._compiled(model.loss, data.targets, scores.clone(), slope)
-    halving = Settle(partial(rules._halve, model.loss, data.targets, scores.clone(), slope))
+    compiled = margins.compiled_margin(model.loss, data.targets, scores.clone(), slope)
+    halving = Settle(partial(margins.halve, model.loss, data.targets, scores.clone(), slope))
     for visit in (compiled.block, partial(_in_turn, halving)):
         found.append(psi.clone())
         for shift in (0.0, 0.0, 0.3):  # from anywhere, then from an optimum, which may lie on a break, to one near it
@@ -288,7 +288,7 @@ def no_inputs(X):
 
 def best_of_a_generic_optimizer(model, data, num_starts=3) -> float:
     """The highest bound that quasi-Newton steps find from random starts, over all factors together."""
-    rule, generator = rules.RULES["gibbs"], torch.Generator().manual_seed(0)
+    rule, generator = RULES["gibbs"], torch.Generator().manual_seed(0)
     start = features.prior_state(model, data, rule)
     names = ["features", "a", "b", "loadings", "loading_tril", "weights", "weights_tril"]
     shapes = [getattr(start, name).shape for name in names]
@@ -338,7 +338,7 @@ def test_the_gibbs_rule_bounds_the_evidence(loss, prior) -> None:
 @pytest.mark.parametrize("rule_name", ["averaging", "gibbs"])
 @pytest.mark.parametrize("likelihood", [LinearGaussian(), LinearBernoulli()], ids=["gaussian", "binary"])
 def test_a_row_of_weight_3_is_three_rows(rule_name, likelihood) -> None:
-    rule, weights = rules.RULES[rule_name], torch.tensor([1.0, 3.0, 2.0, 1.0, 1.0, 1.0, 4.0])
+    rule, weights = RULES[rule_name], torch.tensor([1.0, 3.0, 2.0, 1.0, 1.0, 1.0, 4.0])
     model, once = problem(likelihood, Hinge(0.7), PRIORS[1])
     index = torch.arange(7).repeat_interleave(weights.long())
     start = climbed(model, once, rule, 0)
@@ -347,38 +347,23 @@ def test_a_row_of_weight_3_is_three_rows(rule_name, likelihood) -> None:
         state = replace(start, features=start.features[rows], tilt=start.tilt[:0], row_weights=data.weights)
         assert state.total_weight == 13
         for _ in range(2):
-            state = factors.update_features(state, data, model, partial(rule.margin, state, data, model))
+            state = factors.update_features(state, data, model, partial(margins.MARGINS[rule], state, data, model))
             state, _ = features.update_globals(state, data, model)
         if rule_name == "gibbs":  # an SVM is solved up to a gap
-            state = rule.update(state, data, model)
+            state = features.update_classifiers(state, data, model, rule)
         bounds.append(bound_of(state, data, model, rule))
     assert bounds[0] == pytest.approx(bounds[1], rel=1e-11)
 
 
 def test_entries_all_observed_are_entries_of_which_none_is_missing() -> None:
     model, data = problem(LinearGaussian(), Hinge(), PRIORS[0])
-    rule = rules.RULES["gibbs"]
+    rule = RULES["gibbs"]
     start, values = climbed(model, data, rule, 0), []
     for own in (data, replace(data, observed=torch.ones_like(data.X))):
         state = features.sweep(start, own, model, rule=rule)
         values.append((state.features, state.loadings, state.precisions, state.bound))
     for one, two in zip(*values, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
-
-
-def test_a_step_of_size_1_on_all_rows_is_the_update() -> None:
-    likelihood = Blocks([(LinearGaussian(), 2), (LinearGaussian(), 1)])
-    model, data = problem(likelihood, Hinge(), PRIORS[0], N=12)
-    rule = rules.RULES["gibbs"]
-    state = climbed(model, data, rule)
-    target, _ = features.update_globals(state, data, model)
-    moved = move_globals(state, target, 1.0)
-    half = move_globals(moved, target, 0.5)
-    for name in ("loadings", "precisions", "a", "b", "concentration"):
-        for found in (moved, half):
-            torch.testing.assert_close(getattr(found, name), getattr(target, name), rtol=1e-8, atol=1e-8)
-    stepped = rule.step(state, data, model, 1.0, 1.0)
-    torch.testing.assert_close(stepped.weights, rule.update(state, data, model).weights, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
@@ -416,16 +401,10 @@ def test_a_fit_is_saved_resumed_and_predicts(rule_name, loss, tmp_path) -> None:
     assert (np.diff(whole.trace.values[0].numpy()) >= -1e-9 * abs(float(whole.trace.final.max()))).all()
 
 
-def test_truncation_that_binds_is_told() -> None:
-    model, data = problem(LinearGaussian(), Hinge(), PRIORS[1], N=40, D=5, K=2)
-    with pytest.warns(TruncationWarning, match="All 2 features are in use in 1 of 1 draws"):
-        SVI(num_steps=10).fit(model, data.X, data.targets.argmax(1))
-
-
 @pytest.mark.parametrize("rule_name", ["averaging", "gibbs"])
 def test_float32_climbs(rule_name) -> None:
     model, data = problem(LinearGaussian(), Hinge(), PRIORS[0], N=40, D=5, K=4, dtype=torch.float32)
-    rule = rules.RULES[rule_name]
+    rule = RULES[rule_name]
     state = climbed(model, data, rule, 0)
     for _ in range(6):
         before, state = state, features.sweep(state, data, model, rule=rule)

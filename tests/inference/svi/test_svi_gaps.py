@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 import torch
 from setups import name_of
-from test_svi_topics import AVERAGING as TOPICS
-from test_svi_topics import problem as corpus_problem
 from torch import Tensor
 
 from regbayes.inference import SVI, Posterior
 from regbayes.inference.classifiers.duals import solve
 from regbayes.inference.svi.features import kernel as features
-from regbayes.inference.svi.features.rules import RULES
+from regbayes.inference.svi.features.margins import evidence
 from regbayes.inference.svi.projection import kernel as projections
+from regbayes.inference.svi.rules import AVERAGING
 from regbayes.inference.svi.topics import kernel as topics
 from regbayes.models import LDA, InfiniteLatentSVM, InfiniteSVM, MedLDA, MultiTaskInfiniteLatentSVM
-from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, Loss, OneVsRest, SquaredHinge
+from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, Loss, SquaredHinge
 
 pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 
@@ -56,11 +55,8 @@ def problem(structure: str, loss: Loss, N: int = 30) -> tuple[Any, Tensor, Tenso
 def run_of(structure: str, model: Any, X: Tensor, y: Tensor) -> tuple[Any, Any, Any]:
     """(first state, sweep, its arguments)."""
     model, data = model.prepare(X, y)
-    module, rule = {"features": features, "tasks": projections, "topics": topics}[structure], {}
-    if structure == "features":
-        rule = {"rule": RULES["averaging"]}
-    state = module.init(model, data, torch.Generator().manual_seed(0), **rule)
-    return state, partial(module.sweep, **rule), (data, model)
+    steps = {"features": features, "tasks": projections, "topics": topics}[structure].steps_by(AVERAGING)
+    return steps.init(model, data, torch.Generator().manual_seed(0)), steps.sweep, (data, model)
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
@@ -79,15 +75,6 @@ def least_rise(state: Any, sweep: Any, given: tuple[Any, ...], num_sweeps: int) 
 def test_no_sweep_lowers_the_bound(structure, loss) -> None:
     num_sweeps = 4 if isinstance(loss, Logistic) else 30  # without a box nothing is compiled
     assert least_rise(*run_of(structure, *problem(structure, loss)), num_sweeps) >= -1e-12
-
-
-@pytest.mark.parametrize("num_classes", [2, 3])
-@pytest.mark.parametrize("loss", [*TOPICS, OneVsRest(Hinge())], ids=name_of)
-def test_no_sweep_of_topics_lowers_the_bound(loss, num_classes) -> None:
-    """Documents settle after some thirty sweeps; from then on what is left of the gaps of their duals would show."""
-    model, data = corpus_problem(loss, num_classes)
-    state = topics.init(model, data, torch.Generator().manual_seed(0))
-    assert least_rise(state, topics.sweep, (data, model), 60) >= -1e-12
 
 
 def test_documents_start_anew_whatever_the_bound_was() -> None:
@@ -142,11 +129,11 @@ def test_the_sweeps_of_a_fit_are_not_solved_so_far() -> None:
     state, sweep, given = run_of("features", *problem("features", Hinge(1.2, 0.8), N=200))
     state = sweep(state, *given)
     assert 1e-9 < float(state.duality_gap) <= 1e-3
-    ended = RULES["averaging"].polish(state, *given)
+    ended = features.steps_by(AVERAGING).polish(state, *given)
     assert float(ended.duality_gap) <= 1e-9
     assert torch.equal(ended.features, state.features)
-    rule = RULES["averaging"]
-    assert rule.bound(ended, *given) >= rule.bound(state, *given)
+    values = [AVERAGING.bound(evidence(each, *given), each.learned) for each in (ended, state)]
+    assert values[0] >= values[1]
 
 
 def test_fits_without_a_dual_report_no_gap() -> None:

@@ -43,14 +43,6 @@ def test_bound_is_below_the_evidence_and_never_falls(loss) -> None:
     check_kernel(SVI(num_steps=25, tolerance=None), model, TINY, LABELS)
 
 
-@pytest.mark.parametrize("labels", [HOLES, Y], ids=["holes", "all known"])
-def test_bound_rises_on_many_points(labels) -> None:
-    model = BNMC(loss=Hinge(), prior=DirichletProcess(concentration_prior=(2.0, 1.0)))
-    values = SVI(num_steps=40, tolerance=None).fit(model, X, labels).trace.values[0]
-    assert (values.diff() > -1e-8).all()
-    assert values[-1] > values[0] + 10
-
-
 def start(steps: int = 3):
     model, data = BNMC().prepare(X, HOLES)
     state = multi_label.init(model, data, torch.Generator().manual_seed(0))
@@ -105,17 +97,6 @@ def test_weights_are_copies() -> None:
     torch.testing.assert_close(*bounds)
 
 
-def test_minibatches_end_near_the_batch_optimum() -> None:
-    model = BNMC(truncation=6)
-    whole = SVI(num_steps=100).fit(model, X, HOLES)
-    parts = SVI(num_steps=60, batch_size=30, num_full_steps=5).fit(model, X, HOLES)
-    assert parts.trace.final > whole.trace.final - 0.1 * len(X)
-    rough = SVI(num_steps=150, batch_size=30, num_full_steps=0).fit(model, X, HOLES)
-    gap = (rough.samples["classifiers"] - whole.samples["classifiers"]).abs().max()
-    assert gap < 0.15
-    assert rough.samples["responsibilities"].shape == (1, 120, 6)
-
-
 def test_streams_of_dense_and_of_sparse_batches_may_use_global_stream() -> None:
     counts = torch.poisson(torch.full((90, 5), 1.0, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
     labels = HOLES[:90]
@@ -164,10 +145,14 @@ def test_coupled_bound_is_below_the_evidence_and_never_falls(name: str) -> None:
     check_kernel(SVI(num_steps=25, tolerance=None), model, TINY, tiny)
 
 
-@pytest.mark.parametrize("name", COUPLED)
+PRODUCT = BNMC(loss=Hinge(), prior=DirichletProcess(concentration_prior=(2.0, 1.0)))
+MANY = {"holes": (PRODUCT, HOLES), "all known": (PRODUCT, Y), **COUPLED}
+
+
+@pytest.mark.parametrize("name", MANY)
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
-def test_coupled_bound_rises_on_many_points(name: str) -> None:
-    model, labels = COUPLED[name]
+def test_bound_rises_on_many_points(name: str) -> None:
+    model, labels = MANY[name]
     values = SVI(num_steps=40, tolerance=None).fit(model.replace(truncation=8), X, labels).trace.values[0]
     assert (values.diff() > -1e-8).all()
     assert values[-1] > values[0] + 5

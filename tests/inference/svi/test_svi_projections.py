@@ -20,6 +20,7 @@ from regbayes.inference.running.engine import Schedule
 from regbayes.inference.svi.projection import augmented
 from regbayes.inference.svi.projection import kernel as svi
 from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior
+from regbayes.inference.svi.rules import AVERAGING, NATURAL
 from regbayes.models import (
     BetaBernoulli,
     EpsilonInsensitive,
@@ -52,7 +53,9 @@ BOXES = ["hinge", "hinge with x", "regression", "squared"]
 def fitted(name: str, *, averaging: bool, sweeps: int = 3) -> tuple[MultiTaskInfiniteLatentSVM, TaskData, Any]:
     model = MODELS[name]
     model, data = model.prepare(X, REAL if model.loss.target == "real" else SIGNS)
-    state = svi.init(model, data, torch.Generator().manual_seed(1), averaging=averaging, num_frozen=3)
+    state = svi.init(
+        model, data, torch.Generator().manual_seed(1), rule=AVERAGING if averaging else NATURAL, num_frozen=3
+    )
     for _ in range(sweeps):
         state = (svi.sweep if averaging else augmented.sweep)(state, data, model)
     return model, data, state
@@ -286,7 +289,7 @@ def test_the_bound_never_falls(name: str, averaging: bool) -> None:
 def test_the_augmented_bound_is_below_the_log_evidence() -> None:
     model = MultiTaskInfiniteLatentSVM(loss=Hinge(0.7), prior=BetaBernoulli(), preprocessing=None, truncation=2)
     model, data = model.prepare(X[:4], SIGNS[:4, :1])
-    state = svi.init(model, data, torch.Generator().manual_seed(1), averaging=False)
+    state = svi.init(model, data, torch.Generator().manual_seed(1), rule=NATURAL)
     for _ in range(20):
         state = augmented.sweep(state, data, model)
     generator, logs = torch.Generator().manual_seed(2), []
@@ -314,7 +317,7 @@ def test_a_fit_predicts_is_kept_and_resumed(tmp_path: Path) -> None:
     Y = (rows @ torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], dtype=torch.float64) > 0).double()
     model = MultiTaskInfiniteLatentSVM(loss=Hinge(2.0), truncation=4)
     resolved, data = model.prepare(rows[:60], Y[:60])
-    kernel = svi.kernel(SVI(rule="averaging"), resolved)
+    kernel = svi.steps_by(AVERAGING).kernel(SVI(rule="averaging"), resolved)
     file = tmp_path / "chain.pt"
     (short,) = run(kernel, resolved, data, Schedule(3, checkpoint=file, backend={}))
     (resumed,) = run(kernel, resolved, data, Schedule(5, resume=file, backend={}))
@@ -339,7 +342,7 @@ class Absolute(Loss):
 
 
 def test_what_mean_field_has_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size is 4"):
+    with pytest.raises(NotImplementedError, match="batch_size is 4"):
         SVI(batch_size=4).fit(MODELS["hinge"], X, SIGNS)
     with pytest.raises(NotImplementedError, match="Absolute has no c"):
         SVI().fit(MultiTaskInfiniteLatentSVM(loss=Absolute()), X, REAL)

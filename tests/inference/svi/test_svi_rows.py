@@ -1,5 +1,7 @@
 """Mixtures of many points by SVI keep no responsibilities: the same fit from sums over chunks of rows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -58,6 +60,14 @@ def test_a_fit_that_keeps_no_responsibilities_is_the_same_fit(name, monkeypatch,
     torch.testing.assert_close(torch.as_tensor(again.assign(X)), torch.as_tensor(kept.assign(X)))
 
 
+def test_a_coupled_joint_keeps_them_however_many_they_are(monkeypatch) -> None:
+    model, (X, y) = BNMC(truncation=5, joint="and"), rows_and_targets(BNMC())
+    expected = SVI(num_steps=6, tolerance=None).fit(model, X, y)
+    monkeypatch.setattr(partition_sums, "MOST_KEPT", 0)
+    found = SVI(num_steps=6, tolerance=None).fit(model, X, y)
+    torch.testing.assert_close(found.samples["responsibilities"], expected.samples["responsibilities"])
+
+
 @pytest.mark.parametrize("name", ["hinge", "weighted", "repelling"])
 def test_sums_are_those_of_the_responsibilities(name, monkeypatch, generator) -> None:
     model, _, weights = CASES[name]
@@ -112,17 +122,17 @@ def test_a_union_whose_rise_would_not_reach_the_bound_is_given_up(monkeypatch, g
         tried.append(factors.update_responsibilities(*args, **options))
         return tried[-1]
 
-    monkeypatch.setattr(partition, "update_responsibilities", update)
+    points = replace(partition.POINTS, allocate=update)
     monkeypatch.setattr(partition, "pairs", lambda state, model: [[0, 1]])
-    assert not partition.merge(state, data, model).may_merge
+    assert not points.merge(state, data, model).may_merge
     assert not tried  # so much would be lost that nothing need be tried
     monkeypatch.setattr(partition, "is_promising", lambda *args: True)
-    refused = partition.merge(state, data, model)  # each component is a blob of its own
+    refused = points.merge(state, data, model)  # each component is a blob of its own
     assert len(tried) == 2
     assert not refused.may_merge
     torch.testing.assert_close(refused.bound, state.bound, rtol=0, atol=0)
     low = factors.replace(state, bound=state.bound - 1000)
-    assert partition.merge(low, data, model) is tried[-1]
+    assert points.merge(low, data, model) is tried[-1]
     assert len(tried) == 2 + 3
 
 

@@ -115,38 +115,6 @@ def test_no_neighbour_of_an_updated_factor_is_better(model, stickiness, stream) 
                 assert moved <= best + 1e-7 * best.abs(), f"{field} was not at its best: {moved - best}"
 
 
-@pytest.mark.parametrize("stickiness", [0.0, 0.4])
-def test_concentrations_are_conjugate(stickiness, stream) -> None:
-    model, data = problem_of(IHMM(), stream, prior=LEARNED.replace(stickiness=stickiness))
-    state = climbed(sequence, model, data, stream)
-    for _ in range(5):
-        state = sequence_rows.update_rows(state, model.prior)
-    a, b = state.sticks
-    means = torch.cat([a / (a + b), a.new_ones(1)]) * torch.cat([a.new_ones(1), (b / (a + b)).cumprod(0)])
-    explained = (row_means_of(means.unsqueeze(0), stickiness)[0] * state.expected_log_rows).sum()
-    expected = torch.stack([explained.new_tensor(2.0 + 24), 1.0 - explained])
-    torch.testing.assert_close(state.concentration, expected, rtol=1e-3, atol=0)
-    rest = (torch.digamma(b) - torch.digamma(a + b)).sum()
-    expected = torch.stack([rest.new_tensor(3.0 + 4), 2.0 - rest])
-    torch.testing.assert_close(state.top_concentration, expected)
-
-
-@pytest.mark.parametrize("model", MODELS[1:], ids=name_of)
-def test_hyperplanes_see_both_sides_of_every_step(model, stream) -> None:
-    model, data = problem_of(model, stream, weight_scale=1.5)
-    state = climbed(sequence, model, data, stream)
-    sides = expect_sides(Seen(data.points.features), state.classifiers, model.loss)
-    r = state.responsibilities[data.steps].unsqueeze(2)
-    precision = r * sides.positive.precision + (1 - r) * sides.negative.precision
-    shift = r * sides.positive.shift + (1 - r) * sides.negative.shift
-    A = torch.einsum("ntc,np,nq->tcpq", precision, data.points.features, data.points.features)
-    A = A + torch.eye(3, dtype=torch.float64) / 1.5**2
-    B = torch.einsum("ntc,np->tcp", shift, data.points.features)
-    state = factors.update_classifiers(state, model)
-    torch.testing.assert_close(state.precision_tril @ state.precision_tril.mT, A)
-    torch.testing.assert_close(state.mean, torch.linalg.solve(A, B).mT)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=name_of)
 def test_sweeps_with_merges_and_reordering_climb(model, stream) -> None:
@@ -531,14 +499,6 @@ def test_fits_find_the_states(model, lengths, batch_size, stream) -> None:
     assert posterior.trace.final > -2.2 * 2 * 800
     if batch_size is None:
         assert (posterior.trace.values[0].diff() >= -1e-6)[: len(posterior.trace.values[0]) - 1].all()
-
-
-@pytest.mark.slow
-def test_stochastic_steps_come_close_to_the_full_fit(stream) -> None:
-    X = rows_of(stream, 400)
-    full = SVI(progress=False).fit(IHMM(truncation=6), X)
-    steps = SVI(num_steps=20, batch_size=50, num_full_steps=3, progress=False).fit(IHMM(truncation=6), X)
-    assert abs(float(full.trace.final - steps.trace.final)) < 0.02 * 400
 
 
 @pytest.mark.slow
