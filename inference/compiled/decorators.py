@@ -26,9 +26,9 @@ from ...models.compiled.scalars import inner as inner
 from ...models.compiled.scalars import part as part
 
 
-def entry(function: Callable[..., Any], **options: Any) -> Any:
+def entry(function: Callable[..., Any]) -> Any:
     """A compiled function that Python may call, cached on disk until any of the sources changes."""
-    return _kept(function, source_digest(), cache=True, **OPTIONS, **options)
+    return _kept(function, source_digest(), cache=True, **OPTIONS)
 
 
 def lean_entry(function: Callable[..., Any]) -> Any:
@@ -36,7 +36,7 @@ def lean_entry(function: Callable[..., Any]) -> Any:
 
     numba counts them whenever one is passed on or sliced: in the visit of a point that takes longer than all else.
     """
-    return entry(function, _nrt=False)
+    return _kept(function, source_digest(), cache=True, _nrt=False, **OPTIONS)
 
 
 def entry_of(function: Any, form: Any) -> Any:

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...models.distributions.sampling import draw_categorical, log_dirichlet, uniforms
-from ...models.losses import CrammerSinger, PseudoObservation
+from ...models.losses import CrammerSinger
 from ...models.priors import Hyper
 from ...models.priors.topics import Tally, mean_proportions
 from ...models.topics import TopicData, TopicModel
@@ -184,27 +184,6 @@ def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: t
     for first in range(0, data.num_data, step):
         scan(tokens, *margin, eta, first, min(first + step, data.num_data))
     return replace(state, word_counts=word_counts[:, :num_topics].contiguous())
-
-
-def token_logits(
-    m: int, state: TopicState, data: TopicData, model: TopicModel, observed: PseudoObservation | None = None
-) -> Tensor:
-    """Log weights [K] float64 of the topics of token m given all other tokens, up to a constant.
-
-    Given pseudo-observations [N, C] of the scores, or, without them, under the margin factors themselves.
-    """
-    n, word, own = int(data.documents[m]), int(data.words[m]), int(state.assignments[m])
-    h, num_words, num_topics = state.hyper, *state.word_counts.shape
-    one = torch.eye(num_topics, dtype=torch.float64)
-    document, words, sizes = (
-        counts.double() - one[own]
-        for counts in (state.document_counts[n], state.word_counts[word], state.word_counts.sum(0))
-    )
-    beta, scores = h["topic_concentration"], (document + one) / int(data.lengths[n]) @ state.weights.double()
-    logits = (words + beta).log() - (sizes + num_words * beta).log() + (document + h["document_concentration"]).log()
-    if observed is None:
-        return logits + model.log_margin(scores, data.targets[n].double())
-    return logits + (observed.shift[n] * scores - observed.precision[n] * scores.square() / 2).sum(1)
 
 
 def _classes(targets: Tensor) -> Tensor:

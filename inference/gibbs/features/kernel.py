@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -42,19 +42,7 @@ from .state import FeatureState, count_rows, draw, log_joint
 Scan = Callable[[FeatureState, FeatureData, InfiniteLatentSVM, PseudoObservation, torch.Generator], FeatureState]
 
 
-def scan_collapsed(
-    state: FeatureState,
-    data: FeatureData,
-    model: InfiniteLatentSVM,
-    observed: PseudoObservation,
-    generator: torch.Generator,
-) -> FeatureState:
-    """Each row in turn: compiled for the losses that compiled code knows, on a CPU; else tensor code."""
-    scan = scan_rows if is_compiled(model, data) else visit_rows
-    return scan(state, data, model, observed, generator)
-
-
-_SCANS: dict[str, Scan] = {"collapsed": scan_collapsed, "slice": scan_slice, "blocked": scan_blocked}
+_SCANS: dict[str, Scan] = {"collapsed": scan_rows, "slice": scan_slice, "blocked": scan_blocked}
 
 
 def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
@@ -119,7 +107,9 @@ def sweep(
 ) -> FeatureState:
     """One sweep; each line leaves the target invariant, in this order."""
     observed = observe_entries(state, data, model, generator)
-    state = _SCANS[_scan(scan, data, model)](state, data, model, observed, generator)
+    name = _scan(scan, data, model)
+    visit = visit_rows if name == "collapsed" and not is_compiled(model, data) else _SCANS[name]
+    state = visit(state, data, model, observed, generator)
     state = draw_parameters(state, data, model, observed, generator)
     return replace(state, entries=draw_precisions(state, data, model, generator))
 
@@ -150,7 +140,7 @@ def _draw_probabilities(
     return model.prior.draw_probabilities(pi, counts, data.num_data, state.hyper, generator).clamp(_TINY, _NEAR_ONE)
 
 
-def _scan(scan: str, data: FeatureData, model: Any) -> str:
+def _scan(scan: str, data: FeatureData, model: InfiniteLatentSVM) -> str:
     """The scan that "auto" stands for."""
     if scan != "auto":
         return scan

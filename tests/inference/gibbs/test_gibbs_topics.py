@@ -50,6 +50,25 @@ MODELS = {
 }
 
 
+def token_logits(m: int, state, data, model, observed: PseudoObservation | None = None) -> torch.Tensor:
+    """Log weights [K] float64 of the topics of token m given all other tokens, up to a constant.
+
+    Given pseudo-observations [N, C] of the scores, or, without them, under the margin factors themselves.
+    """
+    n, word, own = int(data.documents[m]), int(data.words[m]), int(state.assignments[m])
+    h, num_words, num_topics = state.hyper, *state.word_counts.shape
+    one = torch.eye(num_topics, dtype=torch.float64)
+    document, words, sizes = (
+        counts.double() - one[own]
+        for counts in (state.document_counts[n], state.word_counts[word], state.word_counts.sum(0))
+    )
+    beta, scores = h["topic_concentration"], (document + one) / int(data.lengths[n]) @ state.weights.double()
+    logits = (words + beta).log() - (sizes + num_words * beta).log() + (document + h["document_concentration"]).log()
+    if observed is None:
+        return logits + model.log_margin(scores, data.targets[n].double())
+    return logits + (observed.shift[n] * scores - observed.precision[n] * scores.square() / 2).sum(1)
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     """The scan of topics is compiled for a CPU alone."""
@@ -94,7 +113,7 @@ def test_the_conditional_of_a_token_is_that_of_the_log_joint(name):
     for m in range(0, len(data.words), 3):
         at = [state.assignments.long().index_fill(0, torch.tensor([m]), k) for k in range(model.num_topics)]
         expected = torch.stack([topics.log_joint(state_of(model, data, z, state.weights), data, model) for z in at])
-        found = topics.token_logits(m, state, data, model)
+        found = token_logits(m, state, data, model)
         torch.testing.assert_close(found.log_softmax(0), expected.log_softmax(0))
 
 
@@ -108,7 +127,7 @@ def assert_visits_by_conditionals(model, data, state, observed) -> torch.Tensor:
     margin = tuple(part.numpy() for part in observed)
     found = topics.visit(state, data, margin, torch.Generator().manual_seed(3))
     for m, level in enumerate(uniforms((len(data.words),), torch.Generator().manual_seed(3))):
-        chosen = draw_categorical(topics.token_logits(m, state, data, model, observed), level)
+        chosen = draw_categorical(token_logits(m, state, data, model, observed), level)
         state = moved(model, data, state, m, chosen)
     assert found.assignments.tolist() == state.assignments.tolist()
     assert torch.equal(found.document_counts, state.document_counts)
@@ -167,8 +186,8 @@ def test_proposals_under_a_maximum_are_accepted_by_the_factor(generator):
     levels, thresholds = (uniforms((len(data.words),), stream) for _ in range(2))
     for m in range(len(data.words)):
         n, own = int(data.documents[m]), int(state.assignments[m])
-        target = topics.token_logits(m, state, data, model)
-        proposal = topics.token_logits(m, state, data, model, none)
+        target = token_logits(m, state, data, model)
+        proposal = token_logits(m, state, data, model, none)
         slope = 2 * inner.strength / int(data.lengths[n])
         rest = state.document_counts[n].double() @ state.weights - state.weights[own]
         if (label := int(classes[n])) >= 0:
@@ -198,7 +217,7 @@ def test_tokens_at_one_place_move_by_the_factor_itself(loss, y, monkeypatch):
     for m, level in enumerate(levels):
         own, word = torch.eye(3)[int(state.assignments[m])].double(), data.words[m]
         seen, sizes = state.word_counts[word] - own + beta, state.word_counts.sum(0) - own + 7 * beta
-        logits = topics.token_logits(m, state, data, model) - seen.log() + sizes.log() + log_topics[:, word]
+        logits = token_logits(m, state, data, model) - seen.log() + sizes.log() + log_topics[:, word]
         state = moved(model, data, state, m, draw_categorical(logits, level))
     assert found.assignments.tolist() == state.assignments.tolist()
 
