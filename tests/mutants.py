@@ -230,6 +230,22 @@ MUTANTS = [
             "float(2 * entropy(table)": "float(entropy(table)",
         },
     ),
+    Mutants(
+        "inference/svi/rules.py",
+        "inference/svi/test_svi_features.py -k loops",
+        {
+            "/ (2 * said.weight_scale**2)": "/ said.weight_scale**2",
+            "return said.bound(old.q)": "return 2 * said.bound(old.q)",
+        },
+    ),
+    Mutants(
+        "inference/svi/allocations.py",
+        "inference/svi/test_svi_epochs.py inference/svi/test_svi_rows.py -k 'of_a_partition or given_up'",
+        {
+            "* (local.bound + penalty) - penalty": "* local.bound",
+            "left * (union.bound - before) <=": "(union.bound - before) <=",
+        },
+    ),
 ]
 
 

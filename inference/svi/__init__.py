@@ -16,9 +16,9 @@ from .topics import kernel as topic_kernel
 
 __all__ = ["SVI"]
 
-SVI.register(Data, averaging.STRUCTURE)
-SVI.register(Sequences, sequence_kernel.STRUCTURE)
-SVI.register(TopicData, topic_kernel.STRUCTURE)
-SVI.register(TaskData, projection_kernel.STRUCTURE)
-SVI.register(FeatureData, feature_kernel.STRUCTURE)
-SVI.register(LabelData, label_kernel.STRUCTURE)
+SVI.register(Data, averaging.BY_RULE)
+SVI.register(Sequences, sequence_kernel.BY_RULE)
+SVI.register(TopicData, topic_kernel.BY_RULE)
+SVI.register(TaskData, projection_kernel.BY_RULE)
+SVI.register(FeatureData, feature_kernel.BY_RULE)
+SVI.register(LabelData, label_kernel.BY_RULE)

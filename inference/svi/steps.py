@@ -119,7 +119,7 @@ class Steps(Generic[S, D, M]):
 
     @property
     def _stochastic(self) -> Stochastic[S, D, M]:
-        assert self.stochastic is not None  # by `Structure.check`
+        assert self.stochastic is not None  # by `StepsByRule.check`
         return self.stochastic
 
     # -- tensors -------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Steps(Generic[S, D, M]):
 
 
 @dataclass(frozen=True)
-class Structure(Generic[M]):
+class StepsByRule(Generic[M]):
     """What `SVI` has of a structure: its steps under the rules that serve a model."""
 
     steps: Callable[[SVI, M], dict[Rule, Steps[Any, Any, M]]]

@@ -23,7 +23,7 @@ from ...running.engine import Draw
 from ...truncation import warn_if_all_used
 from ..partition.kernel import by_rows
 from ..rules import LAST_GAP, RULES, Rule
-from ..steps import Minibatch, Steps, Structure
+from ..steps import Minibatch, Steps, StepsByRule
 from ..stream import stream_points
 from .factors import (
     VariationalFeatures,
@@ -205,6 +205,6 @@ def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel
     )
 
 
-STRUCTURE = Structure(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
+BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
 _NUM_UNSUPERVISED = 5  # sweeps before labels count
 _NUM_LOCAL = 5  # sweeps over the features of a minibatch

@@ -2,7 +2,7 @@
 
     q = q(v, phi) prod_k q(psi_k) prod_c N(w_c; m_c, V_c) prod_n q(z_n) q(augmentation_n | z_n)
 
-A sweep sets all global factors to their optimum given what points say (`multi_label_joints`), and then the points'
+A sweep sets all global factors to their optimum given what points say (`joints`), and then the points'
 factors to theirs: the bound never falls. Of the mixture of x the updates are those of partitions, to which the labels
 give a margin (math/multilabel, section 3).
 """

@@ -25,7 +25,7 @@ from ..factors import family_of
 from ..partition import kernel as partition
 from ..partition.factors import sticks_kl, update_responsibilities
 from ..rules import NATURAL
-from ..steps import Minibatch, Steps, Structure
+from ..steps import Minibatch, Steps, StepsByRule
 from ..stream import Stream, stream_labels
 from . import coupled
 from .blocks import Block, expect, move, shares, with_log_mixture
@@ -155,4 +155,4 @@ def require(model: BNMC) -> None:
     family_of(model)
 
 
-STRUCTURE = Structure(lambda backend, model: {NATURAL: steps_of(model)}, require)
+BY_RULE = StepsByRule(lambda backend, model: {NATURAL: steps_of(model)}, require)

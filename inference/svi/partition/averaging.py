@@ -29,7 +29,7 @@ from ..allocations import Allocations
 from ..backend import SVI
 from ..factors import family_of, loss_of
 from ..rules import AVERAGING, LAST_GAP, NATURAL, Learned, Rule, by_dual
-from ..steps import Steps, Structure
+from ..steps import Steps, StepsByRule
 from . import kernel as partition
 from .averaging_rows import best_responsibilities, expected
 from .factors import VariationalPartition, assignment_logits, kl, update_components, update_prior, update_sticks
@@ -151,6 +151,6 @@ def steps_of(backend: SVI, model: Mixture) -> dict[Rule, Steps[Any, Data, Mixtur
     return steps if model.repels or loss_of(model) is None else steps | {AVERAGING: averaged_steps(backend)}
 
 
-STRUCTURE = Structure(steps_of, family_of)
+BY_RULE = StepsByRule(steps_of, family_of)
 _LAST_PASSES = 500  # at the end of a fit
 _LEAST_GAP, _MOST_GAP = 1e-9, 1e-4

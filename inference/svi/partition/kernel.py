@@ -2,7 +2,7 @@
 
 A sweep sets the global factors to their optimum given the responsibilities, then the responsibilities to theirs
 (`factors`): the bound never falls. Where rows are many, sums over them stand for their responsibilities
-(`partition_sums`). A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
+(`sums`). A stochastic step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013).
 """
 
 from __future__ import annotations

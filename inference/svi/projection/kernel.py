@@ -8,7 +8,7 @@ and q(eta_m) = N(mu_m, nu^2 I), where mu_m is a support vector machine that its 
 frozen, in which all dimensions move at once, come first and may lower the bound: the best of them starts the sweeps
 proper, which set every bit to its exact optimum and never lower it. It is no bound of the log evidence.
 
-rule="gibbs": the margins are expected, as in `augmented_projection_steps`; the bound is one of the log evidence.
+rule="gibbs": the margins are expected, as in `augmented`; the bound is one of the log evidence.
 
 Source: math/regbayes, section 5; math/latent-features, section 6.
 """
@@ -29,7 +29,7 @@ from ...classifiers.minimum import DualLimits
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
 from ..rules import LAST_GAP, RULES, Learned, Rule, by_dual
-from ..steps import Steps, Structure
+from ..steps import Steps, StepsByRule
 from . import augmented
 from .factors import MeanFieldProjection, bound_without_margins, generative, scatter, update_loadings, update_prior
 
@@ -204,7 +204,7 @@ def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfini
     )
 
 
-STRUCTURE = Structure(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
+BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
 _SPREAD = 0.3
 _LEAD = 0.3
 _LAST_PASSES = 1000

@@ -3,7 +3,7 @@
     q = prod_k q(u_k) q(theta_k; chi_k) N(eta_k; m_k, V_k) prod_j Dir(pi_j; rows_j) q(z) q(omega | z) q(alpha) q(gamma)
 
 maximizes a bound of log Z of the truncated model; q(z) is a whole Markov chain. Hyperplanes see every observed step,
-the hierarchy of the rows is in `sequence_rows`.
+the hierarchy of the rows is in `rows`.
 Source: math/discriminative-clustering, sections 6 and 12.
 """
 

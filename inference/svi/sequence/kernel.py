@@ -1,7 +1,7 @@
 """Variational inference for the truncated infinite hidden Markov models: coordinate ascent, or stochastic steps.
 
 A sweep sets rows, family and hyperplanes to their optimum given the paths, then the paths to theirs
-(`sequence_factors`): the bound never falls. Minibatches are in `sequence_steps`.
+(`factors`): the bound never falls. Minibatches are in `steps`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...seeding import far_apart
 from ..allocations import Allocations
 from ..factors import family_of, pairs, prior_classifiers
 from ..rules import NATURAL
-from ..steps import Steps, Stochastic, Structure
+from ..steps import Steps, StepsByRule, Stochastic
 from ..stream import stream_sequences
 from .factors import VariationalSequence, observe, update_components, update_factors, update_paths
 from .rows import hierarchy_bound, start_rows, update_rows
@@ -113,4 +113,4 @@ STEPS = Steps(
         read=stream_sequences,
     ),
 )
-STRUCTURE = Structure(lambda backend, model: {NATURAL: STEPS}, family_of)
+BY_RULE = StepsByRule(lambda backend, model: {NATURAL: STEPS}, family_of)

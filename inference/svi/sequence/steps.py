@@ -1,7 +1,7 @@
 """Stochastic natural gradients for the truncated infinite hidden Markov models: minibatches of sequences, or of blocks.
 
 A step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013); the updates are those of
-`sequence_factors`. A block of one long sequence is smoothed with a margin on both sides (Foti et al. 2014).
+`factors`. A block of one long sequence is smoothed with a margin on both sides (Foti et al. 2014).
 Source: math/discriminative-clustering, section 12.
 """
 

@@ -27,7 +27,7 @@ from ...running.engine import Draw
 from ..backend import SVI
 from ..factors import loss_of
 from ..rules import AVERAGING, NATURAL, RULES, Rule, features_of
-from ..steps import Minibatch, Steps, Stochastic, Structure
+from ..steps import Minibatch, Steps, StepsByRule, Stochastic
 from ..stream import stream_points
 from .documents import LIMITS
 from .factors import (
@@ -237,7 +237,7 @@ def steps_of(backend: SVI, model: TopicModel) -> dict[Rule, Steps[VariationalTop
     return {rule: steps_by(AVERAGING if loss_of(model) is None else rule) for rule in RULES.values()}
 
 
-STRUCTURE = Structure(steps_of, require_fixed)
+BY_RULE = StepsByRule(steps_of, require_fixed)
 _DOCUMENTS: dict[Rule, tuple[Callable[..., VariationalTopics], ...]] = {
     AVERAGING: tuple(partial(update_documents, limits=limits) for limits in LIMITS),
     NATURAL: (update_tokens,),

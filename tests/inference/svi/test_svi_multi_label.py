@@ -63,40 +63,6 @@ def test_classifier_factors_are_stationary_at_their_optimum() -> None:
         assert slope.tril().abs().max() < 1e-5 if name == "label_tril" else slope.abs().max() < 1e-5
 
 
-def test_a_whole_batch_at_step_one_is_a_sweep() -> None:
-    state, data, model = start()
-    moved = multi_label.stochastic_sweep(state, Minibatch(data, 1.0), model, 1.0)
-    swept = multi_label.update_classifiers(state, data, model)
-    torch.testing.assert_close(moved.label_mean, swept.label_mean)
-    torch.testing.assert_close(moved.label_tril, swept.label_tril)
-    torch.testing.assert_close(moved.bound, state.bound)
-
-
-def test_a_step_is_a_blend_of_natural_parameters_and_a_batch_counts_for_all() -> None:
-    state, data, model = start()
-    half = data.rows(slice(0, 60))
-    moved = multi_label.stochastic_sweep(state, Minibatch(half, 2.0), model, 0.25)
-    target = multi_label.update_classifiers(state, half, model, 2.0)
-    grams = [each.label_tril @ each.label_tril.mT for each in (state, target, moved)]
-    torch.testing.assert_close(grams[2], 0.75 * grams[0] + 0.25 * grams[1])
-    pulls = [gram @ each.label_mean.mT.unsqueeze(-1) for gram, each in zip(grams, (state, target, moved), strict=True)]
-    torch.testing.assert_close(pulls[2], 0.75 * pulls[0] + 0.25 * pulls[1])
-    twice = data.rows(torch.arange(60).repeat(2))
-    torch.testing.assert_close(target.label_mean, multi_label.update_classifiers(state, twice, model).label_mean)
-
-
-def test_weights_are_copies() -> None:
-    rows = torch.arange(120)
-    counts = torch.where(rows % 3 == 0, 2, 1)
-    model, data = BNMC(truncation=5).prepare(X, HOLES, weights=counts.double())
-    copied = model.data(X.repeat_interleave(counts, 0), HOLES.repeat_interleave(counts, 0))
-    state = multi_label.init(model, data, torch.Generator().manual_seed(0))
-    found = multi_label.update_classifiers(state, data, model).label_mean
-    torch.testing.assert_close(found, multi_label.update_classifiers(state, copied, model).label_mean)
-    bounds = [multi_label.evidence(each, model).bound(state.label_classifiers) for each in (data, copied)]
-    torch.testing.assert_close(*bounds)
-
-
 def test_streams_of_dense_and_of_sparse_batches_may_use_global_stream() -> None:
     counts = torch.poisson(torch.full((90, 5), 1.0, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
     labels = HOLES[:90]
@@ -200,23 +166,6 @@ def test_multinomial_bound_is_that_of_its_factors() -> None:
     torch.testing.assert_close(told.statistics, torch.cat([labels + e, (s / t).expand(1, 3)], 1))
     torch.testing.assert_close(told.times, labels + e)
     torch.testing.assert_close(told.shift, (labels - e) / 2)
-
-
-@pytest.mark.parametrize("name", COUPLED)
-def test_coupled_whole_batch_at_step_one_is_a_sweep(name: str) -> None:
-    state, data, model = coupled_start(name)
-    moved = coupled.stochastic_sweep(state, Minibatch(data, 1.0), model, 1.0)
-    swept = coupled.update_globals(state, data, model)
-    for field in ("psi", "label_mean", "label_tril", "hyperparameters", "sticks"):
-        torch.testing.assert_close(getattr(moved, field), getattr(swept, field))
-    torch.testing.assert_close(moved.bound, state.bound)
-    half = data.rows(slice(0, 60))
-    moved = coupled.stochastic_sweep(state, Minibatch(half, 2.0), model, 0.25)
-    near = coupled.update_points(state, half, model)
-    twice = coupled.update_points(state, data.rows(torch.arange(60).repeat(2)), model)
-    target = coupled.update_globals(twice, data.rows(torch.arange(60).repeat(2)), model)
-    torch.testing.assert_close(moved.psi, 0.75 * state.psi + 0.25 * target.psi)
-    torch.testing.assert_close(near.told * 2, twice.told)
 
 
 @pytest.mark.parametrize("name", COUPLED)

@@ -19,7 +19,7 @@ from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DIH, DPM, DirichletProcess, InfiniteSVM, PitmanYor, Standardized
 from regbayes.models.likelihoods import BernoulliBeta, MultinomialDirichlet, PoissonGamma, SphericalGaussian
 from regbayes.models.likelihoods.base import Likelihood
-from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic, Loss, Masked
+from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic, Loss
 from regbayes.models.priors.sticks import log_labelled_prior
 from regbayes.models.sparse import SparseRows
 from regbayes.testing.enumeration import log_evidence, partition_log_weights
@@ -195,20 +195,6 @@ def test_with_a_label_missing_the_bound_is_below_the_evidence(loss, missing, gen
     labelled = factors.observe(labelled, data.rows(torch.tensor(known)), model)
     torch.testing.assert_close(state.gram, labelled.gram)
     torch.testing.assert_close(state.linear, labelled.linear)
-
-
-@pytest.mark.parametrize("batch_size", [None, 30])
-def test_half_of_the_labels_are_enough(batch_size, generator) -> None:
-    X, y = points(generator, 240)
-    given = y + 4
-    given[::2] = -1
-    three = torch.where(X[:, 1] > X[:, 1].median(), 2, y).double()
-    three[1::2] = torch.nan
-    for labels, truth in ((given, y + 4), (three, torch.where(X[:, 1] > X[:, 1].median(), 2, y))):
-        posterior = SVI(num_steps=60, batch_size=batch_size, seed=1).fit(InfiniteSVM(truncation=8), X, labels)
-        assert isinstance(posterior.model.loss, Masked)
-        assert all(value[~value.isinf()].isfinite().all() for value in posterior.samples.values())
-        assert (posterior.predict(X) == truth).double().mean() > 0.85
 
 
 def test_a_component_without_labels_keeps_its_prior(generator) -> None:

@@ -19,7 +19,7 @@ from regbayes.inference.bits.shared_projection import Margins
 from regbayes.inference.running.engine import Schedule
 from regbayes.inference.svi.projection import augmented
 from regbayes.inference.svi.projection import kernel as svi
-from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior
+from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings
 from regbayes.inference.svi.rules import AVERAGING, NATURAL
 from regbayes.models import (
     BetaBernoulli,
@@ -301,11 +301,6 @@ def test_the_augmented_bound_is_below_the_log_evidence() -> None:
         logs.append(model.prior.log_features(Z.sum(0), 3, model.prior.start(X)) + log_mean)
     evidence = float(torch.stack(logs).logsumexp(0))
     assert evidence - 3 < float(state.bound) < evidence + 0.05  # of the Monte-Carlo mean
-
-
-def test_update_of_the_prior_raises_the_bound() -> None:
-    model, data, state = fitted("hinge", averaging=True, sweeps=0)
-    assert loop_bound(model, data, update_prior(state, model)) >= loop_bound(model, data, state) - 1e-9
 
 
 # -- fits --------------------------------------------------------------------------------------------------------------
