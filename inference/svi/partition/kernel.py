@@ -198,10 +198,10 @@ def by_rows(
     read: Callable[..., tuple[M, Stream[D]]],
     assign: Callable[[S, D, M], Tensor] | None = None,
 ) -> Stochastic[S, D, M]:
-    """Stochastic steps on single rows, drawn as often as they count."""
+    """Stochastic steps on single rows, drawn as often as they count; `assign` gives the component [n] of each."""
 
-    def count(data: Any) -> float:
-        total: float = data.total_weight
+    def count(rows: Any) -> float:
+        total: float = rows.total_weight
         return total
 
     first: Callable[..., Any] = first_rows
