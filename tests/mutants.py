@@ -243,7 +243,7 @@ MUTANTS = [
         "inference/svi/test_svi_epochs.py inference/svi/test_svi_rows.py -k 'of_a_partition or given_up'",
         {
             "* (local.bound + penalty) - penalty": "* local.bound",
-            "left * (union.bound - before) <=": "(union.bound - before) <=",
+            "return replace(state, may_merge=False)": "return state",
         },
     ),
 ]
