@@ -3,7 +3,7 @@
     w_.d ~ N(A_d^-1 B_d, A_d^-1),   A_d = p_d I + sum_n a_nd E[z_n z_n^T],   B_d = sum_n b_nd E z_n
 
 with the pseudo-observations (a, b) of the likelihood. Columns with the same precisions share one matrix, so that the
-linear-Gaussian likelihood without missing entries needs a single one (math/latent-features, sections 2 and 3).
+linear-Gaussian likelihood without missing entries needs a single one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dual coordinate ascent compiled: points take turns, each at its optimum given the others (math/regbayes, 2)."""
+"""Dual coordinate ascent compiled: points take turns, each at its optimum given the others."""
 
 import numpy as np
 

@@ -3,7 +3,7 @@
     minimize  |eta|^2 / (2 nu^2) + sum_n r_n g(eta^T a_n)      over eta [P, C],   g = -log phi(y_n | .)
     maximize -|eta|^2 / (2 nu^2) - sum_n r_n g*(-t_n / r_n)    over t [N, C],     eta = nu^2 sum_n a_n t_n^T
 
-have one value (math/regbayes, section 2); r_n counts a point, 1 without. Sums of
+have one value; r_n counts a point, 1 without. Sums of
 r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, f_n = eta^T a_n, are the duality gap, which says when to stop. On the
 CPU points take turns, compiled, for losses with a `box` and for that of Crammer and Singer: each sets its own t_n to
 the optimum given all others. For any other loss with a `conjugate`, and on other devices, all points move at once, by

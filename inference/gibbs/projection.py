@@ -8,8 +8,6 @@ with the loadings w_n integrated out of p(x_n | Z), where there is a likelihood.
 
 r_nd the residual without the bit. The loadings are scratch: drawn given Z, they stand while the bits and the precisions
 are drawn, and are forgotten; so is omega, which is drawn given Z for eta. w, Z, h, pi, eta is the order of `sweep`.
-
-Source: math/latent-features, section 6.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Where the scores of all classes meet in one factor (Crammer & Singer) a token se
 where the loss is no scale mixture: then topics are drawn as well, and documents move side by side (`visit_places`).
 omega is scratch: drawn for the tokens, forgotten, and drawn anew before eta is; z, omega, eta is the order of `sweep`.
 
-Sources: Griffiths & Steyvers (2004); Zhu, Chen, Perkins & Zhang (2014); math/latent-features, section 7.
+Sources: Griffiths & Steyvers (2004); Zhu, Chen, Perkins & Zhang (2014).
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ for each sequence; weights need not be normalized. The rows of all sequences are
 Compiled on a CPU with scaled probabilities (in logs where they underflow); elsewhere batched over the sequences in
 logs (`tensors`).
 
-Sources: Rabiner (1989); Scott (2002) for the sampler; Van Gael et al. (2008) for its slices
-(math/discriminative-clustering, sections 11 to 13).
+Sources: Rabiner (1989); Scott (2002) for the sampler; Van Gael et al. (2008) for its slices.
 """
 
 from __future__ import annotations

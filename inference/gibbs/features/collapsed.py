@@ -5,7 +5,7 @@
 
 The second line is a block of its own with the loadings integrated out, by Metropolis-Hastings steps; then the loadings
 are drawn. The entries speak through pseudo-observations, which hold for the whole scan; the margin is the factor
-itself. Sources: Griffiths & Ghahramani (2011); math/latent-features, section 3, infinite model (a).
+itself. Source: Griffiths & Ghahramani (2011).
 
 `scan_bits` visits the bits of the truncated model in the same way, given the probabilities of the features.
 """

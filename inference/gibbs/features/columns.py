@@ -3,8 +3,8 @@
     log odds of z_nk:   logit pi_k + sum_d w_kd [ b_nd - a_nd (m_nd + w_kd / 2) ] + log phi(f_n + eta_k) - log phi(f_n)
 
 with the pseudo-observations (a, b) of the entries, and m_n and f_n the linear predictor and the scores without feature
-k. The margin is the factor itself, no augmentation variable. Sources: math/latent-features, section 3; for the slice
-scan Teh, Gorur & Ghahramani (2007).
+k. The margin is the factor itself, no augmentation variable. Source of the slice scan: Teh, Gorur &
+Ghahramani (2007).
 """
 
 from __future__ import annotations

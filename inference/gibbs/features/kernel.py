@@ -10,10 +10,9 @@
 A state is (Z, W, eta, h), given K probabilities also these, pi. The augmentation variables of the entries
 are drawn first, and both the bits and the loadings see them; those of the margin are drawn just before eta, since bits
 see the margin factor itself. W, eta and h come after the bits: the scans of the infinite model integrate pi out or draw
-it themselves, so that h sees Z alone (math/latent-features, sections 3 and 8).
+it themselves, so that h sees Z alone.
 
-Source: Zhu, Chen & Xing (2014) for the model, whose margin factors are sampled as in its Gibbs-classifier version
-(math/regbayes, section 3).
+Source: Zhu, Chen & Xing (2014) for the model, whose margin factors are sampled as in its Gibbs-classifier version.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     target(z, h, psi, w) = p(z | h) p(h) prod_k m(X_k) p(psi_k) prod_c N(w_c; 0, nu^2 I) prod_n p(y_n | psi_{z_n}, f_n)
 
 Assignments are those of the blocked scan of partitions, whose factor of the labels is log p(y_n | psi_k, f_n), with all
-augmentation variables integrated out. These are drawn anew after it, then psi given them, then w (math/multilabel,
-section 2): that order is part of the correctness.
+augmentation variables integrated out. These are drawn anew after it, then psi given them, then w: that order is
+part of the correctness.
 
     "and"           bits y = a b; psi_k | a is a Beta law, and w | b a logistic regression
     "multinomial"   psi_k = g_k / sum g_k; u_n ~ Gamma takes the normalizer apart, and m_nc negatives the sigmoids

@@ -2,7 +2,7 @@
 
     target(z, h, w) = p(z | h) p(h) prod_k m(X_k, Y_k) prod_c N(w_c; 0, nu^2 I) prod_nc phi(s_nc | w_c^T a_n)
 
-Given the data (z, h) and w are independent (joint P of math/multilabel, section 2): the scans are those of partitions,
+Given the data (z, h) and w are independent (the joint "product"): the scans are those of partitions,
 with the product of both families, and the classifiers those of a component that holds all points.
 """
 

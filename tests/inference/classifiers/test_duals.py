@@ -147,7 +147,7 @@ def slack_minimum(features: np.ndarray, targets: np.ndarray, loss: Loss) -> np.n
 
 
 def test_liblinear_has_the_same_weights(generator) -> None:
-    """The maps of math/regbayes, section 2: mu = l w at C0 = 2 c nu^2 / l, and mu = w at C0 = 2 c nu^2."""
+    """A weight is l w at C0 = 2 c nu^2 / l, and w at C0 = 2 c nu^2."""
     tight = {"fit_intercept": False, "tol": 1e-9, "max_iter": 1_000_000, "random_state": 0}
     for loss in (Hinge(0.4, 0.8), CrammerSinger(0.3, 1.4), EpsilonInsensitive(0.4, 0.2)):
         features, targets = case(loss, generator, N=60)
