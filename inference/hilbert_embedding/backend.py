@@ -12,7 +12,6 @@ Sources: Muandet (2012), with the corrections of math/dp-mixtures, sections 9 an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, cast
 
@@ -154,23 +153,31 @@ def check(backend: HilbertEmbedding, model: Mixture) -> None:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The data with the kernel whose defaults come from them."""
+
+    data: Data
+    rkhs: MeanKernel
+
+
 def kernel(backend: HilbertEmbedding, model: DPM) -> Kernel:
     """The program of a resolved model, the backend's options bound."""
 
-    @cache
-    def rkhs(data: Data) -> MeanKernel:
-        """The kernel with its defaults from the data, found once in a fit."""
-        return resolved_kernel(backend.rkhs, model.likelihood, data.X, data.weights)
+    def prepare(model: DPM, data: Data) -> Prepared:
+        return Prepared(data, resolved_kernel(backend.rkhs, model.likelihood, data.X, data.weights))
 
-    def init(model: DPM, data: Data, generator: torch.Generator) -> Embedding:
-        return embed(backend, rkhs(data), components(backend, rkhs(data), model, data, generator), model, data)
+    def init(model: DPM, prepared: Prepared, generator: torch.Generator) -> Embedding:
+        data, rkhs = prepared.data, prepared.rkhs
+        return embed(backend, rkhs, components(backend, rkhs, model, data, generator), model, data)
 
     return Kernel(
         state=Embedding,
         init=init,
-        sweep=lambda state, data, model, generator, step: sweep(state),
-        value=lambda state, data, model: simplex_qp.objective(state.quadratic, state.linear, state.weights),
-        draw=lambda state, data, model: {**draw(state, data, model), **_bandwidth(rkhs(data))},
+        sweep=lambda state, prepared, model, generator, step: sweep(state),
+        value=lambda state, prepared, model: simplex_qp.objective(state.quadratic, state.linear, state.weights),
+        draw=lambda state, prepared, model: {**draw(state, prepared.data, model), **_bandwidth(prepared.rkhs)},
+        prepare=prepare,
     )
 
 

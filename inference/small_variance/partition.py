@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from ...models.data import Data
+from ...models.hyperplanes import Hyperplanes
 from ...models.mixture import Mixture
 from ..running.engine import Draw, Kernel
 from . import descent, repelling
@@ -15,6 +18,7 @@ from .backend import SmallVariance
 from .landscape import Landscape
 from .penalty import joint_penalty, keeping_penalty, single_penalty
 from .problem import Problem, require_divergence
+from .restarts import PricedRestarts, kernel_of
 from .state import Descent
 
 
@@ -25,57 +29,59 @@ def check(backend: SmallVariance, model: Mixture) -> None:
 
 def takes_labels(model: Mixture) -> bool:
     """Whether a descent may start from labels."""
-    return not model.repels
+    return not isinstance(model, Hyperplanes)
 
 
 def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
     """The descent for a resolved model."""
-    if model.repels:
-        return repelling.kernel(backend, lambda data: Landscape.of(model, data, backend.scale), repelling.draw)
-    single = backend.creation == "single"
-
-    @cache
-    def problem(data: Data) -> Problem:
-        """The coordinates of the data, computed once in a fit."""
-        return Problem.of(model, data, backend.scale)
-
-    @cache
-    def labelled(data: Data) -> Descent:
-        """The components of the labels that a descent starts from, fitted once in a fit."""
-        return descent.of_labels(problem(data), _labels(backend, data))
-
-    @cache
-    def penalty(data: Data) -> float:
-        """The same one for all restarts, whose objectives are compared."""
-        if backend.penalty is not None:
-            return backend.penalty
-        generator = torch.Generator(data.X.device).manual_seed(backend.seed)
-        if isinstance(backend.init, Tensor):
-            return keeping_penalty(problem(data), labelled(data), generator)
-        if single:
-            return single_penalty(problem(data), backend.num_components)
-        return joint_penalty(problem(data), backend.num_components, generator)
-
-    def init(model: Mixture, data: Data, generator: torch.Generator) -> Descent:
-        if backend.is_first(generator):
-            if isinstance(backend.init, Tensor):
-                return descent.at_penalty(labelled(data), penalty(data), problem(data))
-            return descent.init(problem(data), penalty(data))
-        return descent.scattered(problem(data), penalty(data), 2 * backend.num_components, generator)
-
-    def sweep(state: Descent, data: Data, model: Mixture, generator: torch.Generator, step: int) -> Descent:
-        tolerance, merge = backend.tolerance, backend.merge
-        return descent.sweep(state, problem(data), generator, tolerance=tolerance, merge=merge, single=single)
-
-    return Kernel(Descent, init, sweep, value=lambda state, data, model: state.objective, draw=draw)
+    if isinstance(model, Hyperplanes):
+        return repelling.kernel(backend, Landscape.of)
+    return kernel_of(Descent, partial(MixtureRestarts.of, backend))
 
 
-def _labels(backend: SmallVariance, data: Data) -> Tensor:
-    """The labels [N] that a descent starts from, on the device of the data."""
-    labels = torch.as_tensor(backend.init)
-    if labels.shape != (data.num_data,):
-        raise ValueError(f"init has shape {tuple(labels.shape)}; expected [{data.num_data}], a label for each row.")
-    return labels.to(data.X.device)
+@dataclass(frozen=True, eq=False)
+class MixtureRestarts(PricedRestarts[Problem, Descent]):
+    """Restarts of DP-means with classifiers: from one component or from labels, then from scattered components."""
+
+    @classmethod
+    def of(cls, backend: SmallVariance, model: Mixture, data: Data) -> Self:
+        """Those of a resolved model."""
+        return cls(backend, Problem.of(model, data, backend.scale))
+
+    @property
+    def single(self) -> bool:
+        """Whether a component opens only where that pays for one point alone."""
+        return self.backend.creation == "single"
+
+    @cached_property
+    def labelled(self) -> Descent:
+        """The components of the labels [N] that a descent starts from."""
+        labels, N = torch.as_tensor(self.backend.init), self.problem.data.num_data
+        if labels.shape != (N,):
+            raise ValueError(f"init has shape {tuple(labels.shape)}; expected [{N}], a label for each row.")
+        return descent.of_labels(self.problem, labels.to(self.problem.data.X.device))
+
+    def natural_penalty(self, generator: torch.Generator) -> float:
+        if isinstance(self.backend.init, Tensor):
+            return keeping_penalty(self.problem, self.labelled, generator)
+        if self.single:
+            return single_penalty(self.problem, self.backend.num_components)
+        return joint_penalty(self.problem, self.backend.num_components, generator)
+
+    def first(self, generator: torch.Generator) -> Descent:
+        if isinstance(self.backend.init, Tensor):
+            return descent.at_penalty(self.labelled, self.penalty, self.problem)
+        return descent.init(self.problem, self.penalty)
+
+    def scattered(self, generator: torch.Generator) -> Descent:
+        return descent.scattered(self.problem, self.penalty, 2 * self.backend.num_components, generator)
+
+    def sweep(self, state: Descent, generator: torch.Generator) -> Descent:
+        tolerance, merge = self.backend.tolerance, self.backend.merge
+        return descent.sweep(state, self.problem, generator, tolerance=tolerance, merge=merge, single=self.single)
+
+    def draw(self, state: Descent) -> Draw:
+        return draw(state, self.problem.data, self.problem.model)
 
 
 def draw(state: Descent, data: Data, model: Mixture) -> Draw:

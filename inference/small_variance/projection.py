@@ -15,7 +15,8 @@ Source: math/latent-features, sections 5 and 6 (BP-means: Broderick, Kulis & Jor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from ..classifiers.minimum import DualLimits, estimate, has_quick_dual, minimum,
 from ..distributed.collectives import all_sum
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
+from .restarts import PricedRestarts, kernel_of
 
 
 @dataclass(frozen=True)
@@ -91,30 +93,32 @@ def check(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> None:
 
 def kernel(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> Kernel:
     """The descent for a resolved model."""
+    return kernel_of(Projection, partial(ProjectionRestarts.of, backend))
 
-    @cache
-    def problem(data: TaskData) -> Problem:
-        return Problem.of(model, data, backend.scale)
 
-    @cache
-    def penalty(data: TaskData) -> float:
-        """The same one for all restarts, whose objectives are compared."""
-        if backend.penalty is not None:
-            return backend.penalty
-        generator = torch.Generator(data.X.device).manual_seed(backend.seed)
-        return penalty_for(problem(data), backend.num_components, generator)
+@dataclass(frozen=True, eq=False)
+class ProjectionRestarts(PricedRestarts[Problem, Projection]):
+    """Restarts of a shared projection: from no feature at all, then from random bits."""
 
-    def init(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator) -> Projection:
-        if backend.is_first(generator):
-            return start(problem(data), penalty(data))
-        return scattered(problem(data), penalty(data), backend.num_components, generator)
+    @classmethod
+    def of(cls, backend: SmallVariance, model: MultiTaskInfiniteLatentSVM, data: TaskData) -> Self:
+        """Those of a resolved model."""
+        return cls(backend, Problem.of(model, data, backend.scale))
 
-    def step(
-        state: Projection, data: TaskData, model: MultiTaskInfiniteLatentSVM, generator: torch.Generator, step: int
-    ) -> Projection:
-        return sweep(state, problem(data), generator, backend.tolerance)
+    def natural_penalty(self, generator: torch.Generator) -> float:
+        return penalty_for(self.problem, self.backend.num_components, generator)
 
-    return Kernel(Projection, init, step, value=lambda state, data, model: state.objective, draw=draw)
+    def first(self, generator: torch.Generator) -> Projection:
+        return start(self.problem, self.penalty)
+
+    def scattered(self, generator: torch.Generator) -> Projection:
+        return scattered(self.problem, self.penalty, self.backend.num_components, generator)
+
+    def sweep(self, state: Projection, generator: torch.Generator) -> Projection:
+        return sweep(state, self.problem, generator, self.backend.tolerance)
+
+    def draw(self, state: Projection) -> Draw:
+        return draw(state, self.problem.data, self.problem.model)
 
 
 def start(problem: Problem, penalty: float) -> Projection:

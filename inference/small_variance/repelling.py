@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from ..protocol import D, M
 from ..running.engine import Draw, Kernel
 from . import descent
 from .assignment import all_costs, component_sums
@@ -24,48 +24,53 @@ from .hyperplanes import fit_hyperplanes
 from .landscape import Landscape
 from .penalty import joint_penalty
 from .problem import Problem
+from .restarts import Restarts, kernel_of
 from .state import Descent, RepellingDescent
 
 
-def kernel(
-    backend: SmallVariance, landscape_of: Callable[[Any], Landscape], draw: Callable[[RepellingDescent, Any], Draw]
-) -> Kernel:
-    """The kernel on the landscape of a data set; `draw` sees a state and its landscape."""
-    landscape = cache(landscape_of)  # computed once in a fit
-
-    @cache
-    def prices(data: Any) -> Prices:
-        """The same ones for all restarts, whose objectives are compared."""
-        return Prices.of(landscape(data), backend)
-
-    def start(model: Any, data: Any, generator: torch.Generator) -> RepellingDescent:
-        return init(landscape(data), backend, generator, prices(data))
-
-    def step(state: RepellingDescent, data: Any, model: Any, generator: torch.Generator, step: int) -> RepellingDescent:
-        return sweep(state, landscape(data), generator, tolerance=backend.tolerance, merge=backend.merge)
-
-    return Kernel(
-        RepellingDescent,
-        start,
-        step,
-        value=lambda state, data, model: state.objective,
-        draw=lambda state, data, model: draw(state, landscape(data)),
+def kernel(backend: SmallVariance, landscape_of: Callable[[M, D, float], Landscape]) -> Kernel:
+    """The kernel on the landscape of a resolved model and its data, at the scale of the backend."""
+    return kernel_of(
+        RepellingDescent, lambda model, data: RepellingRestarts(backend, landscape_of(model, data, backend.scale))
     )
 
 
-def draw(state: RepellingDescent, landscape: Landscape) -> Draw:
-    """What a Posterior keeps of a state."""
-    centers = state.centers
-    shares = state.log_shares(landscape.problem.data.weights)
-    return {
-        "assignments": state.assignments,
-        "centers": centers,
-        "weights": state.weights,
-        "log_mixture": torch.cat([shares, centers.new_full((1,), -torch.inf)]),
-        "scale": centers.new_tensor(landscape.problem.scale),
-        "penalty": state.penalty,
-        **landscape.problem.model.prior.start(centers),
-    }
+@dataclass(frozen=True, eq=False)
+class RepellingRestarts(Restarts[RepellingDescent]):
+    """Restarts on one landscape: the lowest J among partitions that DP-means finds, then scattered components."""
+
+    landscape: Landscape
+
+    @cached_property
+    def prices(self) -> Prices:
+        """The same ones for all restarts, whose objectives are compared."""
+        return Prices.of(self.landscape, self.backend)
+
+    def first(self, generator: torch.Generator) -> RepellingDescent:
+        plain, natural = self.prices.plain, self.prices.natural
+        return self._lowest([_start(plain, natural * factor, generator) for factor in _START_PENALTIES])
+
+    def scattered(self, generator: torch.Generator) -> RepellingDescent:
+        plain, natural = self.prices.plain, self.prices.natural
+        return self._lowest([descent.scattered(plain, natural, 2 * self.backend.num_components, generator)])
+
+    def _lowest(self, starts: list[Descent]) -> RepellingDescent:
+        """The partition of lowest J, with centres and hyperplanes that fit it."""
+        numbers = self.prices.penalty, self.prices.transition_penalty, self.backend.transition_weight, 0.0
+        landscape, found = self.landscape, list[RepellingDescent]()
+        for start in starts:
+            weights = landscape.empty.repeat(start.num_components, 1, 1)
+            values = map(start.centers.new_tensor, numbers)
+            state = RepellingDescent(landscape.completed(start.assignments), start.centers, weights, *values)
+            found.append(refit(state, landscape, _POLISH))
+        return min(found, key=lambda state: float(state.objective))
+
+    def sweep(self, state: RepellingDescent, generator: torch.Generator) -> RepellingDescent:
+        tolerance, merge = self.backend.tolerance, self.backend.merge
+        return sweep(state, self.landscape, generator, tolerance=tolerance, merge=merge)
+
+    def draw(self, state: RepellingDescent) -> Draw:
+        return self.landscape.draw(state)
 
 
 @dataclass(frozen=True)
@@ -86,30 +91,6 @@ class Prices:
         if transition_penalty is None:
             transition_penalty = landscape.natural_transition_penalty(_start(plain, natural, seeded), plain)
         return cls(plain, natural, natural if options.penalty is None else options.penalty, transition_penalty)
-
-
-def init(
-    landscape: Landscape,
-    options: SmallVariance,
-    generator: torch.Generator | None = None,
-    prices: Prices | None = None,
-) -> RepellingDescent:
-    """The lowest J among the partitions that DP-means finds at several penalties; later restarts scatter components.
-
-    What the generator draws (None: from options.seed) differs between restarts; prices (None: found anew) do not.
-    """
-    prices = Prices.of(landscape, options) if prices is None else prices
-    plain, natural = prices.plain, prices.natural
-    if generator is None:
-        generator = torch.Generator(plain.X.device).manual_seed(options.seed)
-    numbers = prices.penalty, prices.transition_penalty, options.transition_weight, 0.0
-    found = []
-    for start in _starts(plain, natural, options, generator):
-        weights = landscape.empty.repeat(start.num_components, 1, 1)
-        values: Any = (start.centers.new_tensor(number) for number in numbers)
-        state = RepellingDescent(landscape.completed(start.assignments), start.centers, weights, *values)
-        found.append(refit(state, landscape, _POLISH))
-    return min(found, key=lambda state: float(state.objective))
 
 
 def sweep(
@@ -212,13 +193,6 @@ def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.
     weight = landscape.problem.data.counted((costs - costs.min()).clamp(min=torch.finfo(costs.dtype).tiny))
     noise = torch.empty_like(weight).exponential_(generator=generator)
     return (weight / noise).topk(min(_TRIES, len(weight))).indices
-
-
-def _starts(plain: Problem, natural: float, options: SmallVariance, generator: torch.Generator) -> list[Descent]:
-    """The partitions to choose from."""
-    if options.is_first(generator):
-        return [_start(plain, natural * factor, generator) for factor in _START_PENALTIES]
-    return [descent.scattered(plain, natural, 2 * options.num_components, generator)]
 
 
 def _start(plain: Problem, penalty: float, generator: torch.Generator) -> Descent:

@@ -36,7 +36,7 @@ def check(backend: SmallVariance, model: StateSpace) -> None:
 
 def kernel(backend: SmallVariance, model: StateSpace) -> Kernel:
     """The descent for a resolved model."""
-    return repelling.kernel(backend, lambda data: SequenceLandscape.over(model, data, backend.scale), draw)
+    return repelling.kernel(backend, SequenceLandscape.over)
 
 
 @dataclass(frozen=True)
@@ -120,19 +120,18 @@ class SequenceLandscape(Landscape):
         log_shares = (moves / moves.sum(1, keepdim=True)).log().nan_to_num(nan=-torch.inf, neginf=-torch.inf)
         return log_edges + state.transition_weight.double() * log_shares
 
-
-def draw(state: RepellingDescent, landscape: SequenceLandscape) -> Draw:
-    """What a Posterior keeps of a state: rows of transitions are those of K states that share alpha evenly."""
-    centers, K = state.centers, state.num_components
-    none = centers.new_full((K + 1, 1), -torch.inf)
-    moves = landscape.transitions(state).to(centers) + landscape.problem.model.prior.concentration / K
-    log_rows = torch.cat([(moves / moves.sum(1, keepdim=True)).log(), none], 1)
-    return repelling.draw(state, landscape) | {
-        "log_edges": torch.cat([landscape.log_edges(state).to(centers), none], 1),
-        "log_start": log_rows[K],
-        "log_transitions": log_rows[:K],
-        "transition_penalty": state.transition_penalty,
-    }
+    def draw(self, state: RepellingDescent) -> Draw:
+        """What a Posterior keeps of a state: rows of transitions are those of K states that share alpha evenly."""
+        centers, K = state.centers, state.num_components
+        none = centers.new_full((K + 1, 1), -torch.inf)
+        moves = self.transitions(state).to(centers) + self.problem.model.prior.concentration / K
+        log_rows = torch.cat([(moves / moves.sum(1, keepdim=True)).log(), none], 1)
+        return super().draw(state) | {
+            "log_edges": torch.cat([self.log_edges(state).to(centers), none], 1),
+            "log_start": log_rows[K],
+            "log_transitions": log_rows[:K],
+            "transition_penalty": state.transition_penalty,
+        }
 
 
 _MOST_PASSES = 20

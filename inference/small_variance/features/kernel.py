@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
 
 import torch
 
 from ....models.latent_features import FeatureData, FeatureModel
 from ...running.engine import Draw, Kernel
 from ..backend import SmallVariance
+from ..restarts import PricedRestarts, kernel_of
 from . import descent
 from .penalty import natural_penalty, single_penalty
 from .problem import FeatureDescent, FeatureProblem
@@ -21,33 +23,36 @@ def check(backend: SmallVariance, model: FeatureModel) -> None:
 
 def kernel(backend: SmallVariance, model: FeatureModel) -> Kernel:
     """The descent for a resolved model."""
-    single = backend.creation == "single"
-    options: dict[str, Any] = {"tolerance": backend.tolerance, "merge": backend.merge, "single": single}
+    return kernel_of(FeatureDescent, partial(FeatureRestarts.of, backend))
 
-    @cache
-    def problem(data: FeatureData) -> FeatureProblem:
-        return FeatureProblem.of(model, data, backend.scale)
 
-    @cache
-    def penalty(data: FeatureData) -> float:
-        """The same one for all restarts, whose objectives are compared."""
-        if backend.penalty is not None:
-            return backend.penalty
-        generator = torch.Generator(data.X.device).manual_seed(backend.seed)
-        rule = single_penalty if single else natural_penalty
-        return rule(problem(data), backend.num_components, generator)
+@dataclass(frozen=True, eq=False)
+class FeatureRestarts(PricedRestarts[FeatureProblem, FeatureDescent]):
+    """Restarts of BP-means with a margin: the first grows from nothing, the others start from random bits."""
 
-    def init(model: FeatureModel, data: FeatureData, generator: torch.Generator) -> FeatureDescent:
-        """The first restart grows from nothing, the others start from random bits."""
-        empty = generator.initial_seed() == backend.seed
-        return descent.init(problem(data), penalty(data), backend.num_components, generator, empty=empty)
+    @classmethod
+    def of(cls, backend: SmallVariance, model: FeatureModel, data: FeatureData) -> Self:
+        """Those of a resolved model."""
+        return cls(backend, FeatureProblem.of(model, data, backend.scale))
 
-    def sweep(
-        state: FeatureDescent, data: FeatureData, model: FeatureModel, generator: torch.Generator, step: int
-    ) -> FeatureDescent:
-        return descent.sweep(state, problem(data), generator, **options)
+    def natural_penalty(self, generator: torch.Generator) -> float:
+        rule = single_penalty if self.backend.creation == "single" else natural_penalty
+        return rule(self.problem, self.backend.num_components, generator)
 
-    return Kernel(FeatureDescent, init, sweep, value=lambda state, data, model: state.objective, draw=draw)
+    def first(self, generator: torch.Generator) -> FeatureDescent:
+        return descent.init(self.problem, self.penalty, self.backend.num_components, generator, empty=True)
+
+    def scattered(self, generator: torch.Generator) -> FeatureDescent:
+        return descent.init(self.problem, self.penalty, self.backend.num_components, generator, empty=False)
+
+    def sweep(self, state: FeatureDescent, generator: torch.Generator) -> FeatureDescent:
+        backend, single = self.backend, self.backend.creation == "single"
+        return descent.sweep(
+            state, self.problem, generator, tolerance=backend.tolerance, merge=backend.merge, single=single
+        )
+
+    def draw(self, state: FeatureDescent) -> Draw:
+        return draw(state, self.problem.data, self.problem.model)
 
 
 def draw(state: FeatureDescent, data: FeatureData, model: FeatureModel) -> Draw:

@@ -13,12 +13,12 @@ of entries and loadings times tau / scale, nu^2 tau for nu^2, g / tau for g and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from ....models.latent_features import FeatureData
+from ....models.latent_features import FeatureData, FeatureModel
 from ...distributed.collectives import all_sum
 
 
@@ -68,13 +68,13 @@ class FeatureDescent:
 class FeatureProblem:
     """The model, its data, and the prior precision of the loadings."""
 
-    model: Any  # resolved
+    model: FeatureModel  # resolved
     data: FeatureData
     scale: float
     prior_precision: Tensor  # [D] float64
 
     @classmethod
-    def of(cls, model: Any, data: FeatureData, scale: float) -> Self:
+    def of(cls, model: FeatureModel, data: FeatureData, scale: float) -> Self:
         """The problem of a resolved model."""
         likelihood = model.likelihood
         return cls(model, data, scale, likelihood.loading_precision(likelihood.start(data.X), data.X.shape[1]))

@@ -16,8 +16,8 @@ Source: math/multilabel, section 6.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -26,42 +26,63 @@ from ....models.bnmc import BNMC
 from ....models.distributions.sampling import uniforms
 from ....models.label_data import LabelData
 from ...distributed.collectives import all_sum
-from ...running.engine import Kernel
+from ...running.engine import Draw, Kernel
 from .. import descent, partition
 from ..backend import SmallVariance
+from ..restarts import Restarts, kernel_of
+from ..state import Descent
 from .bits import CoupledDescent, draw, explain, fit_classifiers, fit_labels, problem_of, refit, valued
 from .moves import step_points, switch_labels
 
 
 def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
     """The descent for a resolved model."""
-    inner = partition.kernel(backend, model.mixture)
+    return kernel_of(CoupledDescent, partial(CoupledRestarts.of, backend))
 
-    @cache
-    def ways(data: LabelData) -> list[Way]:
-        """The same ones for all restarts."""
-        return [Way.of(a, b, data, model) for a, b in ((0, 0), (1, 0), (0, 1))]
 
-    def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledDescent:
-        start, (both, *alone) = inner.init(model.mixture, data.points, generator), ways(data)
+@dataclass(frozen=True, eq=False)
+class CoupledRestarts(Restarts[CoupledDescent]):
+    """Restarts of the mixture, all absences explained by both; later ones have each label explained by one."""
+
+    model: BNMC
+    data: LabelData
+    mixture: partition.MixtureRestarts
+
+    @classmethod
+    def of(cls, backend: SmallVariance, model: BNMC, data: LabelData) -> Self:
+        """Those of a resolved model."""
+        return cls(backend, model, data, partition.MixtureRestarts.of(backend, model.mixture, data.points))
+
+    @cached_property
+    def ways(self) -> list[Way]:
+        """Ways to explain all absences: by both, by the classifiers, by the mixture."""
+        return [Way.of(a, b, self.data, self.model) for a, b in ((0, 0), (1, 0), (0, 1))]
+
+    def first(self, generator: torch.Generator) -> CoupledDescent:
+        start = self._beside(self.mixture.first(generator))
+        return refit(start, self.data, self.model, self.backend.scale)
+
+    def scattered(self, generator: torch.Generator) -> CoupledDescent:
+        state = self._beside(self.mixture.scattered(generator))
+        draws = uniforms((self.data.targets.shape[1],), generator)
+        for label, drawn in enumerate(draws.tolist()):
+            state = self.ways[2 if drawn > 0.5 else 1].taken(state, label)
+        return refit(state, self.data, self.model, self.backend.scale)
+
+    def _beside(self, start: Descent) -> CoupledDescent:
+        """A start of the mixture with the bits and classifiers of the first way; J is not up to date."""
         values: dict[str, Any] = {item.name: getattr(start, item.name) for item in fields(start)}
-        state = CoupledDescent(**values, **vars(both))
-        if not backend.is_first(generator):
-            draws = uniforms((data.targets.shape[1],), generator)
-            for label, draw in enumerate(draws.tolist()):
-                state = alone[draw > 0.5].taken(state, label)
-        return refit(state, data, model, backend.scale)
+        return CoupledDescent(**values, **vars(self.ways[0]))
 
-    def sweep(
-        state: CoupledDescent, data: LabelData, model: BNMC, generator: torch.Generator, step: int
-    ) -> CoupledDescent:
-        before, scale = state.bits, backend.scale
+    def sweep(self, state: CoupledDescent, generator: torch.Generator) -> CoupledDescent:
+        backend, data, model, before = self.backend, self.data, self.model, state.bits
+        scale, options = backend.scale, {"merge": backend.merge, "single": self.mixture.single}
         state = explain(state, data, model, scale)
         problem = problem_of(state, data, model, scale)
         state = replace(state, objective=descent.objective(problem, state))
-        options: dict[str, Any] = {"tolerance": backend.tolerance, "merge": backend.merge}
-        moved: Any = descent.sweep(state, problem, generator, single=backend.creation == "single", **options)
-        state = fit_classifiers(explain(moved, data, model, scale, moves=False), data, model)
+        moved = descent.sweep(state, problem, generator, tolerance=backend.tolerance, **options)
+        state = explain(cast(CoupledDescent, moved), data, model, scale, moves=False)
+        state = fit_classifiers(state, data, model)
         if state.settled:
             state = switch_labels(state, data, model, scale, generator)
             state = step_points(state, data, model, scale)
@@ -70,7 +91,8 @@ def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
             state = replace(state, settled=False, converged=False)
         return valued(state, data, model, scale)
 
-    return Kernel(CoupledDescent, init, sweep, value=lambda state, data, model: state.objective, draw=draw)
+    def draw(self, state: CoupledDescent) -> Draw:
+        return draw(state, self.data, self.model)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ centres, and the second is minimized before the first sweep.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cached_property, partial
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from ...running.engine import Draw, Kernel
 from .. import partition
 from ..backend import SmallVariance
 from ..problem import require_divergence
+from ..restarts import Restarts, kernel_of
 from ..state import Descent
 from . import coupled
 from .bits import fit_labels
@@ -50,27 +52,48 @@ def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
     """The descent for a resolved model."""
     if model.is_coupled:
         return coupled.kernel(backend, model)
-    inner = partition.kernel(backend, model.mixture)
+    return kernel_of(LabelDescent, partial(LabelRestarts.of, backend))
 
-    @cache
-    def classifiers(data: LabelData) -> tuple[Tensor, Tensor]:
-        """The same ones for all restarts."""
-        fit = fit_classifiers(data, model)
+
+@dataclass(frozen=True, eq=False)
+class LabelRestarts(Restarts[LabelDescent]):
+    """Restarts of the mixture, beside classifiers that are the same for all of them."""
+
+    model: BNMC
+    data: LabelData
+    mixture: partition.MixtureRestarts
+
+    @classmethod
+    def of(cls, backend: SmallVariance, model: BNMC, data: LabelData) -> Self:
+        """Those of a resolved model."""
+        return cls(backend, model, data, partition.MixtureRestarts.of(backend, model.mixture, data.points))
+
+    @cached_property
+    def classifiers(self) -> tuple[Tensor, Tensor]:
+        """The classifiers [P, C] and what they cost []."""
+        fit = fit_classifiers(self.data, self.model)
         return fit.weights[0], fit.cost.sum()
 
-    def init(model: BNMC, data: LabelData, generator: torch.Generator) -> LabelDescent:
-        start, (weights, cost) = inner.init(model.mixture, data.points, generator), classifiers(data)
+    def first(self, generator: torch.Generator) -> LabelDescent:
+        return self._beside(self.mixture.first(generator))
+
+    def scattered(self, generator: torch.Generator) -> LabelDescent:
+        return self._beside(self.mixture.scattered(generator))
+
+    def _beside(self, start: Descent) -> LabelDescent:
+        """A start of the mixture with the classifiers."""
+        weights, cost = self.classifiers
         values = {item.name: getattr(start, item.name) for item in fields(start)}
         values["objective"] = start.objective + cost
         return LabelDescent(**values, classifiers=weights, margin_cost=cost)
 
-    def sweep(state: LabelDescent, data: LabelData, model: BNMC, generator: torch.Generator, step: int) -> LabelDescent:
+    def sweep(self, state: LabelDescent, generator: torch.Generator) -> LabelDescent:
         cost = state.margin_cost
-        mixture = replace(state, objective=state.objective - cost)
-        moved: LabelDescent = inner.sweep(mixture, data.points, model.mixture, generator, step)
+        moved = cast(LabelDescent, self.mixture.sweep(replace(state, objective=state.objective - cost), generator))
         return replace(moved, objective=moved.objective + cost)
 
-    return Kernel(LabelDescent, init, sweep, value=lambda state, data, model: state.objective, draw=draw)
+    def draw(self, state: LabelDescent) -> Draw:
+        return draw(state, self.data, self.model)
 
 
 def fit_classifiers(data: LabelData, model: BNMC) -> Estimate:

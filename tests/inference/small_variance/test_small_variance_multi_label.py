@@ -14,18 +14,10 @@ from regbayes.inference import SmallVariance
 from regbayes.inference.classifiers.duals import solve
 from regbayes.inference.classifiers.minimum import DualLimits
 from regbayes.inference.small_variance import descent
-from regbayes.inference.small_variance.label_sets import (
-    bits as multi_label_bits,
-)
-from regbayes.inference.small_variance.label_sets import (
-    coupled as multi_label_coupled,
-)
-from regbayes.inference.small_variance.label_sets import (
-    kernel as multi_label,
-)
-from regbayes.inference.small_variance.label_sets import (
-    moves as multi_label_moves,
-)
+from regbayes.inference.small_variance.label_sets import bits as multi_label_bits
+from regbayes.inference.small_variance.label_sets import kernel as multi_label
+from regbayes.inference.small_variance.label_sets import moves as multi_label_moves
+from regbayes.inference.small_variance.label_sets.coupled import CoupledRestarts
 from regbayes.models import BNMC, BernoulliBeta, DiagonalGaussian, Hinge, Logistic
 from regbayes.testing import check_kernel
 
@@ -34,6 +26,11 @@ X = torch.randn((90, 2), generator=GENERATOR, dtype=torch.float64)
 Y = torch.bernoulli(torch.stack([(2 * X[:, 0]).sigmoid(), (X[:, 1] - 1).sigmoid()], 1), generator=GENERATOR)
 HOLES = Y.masked_fill(torch.rand(Y.shape, generator=GENERATOR) < 0.2, torch.nan)
 COPIES = torch.arange(90).double() % 3 + 1
+
+
+def restarts_of(model, data, **options) -> CoupledRestarts:
+    """The restarts of a resolved model with joint "and"."""
+    return CoupledRestarts.of(SmallVariance(**options), model, data)
 
 
 @pytest.mark.parametrize("weights", [None, COPIES], ids=["once", "weighed"])
@@ -128,11 +125,11 @@ def test_coupled_objective_never_rises_and_is_what_it_says(loss, weights) -> Non
 
 def test_each_block_of_the_coupled_descent_lowers_the_objective() -> None:
     model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES)
-    kernel = multi_label_coupled.kernel(SmallVariance(num_restarts=1, penalty=6.0, scale=0.4), model)
+    restarts = restarts_of(model, data, penalty=6.0, scale=0.4)
     generator = torch.Generator().manual_seed(0)
-    first = kernel.init(model, data, generator)
+    first = restarts.first(generator)
     torch.testing.assert_close(first.bits, HOLES, equal_nan=True)
-    state = kernel.sweep(first, data, model, generator, 0)
+    state = restarts.sweep(first, generator)
 
     def value(state) -> float:
         problem = multi_label_bits.problem_of(state, data, model, 0.4)
@@ -155,10 +152,9 @@ def test_each_block_of_the_coupled_descent_lowers_the_objective() -> None:
 def test_bits_are_the_cheapest_of_all() -> None:
     """Against every pair of bits, one label at a time, and every component for each point."""
     model, data = BNMC(loss=Hinge(), joint="and").prepare(X[:40], Y[:40])
-    backend = SmallVariance(num_restarts=1, penalty=0.6, scale=0.1)
+    restarts = restarts_of(model, data, penalty=0.6, scale=0.1)
     generator = torch.Generator().manual_seed(0)
-    kernel = multi_label_coupled.kernel(backend, model)
-    state = kernel.sweep(kernel.init(model, data, generator), data, model, generator, 0)
+    state = restarts.sweep(restarts.first(generator), generator)
     shrunk = torch.cat([0.2 * state.centers[:, :2], state.centers[:, 2:]], 1)  # or each point is where it is cheapest
     state = replace(state, centers=shrunk)
     moved = multi_label_bits.explain(state, data, model, 0.1)
@@ -186,10 +182,10 @@ def test_bits_are_the_cheapest_of_all() -> None:
 
 def settled(model, data, generator):
     """A state after some sweeps, and then with components at random, which no longer suit it."""
-    kernel = multi_label_coupled.kernel(SmallVariance(penalty=60.0, scale=0.4), model)
-    state = kernel.init(model, data, generator)
-    for step in range(3):
-        state = kernel.sweep(state, data, model, generator, step)
+    restarts = restarts_of(model, data, penalty=60.0, scale=0.4)
+    state = restarts.first(generator)
+    for _ in range(3):
+        state = restarts.sweep(state, generator)
     stirred = torch.randperm(data.num_data, generator=generator) % 3
     centers, weights = state.centers[:1].expand(3, -1), state.weights[:1].expand(3, -1, -1)
     state = replace(state, assignments=stirred, centers=centers, weights=weights)
@@ -248,21 +244,21 @@ def test_absences_of_one_component_are_explained_together(weights, generator) ->
 
 def test_a_descent_whose_bits_still_change_goes_on() -> None:
     model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES)
-    kernel = multi_label_coupled.kernel(SmallVariance(num_restarts=1, penalty=6.0), model)
+    restarts = restarts_of(model, data, penalty=6.0)
     generator = torch.Generator().manual_seed(0)
-    state = kernel.init(model, data, generator)
-    for step in range(50):
-        state = kernel.sweep(state, data, model, generator, step)
+    state = restarts.first(generator)
+    for _ in range(50):
+        state = restarts.sweep(state, generator)
         if state.converged:
             break
     assert state.settled
     assert state.converged
-    again = kernel.sweep(state, data, model, generator, 0)
+    again = restarts.sweep(state, generator)
     assert again.settled
     assert again.converged
     ones = torch.where(HOLES.isnan(), HOLES, 1.0)  # bits that are not the cheapest
     assert (state.bits != ones)[~HOLES.isnan()].sum() > 1
-    moved = kernel.sweep(replace(state, bits=ones), data, model, generator, 0)
+    moved = restarts.sweep(replace(state, bits=ones), generator)
     assert not moved.settled
     assert not moved.converged
     torch.testing.assert_close(moved.objective, again.objective)
@@ -270,9 +266,9 @@ def test_a_descent_whose_bits_still_change_goes_on() -> None:
 
 def test_classifiers_that_cost_less_than_the_solution_up_to_its_gap_stay() -> None:
     model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES)
-    kernel = multi_label_coupled.kernel(SmallVariance(num_restarts=1, penalty=6.0), model)
+    restarts = restarts_of(model, data, penalty=6.0)
     generator = torch.Generator().manual_seed(0)
-    state = kernel.sweep(kernel.init(model, data, generator), data, model, generator, 0)
+    state = restarts.sweep(restarts.first(generator), generator)
     best = solve(data.features, state.signs, model.loss, model.weight_scale, tolerance=1e-9).weights
     state = replace(state, classifiers=best, tilt=torch.zeros_like(state.tilt))
     moved = multi_label_bits.fit_classifiers(state, data, model)
@@ -286,13 +282,12 @@ def test_classifiers_of_weighed_rows_are_those_of_their_copies(joint: str, monke
     again = torch.arange(90).repeat_interleave(COPIES.long())
     model, weighed = BNMC(loss=Hinge(), joint=joint).prepare(X, HOLES, weights=COPIES)
     copied = model.data(X[again], HOLES[again])
-    kernel = multi_label_coupled.kernel(SmallVariance(num_restarts=1, penalty=6.0), model)
     found = []
     for data in (weighed, copied):
         if joint == "product":
             found.append(multi_label.fit_classifiers(data, model).weights[0])
             continue
-        state = kernel.init(model, data, torch.Generator().manual_seed(0))
+        state = restarts_of(model, data, penalty=6.0).first(torch.Generator().manual_seed(0))
         found.append(multi_label_bits.fit_classifiers(state, data, model).classifiers)
     torch.testing.assert_close(*found, atol=1e-4, rtol=0.0)
     once = multi_label.fit_classifiers(model.data(X, HOLES), model).weights[0]

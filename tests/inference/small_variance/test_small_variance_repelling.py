@@ -24,6 +24,7 @@ from regbayes.inference.posterior.partition_losses import align
 from regbayes.inference.small_variance import hyperplanes, repelling
 from regbayes.inference.small_variance.assignment import all_costs
 from regbayes.inference.small_variance.landscape import Landscape
+from regbayes.inference.small_variance.repelling import RepellingRestarts
 from regbayes.inference.small_variance.sequence import SequenceLandscape
 from regbayes.inference.small_variance.state import RepellingDescent
 from regbayes.models import (
@@ -254,7 +255,7 @@ def test_the_price_of_components_falls() -> None:
         assert float(plain.objective - falling.objective) == pytest.approx(saved, rel=1e-9)
     options, inputs = SmallVariance(num_restarts=1, num_components=5), blobs(60, 3, 3)
     penalties = [
-        float(repelling.init(landscape_of(model.replace(prior=prior), inputs), options).penalty)
+        RepellingRestarts(options, landscape_of(model.replace(prior=prior), inputs)).prices.penalty
         for prior in (model.prior, DirichletProcess())
     ]
     assert penalties[0] - penalties[1] == pytest.approx(2.0 * math.log(5), rel=1e-6)  # the sixth costs the same
@@ -294,12 +295,12 @@ def test_restarts_differ_in_their_starts_but_not_in_their_penalties(lengths) -> 
     )
     landscape = landscape_of(model, inputs, lengths)
 
-    def start(seed: int | None) -> RepellingDescent:
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        return repelling.init(landscape, options, generator)
+    def start(seed: int) -> RepellingDescent:
+        restarts = RepellingRestarts(options, landscape)
+        return (restarts.scattered if seed else restarts.first)(torch.Generator().manual_seed(seed))
 
-    starts = [start(seed) for seed in (0, 1, 2, None)]
-    assert len({float(state.objective) for state in starts[:3]}) == 3
+    starts = [start(seed) for seed in (0, 1, 2)]
+    assert len({float(state.objective) for state in starts}) == 3
     assert len({(float(state.penalty), float(state.transition_penalty)) for state in starts}) == 1
     assert torch.equal(start(1).assignments, starts[1].assignments)
 
@@ -497,7 +498,7 @@ def test_a_kind_of_transition_costs_what_a_step_does() -> None:
     inputs[7] = math.nan
     model, data = IHMM(FAMILY).prepare(inputs, None, [25, 15])
     landscape = SequenceLandscape.over(model, data, 3.0)
-    state = repelling.init(landscape, SmallVariance(num_restarts=1, num_components=2))
+    state = RepellingRestarts(SmallVariance(num_components=2), landscape).first(torch.Generator().manual_seed(0))
     own = state.assignments
     assert len(state.centers) == 2
     means = torch.stack([inputs[own == k].nanmean(0) for k in range(2)])[own]

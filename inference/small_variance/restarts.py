@@ -1,0 +1,96 @@
+"""What every descent has in common: restarts that share one problem, and the kernel that the engine runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..protocol import KernelData, S
+from ..running.engine import Draw, Kernel
+from .backend import SmallVariance
+
+
+class _Descended(Protocol):
+    """The state of a descent."""
+
+    @property
+    def objective(self) -> Tensor:
+        """What no sweep raises, [] float64."""
+
+
+class _Problem(Protocol):
+    """What is minimized."""
+
+    @property
+    def data(self) -> KernelData:
+        """The data of a model's structure."""
+
+
+P = TypeVar("P", bound=_Problem)
+
+
+@dataclass(frozen=True, eq=False)
+class Restarts(ABC, Generic[S]):
+    """What the restarts of a fit share, computed when first needed, and how each of them descends."""
+
+    backend: SmallVariance
+
+    @abstractmethod
+    def first(self, generator: torch.Generator) -> S:
+        """The start of the first restart."""
+
+    @abstractmethod
+    def scattered(self, generator: torch.Generator) -> S:
+        """The start of a later restart, at random."""
+
+    @abstractmethod
+    def sweep(self, state: S, generator: torch.Generator) -> S:
+        """One sweep, which does not raise the objective."""
+
+    @abstractmethod
+    def draw(self, state: S) -> Draw:
+        """What a Posterior keeps of a state."""
+
+
+@dataclass(frozen=True, eq=False)
+class PricedRestarts(Restarts[S], Generic[P, S]):
+    """Restarts at one penalty, so that their objectives can be compared."""
+
+    problem: P  # what is minimized, apart from the penalty
+
+    @abstractmethod
+    def natural_penalty(self, generator: torch.Generator) -> float:
+        """The penalty of a fit that names none."""
+
+    @cached_property
+    def penalty(self) -> float:
+        """What a component or feature costs."""
+        if self.backend.penalty is not None:
+            return self.backend.penalty
+        return self.natural_penalty(torch.Generator(self.problem.data.X.device).manual_seed(self.backend.seed))
+
+
+def kernel_of(state: type[S], prepare: Callable[..., Restarts[S]]) -> Kernel:
+    """The kernel of descents with such a state; `prepare` makes what restarts share, from the model and its data."""
+
+    def init(model: object, restarts: Restarts[S], generator: torch.Generator) -> S:
+        first = restarts.backend.is_first(generator)
+        return restarts.first(generator) if first else restarts.scattered(generator)
+
+    def value(state: _Descended, restarts: Restarts[Any], model: object) -> Tensor:
+        return state.objective
+
+    return Kernel(
+        state,
+        init,
+        sweep=lambda state, restarts, model, generator, step: restarts.sweep(state, generator),
+        value=value,
+        draw=lambda state, restarts, model: restarts.draw(state),
+        prepare=prepare,
+    )
