@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.data import Data
 from ...models.hyperplanes import Hyperplanes
 from ...models.mixture import Mixture
@@ -84,7 +85,7 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
         return draw(state, self.problem.data, self.problem.model)
 
 
-def draw(state: Descent, data: Data, model: Mixture) -> Draw:
+def draw(state: Descent, data: Data, model: Model) -> Draw:
     """What a Posterior keeps of a state."""
     centers = state.centers
     return {

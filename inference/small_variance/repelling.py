@@ -60,8 +60,10 @@ class RepellingRestarts(Restarts[RepellingDescent]):
         landscape, found = self.landscape, list[RepellingDescent]()
         for start in starts:
             weights = landscape.empty.repeat(start.num_components, 1, 1)
-            values = map(start.centers.new_tensor, numbers)
-            state = RepellingDescent(landscape.completed(start.assignments), start.centers, weights, *values)
+            each, successor, surprise, unknown = map(start.centers.new_tensor, numbers)
+            state = RepellingDescent(
+                landscape.completed(start.assignments), start.centers, weights, each, successor, surprise, unknown
+            )
             found.append(refit(state, landscape, _POLISH))
         return min(found, key=lambda state: float(state.objective))
 

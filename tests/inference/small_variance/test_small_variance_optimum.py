@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_small_variance_repelling import FAMILY, brute_force, landscape_of, state_at, tiny
+from landscapes import FAMILY, brute_force, landscape_of, state_at, tiny
 from torch import Tensor
 
 from regbayes.inference import SmallVariance
