@@ -23,9 +23,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--nightly"):
-        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        nightly = [item for item in items if item.get_closest_marker("nightly") or _left_out(item)]
         config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+        items[:] = [item for item in items if item not in set(nightly)]
+
+
+def _left_out(item: pytest.Item) -> bool:
+    """Whether a case of a test marked `one_in(n)` waits for the night: the places of its parameters decide, so that the
+    cases that stay have each value of each parameter where the product is large enough."""
+    marker, case = item.get_closest_marker("one_in"), getattr(item, "callspec", None)
+    if marker is None or case is None:
+        return False
+    return sum(place for name, place in case.indices.items() if name != "device") % marker.args[0] > 0
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -125,6 +125,7 @@ def of_signs() -> list[tuple[Row, str]]:
     return [(row, name) for row, name, loss in losses if loss is not None and loss.binary]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("row", "name"), of_signs(), ids=lambda value: getattr(value, "model", value or "plain"))
 def test_a_loss_of_which_nothing_but_the_factor_is_known_serves_or_is_refused_in_its_own_words(row, name) -> None:
     """Small variance takes it wherever it serves the model; SVI says what is missing, the same of every structure."""

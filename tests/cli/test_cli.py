@@ -795,6 +795,7 @@ def test_a_quote_that_is_never_closed_is_told_in_a_line(tmp_path, capsys) -> Non
     assert len(refuse(capsys, "compare", "--data", path, "--target", "y")) < 600
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
 def test_columns_with_types_are_read_as_their_text_would_be(name, tmp_path, capsys, monkeypatch):
     rows = animals(60)

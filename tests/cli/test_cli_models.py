@@ -34,6 +34,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("model", "kind", "inference"),
     [("ilsvm", "latent_features", "small_variance"), ("medlda", "topics", None)],

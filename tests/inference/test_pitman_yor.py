@@ -44,6 +44,7 @@ BACKENDS = {
 pytestmark = pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("model", MODELS, ids=str)
@@ -58,6 +59,7 @@ def test_a_negative_concentration_on_every_backend(backend: str) -> None:
     check_kernel(BACKENDS[backend], MODELS["DPM"][0].replace(prior=PitmanYor(0.6, -0.3)), X)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "SVI"], ids=str)
 def test_unknown_hyperparameters_are_drawn(backend: str) -> None:

@@ -51,6 +51,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 SLOW = {"logistic": pytest.mark.slow, "three classes": pytest.mark.nightly, "Crammer-Singer": pytest.mark.nightly}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("setting", [pytest.param(name, marks=SLOW.get(name, ())) for name in SETTINGS], ids=str)
 def test_every_backend_agrees_with_enumeration(setting: str, backend: str) -> None:

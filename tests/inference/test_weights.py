@@ -309,6 +309,7 @@ def test_the_best_partition_of_weighted_points_is_that_of_repeated_ones() -> Non
     assert exhaustive[1] == tuple(best[n] for n in place)  # copies choose alike
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("model", POINTS.values(), ids=POINTS)
 @pytest.mark.parametrize("creation", ["joint", "single"])
 def test_no_step_of_small_variance_raises_the_objective(model, creation) -> None:
@@ -384,6 +385,7 @@ BACKENDS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("model", [MODELS["hinge"], DPM(), DDPM()], ids=["hinge", "dpm", "ddpm"])
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
 def test_rows_of_weight_zero_are_left_out_and_assigned_at_the_end(backend, model) -> None:
@@ -414,6 +416,7 @@ def test_gibbs_repeats_rows_and_reports_the_first_copy(scan) -> None:
     assert torch.equal(found.samples["weights"], expected.samples["weights"])
 
 
+@pytest.mark.one_in(3)
 def test_weights_of_one_change_nothing() -> None:
     X, y = rows_and_targets(MODELS["hinge"])
     for backend in BACKENDS.values():

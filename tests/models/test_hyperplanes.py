@@ -80,6 +80,7 @@ def test_labels_and_lengths_are_for_the_models_that_have_them() -> None:
         DDPM().prepare(X, None, [8])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", [Hinge(), Hinge(3.0), Logistic(), SquaredHinge()], ids=repr)

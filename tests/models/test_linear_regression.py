@@ -378,6 +378,7 @@ def test_bounds_and_objectives_of_states(name, backend) -> None:
     check_kernel(backend, MODELS[name], SERIES, lengths=LENGTHS)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("scan", ["direct", "beam", "blocked"])

@@ -117,6 +117,7 @@ def test_loss_keeps_the_interface(loss, generator):
     check_loss(loss, generator=generator)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", VARIANTS, ids=repr_)
 def test_loss_keeps_the_interface_at_other_parameters(loss, generator):

@@ -71,6 +71,7 @@ def test_it_conforms_in_what_it_has(prior) -> None:
 # -- where it serves ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @EVERY
 @pytest.mark.parametrize(
     ("model", "y"),

@@ -281,6 +281,7 @@ PAIRED = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "backend"), PAIRED)
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")

@@ -109,6 +109,7 @@ def assert_conditionals_are_the_joints(state, data, model, compiled):
 # -- one conditional ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @BOTH
 @EVERY_PRIOR
 @pytest.mark.parametrize("family", FAMILIES)
@@ -326,6 +327,7 @@ def test_partitions_have_their_exact_probabilities(family, prior, num_sweeps):
     assert_frequencies(many_scans(state, data, model, torch.Generator().manual_seed(0), num_sweeps), exact)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("family", "prior"),
     [

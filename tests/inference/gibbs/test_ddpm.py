@@ -528,6 +528,7 @@ def starts(model: DDPM, **options: Any) -> PartitionStarts:
     return PartitionStarts(model, TINY, step, truncated=options["scan"] == "blocked", places=places)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("compiled", [True, False])
@@ -543,6 +544,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("scan", ["slice", "blocked"])
@@ -673,6 +675,7 @@ def test_backend_passes_the_public_check(backend) -> None:
     check_kernel(backend, tiny(loss="logistic"), TINY)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -132,6 +132,7 @@ def test_conditional_of_every_path(lengths):
         assert_conditionals_are_the_joints(start(torch.tensor(labels), data, model), data, model, True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_conditional_of_every_family_is_the_joints(family, compiled):

@@ -330,6 +330,7 @@ def test_the_number_of_features_of_a_lone_row_weighs_prior_evidence_and_margin(s
     assert frequency_errors(seen, {key: value / total for key, value in exact.items()}).max() < 5
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["hinge", "holes", "classes", "regression"])
 def test_bits_of_a_row_have_the_ratio_of_the_joint(name) -> None:
     """With pi integrated out, seen by where the bit turns as its uniform number passes the probability."""
@@ -456,6 +457,7 @@ EXACT = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_features_have_their_exact_probabilities(name) -> None:

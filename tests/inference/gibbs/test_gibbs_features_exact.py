@@ -245,6 +245,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("scan", "name", "number"),
     [
@@ -268,6 +269,7 @@ def test_a_sweep_leaves_the_exact_posterior_as_it_is(scan: str, name: str, numbe
     check_exact(partial(features.sweep, scan=scan), model, data, number, scan != "blocked")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("scan", "name", "number"),
     [

@@ -191,6 +191,7 @@ def start_exactly(
     return gibbs.ProjectionState(bits[which].clone(), pi, weights, hyper, precisions), which
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("loss", "with_x", "margin"),
     [

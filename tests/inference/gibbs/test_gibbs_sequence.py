@@ -216,6 +216,7 @@ def test_a_sweep_draws_concentrations_and_base_weights_given_its_own_states(scan
     assert len(seen) == 5
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", SCANS)
 @pytest.mark.parametrize("name", MODELS)

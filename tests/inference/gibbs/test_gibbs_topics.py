@@ -293,6 +293,7 @@ def exact_states(model, data, exact, num, generator):
         yield state_of(model, data, z, torch.cat(chosen, 1))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_sweeps_leave_the_exact_posterior_as_it_is(name, generator):

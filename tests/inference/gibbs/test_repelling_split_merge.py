@@ -470,6 +470,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "truncated"),
@@ -516,6 +517,7 @@ def test_scans_alone_never_find_them(scan: str) -> None:
     assert not found(Hinge(), scan, 25, 0, 0)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", ["collapsed", "blocked"])
 @pytest.mark.parametrize(

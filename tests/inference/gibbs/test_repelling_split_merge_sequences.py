@@ -238,6 +238,7 @@ def test_moves_keep_the_posterior(truncated: bool, poor_fits) -> None:
     Starts(MODELS["hinge"], truncated=truncated).check(250, 2)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", MODELS)
@@ -274,6 +275,7 @@ def test_from_one_state_the_states_are_found(scan: str) -> None:
     assert not found(Hinge(), scan, 14, 0, 1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", ["direct", "beam", "blocked"])
 @pytest.mark.parametrize(

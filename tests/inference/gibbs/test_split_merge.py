@@ -237,6 +237,7 @@ def test_launch_forgets_how_the_block_is_divided(monkeypatch: pytest.MonkeyPatch
     assert all(torch.equal(one, other) for one, other in zip(*seen, strict=True))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "truncated"),

@@ -268,6 +268,7 @@ def test_states_not_yet_seen_are_left_by_the_base_weights() -> None:
     assert unseen_rows[:, :3].max(1).values.mean() < 0.6
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", [IHMM(), DIH(loss=Hinge(0.3)), DIH(loss=Logistic())], ids=["IHMM", "DIH-S", "DIH-L"])
 def test_small_variance_decodes_by_its_objective(model) -> None:
     generator, now, states = torch.Generator().manual_seed(4), 0, []

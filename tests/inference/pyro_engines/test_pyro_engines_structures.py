@@ -124,6 +124,7 @@ def test_the_density_of_a_chain_of_nuts_is_that_of_the_program(name: str, monkey
     assert value == pytest.approx(log_density(model, data, latents, codes), rel=1e-8)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["product", "states that repel"])
 def test_nuts_has_the_exact_co_assignments(name: str) -> None:

@@ -251,6 +251,7 @@ MODELS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("weight", [0.0, 0.7])

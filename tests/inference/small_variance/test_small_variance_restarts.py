@@ -13,6 +13,7 @@ from regbayes.models import DPM
 _NIGHTLY = ("mixtures, missing bits", "infinite SVMs, many scores", 'label sets, "and"', "latent features")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly if name in _NIGHTLY else ()) for name in PROBLEMS]

@@ -22,6 +22,7 @@ from torch.distributions.transforms import ReshapeTransform
 
 from regbayes.inference import SVI, TruncationWarning
 from regbayes.inference.classifiers.ridge import Ridge
+from regbayes.inference.svi.factors import SETTLED
 from regbayes.inference.svi.partition import factors
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.inference.svi.steps import Minibatch
@@ -519,7 +520,7 @@ def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(gene
     )
     assert 2 < len(settled) < len(whole) == 30
     torch.testing.assert_close(settled, whole[: len(settled)])
-    settles = settled.diff() <= partition.SETTLED * 300
+    settles = settled.diff() <= SETTLED * 300
     assert settles[-1]
     assert not settles[:-1].any()
 

@@ -472,6 +472,7 @@ def recovered(posterior, states: torch.Tensor) -> float:
     return float(table.max(1).values.sum() / len(z))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("lengths", "batch_size"), [(None, None), ([300, 500], None), (None, 100), ([100] * 8, 3)], ids=str
