@@ -258,7 +258,7 @@ def copy_to(folder: Path) -> None:
 
 def fails(copy: Path, tests: str) -> bool:
     """Whether one of the tests fails with the package in the copy."""
-    command = f'"{sys.executable}" -m pytest -q -x -p no:cacheprovider {tests}'
+    command = f'"{sys.executable}" -m pytest -q -x --nightly -p no:cacheprovider {tests}'
     found = os.environ | {"PYTHONPATH": str(copy)}
     done = subprocess.run(command, shell=True, cwd=ROOT / "tests", env=found, capture_output=True)
     if done.returncode not in (0, 1):

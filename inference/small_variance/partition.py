@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.data import Data
-from ...models.hyperplanes import Hyperplanes
 from ...models.mixture import Mixture
 from ..running.engine import Draw, Kernel
 from . import descent, repelling
@@ -30,12 +29,12 @@ def check(backend: SmallVariance, model: Mixture) -> None:
 
 def takes_labels(model: Mixture) -> bool:
     """Whether a descent may start from labels."""
-    return not isinstance(model, Hyperplanes)
+    return not model.repels
 
 
 def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
     """The descent for a resolved model."""
-    if isinstance(model, Hyperplanes):
+    if model.repels:
         return repelling.kernel(backend, Landscape.of)
     return kernel_of(Descent, partial(MixtureRestarts.of, backend))
 

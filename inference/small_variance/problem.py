@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.data import Data
-from ...models.hyperplanes import Hyperplanes
 from ...models.likelihoods import ExponentialFamily
 from ...models.sparse import Rows, entries_sum
 from ..classifiers.scored import Scored
@@ -91,7 +90,7 @@ class Problem:
 
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
         """log phi(y | f) [...] of scores [..., C]."""
-        if scores.shape[-1] == 1 and not isinstance(self.model, Hyperplanes):  # a sum over one score is a slow copy
+        if scores.shape[-1] == 1 and not self.model.repels:  # a sum over one score is a slow copy
             return self.model.loss.log_factor(scores.squeeze(-1), targets.squeeze(-1))
         return self.model.log_margin(scores, targets)
 
