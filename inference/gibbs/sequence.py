@@ -62,7 +62,7 @@ def _start(model: StateSpace, data: Sequences, generator: torch.Generator, *, ba
 
 
 def init(
-    model: Any,
+    model: StateSpace,
     data: Sequences,
     generator: torch.Generator,
     *,
@@ -97,7 +97,7 @@ def init(
 
 
 def _best_start(
-    model: Any, data: Sequences, generator: torch.Generator, start: str, num_sweeps: int, num_split_merge: int
+    model: StateSpace, data: Sequences, generator: torch.Generator, start: str, num_sweeps: int, num_split_merge: int
 ) -> Tensor:
     """States [N] of the highest log joint that blocked sweeps of the plain model reach from several starts."""
     plain = model.without_hyperplanes()

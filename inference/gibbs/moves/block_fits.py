@@ -15,12 +15,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ....models.base import Model
 from ....models.data import Data
 from ....models.linalg import safe_cholesky
 from ....models.losses import Loss
@@ -55,7 +55,7 @@ def mean_scores(natural: Tensor, features: Tensor) -> Tensor:
     return features @ _gaussian(natural)[0].T.to(features)
 
 
-def start_fits(shares: Tensor, data: Data, model: Any, natural: Tensor | None = None) -> BlockFits:
+def start_fits(shares: Tensor, data: Data, model: Model, natural: Tensor | None = None) -> BlockFits:
     """Fits that were not improved yet, from the prior or from the Gaussians `natural` of others.
 
     `shares` [N, K] are the points of the blocks, bool, or soft: a point is one of the others' to the power 1 - share.
@@ -67,7 +67,7 @@ def start_fits(shares: Tensor, data: Data, model: Any, natural: Tensor | None = 
     return BlockFits(natural, *_evaluate(natural, shares, data, model))
 
 
-def improve(fits: BlockFits, shares: Tensor, data: Data, model: Any, num_steps: int) -> BlockFits:
+def improve(fits: BlockFits, shares: Tensor, data: Data, model: Model, num_steps: int) -> BlockFits:
     """Some steps for the blocks [N, K] that the fits were started with."""
     natural, goal, bound = fits.natural, fits.goal, fits.bound
     step = torch.full_like(bound, 0.5).unsqueeze(1)
@@ -81,7 +81,7 @@ def improve(fits: BlockFits, shares: Tensor, data: Data, model: Any, num_steps: 
     return BlockFits(natural, goal, bound)
 
 
-def _evaluate(natural: Tensor, shares: Tensor, data: Data, model: Any) -> tuple[Tensor, Tensor]:
+def _evaluate(natural: Tensor, shares: Tensor, data: Data, model: Model) -> tuple[Tensor, Tensor]:
     """The goal [K, P^2 + P] of Gaussians, and their bounds [K]."""
     mean, tril = _gaussian(natural)
     covariance, features = torch.cholesky_inverse(tril), data.features

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ....models.base import Model
 from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical, normals, uniforms
 from ....models.scores import scores
@@ -38,7 +38,7 @@ class BlockHyperplanes:
         """Some of the blocks, in this order."""
         return BlockHyperplanes(self.members[:, blocks], self.fit[blocks])
 
-    def refined(self, data: Data, model: Any) -> BlockHyperplanes:
+    def refined(self, data: Data, model: Model) -> BlockHyperplanes:
         """After more steps of the fits."""
         return replace(self, fit=improve(self.fit, self.members, data, model, _NUM_FINE))
 
@@ -48,7 +48,7 @@ class BlockHyperplanes:
         noise = normals((*mean.shape, number), generator, tril)
         return mean.unsqueeze(1) + torch.linalg.solve_triangular(tril.mT, noise, upper=True).mT
 
-    def log_ratio(self, planes: Tensor, data: Data, model: Any) -> Tensor:
+    def log_ratio(self, planes: Tensor, data: Data, model: Model) -> Tensor:
         """log of ghat_S / q(. | S) [K, R] float64 at R hyperplanes of each block, [K, R, P]."""
         return log_unnormalized(planes, self.members, data, model) - self._log_density(planes)
 
@@ -59,12 +59,12 @@ class BlockHyperplanes:
         return log_det - ((gap @ tril).square().sum(-1) + planes.shape[2] * math.log(2 * math.pi)) / 2
 
 
-def fit_blocks(members: Tensor, data: Data, model: Any) -> BlockHyperplanes:
+def fit_blocks(members: Tensor, data: Data, model: Model) -> BlockHyperplanes:
     """Rough fits, from the points of each block, bool [N, K]: their bounds do for most moves."""
     return BlockHyperplanes(members, improve(start_fits(members, data, model), members, data, model, _NUM_ROUGH))
 
 
-def log_unnormalized(planes: Tensor, members: Tensor, data: Data, model: Any) -> Tensor:
+def log_unnormalized(planes: Tensor, members: Tensor, data: Data, model: Model) -> Tensor:
     """log ghat_S [K, R] float64 of R hyperplanes for each of the blocks, bool [N, K]; planes [K, R, P]."""
     K, R, P = planes.shape
     total = planes.new_zeros(K, R, dtype=torch.float64)
@@ -75,7 +75,7 @@ def log_unnormalized(planes: Tensor, members: Tensor, data: Data, model: Any) ->
 
 
 def exchange(
-    blocks: BlockHyperplanes, present: Tensor, data: Data, model: Any, generator: torch.Generator
+    blocks: BlockHyperplanes, present: Tensor, data: Data, model: Model, generator: torch.Generator
 ) -> tuple[Tensor, float]:
     """Hyperplanes [K - L, P, 1] of the last blocks in place of those present [L, P, 1] of the first L; and the log of
     the product of w over the last, divided by that over the first."""

@@ -6,11 +6,12 @@ It is a function of the block of points and the pair alone, not of how the block
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ....models.base import Model
 from ....models.data import Data
 from ....models.mixture import Mixture
 from ....models.scores import scores
@@ -57,7 +58,7 @@ def seeds(block: Data, pair: Tensor) -> Tensor:
     return responsibilities
 
 
-def family_odds(block: Data, responsibilities: Tensor, pair: Tensor, model: Any) -> Tensor:
+def family_odds(block: Data, responsibilities: Tensor, pair: Tensor, model: Model) -> Tensor:
     """Log odds [B] of the second of two soft sides [B, 2] from the family and their sizes; -inf at i, +inf at j."""
     chi = model.likelihood.prior() + model.likelihood.weighted_statistics(block.X, responsibilities)
     expected = model.likelihood.expected_log_density(block.X, chi) + all_sum(responsibilities.sum(0)).log()
@@ -76,7 +77,7 @@ class Fit(NamedTuple):
 
 
 def fit_classifiers(
-    block: Data, responsibilities: Tensor, model: Any, start: Fit | None = None, *, num_steps: int = 1
+    block: Data, responsibilities: Tensor, model: Model, start: Fit | None = None, *, num_steps: int = 1
 ) -> Fit:
     """Gaussians N(mean_k, A_k^-1) near g_k(eta), from soft assignments [B, K]: steps from `start`, or from the prior.
 
@@ -113,7 +114,7 @@ def _where(better: Tensor, one: Fit, other: Fit) -> Fit:
 
 
 def _improve(
-    block: Data, responsibilities: Tensor, model: Any, precision: Tensor, shift: Tensor
+    block: Data, responsibilities: Tensor, model: Model, precision: Tensor, shift: Tensor
 ) -> tuple[Fit, tuple[Tensor, Tensor]]:
     """The Gaussians of pseudo-observations [B, K, C], and those to go towards."""
     natural = soft_natural(block.features, precision, shift, responsibilities, weight_scale=model.weight_scale)
@@ -140,7 +141,7 @@ def _unchecked_ridge(gram: Tensor, linear: Tensor) -> Ridge:
     return Ridge(torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT, tril)
 
 
-def _quadratic(mean: Tensor, scale: Tensor, targets: Tensor, model: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _quadratic(mean: Tensor, scale: Tensor, targets: Tensor, model: Model) -> tuple[Tensor, Tensor, Tensor]:
     """E log phi [B, K], E phi' and E phi'' [B, K, C] of log phi for scores N(mean, scale^2).
 
     Scores that meet in one factor move one at a time, the others at their means.
@@ -161,7 +162,7 @@ def _quadratic(mean: Tensor, scale: Tensor, targets: Tensor, model: Any) -> tupl
     return value, slope, curvature
 
 
-def log_margins(block: Data, weights: Tensor, model: Any) -> Tensor:
+def log_margins(block: Data, weights: Tensor, model: Model) -> Tensor:
     """log phi(y_n | eta_k^T a_n) [B, K] of classifiers [K, P, C]."""
     return model.log_margin(scores(block.features, weights), block.targets.unsqueeze(1))
 

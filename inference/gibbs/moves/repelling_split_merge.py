@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....models.base import Model
 from ....models.distributions.sampling import draw_categorical, uniforms
 from ...distributed.collectives import all_sum
 from .block_fits import mean_scores, start_fits
@@ -42,14 +43,14 @@ from .split_merge import draw_pair
 
 
 def split_merge_repelling(
-    state: Any, data: Any, model: Any, generator: torch.Generator, *, law: Any, places: Any = LabelledPartitions
+    state: Any, data: Any, model: Model, generator: torch.Generator, *, law: Any, places: Any = LabelledPartitions
 ) -> Any:
     """One proposal for a state, accepted or not; `places` is `LabelledPartitions` or what derives from it."""
     target: LabelledPartitions = places(state, data, law)
     return target.close(propose(target.open(), target, model, generator))
 
 
-def propose(at: Labelled, target: LabelledPartitions, model: Any, generator: torch.Generator) -> Labelled:
+def propose(at: Labelled, target: LabelledPartitions, model: Model, generator: torch.Generator) -> Labelled:
     """One proposal, accepted or not. Its kind is chosen before it is known whether the pair is together."""
     pair = torch.tensor(draw_pair(target.points.num_data, generator), device=at.labels.device)
     kind, basis, habit = uniforms((3,), generator).tolist()
@@ -80,7 +81,7 @@ class Union:
         self,
         at: Labelled,
         target: LabelledPartitions,
-        model: Any,
+        model: Model,
         pair: Tensor,
         *,
         with_margin: bool,

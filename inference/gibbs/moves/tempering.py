@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....models.base import Model
 from ....models.losses.base import Loss, PseudoObservation
 from ..hyperplanes import move_all, top_up
 
@@ -45,7 +46,7 @@ def harden(
     state: Any,
     data: Any,
     features: Tensor,
-    model: Any,
+    model: Model,
     generator: torch.Generator,
     sweep: Callable[..., Any],
     num_sweeps: int,
