@@ -235,7 +235,12 @@ def own_scores(features: Tensor, weights: Tensor, owner: Tensor) -> Tensor:
         return linear.own_scores(features, weights, owner)
     from . import _numba_scores  # compiles or loads machine code: only where it is needed
 
-    found = features.new_empty(len(features), weights.shape[2])
+    (N, P), K = features.shape, len(weights)
+    if weights.shape[1] != P or len(owner) != N or (N and not 0 <= int(owner.min()) <= int(owner.max()) < K):
+        raise IndexError(
+            f"{len(owner)} owners of {N} rows do not fit {K} classifiers."
+        )  # compiled code would not notice
+    found = features.new_empty(N, weights.shape[2])
     arrays = features.contiguous(), weights.mT.contiguous(), owner, found
     _numba_scores.own_scores(*(array.numpy() for array in arrays))
     return found
