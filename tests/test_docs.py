@@ -1,4 +1,4 @@
-"""Examples in docstrings run, and the README's Python blocks run as one program."""
+"""Examples in docstrings and pages run, and links, references and the grid are true."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from grid import with_grid
 
 import regbayes
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [ROOT / "CONTRIBUTING.md", README, *sorted((ROOT / "docs").rglob("*.md"))]
 ROOMS = ["models", "inference", "estimators", "datasets", "plots", "cli", "testing"]
 MODULES = [
     module.name
@@ -33,13 +35,33 @@ def test_docstring_examples(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_readme_python_blocks_run_and_print_what_they_show() -> None:
-    text = README.read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
-    assert blocks, "the README has no Python example"
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
+)
+def test_python_blocks_of_a_page_run_as_one_program(page: Path) -> None:
     namespace: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), namespace)
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
+        exec(compile(block, str(page), "exec"), namespace)
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall(r"^#+ (.*)$", page.read_text(), flags=re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_name_files_and_headings_that_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), target
+        assert not anchor or anchor in map(slug, headings(other)), target
 
 
 def test_readme_shows_the_grid_that_is_tested() -> None:
