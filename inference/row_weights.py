@@ -68,8 +68,12 @@ class CountedRows:
 def weighs(backend: Any, model: Model) -> bool:
     """Whether a fit takes any weights of rows as they are: the backend's kernels, the model and its parts all do."""
     parts: list[Any] = [getattr(model, name) for name in ("likelihood", "feature_map") if hasattr(model, name)]
-    takers = [model.prepare, *(part.resolve for part in parts if hasattr(part, "resolve"))]
-    return backend.weighs and all("weights" in inspect.signature(taker).parameters for taker in takers)
+    takers = [*(part.resolve for part in parts if hasattr(part, "resolve"))]
+    return (
+        backend.weighs
+        and _takes_weights(model)
+        and all("weights" in inspect.signature(taker).parameters for taker in takers)
+    )
 
 
 def _require_weighable(model: Model, X: Any) -> None:
@@ -88,7 +92,7 @@ def _targets(model: Model, y: Any, X: Rows) -> Rows:
 
 
 def _takes_weights(model: Model) -> bool:
-    return "weights" in inspect.signature(model.prepare).parameters
+    return "weights" in inspect.signature(getattr(model, "data", model.prepare)).parameters
 
 
 def _require_whole(weights: Tensor, backend: Any, model: Model) -> None:

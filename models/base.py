@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .arrays import as_features
 from .config import Config, resolved
+from .feature_maps import FeatureMap
 from .losses import Hinge, Loss
 from .sparse import Rows
 from .targets import Target
@@ -32,10 +33,14 @@ class Model(Config):
     ----------
     data_type : class of what the kernels see of a data set; it says which kernels and which posterior serve the model
     repels : whether every hyperplane sees every point (see `Hyperplanes`), or only those of its own component
+    num_constants : how many constants hyperplanes see in place of a feature map
+    min_rows : the fewest rows of a fit
     """
 
     data_type: ClassVar[type]
     repels: ClassVar[bool] = False
+    num_constants: ClassVar[int] = 0
+    min_rows: ClassVar[int] = 2
 
     likelihood: Any  # a `Likelihood`; our own kernels take an `ExponentialFamily` alone
     prior: Any
@@ -45,6 +50,7 @@ class Model(Config):
     # of a model without hyperplanes there is no score for a loss to act on
     loss: Loss = Hinge()
     weight_scale: float = 1.0
+    feature_map: FeatureMap | None = None
     classes: Tensor | None = None
     target: Target | None = None
 
@@ -61,14 +67,45 @@ class Model(Config):
         model = self.checked()
         X = model.as_rows(X, num_features=model.num_features)
         model.likelihood.admit(X)
-        return model.replace(likelihood=resolved(model.likelihood, X, weights), num_features=X.shape[1])
+        model = model.replace(likelihood=resolved(model.likelihood, X, weights), num_features=X.shape[1])
+        return model.resolve_feature_map(X, weights)
+
+    def resolve_feature_map(self, X: Rows, weights: Tensor | None = None) -> Self:
+        """A copy whose feature map, if there is one, holds what it takes from the rows of X [N, D]."""
+        if self.feature_map is None:
+            return self
+        return self.replace(feature_map=resolved(self.feature_map, X, weights))
 
     def resolve_targets(self, X: Rows, y: Any) -> Self:
         """A copy that knows the classes of y [N], or whatever else its target takes from them; see `Labelled`."""
         return self
 
-    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Any]:
-        """The resolved model and the kernels' view of what a user passes to `fit`."""
+    def require_targets(self, y: Any) -> None:
+        """Raise ValueError if there is no y at all."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} needs targets: requires y to be passed, but the target y is None.")
+
+    def data(self, X: Any, y: Any = None) -> Any:
+        """The kernels' view of the rows of X [N, D] and of y. A model whose rows may count more than once takes a
+        further argument `weights` [N]."""
+        raise NotImplementedError
+
+    def prepare(self, X: Any, y: Any = None, lengths: Any = None, **weights: Tensor) -> tuple[Self, Any]:
+        """The resolved model and the kernels' view of what a user passes to `fit`; `weights` as `data` takes them."""
+        if lengths is not None:
+            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
+        X = self.as_rows(X, min_rows=self.min_rows)
+        model = self.resolve(X, y, **weights)
+        return model, model.data(X, y, **weights)
+
+    def __call__(self, X: Any, y: Any = None) -> None:
+        """The Pyro program on the truncated model: `program` of the resolved model on its data."""
+        X = self.as_rows(X)
+        model = self.resolve(X, y)
+        model.program(model.data(X, y))
+
+    def program(self, data: Any) -> None:
+        """The Pyro program of a resolved model on its data."""
         raise NotImplementedError
 
     @property
@@ -82,15 +119,15 @@ class Model(Config):
 
     def features(self, X: Any) -> Tensor:
         """What the hyperplanes see [N, P] of the rows of X [N, D]: nothing, P = 0, without hyperplanes."""
-        return X.new_zeros(len(X), 0)
+        return X.new_ones(len(X), self.num_constants) if self.feature_map is None else self.feature_map(X)
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
         """Targets [N, C] of the scores, NaN where one is missing; C = 0 without hyperplanes."""
         return X.new_zeros(len(X), 0)
 
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """What a point adds to the log weight of a component, [...] from scores [..., C]; 0 without hyperplanes."""
-        return scores.new_zeros(scores.shape[:-1])
+        """log phi(y | f) [...] of scores [..., C]: the terms of all scores together; 0 without hyperplanes."""
+        return self.loss.log_factor(scores, targets).sum(-1)
 
     def log_rejection(self, scores: Tensor) -> Tensor:
         """What hyperplanes that repel say of a point apart from its own component, [N] from scores [N, K]."""
@@ -100,6 +137,10 @@ class Model(Config):
         """Sites of the Pyro program: parameters of the family [T, ...] and weights [T, P, C] of the hyperplanes."""
         with pyro.plate("components", self.truncation):
             parameters = self.likelihood.parameters(self.likelihood.prior(), pyro.sample)
-            scale = features.new_full((features.shape[1], targets.shape[1]), self.weight_scale)
-            weights = pyro.sample("weights", dist.Normal(torch.zeros_like(scale), scale).to_event(2))
+            weights = self.sample_weights(features, features.shape[1], targets.shape[1])
         return parameters, weights
+
+    def sample_weights(self, like: Tensor, num_features: int, num_scores: int) -> Tensor:
+        """The site `weights` [P, C] of the Pyro program, within a plate [T, P, C], in the dtype of `like` [...]."""
+        scale = like.new_full((num_features, num_scores), self.weight_scale)
+        return pyro.sample("weights", dist.Normal(torch.zeros_like(scale), scale).to_event(2))

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
 import pyro
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
@@ -35,8 +34,8 @@ from .label_joints import COUPLED, label_law
 from .likelihoods import BernoulliBeta, DiagonalGaussian, Likelihood, MaskedBernoulli, MultinomialDirichlet, Product
 from .likelihoods.hyperparameters import hyperparameter
 from .losses import Logistic, Loss, masked
+from .mixture import sample_components
 from .priors import DirichletProcess, PartitionPrior
-from .priors.sticks import log_stick_weights
 from .sparse import Rows, SparseRows
 from .sums import all_sum
 from .targets import LabelSet
@@ -113,12 +112,11 @@ class BNMC(Model):
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """A copy with all data-dependent defaults set from X [N, D] and labels y [N, C], rows counted `weights` [N]
         times; checks both."""
-        if y is None:
-            raise ValueError(f"{type(self).__name__} needs labels: requires y to be passed, but the target y is None.")
+        self.require_targets(y)
         X, model = as_features(X), super().resolve(X, weights=weights)
         labels = model.labels(X, y)
         missing = (labels.values if labels.is_sparse else labels).isnan()
-        model = model.replace(num_labels=labels.shape[1], feature_map=resolved(model.feature_map, X, weights))
+        model = model.replace(num_labels=labels.shape[1])
         if missing.any():
             model = model.with_missing()
         model = model.replace(label_rates=model._rates(model.coding.read(labels, X), weights))
@@ -137,16 +135,6 @@ class BNMC(Model):
         model._admit_labels(model._counted(labels))
         return model
 
-    def prepare(
-        self, X: Any, y: Any = None, lengths: Any = None, *, weights: Tensor | None = None
-    ) -> tuple[Self, LabelData]:
-        """The resolved model and the kernels' view of X [N, D] and labels y [N, C]; weights [N] as in `LabelData`."""
-        if lengths is not None:
-            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
-        X = as_features(X, min_rows=2)
-        model = self.resolve(X, y, weights)
-        return model, model.data(X, y, weights)
-
     def data(self, X: Any, y: Any = None, weights: Tensor | None = None) -> LabelData:
         """The kernels' view of X [N, D] and labels y [N, C], each row counted `weights` [N] times; None: once."""
         X = as_features(X, num_features=self.num_features)
@@ -159,10 +147,6 @@ class BNMC(Model):
     def labels(self, X: Rows, y: Any) -> Rows:
         """Labels [N, C] of the rows of X [N, D], NaN where one is missing; sparse if y is."""
         return self.coding.values(y, X)
-
-    def features(self, X: Any) -> Tensor:
-        """What the classifiers see [N, P] of the rows of X [N, D]."""
-        return self.feature_map(X)
 
     @property
     def coding(self) -> LabelSet:
@@ -197,15 +181,6 @@ class BNMC(Model):
         width = None if self.num_features is None or self.num_labels is None else self.num_features + self.num_labels
         return DPM(self.family, self.prior, self.truncation, width)
 
-    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """log phi(s | f) [...] of scores [..., C]: the terms of all labels together."""
-        return self.loss.log_factor(scores, targets).sum(-1)
-
-    def __call__(self, X: Any, y: Any = None) -> None:
-        """The Pyro program on the truncated model: `program` of the resolved model on its data."""
-        model, data = self.prepare(X, y)
-        model.program(data)
-
     @announced
     def program(self, data: LabelData) -> None:
         """The Pyro program of a resolved model.
@@ -215,19 +190,12 @@ class BNMC(Model):
         `X` (observed, x and y), and the factor `margin`. In a coupled joint `X` is x alone, and `Y` is observed.
         """
         self.require_probabilities()
-        family, T = self.family, self.truncation
-        a, b = self.prior.sticks(self.prior.sample(data.features), T)
-        with pyro.plate("sticks_plate", T - 1):
-            sticks = pyro.sample("sticks", dist.Beta(a, b))
-        with pyro.plate("components", T):
+        family, sticks = self.family, self.prior.sample_sticks(self.truncation, data.features)
+        with pyro.plate("components", self.truncation):
             parameters = family.parameters(family.prior(), pyro.sample)
-        scale = data.features.new_full((data.features.shape[1], data.targets.shape[1]), self.weight_scale)
-        weights = pyro.sample("weights", dist.Normal(torch.zeros_like(scale), scale).to_event(2))
+        weights = self.sample_weights(data.features, data.features.shape[1], data.targets.shape[1])
         with pyro.plate("data", data.num_data):
-            assignments = pyro.sample(
-                "assignments", dist.Categorical(logits=log_stick_weights(sticks)), infer={"enumerate": "parallel"}
-            )
-            own = {name: value[assignments] for name, value in parameters.items()}
+            _, own = sample_components(sticks, parameters)
             if not self.is_coupled:
                 pyro.sample("X", family.distribution(own), obs=data.X)
                 pyro.factor("margin", self.log_margin(data.features @ weights, data.targets))

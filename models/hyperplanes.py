@@ -14,9 +14,6 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from .arrays import as_features
-from .config import resolved
-from .feature_maps import FeatureMap
 from .losses.base import Loss
 
 
@@ -26,19 +23,15 @@ class Hyperplanes:
     repels: ClassVar[bool] = True
 
     loss: Loss
-    weight_scale: float
-    feature_map: FeatureMap
 
-    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        """As `Model.resolve`, and the feature map with what it takes from X [N, D]."""
-        model: Any = super().resolve(X, y, weights)  # type: ignore[misc]
+    def checked(self, name: str = "") -> Self:
+        """As `Config.checked`; the loss must be a binary one."""
+        model: Any = super().checked(name)  # type: ignore[misc]
         if not model.loss.binary:
-            raise ValueError(f"loss is {self.loss!r}; a hyperplane needs a binary loss such as Hinge() or Logistic().")
-        return model.replace(feature_map=resolved(model.feature_map, as_features(X), weights))
-
-    def features(self, X: Any) -> Tensor:
-        """What the hyperplanes see [N, P] of the rows of X [N, D]."""
-        return self.feature_map(X)
+            raise ValueError(
+                f"{name}loss is {self.loss!r}; a hyperplane needs a binary loss such as Hinge() or Logistic()."
+            )
+        return model
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
         """+1 [N, 1]: the side of its own component's hyperplane that a point should be on."""

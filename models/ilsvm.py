@@ -10,12 +10,10 @@ the Pyro program. Source: Zhu, Chen & Xing, section 4.2; math/latent-features, s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from .arrays import as_incomplete
-from .config import resolved
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap
 from .labelled import Labelled
@@ -58,6 +56,8 @@ class InfiniteLatentSVM(Labelled, FeatureModel):
     2.0
     """
 
+    num_constants: ClassVar[int] = 1
+
     likelihood: LinearLikelihood = field(default_factory=LinearGaussian)
     loss: Loss = field(default_factory=Hinge)
     prior: FeaturePrior = field(default_factory=IndianBuffetProcess)
@@ -67,23 +67,3 @@ class InfiniteLatentSVM(Labelled, FeatureModel):
     classes: Annotated[Tensor, Classes()] | None = None
     num_features: Count | None = None
     target: Target | None = None
-
-    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        self.require_targets(y)
-        rows, observed = as_incomplete(X)
-        model = super().resolve(X, weights=weights).resolve_targets(rows, y)
-        if model.feature_map is None:
-            return model
-        if observed is not None:
-            raise ValueError(
-                "X has missing entries (NaN), and feature_map needs them all: impute them, or leave feature_map out."
-            )
-        return model.replace(feature_map=resolved(model.feature_map, rows, weights))
-
-    def features(self, X: Any) -> Tensor:
-        """What the classifiers see of the rows of X [N, D] beside the latent features: [N, P]."""
-        return X.new_ones(len(X), 1) if self.feature_map is None else self.feature_map(X)
-
-    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """log phi(y | f) [...] of scores [..., C]: the terms of all classes together."""
-        return self.loss.log_factor(scores, targets).sum(-1)

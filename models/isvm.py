@@ -10,12 +10,10 @@ The factors phi are not normalized over y (math/dp-mixtures, section 4); of a ro
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from torch import Tensor
 
-from .arrays import as_features
-from .config import resolved
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap, Standardized
 from .labelled import Labelled
@@ -66,12 +64,3 @@ class InfiniteSVM(Labelled, Mixture):
     classes: Annotated[Tensor, Classes()] | None = None
     num_features: Count | None = None
     target: Target | None = None
-
-    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        self.require_targets(y)
-        X, model = as_features(X), super().resolve(X, weights=weights)
-        model = model.resolve_targets(X, y)
-        return model.replace(feature_map=resolved(model.feature_map, X, weights))
-
-    def features(self, X: Any) -> Tensor:
-        return self.feature_map(X)

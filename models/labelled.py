@@ -34,8 +34,7 @@ def with_factor(model: Any) -> Any:
 
 
 class Labelled:
-    """A mixin for models with fields `loss`, `classes` and `target`: gives `targets`, and `resolve_targets` to
-    `resolve`.
+    """A mixin for models with fields `loss`, `classes` and `target`, which are resolved from y.
 
     A missing target is NaN in y, or -1 among integer labels (unless the labels are the signs -1 and +1).
     """
@@ -50,10 +49,12 @@ class Labelled:
         """What y is: the object that encodes it for the kernels, and decodes scores."""
         return target_of(self.target, self.loss, self.classes)
 
-    def require_targets(self, y: Any) -> None:
-        """Raise ValueError if there is no y at all."""
-        if y is None:
-            raise ValueError(f"{type(self).__name__} needs targets: requires y to be passed, but the target y is None.")
+    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
+        """As `Model.resolve`, and what the target takes from y [N]."""
+        model: Any = self
+        model.require_targets(y)
+        X = model.as_rows(X)
+        return super().resolve(X, weights=weights).resolve_targets(X, y)  # type: ignore[misc]
 
     def resolve_targets(self, X: Rows, y: Any) -> Self:
         """A copy with the classes of y [N], those of the rows of X [N, D], and with the loss that its target needs.

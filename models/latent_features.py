@@ -20,9 +20,9 @@ from torch import Tensor
 from .arrays import as_incomplete
 from .base import Model, announced
 from .distributions.bits import Bits
-from .feature_maps import AnyFeatureMap
 from .likelihoods import LinearLikelihood
 from .priors import FeaturePrior
+from .priors.hyper import sample_hyper
 from .sparse import Rows
 from .sums import all_sum
 
@@ -76,25 +76,18 @@ class FeatureModel(Model):
 
     likelihood: LinearLikelihood
     prior: FeaturePrior
-    feature_map: AnyFeatureMap | None = None
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """As `Model.resolve`; NaN in X [N, D] is a missing entry."""
         model = self.checked()
         rows, observed = as_incomplete(X, num_features=model.num_features)
         model.likelihood.admit(rows, observed)
+        if model.feature_map is not None and observed is not None:
+            raise ValueError(
+                "X has missing entries (NaN), and feature_map needs them all: impute them, or leave feature_map out."
+            )
         likelihood = model.likelihood.resolve(rows, weights, observed)
-        return model.replace(likelihood=likelihood, num_features=rows.shape[1])
-
-    def prepare(
-        self, X: Any, y: Any = None, lengths: Any = None, *, weights: Tensor | None = None
-    ) -> tuple[Self, FeatureData]:
-        """The resolved model and the kernels' view of X [N, D] and y [N]; weights [N] as in `FeatureData`."""
-        if lengths is not None:
-            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
-        as_incomplete(X, min_rows=2)
-        model = self.resolve(X, y, weights)
-        return model, model.data(X, y, weights)
+        return model.replace(likelihood=likelihood, num_features=rows.shape[1]).resolve_feature_map(rows, weights)
 
     def as_rows(self, X: Any, **options: Any) -> Rows:
         """X [N, D] as `as_incomplete` reads it with these options, NaN where an entry is missing."""
@@ -111,11 +104,6 @@ class FeatureModel(Model):
         K = features.shape[-1]
         return features @ weights[:K] + inputs @ weights[K:]
 
-    def __call__(self, X: Any, y: Any = None) -> None:
-        """The Pyro program on the truncated model: `program` of the resolved model on its data."""
-        model = self.resolve(X, y)
-        model.program(model.data(X, y))
-
     @announced
     def program(self, data: FeatureData) -> None:
         """The Pyro program of a resolved model.
@@ -125,16 +113,10 @@ class FeatureModel(Model):
         the factor `margin`.
         """
         X, K, D = data.X, self.truncation, data.X.shape[1]
-        pi = self.prior.probabilities(self.prior.sample(X), K)
-        start = self.likelihood.start(X)
-        h = {
-            name: start[name].to(X) if law is None else pyro.sample(name, law)
-            for name, law in self.likelihood.hyperpriors(X).items()
-        }
+        pi, h = self.prior.probabilities(self.prior.sample(X), K), sample_hyper(self.likelihood, X)
         scale = self.likelihood.loading_precision(h, D).to(X).rsqrt().expand(K, D)
         loadings = pyro.sample("loadings", dist.Normal(torch.zeros_like(scale), scale).to_event(2))
-        nu = X.new_full((K + data.inputs.shape[1], data.targets.shape[1]), self.weight_scale)
-        weights = pyro.sample("weights", dist.Normal(torch.zeros_like(nu), nu).to_event(2))
+        weights = self.sample_weights(X, K + data.inputs.shape[1], data.targets.shape[1])
         with pyro.plate("data", data.num_data):
             features = pyro.sample("features", Bits(pi.expand(data.num_data, K)), infer={"enumerate": "parallel"})
             entries = self.likelihood.distribution(features @ loadings, h)

@@ -10,7 +10,7 @@ normalized over y; of a document without a target there is none.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from torch import Tensor
 
@@ -78,8 +78,3 @@ class MedLDA(Labelled, TopicModel):
     classes: Annotated[Tensor, Classes()] | None = None
     num_features: Count | None = None
     target: Target | None = None
-
-    def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        self.require_targets(y)
-        X = self.as_rows(X)
-        return super().resolve(X, y).resolve_targets(X, y)

@@ -19,7 +19,6 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from .arrays import as_features
 from .base import Model, announced
 from .config import resolved
 from .domains import Count, Positive, Truncation
@@ -29,7 +28,8 @@ from .likelihoods import LinearGaussian
 from .losses import Hinge, Loss, masked
 from .multi_task import TaskData
 from .priors import FeaturePrior, IndianBuffetProcess
-from .sparse import Rows, SparseRows
+from .priors.hyper import sample_hyper
+from .sparse import SparseRows
 from .targets import Classes, Target, Tasks
 
 
@@ -69,6 +69,7 @@ class MultiTaskInfiniteLatentSVM(Model):
     """
 
     data_type: ClassVar[type] = TaskData
+    num_constants: ClassVar[int] = 1
 
     likelihood: LinearGaussian | None = None
     loss: Loss = field(default_factory=Hinge)
@@ -98,10 +99,9 @@ class MultiTaskInfiniteLatentSVM(Model):
         return model
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        if y is None:
-            raise ValueError(f"{type(self).__name__} needs targets: requires y to be passed, but the target y is None.")
+        self.require_targets(y)
         model: Any = self.checked()
-        rows = _dense(as_features(X, num_features=model.num_features))
+        rows = self.as_rows(X, num_features=model.num_features)
         values = model.coding.values(y, rows)
         model = model.replace(classes=model.coding.find_classes(values, rows), num_tasks=values.shape[1])
         if model.coding.each.num_scores != 1:
@@ -109,54 +109,38 @@ class MultiTaskInfiniteLatentSVM(Model):
                 f"y has the labels {model.classes.tolist()}; expected two, the same in all tasks. Give each class a "
                 "task of its own."
             )
-        maps = {
-            name: None if (part := getattr(model, name)) is None else resolved(part, rows)
-            for name in ("preprocessing", "feature_map")
-        }
-        model = model.replace(**maps, num_features=rows.shape[1])
+        model = model.replace(num_features=rows.shape[1]).resolve_feature_map(rows)
+        if model.preprocessing is not None:
+            model = model.replace(preprocessing=resolved(model.preprocessing, rows))
         if model.likelihood is not None:
             model = model.replace(likelihood=model.likelihood.resolve(model.preprocessed(rows)))
         loss, missing = model.coding.factor(model.loss), model.targets(rows, y).isnan().any()
         return model.replace(loss=masked(loss) if missing else loss)
 
-    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, TaskData]:
-        """The resolved model and the kernels' view of X [N, D] and targets y [N, M]."""
-        if lengths is not None:
-            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
-        as_features(X, min_rows=2)
-        model = self.resolve(X, y)
-        return model, model.data(X, y)
-
     def data(self, X: Any, y: Any = None) -> TaskData:
         """The kernels' view of X [N, D] and targets y [N, M]."""
-        rows = _dense(as_features(X, num_features=self.num_features))
+        rows = self.as_rows(X, num_features=self.num_features)
         return TaskData(self.preprocessed(rows), self.features(rows), self.targets(rows, y))
 
     def preprocessed(self, X: Any) -> Tensor:
         """What the projection sees [N, D'] of the rows of X [N, D]."""
         return X if self.preprocessing is None else self.preprocessing(X)
 
-    def features(self, X: Any) -> Tensor:
-        """What the classifiers see of the rows of X [N, D] beside the projection: [N, P]."""
-        return X.new_ones(len(X), 1) if self.feature_map is None else self.feature_map(X)
+    def as_rows(self, X: Any, **options: Any) -> Tensor:
+        """X [N, D] as `as_features` reads it with these options; ValueError if it is sparse."""
+        rows = super().as_rows(X, **options)
+        if isinstance(rows, SparseRows):
+            raise ValueError("X is sparse; MultiTaskInfiniteLatentSVM needs dense rows: pass X.toarray().")
+        return rows
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
         """Targets [N, M] in the dtype of X [N, D], as the loss takes them; NaN where a row has none."""
         return self.coding.encode(y, X)
 
-    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """log phi(y | f) [...] of scores [..., M]: the terms of all tasks together."""
-        return self.loss.log_factor(scores, targets).sum(-1)
-
     def scores(self, projected: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:
         """f = eta^T [Z^T x; b], [N, M], of projected rows [N, K], inputs [N, P] and weights [K + P, M]."""
         K = projected.shape[-1]
         return projected @ weights[:K] + inputs @ weights[K:]
-
-    def __call__(self, X: Any, y: Any = None) -> None:
-        """The Pyro program: `program` of the resolved model on its data."""
-        model, data = self.prepare(X, y)
-        model.program(data)
 
     @announced
     def program(self, data: TaskData) -> None:
@@ -168,8 +152,7 @@ class MultiTaskInfiniteLatentSVM(Model):
         """
         X, K = data.X, self.truncation
         pi = self.prior.probabilities(self.prior.sample(X), K)
-        nu = X.new_full((K + data.inputs.shape[1], data.num_tasks), self.weight_scale)
-        weights = pyro.sample("weights", dist.Normal(torch.zeros_like(nu), nu).to_event(2))
+        weights = self.sample_weights(X, K + data.inputs.shape[1], data.num_tasks)
         with pyro.plate("dimensions", X.shape[1]):
             features = pyro.sample("features", dist.Bernoulli(pi.expand(X.shape[1], K)).to_event(1))
         if self.likelihood is not None:
@@ -178,18 +161,8 @@ class MultiTaskInfiniteLatentSVM(Model):
             pyro.factor("margin", self.log_margin(self.scores(X @ features, data.inputs, weights), data.targets))
 
     def _generate(self, likelihood: LinearGaussian, X: Tensor, features: Tensor) -> None:
-        start = likelihood.start(X)
-        h = {
-            name: start[name].to(X) if law is None else pyro.sample(name, law)
-            for name, law in likelihood.hyperpriors(X).items()
-        }
+        h = sample_hyper(likelihood, X)
         scale = h["loading_precision"].rsqrt().to(X).expand(len(X), features.shape[1])
         with pyro.plate("data", len(X)):
             loadings = pyro.sample("loadings", dist.Normal(torch.zeros_like(scale), scale).to_event(1))
             pyro.sample("X", likelihood.distribution(loadings @ features.T, h).to_event(1), obs=X)
-
-
-def _dense(X: Rows) -> Tensor:
-    if isinstance(X, SparseRows):
-        raise ValueError("X is sparse; MultiTaskInfiniteLatentSVM needs dense rows: pass X.toarray().")
-    return X

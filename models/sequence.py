@@ -111,7 +111,7 @@ class StateSpace(Model):
         points = rows[steps]
         return Sequences(Data(points, self.features(points), self.targets(points)), steps, sizes)
 
-    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, Sequences]:
+    def prepare(self, X: Any, y: Any = None, lengths: Any = None, **weights: Tensor) -> tuple[Self, Sequences]:
         """The resolved model and the kernels' view of what a user passes to `fit`."""
         if y is not None:
             raise ValueError(f"{type(self).__name__} finds states without labels: leave y out.")

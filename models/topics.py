@@ -84,6 +84,7 @@ class TopicModel(Model):
     """
 
     data_type: ClassVar[type] = TopicData
+    min_rows: ClassVar[int] = 1
 
     prior: DirichletTopics
     num_topics: int
@@ -92,24 +93,10 @@ class TopicModel(Model):
         model = self.checked()
         return model.replace(num_features=self.as_rows(X, num_features=model.num_features).shape[1])
 
-    def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Self, TopicData]:
-        """The resolved model and the kernels' view of counts X [N, V], dense or sparse, and of targets y [N]."""
-        if lengths is not None:
-            raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
-        X = self.as_rows(X)
-        model = self.resolve(X, y)
-        return model, model.data(X, y)
-
     def data(self, X: Any, y: Any = None) -> TopicData:
         """The kernels' view of counts X [N, V] and targets y [N]."""
         X = self.as_rows(X, num_features=self.num_features)
         return TopicData(X, self.targets(X, y))
-
-    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """log phi(y | f) [...] of scores [..., C]: the terms of all classes together, 0 without targets."""
-        if not targets.shape[-1]:
-            return scores.new_zeros(scores.shape[:-1])
-        return self.loss.log_factor(scores, targets).sum(-1)
 
     def as_rows(self, X: Any, **options: Any) -> SparseRows:
         """Documents X [N, V] as `as_features` reads them with these options: counts, without their zeros."""
@@ -118,11 +105,6 @@ class TopicModel(Model):
         return rows
 
     # -- the program -----------------------------------------------------------------------------------------------
-
-    def __call__(self, X: Any, y: Any = None) -> None:
-        """The Pyro program: `program` of the resolved model on its data."""
-        model, data = self.prepare(X, y)
-        model.program(data)
 
     @announced
     def program(self, data: TopicData) -> None:

@@ -138,7 +138,7 @@ class Embedding:
 
 def why_not(model: Mixture) -> str:
     """Of the mixtures it serves those without hyperplanes."""
-    return ", which is for mixtures without hyperplanes" if hasattr(model, "feature_map") else ""
+    return ", which is for mixtures without hyperplanes" if getattr(model, "feature_map", None) is not None else ""
 
 
 def check(backend: HilbertEmbedding, model: Mixture) -> None:

@@ -17,6 +17,8 @@ import math
 from abc import abstractmethod
 from typing import NamedTuple
 
+import pyro
+import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -57,6 +59,13 @@ class PartitionPrior(HyperPrior):
     def sticks(self, h: Hyper, truncation: int) -> tuple[Tensor, Tensor]:
         """Beta parameters (a, b), each [..., T - 1], of the sticks; h may have values [..., 1]."""
         raise NotImplementedError(f"{self.lacks('sticks')}.")
+
+    def sample_sticks(self, truncation: int, like: Tensor) -> Tensor:
+        """Sites of the Pyro program, in the dtype of `like` [...]: those of `sample`, and `sticks` [T - 1], which it
+        returns."""
+        a, b = self.sticks(self.sample(like), truncation)
+        with pyro.plate("sticks_plate", truncation - 1):
+            return pyro.sample("sticks", dist.Beta(a, b))
 
     def draw_rest(self, h: Hyper, num_components: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(exponent, mass), both [], of the density of the weights of new blocks beside K occupied ones."""

@@ -31,11 +31,7 @@ class HyperPrior(Config, ABC):
 
     def sample(self, like: Tensor) -> Hyper:
         """Sites of the Pyro program in the dtype of `like` [...]: one for each hyperparameter with a law."""
-        laws = self.hyperpriors(like)
-        return {
-            name: like.new_tensor(float(getattr(self, name))) if law is None else pyro.sample(name, law)
-            for name, law in laws.items()
-        }
+        return sample_hyper(self, like)
 
     def log_density(self, h: Hyper) -> Tensor:
         """log prior density [] of the hyperparameters that have a law."""
@@ -65,6 +61,15 @@ class HyperPrior(Config, ABC):
 
             h = others | {name: transform(slice_step(log_target, transform.inv(h[name]), generator))}
         return h
+
+
+def sample_hyper(part: Any, like: Tensor) -> Hyper:
+    """The hyperparameters of a part with `start` and `hyperpriors`: as it starts, or a site of the Pyro program."""
+    start = part.start(like)
+    return {
+        name: start[name].to(like) if law is None else pyro.sample(name, law)
+        for name, law in part.hyperpriors(like).items()
+    }
 
 
 def gamma_law(prior: tuple[float, float] | None, like: Tensor) -> dist.Gamma | None:

@@ -106,7 +106,7 @@ def test_sparse_and_dense_data_are_one(backend) -> None:
 @pytest.mark.parametrize(
     ("model", "y", "match"),
     [
-        (BNMC(), None, "needs labels"),
+        (BNMC(), None, "needs targets"),
         (BNMC(), Y[:-1], "Y has shape"),
         (BNMC(), 2 * Y, "Y has a value that is neither 0 nor 1"),
         (BNMC(num_labels=3), Y, "3"),
