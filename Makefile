@@ -1,7 +1,7 @@
 # Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
 PYTHON ?= python
 
-.PHONY: lint format types fast test nightly mutants docs notebooks grid
+.PHONY: lint format types fast test nightly mutants docs notebooks grid site
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -34,3 +34,6 @@ notebooks:
 
 grid:  # the table of models and backends in README, whose cells test_grid.py fits
 	$(PYTHON) tests/grid.py
+
+site:  # the documentation as pages, in docs/_build/html; needs `.[docs]`
+	$(PYTHON) -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -1,0 +1,62 @@
+"""The documentation site: `make site` builds it, and every warning is an error."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+import regbayes  # noqa: E402
+
+project, author, release = "regbayes", "The regbayes developers", regbayes.__version__
+copyright = f"2026, {author}"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "plain_docstrings"]
+templates_path, exclude_patterns = ["_templates"], ["_build", "_ext", "README.md", "**.ipynb_checkpoints"]
+html_theme, html_title = "pydata_sphinx_theme", "regbayes"
+html_theme_options = {
+    "navbar_end": ["theme-switcher"],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_prev_next": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # the notebooks are saved with their output, and the tests run them
+autosummary_generate = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+add_module_names = False
+# pages of the repository are linked from outside docs/; types of notebooks' output that a page cannot show are left out
+suppress_warnings = ["myst.xref_missing", "mystnb.unknown_mime_type", "misc.highlighting_failure"]
+
+ROOMS = {
+    "models": "What is believed: models and the parts that they are built from.",
+    "inference": "How it is computed: backends, and the posteriors that they return.",
+    "estimators": "Models with a backend, in the manner of scikit-learn.",
+    "datasets": "Experiments of the papers, and public sets by name.",
+    "plots": "Pictures of posteriors.",
+    "testing": "Checks of a part, kernel or model of your own.",
+}
+
+
+def write_sources() -> None:
+    """Pages that other files of the repository hold: the tutorials, and a table of the names in each room."""
+    generated = HERE / "_generated"
+    shutil.rmtree(generated, ignore_errors=True)
+    shutil.copytree(HERE.parent / "tutorials", generated / "tutorials")
+    for room, what in ROOMS.items():
+        module = importlib.import_module(f"regbayes.{room}")
+        names = [name for name in sorted(module.__all__) if callable(getattr(module, name))]
+        table = "\n".join(f"    {name}" for name in names)
+        text = f"regbayes.{room}\n{'=' * (9 + len(room))}\n\n{what}\n\n.. currentmodule:: regbayes.{room}\n\n"
+        (generated / f"{room}.rst").write_text(f"{text}.. autosummary::\n    :toctree: api\n    :nosignatures:\n\n{table}\n")
+
+
+write_sources()
