@@ -24,6 +24,7 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+html_sidebars = {"derivations/*": [], "evidence": [], "guide": []}  # long equations and tables need the room
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 myst_enable_extensions = ["dollarmath", "amsmath"]
@@ -56,7 +57,9 @@ def write_sources() -> None:
         names = [name for name in sorted(module.__all__) if callable(getattr(module, name))]
         table = "\n".join(f"    {name}" for name in names)
         text = f"regbayes.{room}\n{'=' * (9 + len(room))}\n\n{what}\n\n.. currentmodule:: regbayes.{room}\n\n"
-        (generated / f"{room}.rst").write_text(f"{text}.. autosummary::\n    :toctree: api\n    :nosignatures:\n\n{table}\n")
+        (generated / f"{room}.rst").write_text(
+            f"{text}.. autosummary::\n    :toctree: api\n    :nosignatures:\n\n{table}\n"
+        )
 
 
 write_sources()

@@ -1,7 +1,8 @@
 """Docstrings as they are read in the code, made into reStructuredText for the API reference.
 
-Ours are plain text: names in single backticks, equations indented or set by columns, sections underlined, with one entry a line
-(`name : type   what it is`) and its continuation indented. Nothing in them is markup, so that `*` and `|` are what they are.
+Ours are plain text: names in single backticks, equations indented or set by columns, sections underlined, with one
+entry a line (`name : type   what it is`) and its continuation indented. Nothing in them is markup, so that `*` and `|`
+are what they are.
 """
 
 from __future__ import annotations
