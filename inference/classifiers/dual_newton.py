@@ -1,7 +1,7 @@
-"""SVM duals by an interior-point method (Mehrotra 1992, Gondzio 1996): hinges, their tubes, and that of all classes.
+"""SVM duals by an interior-point method (Mehrotra 1992, Gondzio 1996): boxes, their tubes, and the joint hinge.
 
-    eta = nu^2 sum_n a_n t_n^T,   eta^T a_n - linear_n = low_n - high_n + shift_n,   lower <= t_n <= upper,
-    low (t - lower) = high (upper - t) = mu > 0, which falls to 0
+    eta = nu^2 sum_n a_n t_n^T,   eta^T a_n - linear_n + curvature_n t_n = low_n - high_n + shift_n,
+    lower <= t_n <= upper,        low (t - lower) = high (upper - t) = mu > 0, which falls to 0
 
 are the optimum of `duals`; low and high are the multipliers of the bounds, and shift that of sum_c t_nc = 0, which a
 joint hinge has. Points in turns slow down where many more of them than features share the optimum, or are nearly alike:
@@ -44,6 +44,7 @@ class Program:
     linear: Tensor  # [N, C]
     upper: Tensor  # [N, C]
     room: Tensor  # [N, 1] > 0, upper - lower; of a joint hinge the sum of upper
+    curvature: Tensor  # [N, 1] of g*(-t); 0 of a hinge
     variance: float  # nu^2
     joint: bool
 
@@ -65,20 +66,39 @@ class Program:
 
     def gap(self, tilt: Tensor) -> Tensor:
         """The duality gap [] of tilts within their bounds."""
-        cost, above = self.features @ (self.variance * (self.features.T @ tilt)) - self.linear, self.upper - tilt
+        slope, above = self.slopes(self.variance * (self.features.T @ tilt), tilt), self.upper - tilt
         if self.joint:
-            return (self.room.squeeze(1) * cost.amax(1)).sum() - (above * cost).sum()
-        return ((self.room - above) * cost.relu() + above * (-cost).relu()).sum()
+            return (self.room.squeeze(1) * slope.amax(1)).sum() - (above * slope).sum()
+        # the best change of each tilt while the scores stay: a whole Newton step, or as far as the bounds allow
+        change = -slope / self.curvature.clamp(min=torch.finfo(slope.dtype).tiny)
+        change = torch.minimum(torch.maximum(change, above - self.room), above)
+        return -(change * (slope + self.curvature * change / 2)).sum()
+
+    def slopes(self, weights: Tensor, tilt: Tensor) -> Tensor:
+        """How the dual falls with each tilt [N, C] at weights [P, C]."""
+        return self.features @ weights - self.linear + self.curvature * tilt
 
     def start(self, weights: Tensor, measure: float) -> Point:
-        """The point for scores of these weights [P, C] where each product is `measure`."""
+        """The point for the slopes at these weights [P, C] where each product is `measure`."""
+        if self.joint:
+            return self._start_jointly(weights, measure)
+        near, far = (self.slopes(weights, end) for end in (self.upper - self.room, self.upper))
+        if (near < far).any():  # slopes grow with the tilt, and say where between its bounds it is: they meet
+            for _ in range(_NUM_HALVINGS):
+                middle = (near + far) / 2
+                more = self.slopes(weights, self.upper - self._rooms(middle, measure)[1]) > middle
+                near, far = torch.where(more, middle, near), torch.where(more, far, middle)
+        below, above = self._rooms(far, measure)
+        return Point(weights, below, above, measure / below, measure / above, torch.zeros_like(far))
+
+    def _rooms(self, slope: Tensor, measure: float) -> tuple[Tensor, Tensor]:
+        """How far from its bounds each tilt is [N, 1] where measure / below - measure / above is its slope [N, 1]."""
+        size = slope * self.room
+        root = (size.square() + (2 * measure) ** 2).sqrt() + 2 * measure
+        return 2 * measure * self.room / (root + size), 2 * measure * self.room / (root - size)
+
+    def _start_jointly(self, weights: Tensor, measure: float) -> Point:
         cost = self.features @ weights - self.linear
-        none = torch.zeros_like(cost[:, :1])
-        if not self.joint:
-            size = cost * self.room
-            root = (size.square() + (2 * measure) ** 2).sqrt() + 2 * measure
-            below, above = (2 * measure * self.room / (root + part) for part in (size, -size))
-            return Point(weights, below, above, measure / below, measure / above, none)
         top, least = cost.amax(1, keepdim=True), measure / self.room
         near, far = least, cost.shape[1] * least
         for _ in range(_NUM_HALVINGS):
@@ -124,7 +144,7 @@ class Program:
 
     def _directions(self, at: Point) -> Callable[[Tensor, Tensor], Point]:
         """The function that gives the step to products of these values [N, C]."""
-        theta = at.high / at.above + (0.0 if self.joint else at.low / at.below)
+        theta = self.curvature + at.high / at.above + (0.0 if self.joint else at.low / at.below)
         inverse = 1 / theta
         total = inverse.sum(1, keepdim=True)
 
@@ -132,8 +152,9 @@ class Program:
             return inverse * (part - (inverse * part).sum(1, keepdim=True) / total) if self.joint else inverse * part
 
         tril = safe_cholesky(self._matrix(inverse, total))
-        off = self.features.T @ (self.upper - at.above) - at.weights / self.variance
-        cost = self.features @ at.weights - self.linear - at.shift
+        tilt = self.upper - at.above
+        off = self.features.T @ tilt - at.weights / self.variance
+        cost = self.slopes(at.weights, tilt) - at.shift
 
         def direction(low: Tensor, high: Tensor) -> Point:
             rho = (0.0 if self.joint else low / at.below) - high / at.above - cost
@@ -187,14 +208,19 @@ def box_piece(features: Tensor, count: Tensor, variance: float, box: Box, column
     """That of one score, of features [N, P] that count [N, 1] times; a tube's row is one above it and one below."""
     columns = slice(column, column + 1)
     linear, lower, upper = (part[:, columns] for part in box[:3])
-    lower, upper = count * lower, count * upper
     rows = torch.nonzero((lower < upper).squeeze(1)).squeeze(1)
-    linear, lower, upper = linear[rows], lower[rows], upper[rows]
+    linear, lower, upper = linear[rows], (count * lower)[rows], (count * upper)[rows]
+    curvature = box.curvature / count[rows]
+    if box.curvature:
+        # no loss alone, which is curvature t^2 / 2, costs more than all do at weights of zero: bounds that never bind
+        most = 2 * ((linear.square() / curvature).sum() / curvature).sqrt()
+        lower, upper = torch.maximum(lower, -most), torch.minimum(upper, most)
     if box.tube:
         none = torch.zeros_like(lower)
         linear, rows = torch.cat([linear - box.tube, linear + box.tube]), rows.repeat(2)
-        lower, upper = torch.cat([none, lower]), torch.cat([upper, none])
-    return Piece(Program(features[rows], linear, upper, upper - lower, variance, False), rows, columns, lower)
+        lower, upper, curvature = torch.cat([none, lower]), torch.cat([upper, none]), curvature.repeat(2, 1)
+    program = Program(features[rows], linear, upper, upper - lower, curvature, variance, False)
+    return Piece(program, rows, columns, lower)
 
 
 def joint_piece(
@@ -203,7 +229,7 @@ def joint_piece(
     """That of all scores together, for targets [N, C]; rows with NaN have no tilts."""
     rows = torch.nonzero(~targets.isnan().any(1)).squeeze(1)
     own, room = (targets[rows] > 0).to(features), 2 * strength * count[rows]
-    program = Program(features[rows], margin * own, room * own, room, variance, True)
+    program = Program(features[rows], margin * own, room * own, room, torch.zeros_like(room), variance, True)
     return Piece(program, rows, slice(None), room * own)
 
 

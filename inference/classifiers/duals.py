@@ -7,7 +7,8 @@ have one value; r_n counts a point, 1 without. Sums of
 r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, f_n = eta^T a_n, are the duality gap, which says when to stop. On the
 CPU points take turns, compiled, for losses with a `box` and for that of Crammer and Singer: each sets its own t_n to
 the optimum given all others. For any other loss with a `conjugate`, and on other devices, all points move at once, by
-accelerated proximal gradient steps. Hinges that either leaves apart end with an interior-point method (`dual_newton`).
+accelerated proximal gradient steps. Where either leaves a gap, boxes and joint hinges end with an interior-point method
+(`dual_newton`).
 """
 
 from __future__ import annotations
@@ -163,13 +164,7 @@ Visit = Callable[[Tensor, Tensor, Tensor], None]  # (pairs [n, 2] of a row and a
 
 
 def _take_turns(problem: _Problem, visit: Visit, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
-    """Passes over the rows that still add to the gap, in random order; the others would stay where they are.
-
-    Rows that are nearly parallel hardly move by turns. Where the interior-point method does not serve, that is for a
-    cost with curvature, those between their bounds also leap together after some passes.
-    """
-    box = None if joint_hinge(problem.loss) is not None else problem.loss.box(problem.targets)
-    leaps = box is not None and bool(box.curvature) and not box.tube
+    """Passes over the rows that still add to the gap, in random order; the others would stay where they are."""
     weights, generator = problem.weights(tilt).T.contiguous(), torch.Generator().manual_seed(0)
     num_passes, num_checks = 0, 0
     while True:
@@ -177,8 +172,6 @@ def _take_turns(problem: _Problem, visit: Visit, tilt: Tensor, tolerance: float,
         if gap <= tolerance or num_passes >= max_passes:
             return Dual(weights.T.contiguous(), tilt, gap, num_passes)
         pairs, num_checks = torch.nonzero(gaps > 0), num_checks + 1
-        if box is not None and leaps and num_checks > _MOST_UNCHECKED and num_checks % 2:
-            _leap(problem, box, tilt, weights, gaps.sum(0))
         for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
             visit(pairs[torch.randperm(len(pairs), generator=generator)], tilt, weights)
             num_passes += 1
@@ -212,28 +205,6 @@ def _visitor(problem: _Problem) -> Visit | None:
         _numba_duals.visit_boxes(features.numpy(), squares, boxes, rows, columns, tilt.numpy(), weights.numpy())
 
     return visit_pairs
-
-
-def _leap(problem: _Problem, box: Box, tilt: Tensor, weights: Tensor, gaps: Tensor) -> None:
-    """The tilts between their bounds take a Newton step, column by column, until the first one meets a bound, with
-    weights [C, P] in step; of columns with much of the gap [C], where few enough tilts are free."""
-    count, variance = problem.count * torch.ones_like(tilt), problem.weight_scale**2
-    linear, lower, upper = (part * torch.ones_like(tilt) for part in (box.linear, count * box.lower, count * box.upper))
-    free = (lower < tilt) & (tilt < upper)
-    for column in torch.nonzero((gaps >= gaps.mean()) & (free.sum(0) <= _MOST_FREE) & free.any(0)).flatten().tolist():
-        own = torch.nonzero(free[:, column]).squeeze(1)
-        rows, place = problem.features[own], (own, column)
-        curvature = box.curvature / count[place]
-        slope = linear[place] - curvature * tilt[place] - rows @ weights[column]
-        factor, failed = torch.linalg.cholesky_ex(variance * rows @ rows.T + curvature.diag())
-        if failed:  # of numbers beyond their range
-            continue
-        move = torch.cholesky_solve(slope.unsqueeze(1), factor).squeeze(1)
-        room = torch.where(move > 0, upper[place] - tilt[place], lower[place] - tilt[place]) / move
-        moved = tilt[place] + move * room.nan_to_num(torch.inf, torch.inf, torch.inf).min().clamp(max=1.0)
-        moved = torch.minimum(torch.maximum(moved, lower[place]), upper[place])
-        weights[column] += variance * (moved - tilt[place]) @ rows
-        tilt[place] = moved
 
 
 @singledispatch
@@ -282,13 +253,12 @@ def _largest_eigenvalue(features: Tensor) -> Tensor:
 
 def _patience(problem: _Problem) -> int | None:
     """Passes that cost about as much as the steps of the interior-point method; None where it does not serve."""
-    box, (N, P) = problem.loss.box(problem.targets), problem.features.shape
+    N, P = problem.features.shape
     if not N or not P:
         return None
     if joint_hinge(problem.loss) is not None:
         return _PATIENCE * P * problem.targets.shape[1]
-    serves = box is not None and not box.curvature and bool((box.upper - box.lower).isfinite().all())
-    return _PATIENCE * P if serves else None
+    return None if problem.loss.box(problem.targets) is None else _PATIENCE * P
 
 
 def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
@@ -316,4 +286,3 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
 _CHECK_EVERY = 5
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first
-_MOST_FREE = 64  # tilts that leap together

@@ -212,14 +212,14 @@ def test_a_loss_without_conjugate_is_refused(generator) -> None:
 @pytest.mark.parametrize(
     "loss", [Hinge(), EpsilonInsensitive(1.5, 0.2), SquaredHinge(), Masked(OneVsRest(Hinge()))], ids=name_of
 )
-def test_rows_that_are_nearly_parallel_leap_to_the_optimum(loss, generator) -> None:
+def test_few_rows_that_are_nearly_parallel_are_solved(loss, generator) -> None:
     """By turns alone such rows are far above a gap of 1e-10 after 500 passes."""
     for _ in range(10):
         features, targets = case(loss, generator, N=6, P=3)
         features = torch.cat([features.new_ones(6, 1), 3.0 + 0.1 * features], 1)
         found = solve(features, targets, loss, 1.0, row_weights=1 + torch.arange(6.0).double(), tolerance=1e-10)
         assert found.gap <= 1e-10
-        assert found.num_passes <= 400
+        assert found.num_passes <= 100
 
 
 def test_few_passes_report_their_gap(generator) -> None:
@@ -233,6 +233,7 @@ def test_few_passes_report_their_gap(generator) -> None:
 
 BITS = [
     Hinge(1.3, 0.8),
+    SquaredHinge(20.0),
     EpsilonInsensitive(0.7, 0.2),
     Masked(OneVsRest(Hinge())),
     CrammerSinger(0.7, 1.4),
