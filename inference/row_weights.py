@@ -67,13 +67,10 @@ class CountedRows:
 
 def weighs(backend: Any, model: Model) -> bool:
     """Whether a fit takes any weights of rows as they are: the backend's kernels, the model and its parts all do."""
-    parts: list[Any] = [getattr(model, name) for name in ("likelihood", "feature_map") if hasattr(model, name)]
-    takers = [*(part.resolve for part in parts if hasattr(part, "resolve"))]
-    return (
-        backend.weighs
-        and _takes_weights(model)
-        and all("weights" in inspect.signature(taker).parameters for taker in takers)
-    )
+    parts: list[Any] = [getattr(model, name, None) for name in ("likelihood", "feature_map")]
+    takers = [part.resolve for part in parts if hasattr(part, "resolve")]
+    of_parts = all("weights" in inspect.signature(taker).parameters for taker in takers)
+    return backend.weighs and _takes_weights(model) and of_parts
 
 
 def _require_weighable(model: Model, X: Any) -> None:

@@ -33,6 +33,7 @@ from .label_data import LabelData
 from .label_joints import COUPLED, label_law
 from .likelihoods import BernoulliBeta, DiagonalGaussian, Likelihood, MaskedBernoulli, MultinomialDirichlet, Product
 from .likelihoods.hyperparameters import hyperparameter
+from .likelihoods.parts import ending
 from .losses import Logistic, Loss, masked
 from .mixture import sample_components
 from .priors import DirichletProcess, PartitionPrior
@@ -201,8 +202,7 @@ class BNMC(Model):
                 pyro.factor("margin", self.log_margin(data.features @ weights, data.targets))
                 return
             x, y = data.X.split([self.num_features, self.num_labels], 1)
-            inputs = {name.removesuffix("_0"): value for name, value in own.items() if name.endswith("_0")}
-            pyro.sample("X", self.likelihood.distribution(inputs), obs=x)
+            pyro.sample("X", self.likelihood.distribution(ending(own, 0)), obs=x)
             pyro.sample("Y", label_law(self.joint, own["probs_1"], data.features @ weights), obs=y)
 
     # -- details -----------------------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,19 +16,16 @@ from .sums import all_sum
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False)
-class Data:
-    """N points, D features, P classifier features, C scores."""
+class RowData:
+    """What data of exchangeable rows share. Every field is a table [N, ...] with an entry for each row, or None."""
 
-    X: Rows  # [N, D], dense or sparse
-    features: Tensor  # [N, P]
-    targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
-    weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
+    targets: Tensor
+    weights: Tensor | None
 
     @property
     def num_data(self) -> int:
         """N."""
-        return self.X.shape[0]
+        return len(self.targets)
 
     @cached_property
     def total_weight(self) -> float:
@@ -36,6 +33,21 @@ class Data:
         if self.weights is None:
             return self.num_data
         return float(all_sum(self.weights.sum(dtype=torch.float64)))
+
+    def rows(self, index: Tensor | slice) -> Self:
+        """The data of some rows, from their indices [M]."""
+        tables = (getattr(self, field.name) for field in fields(cast(Any, self)))
+        return type(self)(*(None if table is None else table[index] for table in tables))
+
+
+@dataclass(frozen=True, eq=False)
+class Data(RowData):
+    """N points, D features, P classifier features, C scores."""
+
+    X: Rows  # [N, D], dense or sparse
+    features: Tensor  # [N, P]
+    targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
+    weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
 
     def counted(self, values: Tensor) -> Tensor:
         """What belongs to the points, [N, ...], times their weights."""
@@ -64,14 +76,9 @@ class Data:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_found"}  # other processes find it anew
 
-    def rows(self, index: Tensor | slice) -> Data:
-        """The data of some rows, from their indices [M]."""
-        weights = None if self.weights is None else self.weights[index]
-        return Data(self.X[index], self.features[index], self.targets[index], weights)
-
     def without_features(self) -> Data:
         """The data that a model without hyperplanes sees."""
-        return Data(self.X, self.features[:, :0], self.targets[:, :0], self.weights)
+        return replace(self, features=self.features[:, :0], targets=self.targets[:, :0])
 
     def double(self) -> Data:
         """The same in double precision."""

@@ -19,16 +19,16 @@ from torch import Tensor
 
 from .arrays import as_incomplete
 from .base import Model, announced
+from .data import RowData
 from .distributions.bits import Bits
 from .likelihoods import LinearLikelihood
 from .priors import FeaturePrior
 from .priors.hyper import sample_hyper
 from .sparse import Rows
-from .sums import all_sum
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureData:
+class FeatureData(RowData):
     """N rows of D columns, P inputs that the classifiers see beside the latent features, C scores."""
 
     X: Tensor  # [N, D]; 0 where an entry is missing
@@ -36,18 +36,6 @@ class FeatureData:
     targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
     observed: Tensor | None = None  # [N, D] of 0 and 1 in the dtype of X; None: all entries are
     weights: Tensor | None = None  # [N] > 0, how many times each row counts; None: once
-
-    @property
-    def num_data(self) -> int:
-        """N."""
-        return len(self.X)
-
-    @cached_property
-    def total_weight(self) -> float:
-        """R = sum_n r_n, by which weights take the place of N."""
-        if self.weights is None:
-            return self.num_data
-        return float(all_sum(self.weights.sum(dtype=torch.float64)))
 
     @cached_property
     def row_weights(self) -> Tensor:
@@ -58,12 +46,6 @@ class FeatureData:
     def counted(self) -> Tensor:
         """[N, 1] or [N, D]: how many times each entry counts, 0 where it is missing."""
         return self.row_weights if self.observed is None else self.row_weights * self.observed
-
-    def rows(self, index: Tensor | slice) -> FeatureData:
-        """The data of some rows, from their indices [M]."""
-        observed = None if self.observed is None else self.observed[index]
-        weights = None if self.weights is None else self.weights[index]
-        return FeatureData(self.X[index], self.inputs[index], self.targets[index], observed, weights)
 
 
 class FeatureModel(Model):

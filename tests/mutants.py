@@ -104,7 +104,16 @@ MUTANTS = [
         {
             "- torch.lgamma(alpha + sizes.sum())": "+ torch.lgamma(alpha + sizes.sum())",
             "shape + num_components - (": "shape + num_components + (",
-            "shape + len(log_rest)), rate - log_rest.sum()": "shape + len(log_rest)), rate + log_rest.sum()",
+            "len(log_rest), -log_rest.sum())": "len(log_rest), log_rest.sum())",
+        },
+    ),
+    Mutants(
+        "models/priors/concentration.py",
+        "models/test_priors.py models/test_dirichlet_process.py models/test_indian_buffet_process.py",
+        {
+            "new_tensor(shape + count), prior_rate + rate": "new_tensor(shape), prior_rate + rate",
+            "drawn / (prior_rate + rate)": "drawn / (2 * prior_rate + rate)",
+            "torch.digamma(shape) - rate.log(), kl": "torch.digamma(shape) + rate.log(), kl",
         },
     ),
     Mutants(

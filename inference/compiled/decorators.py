@@ -4,16 +4,18 @@ numba keeps the machine code of a function until the function's own file changes
 in it may change unnoticed, and so may the fields of a tuple that it takes. But numba names its own files after the
 function, so every entry point has a digest of all sources in its name. These are the modules of `models` and
 `inference` whose names begin with an underscore, and `scalars`: what is compiled, and the tuples of arrays that it
-takes. Machine code for a compiled form of another file is kept apart, by a digest of that file as well. So nobody reads
-a file of numba's that needs a module which is gone.
+takes. Machine code for a compiled form of another file is kept apart, by a digest of that file, and of the files that
+it imports, as well. So nobody reads a file of numba's that needs a module which is gone.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -56,8 +58,34 @@ def _entry_for(function: Any, form: type) -> Any:
     if Path(source) in sources():
         return function
     named = f"{source_digest()} {form.__module__}:{form.__qualname__} ".encode()
-    digest = hashlib.sha256(named + Path(source).read_bytes()).hexdigest()
-    return _kept(function.py_func, digest, cache=True, **options)
+    files = b"\0".join(path.read_bytes() for path in _files_behind(form.__module__))
+    return _kept(function.py_func, hashlib.sha256(named + files).hexdigest(), cache=True, **options)
+
+
+def _files_behind(module: str) -> list[Path]:
+    """The file of a module and those of all that it imports: of its own package, and outside of installed libraries."""
+    root, found, waiting = module.partition(".")[0], dict[str, Path](), [module]
+    while waiting:
+        name = waiting.pop()
+        path = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+        is_library = bool(_LIBRARIES & {*path.parts}) or path.is_relative_to(sysconfig.get_path("stdlib"))
+        if name in found or path.suffix != ".py" or (is_library and name.partition(".")[0] != root):
+            continue
+        found[name] = path
+        if not path.is_relative_to(_package()):  # its sources are in every digest
+            waiting += _imported(path, sys.modules[name].__package__ or "")
+    return [found[name] for name in sorted(found)]
+
+
+def _imported(source: Path, package: str) -> Iterator[str]:
+    """The names of all that a file imports, of modules and of what is taken from them."""
+    for node in ast.walk(ast.parse(source.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: 1 - node.level or None] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
 
 
 def brought(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +115,13 @@ def source_digest() -> str:
 @functools.cache
 def sources() -> list[Path]:
     """The files of all that is compiled."""
-    package = Path(__file__).parents[2]
-    private = [path for name in ("inference", "models") for path in (package / name).rglob("_*.py")]
-    scalars = package / "models" / "compiled" / "scalars.py"
+    private = [path for name in ("inference", "models") for path in (_package() / name).rglob("_*.py")]
+    scalars = _package() / "models" / "compiled" / "scalars.py"
     return sorted([scalars, *(path for path in private if not path.name.startswith("__"))])
+
+
+def _package() -> Path:
+    return Path(__file__).parents[2]
+
+
+_LIBRARIES = {"site-packages", "dist-packages"}  # folders of theirs

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled.scalars import prefetch, take_logs
+from ..compiled.scalars import take_logs
 from ..data import Data
-from ._numba_gaussians import CANCELLED, ROUNDING, centred, shift_mean, shrinkage, table
+from ._numba_gaussians import CANCELLED, ROUNDING, centred, fetch_row, shift_mean, shrinkage, table
 from .diagonal_gaussian import DiagonalGaussian
 
 
@@ -31,9 +31,7 @@ class Diagonal(NamedTuple):
         return shrinkage(family.prior()[-2], len(family.loc), counts) + len(family.loc) * torch.lgamma(a).diff()
 
     def fetch(self, n):
-        size = self.X.shape[1]
-        for d in range(0, size, 8):  # all lines of the cache that the row covers
-            prefetch(self.X, n * size + d)
+        fetch_row(self.X, n)
 
     def log_predictives(self, n, own, out, scratch):
         X, rows = self.X, self.components

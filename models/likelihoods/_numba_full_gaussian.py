@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled.scalars import log, prefetch
+from ..compiled.scalars import log
 from ..data import Data
 from ..linalg import inverse_transpose
 from ._numba_gaussians import (
@@ -15,6 +15,7 @@ from ._numba_gaussians import (
     ROUNDING,
     centred,
     entries,
+    fetch_row,
     log_spread,
     shift_factor,
     shift_mean,
@@ -47,9 +48,7 @@ class Full(NamedTuple):
         return _components(family, family.prior() + family.summed_statistics(data.X, labels, slots))
 
     def fetch(self, n):
-        size = self.X.shape[1]
-        for d in range(0, size, 8):  # all lines of the cache that the row covers
-            prefetch(self.X, n * size + d)
+        fetch_row(self.X, n)
 
     def log_predictives(self, n, own, out, scratch):
         """|L^-1 (x - mean)|^2 costs D^2 / 2; the determinants follow from it."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled.scalars import inner
+from ..compiled.scalars import inner, prefetch
 from ..data import Data
 
 ROUNDING = 1e-15
@@ -43,6 +43,13 @@ def log_spread(degrees_of_freedom: Tensor, size: int, counts: Tensor) -> Tensor:
     """log Gamma((nu + 1) / 2) / Gamma((nu + 1 - R) / 2) [N]; nu grows by 1 with each point, counts [N]."""
     top = (degrees_of_freedom + 1 + counts) / 2
     return torch.lgamma(top) - torch.lgamma(top - size / 2)
+
+
+@inner
+def fetch_row(X, n):
+    """All lines of the cache that row n of X [N, D] covers."""
+    for d in range(0, X.shape[1], 8):
+        prefetch(X, n * X.shape[1] + d)
 
 
 @inner

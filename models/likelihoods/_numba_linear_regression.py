@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..compiled.scalars import log, prefetch
+from ..compiled.scalars import log
 from ..data import Data
 from ..linalg import inverse_transpose
-from ._numba_gaussians import CANCELLED, ROUNDING, entries, log_spread, shift_factor, table
+from ._numba_gaussians import CANCELLED, ROUNDING, entries, fetch_row, log_spread, shift_factor, table
 from .linear_regression import LinearRegression
 
 
@@ -40,9 +40,7 @@ class Regression(NamedTuple):
         return _components(family, family.prior() + family.summed_statistics(data.X, labels, slots))
 
     def fetch(self, n):
-        size = self.X.shape[1]
-        for d in range(0, size, 8):  # all lines of the cache that the row covers
-            prefetch(self.X, n * size + d)
+        fetch_row(self.X, n)
 
     def log_predictives(self, n, own, out, scratch):
         """|L^-1 (a, v)|^2 is the leverage a^T K^-1 a, which its first rows give, and r^T Psi^-1 r of the residual r."""

@@ -5,9 +5,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from torch import Tensor
 
-from ..compiled.scalars import prefetch
 from ..data import Data
-from ._numba_gaussians import centred, shift_mean, shrinkage, table
+from ._numba_gaussians import centred, fetch_row, shift_mean, shrinkage, table
 from .spherical_gaussian import SphericalGaussian
 
 
@@ -29,9 +28,7 @@ class Spherical(NamedTuple):
         return shrinkage(family.prior()[-1], len(family.loc), counts)
 
     def fetch(self, n):
-        size = self.X.shape[1]
-        for d in range(0, size, 8):  # all lines of the cache that the row covers
-            prefetch(self.X, n * size + d)
+        fetch_row(self.X, n)
 
     def log_predictives(self, n, own, out, scratch):
         X, rows = self.X, self.components

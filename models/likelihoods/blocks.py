@@ -14,7 +14,7 @@ from torch.distributions import Distribution, Gamma
 from ..losses.base import PseudoObservation
 from ..priors.hyper import Hyper
 from .linear import LinearLikelihood
-from .parts import Parts, require_width
+from .parts import Parts, ending, require_width, with_ends
 
 
 @dataclass(eq=False)
@@ -37,75 +37,62 @@ class Blocks(LinearLikelihood):
 
     def resolve(self, X: Tensor, weights: Tensor | None = None, observed: Tensor | None = None) -> Self:
         require_width(self.parts, X.shape[1])
-        return self.replace(
-            parts=[
-                (part.resolve(X[:, at], weights, _columns(observed, at)), at.stop - at.start)
-                for _, part, at in self._blocks()
-            ]
-        )
+        blocks = self._blocks({}, X, observed)
+        return self.replace(parts=[(part.resolve(x, weights, seen), x.shape[1]) for part, _, x, seen in blocks])
 
     def check(self, X: Tensor, observed: Tensor | None = None) -> None:
         require_width(self.parts, X.shape[1])
-        for _, part, at in self._blocks():
-            part.check(X[:, at], _columns(observed, at))
+        for part, _, x, seen in self._blocks({}, X, observed):
+            part.check(x, seen)
 
     def hyperpriors(self, like: Tensor) -> dict[str, Gamma | None]:
-        return _named((end, part.hyperpriors(like)) for end, part, _ in self._blocks())
+        return with_ends(part.hyperpriors(like) for part, _ in self.parts)
 
     def start(self, like: Tensor) -> Hyper:
-        return _named((end, part.start(like)) for end, part, _ in self._blocks())
+        return with_ends(part.start(like) for part, _ in self.parts)
 
     def evidence(
         self, X: Tensor, mean: Tensor, square: Tensor, loadings: Tensor, counted: Tensor
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        counted = counted.expand_as(X)
-        return _named(
-            (
-                end,
-                part.evidence(
-                    X[:, at], mean[:, at], square[:, at], torch.cat([loadings[:-1][at], loadings[-1:]]), counted[:, at]
-                ),
-            )
-            for end, part, at in self._blocks()
+        blocks = self._blocks({}, X, mean, square, loadings[:-1].unsqueeze(0), counted.expand_as(X))
+        return with_ends(
+            part.evidence(x, m, s, torch.cat([own.squeeze(0), loadings[-1:]]), count)
+            for part, _, x, m, s, own, count in blocks
         )
 
     def loading_precision(self, h: Hyper, num_columns: int) -> Tensor:
-        return torch.cat([part.loading_precision(_own(h, end), _width(at)) for end, part, at in self._blocks()])
+        own = (ending(h, index) for index in range(len(self.parts)))
+        return torch.cat([part.loading_precision(h, width) for (part, width), h in zip(self.parts, own, strict=True)])
 
     def distribution(self, mean: Tensor, h: Hyper) -> dist.TorchDistribution:
-        return _Columns([(at, part.distribution(mean[..., at], _own(h, end))) for end, part, at in self._blocks()])
+        laws = [part.distribution(m, own) for part, own, m in self._blocks(h, mean)]
+        return _Columns(laws, [width for _, width in self.parts])
 
     def log_density(self, X: Tensor, mean: Tensor, h: Hyper) -> Tensor:
-        return torch.cat([part.log_density(X[:, at], mean[:, at], _own(h, end)) for end, part, at in self._blocks()], 1)
+        return torch.cat([part.log_density(x, m, own) for part, own, x, m in self._blocks(h, X, mean)], 1)
 
     def augment(self, X: Tensor, mean: Tensor, h: Hyper, generator: torch.Generator) -> PseudoObservation:
-        return _joined(part.augment(X[:, at], mean[:, at], _own(h, end), generator) for end, part, at in self._blocks())
+        return _joined(part.augment(x, m, own, generator) for part, own, x, m in self._blocks(h, X, mean))
 
     def expect(self, X: Tensor, square: Tensor, h: Hyper, mean: Tensor) -> PseudoObservation:
-        return _joined(
-            part.expect(X[:, at], square[:, at], _own(h, end), mean[:, at]) for end, part, at in self._blocks()
-        )
+        return _joined(part.expect(x, s, own, m) for part, own, x, s, m in self._blocks(h, X, square, mean))
 
     def expected_log_density(self, X: Tensor, mean: Tensor, square: Tensor, h: Hyper) -> Tensor:
-        return torch.cat(
-            [
-                part.expected_log_density(X[:, at], mean[:, at], square[:, at], _own(h, end))
-                for end, part, at in self._blocks()
-            ],
-            1,
-        )
+        blocks = self._blocks(h, X, mean, square)
+        return torch.cat([part.expected_log_density(x, m, s, own) for part, own, x, m, s in blocks], 1)
 
     def divergence(self, X: Tensor, mean: Tensor) -> Tensor:
-        return torch.cat([part.divergence(X[:, at], mean[:, at]) for _, part, at in self._blocks()], 1)
+        return torch.cat([part.divergence(x, m) for part, _, x, m in self._blocks({}, X, mean)], 1)
 
     def majorize(self, X: Tensor, mean: Tensor) -> PseudoObservation:
-        return _joined(part.majorize(X[:, at], mean[:, at]) for _, part, at in self._blocks())
+        return _joined(part.majorize(x, m) for part, _, x, m in self._blocks({}, X, mean))
 
-    def _blocks(self) -> Iterator[tuple[str, LinearLikelihood, slice]]:
-        """(what its hyperparameters' names end in, likelihood, columns) of each block."""
+    def _blocks(self, h: Hyper, *arrays: Tensor | None) -> Iterator[tuple[Any, ...]]:
+        """(likelihood, its hyperparameters among h, its columns of each array [..., D] or None) of each block."""
         start = 0
         for index, (part, width) in enumerate(self.parts):
-            yield f"_{index}", part, slice(start, start + width)
+            own = (None if array is None else array[..., start : start + width] for array in arrays)
+            yield part, ending(h, index), *own
             start += width
 
 
@@ -114,36 +101,20 @@ class _Columns(dist.TorchDistribution):
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, parts: list[tuple[slice, Distribution]]) -> None:
-        self._parts = parts
-        shape = (*parts[0][1].batch_shape[:-1], parts[-1][0].stop)
-        super().__init__(torch.Size(shape), validate_args=False)
+    def __init__(self, laws: list[Distribution], widths: list[int]) -> None:
+        self._laws, self._widths = laws, widths
+        super().__init__(torch.Size((*laws[0].batch_shape[:-1], sum(widths))), validate_args=False)
 
     @property
     def support(self) -> Any:
         return dist.constraints.real
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
-        return torch.cat([part.sample(sample_shape) for _, part in self._parts], -1)
+        return torch.cat([law.sample(sample_shape) for law in self._laws], -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return torch.cat([part.log_prob(value[..., at]) for at, part in self._parts], -1)
-
-
-def _width(at: slice) -> int:
-    return int(at.stop - at.start)
-
-
-def _columns(values: Tensor | None, at: slice) -> Tensor | None:
-    return None if values is None else values[:, at]
-
-
-def _own(h: Hyper, end: str) -> Hyper:
-    return {name.removesuffix(end): value for name, value in h.items() if name.endswith(end)}
-
-
-def _named(blocks: Any) -> dict[str, Any]:
-    return {f"{name}{end}": value for end, found in blocks for name, value in found.items()}
+        columns = value.split(self._widths, -1)
+        return torch.cat([law.log_prob(own) for law, own in zip(self._laws, columns, strict=True)], -1)
 
 
 def _joined(blocks: Any) -> PseudoObservation:

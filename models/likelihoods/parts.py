@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,17 @@ def require_width(parts: list[tuple[Any, int]], width: int) -> None:
     total = sum(number for _, number in parts)
     if total != width:
         raise ValueError(f"X has {width} columns, but the blocks have {total}. Give every column a block.")
+
+
+def with_ends(blocks: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What the blocks name, in one dict: names of block j end in `_j`."""
+    return {f"{name}_{index}": value for index, own in enumerate(blocks) for name, value in own.items()}
+
+
+def ending(values: dict[str, Any], index: int) -> dict[str, Any]:
+    """What belongs to block `index`, by the names that the block itself gives."""
+    end = f"_{index}"
+    return {name.removesuffix(end): value for name, value in values.items() if name.endswith(end)}
 
 
 @dataclass(frozen=True)

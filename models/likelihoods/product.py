@@ -25,7 +25,7 @@ from ..config import resolved
 from ..sparse import Rows, SparseRows
 from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
-from .parts import Parts, require_width
+from .parts import Parts, ending, require_width, with_ends
 
 
 @dataclass(eq=False)
@@ -133,19 +133,18 @@ class Product(ExponentialFamily):
         return _total(part.log_repeat(x) for part, x in self.split(X))
 
     def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
-        found: Parameters = {}
-        for index, (part, own) in enumerate(self.own(chi)):
-            named = part.parameters(own, partial(_sample_ending, sample, f"_{index}"))
-            found |= {f"{name}_{index}": value for name, value in named.items()}
-        return found
+        return with_ends(
+            part.parameters(own, partial(_sample_ending, sample, f"_{index}"))
+            for index, (part, own) in enumerate(self.own(chi))
+        )
 
     def distribution(self, parameters: Parameters) -> Distribution:
-        laws = [part.distribution(_ending(parameters, index)) for index, (part, _) in enumerate(self.parts)]
+        laws = [part.distribution(ending(parameters, index)) for index, (part, _) in enumerate(self.parts)]
         return _Columns(laws, [width for _, width in self.parts])
 
     def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         pairs = enumerate(self.split(X))
-        return _total(part.log_density(x, _ending(parameters, index)) for index, (part, x) in pairs)
+        return _total(part.log_density(x, ending(parameters, index)) for index, (part, x) in pairs)
 
     # -- the small-variance limit ----------------------------------------------------------------------------------
 
@@ -261,12 +260,6 @@ def _total(parts: Iterable[Tensor]) -> Tensor:
 
 def _sample_ending(sample: Sample, end: str, name: str, law: Any) -> Tensor:
     return sample(f"{name}{end}", law)
-
-
-def _ending(parameters: Parameters, index: int) -> Parameters:
-    """The parameters of block `index` by the names that its family gives them."""
-    end = f"_{index}"
-    return {name.removesuffix(end): value for name, value in parameters.items() if name.endswith(end)}
 
 
 def _base(part: ExponentialFamily, u: Rows, e: Rows) -> Tensor:

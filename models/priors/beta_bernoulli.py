@@ -14,16 +14,16 @@ import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Gamma, kl_divergence
 
 from ..domains import GammaPrior, Positive
+from .concentration import GammaConcentration
 from .features import FeatureFactors, FeaturePrior
-from .hyper import Hyper, gamma_law
+from .hyper import Hyper
 from .sticks import expected_log_sticks, log_beta
 
 
 @dataclass(eq=False)
-class BetaBernoulli(FeaturePrior):
+class BetaBernoulli(GammaConcentration, FeaturePrior):
     """Independent features, each as likely as a draw from Beta(alpha / K, 1).
 
     Parameters
@@ -39,9 +39,6 @@ class BetaBernoulli(FeaturePrior):
 
     concentration: Positive = 2.0
     concentration_prior: GammaPrior | None = None
-
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        return {"concentration": gamma_law(self.concentration_prior, like)}
 
     def probabilities(self, h: Hyper, truncation: int) -> Tensor:
         a = h["concentration"] / truncation
@@ -69,11 +66,7 @@ class BetaBernoulli(FeaturePrior):
 
     def draw_truncated(self, h: Hyper, pi: Tensor, generator: torch.Generator) -> Hyper:
         """alpha | pi ~ Gamma(shape + K, rate - mean_k log pi_k)."""
-        if self.concentration_prior is None:
-            return h
-        shape, rate = self.concentration_prior
-        drawn = torch._standard_gamma(torch.full_like(h["concentration"], shape + len(pi)), generator=generator)
-        return {"concentration": drawn / (rate - pi.log().mean())}
+        return self.draw_concentration(h, len(pi), -pi.log().mean(), generator)
 
     def log_features(self, counts: Tensor, num_data: int, h: Hyper) -> Tensor:
         a = h["concentration"] / len(counts)
@@ -83,7 +76,7 @@ class BetaBernoulli(FeaturePrior):
     # -- SVI -----------------------------------------------------------------------------------------------------------
 
     def initial(self, like: Tensor, truncation: int) -> FeatureFactors:
-        q = like.new_tensor(self.concentration_prior or (self.concentration, 1.0))
+        q = self.initial_concentration(like)
         return FeatureFactors((q[0] / q[1] / truncation).expand(truncation).clone(), like.new_ones(truncation), q)
 
     def update_sticks(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
@@ -91,23 +84,15 @@ class BetaBernoulli(FeaturePrior):
         return FeatureFactors(a, 1 + total - expected, q.concentration)
 
     def update_concentration(self, q: FeatureFactors) -> FeatureFactors:
-        if self.concentration_prior is None:
-            return q
-        shape, rate = self.concentration_prior
-        log_pi = expected_log_sticks(q.a, q.b)[0].mean()
-        return q._replace(concentration=torch.stack([log_pi.new_tensor(shape + len(q.a)), rate - log_pi]))
+        rate = -expected_log_sticks(q.a, q.b)[0].mean()
+        return q._replace(concentration=self.best_concentration(q.concentration, len(q.a), rate))
 
     def log_odds(self, q: FeatureFactors) -> Tensor:
         return torch.digamma(q.a) - torch.digamma(q.b)
 
     def bound(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> Tensor:
         log_pi, log_rest = expected_log_sticks(q.a, q.b)
-        shape, rate = q.concentration
-        mean, log_mean, kl = shape / rate, (shape / rate).log(), shape.new_zeros(())
-        if self.concentration_prior is not None:
-            log_mean = torch.digamma(shape) - rate.log()
-            pairs = q.concentration, q.concentration.new_tensor(self.concentration_prior)
-            kl = kl_divergence(*(Gamma(one, two, validate_args=False) for one, two in pairs))
+        mean, log_mean, kl = self.expect_concentration(q.concentration)
         K = len(q.a)
         each = log_mean - torch.log(mean.new_tensor(K)) + (mean / K - q.a) * log_pi
         each = each - (q.b - 1) * log_rest + log_beta(q.a, q.b)

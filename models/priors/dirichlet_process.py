@@ -12,16 +12,16 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Gamma, kl_divergence
 
 from ..distributions.sampling import log_gamma_draw
 from ..domains import GammaPrior, Positive
-from .base import Hyper, PartitionPrior, StickExpectations, gamma_law
+from .base import Hyper, PartitionPrior, StickExpectations
+from .concentration import GammaConcentration
 from .sticks import posterior_sticks
 
 
 @dataclass(eq=False)
-class DirichletProcess(PartitionPrior):
+class DirichletProcess(GammaConcentration, PartitionPrior):
     """Dirichlet process.
 
     Parameters
@@ -37,9 +37,6 @@ class DirichletProcess(PartitionPrior):
 
     concentration: Positive = 1.0
     concentration_prior: GammaPrior | None = None
-
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        return {"concentration": gamma_law(self.concentration_prior, like)}
 
     def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
         alpha = h["concentration"]
@@ -66,44 +63,29 @@ class DirichletProcess(PartitionPrior):
         """alpha given the block sizes [K], through their number alone, by Escobar and West's step."""
         if self.concentration_prior is None:
             return h
-        total = int(counts.sum())
-        return {
-            "concentration": resample_concentration(
-                h["concentration"], len(counts), total, self.concentration_prior, generator
-            )
-        }
+        given = len(counts), int(counts.sum()), self.concentration_prior
+        return {"concentration": resample_concentration(h["concentration"], *given, generator)}
 
     def draw_truncated(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
         """alpha from its gamma law given sticks, which are drawn given alpha and the counts [T], and dropped."""
         if self.concentration_prior is None:
             return h
-        shape, rate = self.concentration_prior
-        log_v, log_rest = (
-            log_gamma_draw(part, generator) for part in posterior_sticks(counts, *self.sticks(h, len(counts)))
-        )
+        after = posterior_sticks(counts, *self.sticks(h, len(counts)))
+        log_v, log_rest = (log_gamma_draw(part, generator) for part in after)
         log_rest = log_rest - torch.logaddexp(log_v, log_rest)
-        total = log_rest.new_tensor(shape + len(log_rest))
-        return {"concentration": torch._standard_gamma(total, generator=generator) / (rate - log_rest.sum())}
+        return self.draw_concentration(h, len(log_rest), -log_rest.sum(), generator)
 
-    # -- q(alpha) is a gamma density: q = (shape, rate) [2], or (alpha, 1) where alpha is fixed ---------------------
+    # -- SVI: a stick is Beta(1, alpha) ------------------------------------------------------------------------------
 
     def initial(self, like: Tensor) -> Tensor:
-        return like.new_tensor(self.concentration_prior or (self.concentration, 1.0), dtype=torch.float64)
+        return self.initial_concentration(like.new_zeros((), dtype=torch.float64))
 
     def update(self, q: Tensor, log_v: Tensor, log_rest: Tensor) -> Tensor:
         """q(alpha) = Gamma(shape + T - 1, rate - sum_k E log(1 - v_k)) [2], where alpha has a prior."""
-        if self.concentration_prior is None:
-            return q
-        shape, rate = self.concentration_prior
-        return torch.stack([log_rest.new_tensor(shape + len(log_rest)), rate - log_rest.sum()])
+        return self.best_concentration(q, len(log_rest), -log_rest.sum())
 
     def expect(self, q: Tensor, truncation: int) -> StickExpectations:
-        shape, rate = q
-        mean, log_mean, kl = shape / rate, (shape / rate).log(), q.new_zeros(())
-        if self.concentration_prior is not None:
-            log_mean = torch.digamma(shape) - rate.log()
-            pairs = q, q.new_tensor(self.concentration_prior)
-            kl = kl_divergence(*(Gamma(one, two, validate_args=False) for one, two in pairs))
+        mean, log_mean, kl = self.expect_concentration(q)
         one = q.new_ones(truncation - 1)
         return StickExpectations(one, mean * one, -(truncation - 1) * log_mean, kl, {"concentration": mean})
 

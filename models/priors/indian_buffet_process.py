@@ -15,17 +15,17 @@ import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Gamma, kl_divergence
 
 from ..distributions.sampling import uniforms
 from ..domains import GammaPrior, Positive
+from .concentration import GammaConcentration
 from .features import FeatureFactors, FeaturePrior, slice_between
-from .hyper import Hyper, gamma_law
+from .hyper import Hyper
 from .sticks import expected_log_sticks, log_beta
 
 
 @dataclass(eq=False)
-class IndianBuffetProcess(FeaturePrior):
+class IndianBuffetProcess(GammaConcentration, FeaturePrior):
     """Indian buffet process.
 
     Parameters
@@ -41,9 +41,6 @@ class IndianBuffetProcess(FeaturePrior):
 
     concentration: Positive = 2.0
     concentration_prior: GammaPrior | None = None
-
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        return {"concentration": gamma_law(self.concentration_prior, like)}
 
     def expected_features(self, num_data: int) -> float:
         """E[K+] of N rows at the start value: alpha H_N."""
@@ -82,7 +79,7 @@ class IndianBuffetProcess(FeaturePrior):
 
     def draw_truncated(self, h: Hyper, pi: Tensor, generator: torch.Generator) -> Hyper:
         """alpha | pi ~ Gamma(shape + K, rate - log pi_K), from pi [K]."""
-        return self._draw_concentration(h, len(pi), -pi[-1].log(), generator)
+        return self.draw_concentration(h, len(pi), -pi[-1].log(), generator)
 
     def log_features(self, counts: Tensor, num_data: int, h: Hyper) -> Tensor:
         """The nested integral [] over pi_K < ... < pi_1 as a polynomial in the outermost one, from counts [K]."""
@@ -131,19 +128,12 @@ class IndianBuffetProcess(FeaturePrior):
 
     def draw(self, h: Hyper, num_features: int, num_data: int, generator: torch.Generator) -> Hyper:
         """alpha | Z ~ Gamma(shape + K+, rate + H_N), pi integrated out."""
-        return self._draw_concentration(h, num_features, _harmonic(num_data), generator)
-
-    def _draw_concentration(self, h: Hyper, count: int, rate: Tensor | float, generator: torch.Generator) -> Hyper:
-        if self.concentration_prior is None:
-            return h
-        shape, prior_rate = self.concentration_prior
-        drawn = torch._standard_gamma(torch.full_like(h["concentration"], shape + count), generator=generator)
-        return {"concentration": drawn / (prior_rate + rate)}
+        return self.draw_concentration(h, num_features, _harmonic(num_data), generator)
 
     # -- SVI: for E log(1 - pi_k) the multinomial bound L_k at its optimum, without a K x K array --------------------
 
     def initial(self, like: Tensor, truncation: int) -> FeatureFactors:
-        q = like.new_tensor(self.concentration_prior or (self.concentration, 1.0))
+        q = self.initial_concentration(like)
         return FeatureFactors((q[0] / q[1]).expand(truncation).clone(), like.new_ones(truncation), q)
 
     def update_sticks(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
@@ -156,11 +146,8 @@ class IndianBuffetProcess(FeaturePrior):
         return FeatureFactors(a, 1 + extra, q.concentration)
 
     def update_concentration(self, q: FeatureFactors) -> FeatureFactors:
-        if self.concentration_prior is None:
-            return q
-        shape, rate = self.concentration_prior
-        log_sticks = expected_log_sticks(q.a, q.b)[0].sum()
-        return q._replace(concentration=torch.stack([log_sticks.new_tensor(shape + len(q.a)), rate - log_sticks]))
+        rate = -expected_log_sticks(q.a, q.b)[0].sum()
+        return q._replace(concentration=self.best_concentration(q.concentration, len(q.a), rate))
 
     def log_odds(self, q: FeatureFactors) -> Tensor:
         log_pi, _, bounds = _bounds(q)
@@ -169,12 +156,7 @@ class IndianBuffetProcess(FeaturePrior):
     def bound(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> Tensor:
         log_pi, _, bounds = _bounds(q)
         log_v, log_rest = expected_log_sticks(q.a, q.b)
-        shape, rate = q.concentration
-        mean, log_mean, kl = shape / rate, (shape / rate).log(), shape.new_zeros(())
-        if self.concentration_prior is not None:
-            log_mean = torch.digamma(shape) - rate.log()
-            pairs = q.concentration, q.concentration.new_tensor(self.concentration_prior)
-            kl = kl_divergence(*(Gamma(one, two, validate_args=False) for one, two in pairs))
+        mean, log_mean, kl = self.expect_concentration(q.concentration)
         sticks = log_mean + (mean - q.a) * log_v - (q.b - 1) * log_rest + log_beta(q.a, q.b)
         return sticks.sum() - kl + (expected * log_pi + (total - expected) * bounds).sum()
 

@@ -16,14 +16,14 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ..domains import GammaPrior, Number
-from .base import Hyper, PartitionPrior, gamma_law
+from .base import Hyper, PartitionPrior
+from .concentration import GammaConcentration
 
 
 @dataclass(eq=False)
-class MixtureOfFiniteMixtures(PartitionPrior):
+class MixtureOfFiniteMixtures(GammaConcentration, PartitionPrior):
     """Mixture of finite mixtures with K - 1 ~ Poisson(size), for Gibbs(scan="collapsed") and SmallVariance() alone.
 
     Parameters
@@ -36,9 +36,6 @@ class MixtureOfFiniteMixtures(PartitionPrior):
     concentration: Annotated[float, Number(above=0.0, most=1e8)] = 1.0
     size: Annotated[float, Number(above=0.0, most=1e4)] = 4.0
     concentration_prior: GammaPrior | None = None
-
-    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        return {"concentration": gamma_law(self.concentration_prior, like)}
 
     def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
         gamma = h["concentration"]

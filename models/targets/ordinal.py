@@ -8,10 +8,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from ..arrays import read_labels
 from ..domains import shown
 from ..losses import AllThresholds
 from ..losses.all_thresholds import Increasing
 from ..losses.base import Loss
+from ..sparse import Rows
 from .classes import ClassTarget
 
 
@@ -22,6 +24,7 @@ class Ordinal(ClassTarget):
         log phi(y | f) = sum_{l = 1..L-1} log phi_binary(s_l | f - b_l),      s_l = +1 if y >= l, else -1
 
     Any binary loss serves. Decoding counts the thresholds below f. With two classes and b_1 = 0 it is `Binary`.
+    A level may be -1, as of ratings from -2 to 2: only NaN is a missing one.
 
     Parameters
     ----------
@@ -44,6 +47,10 @@ class Ordinal(ClassTarget):
     thresholds: Annotated[tuple[float, ...], Increasing()] | None = None
 
     ordered = True
+
+    def find_classes(self, y: Tensor, like: Rows) -> Tensor:
+        levels = torch.unique(y[~y.isnan()])
+        return read_labels(y, levels.long() if self.classes is None and len(levels) > 1 else self.classes)[1]
 
     def codes(self) -> Tensor:
         return torch.arange(float(len(self.labels))).unsqueeze(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from setups import mixture_rows
 
 import regbayes.models
 from regbayes.inference import SVI, Gibbs, Posterior
+from regbayes.inference.compiled._numba_losses import margins
+from regbayes.inference.compiled.decorators import entry_of
 from regbayes.inference.gibbs.scans import collapsed, slots
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.models import DPM, IHMM, Hinge, InfiniteSVM
@@ -128,6 +131,23 @@ def test_a_tensor_in_a_field_of_a_number_is_refused_before_the_fit() -> None:
 def test_domains_and_compiled_are_public() -> None:
     assert {"domains", "compiled"} <= set(regbayes.models.__all__)
     assert regbayes.models.domains.Positive
+
+
+# -- a form of a file --------------------------------------------------------------------------------------------------
+
+
+def test_machine_code_goes_with_all_files_that_the_form_imports(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = ["from typing import NamedTuple", "import numpy", "from my_helper import LIMIT"]
+    (tmp_path / "my_form.py").write_text("\n".join([*source, "class Form(NamedTuple):", "    r: float"]))
+    names = []
+    for limit in (1, 1, 2):
+        (tmp_path / "my_helper.py").write_text(f"LIMIT = {limit}\n")
+        for name in ("my_form", "my_helper"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        form = importlib.import_module("my_form").Form(1.0)
+        names.append(entry_of(margins, form).py_func.__qualname__)
+    assert names[0] == names[1] != names[2]
 
 
 # -- a family of a script ----------------------------------------------------------------------------------------------

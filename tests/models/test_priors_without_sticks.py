@@ -191,6 +191,20 @@ def test_weights_of_an_urn_add_up_for_many_points(gamma: float, size: float) -> 
         assert float(total) == pytest.approx(float(prior.log_partition(counts, h)), abs=1e-8)
 
 
+def test_a_sweep_asks_for_the_weights_of_as_many_components_as_it_may_have(monkeypatch) -> None:
+    """One for each point took longer than the rest of a sweep."""
+    asked, urn = [], MixtureOfFiniteMixtures.urn
+
+    def recorded(self, h, num_data, capacity):
+        asked.append(capacity)
+        return urn(self, h, num_data, capacity)
+
+    monkeypatch.setattr(MixtureOfFiniteMixtures, "urn", recorded)
+    rows = torch.randn(500, 1, generator=torch.Generator().manual_seed(0), dtype=X.dtype)
+    Gibbs(2, 1, scan="collapsed", progress=False).fit(DPM(SphericalGaussian(), MixtureOfFiniteMixtures()), rows)
+    assert 0 < max(asked) < 100
+
+
 @EVERY
 @pytest.mark.parametrize("backend", [SVI(), Gibbs(2, 1, scan="blocked")], ids=["SVI", "Gibbs"])
 def test_of_a_coupled_joint_it_names_no_scan_that_would_refuse_it(prior, backend) -> None:

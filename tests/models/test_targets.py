@@ -199,6 +199,14 @@ def test_ordinal_counts_the_thresholds_below_the_score(loss) -> None:
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("levels", [[-1, 0, 1], [-2, -1, 2], [-1, 3]])
+def test_a_rating_of_minus_one_is_a_level(levels) -> None:
+    y = torch.tensor([levels[0], levels[-1], torch.nan, levels[1], -1.0, levels[0]], dtype=torch.float64)
+    model = InfiniteSVM(target=Ordinal()).resolve(X, y)
+    assert model.classes.tolist() == levels
+    assert torch.equal(model.targets(X, y).isnan().squeeze(1), y.isnan())
+
+
 def test_thresholds_lie_twice_the_margin_apart_around_zero() -> None:
     target = Ordinal(torch.arange(4))
     assert target.factor(Hinge(margin=0.5)).thresholds == (-1.0, 0.0, 1.0)

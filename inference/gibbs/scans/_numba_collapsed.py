@@ -16,7 +16,7 @@ class Partition(NamedTuple):
 
     assignments: np.ndarray  # [N]
     counts: np.ndarray  # [capacity], 0: free
-    log_opening: np.ndarray  # [N + 1] log weight of a new component by the number of the others
+    log_opening: np.ndarray  # [capacity + 1] log weight of a new component by the number of the others
     log_margin: np.ndarray  # [N, capacity], or [N, 0] without classifiers
     log_new: np.ndarray  # [N] log I(x_n, y_n)
     log_alone: tuple[float, float]  # corrections of a point's own component and of a new one if it is alone

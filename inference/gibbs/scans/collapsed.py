@@ -116,7 +116,8 @@ class PartitionSlots(Slots):
 
     Attributes
     ----------
-    log_sizes [N + 1] : log weight of a component by its size, without n;  log_opening [N + 1] : of a new one by K
+    log_sizes [N + 1] : log weight of a component by its size, without n
+    log_opening [min(N, capacity) + 1] : log weight of a new component by the number K of the others
     """
 
     def __init__(self, state: PartitionState, data: Data, model: Mixture) -> None:
@@ -124,12 +125,14 @@ class PartitionSlots(Slots):
         founders: Founders = Marginal(exact, model)
         if state.reservoir is not None:
             founders = Reserved(state.reservoir, exact, model)
-        log_sizes, log_opening = model.prior.urn(state.hyper, data.num_data, data.num_data)
-        self.log_sizes, self.log_opening = log_sizes, log_opening.contiguous()
+        self.hyper = state.hyper
         super().__init__(state.assignments, state.weights, model, exact, exact, founders)
 
     def count(self, capacity: int) -> None:
         self.sizes = self.counts = torch.bincount(self.labels, minlength=capacity)
+        # of no more components than there are slots: a prior may compute each of them anew in every sweep
+        log_sizes, log_opening = self.model.prior.urn(self.hyper, len(self.labels), min(capacity, len(self.labels)))
+        self.log_sizes, self.log_opening = log_sizes, log_opening.contiguous()
         self.seen: Any = None  # what the compiled code sees of the present tensors
 
     def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
