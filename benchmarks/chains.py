@@ -1,13 +1,12 @@
 """Several chains of one fit: what processes save, and what a consensus of the draws gains.
 
-python benchmarks/chains.py parallel     two chains one after another / in two processes, with the same draws: a first
-                                         fit, which starts the other process, and a later one, which finds it; before
-                                         them what two processes gain here that know nothing of each other (Linux)
+python benchmarks/chains.py parallel     two chains one after another / in two processes, with the same draws; before
+                                         them what two processes gain here that know nothing of each other
 python benchmarks/chains.py consensus [DRAWS] [SEEDS] [SET ...]     best draw, best cut of average linkage and our
                                          consensus: expected loss, NMI and ARI on data of scikit-learn
 
-On a machine with other work the wall clock says little. "by CPU" is the CPU time of one process over that of the busier
-one of two, start included: what two idle cores give. Each of two processes at once is slower than one alone, so that
+On a machine with other work the wall clock says little. "by CPU" is the CPU time of one process over that of each of
+two, start included: what two idle cores give. Each of two processes at once is slower than one alone, so that
 two which know nothing of each other fall short of 2 as well.
 """
 
@@ -17,10 +16,11 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from multiprocessing import active_children, get_context
+from multiprocessing import get_context
 
 import numpy as np
 import torch
@@ -41,18 +41,14 @@ SETS["breast cancer"] = (datasets.load_breast_cancer, 10)
 
 
 def timed(backend: Gibbs, X: torch.Tensor) -> tuple[Posterior, float, float, float]:
-    """The fit, wall seconds, and CPU seconds of this process and of the other one if there is one."""
-    before = {process.pid: cpu_seconds(process.pid) for process in active_children()}
+    """The fit, wall seconds, and CPU seconds of this process and of its two others, if there are any, on average."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started, own = time.perf_counter(), time.process_time()
     posterior = backend.fit(DPM(DiagonalGaussian()), X)
     wall, own = time.perf_counter() - started, time.process_time() - own
-    others = [cpu_seconds(process.pid) - before.get(process.pid, 0.0) for process in active_children()]
-    return posterior, wall, own, max(others, default=0.0)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of a process."""
-    return time.clock_gettime(~pid << 3 | 2)  # the number of its clock on Linux
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    others = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return posterior, wall, own, others / 2
 
 
 def rows() -> torch.Tensor:
@@ -75,18 +71,14 @@ def parallel() -> None:
     X = rows()
     for num_samples in (300, 1000, 3000):
         backend = Gibbs(num_samples=num_samples, num_warmup=100, num_chains=2, progress=False)
-        os.environ["NUM_SAMPLES"] = str(num_samples)  # no process is kept for another environment
         alone, wall, own, _ = timed(backend.replace(num_jobs=1), X)
-        print(f"{num_samples:5} draws: one process {wall:.1f} s ({own:.1f} of CPU)", end="")
-        for which in ("first", "later"):
-            together, wall_2, own_2, other = timed(backend.replace(num_jobs=2), X)
-            same = all(torch.equal(alone.samples[name], together.samples[name]) for name in alone.samples)
-            print(
-                f"; {which} fit by two {wall_2:.1f} s ({own_2:.1f} and {other:.1f}): {wall / wall_2:.2f}x, by CPU "
-                f"{own / max(own_2, other):.2f}x, same draws: {same}",
-                end="",
-                flush=True,
-            )
+        together, wall_2, own_2, other = timed(backend.replace(num_jobs=2), X)
+        same = all(torch.equal(alone.samples[name], together.samples[name]) for name in alone.samples)
+        print(
+            f"{num_samples:5} draws: one process {wall:.1f} s ({own:.1f} of CPU); by two {wall_2:.1f} s ({own_2:.1f} "
+            f"and {other:.1f} each): {wall / wall_2:.2f}x, by CPU {own / max(own_2, other):.2f}x, same draws: {same}",
+            end="",
+        )
         print(f"; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
 
 

@@ -23,7 +23,7 @@ from .pyro_engines import NUTS, Autoguide, PyroGibbs
 from .running.checkpoints import CheckpointWarning
 from .running.engine import Chain, FitInterrupted, Kernel, Schedule, Sweeps, run
 from .running.files import release as __version__
-from .running.workers import ProcessLost
+from .running.processes import ProcessLost
 from .small_variance import SmallVariance
 from .structures import Structure, register_structure, structure_of
 from .svi import SVI

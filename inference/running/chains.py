@@ -9,6 +9,9 @@ import torch
 
 from ..structures import Draw
 
+News = dict[str, Any]
+"""The fields of a chain, the state of its generator in place of the generator; of values, times, draws the latest."""
+
 
 @dataclass
 class Chain:
@@ -22,3 +25,28 @@ class Chain:
     times: list[float] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
     finished: bool = False
+
+    def news(self, step: int, num_draws: int) -> News:
+        """What another process must know of the chain that knows so many steps and draws of it."""
+        # a view would take the storage of the whole along
+        draws = [{name: value.clone() for name, value in draw.items()} for draw in self.draws[num_draws:]]
+        latest = {"values": self.values[step:], "times": self.times[step:], "draws": draws}
+        return {**vars(self), "generator": self.generator.get_state(), **latest}
+
+    def add(self, news: News) -> None:
+        """Go to where the chain has come in another process."""
+        for name, value in news.items():
+            known = getattr(self, name)
+            if name == "generator":
+                known.set_state(value)
+            elif isinstance(known, list):
+                known += value
+            else:
+                setattr(self, name, value)
+
+
+def chain_of(news: News) -> Chain:
+    """A chain of which nothing else is known."""
+    chain = Chain(None, torch.Generator())
+    chain.add(news)
+    return chain

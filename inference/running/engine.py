@@ -2,7 +2,7 @@
 
 A kernel is a few functions on an immutable state. The engine calls `sweep` again and again, records `value` with the
 elapsed seconds, keeps `draw` when asked to, and can write all of it to a checkpoint from which a later run goes on bit
-for bit. Chains run one after another, or side by side in processes of their own (`workers`), with the same draws.
+for bit. Chains run one after another, or side by side in processes of their own (`processes`), with the same draws.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import time
 import warnings
-from collections import deque
+from contextlib import closing
 
 from tqdm import tqdm
 
@@ -23,14 +23,14 @@ from ..protocol import Model
 from ..structures import Draw as Draw
 from ..structures import structure_of
 from .chains import Chain as Chain
+from .chains import chain_of
 from .checkpoints import Checkpoint, fingerprint, kind_of, read_chains
 from .interrupts import FitStopped, Interrupts
 from .labels import LabelRows
-from .reports import Report, add_news, chain_of
+from .processes import CannotTravel, ProcessLost, Report, most_jobs, sweep_apart
 from .sweeps import Kernel as Kernel
 from .sweeps import Schedule as Schedule
 from .sweeps import Sweeps
-from .workers import ProcessLost, Worker, Workers, most_jobs
 
 
 class FitInterrupted(UserWarning):
@@ -52,18 +52,16 @@ def run(sweeps: Sweeps) -> list[Chain]:
     """
     fit, schedule = _Fit(sweeps), sweeps.schedule
     fit.open_files()
-    with fit.show() as fit.bar, fit.interrupts.caught(), fit.workers:
+    with fit.show() as fit.bar, fit.interrupts.caught():
         try:
             fit.run()
         except FitStopped:
-            fit.gather()
             fit.write(now=True)
             if schedule.on_interrupt == "raise" or not fit.reached():
                 raise KeyboardInterrupt from None
             # of a call by `Backend.finish`
             warnings.warn(fit.how_far(), FitInterrupted, stacklevel=4)
         else:
-            fit.workers.keep()
             fit.write(now=True)
     if schedule.on_interrupt == "raise" and fit.interrupts.noted:  # after the last sweep
         raise KeyboardInterrupt
@@ -79,14 +77,12 @@ class _Fit:
         self.sweeps, self.schedule = sweeps, sweeps.schedule
         self.chains: dict[int, Chain] = {}
         self.found: dict[int, int] = {}  # steps of chains that come from a file
-        self.waiting: deque[int] = deque(range(self.schedule.num_chains))  # chains that no process is at
-        self.left: deque[int] = deque()  # chains of processes that were killed, to go on here
-        self.interrupts, self.workers = Interrupts(), Workers()
+        self.interrupts = Interrupts()
         self.checkpoint: Checkpoint | None = None
         self.num_kept = self.schedule.num_kept  # draws of each chain
         self.rows = LabelRows(self.num_kept * self.schedule.num_chains)
         self.num_jobs = most_jobs(sweeps) if self.schedule.num_chains > 1 else 1
-        self.started, self.num_swept, self.looked = time.monotonic(), 0, 0.0
+        self.started, self.num_swept = time.monotonic(), 0
 
     def open_files(self) -> None:
         """Read the chains to go on from, and see that a checkpoint can be written: before any work."""
@@ -110,8 +106,6 @@ class _Fit:
             self._require_sound(chain)
             self.chains[index], self.found[index] = chain, chain.step
             self._keep(index, 0)
-            if not self.sweeps.unfinished(chain):
-                self.waiting.remove(index)
 
     def _require_sound(self, chain: Chain) -> None:
         """Raise ValueError if a chain of a file is none that the kernel can go on from."""
@@ -139,14 +133,21 @@ class _Fit:
 
     def run(self) -> None:
         """Sweep all chains to their ends."""
-        while self.left or self.waiting or self.workers.at_work():
-            if self.left or self.waiting:
-                self._run_chain((self.left or self.waiting).popleft())
+        while unfinished := self._unfinished():
+            if self._pays(unfinished):
+                self._run_apart(unfinished)
             else:
-                self._hear(None)
+                self._run_here(unfinished[0])
 
-    def _run_chain(self, index: int) -> None:
-        self._share()
+    def _unfinished(self) -> list[int]:
+        return [
+            index
+            for index in range(self.schedule.num_chains)
+            if index not in self.chains or self.sweeps.unfinished(self.chains[index])
+        ]
+
+    def _run_here(self, index: int) -> None:
+        """A chain to its end, or until it pays to share the chains."""
         if index not in self.chains:
             self._admit(index, self.sweeps.start(index, self.interrupts))
         chain = self.chains[index]
@@ -157,7 +158,8 @@ class _Fit:
             self.num_swept += 1
             self._tell(chain, 1)
             self.interrupts.check()
-            self._share()
+            if self.num_jobs > 1 and self._pays(self._unfinished()):
+                return
 
     def _advance(self, index: int, chain: Chain) -> None:
         try:
@@ -193,101 +195,58 @@ class _Fit:
 
     # -- side by side --------------------------------------------------------------------------------------------------
 
-    def _share(self) -> None:
-        """Let others have the chains that wait; now and then hear what they have done."""
-        if self.waiting and not self.workers and self.num_jobs > 1 and self._pays():
-            self._start_workers()
-        if self.workers and time.monotonic() >= self.looked + _MOMENT:
-            self._hear(0.0)
-            self.looked = time.monotonic()
-        for worker in self.workers.idle():
-            if self.waiting:
-                worker.give(self.waiting.popleft())
+    def _pays(self, unfinished: list[int]) -> bool:
+        """Whether to share: at once where that was asked for, else when it saves much time as far as can be told."""
+        number, seconds = min(self.num_jobs, len(unfinished)), time.monotonic() - self.started
+        if number < 2 or self.schedule.num_jobs is not None:
+            return number > 1
+        if seconds < _PATIENCE or not self.num_swept:
+            return False
+        left = [
+            self.schedule.num_steps - (self.chains[index].step if index in self.chains else 0) for index in unfinished
+        ]
+        saved = sum(left) - math.ceil(len(left) / number) * max(left)  # no chain is in two processes
+        return seconds / self.num_swept * saved > _WORTH
 
-    def _pays(self) -> bool:
-        """Whether to share: at once where that was asked for, else when there is much to do as far as can be told."""
-        seconds = time.monotonic() - self.started
-        if self.schedule.num_jobs is not None or seconds < _PATIENCE or not self.num_swept:
-            return self.schedule.num_jobs is not None
-        left = sum(
-            self.schedule.num_steps - (self.chains[index].step if index in self.chains else 0) for index in self.waiting
-        )
-        return seconds / self.num_swept * left > _WORTH
-
-    def _start_workers(self) -> None:
-        begun = {index: self.chains[index] for index in self.waiting if index in self.chains}
+    def _run_apart(self, unfinished: list[int]) -> None:
+        """The chains in processes of their own; those of processes that were killed are left to this one."""
+        number, self.num_jobs = min(self.num_jobs, len(unfinished)), 1
         try:
-            self.workers.start(min(self.num_jobs - 1, len(self.waiting)), self.sweeps, begun)
-        except ValueError as error:
-            self._do_without(str(error))
+            with closing(sweep_apart(self.sweeps, number, unfinished, self.chains, self.interrupts)) as reports:
+                for index, report in reports:
+                    self._take(index, report)
+        except CannotTravel as error:
+            if self.schedule.num_jobs is not None:
+                raise ValueError(
+                    f"num_jobs is {self.schedule.num_jobs}, but {error}. Put the classes and functions of the model "
+                    "into a module that can be imported, or use num_jobs=1."
+                ) from None
 
-    def _do_without(self, why: str) -> None:
-        """Run all chains here; ValueError if that was not asked for."""
-        if self.schedule.num_jobs is not None:
-            raise ValueError(
-                f"num_jobs is {self.schedule.num_jobs}, but {why}. Put the classes and functions of the model into a "
-                "module that can be imported, or use num_jobs=1."
-            )
-        self.num_jobs = 1
-        self.waiting.extend(self.workers.at_work())
-        self.workers.close()
-
-    def _hear(self, seconds: float | None) -> None:
-        """Take in what others have done, waiting for it for so many seconds; None: for as long as it takes."""
-        with self.interrupts.droppable():
-            speaking = self.workers.wait(seconds)
-        for worker in speaking:
-            self._listen(worker)
-
-    def _listen(self, worker: Worker) -> None:
-        try:
-            report = worker.listen()
-        except (EOFError, OSError):
-            self._lose(worker)
-            return
-        if report.refusal:
-            self._do_without(report.refusal)
-            return
+    def _take(self, index: int, report: Report) -> None:
+        """Add what a process has done to the fit's own chain, as if the sweeps had been made here."""
         for warned in report.warned:
-            warnings.warn(warned, stacklevel=6)
-        self._take(report)
+            warnings.warn(warned, stacklevel=7)  # of a call of `Backend.fit`
+        if report.news is not None:
+            step, num_draws = 0, 0
+            if chain := self.chains.get(index):
+                step, num_draws = chain.step, len(chain.draws)
+                chain.add(report.news)
+            else:
+                self._admit(index, chain_of(report.news))
+            self._keep(index, num_draws)
+            self._tell(self.chains[index], self.chains[index].step - step)
+        if report.lost is not None:
+            step = self.chains[index].step if index in self.chains else 0
+            message = (
+                f"The process of chain {index + 1} ended with exit code {report.lost} (-9: killed, often for want of "
+                f"memory); the fit goes on with the chain in its own process, from step {step} of "
+                f"{self.schedule.num_steps}, with the same draws. If memory is short, use num_jobs=1."
+            )
+            warnings.warn(message, ProcessLost, stacklevel=7)
         if report.error:
             raise report.error
 
-    def _lose(self, worker: Worker) -> None:
-        """Do without a process that was killed, and go on here with the chain that it was at, from its last report."""
-        index, self.num_jobs = worker.at, self.num_jobs - 1
-        code = self.workers.drop(worker)
-        if index is None:
-            return
-        self.left.append(index)
-        step = self.chains[index].step if index in self.chains else 0
-        message = (
-            f"The process of chain {index + 1} ended with exit code {code} (-9: killed, often for want of memory); the "
-            f"fit goes on with the chain in its own process, from step {step} of {self.schedule.num_steps}, with the "
-            "same draws. If memory is short, use num_jobs=1."
-        )
-        warnings.warn(message, ProcessLost, stacklevel=6)
-
-    def _take(self, report: Report) -> None:
-        index, news = report.index, report.news
-        if news is None:
-            return
-        step, num_draws = 0, 0
-        if index not in self.chains:
-            self._admit(index, chain_of(news))
-        else:
-            step, num_draws = self.chains[index].step, len(self.chains[index].draws)
-            add_news(self.chains[index], news)
-        self._keep(index, num_draws)
-        self._tell(self.chains[index], self.chains[index].step - step)
-
     # -- Ctrl-C --------------------------------------------------------------------------------------------------------
-
-    def gather(self) -> None:
-        """End the other processes, with what they have done."""
-        for report in self.workers.stop():
-            self._take(report)
 
     def reached(self) -> list[Chain]:
         """The chains that have begun, up to the first one that has not."""
@@ -330,5 +289,7 @@ def _no_state(error: Exception) -> ValueError:
     return ValueError(f"The file has no state of this fit: {shown(str(error))}. It was not written by regbayes.")
 
 
-_MOMENT = 0.05  # seconds between looks at what others have said
-_PATIENCE, _WORTH = 4.0, 10.0  # seconds of a fit, and of its chains that wait, from which on others help
+_PATIENCE, _WORTH = (
+    4.0,
+    6.0,
+)  # seconds of a fit, and seconds saved, from which on others help: to start takes two or three

@@ -1,0 +1,274 @@
+"""Processes that sweep the chains of a fit, while the fit's own process listens.
+
+A process gets the kernel, the model and the data once, by cloudpickle, so that classes and functions of a notebook are
+no hindrance; then one chain after another. It reports what the chain has done, twice a second at most and at its end.
+A chain has a random stream of its own, and as many threads wherever it runs: its draws are the same. A report holds all
+that the chain needs to go on, so that a fit that is stopped, or whose process was killed, loses half a second of it.
+
+Processes are those of one fit. Each ends when its connection does, so that none outlasts the fit, however that ends.
+They are loky's, which need no `if __name__ == "__main__"` in a script; but not those of its executor, which waits for
+ever if a process is killed while its result is on the way.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe, current_process, parent_process, resource_tracker
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from typing import Any
+
+import cloudpickle
+import torch
+from loky import cpu_count
+from loky.backend import get_context
+from loky.backend import resource_tracker as tracker
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .chains import Chain, News, chain_of
+from .interrupts import Interrupts
+from .sweeps import Sweeps
+
+
+class ProcessLost(UserWarning):
+    """A process that swept a chain was killed; the fit went on with the chain from what it had reported."""
+
+
+def most_jobs(sweeps: Sweeps) -> int:
+    """How many processes the chains of a fit may have; one for other devices, ranks of a group and data that pass."""
+    ranked = torch.distributed.is_available() and torch.distributed.is_initialized()
+    elsewhere = sweeps.data.X.device.type != "cpu"
+    if elsewhere or ranked or not sweeps.schedule.repeatable or current_process().daemon:
+        return 1
+    if sweeps.schedule.num_jobs is not None:
+        return min(sweeps.schedule.num_jobs, sweeps.schedule.num_chains)
+    # a process that has a parent leaves it to that what the cores are for
+    return 1 if parent_process() else min(int(cpu_count()), sweeps.schedule.num_chains)
+
+
+class CannotTravel(ValueError):
+    """A fit that cannot be sent to another process, or not be read there."""
+
+
+@dataclass
+class Report:
+    """What there is to say of a chain in a process: by that, but for its end."""
+
+    news: News | None = None  # since its last report; None: the chain has no state
+    ended: bool = False  # whether the process is free for another chain
+    warned: list[Warning | str] = field(default_factory=list)
+    error: Exception | None = None  # what ended the chain
+    refusal: str = ""  # why the process can do nothing at all
+    lost: int | None = None  # the exit code of the process, if it has ended before the chain
+
+
+# -- the side of the fit -----------------------------------------------------------------------------------------------
+
+
+def sweep_apart(
+    sweeps: Sweeps, number: int, indices: list[int], begun: dict[int, Chain], interrupts: Interrupts
+) -> Generator[tuple[int, Report], None, None]:
+    """Sweep chains in so many processes; what is said of which. No process is left when the iterator is closed.
+
+    Raises
+    ------
+    CannotTravel    if the fit holds what cannot be sent to another process, or not be read there.
+    FitStopped      on Ctrl-C while it waits.
+    """
+    try:
+        fit = _packed((torch.get_num_threads(), torch.get_default_dtype(), sweeps))
+    except Exception as error:
+        raise CannotTravel(f"the fit cannot be sent to another process: {error!r}") from error
+    processes, waiting, at = dict[Connection, Any](), list(indices), dict[Connection, int]()
+    try:
+        with interrupts.droppable():
+            for _ in range(number):
+                _start(processes)
+            for connection in processes:  # all of them start meanwhile
+                _send(connection, fit)
+        free = list(processes)
+        while True:
+            for connection in free[: len(waiting)]:
+                index = at[connection] = waiting.pop(0)
+                known = begun.get(index)
+                _send(connection, _packed((index, known and known.news(0, len(known.draws)))))
+            if not at:
+                return
+            with interrupts.droppable():
+                speaking = wait(list(at))
+            free = []
+            for connection in [each for each in at if each in speaking]:
+                report, index = _heard(connection, processes), at[connection]
+                if report.ended:
+                    free.append(connection)
+                if report.ended or report.lost is not None:
+                    del at[connection]
+                yield index, report
+    finally:
+        for connection, process in processes.items():
+            connection.close()
+            process.terminate()
+        for process in processes.values():
+            process.join()
+
+
+def _start(processes: dict[Connection, Any]) -> None:
+    ours, theirs = Pipe()
+    with _unheard():
+        process = get_context("loky").Process(target=_work, args=(theirs,), daemon=True, env=_SETTINGS)
+        process.start()
+        processes[ours] = process
+    theirs.close()
+
+
+def _heard(connection: Any, processes: dict[Connection, Any]) -> Report:
+    try:
+        report: Report = cloudpickle.loads(connection.recv_bytes())
+    except (EOFError, OSError):
+        process = processes[connection]
+        process.join(_SOON)
+        process.terminate()  # if its connection alone has ended
+        process.join()
+        return Report(lost=process.exitcode)
+    if report.refusal:
+        raise CannotTravel(report.refusal)
+    return report
+
+
+def _send(connection: Connection, message: bytes) -> None:
+    """Send to a process, or to a fit, that may have ended: which is seen when it is heard."""
+    with suppress(OSError):
+        connection.send_bytes(message)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes that start here do not hear of Ctrl-C, which a terminal sends to all."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    for each in (tracker, resource_tracker):  # to start them ends what follows
+        each.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# -- the side of a process ---------------------------------------------------------------------------------------------
+
+
+def _work(connection: Connection) -> None:
+    """Sweep the chains that a fit gives, until it is no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    orders = SimpleQueue[bytes]()
+    threading.Thread(target=_hear, args=(connection, orders), daemon=True).start()
+    try:
+        num_threads, dtype, sweeps = cloudpickle.loads(orders.get())
+    except Exception as error:
+        _send(connection, _packed(Report(refusal=f"another process cannot read the fit: {error!r}")))
+        return
+    torch.set_num_threads(num_threads)
+    torch.set_default_dtype(dtype)
+    while True:
+        index, news = cloudpickle.loads(orders.get())
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("default")
+            _Chain(connection, index, warned).sweep(sweeps, news)
+
+
+def _hear(connection: Connection, orders: SimpleQueue[bytes]) -> None:
+    """Take what a fit sends, also while a chain is swept; end the process with the fit."""
+    try:
+        while True:
+            orders.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+class _Chain:
+    """A chain in its process, and how much of it the fit has been told."""
+
+    chain: Chain
+
+    def __init__(self, connection: Connection, index: int, warned: list[warnings.WarningMessage]) -> None:
+        self._connection, self._index, self._warned = connection, index, warned
+        self._step = self._num_draws = 0
+
+    def sweep(self, sweeps: Sweeps, news: News | None) -> None:
+        """The chain to its end, with reports of it."""
+        interrupts, due = Interrupts(), 0.0
+        try:
+            if news is None:
+                self.chain = sweeps.start(self._index, interrupts)
+                self._report()
+            else:
+                self.chain = chain_of(news)
+                self._step = self.chain.step
+            while sweeps.unfinished(self.chain):
+                sweeps.advance(self.chain, interrupts)
+                if (started := time.monotonic()) >= due:
+                    self._report()
+                    due = started + max(_OFTEN, _SHARE * (time.monotonic() - started))
+        except Exception as error:
+            error.add_note("In another process:\n" + "".join(traceback.format_exception(error)))
+            self._report(ended=True, error=error)
+        else:
+            self._report(ended=True)
+
+    def _report(self, *, ended: bool = False, error: Exception | None = None) -> None:
+        chain, warned = getattr(self, "chain", None), [found.message for found in self._warned]
+        self._warned.clear()
+        news = chain and chain.news(self._step, self._num_draws)
+        try:
+            message = _packed(Report(news, ended, warned, error))
+        except Exception as refused:
+            why = ValueError(f"Chain {self._index} cannot leave its process: {refused!r}. Use num_jobs=1.")
+            message = _packed(Report(ended=True, error=why))
+        _send(self._connection, message)
+        if chain:
+            self._step, self._num_draws = chain.step, len(chain.draws)
+
+
+# -- what travels ------------------------------------------------------------------------------------------------------
+
+
+def _packed(content: Any) -> bytes:
+    """Any content as bytes, its functions and classes by value where another process could not import them."""
+    file = io.BytesIO()
+    _Pickler(file).dump(content)
+    return file.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """Most tensors go as arrays, ten times as fast as by torch."""
+        if type(value) is Tensor and _is_array(value):
+            return _tensor, (value.numpy(),)
+        return super().reducer_override(value)
+
+
+def _is_array(value: Tensor) -> bool:
+    plain = value.device.type == "cpu" and value.layout is torch.strided and not value.requires_grad
+    return plain and value.dtype in _KNOWN and value.is_contiguous()
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(array).clone()  # where torch would put it
+
+
+_KNOWN = {torch.float64, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+_SETTINGS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait leave the cores to other chains
+_SOON = 1.0  # seconds in which a process that has lost its connection has to end
+_OFTEN, _SHARE = 0.5, 20.0  # seconds between reports; their length in units of that of a report
