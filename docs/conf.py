@@ -24,7 +24,12 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {"derivations/*": [], "evidence": [], "guide": [], "practice": []}  # long equations and tables need the room
+html_sidebars = {
+    "derivations/*": [],
+    "evidence": [],
+    "guide": [],
+    "practice": [],
+}  # long equations and tables need the room
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 myst_enable_extensions = ["dollarmath", "amsmath"]

@@ -81,7 +81,7 @@ class _Fit:
         self.checkpoint: Checkpoint | None = None
         self.num_kept = self.schedule.num_kept  # draws of each chain
         self.rows = LabelRows(self.num_kept * self.schedule.num_chains)
-        self.num_jobs = most_jobs(sweeps) if self.schedule.num_chains > 1 else 1
+        self.may_share = self.schedule.num_chains > 1 and self.schedule.num_jobs != 1
         self.started, self.num_swept = time.monotonic(), 0
 
     def open_files(self) -> None:
@@ -134,8 +134,8 @@ class _Fit:
     def run(self) -> None:
         """Sweep all chains to their ends."""
         while unfinished := self._unfinished():
-            if self._pays(unfinished):
-                self._run_apart(unfinished)
+            if (number := self._num_useful(unfinished)) > 1:
+                self._run_apart(unfinished, number)
             else:
                 self._run_here(unfinished[0])
 
@@ -158,7 +158,7 @@ class _Fit:
             self.num_swept += 1
             self._tell(chain, 1)
             self.interrupts.check()
-            if self.num_jobs > 1 and self._pays(self._unfinished()):
+            if self.may_share and self._num_useful(self._unfinished()) > 1:
                 return
 
     def _advance(self, index: int, chain: Chain) -> None:
@@ -195,22 +195,23 @@ class _Fit:
 
     # -- side by side --------------------------------------------------------------------------------------------------
 
-    def _pays(self, unfinished: list[int]) -> bool:
-        """Whether to share: at once where that was asked for, else when it saves much time as far as can be told."""
-        number, seconds = min(self.num_jobs, len(unfinished)), time.monotonic() - self.started
-        if number < 2 or self.schedule.num_jobs is not None:
-            return number > 1
-        if seconds < _PATIENCE or not self.num_swept:
-            return False
+    def _num_useful(self, unfinished: list[int]) -> int:
+        """How many processes to have: as many as were asked for, else more than this one once that saves much time."""
+        asked, seconds = self.schedule.num_jobs is not None, time.monotonic() - self.started
+        if not self.may_share or not (asked or (seconds >= _PATIENCE and self.num_swept)):
+            return 1
+        number = min(most_jobs(self.sweeps), len(unfinished))
+        if number < 2 or asked:
+            return number
         left = [
             self.schedule.num_steps - (self.chains[index].step if index in self.chains else 0) for index in unfinished
         ]
         saved = sum(left) - math.ceil(len(left) / number) * max(left)  # no chain is in two processes
-        return seconds / self.num_swept * saved > _WORTH
+        return number if seconds / self.num_swept * saved > _WORTH else 1
 
-    def _run_apart(self, unfinished: list[int]) -> None:
+    def _run_apart(self, unfinished: list[int], number: int) -> None:
         """The chains in processes of their own; those of processes that were killed are left to this one."""
-        number, self.num_jobs = min(self.num_jobs, len(unfinished)), 1
+        self.may_share = False
         try:
             with closing(sweep_apart(self.sweeps, number, unfinished, self.chains, self.interrupts)) as reports:
                 for index, report in reports:

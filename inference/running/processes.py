@@ -29,9 +29,6 @@ from typing import Any
 
 import cloudpickle
 import torch
-from loky import cpu_count
-from loky.backend import get_context
-from loky.backend import resource_tracker as tracker
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -53,7 +50,14 @@ def most_jobs(sweeps: Sweeps) -> int:
     if sweeps.schedule.num_jobs is not None:
         return min(sweeps.schedule.num_jobs, sweeps.schedule.num_chains)
     # a process that has a parent leaves it to that what the cores are for
-    return 1 if parent_process() else min(int(cpu_count()), sweeps.schedule.num_chains)
+    return 1 if parent_process() else min(num_cores(), sweeps.schedule.num_chains)
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    from loky import cpu_count  # loky is for fits that last: to import it takes time
+
+    return int(cpu_count())
 
 
 class CannotTravel(ValueError):
@@ -123,6 +127,8 @@ def sweep_apart(
 
 
 def _start(processes: dict[Connection, Any]) -> None:
+    from loky.backend import get_context
+
     ours, theirs = Pipe()
     with _unheard():
         process = get_context("loky").Process(target=_work, args=(theirs,), daemon=True, env=_SETTINGS)
@@ -154,6 +160,8 @@ def _send(connection: Connection, message: bytes) -> None:
 @contextmanager
 def _unheard() -> Iterator[None]:
     """Processes that start here do not hear of Ctrl-C, which a terminal sends to all."""
+    from loky.backend import resource_tracker as tracker
+
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -306,7 +306,7 @@ def shared(monkeypatch, kernel, starts: int, patience: float = 0.0, worth: float
     """The chains of a slow walk that is left alone on two cores; it starts so many processes."""
     start, seen = processes._start, []
     monkeypatch.setattr(processes, "_start", lambda known: [seen.append(1), start(known)])
-    monkeypatch.setattr(processes, "cpu_count", lambda: 2)
+    monkeypatch.setattr(processes, "num_cores", lambda: 2)
     monkeypatch.setattr(engine, "_PATIENCE", patience)
     monkeypatch.setattr(engine, "_WORTH", worth)
     slow = replace(kernel, value=lambda state, data, model: [time.sleep(0.02), state.at][1])
@@ -316,7 +316,7 @@ def shared(monkeypatch, kernel, starts: int, patience: float = 0.0, worth: float
 
 
 def test_what_must_stay_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "cpu_count", lambda: 8)
+    monkeypatch.setattr(processes, "num_cores", lambda: 8)
     schedule = Schedule(num_steps=5, num_chains=3)
 
     def jobs(data=DATA, **changes) -> int:
