@@ -13,6 +13,14 @@ from .report import TextReport
 from .tables import read_table
 
 
+def compare(options: argparse.Namespace) -> None:
+    """`regbayes compare`."""
+    problem, report = begin(options)
+    from .compare import compare
+
+    compare(problem, report, options)
+
+
 def begin(options: argparse.Namespace) -> tuple[Problem, TextReport]:
     """The problem, and the table of results, whose header is shown."""
     output_folder(options.out)  # a bad one is told before the work

@@ -245,9 +245,14 @@ def _seconds(cell: str) -> float:
 
 
 def _as_text(cells: pa.Array) -> pa.Array:
-    """Cells of any type as text; empty where there is nothing."""
+    """Cells of any type as text, as Python and a CSV file have them; empty where there is nothing."""
     try:
         text = cells.cast(pa.string())
+        if pa.types.is_boolean(cells.type):
+            text = pc.utf8_capitalize(text)
+        elif pa.types.is_floating(cells.type):
+            text = pc.replace_substring_regex(text, r"^(-?\d+)$", r"\1.0")
+            text = pc.replace_substring_regex(text, r"e([+-])(\d)$", r"e\10\2")
     except pa.ArrowException:  # such as lists
         text = pa.array([None if cell is None else str(cell) for cell in cells.to_pylist()], pa.string())
     return pc.utf8_trim_whitespace(text.fill_null("") if text.null_count else text)

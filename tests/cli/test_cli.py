@@ -795,6 +795,17 @@ def test_a_quote_that_is_never_closed_is_told_in_a_line(tmp_path, capsys) -> Non
     assert len(refuse(capsys, "compare", "--data", path, "--target", "y")) < 600
 
 
+@pytest.mark.parametrize(
+    "labels", [[True, False, True], [1.0, 2.0, -3.0], [1, 2, 3], ["a", "b ", "c"], [0.5, 1e-7, 2.0]]
+)
+def test_labels_of_columns_with_types_are_those_of_csv(labels, tmp_path) -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"kind": labels})
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = [read_table(str(tmp_path / name)).column("kind").tolist() for name in ("t.parquet", "t.csv")]
+    assert found[0] == found[1]
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
 def test_columns_with_types_are_read_as_their_text_would_be(name, tmp_path, capsys, monkeypatch):
@@ -866,9 +877,9 @@ def test_names_of_classes_are_as_many_as_the_posterior_has(tmp_path, capsys, tab
 
 
 def test_every_command_has_examples_that_it_would_run(capsys):
-    from regbayes.cli import _EXAMPLES, _parser
+    from regbayes.cli import _COMMANDS, _parser
 
-    for name, examples in _EXAMPLES.items():
+    for name, examples in ((name, command.examples) for name, command in _COMMANDS.items()):
         with pytest.raises(SystemExit, match="0"):
             main([name, "--help"])
         shown = capsys.readouterr().out
