@@ -17,6 +17,7 @@ from ..models.labelled import with_factor
 from ..models.priors import PartitionPrior
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
+from .posterior.draws import require_record
 from .posterior.trace import Trace
 from .protocol import B_contra, KernelData, M_contra, Model
 from .row_weights import CountedRows
@@ -225,8 +226,9 @@ class Backend(Config):
             kernel.warn([draw for chain in drawn for draw in chain], model)
         else:  # interrupted in the warm-up: what it had reached is better than nothing
             drawn = [[sweeps.finished(chains[-1].state)]]
-        samples = structure.stack([draw for chain in drawn for draw in chain])
         kind: type[Posterior] = structure.posterior
+        require_record(next(draw for chain in drawn for draw in chain), kind.record, type(self).__name__)
+        samples = structure.stack([draw for chain in drawn for draw in chain])
         trace = Trace.of(self.value_name, self.kind, self.traced(chains))
         posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace)
         _warn_of_chains(posterior)

@@ -28,6 +28,7 @@ from ...models.priors import Hyper
 from ..bits.shared_projection import Generative, Margins, prior_alone, task_margins
 from ..classifiers.scored import log_prior
 from ..distributed.collectives import all_sum, own_stream
+from ..posterior.draws import ProjectionDraw, drawn
 from ..running.engine import Draw, Kernel
 from .backend import Gibbs
 
@@ -214,11 +215,13 @@ def log_inputs(state: ProjectionState, data: TaskData, likelihood: LinearGaussia
 def draw(state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Draw:
     """What the posterior keeps of a state."""
     K, dtype = model.truncation, data.X.dtype
-    return {
-        "features": state.features.to(torch.int8),
-        "log_odds": torch.logit(state.probabilities).to(dtype),
-        "weights": state.weights[:K].contiguous(),
-        "input_weights": state.weights[K:].contiguous(),
-        **{name: value.to(dtype) for name, value in (state.hyper | state.precisions).items()},
-        "log_joint": log_joint(state, data, model),
-    }
+    return drawn(
+        ProjectionDraw(
+            features=state.features.to(torch.int8),
+            log_odds=torch.logit(state.probabilities).to(dtype),
+            weights=state.weights[:K].contiguous(),
+            input_weights=state.weights[K:].contiguous(),
+            log_joint=log_joint(state, data, model),
+        ),
+        {name: value.to(dtype) for name, value in (state.hyper | state.precisions).items()},
+    )

@@ -9,6 +9,7 @@ from ...models.priors.laws import PathLaw
 from ...models.sequence import Sequences, StateSpace
 from ..classifiers.scored import classifiers_of
 from ..distributed.collectives import all_sum
+from ..posterior.draws import SequenceDraw, drawn
 from ..structures import Draw
 from .scans.components import log_evidence, posterior_hyperparameters
 from .sequence_prior import log_path, row_posterior
@@ -43,17 +44,19 @@ def draw(state: SequenceState, data: Sequences, model: StateSpace, *, law: PathL
     rho = model.prior.stickiness
     unseen_row = (1 - rho) * state.base  # and it may stay where it is
     unseen_row[-1] += rho
-    return {
-        "assignments": state.states,
-        "hyperparameters": chi,
-        "log_mixture": torch.cat([share, share.new_zeros(1)]).to(dtype).log(),
-        "log_start": log_rows[K],
-        "log_transitions": log_rows[:K],
-        "log_unseen_row": unseen_row.log().to(dtype),
-        "weights": state.weights,
-        **{name: value.to(dtype) for name, value in state.hyper.items()},
-        "log_joint": log_joint(state, data, model, law=law, chi=chi),
-    }
+    return drawn(
+        SequenceDraw(
+            assignments=state.states,
+            hyperparameters=chi,
+            log_mixture=torch.cat([share, share.new_zeros(1)]).to(dtype).log(),
+            log_start=log_rows[K],
+            log_transitions=log_rows[:K],
+            log_unseen_row=unseen_row.log().to(dtype),
+            weights=state.weights,
+            log_joint=log_joint(state, data, model, law=law, chi=chi),
+        ),
+        {name: value.to(dtype) for name, value in state.hyper.items()},
+    )
 
 
 def hyperparameters(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:

@@ -9,6 +9,7 @@ from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors.laws import PointLaw
 from ..classifiers.scored import classifiers_of
+from ..posterior.draws import PartitionDraw, drawn
 from ..running.engine import Draw
 from .hyperplanes import NUM_RESERVED
 from .scans.components import count_members, hyperparameters, log_evidence
@@ -41,15 +42,14 @@ def log_joint(
 def draw(state: PartitionState, data: Data, model: Mixture, *, law: PointLaw) -> Draw:
     """What the posterior keeps of a state; the mixture weights are their expectations given the assignments."""
     chi, counts = hyperparameters(state, data, model), count_members(state)
-    kept = {
-        "assignments": state.assignments,
-        "hyperparameters": chi,
-        "log_mixture": law.log_weights(counts, state.hyper).to(data.X.dtype),
-        "weights": state.weights,
-        **{name: value.to(data.X.dtype) for name, value in state.hyper.items()},
-        "log_joint": log_joint(state, data, model, law=law, chi=chi, counts=counts),
-    }
+    kept = PartitionDraw(
+        assignments=state.assignments,
+        hyperparameters=chi,
+        log_mixture=law.log_weights(counts, state.hyper).to(data.X.dtype),
+        weights=state.weights,
+        log_joint=log_joint(state, data, model, law=law, chi=chi, counts=counts),
+    )
     if state.reservoir is not None:  # as many in every draw, some of them twice where components took many
         places = torch.arange(NUM_RESERVED, device=state.reservoir.device) % len(state.reservoir)
         kept["unseen_weights"] = state.reservoir[places]
-    return kept
+    return drawn(kept, {name: value.to(data.X.dtype) for name, value in state.hyper.items()})

@@ -33,6 +33,7 @@ from ...models.priors.topics import Tally, mean_proportions
 from ...models.topics import TopicData, TopicModel
 from ..classifiers.scored import Scored
 from ..distributed.collectives import own_stream
+from ..posterior.draws import TopicDraw, drawn
 from ..running.engine import Draw, Kernel
 from .backend import Gibbs
 
@@ -219,14 +220,17 @@ def log_joint(state: TopicState, data: TopicData, model: TopicModel) -> Tensor:
 def draw(state: TopicState, data: TopicData, model: TopicModel) -> Draw:
     """What the posterior keeps of a state: topics are their expectations given the assignments."""
     counts, like = state.word_counts, state.weights
-    return {
-        "assignments": state.assignments,
-        "topics": mean_proportions(counts.T.to(like.dtype), float(state.hyper["topic_concentration"])),
-        "topic_sizes": counts.sum(0).to(like.dtype),
-        "weights": state.weights,
-        **{name: value.to(like.dtype) for name, value in state.hyper.items()},
-        "log_joint": log_joint(state, data, model),
-    }
+    return drawn(
+        TopicDraw(
+            assignments=state.assignments,
+            topics=mean_proportions(counts.T.to(like.dtype), float(state.hyper["topic_concentration"])),
+            topic_sizes=counts.sum(0).to(like.dtype),
+            weights=state.weights,
+            log_joint=log_joint(state, data, model),
+            document_concentration=state.hyper["document_concentration"].to(like.dtype),
+            topic_concentration=state.hyper["topic_concentration"].to(like.dtype),
+        )
+    )
 
 
 _MOST_SCORES = 2**22  # of a document for a topic and a class, in memory at a time

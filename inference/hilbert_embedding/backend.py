@@ -26,6 +26,7 @@ from ...models.mixture import Mixture
 from ...models.room import require_room
 from ..backend import Backend
 from ..posterior import PartitionPosterior
+from ..posterior.draws import PartitionDraw, drawn
 from ..protocol import Model
 from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
 from . import atoms, simplex_qp
@@ -229,15 +230,17 @@ def draw(state: Embedding, data: Data, model: DPM) -> Draw:
     """What the posterior keeps: P(z_n = j) prop. to pi_j p(x_n | theta_j), and the mixture itself."""
     log_weights = state.weights.log().to(data.X.dtype)
     joint = model.likelihood.log_density(data.X, state.parameters) + log_weights
-    return {
-        "assignments": joint.argmax(1),
-        "responsibilities": joint.softmax(1),
-        "log_mixture": torch.cat([log_weights, log_weights.new_tensor([-torch.inf])]),
-        "weights": data.features.new_zeros(len(log_weights), data.features.shape[1], data.targets.shape[1]),
-        "gap": state.linear.new_tensor(state.gap),
-        **{f"parameters.{name}": value for name, value in state.parameters.items()},
-        **model.prior.start(data.features),
-    }
+    return drawn(
+        PartitionDraw(
+            assignments=joint.argmax(1),
+            responsibilities=joint.softmax(1),
+            log_mixture=torch.cat([log_weights, log_weights.new_tensor([-torch.inf])]),
+            weights=data.features.new_zeros(len(log_weights), data.features.shape[1], data.targets.shape[1]),
+            gap=state.linear.new_tensor(state.gap),
+        ),
+        {f"parameters.{name}": value for name, value in state.parameters.items()},
+        model.prior.start(data.features),
+    )
 
 
 def _fitting(family: Any, given: dict[str, Any], like: Tensor) -> Parameters:

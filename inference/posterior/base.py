@@ -16,7 +16,8 @@ from ..protocol import Model
 from ..running.files import read_file, require_entries, write_file
 from ..structures import Draw, structure_of
 from .diagnosis import Diagnosis, diagnose
-from .shapes import Axes, require_samples
+from .draws import AnyDraw, axes_of, names_of
+from .shapes import require_samples
 from .trace import Trace
 
 
@@ -33,8 +34,7 @@ class Posterior:
     metadata : dict of plain data that travels with the posterior; empty unless its user fills it
     """
 
-    kept: ClassVar[tuple[str, ...]] = ()  # names that every posterior of the class has among its samples
-    axes: ClassVar[Axes] = {}  # their axes, and those of others, by which a file is checked
+    record: ClassVar[type[Any]] = AnyDraw  # what a draw of the structure holds
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Posterior:
             raise ValueError(f"The file has {shown(model)} by {shown(backend)}, which are no model and backend.")
         kind: type[Posterior] = structure_of(model).posterior
         samples, num_draws, trace = content["samples"], content["num_draws"], Trace.read(content["trace"])
-        require_samples(samples, num_draws, kind.kept, kind.axes)
+        require_samples(samples, num_draws, names_of(kind.record), axes_of(kind.record))
         trace.require_chains(len(num_draws))
         posterior = kind(model, backend, samples, num_draws, trace, content["metadata"])
         try:

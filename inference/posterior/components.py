@@ -16,18 +16,6 @@ from ...models.domains import Flag, read
 from ...models.scores import scores as scores_of
 from ..classifiers.ridge import Ridge
 from ..structures import Draw
-from .shapes import Axes
-
-COMPONENT_AXES: Axes = {
-    "assignments": "int:N",
-    "responsibilities": "N K",
-    "log_mixture": "K+1",
-    "hyperparameters": "K H",
-    "parameters.": "K ...",
-    "centers": "K Q",
-    "scale": "float:",
-}
-"""What posteriors over partitions and over sequences keep of their components."""
 
 
 def component_size(model: Model, X: Any) -> int:

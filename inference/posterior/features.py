@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,9 +19,9 @@ from ..bits.rows import BinaryRows, LoadingMoments, best_features
 from ..classifiers.duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
+from .draws import FeatureDraw
 from .pairs import shared_features
 from .scores import ScoreMixture, ScorePrediction, chunks
-from .shapes import Axes
 
 
 class FeaturePosterior(ScorePrediction, Posterior):
@@ -40,17 +40,7 @@ class FeaturePosterior(ScorePrediction, Posterior):
     """
 
     instead = "transform(X)"
-    kept: ClassVar[tuple[str, ...]] = ("features", "log_odds", "loadings", "weights", "input_weights")
-    axes: ClassVar[Axes] = {
-        "features": "any:N K",
-        "log_odds": "K",
-        "loadings": "K D",
-        "weights": "K C",
-        "input_weights": "P C",
-        "loading_covariance": "U K K",
-        "kind": "int:D",
-        "duality_gap": "float:",
-    }
+    record = FeatureDraw
 
     def transform(self, X: Any) -> Any:
         """Probabilities [N, K] of the features of rows [N, D] under the representative draw; NaN is missing.

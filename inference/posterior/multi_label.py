@@ -15,7 +15,7 @@ the labels, whose probabilities are averaged over components and draws: psi_c si
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -31,12 +31,12 @@ from ..running.labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
-from .components import COMPONENT_AXES, component_size
+from .components import component_size
+from .draws import LabelDraw
 from .label_calibration import best_thresholds, fit_calibration, largest
 from .label_draws import counts_labels
 from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
 from .scores import chunks
-from .shapes import Axes
 from .stacking import stack_components
 
 
@@ -57,14 +57,7 @@ class MultiLabelPosterior(Clustering, Posterior):
     beyond a draw's own have log weight -inf.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("assignments", "log_mixture", "classifiers")
-    axes: ClassVar[Axes] = COMPONENT_AXES | {
-        "classifiers": "P C",
-        "classifier_tril": "C P P",
-        "label_hyperparameters": "K R",
-        "label_means": "K C",
-        "label_totals": "K+1",
-    }
+    record = LabelDraw
 
     # -- label sets of new rows ------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
 from .components import (
-    COMPONENT_AXES,
     component_size,
     counts_hyperplanes,
     hyperplane_gain,
@@ -33,9 +32,9 @@ from .components import (
     log_unseen_density,
     score_moments,
 )
+from .draws import PartitionDraw
 from .partition_losses import align
 from .scores import ScoreMixture, ScorePrediction, chunks
-from .shapes import Axes
 from .stacking import stack_components
 
 
@@ -50,15 +49,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     Components beyond a draw's own have log weight -inf.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("assignments", "weights", "log_mixture")
-    axes: ClassVar[Axes] = COMPONENT_AXES | {
-        "weights": "K P C",
-        "precision_tril": "K C P P",
-        "unseen_weights": "A P C",
-        "temperature": "float:",
-        "slope": "float:",
-        "duality_gap": "float:",
-    }
+    record = PartitionDraw
 
     def assign(self, X: Any, *, discriminative: bool | None = None) -> Any:
         """Component [N] of each row in the representative draw (see `partition`), 0..K-1.

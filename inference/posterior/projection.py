@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from ...models.multi_task import TaskData
 from ..classifiers.duals import solve
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
+from .draws import ProjectionDraw
 from .pairs import shared_features
-from .shapes import Axes
 
 
 class ProjectionPosterior(Posterior):
@@ -28,9 +28,7 @@ class ProjectionPosterior(Posterior):
     draws, as are sigma(f) in place of it where the loss is a likelihood of labels.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("features", "weights", "input_weights")
-
-    axes: ClassVar[Axes] = {"features": "any:D K", "weights": "K M", "input_weights": "P M", "duality_gap": "float:"}
+    record = ProjectionDraw
 
     # -- the projection ------------------------------------------------------------------------------------------------
 

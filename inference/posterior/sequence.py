@@ -8,7 +8,7 @@ sequences take part in prediction only: they do not change a draw (math/discrimi
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,15 +24,14 @@ from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
 from .components import (
-    COMPONENT_AXES,
     component_size,
     counts_hyperplanes,
     hyperplane_gain,
     log_component_density,
     log_unseen_density,
 )
+from .draws import SequenceDraw
 from .emission_draws import draw_rows
-from .shapes import Axes
 from .stacking import stack_components
 
 
@@ -50,17 +49,7 @@ class SequencePosterior(Clustering, Posterior):
     (None: they do where states repel).
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("assignments", "weights", "log_mixture", "log_start", "log_transitions")
-
-    axes: ClassVar[Axes] = COMPONENT_AXES | {
-        "weights": "K P C",
-        "precision_tril": "K C P P",
-        "unseen_weights": "A P C",
-        "log_start": "K+1",
-        "log_transitions": "K K+1",
-        "log_unseen_row": "K+1",
-        "log_edges": "K+1 K+1",
-    }
+    record = SequenceDraw
 
     def assign(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
         """The most probable path [N] of states 0..K-1 (Viterbi); of small variance that of least objective."""

@@ -36,7 +36,7 @@ def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...],
         raise ValueError(f"The file has {num_draws!r} for the numbers of draws. It was not written by regbayes.")
     number, sizes, kinds = sum(num_draws), dict[str, int](), dict[torch.dtype, str]()
     for name, value in samples.items():
-        kind, _, known = axes.get(name, axes.get(f"{name.split('.')[0]}.", "any:...")).rpartition(":")
+        kind, _, known = (_known(name, axes) or "any:...").rpartition(":")
         if value.ndim == 0 or len(value) != number or not _agrees(value.shape[1:], known.split(), sizes):
             shape, others = list(value.shape), ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
             expected = f" that are [{known.replace(' ', ', ')}] each, with {others}" if sizes else ""
@@ -57,6 +57,33 @@ def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...],
     if LABELS in samples:
         _require_labels(samples[LABELS], sizes.get("K"))
     return sizes
+
+
+def require_draw(draw: Draw, names: tuple[str, ...], axes: Axes, whose: str, record: str) -> None:
+    """Raise ValueError unless one draw has these names, and axes that agree with theirs; other names hold a number or a
+    vector each. `whose` and `record` say in the sentence what was drawn, and where its names stand."""
+    sizes = dict[str, int]()
+    if missing := [name for name in names if name not in draw]:
+        needed, found = ", ".join(names), ", ".join(draw)
+        raise ValueError(f"{whose} has no {missing[0]!r}; {record} needs {needed}. It has {found or 'nothing'}.")
+    for name, value in draw.items():
+        known = _known(name, axes)
+        if known is None and value.ndim <= 1:
+            continue
+        if known is None:
+            raise ValueError(
+                f"{whose} has {name!r} of shape {list(value.shape)}, a name that {record} does not have; it has: "
+                f"{', '.join(axes)}. Further names are for numbers and vectors, such as hyperparameters."
+            )
+        if not _agrees(value.shape, known.rpartition(":")[2].split(), sizes):
+            others = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
+            raise ValueError(
+                f"{whose} has {name!r} of shape {list(value.shape)}; expected {known!r} of {record}, with {others}."
+            )
+
+
+def _known(name: str, axes: Axes) -> str | None:
+    return axes.get(name, axes.get(f"{name.split('.')[0]}."))
 
 
 def _agrees(shape: torch.Size, axes: list[str], sizes: dict[str, int]) -> bool:

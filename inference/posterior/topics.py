@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,10 +19,10 @@ from ...models.topics import TopicData, require_counts
 from ..running.labels import LABELS, stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
+from .draws import TopicDraw
 from .fold_in import expected_counts
 from .pairs import same_label
 from .scores import ScoreMixture, ScorePrediction, chunks
-from .shapes import Axes
 
 
 class TopicPosterior(ScorePrediction, Posterior):
@@ -40,25 +40,7 @@ class TopicPosterior(ScorePrediction, Posterior):
     """
 
     instead = "transform(X)"
-    kept: ClassVar[tuple[str, ...]] = (
-        "topics",
-        "weights",
-        "topic_sizes",
-        "document_concentration",
-        "topic_concentration",
-    )
-
-    axes: ClassVar[Axes] = {
-        "topics": "K V",
-        "log_topics": "K V",
-        "weights": "K C",
-        "topic_sizes": "K",
-        "document_concentration": "float:",
-        "topic_concentration": "float:",
-        "assignments": "int:M",
-        "log_joint": "float:",
-        "duality_gap": "float:",
-    }
+    record = TopicDraw
 
     def transform(self, X: Any) -> Any:
         """Expected topic proportions E theta [N, K] of documents X [N, V], averaged over the draws.

@@ -25,6 +25,7 @@ from ..distributed.collectives import own_stream
 from ..gibbs import partition
 from ..gibbs.scans.components import count_members, draw_parameters
 from ..gibbs.state import PartitionState
+from ..posterior.draws import PartitionDraw, drawn
 from ..running.engine import Draw
 from ..seeding import far_apart
 from ..truncation import warn_if_full
@@ -119,14 +120,16 @@ def draw(state: EngineState, data: Data, model: Mixture) -> Draw:
         same = PartitionState(state.assignments, state.weights, state.hyper)
         return partition.draw(same, data, model, law=Truncated(model.prior, model.truncation))
     dtype, none = data.X.dtype, state.log_mixture.new_full((1,), -torch.inf)
-    return {
-        "assignments": state.assignments,
-        "log_mixture": torch.cat([state.log_mixture, none]).to(dtype),
-        "weights": state.weights,
-        "log_joint": state.log_mixture.new_tensor(state.value),
-        **{f"parameters.{name}": value for name, value in state.parameters.items()},
-        **{name: value.to(dtype) for name, value in state.hyper.items()},
-    }
+    return drawn(
+        PartitionDraw(
+            assignments=state.assignments,
+            log_mixture=torch.cat([state.log_mixture, none]).to(dtype),
+            weights=state.weights,
+            log_joint=state.log_mixture.new_tensor(state.value),
+        ),
+        {f"parameters.{name}": value for name, value in state.parameters.items()},
+        {name: value.to(dtype) for name, value in state.hyper.items()},
+    )
 
 
 def warn(draws: list[Draw], model: Mixture) -> None:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from ...models.config import to_plain
 from ...models.domains import shown
+from ..posterior.draws import axes_of, names_of
 from ..posterior.shapes import require_samples
 from ..protocol import Model
 from ..structures import Draw as Draw
@@ -282,7 +283,7 @@ def _sizes(draw: Draw, model: Model) -> dict[str, int]:
     except NotImplementedError:  # nobody has said what draws of the kernel look like
         return {}
     samples = {name: value.unsqueeze(0) for name, value in draw.items()}
-    sizes = require_samples(samples, [1], posterior.kept, posterior.axes)
+    sizes = require_samples(samples, [1], names_of(posterior.record), axes_of(posterior.record))
     return {axis: size for axis, size in sizes.items() if axis != "K"}
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.data import Data
 from ...models.mixture import Mixture
+from ..posterior.draws import PartitionDraw, drawn
 from ..running.engine import Draw, Kernel
 from . import descent, repelling
 from .backend import SmallVariance
@@ -87,11 +88,13 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
 def draw(state: Descent, data: Data, model: Model) -> Draw:
     """What a Posterior keeps of a state."""
     centers = state.centers
-    return {
-        "assignments": state.assignments,
-        "centers": centers,
-        "weights": state.weights,
-        "log_mixture": torch.cat([state.log_shares(data.weights), centers.new_full((1,), -torch.inf)]),
-        "penalty": state.penalty,
-        **model.prior.start(centers),
-    }
+    return drawn(
+        PartitionDraw(
+            assignments=state.assignments,
+            centers=centers,
+            weights=state.weights,
+            log_mixture=torch.cat([state.log_shares(data.weights), centers.new_full((1,), -torch.inf)]),
+            penalty=state.penalty,
+        ),
+        model.prior.start(centers),
+    )

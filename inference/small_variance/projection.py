@@ -28,6 +28,7 @@ from ...models.multi_task import TaskData
 from ..bits.shared_projection import Generative, Margins, task_margins
 from ..classifiers.minimum import DualLimits, estimate, has_quick_dual, minimum, slopes
 from ..distributed.collectives import all_sum
+from ..posterior.draws import ProjectionDraw, drawn
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
 from .restarts import PricedRestarts, kernel_of
@@ -254,13 +255,15 @@ def draw(state: Projection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -
     """What the posterior keeps."""
     K, like = state.features.shape[1], data.X
     start = model.prior.start(like) | ({} if model.likelihood is None else model.likelihood.start(like))
-    return {
-        "features": state.features.to(torch.int8),
-        "weights": state.weights[:K].contiguous(),
-        "input_weights": state.weights[K:].contiguous(),
-        "penalty": like.new_tensor(state.penalty),
-        **{name: value.to(like.dtype) for name, value in start.items()},
-    }
+    return drawn(
+        ProjectionDraw(
+            features=state.features.to(torch.int8),
+            weights=state.weights[:K].contiguous(),
+            input_weights=state.weights[K:].contiguous(),
+            penalty=like.new_tensor(state.penalty),
+        ),
+        {name: value.to(like.dtype) for name, value in start.items()},
+    )
 
 
 _GAP = 1e-3

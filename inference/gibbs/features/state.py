@@ -13,6 +13,7 @@ from ....models.latent_features import FeatureData
 from ....models.priors import Hyper
 from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
+from ...posterior.draws import FeatureDraw, drawn
 from ...running.engine import Draw
 
 
@@ -74,16 +75,18 @@ def draw(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Dr
         log_odds = counts.log() - (data.num_data + 1 - counts).log()
     else:
         log_odds = state.probabilities.logit()
-    return {
-        "features": state.features,
-        "log_odds": log_odds,
-        "loadings": state.loadings,
-        "weights": state.weights[:num_features],
-        "input_weights": state.weights[num_features:],
-        **state.entries,
-        **state.hyper,
-        "log_joint": log_joint(state, data, model),
-    }
+    return drawn(
+        FeatureDraw(
+            features=state.features,
+            log_odds=log_odds,
+            loadings=state.loadings,
+            weights=state.weights[:num_features],
+            input_weights=state.weights[num_features:],
+            log_joint=log_joint(state, data, model),
+        ),
+        state.entries,
+        state.hyper,
+    )
 
 
 def _log_features(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Self
 import torch
 
 from ....models.latent_features import FeatureData, FeatureModel
+from ...posterior.draws import FeatureDraw, drawn
 from ...running.engine import Draw, Kernel
 from ..backend import SmallVariance
 from ..restarts import PricedRestarts, kernel_of
@@ -58,13 +59,15 @@ class FeatureRestarts(PricedRestarts[FeatureProblem, FeatureDescent]):
 def draw(state: FeatureDescent, data: FeatureData, model: FeatureModel) -> Draw:
     """What a Posterior keeps of a state: in the limit a feature that exists is free, its log odds are 0."""
     K = state.num_features
-    return {
-        "features": state.features.to(torch.int8),
-        "log_odds": data.X.new_zeros(K),
-        "loadings": state.loadings,
-        "weights": state.weights[:K],
-        "input_weights": state.weights[K:],
-        "penalty": state.penalty,
-        **model.likelihood.start(data.X),
-        **model.prior.start(data.X),
-    }
+    return drawn(
+        FeatureDraw(
+            features=state.features.to(torch.int8),
+            log_odds=data.X.new_zeros(K),
+            loadings=state.loadings,
+            weights=state.weights[:K],
+            input_weights=state.weights[K:],
+            penalty=state.penalty,
+        ),
+        model.likelihood.start(data.X),
+        model.prior.start(data.X),
+    )

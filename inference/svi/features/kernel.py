@@ -19,6 +19,7 @@ from ...bits.loadings import Sums
 from ...bits.rows import infer_features
 from ...classifiers.minimum import DualLimits
 from ...distributed.collectives import own_stream
+from ...posterior.draws import FeatureDraw, drawn
 from ...running.engine import Draw
 from ...truncation import warn_if_all_used
 from ..partition.kernel import by_rows
@@ -174,19 +175,19 @@ def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) 
     K, h = state.features.shape[1], expected_hyper(state, model)
     covariance = state.loading_moments.covariance
     assert covariance is not None
-    solved = {} if state.duality_gap.isnan() else {"duality_gap": state.duality_gap}
-    return {
-        "features": state.features,
-        "log_odds": model.prior.log_odds(state.sticks),
-        "loadings": state.loadings,
-        "loading_covariance": covariance,
-        "kind": state.kind,
-        "weights": state.weights[:K],
-        "input_weights": state.weights[K:],
-        **{name: h[name] for name in model.likelihood.start(data.X)},
-        **model.prior.mean_hyper(state.sticks),
-        **solved,
-    }
+    kept = FeatureDraw(
+        features=state.features,
+        log_odds=model.prior.log_odds(state.sticks),
+        loadings=state.loadings,
+        loading_covariance=covariance,
+        kind=state.kind,
+        weights=state.weights[:K],
+        input_weights=state.weights[K:],
+    )
+    if not state.duality_gap.isnan():
+        kept["duality_gap"] = state.duality_gap
+    noise = {name: h[name] for name in model.likelihood.start(data.X)}
+    return drawn(kept, noise, model.prior.mean_hyper(state.sticks))
 
 
 def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel]:

@@ -19,6 +19,7 @@ from ....models.mixture import Mixture
 from ....models.priors.sticks import best_order, log_labelled_prior, log_stick_weights
 from ...classifiers.natural import BothSides, OwnSide
 from ...distributed.collectives import own_stream
+from ...posterior.draws import PartitionDraw, drawn
 from ...protocol import KernelData
 from ...running.engine import Draw
 from ...seeding import draw_rows, far_apart
@@ -179,17 +180,18 @@ def summary(state: VariationalPartition, data: KernelData, model: Mixture) -> Dr
         labels = torch.empty(points.num_data, dtype=torch.long, device=points.X.device)
         for rows in slices(points, model):
             labels[rows] = assign(state, points.rows(rows), model)
-        kept = {"assignments": labels}
     else:
-        kept = {"assignments": state.responsibilities.argmax(1), "responsibilities": state.responsibilities}
-    return {
-        **kept,
-        "hyperparameters": state.hyperparameters,
-        "log_mixture": torch.cat([mixture, mixture.new_tensor([-torch.inf])]),
-        "weights": state.mean,
-        "precision_tril": state.precision_tril,
-        **expected_prior(state, model).hyper,
-    }
+        labels = state.responsibilities.argmax(1)
+    kept = PartitionDraw(
+        assignments=labels,
+        hyperparameters=state.hyperparameters,
+        log_mixture=torch.cat([mixture, mixture.new_tensor([-torch.inf])]),
+        weights=state.mean,
+        precision_tril=state.precision_tril,
+    )
+    if not state.num_dropped:
+        kept["responsibilities"] = state.responsibilities
+    return drawn(kept, expected_prior(state, model).hyper)
 
 
 def by_rows(

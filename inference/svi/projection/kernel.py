@@ -27,6 +27,7 @@ from ....models.multi_task import TaskData
 from ...bits.shared_projection import Margins, task_margins
 from ...classifiers.minimum import DualLimits
 from ...distributed.collectives import all_sum
+from ...posterior.draws import ProjectionDraw, drawn
 from ...running.engine import Draw
 from ..rules import LAST_GAP, RULES, Learned, Rule, by_dual
 from ..steps import Steps, StepsByRule
@@ -179,16 +180,15 @@ def draw(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLat
     K, dtype = model.truncation, data.X.dtype
     precisions = {name: state.mean(name).to(dtype) for name in state.precisions}
     prior = {name: value.to(dtype) for name, value in model.prior.mean_hyper(state.q).items()}
-    solved = {} if state.duality_gap.isnan() else {"duality_gap": state.duality_gap}
-    return {
-        "features": state.features,
-        "log_odds": model.prior.log_odds(state.q).to(dtype),
-        "weights": state.weights[:K].contiguous(),
-        "input_weights": state.weights[K:].contiguous(),
-        **prior,
-        **precisions,
-        **solved,
-    }
+    kept = ProjectionDraw(
+        features=state.features,
+        log_odds=model.prior.log_odds(state.q).to(dtype),
+        weights=state.weights[:K].contiguous(),
+        input_weights=state.weights[K:].contiguous(),
+    )
+    if not state.duality_gap.isnan():
+        kept["duality_gap"] = state.duality_gap
+    return drawn(kept, prior, precisions)
 
 
 def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfiniteLatentSVM]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ....models.sequence import Sequences, StateSpace
 from ...distributed.collectives import all_sum
+from ...posterior.draws import SequenceDraw, drawn
 from ...running.engine import Draw
 from ...seeding import far_apart
 from ..allocations import Allocations
@@ -78,18 +79,19 @@ def summary(state: VariationalSequence, data: Sequences, model: StateSpace) -> D
     unseen = state.rows.new_full((model.truncation + 1, 1), -torch.inf)
     log_rows = torch.cat([(state.rows / state.rows.sum(1, keepdim=True)).log(), unseen], 1).to(r)
     share = (state.sizes / state.sizes.sum()).log().to(r)
-    return {
-        "assignments": r.argmax(1),
-        "responsibilities": r,
-        "hyperparameters": state.hyperparameters,
-        "log_mixture": torch.cat([share, share.new_tensor([-torch.inf])]),
-        "log_start": log_rows[-1],
-        "log_transitions": log_rows[:-1],
-        "weights": state.mean,
-        "precision_tril": state.precision_tril,
-        "concentration": state.expected_concentration,
-        "top_concentration": state.expected_top_concentration,
-    }
+    return drawn(
+        SequenceDraw(
+            assignments=r.argmax(1),
+            responsibilities=r,
+            hyperparameters=state.hyperparameters,
+            log_mixture=torch.cat([share, share.new_tensor([-torch.inf])]),
+            log_start=log_rows[-1],
+            log_transitions=log_rows[:-1],
+            weights=state.mean,
+            precision_tril=state.precision_tril,
+        ),
+        {"concentration": state.expected_concentration, "top_concentration": state.expected_top_concentration},
+    )
 
 
 def _independent_counts(r: Tensor, starts: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from ....models.losses import Loss
 from ....models.topics import TopicData, TopicModel
 from ...classifiers.natural import extrapolated, prior
 from ...distributed.collectives import all_sum, own_stream
+from ...posterior.draws import TopicDraw, drawn
 from ...running.engine import Draw
 from ..backend import SVI
 from ..factors import loss_of
@@ -189,15 +190,17 @@ def summary(state: VariationalTopics, data: TopicData, model: TopicModel) -> Dra
     """What the posterior keeps."""
     dtype, hyper = data.X.dtype, model.prior.start(state.word_counts)
     shape = (state.word_counts + model.prior.topic_concentration).T
-    solved = {} if state.duality_gap.isnan() else {"duality_gap": state.duality_gap}
-    return {
-        "topics": (shape / shape.sum(1, keepdim=True)).to(dtype),
-        "log_topics": log_topics(state, model).T.contiguous().to(dtype),
-        "weights": state.mean.to(dtype),
-        "topic_sizes": state.word_counts.sum(0).to(dtype),
-        **hyper,
-        **solved,
-    }
+    kept = TopicDraw(
+        topics=(shape / shape.sum(1, keepdim=True)).to(dtype),
+        log_topics=log_topics(state, model).T.contiguous().to(dtype),
+        weights=state.mean.to(dtype),
+        topic_sizes=state.word_counts.sum(0).to(dtype),
+        document_concentration=hyper["document_concentration"],
+        topic_concentration=hyper["topic_concentration"],
+    )
+    if not state.duality_gap.isnan():
+        kept["duality_gap"] = state.duality_gap
+    return drawn(kept)
 
 
 def require_fixed(model: TopicModel) -> None:

@@ -1,0 +1,142 @@
+"""What a draw of each structure holds, by name: backends construct these records, and posteriors stack them.
+
+The text beside a type names the axes of the tensor in one draw, as `shapes.Axes` explains. A record says which names
+must be there and which may be. A draw has further numbers under names of their own: hyperparameters of prior and
+likelihood, such as `concentration` [], and `parameters.<name>` [K, ...] of the components of a family without
+conjugacy.
+"""
+
+# no postponed annotations here: TypedDict reads `Required` when the class is made
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Required, TypedDict, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from ..structures import Draw
+from .shapes import Axes, require_draw
+
+Scalar = Annotated[Tensor, "float:"]
+
+
+class ComponentDraw(TypedDict, total=False):
+    """A draw of a model with components: a mixture, a chain of states, or label sets. K are its components.
+
+    Their inputs are `hyperparameters` of the family, `parameters.<name>`, or `centers` in the small-variance limit.
+    """
+
+    assignments: Required[Annotated[Tensor, "int:N"]]
+    log_mixture: Required[Annotated[Tensor, "K+1"]]  # the last: a component not yet seen
+    responsibilities: Annotated[Tensor, "N K"]
+    hyperparameters: Annotated[Tensor, "K H"]
+    centers: Annotated[Tensor, "K Q"]
+    scale: Scalar  # of a divergence from a centre
+    log_joint: Scalar
+    penalty: Scalar
+    gap: Scalar  # of a Hilbert embedding
+
+
+class PartitionDraw(ComponentDraw, total=False):
+    """A draw of a model of partitions: C scores of P features."""
+
+    weights: Required[Annotated[Tensor, "K P C"]]
+    precision_tril: Annotated[Tensor, "K C P P"]  # of variational classifiers
+    unseen_weights: Annotated[Tensor, "A P C"]  # of components without points, where components repel
+    temperature: Scalar  # of `tempered` centres
+    slope: Scalar  # of `with_slope`
+    duality_gap: Scalar
+
+
+class SequenceDraw(PartitionDraw, total=False):
+    """A draw of a model of sequences, whose components are states; the last column: all states not yet seen."""
+
+    log_start: Required[Annotated[Tensor, "K+1"]]
+    log_transitions: Required[Annotated[Tensor, "K K+1"]]
+    log_unseen_row: Annotated[Tensor, "K+1"]  # how a state not yet seen is left
+    log_edges: Annotated[Tensor, "K+1 K+1"]  # of small variance, minus what a move costs; the last row: of a start
+    transition_penalty: Scalar
+
+
+class LabelDraw(ComponentDraw, total=False):
+    """A draw of a model of rows and sets of C labels."""
+
+    classifiers: Required[Annotated[Tensor, "P C"]]
+    classifier_tril: Annotated[Tensor, "C P P"]
+    label_hyperparameters: Annotated[Tensor, "K R"]
+    label_means: Annotated[Tensor, "K C"]
+    label_totals: Annotated[Tensor, "K+1"]  # of labels that are counts
+    # what a later batch of SVI goes on from
+    sticks: Annotated[Tensor, "any:..."]  # [2, T - 1]
+    prior_factor: Annotated[Tensor, "any:..."]
+    num_seen: Annotated[Tensor, "float:..."]  # [1]
+
+
+class FeatureDraw(TypedDict, total=False):
+    """A draw of a latent feature model: K features of N rows, loadings of D columns, C scores."""
+
+    features: Required[Annotated[Tensor, "any:N K"]]  # bits, int8; of SVI probabilities
+    log_odds: Required[Annotated[Tensor, "K"]]  # of the features of a new row
+    loadings: Required[Annotated[Tensor, "K D"]]
+    weights: Required[Annotated[Tensor, "K C"]]
+    input_weights: Required[Annotated[Tensor, "P C"]]
+    loading_covariance: Annotated[Tensor, "U K K"]  # of the U kinds of columns
+    kind: Annotated[Tensor, "int:D"]
+    log_joint: Scalar
+    penalty: Scalar
+    duality_gap: Scalar
+
+
+class ProjectionDraw(TypedDict, total=False):
+    """A draw of M tasks that share a projection from D columns to K features."""
+
+    features: Required[Annotated[Tensor, "any:D K"]]  # bits, int8; of SVI probabilities
+    weights: Required[Annotated[Tensor, "K M"]]
+    input_weights: Required[Annotated[Tensor, "P M"]]
+    log_odds: Annotated[Tensor, "K"]
+    log_joint: Scalar
+    penalty: Scalar
+    duality_gap: Scalar
+
+
+class TopicDraw(TypedDict, total=False):
+    """A draw of a topic model: K topics of V words, M tokens, C scores."""
+
+    topics: Required[Annotated[Tensor, "K V"]]  # expectations
+    weights: Required[Annotated[Tensor, "K C"]]
+    topic_sizes: Required[Annotated[Tensor, "K"]]  # (expected) numbers of tokens
+    document_concentration: Required[Scalar]
+    topic_concentration: Required[Scalar]
+    log_topics: Annotated[Tensor, "K V"]  # of SVI, expected logs
+    assignments: Annotated[Tensor, "int:M"]  # of Gibbs, in the order of `TopicData`
+    log_joint: Scalar
+    duality_gap: Scalar
+
+
+class AnyDraw(TypedDict):
+    """A draw of a structure that has said nothing of its names."""
+
+
+def drawn(record: Mapping[str, object], *others: Mapping[str, Tensor]) -> Draw:
+    """A draw: the record of its structure, and what else it holds by name, such as hyperparameters."""
+    found: dict[str, Any] = dict(record)
+    for other in others:
+        found |= other
+    return found
+
+
+def axes_of(record: type[Any]) -> Axes:
+    """The axes of each name of a record, as `shapes.require_samples` reads them."""
+    hints = get_type_hints(record, include_extras=True)
+    found = {name: hint if get_origin(hint) is Annotated else get_args(hint)[0] for name, hint in hints.items()}
+    return {name: hint.__metadata__[0] for name, hint in found.items()} | {"parameters.": "K ..."}
+
+
+def names_of(record: type[Any]) -> tuple[str, ...]:
+    """The names that a draw must have, sorted."""
+    return tuple(sorted(record.__required_keys__))
+
+
+def require_record(draw: Draw, record: type[Any], whose: str) -> None:
+    """Raise ValueError unless a draw has the names and axes of its record; `whose` says which backend's it is."""
+    if record is not AnyDraw:
+        require_draw(draw, names_of(record), axes_of(record), f"A draw of {whose}", record.__name__)
