@@ -134,12 +134,14 @@ class Backend(Config):
         others = {*self.may_grow(), "num_jobs", "progress"}
         return described | {"params": {key: value for key, value in described["params"].items() if key not in others}}
 
-    def admit(self, model: Model) -> None:
-        """Raise unless this backend serves the model."""
+    def admit(self, model: Model) -> Model:
+        """The model with its arguments checked; raises unless this backend serves it."""
         if not isinstance(model, Config) or not hasattr(model, "data_type"):
             raise ValueError(f"model is {shown(model)}; expected an object such as DPM() or InfiniteSVM().")
-        model = with_factor(model.checked())  # kernels look at its parts
-        self.module_of(model).check(self, model)
+        model = model.checked()
+        factored = with_factor(model)  # kernels look at its parts
+        self.module_of(factored).check(self, factored)
+        return model
 
     def fit(
         self,
@@ -180,7 +182,7 @@ class Backend(Config):
         """
         backend, every = self.checked(), read("checkpoint_every", checkpoint_every, Number(least=0.0))
         on_interrupt = read("on_interrupt", on_interrupt, OneOf("return", "raise"))
-        backend.admit(model)
+        model = backend.admit(model)
         for name, path in (("checkpoint", checkpoint), ("resume", resume)):
             _require_path(name, path)
         if not self.resumable and (checkpoint is not None or resume is not None):

@@ -66,25 +66,34 @@ class Config:
         """A copy with some arguments changed."""
         given: Any = self
         copy: Self = dataclasses.replace(given, **changes) if _fields(type(given)) else copy_of(given)
+        vars(copy)[_READ] = vars(self).get(_READ)
         return copy
 
     def checked(self, name: str = "") -> Self:
         """A copy with every argument in its domain (see `domains`), numpy's scalars as Python's; the parts' too.
 
         `name` goes before the names of arguments in messages, as `loss__` of a model's loss. A class whose arguments
-        depend on one another overrides this method.
+        depend on one another overrides this method. What a copy has read, it and copies of it do not read again while
+        it stands: a model is validated once in a fit, however many functions ask for a checked one.
 
         Raises
         ------
         ValueError    naming the argument, what was found, and what is accepted.
         """
         cls: Any = type(self)
-        return self.replace(
-            **{
-                field.name: _checked(f"{name}{field.name}", getattr(self, field.name), field, _domains(cls))
-                for field in _fields(cls)
-            }
-        )
+        fields, domains, known = _fields(cls), _domains(cls), vars(self).get(_READ)
+        values = {field.name: getattr(self, field.name) for field in fields}
+        checked = dict(values)
+        for field in fields:
+            value = values[field.name]
+            # what is inside of these may have changed
+            if known is None or known.get(field.name, known) is not value or isinstance(value, Config | list | dict):
+                checked[field.name] = _checked(f"{name}{field.name}", value, field, domains)
+        if known is not None and all(checked[key] is value for key, value in values.items()):
+            return self
+        copy = self.replace(**checked)
+        vars(copy)[_READ] = checked
+        return copy
 
 
 def _fields(cls: Any) -> tuple[Any, ...]:
@@ -211,6 +220,7 @@ def _domain(hint: Any) -> tuple[Domain | type[Config] | None, bool]:
     return hint if isinstance(hint, type) and issubclass(hint, Config) else None, hint is Any
 
 
+_READ = "_read"  # the attribute with the arguments that were read, by name
 _DESCRIPTION = {"class", "params"}
 _SIMPLE: dict[Any, Domain] = {bool: Flag(), float: Number(), int: Whole(-(2**31))}
 

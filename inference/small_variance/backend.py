@@ -94,13 +94,14 @@ class SmallVariance(Backend):
     def may_grow(self) -> tuple[str, ...]:
         return "max_steps", "num_restarts"
 
-    def admit(self, model: Model) -> None:
-        super().admit(model)
+    def admit(self, model: Model) -> Model:
+        model = super().admit(model)
         if isinstance(self.init, Tensor) and not self.takes_labels(model):
             raise ValueError(
                 f"init has labels, but {type(model).__name__} has a start of its own. Leave init out; labels are for "
                 "DPM and InfiniteSVM."
             )
+        return model
 
     def takes_labels(self, model: Model) -> bool:
         """Whether a descent of the model may start from labels."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from sklearn.base import clone
 
+from regbayes import models
+from regbayes.inference import Gibbs
+from regbayes.inference.running.sweeps import Sweeps
+from regbayes.models import config
 from regbayes.models.config import Config, from_plain, to_plain
 
 
@@ -100,3 +108,50 @@ def test_arguments_that_the_class_does_not_take_are_refused() -> None:
 def test_unknown_class_names_the_mend() -> None:
     with pytest.raises(ValueError, match="'Nowhere', which is not imported"):
         from_plain({"class": "Nowhere", "params": {}})
+
+
+@pytest.mark.parametrize("name", ["DPM", "InfiniteSVM", "IHMM", "BNMC", "MedLDA", "InfiniteLatentSVM"])
+def test_every_argument_of_a_model_is_read_once_in_a_fit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = torch.tensor([[0.0, 2.0], [1.0, 0.0], [3.0, 1.0], [2.0, 4.0]]), torch.tensor([0, 1, 1, 0])
+    targets = {"DPM": None, "IHMM": None, "BNMC": torch.eye(2)[y]}.get(name, y)
+    model, seen, checked = getattr(models, name)(), [], config._checked
+
+    def counted(argument: str, value: Any, field: Any, domains: Any) -> Any:
+        if domains is config._domains(type(model)) and not isinstance(value, Config):
+            seen.append((argument, value))
+        return checked(argument, value, field, domains)
+
+    monkeypatch.setattr(config, "_checked", counted)
+    posterior = Gibbs(num_samples=1, num_warmup=1).fit(model, X, targets)
+    times = Counter((argument, id(value)) for argument, value in seen)
+    assert len(times) > 1
+    assert set(times.values()) == {1}, seen
+    again = posterior.model.checked()
+    assert again.checked() is again
+
+
+def test_a_fit_enters_few_files_before_its_first_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of them are the parts of the model, one file each."""
+    folder, entered = Path(models.__file__).parents[1], set()
+
+    def enter(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and Path(frame.f_code.co_filename).is_relative_to(folder):
+            entered.add(frame.f_code.co_filename)
+
+    class Begun(Exception):
+        """The first sweep."""
+
+    def begin(*_: Any) -> None:
+        raise Begun
+
+    monkeypatch.setattr(Sweeps, "advance", begin)
+    X, y = torch.tensor([[0.0, 2.0], [1.0, 0.0], [3.0, 1.0], [2.0, 4.0]]), torch.tensor([0, 1, 1, 0])
+    for _ in range(2):  # what is imported or computed once and for all comes first
+        entered.clear()
+        sys.setprofile(enter)
+        try:
+            with pytest.raises(Begun):
+                Gibbs().fit(models.InfiniteSVM(), X, y)
+        finally:
+            sys.setprofile(None)
+    assert 30 < len(entered) <= 43, sorted(entered)
