@@ -49,6 +49,11 @@ class Data(RowData):
     targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
     weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
 
+    @property
+    def points(self) -> Data:
+        """The same: data that have more to them, such as sequences, give their points by this name."""
+        return self
+
     def counted(self, values: Tensor) -> Tensor:
         """What belongs to the points, [N, ...], times their weights."""
         if self.weights is None:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.losses.base import Loss, PseudoObservation
 from ..distributed.collectives import all_sum
 from .ridge import Ridge, soft_sums, with_prior
@@ -87,6 +88,20 @@ class OwnSide(NamedTuple):
     gain: Tensor  # [N, K] bound of E log phi(y | f)
     rejection: Tensor  # [N] what no membership changes
 
+    @classmethod
+    def expect(cls, design: Design, q: Ridge, targets: Tensor, loss: Loss) -> OwnSide:
+        """At targets [N, C]; NaN for a `Masked` loss."""
+        mean, variance = design.moments(q)
+        y = targets.T.contiguous().T.unsqueeze(1)  # rows last in memory, as scores are
+        observed, bound = loss.expect_with_bound(mean, variance, y)
+        whole = PseudoObservation(*(part.expand_as(mean) for part in observed))
+        return cls(whole, bound.sum(-1), bound.new_zeros(len(bound)))
+
+    @staticmethod
+    def counted(r: Tensor) -> Tensor:
+        """How often each row counts for each classifier [N, K], from memberships r [N, K]."""
+        return r
+
     def times(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Precision and shift [N, K, C], and how often each counts [N, K], from memberships r [N, K]."""
         return *self.observed, r
@@ -100,30 +115,31 @@ class BothSides(NamedTuple):
     gain: Tensor  # [N, K] bound of E log phi(+1 | f) less that of E log phi(-1 | f)
     rejection: Tensor  # [N] bound of sum_k E log phi(-1 | f)
 
+    @classmethod
+    def expect(cls, design: Design, q: Ridge, targets: Tensor, loss: Loss) -> BothSides:
+        """On both sides of every hyperplane, whatever the targets."""
+        mean, variance = design.moments(q)
+        one = torch.ones_like(mean)
+        positive, accepted = loss.expect_with_bound(mean, variance, one)
+        negative, rejected = loss.expect_with_bound(mean, variance, -one)
+        rejection = rejected.sum(-1)
+        return cls(positive, negative, accepted.sum(-1) - rejection, rejection.sum(-1))
+
+    @staticmethod
+    def counted(r: Tensor) -> Tensor:
+        """Once, whatever the memberships [N, K]."""
+        return torch.ones_like(r)
+
     def times(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same, averaged over the sides, [N, K, C] and [N, K]."""
         weight, pairs = r.unsqueeze(-1), zip(self.negative, self.positive, strict=True)
         precision, shift = (negative + weight * (positive - negative) for negative, positive in pairs)
-        return precision, shift, torch.ones_like(r)
+        return precision, shift, self.counted(r)
 
 
-def expect_own(design: Design, q: Ridge, targets: Tensor, loss: Loss) -> OwnSide:
-    """At targets [N, C]; NaN for a `Masked` loss."""
-    mean, variance = design.moments(q)
-    y = targets.T.contiguous().T.unsqueeze(1)  # rows last in memory, as scores are
-    observed, bound = loss.expect_with_bound(mean, variance, y)
-    whole = PseudoObservation(*(part.expand_as(mean) for part in observed))
-    return OwnSide(whole, bound.sum(-1), bound.new_zeros(len(bound)))
-
-
-def expect_sides(design: Design, q: Ridge, loss: Loss) -> BothSides:
-    """On both sides of every hyperplane."""
-    mean, variance = design.moments(q)
-    one = torch.ones_like(mean)
-    positive, accepted = loss.expect_with_bound(mean, variance, one)
-    negative, rejected = loss.expect_with_bound(mean, variance, -one)
-    rejection = rejected.sum(-1)
-    return BothSides(positive, negative, accepted.sum(-1) - rejection, rejection.sum(-1))
+def sides_of(model: Model) -> type[OwnSide] | type[BothSides]:
+    """Who scores whom: classifiers the rows of their own component, or hyperplanes that repel all rows."""
+    return BothSides if model.repels else OwnSide
 
 
 # -- the update --------------------------------------------------------------------------------------------------------

@@ -1,70 +1,151 @@
-"""The kernel of all structures whose points or steps are allocated to components: the climb, and a stochastic step.
+"""The kernel of all structures whose points or steps have places: start, climb, unions, stochastic steps.
 
-A sweep sets the global factors to their optimum given the allocations, then these to theirs: the bound never falls.
-What differs is an `Allocations`: responsibilities that are independent given the components (`partition`), or a Markov
-chain's by forward-backward (`sequence`).
+A sweep sets the global factors to their optimum given q(z), then q(z) to its own: the bound never falls. A stochastic
+step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013). What the places of a mixture and
+those of a chain differ in, their states say (`factors`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from torch import Tensor
+import torch
 
-from ..protocol import KernelData
-from .factors import MERGE_ROUNDS, SETTLED, Variational
+from ...models.bnmc import BNMC
+from ...models.mixture import Mixture
+from ...models.sequence import StateSpace
+from ...models.sums import row_chunks
+from ..classifiers.natural import prior
+from ..seeding import far_apart
+from .factors import (
+    MERGE_ROUNDS,
+    SETTLED,
+    Placed,
+    State,
+    Variational,
+    allocate,
+    chunks,
+    family_of,
+    kl,
+    move,
+    see,
+    update_components,
+    update_factors,
+)
+from .steps import Minibatch
+from .sums import Sums, keep_rows
 
-S = TypeVar("S", bound=Variational)
-D = TypeVar("D", bound=KernelData)
+D = TypeVar("D", bound=Placed)
 M = TypeVar("M")
 
 
+def start(
+    kind: type[State],
+    model: Mixture | StateSpace,
+    data: Placed,
+    generator: torch.Generator,
+    *,
+    observes: bool = True,
+) -> State:
+    """A state with points on their own, from seeds that are far apart, largest component first; classifiers at their
+    prior. It `observes` what these expect of the points; else all responsibilities are kept and no more."""
+    points, family, T = data.points, family_of(model), model.truncation
+    seeds = points.X[far_apart(family, points.X, T, generator, points.weights)]
+    chi = family.prior() + family.statistics(seeds)
+    q = prior(T, points.features.shape[1], points.targets.shape[1], model.weight_scale, points.features)
+    keep = not (kind.separate and observes) or keep_rows(points, T)
+    sums = Sums(family, points, T, keep=keep)
+    for rows, some in chunks(kind.separate, data, model):
+        r = torch.softmax(family.log_predictive(some.points.X, chi), 1)
+        sums.add(rows, some.points, r, see(q, some.points, model) if observes else None)
+    own: dict[str, Any] = {"hyperparameters": chi, "mean": q.mean, "precision_tril": q.precision_tril}
+    own |= {"bound": chi.new_tensor(-torch.inf, dtype=torch.float64), "weights": points.weights}
+    state = kind.started(model, data, own | sums.fields())
+    state = state.permuted(state.sizes.argsort(descending=True))
+    return update_components(state.with_prior(model), data, model)
+
+
+# -- full batch: coordinate ascent -------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Allocations(Generic[S, D, M]):
-    """What a kind of allocations says, each of (state, data, model)."""
+class Climb(Generic[State, D, M]):
+    """Coordinate ascent of a kind of states, each of (state, data, model)."""
 
-    update_factors: Callable[[S, D, M], S]  # all factors but the allocations
-    allocate: Callable[[S, D, M], S]  # the allocations, and the bound there
-    reorder: Callable[[S, M], S]  # components in their best order
-    unions: Callable[[S, D, M], Iterable[S]]  # pairs of components as one, those first that may gain most
+    update_factors: Callable[[State, D, M], State]  # all factors but q(z)
+    allocate: Callable[[State, D, M], State]  # q(z), and the bound there
+    unions: Callable[[State, D, M], Iterable[State]]  # pairs of components as one, those first that may gain most
 
-    def sweep(self, state: S, data: D, model: M) -> S:
-        """All factors, then the allocations; components are reordered and merged where the bound rises."""
+    def sweep(self, state: State, data: D, model: M) -> State:
+        """All factors, then q(z); components are reordered and merged where the bound rises."""
         first = state.num_data != data.num_data  # the first full sweep after stochastic steps
         if first:
             state = self.allocate(state, data, model)
         before = state.bound
         if first or state.may_merge:  # later on, sizes hardly change
-            state = self.reorder(state, model)
+            state = state.reordered(model)
         state = self.ascend(state, data, model)
         if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
             state = self.merge(state, data, model)
         return state
 
-    def ascend(self, state: S, data: D, model: M) -> S:
+    def ascend(self, state: State, data: D, model: M) -> State:
         """One round of the block updates."""
         return self.allocate(self.update_factors(state, data, model), data, model)
 
-    def merge(self, state: S, data: D, model: M) -> S:
+    def merge(self, state: State, data: D, model: M) -> State:
         """The first of the most promising unions that raises the bound, or the state as it is.
 
         Coordinate ascent hardly ever empties a component that has points, so it would keep all that it started from
         (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is given up once its last rise, repeated for the
         rounds that are left, would not take it there.
         """
-        for union in self.unions(state, data, model):
+        for joined in self.unions(state, data, model):
             for left in reversed(range(MERGE_ROUNDS)):
-                before, union = union.bound, self.ascend(union, data, model)
+                before, joined = joined.bound, self.ascend(joined, data, model)
                 late = left < MERGE_ROUNDS - 1  # the first round makes good what the union itself has lost
-                if late and union.bound + left * (union.bound - before) <= state.bound:
+                if late and joined.bound + left * (joined.bound - before) <= state.bound:
                     break
             else:
-                return union
+                return joined
         return replace(state, may_merge=False)
 
 
-def estimated(local: Variational, scale: float, penalty: Tensor) -> Tensor:
-    """The bound [] of all data, by that of a minibatch that stands for them; global factors cost `penalty`."""
-    return scale * (local.bound + penalty) - penalty
+def pairs(state: Variational[Any, Any], model: Mixture | StateSpace | BNMC) -> list[list[int]]:
+    """Pairs of occupied components, those whose union has the best block marginal first."""
+    family, chi = family_of(model), state.hyperparameters
+    occupied = torch.nonzero(state.sizes > 0.5).squeeze(1)
+    first, second = torch.combinations(occupied).unbind(1) if len(occupied) > 1 else (occupied[:0], occupied[:0])
+    own = family.log_marginal(chi)
+    unions = [
+        family.log_marginal(chi[first[some]] + chi[second[some]] - family.prior())
+        for some in row_chunks(first, chi.shape[1])
+    ]
+    gain = torch.cat(unions) - own[first] - own[second]
+    best = gain.topk(min(_MERGE_TRIES, len(gain))).indices
+    return torch.stack([first[best], second[best]], 1).tolist()
+
+
+# -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
+
+
+def extrapolate(state: State, rows: Placed, model: Mixture | StateSpace, num_data: int, num_units: float) -> State:
+    """Factors as if the rows stood for all points, which count `num_units`: where stochastic steps start."""
+    return update_factors(state.standing_for(rows, num_data, num_units), rows, model).without_rows()
+
+
+def stochastic_sweep(state: State, batch: Minibatch[Any], model: Mixture | StateSpace, rho: float) -> State:
+    """Natural parameters move by rho towards the optimum of a batch that stands for all.
+
+    The recorded bound is the batch's estimate at the factors from before the step.
+    """
+    penalty = kl(state, model)
+    local = allocate(state, batch.data, model, penalty)
+    target = update_components(local.scaled(batch.scale), batch.data, model)
+    bound = batch.scale * (local.bound + penalty) - penalty  # global factors cost as much, however many points
+    return replace(move(state, target, model, rho), bound=bound)
+
+
+_MERGE_TRIES = 10

@@ -1,10 +1,20 @@
-"""What the variational posteriors of all structures share: components, hyperplanes, and which of them to merge."""
+"""The factors of mixtures and of chains of states, the update of each, and the bound: written once over a law of z.
+
+    q = q(prior) prod_k q(theta_k; chi_k) N(eta_k; m_k, V_k) q(z) q(omega | z)
+
+maximizes a bound of log Z of the truncated model. A class of states is a law of z: independent places whose weights are
+sticks (`partition.factors`), or a Markov chain (`sequence.factors`). It says how places are weighed and holds the
+factors of the prior. Each omega is given its optimal factor for every pair (n, k), so that a margin factor enters
+through `Loss.expect` and `Loss.expected_log_factor` alone. Where components repel every pair counts on both sides.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,27 +25,43 @@ from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.losses import Loss
 from ...models.mixture import Mixture
 from ...models.sequence import StateSpace
-from ...models.sums import row_chunks
-from ..classifiers.natural import (
-    BothSides,
-    OwnSide,
-    Seen,
-    expect_own,
-    expect_sides,
-    natural_step,
-    prior,
-)
+from ..classifiers.natural import BothSides, OwnSide, Seen, natural_step, sides_of
 from ..classifiers.ridge import Ridge
 from ..distributed.collectives import all_sum
 from ..protocol import Model
+from .sums import Sums, keep_rows, slices
 
 SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried and stochastic fits are finished
-State = TypeVar("State", bound="Variational")
 MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged
 
 
+class Placed(Protocol):
+    """Data whose points have places: `Data` itself, or `Sequences`."""
+
+    @property
+    def points(self) -> Data:
+        """What is observed, M rows."""
+
+    @property
+    def num_data(self) -> int:
+        """N >= M, places to fill: missing steps included."""
+
+
+D = TypeVar("D", bound=Placed)
+M = TypeVar("M")
+State = TypeVar("State", bound="Variational[Any, Any]")
+
+
+class Weighed(NamedTuple):
+    """q(z) of some points, at its optimum."""
+
+    responsibilities: Tensor  # [m, T]
+    log_total: Tensor  # [] float64, the sum of the log normalizers of q(z), each as often as its point counts
+    fields: dict[str, Any]  # what else of q(z) a state holds
+
+
 @dataclass(frozen=True, kw_only=True)
-class Variational:
+class Variational(Generic[D, M]):
     """Factors of T components with S statistics, P features and C scores; N points or steps."""
 
     hyperparameters: Tensor  # [T, S] chi of q(theta_k)
@@ -47,11 +73,16 @@ class Variational:
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
     may_merge: bool = True  # until all promising unions have been tried in vain
     weights: Tensor | None = None  # [N] how many times each point counts; None: once
+    counts: Tensor | None = None  # [T] float64 and
+    statistics: Tensor | None = None  # [T, S], sums over all points, where these are too many to keep responsibilities
+    num_dropped: int = 0  # points whose responsibilities, optimal for the other factors, are not kept
+
+    separate: ClassVar[bool]  # whether points are weighed apart: then in chunks, and responsibilities may be dropped
 
     @property
     def num_data(self) -> int:
         """N."""
-        return len(self.responsibilities)
+        return len(self.responsibilities) + self.num_dropped
 
     @cached_property
     def total_weight(self) -> float:
@@ -72,22 +103,72 @@ class Variational:
     @cached_property
     def sizes(self) -> Tensor:
         """Expected number of points of each component, [T] float64."""
-        return all_sum(self.memberships.sum(0, dtype=torch.float64))
+        return all_sum(self.memberships.sum(0, dtype=torch.float64)) if self.counts is None else self.counts
 
     def permuted(self, order: Tensor) -> Self:
         """Components in another order [T]; sticks stay in their places."""
-        names = "hyperparameters", "mean", "precision_tril", "gram", "linear"
-        own: dict[str, Any] = {name: getattr(self, name)[order] for name in names}
+        own = self._changed(lambda part: part[order], "hyperparameters", "mean", "precision_tril", *_SUMS)
         return replace(self, **own, responsibilities=self.responsibilities[:, order])
 
     def scaled(self, scale: float) -> Self:
         """As if there were `scale` times as many points like these."""
-        r = scale * self.responsibilities
-        return replace(self, responsibilities=r, gram=scale * self.gram, linear=scale * self.linear)
+        return replace(self, **self._changed(lambda part: scale * part, "responsibilities", *_SUMS))
+
+    def _changed(self, change: Callable[[Tensor], Tensor], *names: str) -> dict[str, Any]:
+        """Some of the fields, changed where there is anything to change."""
+        own = {name: getattr(self, name) for name in names}
+        return {name: None if part is None else change(part) for name, part in own.items()}
 
     def without_rows(self) -> Self:
         """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
-        return replace(self, responsibilities=self.responsibilities[:0], weights=None)
+        sums: dict[str, Any] = {"counts": None, "statistics": None, "num_dropped": 0}
+        return replace(self, responsibilities=self.responsibilities[:0], weights=None, **sums)
+
+    # -- the law of z --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def started(cls, model: M, data: D, fields: dict[str, Any]) -> Self:
+        """A state with these fields of a `Variational`, where points are on their own; its prior is to be updated."""
+
+    @abstractmethod
+    def weigh(self, log_likelihood: Tensor, data: D) -> Weighed:
+        """q(z) of some points, from log densities and gains [m, T]."""
+
+    def of_points(self, data: D, rows: slice) -> Tensor:
+        """Responsibilities [m, T] of the points at some rows."""
+        return self.responsibilities[rows]
+
+    @abstractmethod
+    def expected_log_places(self, data: D) -> Tensor:
+        """E log p(z | prior) + H(q(z)), [] float64."""
+
+    @abstractmethod
+    def with_prior(self, model: M) -> Self:
+        """The factors of the prior at their optimum, given expected counts."""
+
+    @abstractmethod
+    def prior_kl(self, model: M) -> Tensor:
+        """KL of the factors of the prior, [] float64, or a bound of it from above."""
+
+    @abstractmethod
+    def reordered(self, model: M) -> Self:
+        """Components in their best order, if that raises the bound."""
+
+    def joined(self, kept: int, absorbed: int) -> Self:
+        """With what z says beyond responsibilities as if the points of one component were with another."""
+        return self
+
+    @abstractmethod
+    def standing_for(self, rows: D, num_data: int, num_units: float) -> Self:
+        """The sums over these rows as if they stood for so many points or steps, which are so many units."""
+
+    @abstractmethod
+    def towards(self, target: Self, model: M, rho: float) -> Self:
+        """The factors of the prior a step of size rho towards what the points of a target say."""
+
+
+# -- what models have --------------------------------------------------------------------------------------------------
 
 
 def family_of(model: Mixture | StateSpace | BNMC) -> ExponentialFamily:
@@ -107,25 +188,26 @@ def loss_of(model: Model) -> Loss | None:
     return labelled.loss if "loss" in model.get_params(deep=False) else None
 
 
-def prior_classifiers(model: Mixture | StateSpace, data: Data) -> dict[str, Any]:
-    """Fields of a `Variational` with hyperplanes at their prior, and nothing that points say of them."""
-    T, C, P, like = model.truncation, data.targets.shape[1], data.features.shape[1], data.features
-    q = prior(T, P, C, model.weight_scale, like)
-    return {"mean": q.mean, "precision_tril": q.precision_tril, **nothing_observed(model, data)}
+def see(q: Ridge, points: Data, model: Mixture | StateSpace) -> OwnSide | BothSides:
+    """What classifiers expect of points: of their own components, or of all, where these repel."""
+    return sides_of(model).expect(Seen(points.features), q, points.targets, model.loss)
 
 
-def nothing_observed(model: Mixture | StateSpace, data: Data) -> dict[str, Any]:
-    """Fields of a `Variational` with the sums of the pseudo-observations of no points."""
-    T, C, P = model.truncation, data.targets.shape[1], data.features.shape[1]
-    return {"gram": data.features.new_zeros(T, C, P, P), "linear": data.features.new_zeros(T, P, C)}
+# -- one update for each factor: its optimum given the others ----------------------------------------------------------
 
 
-def see(state: Variational, points: Data, model: Mixture | StateSpace) -> OwnSide | BothSides:
-    """What the classifiers expect of points: of their own components, or of all, where these repel."""
-    design = Seen(points.features)
-    if model.repels:
-        return expect_sides(design, state.classifiers, model.loss)
-    return expect_own(design, state.classifiers, points.targets, model.loss)
+def update_factors(state: State, data: Placed, model: Mixture | StateSpace) -> State:
+    """All factors but q(z)."""
+    return update_classifiers(update_components(state.with_prior(model), data, model), model)
+
+
+def update_components(state: State, data: Placed, model: Mixture | StateSpace) -> State:
+    """chi_k = chi0 + sum_n r_nk statistics(x_n), each point as often as it counts."""
+    family, statistics, points = family_of(model), state.statistics, data.points
+    if statistics is None:
+        r = points.counted(state.of_points(data, slice(None)))
+        statistics = family.weighted_statistics(points.X, r)
+    return replace(state, hyperparameters=family.prior() + statistics)
 
 
 def update_classifiers(state: State, model: Mixture | StateSpace) -> State:
@@ -133,38 +215,115 @@ def update_classifiers(state: State, model: Mixture | StateSpace) -> State:
     return _with_classifiers(state, state, model, 1.0)
 
 
-def _with_classifiers(state: State, target: Variational, model: Mixture | StateSpace, rho: float) -> State:
+def _with_classifiers(state: State, target: State, model: Mixture | StateSpace, rho: float) -> State:
     """q(eta_k) a natural step of size rho towards what the points of a target say."""
     ridge = natural_step(state.classifiers, (target.gram, target.linear), model.weight_scale, rho)
     return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
 
 
-def components_kl(state: Variational, model: Mixture | StateSpace) -> Tensor:
+def allocate(
+    state: State,
+    data: Placed,
+    model: Mixture | StateSpace,
+    penalty: Tensor | None = None,
+    keep: bool | None = None,
+) -> State:
+    """q(z) prop. to exp of E log p(z | prior), E log p(x_n | theta_k) and the gains of classifiers; and the ELBO.
+
+    At this q(z) it is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms, the penalty
+    [] where it is known. Of the pseudo-observations sums are kept; responsibilities as long as they are few.
+    """
+    kept = not state.separate or (keep_rows(data.points, model.truncation) if keep is None else keep)
+    sums = Sums(family_of(model), data.points, model.truncation, keep=kept)
+    total, places = data.points.features.new_zeros((), dtype=torch.float64), dict[str, Any]()
+    for rows, some in chunks(state.separate, data, model):
+        seen = see(state.classifiers, some.points, model)
+        found = state.weigh(log_density(state, some.points, model) + seen.gain, some)
+        total += found.log_total + some.points.counted(seen.rejection).sum(dtype=torch.float64)
+        sums.add(rows, some.points, found.responsibilities, seen)
+        places = found.fields
+    bound = all_sum(total) - (kl(state, model) if penalty is None else penalty)
+    return replace(state, weights=data.points.weights, bound=bound, **(sums.fields() | places))
+
+
+def observe(state: State, data: Placed, model: Mixture | StateSpace) -> State:
+    """The sums of the pseudo-observations at these classifiers and responsibilities."""
+    sums = _retold(state, data, model, lambda r: r, keep=True)
+    return replace(state, gram=sums.gram, linear=sums.linear)
+
+
+def union(state: State, data: Placed, model: Mixture | StateSpace, kept: int, absorbed: int) -> State:
+    """The sums, at these classifiers, as if the points of a second component were with the first."""
+    sums = _retold(state, data, model, lambda r: joined(r, kept, absorbed), keep=False)
+    return replace(state.joined(kept, absorbed), **sums.fields())
+
+
+def _retold(
+    state: State, data: Placed, model: Mixture | StateSpace, change: Callable[[Tensor], Tensor], keep: bool
+) -> Sums:
+    """The sums at these classifiers and changed responsibilities, which are those of the state, or its optimal ones."""
+    sums = Sums(family_of(model), data.points, model.truncation, keep=keep)
+    for rows, some in chunks(state.separate, data, model):
+        seen = see(state.classifiers, some.points, model)
+        if state.num_dropped:
+            r = state.weigh(log_density(state, some.points, model) + seen.gain, some).responsibilities
+        else:
+            r = state.of_points(data, rows)
+        sums.add(rows, some.points, change(r), seen)
+    return sums
+
+
+def joined(responsibilities: Tensor, kept: int, absorbed: int) -> Tensor:
+    """Responsibilities [n, T] with the points of a second component in the first."""
+    r = responsibilities.clone()
+    r[:, kept] += r[:, absorbed]
+    r[:, absorbed] = 0
+    return r
+
+
+def chunks(separate: bool, data: Placed, model: Mixture | StateSpace) -> Iterator[tuple[slice, Any]]:
+    """Rows of points with their data, in pieces where points are weighed apart."""
+    if not separate:
+        yield slice(None), data
+        return
+    for rows in slices(data.points, model.truncation):
+        yield rows, data.points.rows(rows)
+
+
+def log_density(state: Variational[Any, Any], points: Data, model: Mixture | StateSpace) -> Tensor:
+    """E log p(x_n | theta_k) [n, T]."""
+    return family_of(model).expected_log_density(points.X, state.hyperparameters)
+
+
+def move(state: State, target: State, model: Mixture | StateSpace, rho: float) -> State:
+    """The state without rows, its factors a step of size rho, in natural parameters: towards the components of a
+    target, and towards what its points say of the prior and of the hyperplanes."""
+    chi = torch.lerp(state.hyperparameters, target.hyperparameters, rho)
+    moved = _with_classifiers(state.without_rows(), target, model, rho)
+    return replace(moved, hyperparameters=chi).towards(target, model, rho)
+
+
+# -- the bound ---------------------------------------------------------------------------------------------------------
+
+
+def elbo(state: Variational[Any, Any], data: Placed, model: Mixture | StateSpace) -> Tensor:
+    """The bound of any state, [] float64; q(z) need not be optimal."""
+    points = data.points
+    seen, r = see(state.classifiers, points, model), state.of_points(data, slice(None))
+    rows = (r * (log_density(state, points, model) + seen.gain)).sum(1) + seen.rejection
+    likelihood = all_sum(points.counted(rows).sum(dtype=torch.float64))
+    return likelihood + state.expected_log_places(data) - kl(state, model)
+
+
+def kl(state: Variational[Any, Any], model: Mixture | StateSpace) -> Tensor:
+    """KL of the global factors from their priors, [] float64."""
+    return state.prior_kl(model) + components_kl(state, model)
+
+
+def components_kl(state: Variational[Any, Any], model: Mixture | StateSpace) -> Tensor:
     """KL of q(theta) and q(eta) from their priors, [] float64."""
     family = family_of(model).kl(state.hyperparameters).sum(dtype=torch.float64)
     return family + state.classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
 
 
-def pairs(state: Variational, model: Mixture | StateSpace) -> list[list[int]]:
-    """Pairs of occupied components, those whose union has the best block marginal first."""
-    family, chi = family_of(model), state.hyperparameters
-    occupied = torch.nonzero(state.sizes > 0.5).squeeze(1)
-    first, second = torch.combinations(occupied).unbind(1) if len(occupied) > 1 else (occupied[:0], occupied[:0])
-    own = family.log_marginal(chi)
-    unions = [
-        family.log_marginal(chi[first[some]] + chi[second[some]] - family.prior())
-        for some in row_chunks(first, chi.shape[1])
-    ]
-    gain = torch.cat(unions) - own[first] - own[second]
-    best = gain.topk(min(_MERGE_TRIES, len(gain))).indices
-    return torch.stack([first[best], second[best]], 1).tolist()
-
-
-def move(state: State, target: Variational, model: Mixture | StateSpace, rho: float) -> State:
-    """The state with its components and hyperplanes a step of size rho, in natural parameters: towards the components
-    of a target, and towards what its points say of the hyperplanes."""
-    chi = torch.lerp(state.hyperparameters, target.hyperparameters, rho)
-    return replace(_with_classifiers(state.without_rows(), target, model, rho), hyperparameters=chi)
-
-
-_MERGE_TRIES = 10
+_SUMS = "gram", "linear", "counts", "statistics"

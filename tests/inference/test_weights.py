@@ -24,7 +24,8 @@ from regbayes.inference.small_variance.penalty import single_penalty
 from regbayes.inference.small_variance.problem import Problem
 from regbayes.inference.small_variance.repelling import refit
 from regbayes.inference.small_variance.state import RepellingDescent
-from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi import factors
+from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DDPM, DPM, IHMM, InfiniteSVM, PitmanYor, PrincipalDirections, RandomFourier, Standardized
 from regbayes.models.config import resolved
@@ -123,11 +124,11 @@ def test_a_part_of_a_user_that_forgets_to_return_is_named() -> None:
 # -- variational inference ---------------------------------------------------------------------------------------------
 
 
-def started(model, data, responsibilities: Tensor) -> factors.VariationalPartition:
+def started(model, data, responsibilities: Tensor) -> sticks.VariationalPartition:
     """A state with these responsibilities and all else that does not follow from them as it is at first."""
     state = partition.init(model, data, torch.Generator().manual_seed(0))
     state = replace(state, responsibilities=responsibilities, weights=data.weights)
-    state = factors.update_components(factors.update_sticks(state, model), data, model)
+    state = factors.update_components(sticks.update_sticks(state, model), data, model)
     return factors.observe(state, data, model)
 
 
@@ -166,19 +167,19 @@ def test_the_mean_over_all_batches_is_the_full_step(name, monkeypatch) -> None:
     data = data.rows(torch.arange(5))  # weights 2, 1, 3, 1, 1
     R = int(data.total_weight)
     state = partition.sweep(partition.init(model, data, torch.Generator().manual_seed(2)), data, model)
-    expected = factors.update_factors(factors.update_responsibilities(state, data, model), data, model)
+    expected = factors.update_factors(factors.allocate(state, data, model), data, model)
     penalty, targets = factors.kl(state, model), []
     for pair in itertools.product(range(R), repeat=size):
         levels = (torch.tensor(pair, dtype=torch.float64) + 0.5) / R
         monkeypatch.setattr(seeding, "uniforms", lambda shape, generator, levels=levels: levels)
         batch = partition.minibatch(data, size, torch.Generator())
-        local = factors.update_responsibilities(state, batch.data, model, penalty)
+        local = factors.allocate(state, batch.data, model, penalty)
         scaled = local.scaled(batch.scale)
         target = factors.update_factors(scaled, batch.data, model)
         bound = batch.scale * (local.bound + penalty) - penalty
         targets.append([target.sizes, target.hyperparameters, *target.classifiers.natural, bound])
     found = [torch.stack(parts).mean(0) for parts in zip(*targets, strict=True)]
-    whole = factors.update_responsibilities(state, data, model)
+    whole = factors.allocate(state, data, model)
     wholes = [whole.sizes, expected.hyperparameters, *expected.classifiers.natural, whole.bound]
     for mean, exact in zip(found, wholes, strict=True):
         close(mean, exact)

@@ -23,7 +23,7 @@ from ....models.likelihoods import ExponentialFamily, MultinomialDirichlet
 from ....models.priors.sticks import posterior_sticks
 from ....models.sparse import Rows
 from ...distributed.collectives import all_sum
-from ..partition.factors import VariationalPartition, expected_log_mixture, expected_prior, update_prior
+from ..partition.factors import VariationalPartition, expected_prior, update_prior
 from ._numba_labels import expect_logs
 
 State = TypeVar("State", bound=VariationalPartition)
@@ -52,7 +52,7 @@ def expect(blocks: list[Block]) -> Expected:
 
 def with_log_mixture(state: VariationalPartition, log_density: Tensor) -> Tensor:
     """log r_nk [N, T] up to a constant for each row, from log densities [N, T]."""
-    return expected_log_mixture(state).to(log_density) + log_density
+    return state.expected_log_mixture.to(log_density) + log_density
 
 
 def shares(logits: Tensor) -> tuple[Tensor, Tensor]:

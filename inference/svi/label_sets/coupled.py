@@ -27,10 +27,10 @@ from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw
-from ..allocations import Allocations
-from ..factors import family_of
+from ..allocations import Climb
+from ..factors import family_of, update_factors
 from ..partition import kernel as partition
-from ..partition.factors import VariationalPartition, sticks_kl, update_factors
+from ..partition.factors import VariationalPartition
 from ..steps import Minibatch, Steps
 from ..stream import Stream, stream_labels
 from .blocks import Block, expect, move, shares, with_log_mixture
@@ -163,7 +163,7 @@ def _psi_target(state: CoupledLabels, model: BNMC, scale: float) -> Tensor:
 def _other_kl(state: CoupledLabels, model: BNMC) -> Tensor:
     """KL of all global factors but q(phi) from their priors, [] float64."""
     weights = state.label_classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
-    return sticks_kl(state, plain_mixture(model)) + psi_kl(model, state.psi) + weights
+    return state.prior_kl(model) + psi_kl(model, state.psi) + weights
 
 
 def plain_mixture(model: BNMC) -> DPM:
@@ -176,7 +176,7 @@ def plain_mixture(model: BNMC) -> DPM:
 
 def unions(state: CoupledLabels, data: LabelData, model: BNMC) -> Iterator[CoupledLabels]:
     """The most promising pairs of components as one."""
-    return (_pooled(state, union) for union in partition.unions(state, data, plain_mixture(model)))
+    return (_pooled(state, union) for union in partition.unions(state, data, model))
 
 
 def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
@@ -189,12 +189,7 @@ def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
     return replace(union, told=told)
 
 
-def reorder(state: CoupledLabels, model: BNMC) -> CoupledLabels:
-    """Components in their best order."""
-    return partition.reorder(state, plain_mixture(model))
-
-
-POINTS = Allocations(update_globals, update_points, reorder, unions)
+POINTS = Climb(update_globals, update_points, unions)
 sweep, ascend = POINTS.sweep, POINTS.ascend
 
 

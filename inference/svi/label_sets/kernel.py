@@ -21,9 +21,8 @@ from ...classifiers.natural import Evidence, Seen
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw
-from ..factors import family_of
+from ..factors import allocate, family_of
 from ..partition import kernel as partition
-from ..partition.factors import sticks_kl, update_responsibilities
 from ..rules import NATURAL
 from ..steps import Minibatch, Steps, StepsByRule
 from ..stream import Stream, stream_labels
@@ -101,7 +100,7 @@ def stochastic_sweep(
     expected = expect(blocks)
     r, log_total = shares(with_log_mixture(state, expected.log_density))
     total = all_sum(data.margins.counted(log_total).sum(dtype=torch.float64))
-    bound = scale * total - sticks_kl(state, mixture) - expected.kl + margin
+    bound = scale * total - state.prior_kl(mixture) - expected.kl + margin
     moved = move(state, blocks, scale * data.margins.counted(r), mixture, rho)
     return replace(moved, margin_bound=margin, bound=bound).with_classifiers(ridge)
 
@@ -122,7 +121,7 @@ def blocks_of(state: VariationalLabels, data: LabelData, model: BNMC) -> list[Bl
 
 def complete(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
     """The state with the responsibilities of all rows, and its bound."""
-    moved: Any = update_responsibilities(state, data.points, model.mixture)
+    moved: Any = allocate(state, data.points, model.mixture)
     return _bounded(moved, data, model)
 
 

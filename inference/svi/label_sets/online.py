@@ -15,10 +15,11 @@ import torch
 from ....models.bnmc import BNMC
 from ....models.domains import shown
 from ....models.label_data import LabelData
+from ...classifiers.natural import prior
 from ...posterior.multi_label import MultiLabelPosterior
 from ..backend import SVI
-from ..factors import prior_classifiers
 from ..steps import Minibatch
+from ..sums import Sums
 from . import kernel
 from .coupled import CoupledLabels
 from .kernel import VariationalLabels
@@ -58,13 +59,14 @@ def continue_fit(posterior: MultiLabelPosterior, X: Any, y: Any) -> MultiLabelPo
 def _restored(posterior: MultiLabelPosterior, model: BNMC, data: LabelData) -> Any:
     """The factors that a posterior holds, without rows."""
     kept = {name: value[0] for name, value in posterior.samples.items()}
-    classifiers: dict[str, Any] = prior_classifiers(model.mixture, data.points)
     sticks = kept["sticks"]
     T, C = model.truncation, data.targets.shape[1]
+    own = prior(T, 0, 0, model.weight_scale, data.features)  # components have no classifiers
     values: dict[str, Any] = {
-        **classifiers,
+        **Sums(model.family, data.points.rows(slice(0, 0)), T, keep=True).fields(),
+        "mean": own.mean,
+        "precision_tril": own.precision_tril,
         "hyperparameters": kept["hyperparameters"],
-        "responsibilities": data.features.new_zeros(0, T),
         "bound": sticks.new_zeros(()),
         "sticks": sticks,
         "q": kept["prior_factor"],

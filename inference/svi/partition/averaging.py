@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,18 +21,19 @@ from ....models.data import Data
 from ....models.mixture import Mixture
 from ....models.scores import scores
 from ...classifiers.minimum import DualLimits
+from ...classifiers.natural import OwnSide, sides_of
 from ...classifiers.ridge import Ridge
 from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
 from ...running.engine import Draw
-from ..allocations import Allocations
+from ..allocations import Climb, start
 from ..backend import SVI
-from ..factors import family_of, loss_of
+from ..factors import family_of, kl, log_density, loss_of, update_components
 from ..rules import AVERAGING, LAST_GAP, NATURAL, Learned, Rule, by_dual
 from ..steps import Steps, StepsByRule
 from . import kernel as partition
 from .averaging_rows import best_responsibilities, expected
-from .factors import VariationalPartition, assignment_logits, kl, update_components, update_prior, update_sticks
+from .factors import VariationalPartition
 
 _MOST_PASSES = 50  # of the dual in one sweep; the next one goes on from there
 
@@ -53,6 +54,12 @@ class AveragedPartition(VariationalPartition):
     row_tilt: Tensor  # [N, C] of the responsibilities, which starts theirs
     duality_gap: Tensor  # [] float64, of the classifiers, as a fraction of their objective
 
+    @classmethod
+    def started(cls, model: Mixture, data: Data, fields: dict[str, Any]) -> Self:
+        nothing, gap = torch.zeros_like(data.targets), torch.ones_like(fields["bound"])
+        own = fields | {"precision_tril": fields["precision_tril"][..., :0, :0]}
+        return super().started(model, data, own | {"tilt": nothing, "row_tilt": nothing, "duality_gap": gap})
+
     @cached_property
     def classifiers(self) -> Means:
         """q(eta_k)."""
@@ -61,25 +68,17 @@ class AveragedPartition(VariationalPartition):
 
 def init(model: Mixture, data: Data, generator: torch.Generator) -> AveragedPartition:
     """Responsibilities from seeds that are far apart, classifiers at their prior."""
-    seeded = partition.seeded(model, data, generator)
-    fields = {name: value for name, value in vars(seeded).items() if name in seeded.__dataclass_fields__}
-    fields |= {"precision_tril": seeded.precision_tril[..., :0, :0], "tilt": torch.zeros_like(data.targets)}
-    fields["row_tilt"] = fields["tilt"]
-    fields["duality_gap"] = torch.ones((), dtype=torch.float64, device=data.features.device)
-    return AveragedPartition(**fields)
+    return start(AveragedPartition, model, data, generator, observes=False)
 
 
 def update_factors(state: AveragedPartition, data: Data, model: Mixture, tolerance: float = 1e-4) -> AveragedPartition:
     """All factors but the responsibilities."""
-    updated: Any = update_components(update_prior(update_sticks(state, model), model), data, model)
-    return update_classifiers(updated, data, model, tolerance)
+    return update_classifiers(update_components(state.with_prior(model), data, model), data, model, tolerance)
 
 
-def points(tolerance: float) -> Allocations[AveragedPartition, Data, Mixture]:
-    """Independent responsibilities, with classifiers whose dual is solved to a relative gap of `tolerance`."""
-    return Allocations(
-        partial(update_factors, tolerance=tolerance), update_responsibilities, partition.reorder, partition.unions
-    )
+def points(tolerance: float) -> Climb[AveragedPartition, Data, Mixture]:
+    """Coordinate ascent with classifiers whose dual is solved to a relative gap of `tolerance`."""
+    return Climb(partial(update_factors, tolerance=tolerance), update_responsibilities, partition.unions)
 
 
 # -- blocks with the margin --------------------------------------------------------------------------------------------
@@ -99,8 +98,7 @@ def update_classifiers(
 
 def update_responsibilities(state: AveragedPartition, data: Data, model: Mixture) -> AveragedPartition:
     """r_n maximizes sum_k r_nk (E log pi_k + E log p(x_n | theta_k) - log r_nk) - g(sum_k r_nk m_k . a_n); and -J."""
-    logits = assignment_logits(state, data, model, data.X.new_zeros(()))
-    own = scores(data.features, state.mean)
+    logits, own = log_weights(state, data, model), scores(data.features, state.mean)
     r, tilt = best_responsibilities(logits, own, data.targets, model.loss, state.row_tilt)
     value, before = (row_values(each, logits, own, data, model) for each in (r, state.responsibilities))
     better = value > before
@@ -111,9 +109,15 @@ def update_responsibilities(state: AveragedPartition, data: Data, model: Mixture
 
 def objective(state: AveragedPartition, data: Data, model: Mixture) -> Tensor:
     """J of any state, [] float64."""
-    logits = assignment_logits(state, data, model, data.X.new_zeros(()))
-    values = row_values(state.responsibilities, logits, scores(data.features, state.mean), data, model)
+    logits, own = log_weights(state, data, model), scores(data.features, state.mean)
+    values = row_values(state.responsibilities, logits, own, data, model)
     return kl(state, model) - all_sum(data.counted(values).sum())
+
+
+def log_weights(state: AveragedPartition, data: Data, model: Mixture) -> Tensor:
+    """E log pi_k + E log p(x_n | theta_k) [N, T]."""
+    found = log_density(state, data, model)
+    return state.expected_log_mixture.to(found) + found
 
 
 def row_values(r: Tensor, logits: Tensor, own: Tensor, data: Data, model: Mixture) -> Tensor:
@@ -148,7 +152,9 @@ def averaged_steps(backend: SVI) -> Steps[AveragedPartition, Data, Mixture]:
 def steps_of(backend: SVI, model: Mixture) -> dict[Rule, Steps[Any, Data, Mixture]]:
     """The averaging rule needs hyperplanes that see their own components alone."""
     steps: dict[Rule, Steps[Any, Data, Mixture]] = {NATURAL: partition.STEPS}
-    return steps if model.repels or loss_of(model) is None else steps | {AVERAGING: averaged_steps(backend)}
+    if sides_of(model) is not OwnSide or loss_of(model) is None:
+        return steps
+    return steps | {AVERAGING: averaged_steps(backend)}
 
 
 BY_RULE = StepsByRule(steps_of, family_of)

@@ -1,112 +1,153 @@
-"""The factors of the truncated infinite hidden Markov models, plain and discriminative, and the bound.
+"""The law of z of the truncated infinite hidden Markov models: a chain, whose paths are weighed by forward-backward.
 
-    q = prod_k q(u_k) q(theta_k; chi_k) N(eta_k; m_k, V_k) prod_j Dir(pi_j; rows_j) q(z) q(omega | z) q(alpha) q(gamma)
+    q(rows, sticks, alpha, gamma) q(z),    log w(z) = sum_t E log pi_{z_{t-1} z_t} + log likelihood of z_t
 
-maximizes a bound of log Z of the truncated model; q(z) is a whole Markov chain. Hyperplanes see every observed step,
-the hierarchy of the rows is in `rows`.
-Source: math/discriminative-clustering, sections 6 and 12.
+q(z) is a whole Markov chain; the hierarchy of the rows is in `rows`. A block of one long sequence is smoothed with a
+margin on both sides (Foti et al. 2014).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ....models.sequence import Sequences, StateSpace
-from ...classifiers.natural import BothSides, OwnSide
-from ...classifiers.ridge import soft_sums
 from ...distributed.collectives import all_sum
-from ...markov.paths import smooth
-from ..factors import Variational, components_kl, family_of, see, update_classifiers
-from .rows import Hierarchy, hierarchy_bound, inner, update_rows
+from ...markov.paths import filter_states, smooth
+from ..factors import Variational, Weighed
+from .rows import Hierarchy, hierarchy_bound, inner, start_rows, update_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Block(Sequences):
+    """Steps of one sequence of which some count, with the transition into each of them; the others are a margin."""
+
+    owned: slice  # the steps that count
+    at_start: bool  # whether the first step starts the sequence
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all steps count, from the start."""
+        return self.at_start and self.owned.indices(self.num_data)[:2] == (0, self.num_data)
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariationalSequence(Hierarchy, Variational):
+class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
     """A variational posterior of N steps in T states, M of the steps observed."""
 
     entropy: Tensor  # [] float64, of q(z)
 
+    separate: ClassVar[bool] = False
+
+    @classmethod
+    def started(cls, model: StateSpace, data: Sequences, fields: dict[str, Any]) -> Self:
+        """Missing steps are in any state."""
+        seen, T = fields["responsibilities"], model.truncation
+        r = seen.new_full((data.num_data, T), 1 / T).index_copy(0, data.steps, seen)
+        before = torch.where(data.starts[1:].unsqueeze(1), 0.0, r[:-1]).double()
+        moves = torch.cat([before.T @ r[1:].double(), r[data.starts].sum(0, keepdim=True)])
+        entropy = all_sum(torch.special.entr(r.double()).sum())
+        return cls(**fields | {"responsibilities": r}, entropy=entropy, **start_rows(all_sum(moves), model.prior))
+
+    @property
+    def sizes(self) -> Tensor:
+        """Expected number of visits of each state, [T] float64."""
+        return self.transitions.sum(0)
+
     def permuted(self, order: Tensor) -> Self:
         rows = torch.cat([order, order.new_tensor([len(order)])])
-        return replace(
-            super().permuted(order),
-            rows=self.rows[rows][:, order],
-            counts=self.counts[rows][:, order],
-        )
+        own, moves = self.rows[rows][:, order], self.transitions[rows][:, order]
+        return replace(super().permuted(order), rows=own, transitions=moves)
 
     def scaled(self, scale: float) -> Self:
-        return replace(super().scaled(scale), counts=scale * self.counts)
+        return replace(super().scaled(scale), transitions=scale * self.transitions)
+
+    def of_points(self, data: Sequences, rows: slice) -> Tensor:
+        return self.responsibilities[data.steps]
+
+    def weigh(self, log_likelihood: Tensor, data: Sequences) -> Weighed:
+        """q(z) by forward-backward; of a `Block`, of the steps that count."""
+        emission = data.spread(log_likelihood).double()
+        if isinstance(data, Block) and not data.is_whole:
+            marginals, moves, log_total, entropy = self._weigh_block(emission, data)
+        else:
+            marginals, moves, log_total, entropy = self._weigh_all(emission, data.lengths)
+        r = marginals.to(log_likelihood.dtype)
+        fields = {"responsibilities": r, "transitions": all_sum(moves), "entropy": all_sum(entropy)}
+        return Weighed(r[data.steps], log_total, fields)
+
+    def _weigh_all(self, emission: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Marginals [N, T], expected transitions [T + 1, T], the log normalizer [] and the entropy []."""
+        log_rows = self.expected_log_rows
+        smoothed = smooth(log_rows[-1], log_rows[:-1], emission, lengths)
+        moves = torch.cat([smoothed.transitions, smoothed.starts.unsqueeze(0)])
+        log_total = smoothed.log_normalizers.sum()
+        return (
+            smoothed.marginals,
+            moves,
+            log_total,
+            log_total - inner(smoothed.marginals, emission) - inner(moves, log_rows),
+        )
+
+    def _weigh_block(self, emission: Tensor, data: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same of the steps that count, given those before them; without an entropy.
+
+        They are in copies of the states, of the same weights: the moves into copies are those that count.
+        """
+        log_rows, (begin, end, _) = self.expected_log_rows, data.owned.indices(data.num_data)
+        T, transition = log_rows.shape[1], log_rows[:-1]
+        start = log_rows[-1] if data.at_start else torch.zeros_like(log_rows[-1])  # every state may enter
+        owned = torch.zeros(data.num_data, dtype=torch.bool, device=emission.device)
+        owned[begin:end] = True
+        both = [emission.masked_fill(steps.unsqueeze(1), -torch.inf) for steps in (owned, ~owned)]
+        smoothed = smooth(start.repeat(2), transition.repeat(2, 2), torch.cat(both, 1), data.lengths)
+        into = smoothed.transitions[:T, T:] + smoothed.transitions[T:, T:]
+        moves = torch.cat([into, smoothed.starts[T:].unsqueeze(0)])
+        until, before = (_log_weight(start, transition, emission[:step]) for step in (end, begin))
+        return smoothed.marginals[:, T:], moves, until - before, torch.zeros_like(until)
+
+    def expected_log_places(self, data: Sequences) -> Tensor:
+        return inner(self.transitions, self.expected_log_rows) + self.entropy
+
+    def with_prior(self, model: StateSpace) -> Self:
+        return update_rows(self, model.prior)
+
+    def prior_kl(self, model: StateSpace) -> Tensor:
+        """That of the hierarchy is a bound from above."""
+        return inner(self.transitions, self.expected_log_rows) - hierarchy_bound(self, model.prior)
+
+    def reordered(self, model: StateSpace) -> Self:
+        """By decreasing number of visits: sticks expect large states first."""
+        order = self.sizes.argsort(descending=True, stable=True)
+        if torch.equal(order, torch.arange(len(order), device=order.device)):
+            return self
+        as_is, permuted = (update_rows(version, model.prior) for version in (self, self.permuted(order)))
+        return permuted if hierarchy_bound(permuted, model.prior) > hierarchy_bound(as_is, model.prior) else as_is
+
+    def joined(self, kept: int, absorbed: int) -> Self:
+        into = torch.eye(len(self.sizes), dtype=torch.float64, device=self.transitions.device)
+        into[absorbed] = into[kept]
+        moves = torch.block_diag(into, into.new_ones(1, 1)).T @ self.transitions @ into
+        return replace(self, transitions=moves)
+
+    def standing_for(self, rows: Sequences, num_data: int, num_units: float) -> Self:
+        """Steps, and sequences to start."""
+        scaled, starts = self.scaled(num_data / rows.num_data), num_units / len(rows.lengths)
+        return replace(scaled, transitions=torch.cat([scaled.transitions[:-1], starts * self.transitions[-1:]]))
+
+    def towards(self, target: Variational[Sequences, StateSpace], model: StateSpace, rho: float) -> Self:
+        """It is the expected transitions that move; sticks, alpha and gamma then follow as in a full sweep."""
+        assert isinstance(target, VariationalSequence)
+        return update_rows(
+            replace(self, transitions=torch.lerp(self.transitions, target.transitions, rho)), model.prior
+        )
 
 
-def update_factors(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """All factors but the paths."""
-    return update_classifiers(update_components(update_rows(state, model.prior), data, model), model)
-
-
-def update_components(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """chi_k = chi0 + sum_t r_tk statistics(x_t), over the observed steps."""
-    family = family_of(model)
-    statistics = family.weighted_statistics(data.X, state.responsibilities[data.steps])
-    return replace(state, hyperparameters=family.prior() + statistics)
-
-
-def update_paths(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """q(z) by forward-backward with weights exp E log pi_jk and E log p(x_t | theta_k) + gain_tk; and the ELBO, which
-    at these paths is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms."""
-    seen, emission = emissions(state, data, model)
-    log_rows = state.expected_log_rows
-    smoothed = smooth(log_rows[-1], log_rows[:-1], emission, data.lengths)
-    counts = torch.cat([smoothed.transitions, smoothed.starts.unsqueeze(0)])
-    log_normalizer = smoothed.log_normalizers.sum()
-    entropy = log_normalizer - inner(smoothed.marginals, emission) - inner(counts, log_rows)
-    r, bound = smoothed.marginals.to(data.X.dtype), log_normalizer + seen.rejection.sum(dtype=torch.float64)
-    state = replace(
-        state,
-        responsibilities=r,
-        counts=all_sum(counts),
-        entropy=all_sum(entropy),
-        bound=all_sum(bound) - kl(state, model),
-    )
-    return observed(state, seen, data)
-
-
-def observe(state: VariationalSequence, data: Sequences, model: StateSpace) -> VariationalSequence:
-    """The sums of the pseudo-observations at these hyperplanes and responsibilities."""
-    return observed(state, see(state, data.points, model), data)
-
-
-def observed(
-    state: VariationalSequence, seen: OwnSide | BothSides, data: Sequences, counted: Tensor | None = None
-) -> VariationalSequence:
-    """The sums of what hyperplanes expect of the observed steps, which count [M] times or, for None, once."""
-    precision, shift, times = seen.times(state.responsibilities[data.steps])
-    times = times if counted is None else times * counted.to(times).unsqueeze(1)
-    gram, linear = soft_sums(data.points.features, precision, shift, times)
-    return replace(state, gram=gram, linear=linear)
-
-
-def emissions(state: VariationalSequence, data: Sequences, model: StateSpace) -> tuple[OwnSide | BothSides, Tensor]:
-    """What hyperplanes expect of the observed steps, and E log p(x_t | theta_k) + gain_tk [N, T] float64."""
-    seen = see(state, data.points, model)
-    density = family_of(model).expected_log_density(data.X, state.hyperparameters)
-    return seen, data.spread(density + seen.gain).double()
-
-
-# -- the bound ---------------------------------------------------------------------------------------------------------
-
-
-def elbo(state: VariationalSequence, data: Sequences, model: StateSpace) -> Tensor:
-    """The bound of any state, [] float64; its paths need not be optimal."""
-    seen, emission = emissions(state, data, model)
-    steps = inner(state.responsibilities, emission) + seen.rejection.sum(dtype=torch.float64)
-    return all_sum(steps) + inner(state.counts, state.expected_log_rows) + state.entropy - kl(state, model)
-
-
-def kl(state: VariationalSequence, model: StateSpace) -> Tensor:
-    """KL of the global factors from their priors, [] float64; that of the hierarchy is a bound from above."""
-    hierarchy = inner(state.counts, state.expected_log_rows) - hierarchy_bound(state, model.prior)
-    return components_kl(state, model) + hierarchy
+def _log_weight(start: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
+    """log of the total weight of all paths through these steps [], 0 without any."""
+    if not len(emission):
+        return emission.new_zeros(())
+    return filter_states(start, transition, emission, [len(emission)])[1].sum()

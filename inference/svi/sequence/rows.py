@@ -34,7 +34,7 @@ class Hierarchy:
     sticks: Tensor  # [2, T - 1] of q(u_k) = Beta
     concentration: Tensor  # [2] shape and rate of q(alpha); (alpha, 1) for a fixed alpha
     top_concentration: Tensor  # [2] the same of gamma
-    counts: Tensor  # [T + 1, T] expected transitions under q(z); their running estimate in stochastic steps
+    transitions: Tensor  # [T + 1, T] expected transitions under q(z); their running estimate in stochastic steps
 
     @property
     def expected_log_rows(self) -> Tensor:
@@ -55,16 +55,16 @@ class Hierarchy:
 State = TypeVar("State", bound=Hierarchy)
 
 
-def start_rows(counts: Tensor, prior: HierarchicalDirichletProcess) -> dict[str, Any]:
+def start_rows(transitions: Tensor, prior: HierarchicalDirichletProcess) -> dict[str, Any]:
     """Fields of a `Hierarchy` to start from, given expected transitions [T + 1, T]."""
-    T = counts.shape[1]
-    one = counts.new_ones(T - 1)
+    T = transitions.shape[1]
+    one = transitions.new_ones(T - 1)
     return {
-        "rows": counts + 1,
-        "sticks": torch.stack(posterior_sticks(counts.clamp(max=1).sum(0), one, prior.top_concentration * one)),
-        "concentration": _start(prior.concentration, prior.concentration_prior, T**2 - 1, counts),
-        "top_concentration": _start(prior.top_concentration, prior.top_concentration_prior, T - 1, counts),
-        "counts": counts,
+        "rows": transitions + 1,
+        "sticks": torch.stack(posterior_sticks(transitions.clamp(max=1).sum(0), one, prior.top_concentration * one)),
+        "concentration": _start(prior.concentration, prior.concentration_prior, T**2 - 1, transitions),
+        "top_concentration": _start(prior.top_concentration, prior.top_concentration_prior, T - 1, transitions),
+        "transitions": transitions,
     }
 
 
@@ -110,7 +110,7 @@ def hierarchy_bound(state: Hierarchy, prior: HierarchicalDirichletProcess) -> Te
     T, (log_alpha, alpha_kl) = len(state.rows) - 1, _gamma_terms(state.concentration, prior.concentration_prior)
     log_gamma, gamma_kl = _gamma_terms(state.top_concentration, prior.top_concentration_prior)
     log_v, log_rest = expected_log_sticks(*state.sticks)
-    excess = state.counts + state.expected_concentration * expected_row_means(state, prior) - state.rows
+    excess = state.transitions + state.expected_concentration * expected_row_means(state, prior) - state.rows
     rows = inner(excess, state.expected_log_rows) + _log_normalizer(state.rows).sum()
     rows = rows + (T + 1) * (T - 1) * log_alpha + _expected_log_row_means(log_v, log_rest, prior.stickiness).sum()
     a, b = state.sticks
@@ -128,9 +128,9 @@ def expected_row_means(state: Hierarchy, prior: HierarchicalDirichletProcess) ->
     return prior.row_means(log_beta.exp(), len(log_beta))
 
 
-def inner(counts: Tensor, log_rows: Tensor) -> Tensor:
+def inner(table: Tensor, log_rows: Tensor) -> Tensor:
     """The sum [] of the products of two tables [..., T]."""
-    return (counts * log_rows).sum()
+    return (table * log_rows).sum()
 
 
 def _log_normalizer(shape: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def _follow(state: State, prior: HierarchicalDirichletProcess) -> State:
         _, log_rest = expected_log_sticks(*state.sticks)
         top = torch.stack([log_rest.new_tensor(shape + len(log_rest)), rate - log_rest.sum()])
         state = replace(state, top_concentration=top)
-    rows = state.counts + state.expected_concentration * expected_row_means(state, prior)
+    rows = state.transitions + state.expected_concentration * expected_row_means(state, prior)
     return replace(state, rows=rows.clamp(min=_TINY))
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from regbayes.inference.classifiers.natural import (
     Apart,
+    BothSides,
     Evidence,
+    OwnSide,
     Seen,
-    expect_own,
-    expect_sides,
     extrapolated,
     natural_step,
     prior,
@@ -129,10 +129,10 @@ def test_rows_that_count_more_are_more_rows() -> None:
 
 def test_a_row_is_a_positive_of_its_own_hyperplane_and_a_negative_of_all_others() -> None:
     loss, q, r = Logistic(), posterior(3, 1), draws(N, 3).softmax(1)
-    design = Seen(draws(N, P))
-    sides, mean = expect_sides(design, q, loss), design.moments(q)[0]
+    design, one_sided = Seen(draws(N, P)), lambda y: torch.full((N, 1), y).double()
+    sides, mean = BothSides.expect(design, q, one_sided(1), loss), design.moments(q)[0]
     precision, shift, times = sides.times(r)
-    (yes, no), one = (expect_own(design, q, y * torch.ones(N, 1).double(), loss) for y in (1, -1)), torch.ones(N, 3)
+    (yes, no), one = (OwnSide.expect(design, q, one_sided(y), loss) for y in (1, -1)), torch.ones(N, 3)
     torch.testing.assert_close(precision, r.unsqueeze(2) * yes.times(r)[0] + (1 - r).unsqueeze(2) * no.times(r)[0])
     torch.testing.assert_close(shift, r.unsqueeze(2) * yes.times(r)[1] + (1 - r).unsqueeze(2) * no.times(r)[1])
     torch.testing.assert_close(times, one.double())

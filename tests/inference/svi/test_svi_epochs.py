@@ -27,7 +27,6 @@ from regbayes.inference.svi.partition import kernel as partition
 from regbayes.inference.svi.rules import AVERAGING, NATURAL, RULES
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.inference.svi.sequence import rows as rows_of_states
-from regbayes.inference.svi.sequence import steps as sequence_steps
 from regbayes.inference.svi.steps import Minibatch, Steps
 from regbayes.inference.svi.stream import Stream
 from regbayes.inference.svi.topics import kernel as topics
@@ -222,7 +221,7 @@ STATES = [IHMM(), DIH(loss=Hinge()), DIH(loss=Logistic())]
 
 def of_sequence(state: Any) -> Factors:
     """What moves: of rows, sticks and concentrations the expected transitions, from which they follow."""
-    pair = {"components": state.hyperparameters, "transitions": state.counts, "bound": state.bound}
+    pair = {"components": state.hyperparameters, "transitions": state.transitions, "bound": state.bound}
     return {**pair, **natural(state.classifiers)}
 
 
@@ -236,12 +235,12 @@ def test_of_sequences(model: Any) -> None:
     model, data = model.replace(prior=prior, truncation=4).prepare(X, None, lengths)
     few = data.sequences(list(range(5, 18)))
     state = sequence.sweep(sequence.init(model, few, seeded()), few, model).without_rows()
-    step = sequence_steps.stochastic_sweep
+    step = sequence.stochastic_sweep
     case = Case(step, of_sequence, state, data, model, lambda data, index: data.sequences(index.tolist()))
     case.check()
     # all else of the hierarchy is a function of the expected transitions and of where it starts
     whole = step(state, Minibatch(data, 1.0), model, RHO)
-    follows = rows_of_states.update_rows(replace(state, counts=whole.counts), model.prior)
+    follows = rows_of_states.update_rows(replace(state, transitions=whole.transitions), model.prior)
     for name in ("rows", "sticks", "concentration", "top_concentration"):
         torch.testing.assert_close(getattr(whole, name), getattr(follows, name))
 

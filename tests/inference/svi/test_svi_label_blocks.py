@@ -10,13 +10,13 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI
+from regbayes.inference.svi.factors import kl as mixture_kl
 from regbayes.inference.svi.label_sets import coupled
 from regbayes.inference.svi.label_sets import kernel as multi_label
 from regbayes.inference.svi.label_sets.blocks import Block, expect, shares
 from regbayes.inference.svi.label_sets.coupled import plain_mixture
 from regbayes.inference.svi.label_sets.joints import kl as psi_kl
 from regbayes.inference.svi.partition import kernel as partition
-from regbayes.inference.svi.partition.factors import kl as mixture_kl
 from regbayes.inference.svi.partition.factors import update_prior
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.models import (

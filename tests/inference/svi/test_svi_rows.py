@@ -7,9 +7,9 @@ import torch
 
 from regbayes.inference import SVI
 from regbayes.inference.posterior import Posterior
-from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi import factors, sums
+from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
-from regbayes.inference.svi.partition import sums as partition_sums
 from regbayes.models import BNMC, DDPM, DPM, EpsilonInsensitive, InfiniteSVM, PitmanYor
 
 N = 90
@@ -39,7 +39,7 @@ def rows_and_targets(model):
 
 @pytest.fixture
 def none_kept(monkeypatch) -> None:
-    monkeypatch.setattr(partition_sums, "MOST_KEPT", 0)
+    monkeypatch.setattr(sums, "MOST_KEPT", 0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -48,7 +48,7 @@ def test_a_fit_that_keeps_no_responsibilities_is_the_same_fit(name, monkeypatch,
     X, y = rows_and_targets(model)
     backend = SVI(num_steps=12, tolerance=None, **options)
     kept = backend.fit(model, X, y, sample_weight=weights)
-    monkeypatch.setattr(partition_sums, "MOST_KEPT", 0)
+    monkeypatch.setattr(sums, "MOST_KEPT", 0)
     found = backend.fit(model, X, y, sample_weight=weights)
     torch.testing.assert_close(found.trace.values, kept.trace.values, rtol=1e-10, atol=0)
     assert kept.samples.keys() - found.samples.keys() == {"responsibilities"}
@@ -63,7 +63,7 @@ def test_a_fit_that_keeps_no_responsibilities_is_the_same_fit(name, monkeypatch,
 def test_a_coupled_joint_keeps_them_however_many_they_are(monkeypatch) -> None:
     model, (X, y) = BNMC(truncation=5, joint="and"), rows_and_targets(BNMC())
     expected = SVI(num_steps=6, tolerance=None).fit(model, X, y)
-    monkeypatch.setattr(partition_sums, "MOST_KEPT", 0)
+    monkeypatch.setattr(sums, "MOST_KEPT", 0)
     found = SVI(num_steps=6, tolerance=None).fit(model, X, y)
     torch.testing.assert_close(found.samples["responsibilities"], expected.samples["responsibilities"])
 
@@ -72,9 +72,9 @@ def test_a_coupled_joint_keeps_them_however_many_they_are(monkeypatch) -> None:
 def test_sums_are_those_of_the_responsibilities(name, monkeypatch, generator) -> None:
     model, _, weights = CASES[name]
     model, data = model.prepare(*rows_and_targets(model), weights=weights)
-    monkeypatch.setattr(factors, "slices", lambda data, model: map(lambda n: slice(n, n + 17), range(0, N, 17)))
-    state = factors.update_responsibilities(partition.init(model, data, generator), data, model, keep=True)
-    sums = factors.update_responsibilities(state, data, model, keep=False)
+    monkeypatch.setattr(factors, "slices", lambda data, truncation: map(lambda n: slice(n, n + 17), range(0, N, 17)))
+    state = factors.allocate(partition.init(model, data, generator), data, model, keep=True)
+    sums = factors.allocate(state, data, model, keep=False)
     assert sums.responsibilities.shape == (0, model.truncation)
     assert sums.num_data == N
     assert sums.total_weight == state.total_weight
@@ -103,7 +103,7 @@ def test_points_that_are_dropped_come_back_with_a_step_on_all(none_kept, generat
     model, data = model.prepare(*rows_and_targets(model))
     state = partition.init(model, data, generator)
     doubled = factors.update_factors(state.scaled(2.0), data, model)
-    torch.testing.assert_close(doubled.sticks.sum(0) - 2, 2 * (factors.update_sticks(state, model).sticks.sum(0) - 2))
+    torch.testing.assert_close(doubled.sticks.sum(0) - 2, 2 * (sticks.update_sticks(state, model).sticks.sum(0) - 2))
     forgotten = state.without_rows()
     assert forgotten.num_data == 0
     assert (forgotten.counts, forgotten.statistics) == (None, None)
@@ -119,7 +119,7 @@ def test_a_union_whose_rise_would_not_reach_the_bound_is_given_up(monkeypatch, g
     tried = []
 
     def update(*args, **options):
-        tried.append(factors.update_responsibilities(*args, **options))
+        tried.append(factors.allocate(*args, **options))
         return tried[-1]
 
     points = replace(partition.POINTS, allocate=update)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regbayes.inference.classifiers.ridge import Ridge, with_prior
-from regbayes.inference.svi import unions
+from regbayes.inference.svi import factors
 from regbayes.inference.svi.factors import MERGE_ROUNDS, SETTLED
-from regbayes.inference.svi.partition import factors
+from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
+from regbayes.inference.svi.partition import unions
 from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, PitmanYor
 from regbayes.models.losses import Hinge, Logistic
 
@@ -21,6 +21,7 @@ MODELS = {
     "hinge": InfiniteSVM(truncation=5),
     "classes": InfiniteSVM(loss=Hinge(0.3), truncation=5, prior=DirichletProcess(1.0, (2.0, 1.0))),
     "pitman-yor": InfiniteSVM(loss=Logistic(), truncation=5, prior=PitmanYor()),
+    "repelling": DDPM(loss=Logistic(), truncation=5),
 }
 
 
@@ -33,24 +34,20 @@ def climbed(model, weighted: bool):
     state = partition.init(model, data, generator)
     for _ in range(3):
         state = partition.ascend(state, data, model)
-    return factors.update_components(factors.update_sticks(state, model), data, model), data, model
+    return factors.update_components(sticks.update_sticks(state, model), data, model), data, model
 
 
 def united(state, data, model, kept: int, absorbed: int):
-    """The points of both in one, whose classifiers alone are fitted to them; those of the other at their prior."""
-    r, seen = state.responsibilities.clone(), factors.observe(state, data, model)
-    r[:, kept], r[:, absorbed] = r[:, kept] + r[:, absorbed], 0.0
-    union = factors.update_sticks(replace(state, responsibilities=r), model)
+    """The points of both in one. The classifiers of the pair alone follow: those of the second have no points."""
+    r, pair = factors.joined(state.responsibilities, kept, absorbed), [kept, absorbed]
+    union = sticks.update_sticks(replace(state, responsibilities=r), model)
     union = factors.update_components(union, data, model)
-    mean, tril = state.mean.clone(), state.precision_tril.clone()
-    mean[absorbed], tril[absorbed] = 0.0, torch.eye(mean.shape[1], dtype=mean.dtype) / model.weight_scale
-    gram, linear = (part[kept] + part[absorbed] for part in (seen.gram, seen.linear))
-    for _ in range(MERGE_ROUNDS):
-        ridge = Ridge.of_natural(*with_prior(gram[None], linear[None], model.weight_scale))
-        mean[kept], tril[kept] = ridge.mean[0], ridge.precision_tril[0]
-        union = factors.observe(replace(union, mean=mean.clone(), precision_tril=tril.clone()), data, model)
-        gram, linear = union.gram[kept], union.linear[kept]
-    return union
+    for _ in range(MERGE_ROUNDS + 1):
+        moved = factors.update_classifiers(factors.observe(union, data, model), model)
+        mean, tril = union.mean.clone(), union.precision_tril.clone()
+        mean[pair], tril[pair] = moved.mean[pair], moved.precision_tril[pair]
+        last, union = union, replace(union, mean=mean, precision_tril=tril)
+    return last
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -65,7 +62,7 @@ def test_the_gain_is_the_rise_of_the_bound(name, weighted) -> None:
 
 def test_the_gain_needs_no_responsibilities() -> None:
     state, data, model = climbed(MODELS["hinge"], True)
-    kept, dropped = (factors.update_responsibilities(state, data, model, keep=keep) for keep in (True, False))
+    kept, dropped = (factors.allocate(state, data, model, keep=keep) for keep in (True, False))
     gains = (unions.gain(each, data, model, 0, 1) for each in (kept, dropped))
     torch.testing.assert_close(*gains, rtol=1e-9, atol=1e-8)
 
@@ -76,5 +73,3 @@ def test_a_union_is_promising_if_its_rounds_could_make_good_the_loss(monkeypatch
     for loss, expected in [(-1.0, True), (0.9 * most, True), (1.1 * most, False)]:
         monkeypatch.setattr(unions, "gain", lambda *args, loss=loss: torch.tensor(-loss))
         assert unions.is_promising(state, data, model, 0, 1) == expected
-    state, data, model = climbed(DDPM(truncation=5), False)
-    assert unions.is_promising(state, data, model, 0, 1)  # the gain does not know of all points that see both

@@ -12,22 +12,20 @@ import torch
 from torch import Tensor
 from torch.special import entr
 
-from ...models.data import Data
-from ...models.mixture import Mixture
-from ...models.priors.sticks import log_labelled_prior
-from ..classifiers.ridge import soft_sums
-from ..distributed.collectives import all_sum
-from .factors import MERGE_ROUNDS, SETTLED, family_of, see, update_classifiers
-from .partition.factors import VariationalPartition, assignment_logits, expected_prior
-from .partition.sums import slices
+from ....models.data import Data
+from ....models.mixture import Mixture
+from ....models.priors.sticks import log_labelled_prior
+from ...classifiers.natural import sides_of
+from ...classifiers.ridge import soft_sums
+from ...distributed.collectives import all_sum
+from ..factors import MERGE_ROUNDS, SETTLED, chunks, family_of, log_density, see, update_classifiers
+from .factors import VariationalPartition, expected_prior
 
 __all__ = ["gain", "is_promising"]
 
 
 def is_promising(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> bool:
     """Whether the rounds of a union, each worth two settled steps at most, could make good its loss."""
-    if model.repels:  # every point would see the union
-        return True
     return bool(gain(state, data, model, kept, absorbed) > -2 * SETTLED * MERGE_ROUNDS * state.sizes.sum())
 
 
@@ -44,25 +42,28 @@ def gain(state: VariationalPartition, data: Data, model: Mixture, kept: int, abs
     sticks = log_labelled_prior(torch.stack([state.sizes, joined]), prior.a, prior.b).diff().sum()
     apart, union = family.log_marginal(chi).sum(), family.log_marginal(chi.sum(0) - family.prior())
     shares = _shares(state, data, model, [kept, absorbed])
-    rows = torch.nonzero(shares.sum(1) > torch.finfo(shares.dtype).eps).squeeze(1)
-    some, shares = data.rows(rows), shares[rows]
-    spread = some.counted(entr(shares.sum(1)) - entr(shares).sum(1)).sum(dtype=torch.float64)
-    return sticks + (union - apart) + all_sum(spread) + _margin_gain(state, some, model, [kept, absorbed], shares)
+    spread = data.counted(entr(shares.sum(1)) - entr(shares).sum(1)).sum(dtype=torch.float64)
+    return sticks + (union - apart) + all_sum(spread) + _margin_gain(state, data, model, [kept, absorbed], shares)
 
 
 def _margin_gain(state: VariationalPartition, data: Data, model: Mixture, pair: list[int], shares: Tensor) -> Tensor:
-    """Rise of the classifiers' terms, [] float64, from the responsibilities [n, 2] of a pair."""
+    """Rise of the classifiers' terms, [] float64, from the responsibilities [N, 2] of a pair.
+
+    The second component has no points in the union: its classifiers fall back to their prior, or, where all hyperplanes
+    see all points, to rejecting them.
+    """
     own = replace(state, mean=state.mean[pair], precision_tril=state.precision_tril[pair])
-    times, values = shares, list[Tensor]()
+    counted = sides_of(model).counted(shares).sum(1)
+    rows = torch.nonzero(counted > torch.finfo(shares.dtype).eps).squeeze(1)  # nothing is asked of the others
+    some, times, values = data.rows(rows), shares[rows], list[Tensor]()
     for _ in range(MERGE_ROUNDS + 1):
-        seen = see(own, data, model)
-        value = all_sum(data.counted(times * seen.gain).sum(dtype=torch.float64))
+        seen = see(own.classifiers, some, model)
+        value = all_sum(some.counted((times * seen.gain).sum(1) + seen.rejection).sum(dtype=torch.float64))
         values.append(value - own.classifiers.kl(model.weight_scale).sum(dtype=torch.float64))
-        precision, shift, counted = seen.times(times.expand_as(seen.gain))
-        sums = soft_sums(data.features, precision, shift, data.counted(counted))
-        gram, linear = (part.sum(0, keepdim=True) for part in sums)
+        times = torch.stack([times.sum(1), torch.zeros_like(times[:, 0])], 1)
+        precision, shift, counted = seen.times(times)
+        gram, linear = soft_sums(some.features, precision, shift, some.counted(counted))
         own = update_classifiers(replace(own, gram=gram, linear=linear), model)
-        times = shares.sum(1, keepdim=True)
     return values[-1] - values[0]
 
 
@@ -70,5 +71,8 @@ def _shares(state: VariationalPartition, data: Data, model: Mixture, pair: list[
     """Responsibilities [N, 2] of a pair of components."""
     if not state.num_dropped:
         return state.responsibilities[:, pair]
-    chunks = (assignment_logits(state, data.rows(rows), model) for rows in slices(data, model))
-    return torch.cat([logits.softmax(1)[:, pair] for logits in chunks])
+    parts = []
+    for _, some in chunks(True, data, model):
+        logits = log_density(state, some, model) + see(state.classifiers, some, model).gain
+        parts.append(state.weigh(logits, some).responsibilities[:, pair])
+    return torch.cat(parts)

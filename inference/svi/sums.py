@@ -1,0 +1,66 @@
+"""What a local step leaves of the points: sums over chunks of them, and their responsibilities where these fit.
+
+All global factors follow from the sums. The responsibilities follow from the global factors, so that of N x T numbers
+none need be kept, and of points whose responsibilities are independent beyond `MOST_KEPT` none are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.data import Data
+from ...models.likelihoods.exponential_family import ExponentialFamily
+from ..classifiers.natural import BothSides, OwnSide
+from ..classifiers.ridge import soft_sums
+from ..distributed.collectives import all_sum
+
+MOST_KEPT = 2**24  # responsibilities that a fit keeps, N T of them
+
+
+class Sums:
+    """Sums over M points, of which one chunk after another is added."""
+
+    def __init__(self, family: ExponentialFamily, data: Data, truncation: int, *, keep: bool) -> None:
+        """`keep`: whether responsibilities [M, T] are kept, and not the sums that follow from them."""
+        M, T, C, P = data.num_data, truncation, data.targets.shape[1], data.features.shape[1]
+        self.family, self.keep, self.num_data, like = family, keep, M, data.features
+        self.responsibilities = like.new_empty(M if keep else 0, T)
+        self.counts, self.statistics = like.new_zeros(T, dtype=torch.float64), like.new_zeros((), dtype=torch.float64)
+        self.gram, self.linear = like.new_zeros(T, C, P, P), like.new_zeros(T, P, C)
+
+    def add(self, rows: slice, data: Data, r: Tensor, seen: OwnSide | BothSides | None) -> None:
+        """Add the data [m] at these rows with their responsibilities [m, T] and what classifiers expect, if they do."""
+        if self.keep:
+            self.responsibilities[rows] = r
+        else:
+            times = data.counted(r)
+            self.counts += times.sum(0, dtype=torch.float64)
+            self.statistics = self.statistics + self.family.weighted_statistics(data.X, times)
+        if seen is not None:
+            precision, shift, times = seen.times(r)
+            gram, linear = soft_sums(data.features, precision, shift, data.counted(times))
+            self.gram += gram
+            self.linear += linear
+
+    def fields(self) -> dict[str, Any]:
+        """Of a `Variational`."""
+        own: dict[str, Any] = {"responsibilities": self.responsibilities, "gram": self.gram, "linear": self.linear}
+        if self.keep:
+            return own | {"counts": None, "statistics": None, "num_dropped": 0}
+        statistics = self.statistics.to(self.responsibilities.dtype)
+        return own | {"counts": all_sum(self.counts), "statistics": statistics, "num_dropped": self.num_data}
+
+
+def keep_rows(data: Data, truncation: int) -> bool:
+    """Whether the responsibilities of all points are kept, where they need not be."""
+    return data.num_data * truncation <= MOST_KEPT
+
+
+def slices(data: Data, truncation: int) -> Iterator[slice]:
+    """Slices of the rows for which an array [n, T, C] fits a cache, or a GPU: of all rows there is none."""
+    step = max(64, (2**25 if data.features.is_cuda else 2**18) // (truncation * max(1, data.targets.shape[1])))
+    yield from (slice(start, start + step) for start in range(0, max(1, data.num_data), step))
