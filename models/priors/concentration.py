@@ -38,16 +38,27 @@ class GammaConcentration(HyperPrior):
 
     def best_concentration(self, q: Tensor, count: int, rate: Tensor) -> Tensor:
         """The optimal q(alpha) [2] given expected logarithms of `count` sticks, minus their sum in `rate` []."""
-        if self.concentration_prior is None:
-            return q
-        shape, prior_rate = self.concentration_prior
-        return torch.stack([rate.new_tensor(shape + count), prior_rate + rate])
+        return best_gamma(q, self.concentration_prior, count, rate)
 
     def expect_concentration(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(E alpha, E log alpha, KL(q || p)), each [], under q(alpha) [2]."""
-        shape, rate = q
-        if self.concentration_prior is None:
-            return shape / rate, (shape / rate).log(), q.new_zeros(())
-        pairs = q, q.new_tensor(self.concentration_prior)
-        kl = kl_divergence(*(Gamma(one, two, validate_args=False) for one, two in pairs))
-        return shape / rate, torch.digamma(shape) - rate.log(), kl
+        return expect_gamma(q, self.concentration_prior)
+
+
+def best_gamma(q: Tensor, prior: tuple[float, float] | None, count: int, rate: Tensor) -> Tensor:
+    """The optimal q(alpha) [2] given expected logarithms of `count` sticks, minus their sum in `rate` []; q itself of a
+    fixed alpha."""
+    if prior is None:
+        return q
+    shape, prior_rate = prior
+    return torch.stack([rate.new_tensor(shape + count), prior_rate + rate])
+
+
+def expect_gamma(q: Tensor, prior: tuple[float, float] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(E alpha, E log alpha, KL(q || p)), each [], under q(alpha) [2]; (alpha, 1) of a fixed alpha."""
+    shape, rate = q
+    if prior is None:
+        return shape / rate, (shape / rate).log(), q.new_zeros(())
+    pairs = q, q.new_tensor(prior)
+    kl = kl_divergence(*(Gamma(one, two, validate_args=False) for one, two in pairs))
+    return shape / rate, torch.digamma(shape) - rate.log(), kl

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..distributions.sampling import log_dirichlet, log_gamma_draw, uniforms
 from .dirichlet_process import resample_concentration
-from .sticks import posterior_sticks
+from .sticks import broken, posterior_sticks
 
 
 def row_means(base: Tensor, num_states: int, stickiness: float) -> Tensor:
@@ -129,8 +129,7 @@ def draw_sticks(chosen: Tensor, top_concentration: Tensor, generator: torch.Gene
     log_one, log_two = log_gamma_draw(after, generator), log_gamma_draw(before, generator)
     log_total = torch.logaddexp(log_one, log_two)
     log_u, log_rest = log_one - log_total, log_two - log_total
-    zero = log_u.new_zeros(1)
-    return torch.cat([log_u, zero]) + torch.cat([zero, log_rest.cumsum(0)]), log_rest.sum()
+    return broken(log_u, log_rest), log_rest.sum()
 
 
 _TINY = 1e-300

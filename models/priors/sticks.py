@@ -12,6 +12,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 def log_stick_weights(sticks: Tensor) -> Tensor:
@@ -20,12 +21,14 @@ def log_stick_weights(sticks: Tensor) -> Tensor:
     >>> log_stick_weights(torch.tensor([0.5, 0.5])).exp()
     tensor([0.5000, 0.2500, 0.2500])
     """
-    zero = sticks.new_zeros(*sticks.shape[:-1], 1)
     # a stick that rounds to 0 or 1 keeps a finite log weight and a finite gradient (log1p(-v) has none at v = 1)
     tiny = torch.finfo(sticks.dtype).tiny
-    log_v = torch.cat([sticks.clamp(min=tiny).log(), zero], -1)
-    log_rest = torch.cat([zero, (1 - sticks).clamp(min=tiny).log().cumsum(-1)], -1)
-    return log_v + log_rest
+    return broken(sticks.clamp(min=tiny).log(), (1 - sticks).clamp(min=tiny).log())
+
+
+def broken(log_v: Tensor, log_rest: Tensor) -> Tensor:
+    """log pi [..., T], or its expectation, from those of v and of 1 - v, each [..., T-1]."""
+    return pad(log_v, (0, 1)) + pad(log_rest.cumsum(-1), (1, 0))
 
 
 def posterior_sticks(counts: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ....models.bnmc import BNMC
 from ....models.data import Data
@@ -21,6 +20,7 @@ from ....models.mixture import Mixture
 from ....models.priors import StickExpectations
 from ....models.priors.sticks import (
     best_order,
+    broken,
     expected_log_sticks,
     log_beta,
     log_labelled_prior,
@@ -53,8 +53,7 @@ class VariationalPartition(Variational[Data, Mixture]):
     @cached_property
     def expected_log_mixture(self) -> Tensor:
         """E log pi [T] float64."""
-        log_v, log_rest = self.expected_log_sticks
-        return pad(log_v, (0, 1)) + pad(log_rest.cumsum(0), (1, 0))
+        return broken(*self.expected_log_sticks)
 
     def weigh(self, log_likelihood: Tensor, data: Data) -> Weighed:
         """log r_nk = E log pi_k + log likelihood + const."""

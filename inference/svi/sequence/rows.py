@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from ....models.priors import HierarchicalDirichletProcess
-from ....models.priors.sticks import expected_log_sticks, posterior_sticks
+from ....models.priors.concentration import best_gamma, expect_gamma
+from ....models.priors.sticks import broken, expected_log_sticks, posterior_sticks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,25 +108,23 @@ def hierarchy_bound(state: Hierarchy, prior: HierarchicalDirichletProcess) -> Te
     sum_jk counts_jk E log pi_jk + E log p(pi | alpha, beta) + E log p(u | gamma) + E log p(alpha) p(gamma) + entropies,
     with E log p(pi_j) >= (T - 1) E log alpha + sum_k [E log b_jk + (E[alpha] E[b_jk] - 1) E log pi_jk].
     """
-    T, (log_alpha, alpha_kl) = len(state.rows) - 1, _gamma_terms(state.concentration, prior.concentration_prior)
-    log_gamma, gamma_kl = _gamma_terms(state.top_concentration, prior.top_concentration_prior)
-    log_v, log_rest = expected_log_sticks(*state.sticks)
-    excess = state.transitions + state.expected_concentration * expected_row_means(state, prior) - state.rows
+    T, (log_v, log_rest) = len(state.rows) - 1, expected_log_sticks(*state.sticks)
+    alpha, log_alpha, alpha_kl = expect_gamma(state.concentration, prior.concentration_prior)
+    gamma, log_gamma, gamma_kl = expect_gamma(state.top_concentration, prior.top_concentration_prior)
+    excess = state.transitions + alpha * expected_row_means(state, prior) - state.rows
     rows = inner(excess, state.expected_log_rows) + _log_normalizer(state.rows).sum()
     rows = rows + (T + 1) * (T - 1) * log_alpha + _expected_log_row_means(log_v, log_rest, prior.stickiness).sum()
     a, b = state.sticks
     sticks = (T - 1) * log_gamma + _log_normalizer(state.sticks.T).sum()
-    sticks = sticks - ((a - 1) * log_v + (b - state.expected_top_concentration) * log_rest).sum()
+    sticks = sticks - ((a - 1) * log_v + (b - gamma) * log_rest).sum()
     return rows + sticks - alpha_kl - gamma_kl
 
 
 def expected_row_means(state: Hierarchy, prior: HierarchicalDirichletProcess) -> Tensor:
     """E[b_jk] [T + 1, T]."""
     a, b = state.sticks
-    zero = a.new_zeros(1)
-    log_v, log_rest = (a / (a + b)).log(), (b / (a + b)).log()
-    log_beta = torch.cat([log_v, zero]) + torch.cat([zero, log_rest.cumsum(0)])
-    return prior.row_means(log_beta.exp(), len(log_beta))
+    beta = broken((a / (a + b)).log(), (b / (a + b)).log()).exp()
+    return prior.row_means(beta, len(beta))
 
 
 def inner(table: Tensor, log_rows: Tensor) -> Tensor:
@@ -140,35 +139,21 @@ def _log_normalizer(shape: Tensor) -> Tensor:
 
 def _follow(state: State, prior: HierarchicalDirichletProcess) -> State:
     """The optimal q(gamma) and rows given q(u), q(alpha) and the expected transitions."""
-    if prior.top_concentration_prior is not None:
-        shape, rate = prior.top_concentration_prior
-        _, log_rest = expected_log_sticks(*state.sticks)
-        top = torch.stack([log_rest.new_tensor(shape + len(log_rest)), rate - log_rest.sum()])
-        state = replace(state, top_concentration=top)
+    _, log_rest = expected_log_sticks(*state.sticks)
+    top = best_gamma(state.top_concentration, prior.top_concentration_prior, len(log_rest), -log_rest.sum())
     rows = state.transitions + state.expected_concentration * expected_row_means(state, prior)
-    return replace(state, rows=rows.clamp(min=_TINY))
+    return replace(state, top_concentration=top, rows=rows.clamp(min=_TINY))
 
 
 def _expected_log_row_means(log_v: Tensor, log_rest: Tensor, stickiness: float) -> Tensor:
     """A lower bound of E log b_jk [T + 1, T], equal to it for rho = 0."""
-    zero = log_v.new_zeros(1)
-    log_beta = torch.cat([log_v, zero]) + torch.cat([zero, log_rest.cumsum(0)])
+    log_beta = broken(log_v, log_rest)
     if not stickiness:
         return log_beta.expand(len(log_beta) + 1, -1)
     rest = log_beta + math.log1p(-stickiness)
     own = torch.logaddexp(rest, rest.new_tensor(math.log(stickiness)))
     diagonal = torch.eye(len(rest), dtype=torch.bool, device=rest.device)
     return torch.cat([torch.where(diagonal, own, rest), log_beta.unsqueeze(0)])
-
-
-def _gamma_terms(parameters: Tensor, prior: tuple[float, float] | None) -> tuple[Tensor, Tensor]:
-    """(E log alpha, KL from the prior) of q(alpha) = Gamma, or of a fixed alpha."""
-    shape, rate = parameters
-    if prior is None:
-        return shape.log() - rate.log(), torch.zeros_like(shape)
-    expected_log, (least, slowest) = torch.digamma(shape) - rate.log(), prior
-    kl = (shape - least) * expected_log + shape * (slowest / rate - 1) + shape * rate.log() - torch.lgamma(shape)
-    return expected_log, kl + math.lgamma(least) - least * math.log(slowest)
 
 
 def _start(value: float, prior: tuple[float, float] | None, num_factors: int, like: Tensor) -> Tensor:
