@@ -220,7 +220,7 @@ def _domain(hint: Any) -> tuple[Domain | type[Config] | None, bool]:
     return hint if isinstance(hint, type) and issubclass(hint, Config) else None, hint is Any
 
 
-_READ = "_read"  # the attribute with the arguments that were read, by name
+_READ = "_read_arguments"  # the attribute with the arguments that were read, by name
 _DESCRIPTION = {"class", "params"}
 _SIMPLE: dict[Any, Domain] = {bool: Flag(), float: Number(), int: Whole(-(2**31))}
 

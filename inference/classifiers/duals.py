@@ -257,8 +257,8 @@ def _patience(problem: _Problem) -> int | None:
     if not N or not P:
         return None
     if joint_hinge(problem.loss) is not None:
-        return _PATIENCE * P * problem.targets.shape[1]
-    return None if problem.loss.box(problem.targets) is None else _PATIENCE * P
+        return max(_LEAST_PATIENCE, _PATIENCE * P * problem.targets.shape[1])
+    return None if problem.loss.box(problem.targets) is None else max(_LEAST_PATIENCE, _PATIENCE * P)
 
 
 def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
@@ -285,4 +285,5 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
 
 _CHECK_EVERY = 5
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step
+_LEAST_PATIENCE = 40  # where a step's many short operations cost more than its matrix
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first

@@ -20,6 +20,7 @@ from .births import open_components
 from .classifiers import fit_classifiers
 from .merge import merge_components
 from .problem import Problem
+from .restarts import changed_little
 from .state import Descent, Parts
 
 
@@ -89,7 +90,10 @@ def sweep(
     if merge and state.settled:
         state, parts = merge_components(state, parts, problem)
     state = replace(state, objective=_objective(problem, state, parts))
-    settled = _changed_little(before, state, problem, tolerance)
+    settled = state.num_components == before.num_components
+    if settled:
+        moved = all_sum(problem.data.counted((state.assignments != before.assignments).double()).sum())
+        settled = changed_little(before, state, tolerance, moved / problem.data.total_weight)
     return replace(state, settled=settled, converged=settled and before.settled)
 
 
@@ -127,15 +131,6 @@ def _stirred(state: Descent, generator: torch.Generator) -> Descent:
     moves = torch.rand(len(state.assignments), **options) < _STIRRED
     anywhere = torch.randint(state.num_components, moves.shape, **options)
     return replace(state, assignments=torch.where(moves, anywhere, state.assignments)).occupied()
-
-
-def _changed_little(before: Descent, state: Descent, problem: Problem, tolerance: float) -> bool:
-    """Whether L fell by no more than this fraction, and no more than this fraction of the points moved."""
-    if state.num_components != before.num_components:
-        return False
-    moved = all_sum(problem.data.counted((state.assignments != before.assignments).double()).sum())
-    little = before.objective - state.objective <= tolerance * state.objective.abs()
-    return bool(little & (moved <= tolerance * problem.data.total_weight))
 
 
 _POLISH = 20

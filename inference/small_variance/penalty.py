@@ -13,6 +13,7 @@ from .births import candidates
 from .descent import assign, fit_components, init, sweep
 from .merge import merge_once
 from .problem import Problem
+from .restarts import sampled
 from .state import Descent
 
 
@@ -23,10 +24,7 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
     price of one more, and L_{K-1} - L_K more than that of the last. Both savings are the costs of merges, down from
     twice as many components so that none is missed. They grow in proportion to the rows; at most 20 000 are seen.
     """
-    sample = problem
-    if problem.num_data > _MOST_ROWS:
-        noise = torch.rand(problem.num_data, generator=generator, device=problem.X.device)
-        sample = problem.rows(noise.topk(_MOST_ROWS).indices)
+    sample = sampled(problem, _MOST_ROWS, generator)
     state = init(sample, 0.0)
     for _ in range(_NUM_SWEEPS):
         state = sweep(state, sample, generator, most_components=2 * num_components)

@@ -23,6 +23,7 @@ from ...models.likelihoods import ExponentialFamily
 from ...models.sparse import Rows, entries_sum
 from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
+from .restarts import Priced
 
 
 def require_divergence(model: Model) -> None:
@@ -36,7 +37,7 @@ def require_divergence(model: Model) -> None:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(Priced):
     """The data in the coordinates of the divergence, and what a point costs in a component of its own."""
 
     model: Model  # resolved
@@ -107,14 +108,6 @@ class Problem:
         return self.likelihood.centers(sums, counts).to(self.X.dtype)
 
     # -- what a partition costs ------------------------------------------------------------------------------------
-
-    def price(self, penalty: Tensor | float, num_components: int) -> float:
-        """Lambda(K) of a penalty []: what K components cost."""
-        return float(self.model.prior.price(float(penalty), num_components))
-
-    def next_price(self, penalty: Tensor | float, num_components: int) -> float:
-        """Lambda(K + 1) - Lambda(K) of a penalty []: what one more component beside K costs."""
-        return self.price(penalty, num_components + 1) - self.price(penalty, num_components)
 
     def ridge(self, weights: Tensor) -> Tensor:
         """|eta_k|^2 / (2 nu^2) [K] of weights [K, P, C], in double precision."""

@@ -27,27 +27,22 @@ from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
 from ..bits.shared_projection import Generative, Margins, task_margins
 from ..classifiers.minimum import DualLimits, estimate, has_quick_dual, minimum, slopes
+from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
 from ..posterior.draws import ProjectionDraw, drawn
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
-from .restarts import PricedRestarts, kernel_of
+from .binary import BinaryDescent
+from .restarts import Priced, PricedRestarts, changed_little, kernel_of
 
 
 @dataclass(frozen=True)
-class Projection:
-    """A descent: D dimensions, K features, M tasks, P further inputs, A known pairs of a row and a task."""
-
-    features: Tensor  # [D, K] of 0 and 1 in the dtype of X
-    weights: Tensor  # [K + P, M]
-    tilt: Tensor  # [A]
-    penalty: float
-    objective: Tensor  # [] float64
-    converged: bool = False
+class Projection(BinaryDescent):
+    """A descent: D dimensions have the bits, M tasks the classifiers [K + P, M], A known pairs the tilts [A]."""
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(Priced):
     """The objective of a model on its data."""
 
     model: MultiTaskInfiniteLatentSVM
@@ -81,11 +76,15 @@ class Problem:
         cross = (self.outer @ self.loading_map(features) * features.double()).sum()
         return self.attraction * (self.outer.trace() - cross)
 
-    def objective(self, state: Projection) -> Tensor:
-        """F []."""
-        margins = task_margins(self.data, self.model, state.features).value(state.weights.T.unsqueeze(2))
-        costs = self.reconstruction(state.features) + margins.sum()
-        return costs + self.model.prior.price(state.penalty, state.features.shape[1])
+    def margins(self, features: Tensor) -> Scored:
+        """What classifiers of features [D, K] cost."""
+        return task_margins(self.data, self.model, features)
+
+    def objective(self, state: Projection, margin: Tensor | None = None) -> Tensor:
+        """F []; `margin` [] is what its classifiers cost, None: not known."""
+        if margin is None:
+            margin = self.margins(state.features).value(state.weights.T.unsqueeze(2)).sum()
+        return self.reconstruction(state.features) + margin + self.price(state.penalty, state.num_features)
 
 
 def check(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> None:
@@ -119,16 +118,25 @@ class ProjectionRestarts(PricedRestarts[Problem, Projection]):
         return sweep(state, self.problem, generator, self.backend.tolerance)
 
     def draw(self, state: Projection) -> Draw:
-        return draw(state, self.problem.data, self.problem.model)
+        K, X, model = state.num_features, self.problem.data.X, self.problem.model
+        start = model.prior.start(X) | ({} if model.likelihood is None else model.likelihood.start(X))
+        return drawn(
+            ProjectionDraw(
+                features=state.features.to(torch.int8),
+                weights=state.weights[:K].contiguous(),
+                input_weights=state.weights[K:].contiguous(),
+                penalty=state.penalty,
+            ),
+            {name: value.to(X.dtype) for name, value in start.items()},
+        )
 
 
 def start(problem: Problem, penalty: float) -> Projection:
     """No feature at all."""
-    data = problem.data
-    features = data.X.new_zeros(data.X.shape[1], 0)
-    weights = data.X.new_zeros(data.inputs.shape[1], data.num_tasks)
-    zero = data.X.new_zeros((), dtype=torch.float64)
-    return fit_weights(Projection(features, weights, data.X.new_zeros(len(data.rows)), penalty, zero), problem)
+    data, X = problem.data, problem.data.X
+    empty = X.new_zeros(X.shape[1], 0), X.new_zeros(data.inputs.shape[1], data.num_tasks), X.new_zeros(len(data.rows))
+    zero = X.new_zeros((), dtype=torch.float64)
+    return fit_weights(Projection(*empty, X.new_tensor(penalty), zero), problem)
 
 
 def scattered(problem: Problem, penalty: float, num_features: int, generator: torch.Generator) -> Projection:
@@ -136,8 +144,8 @@ def scattered(problem: Problem, penalty: float, num_features: int, generator: to
     state, D = start(problem, penalty), problem.data.X.shape[1]
     number = int(torch.randint(1, num_features + 1, (), generator=generator, device=generator.device))
     for column in (uniforms((D, number), generator) < 0.5).T:
-        state = _with(state, column.to(state.features)) if bool(column.any()) else state
-    return fit_weights(state, problem)
+        state = state.with_column(column)
+    return fit_weights(state.occupied(), problem)
 
 
 def penalty_for(problem: Problem, num_features: int, generator: torch.Generator) -> float:
@@ -153,53 +161,47 @@ def penalty_for(problem: Problem, num_features: int, generator: torch.Generator)
 
 def sweep(state: Projection, problem: Problem, generator: torch.Generator, tolerance: float) -> Projection:
     """Bits, classifiers, a proposal to add a feature, one to drop a feature."""
-    before = state.objective
-    state = fit_weights(set_bits(state, problem), problem)
-    settled = state
-    grown = grow(state, problem, generator)
-    state = grown if grown.objective < state.objective else state
-    state = shrink(state, problem)
-    moved = state is not settled
-    small = float(before - state.objective) <= tolerance * abs(float(before))
-    return replace(state, converged=small and not moved)
+    before, settled = state, fit_weights(set_bits(state, problem), problem)
+    grown = grow(settled, problem, generator)
+    state = shrink(grown if grown.objective < settled.objective else settled, problem)
+    return replace(state, converged=state is settled and changed_little(before, state, tolerance))
 
 
 def set_bits(state: Projection, problem: Problem) -> Projection:
     """Each bit at its cheaper value, given loadings and classifiers; features that no dimension has left leave."""
-    features, weights = state.features, state.weights
-    K, data = features.shape[1], problem.data
+    features, data, K = state.features, problem.data, state.num_features
     if not K:
         return state
     loadings, twice = problem.loading_map(features), 2 * problem.attraction
     seen = problem.outer @ loadings
     generative = Generative(seen.new_zeros(K), twice * seen, twice * (loadings.T @ seen))
-    margins = Margins(data, problem.model.loss, weights[:K])
+    margins = Margins(data, problem.model.loss, state.weights[:K])
     levels = features.new_zeros(features.shape, dtype=torch.float64)
-    features = margins.set_bits(features, levels, generative, data.pair_scores(data.X @ features, weights))
-    kept = features.any(0)
-    return _scored(
-        replace(state, features=features[:, kept], weights=torch.cat([weights[:K][kept], weights[K:]])), problem
-    )
+    features = margins.set_bits(features, levels, generative, data.pair_scores(data.X @ features, state.weights))
+    state = replace(state, features=features).occupied()
+    return replace(state, objective=problem.objective(state))
 
 
 def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> Projection:
     """Better classifiers of all tasks, and how hard each pair pulls at its own."""
-    margins = task_margins(problem.data, problem.model, state.features)
+    margins = problem.margins(state.features)
     start = estimate(margins, state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
     fit = minimum(margins, start, DualLimits(_GAP, max_passes), _STEPS)
     tilt = fit.tilt if has_quick_dual(margins) else slopes(margins.loss, fit.scores, margins.targets)
-    return _scored(replace(state, weights=fit.weights.squeeze(2).T.contiguous(), tilt=tilt.squeeze(1)), problem)
+    state = replace(state, weights=fit.weights.squeeze(2).T.contiguous(), tilt=tilt.squeeze(1))
+    return replace(state, objective=problem.objective(state, fit.cost.sum()))
 
 
 def grow(state: Projection, problem: Problem, generator: torch.Generator) -> Projection:
     """The best of some states with one more feature, bits and classifiers anew."""
-    grown = [fit_weights(_with(state, column), problem, _FEW_PASSES) for column in proposals(state, problem, generator)]
+    columns = proposals(state, problem, generator)
+    grown = [fit_weights(state.with_column(column), problem, _FEW_PASSES) for column in columns]
     best = min(grown, key=lambda other: float(other.objective), default=state)
     return fit_weights(set_bits(best, problem), problem)
 
 
 def proposals(state: Projection, problem: Problem, generator: torch.Generator) -> list[Tensor]:
-    """Columns [D]: where a residual, taken for loadings, explains others; and where the tilts pull the same way.
+    """Columns [D] bool: where a residual, taken for loadings, explains others; and where the tilts pull the same way.
 
     A column z with weights eta lowers the cost at first by sum_m eta_m z^T g_m, g_m = sum_n t_nm x_n.
     """
@@ -217,7 +219,7 @@ def proposals(state: Projection, problem: Problem, generator: torch.Generator) -
         own = residual.diagonal()
         gains = s * (2 * share * residual - share**2 * own)  # of the dimensions [D], for each residual [D]
         found += _most(gains > 0, gains.relu().sum(0) - problem.ridge * share**2 * own, generator)
-    return [column.to(data.X) for column in found]
+    return found
 
 
 def _most(columns: Tensor, value: Tensor, generator: torch.Generator) -> list[Tensor]:
@@ -229,41 +231,12 @@ def _most(columns: Tensor, value: Tensor, generator: torch.Generator) -> list[Te
 
 def shrink(state: Projection, problem: Problem) -> Projection:
     """The state without the feature of the smallest weights, if that is lower."""
-    K = state.features.shape[1]
+    K = state.num_features
     if not K:
         return state
-    least = int(state.weights[:K].square().sum(1).argmin())
-    kept = [k for k in range(K) if k != least]
-    other = replace(
-        state, features=state.features[:, kept], weights=torch.cat([state.weights[:K][kept], state.weights[K:]])
-    )
+    other = state.without(state.weights[:K].square().sum(1).argmin())
     other = fit_weights(other, problem)  # with all passes: a cost that is not at its least would keep the feature
     return other if other.objective < state.objective else state
-
-
-def _with(state: Projection, column: Tensor) -> Projection:
-    K = state.features.shape[1]
-    weights = torch.cat([state.weights[:K], state.weights.new_zeros(1, state.weights.shape[1]), state.weights[K:]])
-    return replace(state, features=torch.cat([state.features, column.unsqueeze(1)], 1), weights=weights)
-
-
-def _scored(state: Projection, problem: Problem) -> Projection:
-    return replace(state, objective=problem.objective(state))
-
-
-def draw(state: Projection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Draw:
-    """What the posterior keeps."""
-    K, like = state.features.shape[1], data.X
-    start = model.prior.start(like) | ({} if model.likelihood is None else model.likelihood.start(like))
-    return drawn(
-        ProjectionDraw(
-            features=state.features.to(torch.int8),
-            weights=state.weights[:K].contiguous(),
-            input_weights=state.weights[K:].contiguous(),
-            penalty=like.new_tensor(state.penalty),
-        ),
-        {name: value.to(like.dtype) for name, value in start.items()},
-    )
 
 
 _GAP = 1e-3

@@ -24,7 +24,7 @@ from .hyperplanes import fit_hyperplanes
 from .landscape import Landscape
 from .penalty import joint_penalty
 from .problem import Problem
-from .restarts import Restarts, kernel_of
+from .restarts import Restarts, changed_little, kernel_of
 from .state import Descent, RepellingDescent
 
 
@@ -111,9 +111,9 @@ def sweep(
             for pair in near_pairs(state, landscape):
                 if max(pair) < state.num_components:
                     state = _better(state, joined(state, pair), landscape)
-        if _changed_little(before, state, tolerance):
+        if changed_little(before, state, tolerance):
             state = refit(state, landscape, _LAST_STEPS)
-    little = _changed_little(before, state, tolerance)
+    little = changed_little(before, state, tolerance)
     return replace(state, settled=little, converged=little and before.settled)
 
 
@@ -124,10 +124,6 @@ def assign(state: RepellingDescent, landscape: Landscape, *, unused: float = 0.5
     """
     costs = all_costs(landscape.problem, state.centers, state.weights).T
     return replace(state, assignments=landscape.cheapest(costs, state, unused)).occupied()
-
-
-def _changed_little(before: RepellingDescent, state: RepellingDescent, tolerance: float) -> bool:
-    return bool(before.objective - state.objective <= tolerance * state.objective.abs())
 
 
 # -- moves -------------------------------------------------------------------------------------------------------------

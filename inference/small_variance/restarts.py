@@ -1,4 +1,4 @@
-"""What every descent has in common: restarts that share one problem, and the kernel that the engine runs."""
+"""What every descent has in common: prices, when it stops, restarts that share one problem, and the kernel."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ..protocol import KernelData, S
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
@@ -32,7 +33,47 @@ class _Problem(Protocol):
         """The data of a model's structure."""
 
 
+class _SomeRows(Protocol):
+    """What is minimized, of rows that may be some of all."""
+
+    @property
+    def data(self) -> KernelData:
+        """The data of a model's structure."""
+
+    def rows(self, index: Tensor) -> Self:
+        """The problem of some of the rows [M]."""
+
+
 P = TypeVar("P", bound=_Problem)
+R = TypeVar("R", bound=_SomeRows)
+
+
+class Priced:
+    """What has a model whose prior prices components or features."""
+
+    model: Model
+
+    def price(self, penalty: Tensor | float, number: int) -> float:
+        """Lambda(K) of a penalty []: what so many cost."""
+        return float(self.model.prior.price(float(penalty), number))
+
+    def next_price(self, penalty: Tensor | float, number: int) -> float:
+        """Lambda(K + 1) - Lambda(K) of a penalty []: what one more beside so many costs."""
+        return self.price(penalty, number + 1) - self.price(penalty, number)
+
+
+def changed_little(before: _Descended, state: _Descended, tolerance: float, moved: Tensor | float = 0.0) -> bool:
+    """Whether the objective fell by no more than this fraction of it, and no larger fraction [] of the labels moved."""
+    little = before.objective - state.objective <= tolerance * state.objective.abs()
+    return bool(little & (moved <= tolerance))
+
+
+def sampled(problem: R, most: int, generator: torch.Generator) -> R:
+    """The problem of at most so many of the rows, drawn at random."""
+    N, device = problem.data.num_data, problem.data.X.device
+    if most >= N:
+        return problem
+    return problem.rows(torch.rand(N, generator=generator, device=device).topk(most).indices)
 
 
 @dataclass(frozen=True, eq=False)

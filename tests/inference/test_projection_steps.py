@@ -305,7 +305,7 @@ def test_a_residual_is_proposed_to_the_dimensions_that_it_explains() -> None:
     empty = small.start(task, 0.1)
     pull = task.data.X.T @ torch.zeros(30, 1).double().index_put((task.data.rows, task.data.tasks), empty.tilt)
     along = [(sign * pull[:, 0] > 0).double().tolist() for sign in (1, -1)]
-    found = [one.tolist() for one in small.proposals(empty, task, seeded())]
+    found = [one.double().tolist() for one in small.proposals(empty, task, seeded())]
     assert column in found
     assert any(one in found for one in along)
     assert all(one in [column, *along] for one in found)
@@ -318,7 +318,7 @@ def test_a_grown_state_has_bits_and_classifiers_anew() -> None:
     task = small_problem(likelihood=None)
     state, raw = small.grow(small.start(task, 0.1), task, seeded()), []
     for column in small.proposals(state, task, seeded(1)):
-        Z = torch.cat([state.features, column.unsqueeze(1)], 1)
+        Z = torch.cat([state.features, column.double().unsqueeze(1)], 1)
         weights = torch.cat([state.weights[:1], torch.zeros(1, 2).double(), state.weights[1:]])
         raw.append(small.fit_weights(replace(state, features=Z, weights=weights), task))
     best, found = min(raw, key=lambda one: float(one.objective)), small.grow(state, task, seeded(1))

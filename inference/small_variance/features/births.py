@@ -101,8 +101,7 @@ def _without_likest(state: FeatureDescent, members: Tensor, problem: FeatureProb
     if not state.num_features:
         return state
     agree = problem.total((state.features == members.unsqueeze(1)).to(state.features))
-    every = torch.arange(state.num_features, device=members.device)
-    return state.only(every[every != agree.argmax()])
+    return state.without(agree.argmax())
 
 
 @dataclass(frozen=True)

@@ -34,18 +34,26 @@ def move_bits(state: FeatureDescent, problem: FeatureProblem, generator: torch.G
 def flip_singly(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
     """Every bit at its better value given those visited before."""
     features, scores = state.features.clone(), problem.scores(state)
-    savings = savings_of_entries(state, problem)
-    device = features.device
+    saved_by, device = savings_of_bits(state, problem), features.device
     for k in torch.randperm(state.num_features, generator=generator, device=device).tolist():
-        weight = state.weights[k]
-        without = scores - features[:, k : k + 1] * weight
-        saved = savings(features, k) + problem.losses(without) - problem.losses(without + weight)
-        features[:, k] = (saved > 0).to(features)
-        scores = without + features[:, k : k + 1] * weight
+        found = (saved_by(features, scores, k) > 0).to(features)
+        scores = scores + (found - features[:, k]).unsqueeze(1) * state.weights[k]
+        features[:, k] = found
     return replace(state, features=features)
 
 
-def savings_of_entries(state: FeatureDescent, problem: FeatureProblem) -> Callable[[Tensor, int], Tensor]:
+def savings_of_bits(state: FeatureDescent, problem: FeatureProblem) -> Callable[[Tensor, Tensor, int], Tensor]:
+    """What feature k saves each row, whether it has it or not, [N], from (features [N, K], scores [N, C], k)."""
+    savings = _savings_of_entries(state, problem)
+
+    def saved(features: Tensor, scores: Tensor, k: int) -> Tensor:
+        without = scores - features[:, k : k + 1] * state.weights[k]
+        return savings(features, k) + problem.losses(without) - problem.losses(without + state.weights[k])
+
+    return saved
+
+
+def _savings_of_entries(state: FeatureDescent, problem: FeatureProblem) -> Callable[[Tensor, int], Tensor]:
     """What feature k saves each row in divergence, [N], as a function of (features [N, K], k).
 
     Where all entries of a column are precise to the same degree, D is the quadratic by which it is majorized, and two

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from ...distributed.collectives import all_sum
+from ..restarts import changed_little
 from .births import add_by_labels, open_feature
 from .bits import move_bits
 from .fit import refit
@@ -19,17 +20,11 @@ from .problem import FeatureDescent, FeatureProblem
 from .shifts import shift_features
 
 
-def init(
-    problem: FeatureProblem, penalty: float, num_features: int, generator: torch.Generator, *, empty: bool
-) -> FeatureDescent:
-    """No features, or else up to so many of random bits."""
-    state = problem.start(penalty)
-    if empty:
-        return refit(state, problem)
-    N, device = problem.data.num_data, problem.data.X.device
+def scattered(problem: FeatureProblem, penalty: float, num_features: int, generator: torch.Generator) -> FeatureDescent:
+    """Up to so many features of random bits."""
+    state, (N, device) = problem.start(penalty), (problem.data.num_data, problem.data.X.device)
     number = int(torch.randint(1, num_features + 1, (), generator=generator, device=device))
-    bits = torch.randint(2, (N, number), generator=generator, device=device)
-    for column in bits.bool().T:
+    for column in torch.randint(2, (N, number), generator=generator, device=device).T:
         state = state.joined(column, torch.zeros_like(problem.data.X[0]))
     return refit(state.occupied(), problem)
 
@@ -61,14 +56,9 @@ def sweep(
             state = simplify(state, problem, generator)
         state = shift_features(state, problem, generator)
         state = refit(state, problem, thorough=True)
-    settled = _changed_little(before, state, problem, tolerance)
+    settled = state.num_features == before.num_features
+    if settled:
+        flips = all_sum((problem.data.row_weights * (state.features != before.features)).sum(dtype=torch.float64))
+        number = problem.data.total_weight * max(1, state.num_features)
+        settled = changed_little(before, state, tolerance, flips / number)
     return replace(state, settled=settled, converged=settled and before.settled)
-
-
-def _changed_little(before: FeatureDescent, state: FeatureDescent, problem: FeatureProblem, tolerance: float) -> bool:
-    """Whether F fell by no more than this fraction, and no more than this fraction of the bits moved."""
-    if state.num_features != before.num_features:
-        return False
-    moved = all_sum((problem.data.row_weights * (state.features != before.features)).sum(dtype=torch.float64))
-    little = before.objective - state.objective <= tolerance * state.objective.abs()
-    return bool(little & (moved <= tolerance * problem.data.total_weight * max(1, state.num_features)))

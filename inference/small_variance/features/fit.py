@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
+from torch import Tensor
 
 from ...bits.loadings import regress
 from ...classifiers.minimum import DualLimits, estimate, has_quick_dual, minimum
-from ...classifiers.scored import Scored
 from .problem import FeatureDescent, FeatureProblem
 
 
 def refit(state: FeatureDescent, problem: FeatureProblem, *, thorough: bool = False) -> FeatureDescent:
     """Better loadings, then better classifiers, and F; `thorough`: until they are as good as they get."""
     state = fit_loadings(state, problem, _POLISH if thorough else 1)
-    state = fit_classifiers(state, problem, thorough=thorough)
-    return problem.evaluated(state)
+    state, margin = fit_classifiers(state, problem, thorough=thorough)
+    return problem.evaluated(state, margin)
 
 
 def fit_loadings(state: FeatureDescent, problem: FeatureProblem, num_steps: int = 1) -> FeatureDescent:
@@ -37,15 +36,15 @@ def fit_loadings(state: FeatureDescent, problem: FeatureProblem, num_steps: int 
     return state
 
 
-def fit_classifiers(state: FeatureDescent, problem: FeatureProblem, *, thorough: bool = False) -> FeatureDescent:
-    """Classifiers [K + P, C] that cost no more than those of the state, and their tilts."""
-    data, model = problem.data, problem.model
-    seen = torch.cat([state.features, data.inputs], 1)
-    margins = Scored(seen, data.targets, model.loss, model.weight_scale, data.weights)
-    start = estimate(margins, state.weights.unsqueeze(0), state.tilts)
+def fit_classifiers(
+    state: FeatureDescent, problem: FeatureProblem, *, thorough: bool = False
+) -> tuple[FeatureDescent, Tensor]:
+    """The state with classifiers [K + P, C] that cost no more and their tilts, and what they cost []."""
+    margins = problem.margins(state.features)
+    start = estimate(margins, state.weights.unsqueeze(0), state.tilt)
     limits, num_steps = (_FINE, _STEPS) if thorough else (_COARSE, _FEW_STEPS)
     fit = minimum(margins, start, limits if has_quick_dual(margins) else None, num_steps)
-    return replace(state, weights=fit.weights[0], tilts=fit.tilt)
+    return replace(state, weights=fit.weights[0], tilt=fit.tilt), fit.cost.sum()
 
 
 _POLISH = 20

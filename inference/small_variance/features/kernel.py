@@ -14,6 +14,7 @@ from ...running.engine import Draw, Kernel
 from ..backend import SmallVariance
 from ..restarts import PricedRestarts, kernel_of
 from . import descent
+from .fit import refit
 from .penalty import natural_penalty, single_penalty
 from .problem import FeatureDescent, FeatureProblem
 
@@ -41,10 +42,10 @@ class FeatureRestarts(PricedRestarts[FeatureProblem, FeatureDescent]):
         return rule(self.problem, self.backend.num_components, generator)
 
     def first(self, generator: torch.Generator) -> FeatureDescent:
-        return descent.init(self.problem, self.penalty, self.backend.num_components, generator, empty=True)
+        return refit(self.problem.start(self.penalty), self.problem)
 
     def scattered(self, generator: torch.Generator) -> FeatureDescent:
-        return descent.init(self.problem, self.penalty, self.backend.num_components, generator, empty=False)
+        return descent.scattered(self.problem, self.penalty, self.backend.num_components, generator)
 
     def sweep(self, state: FeatureDescent, generator: torch.Generator) -> FeatureDescent:
         backend, single = self.backend, self.backend.creation == "single"
@@ -53,21 +54,17 @@ class FeatureRestarts(PricedRestarts[FeatureProblem, FeatureDescent]):
         )
 
     def draw(self, state: FeatureDescent) -> Draw:
-        return draw(state, self.problem.data, self.problem.model)
-
-
-def draw(state: FeatureDescent, data: FeatureData, model: FeatureModel) -> Draw:
-    """What a Posterior keeps of a state: in the limit a feature that exists is free, its log odds are 0."""
-    K = state.num_features
-    return drawn(
-        FeatureDraw(
-            features=state.features.to(torch.int8),
-            log_odds=data.X.new_zeros(K),
-            loadings=state.loadings,
-            weights=state.weights[:K],
-            input_weights=state.weights[K:],
-            penalty=state.penalty,
-        ),
-        model.likelihood.start(data.X),
-        model.prior.start(data.X),
-    )
+        """In the limit a feature that exists is free: its log odds are 0."""
+        K, X, model = state.num_features, self.problem.data.X, self.problem.model
+        return drawn(
+            FeatureDraw(
+                features=state.features.to(torch.int8),
+                log_odds=X.new_zeros(K),
+                loadings=state.loadings,
+                weights=state.weights[:K],
+                input_weights=state.weights[K:],
+                penalty=state.penalty,
+            ),
+            model.likelihood.start(X),
+            model.prior.start(X),
+        )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...distributed.collectives import all_sum
 from .births import improved
-from .bits import savings_of_entries
+from .bits import savings_of_bits
 from .problem import FeatureDescent, FeatureProblem
 
 
@@ -29,15 +29,10 @@ def simplify(
 
 def dropped(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescent]:
     """The state without each of its features, that of the least use first: what it saves its rows as they are."""
-    savings, scores = savings_of_entries(state, problem), problem.scores(state)
-    uses = []
-    for k, column in enumerate(state.features.T):
-        without = scores - column.unsqueeze(1) * state.weights[k]
-        saved = column * savings(state.features, k) + problem.losses(without) - problem.losses(scores)
-        uses.append(float(problem.total(saved)))
-    every = torch.arange(state.num_features, device=scores.device)
-    order = sorted(range(state.num_features), key=lambda k: uses[k])
-    return [state.only(every[every != k]) for k in order]
+    saved_by, scores = savings_of_bits(state, problem), problem.scores(state)
+    columns = enumerate(state.features.T)
+    uses = [float(problem.total(column * saved_by(state.features, scores, k))) for k, column in columns]
+    return [state.without(k) for k in sorted(range(state.num_features), key=lambda k: uses[k])]
 
 
 def merged(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescent]:
@@ -53,8 +48,7 @@ def merged(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescen
 def _union(state: FeatureDescent, keep: Tensor, drop: Tensor) -> FeatureDescent:
     features = state.features.clone()
     features[:, keep] = torch.maximum(features[:, keep], features[:, drop])
-    every = torch.arange(state.num_features, device=features.device)
-    return replace(state, features=features).only(every[every != drop])
+    return replace(state, features=features).without(drop)
 
 
 _MOST_PAIRS = 8

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from ..restarts import sampled
 from .births import alone, improved, label_columns, open_feature
 from .merge import dropped
 from .problem import FeatureDescent, FeatureProblem
@@ -20,10 +21,7 @@ def natural_penalty(problem: FeatureProblem, num_features: int, generator: torch
     a residual's and of those that the labels suggest, up to two more than wanted; then those of the least use go again.
     F grows in proportion to the rows; at most 5 000 are seen.
     """
-    sample = problem
-    if problem.data.num_data > _MOST_ROWS:
-        noise = torch.rand(problem.data.num_data, generator=generator, device=problem.data.X.device)
-        sample = problem.rows(noise.topk(_MOST_ROWS).indices)
+    sample = sampled(problem, _MOST_ROWS, generator)
     state = sample.start(0.0)
     least = {0: float(state.objective)}
     while state.num_features < num_features + 2:

@@ -19,53 +19,30 @@ import torch
 from torch import Tensor
 
 from ....models.latent_features import FeatureData, FeatureModel
+from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
+from ..binary import BinaryDescent
+from ..restarts import Priced
 
 
-@dataclass(frozen=True)
-class FeatureDescent:
+@dataclass(frozen=True, kw_only=True)
+class FeatureDescent(BinaryDescent):
     """One descent: N rows, K features, D columns, P inputs, C scores."""
 
-    features: Tensor  # [N, K] of 0 and 1 in the dtype of X, no column empty
     loadings: Tensor  # [K, D]
-    weights: Tensor  # [K + P, C]
-    tilts: Tensor  # [N, C] of the dual of the classifiers, which start the next solution
-    penalty: Tensor  # []
-    objective: Tensor  # [] float64
     grows: bool = True  # the last search for a new feature found one
     settled: bool = False  # the last sweep changed little: try to add by labels, drop and merge in the next one
-    converged: bool = False  # it has, and in vain
-
-    @property
-    def num_features(self) -> int:
-        """K."""
-        return self.features.shape[1]
 
     def only(self, columns: Tensor) -> Self:
-        """The state with some of its features, from their indices [K']; F is not up to date."""
-        inputs = torch.arange(self.num_features, len(self.weights), device=columns.device)
-        kept = self.weights[torch.cat([columns, inputs])]
-        return replace(self, features=self.features[:, columns], loadings=self.loadings[columns], weights=kept)
-
-    def occupied(self) -> Self:
-        """The state without features that no row has."""
-        some = all_sum(self.features.sum(0)) > 0
-        return self if some.all() else self.only(torch.nonzero(some).squeeze(1))
+        return replace(super().only(columns), loadings=self.loadings[columns])
 
     def joined(self, members: Tensor, loadings: Tensor) -> Self:
         """The state with one more feature, of some rows [N] bool and with loadings [D], that no score sees yet."""
-        K, column = self.num_features, members.to(self.features).unsqueeze(1)
-        unseen = self.weights.new_zeros(1, self.weights.shape[1])
-        return replace(
-            self,
-            features=torch.cat([self.features, column], 1),
-            loadings=torch.cat([self.loadings, loadings.unsqueeze(0)]),
-            weights=torch.cat([self.weights[:K], unseen, self.weights[K:]]),
-        )
+        return replace(self.with_column(members), loadings=torch.cat([self.loadings, loadings.unsqueeze(0)]))
 
 
 @dataclass(frozen=True)
-class FeatureProblem:
+class FeatureProblem(Priced):
     """The model, its data, and the prior precision of the loadings."""
 
     model: FeatureModel  # resolved
@@ -87,9 +64,9 @@ class FeatureProblem:
         """No features at all, and classifiers of weight zero."""
         X, (N, D) = self.data.X, self.data.X.shape
         P, C = self.data.inputs.shape[1], self.data.targets.shape[1]
-        empty = X.new_zeros(N, 0), X.new_zeros(0, D), X.new_zeros(P, C), X.new_zeros(N, C)
-        state = FeatureDescent(*empty, X.new_tensor(penalty), X.new_zeros((), dtype=torch.float64))
-        return self.evaluated(state)
+        empty = X.new_zeros(N, 0), X.new_zeros(P, C), X.new_zeros(N, C)
+        numbers = X.new_tensor(penalty), X.new_zeros((), dtype=torch.float64)
+        return self.evaluated(FeatureDescent(*empty, *numbers, loadings=X.new_zeros(0, D)))
 
     def scores(self, state: FeatureDescent) -> Tensor:
         """eta^T [z; b] [N, C]."""
@@ -115,25 +92,19 @@ class FeatureProblem:
         """scale p w^2 / 2 [K] summed over the columns of loadings [K, D], in double precision."""
         return self.scale * (self.prior_precision * loadings.double().square()).sum(1) / 2
 
-    def margin_cost(self, scores: Tensor, weights: Tensor) -> Tensor:
-        """Losses and ridge [] of classifiers [K + P, C] with these scores [N, C], in double precision."""
-        return self.total(self.losses(scores)) + weights.double().square().sum() / (2 * self.model.weight_scale**2)
+    def margins(self, features: Tensor) -> Scored:
+        """What classifiers of features [N, K] and inputs cost."""
+        seen, model = torch.cat([features, self.data.inputs], 1), self.model
+        return Scored(seen, self.data.targets, model.loss, model.weight_scale, self.data.weights)
 
-    def price(self, penalty: Tensor | float, num_features: int) -> float:
-        """Lambda(K) of a penalty []."""
-        return float(self.model.prior.price(float(penalty), num_features))
-
-    def next_price(self, penalty: Tensor | float, num_features: int) -> float:
-        """Lambda(K + 1) - Lambda(K) of a penalty []: what one more feature beside K costs."""
-        return self.price(penalty, num_features + 1) - self.price(penalty, num_features)
-
-    def objective(self, state: FeatureDescent) -> Tensor:
-        """F []."""
+    def objective(self, state: FeatureDescent, margin: Tensor | None = None) -> Tensor:
+        """F []; `margin` [] is what its classifiers cost, None: not known."""
+        if margin is None:
+            margin = self.margins(state.features).value(state.weights.unsqueeze(0)).sum()
         entries = self.total(self.divergences(state.features @ state.loadings))
-        margin = self.margin_cost(self.scores(state), state.weights)
         loadings = self.loading_ridge(state.loadings).sum()
         return entries + loadings + margin + self.price(state.penalty, state.num_features)
 
-    def evaluated(self, state: FeatureDescent) -> FeatureDescent:
+    def evaluated(self, state: FeatureDescent, margin: Tensor | None = None) -> FeatureDescent:
         """The state with its F."""
-        return replace(state, objective=self.objective(state))
+        return replace(state, objective=self.objective(state, margin))

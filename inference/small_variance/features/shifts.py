@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .births import improved
-from .bits import savings_of_entries
+from .bits import savings_of_bits
 from .problem import FeatureDescent, FeatureProblem
 
 
@@ -32,10 +32,9 @@ def shift_features(
 
 def _cheapest_flips(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor]:
     """Bits [N, K] bool to flip together, those of one feature at a time; the least costly first."""
-    savings, scores, found = savings_of_entries(state, problem), problem.scores(state), list[tuple[float, Tensor]]()
+    saved_by, scores, found = savings_of_bits(state, problem), problem.scores(state), list[tuple[float, Tensor]]()
     for k, column in enumerate(state.features.T):
-        without = scores - column.unsqueeze(1) * state.weights[k]
-        saved = savings(state.features, k) + problem.losses(without) - problem.losses(without + state.weights[k])
+        saved = saved_by(state.features, scores, k)
         cost = torch.where(column > 0, saved, -saved)  # of the flip of each row
         for side in (column > 0, column == 0):
             rows = torch.nonzero(side).squeeze(1)

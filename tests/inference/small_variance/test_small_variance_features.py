@@ -136,7 +136,7 @@ def assert_no_step_raises(problem: FeatureProblem, generator) -> None:
         lambda state: feature_bits.flip_pairs(state, problem)[0],
         lambda state: state.occupied(),
         lambda state: feature_fit.fit_loadings(state, problem),
-        lambda state: feature_fit.fit_classifiers(state, problem),
+        lambda state: feature_fit.fit_classifiers(state, problem)[0],
         lambda state: feature_births.open_feature(problem.evaluated(state), problem, generator),
         lambda state: feature_births.add_by_labels(state, problem, generator, most=2),
         lambda state: feature_merge.simplify(state, problem, generator, tries=1),
@@ -268,7 +268,7 @@ def least_objective(model, X, y, penalty: float) -> float:
                 continue
             seen = torch.cat([Z, data.inputs], 1)
             dual = solve(seen, data.targets, model.loss, model.weight_scale, tolerance=1e-7, max_passes=20_000)
-            best = min(best, entries + float(problem.margin_cost(seen @ dual.weights, dual.weights)))
+            best = min(best, entries + float(problem.margins(Z).value(dual.weights.unsqueeze(0)).sum()))
     return best
 
 
@@ -340,7 +340,7 @@ def test_weights_are_repeated_rows(loss, generator) -> None:
     data = problem.data.rows(rows)
     copies = replace(problem, data=replace(data, weights=None))
     state = random_state(problem, 2.0, generator)
-    other = replace(state, features=state.features[rows], tilts=state.tilts[rows])
+    other = replace(state, features=state.features[rows], tilt=state.tilt[rows])
     for seed in range(3):
         state, other = (
             feature_fit.refit(feature_bits.move_bits(one, of, torch.Generator().manual_seed(seed)), of, thorough=True)

@@ -1,0 +1,50 @@
+"""Where a descent over binary features stands, whoever has the bits: rows, or the dimensions that tasks project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ..distributed.collectives import all_sum
+
+
+@dataclass(frozen=True)
+class BinaryDescent:
+    """One descent: K features of N rows or dimensions, P further inputs, C classifiers."""
+
+    features: Tensor  # [N, K] of 0 and 1 in the dtype of X
+    weights: Tensor  # [K + P, C]
+    tilt: Tensor  # of the dual of the classifiers, from which the next solution starts
+    penalty: Tensor  # []
+    objective: Tensor  # [] float64
+    converged: bool = False
+
+    @property
+    def num_features(self) -> int:
+        """K."""
+        return self.features.shape[1]
+
+    def only(self, columns: Tensor) -> Self:
+        """The state with some of its features, from their indices [K']; its objective is not up to date."""
+        inputs = torch.arange(self.num_features, len(self.weights), device=columns.device)
+        weights = self.weights[torch.cat([columns, inputs])]
+        return replace(self, features=self.features[:, columns], weights=weights)
+
+    def without(self, feature: Tensor | int) -> Self:
+        """The state without one of its features."""
+        every = torch.arange(self.num_features, device=self.features.device)
+        return self.only(every[every != feature])
+
+    def occupied(self) -> Self:
+        """The state without features that no row has."""
+        some = all_sum(self.features.sum(0)) > 0
+        return self if some.all() else self.only(torch.nonzero(some).squeeze(1))
+
+    def with_column(self, column: Tensor) -> Self:
+        """The state with one more feature, of some rows [N], that no score sees yet."""
+        K, unseen = self.num_features, self.weights.new_zeros(1, self.weights.shape[1])
+        features = torch.cat([self.features, column.to(self.features).unsqueeze(1)], 1)
+        return replace(self, features=features, weights=torch.cat([self.weights[:K], unseen, self.weights[K:]]))
