@@ -1,7 +1,7 @@
 # Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
 PYTHON ?= python
 
-.PHONY: lint format types fast test nightly mutants docs notebooks grid site
+.PHONY: lint format types fast test nightly mutants docs notebooks grid site bench
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -37,3 +37,8 @@ grid:  # the table of models and backends in README, whose cells test_grid.py fi
 
 site:  # the documentation as pages, in docs/_build/html; needs `.[docs]`
 	$(PYTHON) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+bench:  # every ratio of speed beside its peer, in an environment of its own; on an idle machine
+	$(PYTHON) -m venv build/bench
+	build/bench/bin/pip install -q -c constraints.txt . hmmlearn==0.3.3 tomotopy==0.14.0
+	build/bench/bin/python benchmarks/run.py

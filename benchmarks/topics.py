@@ -1,6 +1,6 @@
 """MedLDA by Gibbs sampling on the newsgroups: tokens in a CPU second, and accuracy against topics found first.
 
-    python benchmarks/topics.py speed          2,000 documents, two classes, K = 20 and 100
+    python benchmarks/topics.py speed          2,000 documents, two classes, K = 20 and 100, beside tomotopy
     python benchmarks/topics.py classes        20 classes, K = 40, 50 sweeps: MedLDA, LDA + SVM, tf-idf + SVM
     python benchmarks/topics.py validate       the settings of `classes`, on a fifth of the training documents
     python benchmarks/topics.py pair           two classes that are hard to tell apart, K = 5, 10, 20
@@ -12,13 +12,14 @@ downloads them, and tokenizes them in its own way. Figures are of one thread.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.svm import LinearSVC
-from timing import choose
+from timing import choose, medians
 
 from regbayes.datasets import load
 from regbayes.inference import Gibbs
@@ -26,31 +27,52 @@ from regbayes.inference.gibbs import topics
 from regbayes.models import LDA, CrammerSinger, DirichletTopics, Hinge, Logistic, MedLDA, OneVsRest
 
 Split = tuple[Any, Any, Any, Any]  # counts and classes to fit, counts and classes to predict
-# tokens in a CPU second of tomotopy's SLDAModel (one worker, compiled C++) on the documents of `speed`: recorded on
-# the same kind of machine, not measured again here, where it cannot be installed
-RECORDED = {20: 5.5e6, 100: 3.4e6}
 
 
 def speed() -> None:
-    """Sweeps of all parts of the state, after 20 that let the topics settle: the fastest of 15, and their median."""
+    """A sweep of ours and one of tomotopy in turn, after 20 of each that let the topics settle: medians of 15."""
     news = load("newsgroups20")
     counts = news.X.tocsr()[:2000]
     counts = counts[:, np.asarray(counts.sum(0)).ravel() > 0].astype(np.float32)
     y = (news.y[:2000] > np.median(news.y[:2000])).astype(int)
-    for num_topics, recorded in RECORDED.items():
+    for num_topics in (20, 100):
         for model in (MedLDA(num_topics=num_topics), LDA(num_topics=num_topics)):
-            resolved, data = model.prepare(counts, y if isinstance(model, MedLDA) else None)
-            generator = torch.Generator().manual_seed(0)
-            state, spent = topics.init(resolved, data, generator), []
-            for step in range(25):
-                start = time.process_time()
-                state = topics.sweep(state, data, resolved, generator, step)
-                spent.append(time.process_time() - start)
-            best, middle = (len(data.words) / value(spent[10:]) for value in (np.min, np.median))
+            labels = y if isinstance(model, MedLDA) else None
+            num_tokens, ours = sweeper(model, counts, labels)
+            theirs = peer(num_topics, counts, labels)
+            for _ in range(20):
+                ours()
+                theirs()
+            own, other = (num_tokens / spent for spent in medians(ours, theirs, repeats=15))
             print(
-                f"{type(model).__name__}, K = {num_topics}, {len(data.words)} tokens: {middle:.2e} tokens/s in the "
-                f"median, {best:.2e} at best; {middle / recorded:.2f} and {best / recorded:.2f} of the recorded peer"
+                f"{type(model).__name__}, K = {num_topics}, {num_tokens} tokens: {own:.2e} tokens/s, tomotopy "
+                f"{other:.2e} = {own / other:.2f}",
+                flush=True,
             )
+
+
+def sweeper(model: LDA, counts: Any, y: Any) -> tuple[int, Callable[[], None]]:
+    """How many tokens there are, and one sweep of all parts of the state, which goes on from the one before."""
+    resolved, data = model.prepare(counts, y)
+    generator = torch.Generator().manual_seed(0)
+    states = [topics.init(resolved, data, generator)]
+
+    def sweep() -> None:
+        states[0] = topics.sweep(states[0], data, resolved, generator, 0)
+
+    return len(data.words), sweep
+
+
+def peer(num_topics: int, counts: Any, y: Any) -> Callable[[], None]:
+    """One sweep of tomotopy by one worker: `LDAModel`, or `SLDAModel` of a binary response."""
+    import tomotopy
+
+    supervised = {"vars": "b"} if y is not None else {}
+    model = (tomotopy.LDAModel if y is None else tomotopy.SLDAModel)(k=num_topics, seed=0, **supervised)
+    for n, row in enumerate(counts):
+        words = np.repeat(row.indices, row.data.astype(int))
+        model.add_doc([str(word) for word in words], *([] if y is None else [[float(y[n])]]))
+    return lambda: model.train(1, workers=1)
 
 
 def frequent(train: Any, *others: Any) -> list[Any]:
