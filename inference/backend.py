@@ -22,6 +22,7 @@ from .posterior.trace import Trace
 from .protocol import B_contra, KernelData, M_contra, Model
 from .row_weights import CountedRows
 from .running.engine import Chain, Draw, Kernel, Schedule, Sweeps, run
+from .running.files import path_text
 from .running.memory import require_room_to_fit
 from .structures import lookup, structure_of
 
@@ -184,7 +185,8 @@ class Backend(Config):
         on_interrupt = read("on_interrupt", on_interrupt, OneOf("return", "raise"))
         model = backend.admit(model)
         for name, path in (("checkpoint", checkpoint), ("resume", resume)):
-            _require_path(name, path)
+            if path is not None:
+                path_text(name, path)
         if not self.resumable and (checkpoint is not None or resume is not None):
             raise ValueError(
                 f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
@@ -235,11 +237,6 @@ class Backend(Config):
         posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace)
         _warn_of_chains(posterior)
         return posterior
-
-
-def _require_path(name: str, path: Any) -> None:
-    if path is not None and not (isinstance(path, str | os.PathLike) and os.fspath(path)):
-        raise ValueError(f"{name} is {shown(path)}; expected the path of a file.")
 
 
 def _why_not(module: Any, model: Model) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...models.domains import shown
 from ..structures import Draw
 from .chains import Chain
-from .files import read_file, require_entries, require_target, write_file
+from .files import foreign, read_file, require_entries, require_target, write_file
 from .labels import LABELS
 from .plain import inner_name, plain
 
@@ -113,7 +113,7 @@ def _read_chain(written: Any, state: type[Any], device: torch.device) -> Chain:
     try:
         generator.set_state(written["generator"].cpu())
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"The file has no state of a generator: {error}. It was not written by regbayes.") from None
+        raise foreign(f"no state of a generator: {error}") from None
     lists = {name: written[name].tolist() for name in ("values", "times")}
     return Chain(**{**written, **lists, "state": state(**written["state"]), "generator": generator})
 
@@ -124,11 +124,11 @@ def _types(state: type[Any]) -> dict[str, Any]:
         hints = typing.get_type_hints(state)
     except NameError:  # a class of a user, with annotations that only a type checker can read
         return {}
-    found = {name: typing.get_origin(hint) or hint for name, hint in hints.items()}
-    unions = {name: hints[name] for name, hint in found.items() if hint in (typing.Union, types.UnionType)}
-    parts = {name: [typing.get_origin(part) or part for part in typing.get_args(hint)] for name, hint in unions.items()}
-    found |= {name: tuple(kinds) for name, kinds in parts.items()}
-    return {name: kind for name, kind in found.items() if isinstance(kind, type | tuple)}
+    found = {}
+    for name, hint in hints.items():
+        parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else [hint]
+        found[name] = tuple(typing.get_origin(part) or part for part in parts)
+    return {name: kinds for name, kinds in found.items() if all(isinstance(kind, type) for kind in kinds)}
 
 
 def _require_steps(written: dict[str, Any]) -> None:
@@ -137,14 +137,11 @@ def _require_steps(written: dict[str, Any]) -> None:
     for name in ("values", "times"):
         found = written[name]
         if found.shape != (step,) or found.dtype != torch.float64 or not found.isfinite().all():
-            raise ValueError(
-                f"The file has {name} of shape {list(found.shape)} and type {found.dtype} for {step} steps. "
-                "It was not written by regbayes."
-            )
+            raise foreign(f"{name} of shape {list(found.shape)} and type {found.dtype} for {step} steps")
     for draw in draws:
         require_entries(draw, "draws", dict.fromkeys([*draw, *draws[0]] if isinstance(draw, dict) else [], Tensor))
         if kind_of(draw) != kind_of(draws[0]):
-            raise ValueError("The file has draws of several kinds in one chain. It was not written by regbayes.")
+            raise foreign("draws of several kinds in one chain")
 
 
 def kind_of(draw: Draw) -> dict[str, tuple[torch.dtype, int]]:
@@ -183,13 +180,4 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 _LONGEST = 80
-_CHAIN: dict[str, type] = {
-    "state": dict,
-    "generator": Tensor,
-    "step": int,
-    "seconds": float,
-    "values": Tensor,
-    "times": Tensor,
-    "draws": list,
-    "finished": bool,
-}
+_CHAIN = _types(Chain) | {"state": dict} | dict.fromkeys(("generator", "values", "times"), Tensor)  # see `_written`

@@ -26,6 +26,7 @@ from ..structures import structure_of
 from .chains import Chain as Chain
 from .chains import chain_of
 from .checkpoints import Checkpoint, fingerprint, kind_of, read_chains
+from .files import foreign
 from .interrupts import FitStopped, Interrupts
 from .labels import LabelRows
 from .processes import CannotTravel, ProcessLost, Report, most_jobs, sweep_apart
@@ -121,7 +122,7 @@ class _Fit:
         sizes = [_sizes(draw, self.sweeps.model) for draw in ([present, *chain.draws] if due else [])]
         alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
         if not (finite and alike):
-            raise ValueError("The file has a state and draws that differ in kind. It was not written by regbayes.")
+            raise foreign("a state and draws that differ in kind")
 
     def show(self) -> tqdm:
         """A bar of all sweeps."""
@@ -288,7 +289,7 @@ def _sizes(draw: Draw, model: Model) -> dict[str, int]:
 
 
 def _no_state(error: Exception) -> ValueError:
-    return ValueError(f"The file has no state of this fit: {shown(str(error))}. It was not written by regbayes.")
+    return foreign(f"no state of this fit: {shown(str(error))}")
 
 
 _PATIENCE, _WORTH = (

@@ -40,6 +40,14 @@ except PackageNotFoundError:  # a source tree that was never installed
 SCHEMA = 3
 
 
+def path_text(name: str, path: Any) -> str:
+    """The path as text; ValueError if it is none. `name` is that of the argument."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"{name} is {shown(path)}; expected the path of a file.")
+    return text
+
+
 def require_target(name: str, path: Any) -> Path:
     """The file that `path` stands for; `name` is that of the argument.
 
@@ -48,7 +56,7 @@ def require_target(name: str, path: Any) -> Path:
     ValueError    unless a file can be written there: it is no path, or names a folder, a device, or a folder that is
                   missing, read-only or full, or a link that leads to itself.
     """
-    whose = f"{name} is {_text(name, path)!r}, "
+    whose = f"{name} is {path_text(name, path)!r}, "
     try:
         target = Path(os.path.realpath(path))
         if target.is_symlink():
@@ -102,7 +110,7 @@ def read_file(path: str | os.PathLike[str], kind: str, device: Any = None) -> di
     OSError              if it cannot be read.
     ValueError           if a byte of it was changed, or it is of another kind, or of another schema.
     """
-    name = repr(_text(f"The path of the {kind}", path))
+    name = repr(path_text(f"The path of the {kind}", path))
     try:
         if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
             raise ValueError(f"{name} is a pipe or a device, not a file that regbayes wrote.")
@@ -119,14 +127,19 @@ def read_file(path: str | os.PathLike[str], kind: str, device: Any = None) -> di
         raise ValueError(f"{name} was not written by regbayes: {error}.") from None
 
 
+def foreign(what: str) -> ValueError:
+    """The error to raise where a file has what regbayes does not write."""
+    return ValueError(f"The file has {what}. It was not written by regbayes.")
+
+
 def require_entries(content: Any, name: str, kinds: dict[str, type]) -> None:
     """Raise ValueError unless `content`, called `name` in messages, is a dict with entries of these types."""
     if not isinstance(content, dict):
-        raise ValueError(f"The file has {shown(content)} for its {name}. It was not written by regbayes.")
+        raise foreign(f"{shown(content)} for its {name}")
     for key, kind in kinds.items():
         if not isinstance(content.get(key, _MISSING), kind):
             found = f"{shown(content[key])} for" if key in content else "no"
-            raise ValueError(f"The file has {found} {key!r} in its {name}. It was not written by regbayes.")
+            raise foreign(f"{found} {key!r} in its {name}")
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -223,14 +236,6 @@ def _on(tensor: Tensor, device: Any, name: str) -> Tensor:
             f"{name} is whole, but its tensors cannot be put on the device {device!r} here: "
             f"{str(error).splitlines()[0]}. Load it with device='cpu'."
         ) from None
-
-
-def _text(name: str, path: Any) -> str:
-    """The path as text; ValueError if it is none."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ValueError(f"{name} is {shown(path)}; expected the path of a file.")
-    return text
 
 
 def _broken(name: str, kind: str) -> ValueError:

@@ -20,31 +20,27 @@ class FitStopped(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Takes Ctrl-C while it is `caught`. A second one is raised as KeyboardInterrupt, wherever it comes.
+    """Takes Ctrl-C while it is `caught`. A second one is raised as KeyboardInterrupt, wherever it comes."""
 
-    A process that works for another one is told by another signal.
-    """
-
-    def __init__(self, number: signal.Signals = signal.SIGINT) -> None:
-        self._number = number
+    def __init__(self) -> None:
         self.noted = self._droppable = False
         self._later: threading.Timer | None = None
 
     @contextmanager
     def caught(self) -> Iterator[None]:
         """Take Ctrl-C here; in the main thread alone, as Python does, and not where it is ignored."""
-        previous = signal.getsignal(self._number)
+        previous = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
             yield
             return
-        signal.signal(self._number, self._note)
+        signal.signal(signal.SIGINT, self._note)
         try:
             yield
         finally:
             if self._later:
                 self._later.cancel()
                 self._later.join()
-            signal.signal(self._number, previous)
+            signal.signal(signal.SIGINT, previous)
 
     @contextmanager
     def droppable(self) -> Iterator[None]:
@@ -66,7 +62,7 @@ class Interrupts:
         if again:
             raise KeyboardInterrupt
         if self._droppable and _imports(frame):
-            self._later = threading.Timer(_MOMENT, _thread.interrupt_main, [self._number])
+            self._later = threading.Timer(_MOMENT, _thread.interrupt_main, [signal.SIGINT])
             self._later.start()
         elif self._droppable:
             raise FitStopped

@@ -18,18 +18,6 @@ from .chains import Chain
 from .interrupts import FitStopped, Interrupts
 
 
-def _as_it_is(model: Any, data: Any) -> Any:
-    return data
-
-
-def _unchanged(state: Any, data: Any, model: Any) -> Any:
-    return state
-
-
-def _nothing(draws: list[Draw], model: Any) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Kernel:
     """One algorithm for one kind of model, the backend's options bound in its functions.
@@ -46,9 +34,12 @@ class Kernel:
     sweep: Callable[..., Any]  # (state, data, model, generator, step) -> state
     value: Callable[..., Tensor | float]  # (state, data, model) -> log joint, ELBO or objective
     draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
-    prepare: Callable[[Any, Any], Any] = _as_it_is  # (model, data) -> the data with what is computed once in a fit
-    finish: Callable[..., Any] = _unchanged  # (state, data, model) -> a chain's last state, completed to be drawn
-    warn: Callable[[list[Draw], Any], None] = _nothing  # (all draws kept, model): warns of what they show
+    # (model, data) -> the data with what is computed once in a fit
+    prepare: Callable[[Any, Any], Any] = lambda model, data: data
+    # (state, data, model) -> a chain's last state, completed to be drawn
+    finish: Callable[..., Any] = lambda state, data, model: state
+    # (all draws kept, model): warns of what they show
+    warn: Callable[[list[Draw], Any], None] = lambda draws, model: None
     value_in: str = ""  # the name by which a draw keeps the value, if it does: it is then computed once
 
 
