@@ -4,10 +4,10 @@ Ctrl-C in `fit` leaves what was reached, with a warning; within a search it is r
 """
 
 from .class_weights import RoundedWeightsWarning
+from .clusters import Clusterer, SequenceClusterer
 from .cv import ClassifierCV, RegressorCV
 from .multi import MultiLabelClassifier, MultiTaskRegressor
-from .partition import Classifier, Clusterer, Regressor
-from .sequence import SequenceClusterer
+from .partition import Classifier, Regressor
 
 __all__ = [
     "Classifier",

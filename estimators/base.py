@@ -12,11 +12,11 @@ from sklearn.utils import Tags, TransformerTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
-from ..inference import Backend, FeaturePosterior, PartitionPosterior, TopicPosterior
+from ..inference import Backend, FeaturePosterior, PartitionPosterior, TopicPosterior, structure_of
 from ..inference.row_weights import weighs
 from ..models import FeatureData, Model, TaskData, TopicData
 from ..models.arrays import as_weights
-from .parts import PartsEstimator, copy_of, require_posterior
+from .parts import PartsEstimator, copy_of
 from .reading import named, read_rows
 from .rows import sort_rows
 
@@ -36,6 +36,7 @@ class PosteriorEstimator(PartsEstimator):
     posterior_: Any
     posteriors: tuple[type[Any], ...] = (PartitionPosterior, FeaturePosterior, TopicPosterior)
     accepted = "a model of partitions, latent features or topics"
+    elsewhere = "SequenceClusterer for IHMM and DIH"  # where other models belong
     default_data: type[Any] | None = None  # what a model of None has, if it is looked at before a fit
 
     def __init__(self, model: Model | None = None, inference: Backend | None = None) -> None:
@@ -48,14 +49,16 @@ class PosteriorEstimator(PartsEstimator):
 
     def require_targets(self, model: Any) -> None:
         """Raise ValueError unless the targets of the model are those of the estimator."""
-        raise NotImplementedError
 
     def parts(self) -> tuple[Any, Backend]:
         """Copies of the model and the backend; ValueError unless both are objects of the right kind."""
         default_model, default_inference = self.defaults()
         model = copy_of("model", self.model, default_model)
-        name, such = type(self).__name__, f"{self.accepted} such as {type(default_model).__name__}()"
-        require_posterior(model, self.posteriors, name, such, "SequenceClusterer for IHMM and DIH")
+        if not issubclass(structure_of(model).posterior, self.posteriors):
+            raise ValueError(
+                f"model is {type(model).__name__}; {type(self).__name__} needs {self.accepted} such as "
+                f"{type(default_model).__name__}(). Use {self.elsewhere}."
+            )
         self.require_targets(model)
         return model, copy_of("inference", self.inference, default_inference)
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from .rows import sort_rows
+from .rows import deal, sort_rows
 
 
 def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
@@ -19,15 +19,12 @@ def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
     different = sort_rows(X, targets, None, merge=True)
     labels: Any = different.y
     rows, columns = (labels == 1).nonzero()
-    M, C = labels.shape
+    C = labels.shape[1]
     rank = np.empty(C, dtype=np.int64)
     rank[np.bincount(columns, minlength=C).argsort(kind="stable")] = np.arange(C)
-    rarest = np.full(M, C)
+    rarest = np.full(labels.shape[0], C)
     np.minimum.at(rarest, rows, rank[columns])
-    fold = np.empty(M, dtype=np.int64)
-    fold[rarest.argsort(kind="stable")] = np.arange(M) % number
-    found: NDArray[np.int64] = fold[different.place]
-    return found
+    return deal(different, rarest, number)
 
 
 def can_be_fitted(fold: NDArray[np.int64]) -> bool:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils import Tags, check_array, check_consistent_length, column_or_1d
+from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -22,7 +22,7 @@ from ..models.domains import Whole, read, shown
 from ..models.numbers import as_tensor
 from .base import PosteriorEstimator
 from .label_folds import can_be_fitted, deal_rows, taught
-from .reading import array_like, named
+from .reading import array_like, named, read_targets
 from .rows import sort_rows
 
 
@@ -130,7 +130,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Share of rows all of whose known labels are predicted; rows without a known label do not count."""
-        predicted, labels = self.predict(X), _labels(y)
+        predicted, labels = self.predict(X), self._labels(y)
         labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
         missing = _missing(labels)
         named("X and y", lambda: check_consistent_length(predicted, labels))
@@ -141,6 +141,16 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         labels = np.where(missing, predicted.reshape(labels.shape), labels)[known]
         weights = None if sample_weight is None else sample_weight[known]
         return named("y", lambda: float(accuracy_score(labels, predicted[known], sample_weight=weights)))
+
+    def _labels(self, y: Any) -> Any:
+        """Labels [N] or [N, L] that a user gives, NaN where one is missing; ValueError on those that are none."""
+        labels = read_targets(self, y, accept_sparse="csr", dtype=None)
+        if scipy.sparse.issparse(labels) and _missing(labels.data).any():
+            raise ValueError(
+                "y is sparse and has NaN; the labels of a sparse y are all known. Pass y.toarray() with NaN where a "
+                "label is missing."
+            )
+        return labels
 
     def _hold_out(self, X: Any, targets: Any) -> Iterator[HeldOut]:
         """What fits without each fold say of it; nothing where there is nothing to calibrate."""
@@ -156,7 +166,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def _targets(self, X: Any, y: Any, classes: ArrayLike | None) -> Any:
         """0 and 1 [N, L], NaN where missing, of labels as a user gives them, all of which are `classes` if there are
         such; sparse if they and X [N, D] are."""
-        labels = _labels(y)
+        labels = self._labels(y)
         named("X and y", lambda: check_consistent_length(X, labels))
         if scipy.sparse.issparse(labels) and not scipy.sparse.issparse(X):
             labels = labels.toarray()
@@ -233,20 +243,6 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return scores.ravel() if scores.shape[1] == 1 else scores
 
 
-def _labels(y: Any) -> Any:
-    """Labels [N] or [N, L] that a user gives, NaN where one is missing; ValueError on those that are none."""
-    if y is None:
-        raise ValueError("MultiLabelClassifier requires y to be passed, but the target y is None.")
-    checks: dict[str, Any] = {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
-    labels = named("y", lambda: check_array(array_like("y", y), accept_sparse="csr", dtype=None, **checks))
-    if scipy.sparse.issparse(labels) and _missing(labels.data).any():
-        raise ValueError(
-            "y is sparse and has NaN; the labels of a sparse y are all known. Pass y.toarray() with NaN where a label "
-            "is missing."
-        )
-    return labels
-
-
 def _missing(labels: Any) -> Any:
     """Where labels [...] are NaN; a sparse matrix misses none."""
     if scipy.sparse.issparse(labels) or labels.dtype.kind != "f":
@@ -294,10 +290,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike, tasks: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, M], or to y [N] and tasks [N] from 0."""
         rows = self.fit_data(X)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
-        checks: dict[str, Any] = {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
-        targets = named("y", lambda: check_array(array_like("y", y), dtype=np.float64, **checks))
+        targets = read_targets(self, y, dtype=np.float64)
         named("X and y", lambda: check_consistent_length(rows, targets))
         self._one = targets.ndim == 1 and tasks is None
         if tasks is not None:

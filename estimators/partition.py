@@ -1,4 +1,4 @@
-"""Estimators over models of partitions, latent features and topics: `Classifier`, `Regressor` and `Clusterer`.
+"""Estimators with targets over models of partitions, latent features and topics: `Classifier` and `Regressor`.
 
 Each is a pair (model, inference); `fit` validates the data, fits copies of both, and keeps the posterior. Both are
 searched like other hyperparameters: `model__loss__strength`, `inference`, `inference__scale`, ...
@@ -16,12 +16,12 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin, ClusterMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..inference import SVI, Backend, PartitionPosterior, SmallVariance
+from ..inference import SVI, Backend, SmallVariance
 from ..inference.row_weights import weighs
-from ..models import DPM, InfiniteSVM, Mixture, Model, StudentT, TopicData
+from ..models import InfiniteSVM, Model, StudentT, TopicData
 from .base import PosteriorEstimator
 from .class_weights import class_weights, whole
 from .reading import named, read_both
@@ -193,60 +193,6 @@ class Regressor(RegressorMixin, PosteriorEstimator):
         rows = self.new_data(X)
         found: NDArray[Any] = self.target_mean_ + self.target_scale_ * self.posterior_.predict(rows)
         return found
-
-
-class Clusterer(ClusterMixin, PosteriorEstimator):
-    """Clustering by a Dirichlet process mixture: the number of clusters is found, not given.
-
-    Parameters
-    ----------
-    model : a model without classes; None: `DPM()`
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`, which needs no
-        penalty or number of clusters
-
-    Attributes
-    ----------
-    posterior_ : Posterior of the fit
-    labels_ : cluster [N] of every row, 0..n_components_-1
-    n_components_ : number of clusters
-    n_features_in_ : width of X
-
-    Examples
-    --------
-    >>> from sklearn.datasets import make_blobs
-    >>> X, _ = make_blobs(60, centers=[[0, 0], [9, 9], [0, 9]], random_state=0)
-    >>> Clusterer().fit(X).n_components_
-    3
-    """
-
-    labels_: NDArray[np.int64]
-    posteriors = (PartitionPosterior,)
-    accepted = "a model of partitions"
-
-    def defaults(self) -> tuple[Mixture, Backend]:
-        return DPM(), SVI()
-
-    def require_targets(self, model: Any) -> None:
-        if model.coding is not None:
-            raise ValueError(
-                f"model is {type(model).__name__}, which needs targets. Use DPM() or DDPM(), or else Classifier."
-            )
-
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit copies of the model and the backend to X [N, D] and weights [N] of at least 0; y is ignored."""
-        rows = self.fit_data(X)
-        self.fit_posterior(self.parts(), rows, None, self.row_weights(sample_weight, rows))
-        partition = self.posterior_.partition().cpu().numpy()
-        counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
-        # a backend may leave components empty, but labels count from 0 without gaps
-        self._label_of_component = np.argsort(np.argsort(counts == 0, kind="stable"))
-        self.labels_ = self._label_of_component[partition]
-        return self
-
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Cluster [N] of new rows, in the numbering of `labels_`."""
-        rows = self.new_data(X)
-        return self._label_of_component[self.posterior_.assign(rows)]
 
 
 _ROWS = 25  # for each weight of a component's classifier

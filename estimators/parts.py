@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator, clone
 
-from ..inference import Backend, structure_of
+from ..inference import Backend
 from ..models.config import Config
 from ..models.domains import shown
 from .reading import named
@@ -65,11 +65,3 @@ def copy_of(name: str, given: Any, default: Config) -> Any:
     if isinstance(given, type) or not isinstance(given, kind) or isinstance(given, Backend) != (kind is Backend):
         raise ValueError(f"{name} is {shown(given)}; expected an object such as {type(default).__name__}().")
     return named(name, lambda: clone(given).checked(f"{name}__"))
-
-
-def require_posterior(
-    model: Any, kind: type[Any] | tuple[type[Any], ...], estimator: str, accepted: str, other: str
-) -> None:
-    """Raise ValueError unless fits of the model have posteriors of these kinds; `other` is where it belongs instead."""
-    if not issubclass(structure_of(model).posterior, kind):
-        raise ValueError(f"model is {type(model).__name__}; {estimator} needs {accepted}. Use {other}.")

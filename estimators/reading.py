@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
@@ -41,6 +42,14 @@ def read_both(estimator: Any, read_X: Callable[[], Any], y: Any, **checks: Any) 
         raise ValueError(f"y has values of type {targets.dtype}; expected numbers.")
     named("X and y", lambda: check_consistent_length(rows, targets))
     return rows, targets
+
+
+def read_targets(estimator: object, y: Any, **checks: Any) -> Any:
+    """Targets [N] or [N, M] that a user passes, NaN where one is missing, by `check_array` with these checks."""
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None.")
+    checks |= {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
+    return named("y", lambda: check_array(array_like("y", y), **checks))
 
 
 def array_like(name: str, values: Any) -> Any:

@@ -48,6 +48,15 @@ def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | Non
     return SortedRows(X[order], None if y is None else y[order], weights, place)
 
 
+def deal(different: SortedRows, key: NDArray[Any], number: int) -> NDArray[np.int64]:
+    """The fold [N] of each row of a user: different rows are dealt out in the order of a key [M], equal rows are in
+    one fold."""
+    fold = np.empty(len(key), dtype=np.int64)
+    fold[np.argsort(key, kind="stable")] = np.arange(len(key)) % number
+    found: NDArray[np.int64] = fold[different.place]
+    return found
+
+
 def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float, float]:
     """Mean and standard deviation (1 if y is constant) of numbers y [N], each counted `weights` [N] times.
 

@@ -22,7 +22,7 @@ from ..inference import Backend, SmallVariance
 from ..models.domains import POSITIVE, Domain, Number, Whole, read, shown
 from .base import PosteriorEstimator
 from .paths import Rows, at, at_length, components, decide, has_length_scale, path, searching, strength_of
-from .rows import sort_rows
+from .rows import deal, sort_rows
 
 _Axes = tuple[tuple[Any, ...], ...]  # of the settings' five parts: G, K, S, W and T values
 
@@ -168,11 +168,8 @@ class PathSearch(PosteriorEstimator):
         if self.cv < 2 or isinstance(self.cv, bool):
             raise ValueError(f"cv is {self.cv}; expected at least 2 folds, or a splitter of scikit-learn.")
         different = sort_rows(*rows.taken(kept), merge=True)
-        M = different.X.shape[0]
-        fold = np.empty(M, dtype=np.int64)
-        fold[np.argsort(np.asarray(different.y), kind="stable")] = np.arange(M) % self.cv
-        own = fold[different.place]
-        return [(kept[own != k], kept[own == k]) for k in range(min(self.cv, M))]
+        own = deal(different, np.asarray(different.y), int(self.cv))
+        return [(kept[own != k], kept[own == k]) for k in range(own.max() + 1)]
 
     def _hold_out(
         self, parts: tuple[Any, Backend], rows: Rows, splits: list[Any], axes: _Axes, starts: list[Any]

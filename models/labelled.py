@@ -13,11 +13,21 @@ from .targets import Binary, EachClass, Ordinal, Real, Target
 
 def target_of(target: Target | None, loss: Loss, classes: Tensor | None) -> Target:
     """The target of a model with these classes [L], None: not known yet. A target of None is what the loss asks for: a
-    real number, one score of two or of ordered classes, or a score for each class."""
+    real number, one score of two or of ordered classes, or a score for each class.
+
+    Raises
+    ------
+    ValueError    on a target of many columns: a row of such a model has one y.
+    """
     if target is None:
         binary = loss.binary and (classes is None or len(classes) == 2)
         kinds: dict[str, type[Target]] = {"real": Real, "level": Ordinal, "sign": Binary if binary else EachClass}
         target = kinds[loss.target]()
+    if target.is_matrix:
+        raise ValueError(
+            f"target is {target!r}, whose y is a matrix; a row of this model has one y, as for Ordinal(). Leave it "
+            "out. BNMC() takes sets of labels, and MultiTaskInfiniteLatentSVM() many tasks."
+        )
     return target.of(classes)
 
 

@@ -35,11 +35,21 @@ class TopicData:
 
     X: SparseRows  # [N, V] numbers of each word in each document
     targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
+    weights: ClassVar[None] = None  # each document counts once
 
     @property
     def num_data(self) -> int:
         """N."""
         return len(self.X)
+
+    @property
+    def total_weight(self) -> float:
+        """N."""
+        return float(self.num_data)
+
+    def rows(self, index: Tensor | slice) -> TopicData:
+        """The data of some documents, from their indices [M]."""
+        return TopicData(self.X[index], self.targets[index])
 
     @cached_property
     def lengths(self) -> Tensor:

@@ -26,6 +26,10 @@ from .ridge import Ridge, soft_sums, with_prior
 class Design(Protocol):
     """What classifiers see of N rows: as much of a_n as expectations need."""
 
+    @property
+    def features(self) -> Tensor:
+        """E a [N, P]."""
+
     def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
         """Mean and variance, each [N, K, C], of the scores; [N, 1, C] where each row has classifiers of its own."""
 
@@ -63,6 +67,17 @@ class Apart:
 
     blocks: Sequence[Design]
     sizes: list[int]
+
+    @property
+    def features(self) -> Tensor:
+        """E a [N, P]."""
+        return torch.cat([block.features for block in self.blocks])
+
+    @property
+    def owner(self) -> Tensor:
+        """The block [N] int64 of each row."""
+        sizes = torch.tensor(self.sizes, device=self.features.device)
+        return torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
 
     def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
         """Each [N, 1, C]."""

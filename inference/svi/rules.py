@@ -10,14 +10,15 @@ latent variables.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ...models.losses import Loss
 from ..classifiers.minimum import DualLimits, estimate, slopes, solved
-from ..classifiers.natural import Evidence, prior
+from ..classifiers.natural import Apart, Evidence, prior
 from ..classifiers.ridge import Ridge
 from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
@@ -37,6 +38,11 @@ class Learned(NamedTuple):
     def q(self) -> Ridge:
         """N(mu, V)."""
         return Ridge(self.mean, self.precision_tril)
+
+    @property
+    def solved(self) -> dict[str, Tensor]:
+        """What a posterior keeps of the last dual: nothing where there was none."""
+        return {} if self.gap.isnan() else {"duality_gap": self.gap}
 
 
 class Rule(Protocol):
@@ -91,7 +97,7 @@ class Natural:
 
 
 class Averaging:
-    """The loss of expected scores, for convex losses with a conjugate; K is 1."""
+    """The loss of expected scores, for convex losses with a conjugate."""
 
     name: ClassVar[str] = "averaging"
     has_dual: ClassVar[bool] = True
@@ -114,29 +120,26 @@ class Averaging:
 
     def update(self, said: Evidence, old: Learned, *limits: DualLimits) -> Learned:
         """The SVM on the expected features; its cost is no higher than before."""
-        once = bool((said.times == 1).all())
-        times = None if once else said.times.squeeze(1)
-        cost = Scored(features_of(said), said.targets, said.loss, said.weight_scale, times)
-        return by_dual(cost, old, *limits)
+        cost = averaged(said)
+        return by_dual(replace(cost, row_weights=None) if (said.times == 1).all() else cost, old, *limits)
 
     def step(self, said: Evidence, old: Learned, rho: float) -> Learned:
         """mu <- (1 - rho) mu + rho nu^2 sum_n r_n a_n t_n, t = -(gradient of the loss): a subgradient step."""
-        features = features_of(said)
+        features = said.design.features
         tilt = said.times * slopes(said.loss, features @ old.mean[0], said.targets)
         target = said.weight_scale**2 * all_sum(features.T @ tilt)
         return old._replace(mean=torch.lerp(old.mean, target.unsqueeze(0), rho))
 
     def bound(self, said: Evidence, old: Learned) -> Tensor:
         """Minus the losses of expected scores and the ridge |mu|^2 / (2 nu^2) of the means, []."""
-        values = said.loss.log_factor(features_of(said) @ old.mean[0], said.targets)
-        total = all_sum((said.times * values).sum(dtype=torch.float64))
-        return total - old.mean.square().sum(dtype=torch.float64) / (2 * said.weight_scale**2)
+        return -averaged(said).value(old.mean).sum()
 
 
-def features_of(said: Evidence) -> Tensor:
-    """E a [N, P]."""
-    features: Tensor = said.design.features  # type: ignore[attr-defined]
-    return features
+def averaged(said: Evidence) -> Scored:
+    """What classifiers of the expected features cost: at its minimum they are an SVM."""
+    design = said.design
+    own: dict[str, Any] = {"owner": design.owner, "num_owners": len(design.sizes)} if isinstance(design, Apart) else {}
+    return Scored(design.features, said.targets, said.loss, said.weight_scale, said.times.squeeze(1), **own)
 
 
 def by_dual(cost: Scored, old: Learned, *limits: DualLimits) -> Learned:

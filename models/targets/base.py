@@ -26,6 +26,7 @@ class Target(Config, ABC):
 
     ordered: ClassVar[bool] = False  # the order of its classes means something
     has_classes: ClassVar[bool] = False  # y has labels of classes, which have probabilities
+    is_matrix: ClassVar[bool] = False  # y is [N, C], with a column for each of several questions
 
     @property
     @abstractmethod

@@ -29,6 +29,7 @@ class LabelSet(Target):
     num_labels: Count | None = None
 
     has_classes = True
+    is_matrix = True
 
     @property
     def num_scores(self) -> int:

@@ -60,6 +60,12 @@ class Ordinal(ClassTarget):
             found = loss.probabilities(torch.zeros(1, 1)).shape[1]
             if self.classes is not None and found != len(self.classes):
                 raise ValueError(f"loss is {loss!r}, of {found} levels; y has the classes {self.classes.tolist()}.")
+            own = getattr(loss.unmasked, "thresholds", self.thresholds)
+            if self.thresholds is not None and tuple(self.thresholds) != own:
+                raise ValueError(
+                    f"target__thresholds is {shown(self.thresholds)}, but the loss has thresholds of its own, {own}. "
+                    "Give one of them: a binary loss such as Hinge(), or Ordinal() without thresholds."
+                )
             return loss
         if not loss.binary:
             raise ValueError(f"loss is {loss!r}; Ordinal() needs a binary one such as Hinge() or Logistic().")

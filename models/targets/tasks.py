@@ -28,6 +28,8 @@ class Tasks(Target):
     each: Target = field(default_factory=Binary)
     num_tasks: Count | None = None
 
+    is_matrix = True
+
     @property
     def has_classes(self) -> bool:  # type: ignore[override]
         """Whether each task has."""

@@ -78,7 +78,9 @@ def test_parameters_are_searched_as_nested_names():
 
 
 def test_a_model_without_states_is_refused():
-    with pytest.raises(ValueError, match=r"model is DPM; SequenceClusterer needs IHMM or DIH. Use Clusterer"):
+    with pytest.raises(
+        ValueError, match=r"SequenceClusterer needs a model of sequences such as IHMM\(\). Use Clusterer"
+    ):
         SequenceClusterer(DPM()).fit(X)
     with pytest.raises(ValueError, match=r"model is <class .*; expected an object such as IHMM\(\)"):
         SequenceClusterer(DIH).fit(X)

@@ -16,10 +16,10 @@ from torch import Tensor
 from regbayes.inference.bits.shared_projection import Generative, Margins
 from regbayes.inference.gibbs import projection as gibbs
 from regbayes.inference.small_variance import projection as small
-from regbayes.inference.svi.projection import augmented
 from regbayes.inference.svi.projection import kernel as svi
 from regbayes.inference.svi.projection.factors import MeanFieldProjection, scatter, update_loadings, update_prior
-from regbayes.inference.svi.rules import AVERAGING, NATURAL
+from regbayes.inference.svi.projection.margins import UPDATES
+from regbayes.inference.svi.rules import AVERAGING, NATURAL, Rule
 from regbayes.models import (
     BetaBernoulli,
     EpsilonInsensitive,
@@ -163,11 +163,11 @@ def test_precisions_are_drawn_given_loadings() -> None:
 # -- mean field --------------------------------------------------------------------------------------------------------
 
 
-def fitted(averaging: bool) -> tuple[MultiTaskInfiniteLatentSVM, TaskData, MeanFieldProjection]:
+def fitted(rule: Rule) -> tuple[MultiTaskInfiniteLatentSVM, TaskData, MeanFieldProjection]:
     """A state whose sticks, loadings and classifiers are far from what its probabilities ask for."""
     model, data = problem()
-    state = svi.init(model, data, seeded(), rule=AVERAGING if averaging else NATURAL, num_frozen=1)
-    state = (svi if averaging else augmented).sweep(state, data, model)
+    state = svi.init(model, data, seeded(), rule=rule, num_frozen=1)
+    state = svi.sweep(state, data, model, rule=rule)
     psi = torch.rand((4, 3), generator=seeded(1), dtype=torch.float64)
     return model, data, replace(state, features=psi)
 
@@ -177,31 +177,19 @@ def assert_same(found: MeanFieldProjection, expected: MeanFieldProjection, *name
         torch.testing.assert_close(getattr(found, name), getattr(expected, name))
 
 
-def test_a_sweep_has_prior_and_loadings_at_the_old_probabilities_and_then_bits_and_classifiers() -> None:
-    model, data, state = fitted(averaging=True)
-    outer, found = scatter(data, model.likelihood), svi.sweep(state, data, model)
+@pytest.mark.parametrize("rule", [AVERAGING, NATURAL], ids=lambda rule: rule.name)
+def test_a_sweep_has_prior_and_loadings_at_the_old_probabilities_and_then_bits_and_classifiers(rule: Rule) -> None:
+    model, data, state = fitted(rule)
+    outer, found = scatter(data, model.likelihood), svi.sweep(state, data, model, rule=rule)
     expected = update_loadings(update_prior(state, model), model, outer)
     names = ("sticks", "loading_map", "loading_covariance", "precisions")
     assert_same(found, expected, *names)
     assert (expected.sticks != state.sticks).any()
     assert (expected.loading_map != state.loading_map).any()
-    expected = svi.update_bits(expected, data, model, outer)
-    assert_same(found, svi.update_weights(expected, data, model), *names, "features", "weights", "tilt")
-    assert (svi.update_bits(state, data, model, outer).features - found.features).abs().max() > 1e-3
-
-
-def test_an_augmented_sweep_sets_bits_at_the_margins_of_its_new_classifiers() -> None:
-    model, data, state = fitted(averaging=False)
-    outer, found = scatter(data, model.likelihood), augmented.sweep(state, data, model)
-    stale = augmented.expect(state, data, model)
-    between = augmented.update_weights(state, data, model)
-    assert_same(found, between, "weights", "precision_tril")
-    between = update_loadings(update_prior(between, model), model, outer)
-    assert_same(found, between, "sticks", "loading_map", "precisions")
-    fresh = augmented.expect(between, data, model)
-    assert_same(found, augmented.update_bits(between, data, model, outer, fresh), "features")
-    other = augmented.update_bits(between, data, model, outer, stale)
-    assert (other.features - found.features).abs().max() > 1e-3
+    expected = UPDATES[rule](expected, data, model, outer)
+    expected = svi.update_classifiers(expected, data, model, rule)
+    assert_same(found, expected, *names, "features", "weights", "precision_tril", "tilt")
+    assert (UPDATES[rule](state, data, model, outer).features - found.features).abs().max() > 1e-3
 
 
 # -- small variance ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torch.distributions import Dirichlet, MultivariateNormal, kl_divergence
 from regbayes.inference import Gibbs, TopicPosterior
 from regbayes.inference.gibbs import topics as gibbs
 from regbayes.inference.posterior.fold_in import expected_counts
+from regbayes.inference.svi.partition.kernel import minibatch
 from regbayes.inference.svi.rules import AVERAGING, NATURAL
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.inference.svi.topics import factors
@@ -131,7 +132,7 @@ def stepped(loss: Loss, *, augmented: bool) -> tuple[Minibatch[TopicData], Any, 
     for _ in range(2):
         state = steps.sweep(state, data, model)
     state = factors.without_rows(state)
-    batch = Minibatch(svi.rows_of(data, torch.tensor([1, 2, 4, 7])), SIZE)
+    batch = Minibatch(data.rows(torch.tensor([1, 2, 4, 7])), SIZE)
     given = svi.started(state, batch.data, model)
     local = factors.update_tokens(*given) if augmented else factors.update_documents(*given)
     return batch, state, steps.stochastic.sweep(state, batch, model, RHO), local
@@ -233,7 +234,7 @@ def test_an_averaging_stochastic_step_minimizes_its_proximal_problem() -> None:
 
 def test_a_minibatch_stands_for_all() -> None:
     _, data = problem(Hinge())
-    batch = svi.minibatch(data, 3, seeded())
+    batch = minibatch(data, 3, seeded())
     assert (batch.scale, batch.data.num_data) == (8 / 3, 3)
 
 

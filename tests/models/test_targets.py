@@ -36,6 +36,7 @@ from regbayes.models import (
     Standardized,
     StudentT,
 )
+from regbayes.models.targets import LabelSet, Tasks
 from regbayes.testing import check_kernel, check_model, check_target
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -229,6 +230,12 @@ def test_thresholds_lie_twice_the_margin_apart_around_zero() -> None:
         ({"loss": AllThresholds()}, r"loss is AllThresholds.*of 3 levels; y has the classes \[0, 1, 2, 3\]"),
         ({"loss": AllThresholds(EpsilonInsensitive())}, r"loss__loss is EpsilonInsensitive.*must be a binary one"),
         ({"loss": AllThresholds(), "target": EachClass()}, r"loss is AllThresholds.*needs one of signs"),
+        (
+            {"loss": AllThresholds(Hinge(), (-1.0, 0.0, 1.0)), "target": Ordinal(thresholds=(-2.0, 0.0, 1.0))},
+            r"target__thresholds is \(-2.0, 0.0, 1.0\), but the loss has thresholds of its own, \(-1.0, 0.0, 1.0\)",
+        ),
+        ({"target": LabelSet()}, r"target is LabelSet.*BNMC\(\) takes sets of labels"),
+        ({"target": Tasks()}, r"target is Tasks.*MultiTaskInfiniteLatentSVM\(\) many tasks"),
         ({"target": Binary()}, r"y has the classes \[0, 1, 2, 3\]; the target Binary\(\) is of two"),
         ({"target": Real()}, r"loss is Hinge.*Real\(\) needs a regression loss"),
         ({"target": Ordinal}, r"target is .*expected an object of class Target"),

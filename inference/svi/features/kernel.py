@@ -184,10 +184,8 @@ def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) 
         weights=state.weights[:K],
         input_weights=state.weights[K:],
     )
-    if not state.duality_gap.isnan():
-        kept["duality_gap"] = state.duality_gap
     noise = {name: h[name] for name in model.likelihood.start(data.X)}
-    return drawn(kept, noise, model.prior.mean_hyper(state.sticks))
+    return drawn(kept, noise, model.prior.mean_hyper(state.sticks), state.learned.solved)
 
 
 def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel]:

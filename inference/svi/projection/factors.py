@@ -24,7 +24,9 @@ from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
 from ....models.priors.features import FeatureFactors
 from ...bits.shared_projection import Generative, prior_alone
+from ...classifiers.natural import Apart, Evidence, Seen
 from ...distributed.collectives import all_sum
+from ..rules import Learned
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class MeanFieldProjection:
     sticks: Tensor  # [2, K], a and b of q(pi)
     concentration: Tensor  # [2], shape and rate of q(alpha)
     weights: Tensor  # [K + P, M], means of q(eta)
-    tilt: Tensor  # [A] of the margins, where the classifiers are averaged; [0] elsewhere
-    precision_tril: Tensor  # [M, K + P, K + P] of q(eta) where they are not averaged; [0]
+    tilt: Tensor  # [A] of the margins, where the classifiers are averaged
+    precision_tril: Tensor  # [M, 1, K + P, K + P] of q(eta); [M, 0, K + P, K + P] where the classifiers are averaged
     loading_map: Tensor  # [D, K]; [0] without a likelihood
     loading_covariance: Tensor  # [K, K] S; [0]
     precisions: dict[str, Tensor]  # [2], shape and rate of q; (value, 1) of one that is fixed
@@ -54,6 +56,17 @@ class MeanFieldProjection:
         """q(pi) and q(alpha)."""
         a, b = self.sticks
         return FeatureFactors(a, b, self.concentration)
+
+    @property
+    def learned(self) -> Learned:
+        """q(eta): a set of one classifier for each task."""
+        means = self.weights.double().T.unsqueeze(2)
+        return Learned(means, self.precision_tril, self.tilt.unsqueeze(1), self.duality_gap)
+
+    def with_learned(self, found: Learned) -> MeanFieldProjection:
+        """With another q(eta)."""
+        weights, tilt = found.mean.squeeze(2).T.to(self.weights).contiguous(), found.tilt.squeeze(1)
+        return replace(self, weights=weights, precision_tril=found.precision_tril, tilt=tilt, duality_gap=found.gap)
 
     @property
     def second(self) -> Tensor:
@@ -78,6 +91,16 @@ def scatter(data: TaskData, likelihood: LinearGaussian | None) -> Tensor:
         return data.X.new_zeros(0, dtype=torch.float64)
     centred = (data.X - likelihood.offset).double()
     return all_sum(centred.T @ centred)
+
+
+def evidence(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Evidence:
+    """What the pairs [A], which see [E u; b], say of the classifiers of their tasks."""
+    psi, X = state.features.double(), data.X.double()
+    features, variances = torch.cat([X @ psi, data.inputs.double()], 1), X.square() @ (psi * (1 - psi))
+    rows = data.rows.tensor_split(data.starts[1:-1])
+    design = Apart([Seen(features[own], variances[own]) for own in rows], [len(own) for own in rows])
+    known = data.known.double().unsqueeze(1)
+    return Evidence(design, known, model.loss, model.weight_scale, torch.ones_like(known))
 
 
 # -- updates: each at the maximum of the bound given all other factors -------------------------------------------------

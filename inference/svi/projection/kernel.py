@@ -8,9 +8,15 @@ and q(eta_m) = N(mu_m, nu^2 I), where mu_m is a support vector machine that its 
 frozen, in which all dimensions move at once, come first and may lower the bound: the best of them starts the sweeps
 proper, which set every bit to its exact optimum and never lower it. It is no bound of the log evidence.
 
-rule="gibbs": the margins are expected, as in `augmented`; the bound is one of the log evidence.
+rule="gibbs": the margins are expected, q(eta_m) = N(mu_m, V_m), and the bound is one of the log evidence. With
+u = Z^T x, v_k = Var u_k = sum_d psi (1 - psi) x_d^2 and B_m = mu_m mu_m^T + V_m,
 
-Source: math/regbayes, section 5; math/latent-features, section 6.
+    E f = mu^T [E u; b],   Var f = [E u; b]^T V [E u; b] + sum_k B_kk v_k
+    V_m^-1 = I / nu^2 + sum p ([E u; b][E u; b]^T + diag(v)),   mu_m = V_m sum s [E u; b]
+
+with pseudo-observations (p, s) = `loss.expect`(E f, Var f) of each known pair of a row and a task.
+
+Source: math/regbayes, sections 3 and 5; math/latent-features, section 6.
 """
 
 from __future__ import annotations
@@ -24,18 +30,24 @@ from torch import Tensor
 from ....models.distributions.sampling import uniforms
 from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
-from ...bits.shared_projection import Margins, task_margins
 from ...classifiers.minimum import DualLimits
 from ...distributed.collectives import all_sum
 from ...posterior.draws import ProjectionDraw, drawn
 from ...running.engine import Draw
-from ..rules import LAST_GAP, RULES, Learned, Rule, by_dual
+from ..rules import LAST_GAP, RULES, Rule
 from ..steps import Steps, StepsByRule
-from . import augmented
-from .factors import MeanFieldProjection, bound_without_margins, generative, scatter, update_loadings, update_prior
+from .factors import (
+    MeanFieldProjection,
+    bound_without_margins,
+    evidence,
+    scatter,
+    update_loadings,
+    update_prior,
+)
+from .margins import UPDATES, freeze
 
-_GAP = 1e-3
-_PASSES = 20  # of a dual in one sweep; the next one goes on from there
+LIMITS = DualLimits(1e-3, 20)  # of a dual in one sweep; the next one goes on from there
+LAST_LIMITS = DualLimits(LAST_GAP, 1000)
 
 
 def init(
@@ -47,18 +59,31 @@ def init(
     num_frozen: int = 10,
 ) -> MeanFieldProjection:
     """Probabilities around one half; of the averaging rule, the best of rounds with frozen tilts from there."""
-    X, K, M = data.X, model.truncation, data.num_tasks
-    psi = start_features(model, data, generator)
-    q = model.prior.initial(X.double(), K)
+    outer = scatter(data, model.likelihood)
+    state = _around(_prior_state(model, data, generator, rule), model, outer)
+    best = state = observe(update_classifiers(state, data, model, rule), data, model, outer, rule)
+    for _ in range(num_frozen if rule.has_dual else 0):
+        state = update_classifiers(freeze(_around(state, model, outer), data, model, outer), data, model, rule)
+        state = observe(state, data, model, outer, rule)
+        best = state if state.bound > best.bound else best
+    return best
+
+
+def _prior_state(
+    model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator, rule: Rule
+) -> MeanFieldProjection:
+    """Bits where they start, every other factor at its prior."""
+    X, K, size = data.X, model.truncation, model.truncation + data.inputs.shape[1]
+    psi, q = start_features(model, data, generator), model.prior.initial(X.double(), K)
     start = {} if model.likelihood is None else model.likelihood.start(X)
     none = X.new_zeros(0, dtype=torch.float64)
-    state = MeanFieldProjection(
+    return MeanFieldProjection(
         features=psi,
         sticks=torch.stack([q.a, q.b]),
         concentration=q.concentration,
-        weights=X.new_zeros(K + data.inputs.shape[1], M),
-        tilt=X.new_zeros(len(data.rows)),
-        precision_tril=none,
+        weights=X.new_zeros(size, data.num_tasks),
+        tilt=none.new_zeros(len(data.rows)),
+        precision_tril=rule.prior(data.num_tasks, size, 1, model.weight_scale, none).precision_tril,
         loading_map=none,
         loading_covariance=none,
         precisions={name: torch.stack([value, torch.ones_like(value)]) for name, value in start.items()},
@@ -66,16 +91,6 @@ def init(
         duality_gap=none.new_tensor(torch.nan),
         total_weight=float(all_sum(none.new_tensor(float(data.num_data)))),
     )
-    if not rule.has_dual:
-        return augmented.init(state, data, model)
-    outer = scatter(data, model.likelihood)
-    state = update_weights(_around(state, model, outer), data, model)
-    best = state = observe(state, data, model, outer)
-    for _ in range(num_frozen):
-        state = freeze(_around(state, model, outer), data, model, outer)
-        state = observe(update_weights(state, data, model), data, model, outer)
-        best = state if state.bound > best.bound else best
-    return best
 
 
 def start_features(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator) -> Tensor:
@@ -97,79 +112,40 @@ def start_features(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator:
     return psi.to(data.X)
 
 
+# -- coordinate ascent -------------------------------------------------------------------------------------------------
+
+
+def sweep(
+    state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, *, rule: Rule
+) -> MeanFieldProjection:
+    """Prior, loadings, precisions, bits, classifiers: none of them lowers the bound."""
+    outer = scatter(data, model.likelihood)
+    state = UPDATES[rule](_around(state, model, outer), data, model, outer)
+    return observe(update_classifiers(state, data, model, rule), data, model, outer, rule)
+
+
 def _around(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor) -> MeanFieldProjection:
     """All factors but those of bits and classifiers."""
     return update_loadings(update_prior(state, model), model, outer)
 
 
-def sweep(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
-    """Prior, loadings, precisions, bits, classifiers: none of them lowers the bound."""
-    outer = scatter(data, model.likelihood)
-    state = update_bits(_around(state, model, outer), data, model, outer)
-    return observe(update_weights(state, data, model), data, model, outer)
-
-
-def observe(
-    state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
-) -> MeanFieldProjection:
-    """The same factors with their bound []; outer [D, D] as by `scatter`."""
-    bound = bound_without_margins(state, model, outer) - sum_costs(state, data, model).sum()
-    return replace(state, bound=bound)
-
-
-def sum_costs(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Tensor:
-    """What the classifier of each task costs, [M] float64: its ridge and its margins."""
-    return task_margins(data, model, state.features).value(state.weights.T.unsqueeze(2)).sum(1)
-
-
-# -- bits --------------------------------------------------------------------------------------------------------------
-
-
-def update_bits(
-    state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
-) -> MeanFieldProjection:
-    """psi_dk, of [D, K], at the exact optimum given all others, one after another."""
-    margins = Margins(data, model.loss, state.weights[: model.truncation])
-    scores = data.pair_scores(data.X @ state.features, state.weights)
-    psi = margins.fit_probabilities(state.features, generative(state, model, outer), scores)
-    return replace(state, features=psi)
-
-
-def freeze(
-    state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
-) -> MeanFieldProjection:
-    """psi [D, K] at the optimum for tilts as they are, which add sum_n t_nm mu_mk x_nd to the log odds; k after k."""
-    odds, linear, gram = generative(state, model, outer)
-    tilts = data.X.new_zeros(data.targets.shape).index_put((data.rows, data.tasks), state.tilt)
-    pull = all_sum(data.X.T @ (tilts @ state.weights[: model.truncation].T)).double()
-    psi = state.features.double().clone()
-    for k in range(psi.shape[1]):
-        others = psi @ gram[:, k] - psi[:, k] * gram[k, k]
-        psi[:, k] = (odds[k] + linear[:, k] + pull[:, k] - gram[k, k] / 2 - others).sigmoid()
-    return replace(state, features=psi.to(state.features))
-
-
-# -- classifiers -------------------------------------------------------------------------------------------------------
-
-
-def update_weights(
+def update_classifiers(
     state: MeanFieldProjection,
     data: TaskData,
     model: MultiTaskInfiniteLatentSVM,
-    tolerance: float = _GAP,
-    max_passes: int = _PASSES,
+    rule: Rule,
+    limits: DualLimits = LIMITS,
 ) -> MeanFieldProjection:
-    """Each task's support vector machine, from its last tilts; it stays where the dual has not lowered its cost."""
-    margins, none = task_margins(data, model, state.features), state.precision_tril
-    old = Learned(state.weights.T.unsqueeze(2), none, state.tilt.unsqueeze(1), state.duality_gap)
-    found = by_dual(margins, old, DualLimits(tolerance, max_passes))
-    weights = found.mean.squeeze(2).T.contiguous()
-    return replace(state, weights=weights, tilt=found.tilt.squeeze(1), duality_gap=found.gap)
+    """q(eta); of averaged ones each task's support vector machine, from its last tilts, at no higher cost."""
+    return state.with_learned(rule.update(evidence(state, data, model), state.learned, limits))
 
 
-def polish(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
-    """The last state of a fit, with its classifiers at their optimum to rounding."""
-    return update_weights(state, data, model, LAST_GAP, _LAST_PASSES)
+def observe(
+    state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor, rule: Rule
+) -> MeanFieldProjection:
+    """The same factors with their bound []; outer [D, D] as by `scatter`."""
+    margins = rule.bound(evidence(state, data, model), state.learned)
+    return replace(state, bound=bound_without_margins(state, model, outer) + margins)
 
 
 # -- what the backend asks -----------------------------------------------------------------------------------------
@@ -186,9 +162,7 @@ def draw(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLat
         weights=state.weights[:K].contiguous(),
         input_weights=state.weights[K:].contiguous(),
     )
-    if not state.duality_gap.isnan():
-        kept["duality_gap"] = state.duality_gap
-    return drawn(kept, prior, precisions)
+    return drawn(kept, prior, precisions, state.learned.solved)
 
 
 def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfiniteLatentSVM]:
@@ -196,15 +170,14 @@ def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfini
     return Steps(
         state=MeanFieldProjection,
         init=partial(init, rule=rule),
-        sweep=sweep if rule.has_dual else augmented.sweep,
-        complete=polish if rule.has_dual else lambda state, data, model: state,
+        sweep=partial(sweep, rule=rule),
+        complete=lambda state, data, model: state,
         draw=draw,
         warn=lambda draws, model: None,
-        polish=polish if rule.has_dual else None,
+        polish=partial(update_classifiers, rule=rule, limits=LAST_LIMITS) if rule.has_dual else None,
     )
 
 
 BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
 _SPREAD = 0.3
 _LEAD = 0.3
-_LAST_PASSES = 1000

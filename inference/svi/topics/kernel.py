@@ -27,8 +27,9 @@ from ...posterior.draws import TopicDraw, drawn
 from ...running.engine import Draw
 from ..backend import SVI
 from ..factors import loss_of
-from ..rules import AVERAGING, NATURAL, RULES, Rule, features_of
-from ..steps import Minibatch, Steps, StepsByRule, Stochastic
+from ..partition.kernel import by_rows
+from ..rules import AVERAGING, NATURAL, RULES, Rule
+from ..steps import Minibatch, Steps, StepsByRule
 from ..stream import stream_points
 from .documents import LIMITS
 from .factors import (
@@ -114,23 +115,6 @@ def started(
 # -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
 
 
-def rows_of(data: TopicData, rows: Tensor) -> TopicData:
-    """The documents of some rows [n]."""
-    return TopicData(data.X[rows], data.targets[rows])
-
-
-def first_rows(data: TopicData, num_rows: int, generator: torch.Generator) -> TopicData:
-    """Documents from which a stochastic fit starts."""
-    order = torch.randperm(data.num_data, generator=own_stream(generator), device=data.X.device)
-    return rows_of(data, order[:num_rows])
-
-
-def minibatch(data: TopicData, size: int, generator: torch.Generator) -> Minibatch[TopicData]:
-    """`size` documents, drawn with replacement."""
-    chosen = torch.randint(data.num_data, (size,), generator=own_stream(generator), device=data.X.device)
-    return Minibatch(rows_of(data, chosen), data.num_data / size)
-
-
 def extrapolate(
     state: VariationalTopics, rows: TopicData, model: TopicModel, num_data: int, num_units: float
 ) -> VariationalTopics:
@@ -149,8 +133,7 @@ def stochastic_sweep(
     averaged classifiers it is a step that `implicit` finds. The bound is the batch's estimate from before the step."""
     local = _DOCUMENTS[rule][0](*started(without_rows(state), batch.data, model))
     words = batch.scale * local.word_counts
-    empty = TopicData(batch.data.X[:0], batch.data.targets[:0])
-    fixed = cost(without_rows(state), empty, model, rule)
+    fixed = cost(without_rows(state), batch.data.rows(slice(0)), model, rule)
     rows = batch.scale * (local.divergence + cost(local, batch.data, model, rule) - fixed)
     apart = ((state.word_counts - words) * log_topics(state, model)).sum()
     moved = with_bound(replace(state, divergence=rows + apart), model, fixed)
@@ -160,7 +143,7 @@ def stochastic_sweep(
     said = evidence(local, batch.data, model, batch.scale)
     if rule.has_dual:
         start, variance = (1 - rho) * state.mean, rho * batch.scale * said.weight_scale**2
-        return replace(moved, mean=implicit(features_of(said), said.targets, said.loss, start, variance, local.tilt))
+        return replace(moved, mean=implicit(said.design.features, said.targets, said.loss, start, variance, local.tilt))
     return moved.with_learned(rule.step(said, moved.learned, rho))
 
 
@@ -198,9 +181,7 @@ def summary(state: VariationalTopics, data: TopicData, model: TopicModel) -> Dra
         document_concentration=hyper["document_concentration"],
         topic_concentration=hyper["topic_concentration"],
     )
-    if not state.duality_gap.isnan():
-        kept["duality_gap"] = state.duality_gap
-    return drawn(kept)
+    return drawn(kept, state.learned.solved)
 
 
 def require_fixed(model: TopicModel) -> None:
@@ -221,14 +202,7 @@ def steps_by(rule: Rule) -> Steps[VariationalTopics, TopicData, TopicModel]:
         sweep=partial(sweep, rule=rule),
         complete=lambda state, data, model: state,
         draw=summary,
-        stochastic=Stochastic(
-            first=first_rows,
-            count=lambda data: float(data.num_data),
-            extrapolate=extrapolate,
-            minibatch=minibatch,
-            sweep=partial(stochastic_sweep, rule=rule),
-            read=stream_points,
-        ),
+        stochastic=by_rows(extrapolate, partial(stochastic_sweep, rule=rule), stream_points),
         rows="counts",
         warn=lambda draws, model: None,  # no truncation binds
         polish=polish if rule.has_dual else None,

@@ -75,7 +75,6 @@ class Case:
     state: Any
     data: Any
     model: Any
-    rows: Callable[[Any, Tensor], Any] = lambda data, index: data.rows(index)
 
     def after(self, data: Any, scale: float) -> Factors:
         """The factors after a step on rows that count `scale` times."""
@@ -325,11 +324,11 @@ def topic_case(loss: Any, augmented: bool) -> Case:
     y = X @ torch.linspace(-1, 1, 6).double()
     y = y if loss is not None and loss.target == "real" else torch.bucketize(y, torch.tensor([-1.0, 1.0]).double())
     model, data = model.prepare(X) if loss is None else model.prepare(X, y)
-    few = topics.rows_of(data, torch.arange(5, 18))
+    few = data.rows(torch.arange(5, 18))
     rule = NATURAL if augmented else AVERAGING
     state = topics.without_rows(topics.sweep(topics.init(model, few, seeded()), few, model, rule=rule))
     step = partial(topics.stochastic_sweep, rule=rule)
-    return Case(step, of_topics, state, data, model, topics.rows_of)
+    return Case(step, of_topics, state, data, model)
 
 
 @pytest.mark.parametrize(
