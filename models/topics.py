@@ -21,12 +21,13 @@ from torch.nn.functional import one_hot
 
 from .arrays import as_features
 from .base import Model, announced
+from .data import RowData
 from .priors.topics import DirichletTopics
 from .sparse import SparseRows, first_entry
 
 
 @dataclass(frozen=True, eq=False)
-class TopicData:
+class TopicData(RowData):
     """N documents of V words with M tokens in all, and C scores.
 
     Tokens are in the order of the documents, and within a document in that of its words: token m of a row is one of the
@@ -35,21 +36,7 @@ class TopicData:
 
     X: SparseRows  # [N, V] numbers of each word in each document
     targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
-    weights: ClassVar[None] = None  # each document counts once
-
-    @property
-    def num_data(self) -> int:
-        """N."""
-        return len(self.X)
-
-    @property
-    def total_weight(self) -> float:
-        """N."""
-        return float(self.num_data)
-
-    def rows(self, index: Tensor | slice) -> TopicData:
-        """The data of some documents, from their indices [M]."""
-        return TopicData(self.X[index], self.targets[index])
+    weights: Tensor | None = None  # None: each document counts once
 
     @cached_property
     def lengths(self) -> Tensor:

@@ -84,7 +84,7 @@ class Case:
         """Of batches with a share |B| / N of the rows, each scaled by N / |B|, the mean is the step on all of them."""
         whole, before = self.after(self.data, 1.0), self.read(self.state)
         order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
-        batches = [(len(index) / N, self.rows(self.data, index)) for index in order.split(SIZES)]
+        batches = [(len(index) / N, self.data.rows(index)) for index in order.split(SIZES)]
         self._compare([(share, self.after(some, 1 / share)) for share, some in batches], whole)
         for name, value in whole.items():  # nor is it true for want of any step
             assert not torch.allclose(value, before[name], rtol=1e-6), f"{name} has not moved"
@@ -94,7 +94,7 @@ class Case:
         weights = 0.5 + torch.arange(N, dtype=torch.float64) % 3
         whole = self.after(replace(self.data, weights=weights), 1.0)
         total = float(weights.sum())
-        singles = [self.rows(self.data, torch.tensor([n])) for n in range(N)]
+        singles = [self.data.rows(torch.tensor([n])) for n in range(N)]
         shares = (weights / total).tolist()
         self._compare([(s, self.after(row, total)) for s, row in zip(shares, singles, strict=True)], whole)
 
@@ -352,7 +352,7 @@ def test_averaged_classifiers_of_topics_take_steps_that_are_right_as_they_shrink
     order = torch.randperm(N, generator=seeded(1))
     moves = torch.zeros_like(case.state.mean)
     for index in order.split(SIZES):
-        batch = Minibatch(case.rows(case.data, index), N / len(index))
+        batch = Minibatch(case.data.rows(index), N / len(index))
         moves += len(index) / N * (case.step(case.state, batch, case.model, rho).mean - case.state.mean) / rho
     local = update_documents(*topics.started(case.state, case.data, case.model))
     shares = mean_topics(local.counts, case.data.X)
