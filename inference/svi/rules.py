@@ -10,7 +10,7 @@ latent variables.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -67,6 +67,7 @@ class Rule(Protocol):
         """What the labels and q(eta) add to the bound, [] float64."""
 
 
+@dataclass(frozen=True)  # equal in every process, as the keys of tables must be
 class Natural:
     """The expected loss, for losses with `expect`: natural gradients."""
 
@@ -96,6 +97,7 @@ class Natural:
         return said.bound(old.q)
 
 
+@dataclass(frozen=True)
 class Averaging:
     """The loss of expected scores, for convex losses with a conjugate."""
 
