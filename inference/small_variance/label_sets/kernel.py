@@ -1,41 +1,43 @@
 """The small-variance limit of multi-label models: DP-means of rows and label sets, and one SVM for each label.
 
-    L = Lambda(K) + scale [sum_n D(x_n, mu_{z_n}) + D(y_n, psi_{z_n}) + sum_k w D(row, psi_k)]
-        + sum_c |w_c|^2 / (2 nu^2) - sum_nc log phi(s_nc | w_c^T a_n)
+    J = Lambda(K) + scale [sum_n D(x_n, mu_{z_n}) + sum_kc w D(row, psi_kc)] + sum_c |w_c|^2 / (2 nu^2)
+        + sum_nc min over bits a, b of [scale d(a, psi_{z_n c}) - log phi(2 b - 1 | f_nc)],
+    d(a, psi) = -a log psi - (1 - a) log(1 - psi)
 
-Nothing couples the two lines (math/multilabel, section 6): the first is the descent of partitions, with smoothed label
-centres, and the second is minimized before the first sweep.
+Of the joint "product" a = b = y: nothing couples mixture and classifiers. The first is the descent of partitions, with
+smoothed label centres, and the second are at their minimum before the first sweep.
+
+Of the joint "and" a b = y. A label that is absent is charged to the cheaper explanation: the component does not have
+it, the classifier says no, or both. At fixed bits J is the objective of the joint "product" with labels a for the
+mixture and b for the classifiers, so a sweep has components and bits together, then the descent of partitions at these
+bits, then the bits, then the SVMs by duals. Nothing raises J, and it starts from the optimum of the SVMs at a = b = y.
+As one explanation bears each absence in full, often both, psi sigma(f) comes out too low for a probability: choose
+labels by `thresholds`, or by rank.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
 
 from ....models.bnmc import BNMC
+from ....models.distributions.sampling import uniforms
 from ....models.label_data import LabelData
-from ...classifiers.minimum import Estimate
+from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
-from .. import partition
+from .. import descent
 from ..backend import SmallVariance
+from ..partition import MixtureRestarts
 from ..problem import require_divergence
 from ..restarts import Restarts, kernel_of
 from ..state import Descent
-from . import coupled
-from .bits import fit_labels
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelDescent(Descent):
-    """A descent of the mixture, beside the classifiers; `objective` is of both."""
-
-    classifiers: Tensor  # [P, C]
-    margin_cost: Tensor  # [] float64, what the classifiers add to the objective
+from .bits import LabelDescent, LabelProblem, explain, fit_classifiers, refit
+from .moves import step_points, switch_labels
 
 
 def why_not(model: BNMC) -> str:
@@ -50,57 +52,105 @@ def check(backend: SmallVariance, model: BNMC) -> None:
 
 def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
     """The descent for a resolved model."""
-    if model.is_coupled:
-        return coupled.kernel(backend, model)
     return kernel_of(LabelDescent, partial(LabelRestarts.of, backend))
+
+
+class Way(NamedTuple):
+    """Bits that explain every absence in one way, and the classifiers of such b."""
+
+    bits: Tensor  # [N, C]
+    signs: Tensor  # [N, C]
+    classifiers: Tensor  # [P, C]
+    tilt: Tensor  # [N, C]
+
+    @classmethod
+    def of(cls, a: float, b: float, problem: LabelProblem) -> Way:
+        """The bits (a, b) of labels that are absent, (1, 1) of those that are present."""
+        targets = problem.data.targets
+        bits, signs = (
+            torch.full_like(targets, absent).masked_fill(targets > 0, 1.0).masked_fill(targets.isnan(), torch.nan)
+            for absent in (a, 2 * b - 1)
+        )
+        fit = problem.fit(signs)
+        return cls(bits, signs, fit.weights[0], fit.tilt)
+
+    def taken(self, state: LabelDescent, label: int) -> LabelDescent:
+        """A state with these bits, and this classifier, of a label; J is not up to date."""
+        columns = {name: getattr(state, name).clone() for name in self._fields}
+        for name, column in columns.items():
+            column[:, label] = getattr(self, name)[:, label]
+        return replace(state, **columns)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelRestarts(Restarts[LabelDescent]):
-    """Restarts of the mixture, beside classifiers that are the same for all of them."""
+    """Restarts of the mixture with a = b = y; of the joint "and" later ones have each label explained by one bit."""
 
-    model: BNMC
-    data: LabelData
-    mixture: partition.MixtureRestarts
+    problem: LabelProblem
+    mixture: MixtureRestarts
 
     @classmethod
     def of(cls, backend: SmallVariance, model: BNMC, data: LabelData) -> Self:
         """Those of a resolved model."""
-        return cls(backend, model, data, partition.MixtureRestarts.of(backend, model.mixture, data.points))
+        mixture = MixtureRestarts.of(backend, model.mixture, data.points)
+        return cls(backend, LabelProblem(model, data, backend.scale), mixture)
 
     @cached_property
-    def classifiers(self) -> tuple[Tensor, Tensor]:
-        """The classifiers [P, C] and what they cost []."""
-        fit = fit_classifiers(self.data, self.model)
-        return fit.weights[0], fit.cost.sum()
+    def both(self) -> Way:
+        """Absences explained by both bits."""
+        return Way.of(0, 0, self.problem)
+
+    @cached_property
+    def one(self) -> list[Way]:
+        """Absences explained by the classifiers, or by the mixture."""
+        return [Way.of(1, 0, self.problem), Way.of(0, 1, self.problem)]
+
+    @cached_property
+    def margin_cost(self) -> Tensor:
+        """What classifiers of b = y cost [] float64."""
+        return self.problem.margin_cost(self.both.signs, self.both.classifiers)
 
     def first(self, generator: torch.Generator) -> LabelDescent:
         return self._beside(self.mixture.first(generator))
 
     def scattered(self, generator: torch.Generator) -> LabelDescent:
-        return self._beside(self.mixture.scattered(generator))
+        state = self._beside(self.mixture.scattered(generator))
+        if not self.problem.model.is_coupled:
+            return state
+        draws = uniforms((self.problem.data.targets.shape[1],), generator)
+        for label, drawn in enumerate(draws.tolist()):
+            state = self.one[int(drawn > 0.5)].taken(state, label)
+        return refit(state, self.problem)
 
     def _beside(self, start: Descent) -> LabelDescent:
-        """A start of the mixture with the classifiers."""
-        weights, cost = self.classifiers
-        values = {item.name: getattr(start, item.name) for item in fields(start)}
-        values["objective"] = start.objective + cost
-        return LabelDescent(**values, classifiers=weights, margin_cost=cost)
+        """A start of the mixture of (x, y) with the classifiers of y."""
+        values: dict[str, Any] = {item.name: getattr(start, item.name) for item in fields(start)}
+        values["objective"] = start.objective + self.margin_cost
+        return LabelDescent(**values, **self.both._asdict())
 
     def sweep(self, state: LabelDescent, generator: torch.Generator) -> LabelDescent:
-        cost = state.margin_cost
-        moved = cast(LabelDescent, self.mixture.sweep(replace(state, objective=state.objective - cost), generator))
-        return replace(moved, objective=moved.objective + cost)
+        if self.problem.model.is_coupled:
+            return self._sweep_coupled(state, generator)
+        start = replace(state, objective=state.objective - self.margin_cost)
+        moved = cast(LabelDescent, self.mixture.sweep(start, generator))
+        return replace(moved, objective=moved.objective + self.margin_cost)
+
+    def _sweep_coupled(self, state: LabelDescent, generator: torch.Generator) -> LabelDescent:
+        backend, problem, before = self.backend, self.problem, state.bits
+        state = explain(state, problem)
+        mixture = problem.mixture(state.bits)
+        state = replace(state, objective=descent.objective(mixture, state))
+        options = {"merge": backend.merge, "single": self.mixture.single}
+        moved = descent.sweep(state, mixture, generator, tolerance=backend.tolerance, **options)
+        state = explain(cast(LabelDescent, moved), problem, moves=False)
+        state = fit_classifiers(state, problem)
+        if state.settled:
+            state = switch_labels(state, problem, generator)
+            state = step_points(state, problem)
+        changed = all_sum((state.bits != before)[~before.isnan()].double().sum())
+        if changed > backend.tolerance * before.numel():
+            state = replace(state, settled=False, converged=False)
+        return problem.valued(state)
 
     def draw(self, state: LabelDescent) -> Draw:
-        return draw(state, self.data, self.model)
-
-
-def fit_classifiers(data: LabelData, model: BNMC) -> Estimate:
-    """The classifiers [1, P, C] at their optimum."""
-    return fit_labels(data.targets, None, data, model)
-
-
-def draw(state: LabelDescent, data: LabelData, model: BNMC) -> Draw:
-    """What a posterior keeps of a state."""
-    return label_draw(partition.draw(state, data.points, model.mixture), state.classifiers, data, model)
+        return label_draw(self.mixture.draw(state), state.classifiers, self.problem.data, self.problem.model)

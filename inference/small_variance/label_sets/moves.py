@@ -11,106 +11,96 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ....models.bnmc import BNMC
 from ....models.distributions.sampling import uniforms
-from ....models.label_data import LabelData
 from ....models.likelihoods.product import join_columns
 from ....models.sparse import Rows
 from ...distributed.collectives import all_sum
 from ..assignment import component_sums
 from ..problem import Problem
-from .bits import CoupledDescent, cheapest_bits, fit_labels, label_cost, label_means, problem_of, refit, valued
+from .bits import LabelDescent, LabelProblem, refit
 
 
-def switch_labels(
-    state: CoupledDescent, data: LabelData, model: BNMC, scale: float, generator: torch.Generator
-) -> CoupledDescent:
+def switch_labels(state: LabelDescent, problem: LabelProblem, generator: torch.Generator) -> LabelDescent:
     """The state with absences of a label explained in another way, those of one component or of all, wherever that
     lowers J at these assignments: some such moves, in random order."""
-    (N, C), K = data.targets.shape, state.num_components
-    state, order = valued(state, data, model, scale), uniforms((C * (K + 1),), generator).argsort().tolist()
-    least = label_cost(state, data, model, scale)
+    targets, K = problem.data.targets, state.num_components
+    N, C = targets.shape
+    state, order = problem.valued(state), uniforms((C * (K + 1),), generator).argsort().tolist()
+    least = problem.label_cost(state)
     for place in order[: min(_MOST_SWITCHES, _NUMBERS // (N * C))]:
         label, component = divmod(place, K + 1)
-        moved = (data.targets[:, label] < 0) & ((state.assignments == component) | (component == K))
+        moved = (targets[:, label] < 0) & ((state.assignments == component) | (component == K))
         for a, b in _WAYS:
             if not all_sum((moved & ((state.bits[:, label] != a) | (state.signs[:, label] != b))).sum()):
                 continue
-            proposal = _switched(state, moved, label, (a, b), data, model, scale)
-            cost = label_cost(proposal, data, model, scale)
+            proposal = _switched(state, moved, label, (a, b), problem)
+            cost = problem.label_cost(proposal)
             if cost < least:
                 state, least = proposal, cost
-    return refit(state, data, model, scale)
+    return refit(state, problem)
 
 
 def _switched(
-    state: CoupledDescent,
-    moved: Tensor,
-    label: int,
-    bits: tuple[float, float],
-    data: LabelData,
-    model: BNMC,
-    scale: float,
-) -> CoupledDescent:
+    state: LabelDescent, moved: Tensor, label: int, bits: tuple[float, float], problem: LabelProblem
+) -> LabelDescent:
     """These bits (a, 2 b - 1) of a label for some points [N]; its classifier, its cheapest bits, and again."""
+    data, own = problem.data, slice(label, label + 1)
     a, b = state.bits.clone(), state.signs.clone()
     a[moved, label], b[moved, label] = bits
-    state = _fit_label(replace(state, bits=a, signs=b), label, data, model)
-    own, means = slice(label, label + 1), label_means(state, data, model)[state.assignments]
-    cheapest = cheapest_bits(
-        data.targets[:, own], data.features @ state.classifiers[:, own], means[:, own], model, scale
-    )
-    a, b = (
-        torch.cat([full[:, :label], one, full[:, label + 1 :]], 1) for full, one in zip((a, b), cheapest, strict=True)
-    )
+    state = _fit_label(replace(state, bits=a, signs=b), own, problem)
+    means, scores = problem.label_means(state)[state.assignments], data.features @ state.classifiers[:, own]
+    a, b = a.clone(), b.clone()
+    a[:, own], b[:, own] = problem.cheapest_bits(data.targets[:, own], scores, means[:, own])
     changed = all_sum((b.nan_to_num() != state.signs.nan_to_num()).sum())
     state = replace(state, bits=a, signs=b)
-    return _fit_label(state, label, data, model) if changed else state
+    return _fit_label(state, own, problem) if changed else state
 
 
-def _fit_label(state: CoupledDescent, label: int, data: LabelData, model: BNMC) -> CoupledDescent:
-    """A better classifier of a label at its bits."""
-    own, weights, tilt = slice(label, label + 1), state.classifiers.clone(), state.tilt.clone()
-    fit = fit_labels(state.signs[:, own], state, data, model, own)
+def _fit_label(state: LabelDescent, own: slice, problem: LabelProblem) -> LabelDescent:
+    """A better classifier of a label, whose column is `own`, at its bits."""
+    weights, tilt = state.classifiers.clone(), state.tilt.clone()
+    fit = problem.fit(state.signs[:, own], weights[:, own], tilt[:, own])
     weights[:, own], tilt[:, own] = fit.weights[0], fit.tilt
     return replace(state, classifiers=weights, tilt=tilt)
 
 
-def step_points(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> CoupledDescent:
+def step_points(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
     """The state after the moves of single points that lower J most, with the centres that they leave and join."""
+    data = problem.data
     width = data.inputs.X.shape[1] + data.targets.shape[1]
     for _ in range(_MOST_STEPS):
         K = state.num_components
         if K == 1 or data.num_data * K * width > _NUMBERS:
             return state
-        moved = _stepped(state, data, model, scale)
+        moved = _stepped(state, problem)
         if moved.objective >= state.objective - _NEGLIGIBLE * state.objective.abs():
             return state
         state = moved
     return state
 
 
-def _stepped(state: CoupledDescent, data: LabelData, model: BNMC, scale: float) -> CoupledDescent:
+def _stepped(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
     """The best move of one point to another component, with the bits that are the cheapest at that one's centre."""
-    N, K, z = data.num_data, state.num_components, state.assignments
-    point, other = torch.cartesian_prod(torch.arange(N, device=z.device), torch.arange(K, device=z.device)).T
-    scores, means = data.features @ state.classifiers, label_means(state, data, model)
-    bits, signs = cheapest_bits(data.targets[point], scores[point], means[other], model, scale)
-    there, here = (_losses(f, own, model) for f, own in ((scores[point], signs), (scores, state.signs)))
+    data, K, z = problem.data, state.num_components, state.assignments
+    N, device = data.num_data, z.device
+    point, other = torch.cartesian_prod(torch.arange(N, device=device), torch.arange(K, device=device)).T
+    scores, means = data.features @ state.classifiers, problem.label_means(state)
+    bits, signs = problem.cheapest_bits(data.targets[point], scores[point], means[other])
+    there, here = (_losses(f, own, problem) for f, own in ((scores[point], signs), (scores, state.signs)))
 
-    problem = problem_of(state, data, model, scale)
-    moved = _dense(problem.likelihood.coordinates(join_columns([data.inputs.X[point], bits])))
+    mixture = problem.mixture(state.bits)
+    moved = _dense(mixture.likelihood.coordinates(join_columns([data.inputs.X[point], bits])))
     each = here.new_ones(N) if data.weights is None else data.weights.to(here)
-    gain, toll = _leaving(state, problem, each), _joining(state, problem, moved, point, other, each)
+    gain, toll = _leaving(state, mixture, each), _joining(state, mixture, moved, other, each[point])
     change = toll + each[point] * (there - here[point]) - gain[point]
     best = int(change.masked_fill(other == z[point], torch.inf).argmin())
     n = point[best]
     a, b, z = state.bits.clone(), state.signs.clone(), z.clone()
     a[n], b[n], z[n] = bits[best], signs[best], other[best]
-    return refit(replace(state, assignments=z, bits=a, signs=b).occupied(), data, model, scale)
+    return refit(replace(state, assignments=z, bits=a, signs=b).occupied(), problem)
 
 
-def _leaving(state: CoupledDescent, problem: Problem, each: Tensor) -> Tensor:
+def _leaving(state: LabelDescent, problem: Problem, each: Tensor) -> Tensor:
     """What the mixture saves [N] without a point, which counts `each` [N] times."""
     z, K = state.assignments, state.num_components
     sums, counts = component_sums(problem.X, z, K, problem.data.weights)
@@ -120,12 +110,9 @@ def _leaving(state: CoupledDescent, problem: Problem, each: Tensor) -> Tensor:
     return _costs(problem, sums, counts)[z] - torch.where(alone, -price, rest)
 
 
-def _joining(
-    state: CoupledDescent, problem: Problem, rows: Tensor, point: Tensor, other: Tensor, each: Tensor
-) -> Tensor:
-    """What the mixture costs more [M] if rows [M, D], which stand for points [M], join other components [M]."""
+def _joining(state: LabelDescent, problem: Problem, rows: Tensor, other: Tensor, copies: Tensor) -> Tensor:
+    """What the mixture costs more [M] if rows [M, D], which count `copies` [M] times, join other components [M]."""
     sums, counts = component_sums(problem.X, state.assignments, state.num_components, problem.data.weights)
-    copies = each[point]
     joined = _costs(problem, sums[other] + copies.unsqueeze(1) * rows, counts[other] + copies)
     return joined - _costs(problem, sums, counts)[other]
 
@@ -136,9 +123,10 @@ def _costs(problem: Problem, sums: Tensor, counts: Tensor) -> Tensor:
     return problem.divergences(sums, counts, centers) + problem.smoothing(centers)
 
 
-def _losses(scores: Tensor, signs: Tensor, model: BNMC) -> Tensor:
+def _losses(scores: Tensor, signs: Tensor, problem: LabelProblem) -> Tensor:
     """Losses [M] of labels with signs [M, C]; NaN has none."""
-    return -model.loss.log_factor(scores, signs).masked_fill(signs.isnan(), 0.0).sum(1).double()
+    losses = -problem.model.loss.log_factor(scores, signs)
+    return losses.masked_fill(signs.isnan(), 0.0).sum(1).double()
 
 
 def _dense(X: Rows) -> Tensor:

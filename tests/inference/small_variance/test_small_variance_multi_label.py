@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,11 +14,9 @@ from setups import Ramp
 from regbayes.inference import SmallVariance
 from regbayes.inference.classifiers.duals import solve
 from regbayes.inference.classifiers.minimum import DualLimits
-from regbayes.inference.small_variance import descent
-from regbayes.inference.small_variance.label_sets import bits as multi_label_bits
-from regbayes.inference.small_variance.label_sets import kernel as multi_label
-from regbayes.inference.small_variance.label_sets import moves as multi_label_moves
-from regbayes.inference.small_variance.label_sets.coupled import CoupledRestarts
+from regbayes.inference.small_variance.label_sets import bits, moves
+from regbayes.inference.small_variance.label_sets.bits import LabelDescent, LabelProblem
+from regbayes.inference.small_variance.label_sets.kernel import LabelRestarts
 from regbayes.models import BNMC, BernoulliBeta, DiagonalGaussian, Hinge, Logistic
 from regbayes.testing import check_kernel
 
@@ -28,43 +27,68 @@ HOLES = Y.masked_fill(torch.rand(Y.shape, generator=GENERATOR) < 0.2, torch.nan)
 COPIES = torch.arange(90).double() % 3 + 1
 
 
-def restarts_of(model, data, **options) -> CoupledRestarts:
-    """The restarts of a resolved model with joint "and"."""
-    return CoupledRestarts.of(SmallVariance(**options), model, data)
+WEIGHED = pytest.mark.parametrize("weights", [None, COPIES], ids=["once", "weighed"])
+BINARY = pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=repr)
 
 
-@pytest.mark.parametrize("weights", [None, COPIES], ids=["once", "weighed"])
-@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=repr)
-def test_objective_never_rises_and_is_what_it_says(loss, weights) -> None:
-    model = BNMC(loss=loss, label_likelihood=BernoulliBeta(0.5, 1.5))
+def restarts_of(model, data, **options) -> LabelRestarts:
+    """The restarts of a resolved model."""
+    return LabelRestarts.of(SmallVariance(**options), model, data)
+
+
+def coupled(rows: slice = slice(None), loss=None, weights=None, **options) -> tuple[LabelRestarts, LabelProblem]:
+    """Restarts of the joint "and" on some of the rows."""
+    model = BNMC(loss=loss or Hinge(), joint="and")
+    restarts = restarts_of(*model.prepare(X[rows], HOLES[rows], weights=weights), **options)
+    return restarts, restarts.problem
+
+
+def after(restarts: LabelRestarts, num_sweeps: int, generator) -> LabelDescent:
+    """The state after so many sweeps."""
+    state = restarts.first(generator)
+    for _ in range(num_sweeps):
+        state = restarts.sweep(state, generator)
+    return state
+
+
+@WEIGHED
+@BINARY
+@pytest.mark.parametrize("joint", ["product", "and"])
+def test_objective_never_rises_and_is_what_it_says(joint, loss, weights) -> None:
+    model = BNMC(loss=loss, label_likelihood=BernoulliBeta(0.5, 1.5), joint=joint)
     backend = SmallVariance(num_restarts=1, penalty=6.0, scale=0.7)
-    check_kernel(backend, model, X, HOLES)
+    if joint == "product":
+        check_kernel(backend, model, X, HOLES)
     posterior = backend.fit(model, X, HOLES, sample_weight=weights)
+    values = posterior.trace.values[0]
+    assert (values.diff() <= 1e-9 * values[1:].abs()).all()
     each = torch.ones(90, 1).double() if weights is None else weights.unsqueeze(1)
     resolved, samples, z = posterior.model, posterior.samples, posterior.samples["assignments"][0].long()
-    centers, means, weights = (samples[name][0] for name in ("centers", "label_means", "classifiers"))
-    rows = resolved.likelihood.coordinates(X)
-    known, bits = ~HOLES.isnan(), torch.where(HOLES == 1, means[z], 1 - means[z]).log()
-    smoothing = (
-        -2 * (0.25 * means.log() + 0.75 * torch.log1p(-means))
-        - 2 * torch.tensor([0.25, 0.75]).double().pow(torch.tensor([0.25, 0.75])).prod().log().neg()
-    )
-    divergence = (
-        each * ((rows - centers[z]).square() / 2 - torch.where(known, bits, 0.0).sum(1, keepdim=True) / 2)
-    ).sum()
-    divergence = divergence + smoothing.sum()
-    signs = 2 * HOLES - 1
-    scores = resolved.features(X) @ weights
-    factors = (each * torch.where(known, loss.log_factor(scores, signs.nan_to_num(1.0)), 0.0)).sum()
-    expected = 6.0 * len(centers) + 0.7 * divergence - factors + weights.square().sum() / 2
-    torch.testing.assert_close(posterior.trace.final[0], expected)
+    centers, means, classifiers = (samples[name][0] for name in ("centers", "label_means", "classifiers"))
+    rows, f = resolved.likelihood.coordinates(X), resolved.features(X) @ classifiers
+    one, zero = -0.7 * means.log()[z], -0.7 * torch.log1p(-means)[z]
+    yes, no = (-loss.log_factor(f, sign * torch.ones_like(f)) for sign in (1, -1))
+    absent = zero + no if joint == "product" else torch.minimum(zero + torch.minimum(yes, no), one + no)
+    cost = torch.where(HOLES == 1, one + yes, absent)
+    entropy = 0.25 * math.log(0.25) + 0.75 * math.log(0.75)
+    smoothing = 2 * (entropy - 0.25 * means.log() - 0.75 * torch.log1p(-means)).sum()
+    expected = 6.0 * len(centers) + 0.7 * ((each * (rows - centers[z]).square()).sum() / 2 + smoothing)
+    expected = expected + (each * torch.where(HOLES.isnan(), 0.0, cost)).sum() + classifiers.square().sum() / 2
+    if joint == "product":
+        torch.testing.assert_close(expected, values[-1])
+        return
+    # the recorded one has the bits from before the last step of the classifiers, which can only lower J further
+    assert expected <= values[-1] + 1e-9
+    torch.testing.assert_close(expected, values[-1], rtol=1e-3, atol=0.0)
+    apart = backend.fit(model.replace(joint="product"), X, HOLES, sample_weight=weights)
+    assert values[-1] < apart.trace.final[0]
 
 
 @pytest.mark.parametrize("loss", [Hinge(0.5), Logistic()], ids=repr)
 def test_classifiers_are_at_the_optimum_of_the_known_labels(loss) -> None:
     """By Fenchel's duality: no weights cost less than the value of any feasible tilts of the known labels."""
     model, data = BNMC(loss=loss, weight_scale=0.7).prepare(X, HOLES)
-    fit = multi_label.fit_classifiers(data, model)
+    fit = LabelProblem(model, data, 1.0).fit(data.targets)
     lower = 0.0
     for c in range(2):
         known = ~HOLES[:, c].isnan()
@@ -97,67 +121,28 @@ def test_a_loss_of_which_nothing_but_the_factor_is_known(joint: str) -> None:
 # -- the joint "and" ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weights", [None, COPIES], ids=["once", "weighed"])
-@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=repr)
-def test_coupled_objective_never_rises_and_is_what_it_says(loss, weights) -> None:
-    model = BNMC(loss=loss, label_likelihood=BernoulliBeta(0.5, 1.5), joint="and")
-    backend = SmallVariance(num_restarts=1, penalty=6.0, scale=0.7)
-    posterior = backend.fit(model, X, HOLES, sample_weight=weights)
-    each = torch.ones(90, 1).double() if weights is None else weights.unsqueeze(1)
-    values = posterior.trace.values[0]
-    assert (values.diff() <= 1e-9 * values[1:].abs()).all()
-    apart = backend.fit(model.replace(joint="product"), X, HOLES, sample_weight=weights)
-    assert values[-1] < apart.trace.final[0]
-    resolved, samples, z = posterior.model, posterior.samples, posterior.samples["assignments"][0].long()
-    centers, means, weights = (samples[name][0] for name in ("centers", "label_means", "classifiers"))
-    rows, f = resolved.likelihood.coordinates(X), resolved.features(X) @ weights
-    one, zero, yes = -0.7 * means.log()[z], -0.7 * torch.log1p(-means)[z], -loss.log_factor(f, torch.ones_like(f))
-    no = -loss.log_factor(f, -torch.ones_like(f))
-    cost = torch.where(HOLES == 1, one + yes, torch.minimum(zero + torch.minimum(yes, no), one + no))
-    entropy = 0.25 * math.log(0.25) + 0.75 * math.log(0.75)
-    smoothing = 2 * (entropy - 0.25 * means.log() - 0.75 * torch.log1p(-means)).sum()
-    expected = 6.0 * len(centers) + 0.7 * ((each * (rows - centers[z]).square()).sum() / 2 + smoothing)
-    expected = expected + (each * torch.where(HOLES.isnan(), 0.0, cost)).sum() + weights.square().sum() / 2
-    # the recorded one has the bits from before the last step of the classifiers, which can only lower J further
-    assert expected <= values[-1] + 1e-9
-    torch.testing.assert_close(expected, values[-1], rtol=1e-3, atol=0.0)
-
-
-def test_each_block_of_the_coupled_descent_lowers_the_objective() -> None:
-    model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES)
-    restarts = restarts_of(model, data, penalty=6.0, scale=0.4)
-    generator = torch.Generator().manual_seed(0)
+def test_each_block_of_the_coupled_descent_lowers_the_objective(generator) -> None:
+    restarts, problem = coupled(penalty=6.0, scale=0.4)
     first = restarts.first(generator)
     torch.testing.assert_close(first.bits, HOLES, equal_nan=True)
     state = restarts.sweep(first, generator)
-
-    def value(state) -> float:
-        problem = multi_label_bits.problem_of(state, data, model, 0.4)
-        cost = multi_label_bits.margin_cost(state, data, model)
-        return float(descent.objective(problem, state) + cost)
-
     for _ in range(3):
-        for block in (
-            lambda state: multi_label_bits.explain(state, data, model, 0.4),
-            lambda state: multi_label_bits.explain(state, data, model, 0.4, moves=False),
-            lambda state: multi_label_bits.fit_classifiers(state, data, model),
-        ):
-            moved = block(state)
-            assert value(moved) <= value(state) + 1e-9
+        for block in (bits.explain, partial(bits.explain, moves=False), bits.fit_classifiers):
+            moved = block(state, problem)
+            assert problem.valued(moved).objective <= problem.valued(state).objective + 1e-9
             state = moved
         assert torch.equal(((state.bits == 1) & (state.signs == 1))[~HOLES.isnan()], (HOLES == 1)[~HOLES.isnan()])
         assert torch.equal(state.bits.isnan(), HOLES.isnan())
 
 
-def test_bits_are_the_cheapest_of_all() -> None:
+def test_bits_are_the_cheapest_of_all(generator) -> None:
     """Against every pair of bits, one label at a time, and every component for each point."""
     model, data = BNMC(loss=Hinge(), joint="and").prepare(X[:40], Y[:40])
     restarts = restarts_of(model, data, penalty=0.6, scale=0.1)
-    generator = torch.Generator().manual_seed(0)
-    state = restarts.sweep(restarts.first(generator), generator)
+    state = after(restarts, 1, generator)
     shrunk = torch.cat([0.2 * state.centers[:, :2], state.centers[:, 2:]], 1)  # or each point is where it is cheapest
     state = replace(state, centers=shrunk)
-    moved = multi_label_bits.explain(state, data, model, 0.1)
+    moved = bits.explain(state, restarts.problem)
     assert (moved.assignments != state.assignments).sum() > 5
     (inputs, centers), (_, shares) = model.family.own_centers(state.centers)
     f, far = data.features @ state.classifiers, inputs.divergence(inputs.coordinates(X[:40]), centers)
@@ -173,89 +158,77 @@ def test_bits_are_the_cheapest_of_all() -> None:
                     if a * b == Y[n, c]
                 ]
                 costs[k] += min(options)
-        problem = multi_label_bits.problem_of(moved, data, model, 0.1).rows(torch.tensor([n]))
+        row = restarts.problem.mixture(moved.bits).rows(torch.tensor([n]))
         own = moved.centers[moved.assignments[n]].unsqueeze(0)
         margin = model.loss.log_factor(f[n], moved.signs[n]).sum()
-        found = 0.1 * model.family.divergence(problem.X, own).squeeze() - margin
+        found = 0.1 * model.family.divergence(row.X, own).squeeze() - margin
         torch.testing.assert_close(found, costs.min())
 
 
-def settled(model, data, generator):
+def settled(restarts: LabelRestarts, generator) -> LabelDescent:
     """A state after some sweeps, and then with components at random, which no longer suit it."""
-    restarts = restarts_of(model, data, penalty=60.0, scale=0.4)
-    state = restarts.first(generator)
-    for _ in range(3):
-        state = restarts.sweep(state, generator)
-    stirred = torch.randperm(data.num_data, generator=generator) % 3
+    state, num_data = after(restarts, 3, generator), restarts.problem.data.num_data
+    stirred = torch.randperm(num_data, generator=generator) % 3
     centers, weights = state.centers[:1].expand(3, -1), state.weights[:1].expand(3, -1, -1)
-    state = replace(state, assignments=stirred, centers=centers, weights=weights)
-    return multi_label_bits.refit(state, data, model, 0.4)
+    return bits.refit(replace(state, assignments=stirred, centers=centers, weights=weights), restarts.problem)
 
 
 @pytest.mark.parametrize("weights", [None, COPIES[:12]], ids=["once", "weighed"])
-@pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=repr)
+@BINARY
 def test_the_move_of_a_point_is_the_best_of_all(loss, weights, generator) -> None:
     """Against each of them, with J at the centres that follow."""
-    model, data = BNMC(loss=loss, joint="and").prepare(X[:12], HOLES[:12], weights=weights)
-    stirred = settled(model, data, generator)
+    restarts, problem = coupled(slice(12), loss, weights, penalty=60.0, scale=0.4)
+    data, stirred = problem.data, settled(restarts, generator)
     alone = (stirred.assignments % 2).index_fill(0, torch.tensor(0), 2)
-    alone = multi_label_bits.refit(replace(stirred, assignments=alone), data, model, 0.4)
-    for state in (stirred, alone):
-        means, scores = multi_label_bits.label_means(state, data, model), data.features @ state.classifiers
+    for state in (stirred, bits.refit(replace(stirred, assignments=alone), problem)):
+        means, scores = problem.label_means(state), data.features @ state.classifiers
         found = []
         for n in range(12):
             for k in set(range(state.num_components)) - {int(state.assignments[n])}:
-                one = data.targets[n : n + 1], scores[n : n + 1], means[k : k + 1]
-                bits, signs = multi_label_bits.cheapest_bits(*one, model, 0.4)
+                one = problem.cheapest_bits(data.targets[n : n + 1], scores[n : n + 1], means[k : k + 1])
                 moved = replace(
                     state,
                     assignments=state.assignments.index_fill(0, torch.tensor(n), k),
-                    bits=state.bits.index_copy(0, torch.tensor([n]), bits),
-                    signs=state.signs.index_copy(0, torch.tensor([n]), signs),
+                    bits=state.bits.index_copy(0, torch.tensor([n]), one[0]),
+                    signs=state.signs.index_copy(0, torch.tensor([n]), one[1]),
                 )
-                found.append(multi_label_bits.refit(moved.occupied(), data, model, 0.4).objective)
-        best = multi_label_moves._stepped(state, data, model, 0.4).objective
+                found.append(bits.refit(moved.occupied(), problem).objective)
+        best = moves._stepped(state, problem).objective
         torch.testing.assert_close(best, min(found))
-        assert multi_label_moves.step_points(state, data, model, 0.4).objective <= best < state.objective
+        assert moves.step_points(state, problem).objective <= best < state.objective
 
 
-@pytest.mark.parametrize("weights", [None, COPIES], ids=["once", "weighed"])
+@WEIGHED
 def test_absences_of_one_component_are_explained_together(weights, generator) -> None:
-    model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES, weights=weights)
-    state = settled(model, data, generator)
-    least = multi_label_moves.switch_labels(state, data, model, 0.4, generator)
-    for label, component, (a, b) in itertools.product(range(2), range(2), multi_label_moves._WAYS):
+    restarts, problem = coupled(weights=weights, penalty=60.0, scale=0.4)
+    state = settled(restarts, generator)
+    least = moves.switch_labels(state, problem, generator)
+    for label, component, way in itertools.product(range(2), range(2), moves._WAYS):
         moved = (HOLES[:, label] == 0) & (least.assignments == component)
-        turned = multi_label_moves._switched(least, moved, label, (a, b), data, model, 0.4)
+        turned = moves._switched(least, moved, label, way, problem)
         assert torch.equal(((turned.bits == 1) & (turned.signs == 1))[~HOLES.isnan()], (HOLES == 1)[~HOLES.isnan()])
-    ones = multi_label_bits.refit(replace(least, bits=torch.where(HOLES.isnan(), HOLES, 1.0)), data, model, 0.4)
-    costs = [multi_label_bits.label_cost(each, data, model, 0.4) for each in (least, ones)]
+    ones = bits.refit(replace(least, bits=torch.where(HOLES.isnan(), HOLES, 1.0)), problem)
+    costs = [problem.label_cost(each) for each in (least, ones)]
     torch.testing.assert_close(ones.objective - least.objective, costs[1] - costs[0])
     wrong = least.bits.clone(), least.signs.clone()
     absent = (HOLES[:, 0] == 0) & (least.assignments == 0)
     wrong[0][absent, 0], wrong[1][absent, 0] = 1.0, -1.0
-    wrong = multi_label_bits.refit(replace(least, bits=wrong[0], signs=wrong[1]), data, model, 0.4)
-    wrong = multi_label_bits.fit_classifiers(wrong, data, model)
-    again = multi_label_moves.switch_labels(wrong, data, model, 0.4, generator)
+    wrong = bits.fit_classifiers(bits.refit(replace(least, bits=wrong[0], signs=wrong[1]), problem), problem)
+    again = moves.switch_labels(wrong, problem, generator)
     assert least.objective <= state.objective
     assert again.objective <= wrong.objective
     torch.testing.assert_close(again.objective, least.objective, rtol=1e-3, atol=0.0)
 
 
-def test_a_descent_whose_bits_still_change_goes_on() -> None:
-    model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES)
-    restarts = restarts_of(model, data, penalty=6.0)
-    generator = torch.Generator().manual_seed(0)
+def test_a_descent_whose_bits_still_change_goes_on(generator) -> None:
+    restarts, _ = coupled(penalty=6.0)
     state = restarts.first(generator)
     for _ in range(50):
         state = restarts.sweep(state, generator)
         if state.converged:
             break
-    assert state.settled
-    assert state.converged
     again = restarts.sweep(state, generator)
-    assert again.settled
-    assert again.converged
+    assert all((state.settled, state.converged, again.settled, again.converged))
     ones = torch.where(HOLES.isnan(), HOLES, 1.0)  # bits that are not the cheapest
     assert (state.bits != ones)[~HOLES.isnan()].sum() > 1
     moved = restarts.sweep(replace(state, bits=ones), generator)
@@ -264,31 +237,21 @@ def test_a_descent_whose_bits_still_change_goes_on() -> None:
     torch.testing.assert_close(moved.objective, again.objective)
 
 
-def test_classifiers_that_cost_less_than_the_solution_up_to_its_gap_stay() -> None:
-    model, data = BNMC(loss=Hinge(), joint="and").prepare(X, HOLES)
-    restarts = restarts_of(model, data, penalty=6.0)
-    generator = torch.Generator().manual_seed(0)
-    state = restarts.sweep(restarts.first(generator), generator)
-    best = solve(data.features, state.signs, model.loss, model.weight_scale, tolerance=1e-9).weights
+def test_classifiers_that_cost_less_than_the_solution_up_to_its_gap_stay(generator) -> None:
+    restarts, problem = coupled(penalty=6.0)
+    state, model = after(restarts, 1, generator), problem.model
+    best = solve(problem.data.features, state.signs, model.loss, model.weight_scale, tolerance=1e-9).weights
     state = replace(state, classifiers=best, tilt=torch.zeros_like(state.tilt))
-    moved = multi_label_bits.fit_classifiers(state, data, model)
-    before, after = (multi_label_bits.margin_cost(w, data, model) for w in (state, moved))
-    assert after <= before
+    moved = bits.fit_classifiers(state, problem)
+    before, after_fit = (problem.margin_cost(one.signs, one.classifiers) for one in (state, moved))
+    assert after_fit <= before
 
 
-@pytest.mark.parametrize("joint", ["product", "and"])
-def test_classifiers_of_weighed_rows_are_those_of_their_copies(joint: str, monkeypatch) -> None:
-    monkeypatch.setattr(multi_label_bits, "_LIMITS", DualLimits(1e-9, 1000))
+def test_classifiers_of_weighed_rows_are_those_of_their_copies(monkeypatch) -> None:
+    monkeypatch.setattr(bits, "_LIMITS", DualLimits(1e-9, 1000))
     again = torch.arange(90).repeat_interleave(COPIES.long())
-    model, weighed = BNMC(loss=Hinge(), joint=joint).prepare(X, HOLES, weights=COPIES)
-    copied = model.data(X[again], HOLES[again])
-    found = []
-    for data in (weighed, copied):
-        if joint == "product":
-            found.append(multi_label.fit_classifiers(data, model).weights[0])
-            continue
-        state = restarts_of(model, data, penalty=6.0).first(torch.Generator().manual_seed(0))
-        found.append(multi_label_bits.fit_classifiers(state, data, model).classifiers)
-    torch.testing.assert_close(*found, atol=1e-4, rtol=0.0)
-    once = multi_label.fit_classifiers(model.data(X, HOLES), model).weights[0]
-    assert (once - found[0]).abs().max() > 0.05
+    model, weighed = BNMC(loss=Hinge()).prepare(X, HOLES, weights=COPIES)
+    every = weighed, model.data(X[again], HOLES[again]), model.data(X, HOLES)
+    found, copied, once = (LabelProblem(model, data, 1.0).fit(data.targets).weights[0] for data in every)
+    torch.testing.assert_close(found, copied, atol=1e-4, rtol=0.0)
+    assert (once - found).abs().max() > 0.05
