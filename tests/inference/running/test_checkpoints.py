@@ -39,19 +39,12 @@ MOVED = torch.tensor([1, *[0] * 39])
         (GIBBS, {"y": Y.flip(0)}, "data.targets"),
         (GIBBS, {"y": Y + 5}, "model.classes"),
         (GIBBS, {"model": InfiniteSVM(loss=Hinge(2.0))}, "model.loss.strength"),
-        (GIBBS, {"model": InfiniteSVM(weight_scale=2.0)}, "model.weight_scale"),
         (GIBBS, {"backend": GIBBS.replace(thinning=1, num_samples=9)}, "backend.thinning"),
-        (GIBBS, {"backend": GIBBS.replace(num_warmup=3)}, "backend.num_warmup"),
-        (GIBBS, {"backend": GIBBS.replace(scan="collapsed")}, "backend.scan"),
-        (GIBBS, {"backend": GIBBS.replace(seed=1)}, "backend.seed"),
-        (GIBBS, {"backend": GIBBS.replace(split_merge=1)}, "backend.split_merge"),
         (GIBBS, {"backend": GIBBS.replace(init=GIBBS.init[MOVED])}, "backend.init"),
         (GIBBS, {"backend": GIBBS.replace(init=GIBBS.init.clone(), progress=False)}, None),
         (GIBBS, {"backend": BATCHES}, "backend.class"),
-        (GIBBS, {"backend": SmallVariance()}, "backend.class"),
         (BATCHES, {"backend": BATCHES.replace(batch_size=21)}, "backend.batch_size"),
         (BATCHES, {"backend": BATCHES.replace(num_steps=4)}, "backend.num_steps"),
-        (SmallVariance(), {"backend": SmallVariance(penalty=5.0)}, "backend.penalty"),
     ],
 )
 def test_another_fit_is_refused_by_name(
@@ -114,10 +107,20 @@ def test_a_finished_fit_grows_bit_for_bit_and_does_not_shrink(
             backend.fit(DPM(), X, resume=grown)
 
 
-@pytest.mark.parametrize("every", [-1.0, np.nan, np.inf, "often", True, None])
-def test_seconds_between_checkpoints_are_a_number(every: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"checkpoint_every is .*; it must be a number of at least 0"):
-        GIBBS.fit(InfiniteSVM(), X, Y, checkpoint=tmp_path / "chain.pt", checkpoint_every=every)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *[
+            ({"checkpoint_every": every}, "checkpoint_every is .*; it must be a number of at least 0")
+            for every in (-1.0, np.nan, np.inf, "often", True, None)
+        ],
+        *[({"resume": path}, "resume is .*; expected the path of a file") for path in ("", 7, b"chain.pt")],
+        ({"on_interrupt": "stop"}, "on_interrupt is 'stop'"),
+    ],
+)
+def test_options_of_files_are_checked(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        GIBBS.fit(InfiniteSVM(), X, Y, checkpoint=tmp_path / "chain.pt", **options)
 
 
 def test_seconds_between_checkpoints_reach_the_engine(tmp_path: Path) -> None:
@@ -133,14 +136,6 @@ def test_seconds_between_checkpoints_reach_the_engine(tmp_path: Path) -> None:
         Watched.seen = False
         GIBBS.fit(InfiniteSVM(loss=Watched()), X, Y, checkpoint=tmp_path / "chain.pt", checkpoint_every=every)
         assert Watched.seen == seen
-
-
-@pytest.mark.parametrize("path", ["", 7, b"chain.pt"])
-def test_what_is_no_path_is_refused(path: Any) -> None:
-    with pytest.raises(ValueError, match=r"checkpoint is .*; expected the path of a file"):
-        GIBBS.fit(InfiniteSVM(), X, Y, checkpoint=path)
-    with pytest.raises(ValueError, match=r"resume is .*; expected the path of a file"):
-        GIBBS.fit(InfiniteSVM(), X, Y, resume=path)
 
 
 # -- files that somebody changed, with the digest that goes with it ----------------------------------------------------

@@ -248,14 +248,21 @@ def test_a_part_of_an_array_is_written_alone(tmp_path: Path) -> None:
     assert (tmp_path / "rows.pt").stat().st_size < 3 * 4000
 
 
-def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
-    """At a limit for the size of files, as on a full disk."""
-    file = tmp_path / "kept.pt"
+@pytest.mark.parametrize("fault", ["limit", "disk", "error"])
+def test_a_write_that_fails_leaves_the_old_file(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half way, at a limit for the size of files; at its end, on a full disk; by any other error."""
+    file, limits = tmp_path / "kept.pt", resource.getrlimit(resource.RLIMIT_FSIZE)
     write_file(file, "old", {"value": 1.0})
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    error: Any = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if fault == "disk" else ZeroDivisionError("broken")
+    if fault == "limit":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    else:
+        place = "regbayes.inference.running.files._bytes_of" if fault == "error" else "os.fsync"
+        monkeypatch.setattr(place, raising(error))
+    reason = {"limit": "File too large", "disk": "No space left on device"}.get(fault)
+    message = rf"'{file}' could not be written: {reason}\. It is as it was before\." if reason else "broken"
     try:
-        with pytest.raises(OSError, match=rf"'{file}' could not be written: .+\. It is as it was before\."):
+        with pytest.raises(OSError if reason else ZeroDivisionError, match=message):
             write_file(file, "new", {"value": torch.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -263,30 +270,64 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
     assert [item.name for item in tmp_path.iterdir()] == ["kept.pt"]
 
 
-def test_a_full_disk_is_a_sentence_with_the_path(saved: Path, fitted: Posterior, monkeypatch) -> None:
-    before = saved.read_bytes()
+def raising(error: Exception) -> Any:
+    def function(*_: Any) -> None:
+        raise error
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=rf"^'{saved}' could not be written: No space left on device\. It is as it was"):
-        fitted.save(saved)
-    assert saved.read_bytes() == before
-    assert [item.name for item in saved.parent.iterdir()] == ["posterior.pt"]
+    return function
 
 
-def test_where_nothing_can_be_written_is_told_before_any_work(tmp_path: Path, fitted: Posterior) -> None:
+NO_PATH = "expected the path of a file"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        *[(path, NO_PATH) for path in ("", 3, "a\0b", b"chain.pt")],
+        ("none/chain.pt", r"none/chain\.pt', but there is no folder '.*none'. Make it"),
+        ("folder", "which is a folder or a device"),
+        ("/dev/full", "which is a folder or a device"),
+        ("/proc/chain.pt", "'/proc/chain.pt', where no file can be written: "),
+        ("long" * 80, "where no file can be written: File name too long"),
+        ("loop", "a link that leads to itself"),
+        ("round/chain.pt", "there is no folder"),
+        ("full", "where no file can be written: File too large"),
+    ],
+    ids=repr,
+)
+def test_where_nothing_can_be_written_is_told_before_any_work(path, message, tmp_path, fitted, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name in ("loop", "round"):
+        (tmp_path / name).symlink_to(tmp_path / name)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000 if path == "full" else limits[0], limits[1]))
     try:
-        with pytest.raises(ValueError, match=r"checkpoint is .*where no file can be written: File too large"):
-            Gibbs().fit(DPM(), X, checkpoint=tmp_path / "chain.pt")
+        with pytest.raises(ValueError, match=f"path is .*{message}"):
+            fitted.save(path)
+        with pytest.raises(ValueError, match=f"checkpoint is .*{message}"):
+            Gibbs().fit(DPM(), X, checkpoint=path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    with pytest.raises(ValueError, match="which is a folder or a device"):
-        fitted.save(tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert {item.name for item in tmp_path.iterdir()} == {"folder", "loop", "round"}
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        *[(path, ValueError, NO_PATH) for path in ("", 3, None, "a\0b", b"posterior.pt")],
+        (".", IsADirectoryError, r"'\.' cannot be read: Is a directory"),
+        ("none.pt", FileNotFoundError, r"There is no file 'none\.pt'"),
+        ("loop", OSError, "'loop' cannot be read: Too many levels of symbolic links"),
+        ("/dev/zero", ValueError, "is a pipe or a device"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_file_is_not_read(path: Any, error: type[Exception], message: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(error, match=message):
+        Posterior.load(path)
 
 
 def test_content_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
@@ -295,30 +336,6 @@ def test_content_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
         deep = [deep]
     with pytest.raises(ValueError, match="nested more than 100 deep at 'given"):
         write_file(tmp_path / "deep.pt", "plain", {"given": deep})
-
-
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
-    file = tmp_path / "kept.pt"
-    write_file(file, "old", {"value": 1.0})
-    monkeypatch.setattr("regbayes.inference.running.files._bytes_of", lambda tensor: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        write_file(file, "new", {"value": torch.ones(2)})
-    assert read_file(file, "old")["value"] == 1.0
-    assert [item.name for item in tmp_path.iterdir()] == ["kept.pt"]
-
-
-def test_a_link_that_leads_to_itself_is_refused(tmp_path: Path, fitted: Posterior) -> None:
-    loop = tmp_path / "loop.pt"
-    loop.symlink_to(loop)
-    (tmp_path / "folder").symlink_to(tmp_path / "folder")
-    for path, message in [(loop, "a link that leads to itself"), (tmp_path / "folder" / "a.pt", "there is no folder")]:
-        with pytest.raises(ValueError, match=message):
-            fitted.save(path)
-        with pytest.raises(ValueError, match=message):
-            Gibbs().fit(DPM(), X, checkpoint=path)
-        with pytest.raises(OSError, match="cannot be read: Too many levels of symbolic links"):
-            Posterior.load(path)
-    assert loop.is_symlink()
 
 
 def test_to_write_and_to_read_takes_the_memory_of_the_content_alone(tmp_path: Path) -> None:
@@ -349,21 +366,6 @@ def test_a_link_stays_and_permissions_are_those_of_new_files(saved: Path, fitted
     assert link.is_symlink()
     assert saved.read_bytes() != before
     assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE((saved.parent / "plain").stat().st_mode)
-
-
-@pytest.mark.parametrize("path", ["", 3, None, "a\0b", b"posterior.pt"])
-def test_what_is_no_path_is_refused(path: Any, fitted: Posterior) -> None:
-    with pytest.raises(ValueError, match=r"path is .*; expected the path of a file"):
-        fitted.save(path)
-    with pytest.raises(ValueError, match="expected the path of a file"):
-        Posterior.load(path)
-
-
-def test_a_folder_is_no_file_to_read(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match=f"'{tmp_path}' cannot be read: Is a directory"):
-        Posterior.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"There is no file '.*none\.pt'"):
-        Posterior.load(tmp_path / "none.pt")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -398,8 +400,6 @@ def test_later_schemas_other_formats_and_other_kinds_are_told_apart(saved: Path)
         saved.write_bytes(content)
         with pytest.raises(ValueError, match=message):
             Posterior.load(saved)
-    with pytest.raises(ValueError, match="is a pipe or a device"):
-        Posterior.load("/dev/zero")
 
 
 def test_any_tool_of_the_format_opens_a_file(saved: Path, fitted: Posterior) -> None:
@@ -437,18 +437,7 @@ def test_a_file_for_another_device_is_whole(saved: Path) -> None:
         (("metadata",), [], r"\[\] for 'metadata'"),
         (("samples", "assignments"), None, "None for 'assignments' in its samples"),
         (("samples", "weights"), torch.zeros(2, 1, 1, 1), r"'weights' of shape \[2, 1, 1, 1\] for 3 draws"),
-        (
-            ("samples", "weights"),
-            torch.zeros(3, 99, 0, 0),
-            r"'weights' of shape .* that are \[K, P, C\] each, with N = 20",
-        ),
-        (("samples", "weights"), torch.tensor([[[]]] * 3).long().unsqueeze(3), r"'weights' of"),
-        (("samples", "log_mixture"), torch.tensor(1.0), r"'log_mixture' of shape \[\]"),
-        (("samples", "log_mixture"), torch.full((3, 2), torch.nan), "NaN in 'log_mixture'|'log_mixture' of shape"),
         (("samples", "assignments"), torch.full((3, 20), 99), "'assignments' from 99 to 99 of"),
-        (("samples", "assignments"), torch.full((3, 20), -1), "'assignments' from -1 to -1 of"),
-        (("samples", "assignments"), torch.zeros(3, 20), "'assignments' of type torch.float32"),
-        (("samples", "assignments"), torch.zeros(3, 0, dtype=torch.int8), r"'assignments' of shape \[3, 0\]"),
         (("samples", "hyperparameters"), torch.zeros(3, 1, 99), "parts of the file do not go together|of shape"),
         (("model", "params", "num_features"), 3, "parts of the file do not go together"),
         (("model", "params", "likelihood"), None, "parts of the file do not go together"),

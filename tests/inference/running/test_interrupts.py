@@ -102,8 +102,3 @@ def test_ctrl_c_after_the_last_sweep_is_not_lost(tmp_path: Path, monkeypatch) ->
     with pytest.raises(KeyboardInterrupt):
         SHORT.fit(DPM(), X, checkpoint=file, on_interrupt="raise")
     assert file.exists()
-
-
-def test_what_ctrl_c_is_to_do_is_checked() -> None:
-    with pytest.raises(ValueError, match="on_interrupt is 'stop'"):
-        SHORT.fit(DPM(), X, on_interrupt="stop")
