@@ -193,17 +193,12 @@ def as_sequences(
     return rows, sizes.tolist(), observed
 
 
-def as_labels(y: Any, X: Rows, classes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(class indices [N], sorted classes [L], at least two) from integer labels y [N], each in `classes` if given.
+def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(class indices [...], sorted classes [L], at least two) from integer labels y [...], each in `classes` if given.
 
     NaN is a missing label, and so is -1 unless it is a class: one of `classes`, or with +1 the only label. Its index
     is -1.
     """
-    return read_labels(as_vector(y, X), classes)
-
-
-def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The same of labels [...] of any shape that are a tensor of finite numbers, or NaN where missing."""
     known = ~y.isnan()
     if y.is_floating_point():
         y = torch.where(known, y, 0)
@@ -236,13 +231,8 @@ def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
     return torch.where(known, index, -1), classes
 
 
-def as_targets(y: Any, X: Rows, *, min_known: int = 1) -> Tensor:
-    """Finite real targets y [N] in the dtype of X; NaN is a missing target, and `min_known` must be known."""
-    return read_targets(as_vector(y, X), X, min_known=min_known)
-
-
 def read_targets(y: Tensor, X: Rows, *, min_known: int = 1) -> Tensor:
-    """The same of targets [...] of any shape that are a tensor of finite numbers, or NaN where missing."""
+    """Real targets y [...] in the dtype of X, not too large; NaN is a missing target, and `min_known` must be known."""
     y = y.to(X.dtype)
     if (wrong := y.abs() > _largest(X)).any():
         raise ValueError(f"y has the value {y[wrong][0].item():g}, whose square overflows. Scale y down.")

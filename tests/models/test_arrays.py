@@ -12,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from regbayes.models.arrays import as_features, as_labels, as_sequences, as_targets, like
+from regbayes.models.arrays import as_features, as_sequences, as_vector, like, read_labels, read_targets
 from regbayes.models.sparse import SparseRows
 
 X = torch.zeros((4, 2), dtype=torch.float64)
+
+
+def labels(y, classes=None):
+    return read_labels(as_vector(y, X), classes)
 
 
 @given(arrays(np.float64, (3, 2), elements=st.floats(-1e77, 1e77)))
@@ -65,7 +69,7 @@ def test_mixed_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="X is on the meta device"):
         as_features(torch.zeros((3, 2), device="meta"), like=X)
     with pytest.raises(ValueError, match="y is on the meta device"):
-        as_labels(torch.zeros(4, device="meta"), X, None)
+        labels(torch.zeros(4, device="meta"))
 
 
 @pytest.mark.parametrize(
@@ -84,15 +88,15 @@ def test_mixed_devices_are_refused() -> None:
 )
 def test_wrong_labels_are_refused(y, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        as_labels(y, X, None)
+        labels(y)
 
 
 def test_labels_keep_their_values_and_unknown_ones_are_named() -> None:
-    index, classes = as_labels([7, -3, 7, 3], X, None)
+    index, classes = labels([7, -3, 7, 3])
     assert index.tolist() == [2, 0, 2, 1]
     assert classes.tolist() == [-3, 3, 7]
     with pytest.raises(ValueError, match=r"labels \[4, 9\] that were not seen.*known: \[-3, 3, 7\]"):
-        as_labels([7, 9, 4, 3], X, classes)
+        labels([7, 9, 4, 3], classes)
 
 
 @pytest.mark.parametrize(
@@ -106,25 +110,25 @@ def test_labels_keep_their_values_and_unknown_ones_are_named() -> None:
     ],
 )
 def test_missing_labels_have_index_minus_one(y, index: list[int], classes: list[int]) -> None:
-    found = as_labels(np.array(y), X, None)
+    found = labels(np.array(y))
     assert found[0].tolist() == index
     assert found[1].tolist() == classes
-    again = as_labels(torch.tensor(y), X, found[1])
+    again = labels(torch.tensor(y), found[1])
     assert again[0].tolist() == index
-    assert as_labels(np.full(4, np.nan), X, found[1])[0].tolist() == [-1] * 4
+    assert labels(np.full(4, np.nan), found[1])[0].tolist() == [-1] * 4
 
 
 def test_targets_follow_the_inputs_dtype() -> None:
-    assert as_targets(np.arange(4), X.float()).dtype == torch.float32
+    assert read_targets(as_vector(np.arange(4), X.float()), X.float()).dtype == torch.float32
     with pytest.raises(ValueError, match="contains inf"):
-        as_targets([0.0, 1.0, np.inf, 2.0], X)
+        read_targets(as_vector([0.0, 1.0, np.inf, 2.0], X), X)
 
 
 def test_a_missing_target_is_nan_and_some_must_be_known() -> None:
-    assert as_targets([0.0, np.nan, 1.0, 2.0], X).isnan().tolist() == [False, True, False, False]
+    assert read_targets(as_vector([0.0, np.nan, 1.0, 2.0], X), X).isnan().tolist() == [False, True, False, False]
     with pytest.raises(ValueError, match="no target that is not NaN"):
-        as_targets(np.full(4, np.nan), X)
-    assert as_targets(np.full(4, np.nan), X, min_known=0).isnan().all()
+        read_targets(as_vector(np.full(4, np.nan), X), X)
+    assert read_targets(as_vector(np.full(4, np.nan), X), X, min_known=0).isnan().all()
 
 
 def test_results_come_in_the_kind_that_was_given() -> None:
@@ -137,7 +141,7 @@ def test_arrays_that_may_not_be_written_are_taken_without_a_warning() -> None:
     X.flags.writeable = y.flags.writeable = False
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        rows, targets = as_features(X), as_targets(y, torch.zeros(3, 2))
+        rows, targets = as_features(X), read_targets(as_vector(y, torch.zeros(3, 2)), torch.zeros(3, 2))
     torch.testing.assert_close(rows, torch.arange(6.0, dtype=torch.float64).reshape(3, 2))
     torch.testing.assert_close(targets, torch.arange(3.0))
 

@@ -8,21 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import quad
 from torch import Tensor
 
 from regbayes.models import DirichletProcess
 from regbayes.models.priors import sticks
 from regbayes.models.priors.dirichlet_process import resample_concentration
 from regbayes.models.priors.sticks import log_stick_weights
-from regbayes.testing.enumeration import partitions
 
 ALPHAS = [0.3, 1.0, 4.5]
-
-
-def log_eppf(counts: Tensor, alpha: float) -> float:
-    prior = DirichletProcess(alpha)
-    return float(prior.log_partition(counts, prior.start(counts)))
 
 
 def prior_sticks(alpha: float, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,33 +38,6 @@ def labelled_counts(num_data: int, truncation: int) -> Tensor:
     return torch.nn.functional.one_hot(z, truncation).sum(1)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("num_data", [1, 2, 4, 6])
-def test_eppf_is_the_urn_and_sums_to_one(num_data: int, alpha: float) -> None:
-    total = 0.0
-    for z in partitions(num_data):
-        probability = math.exp(log_eppf(torch.bincount(torch.tensor(z)), alpha))
-        urn = math.prod((alpha if z[n] not in z[:n] else z[:n].count(z[n])) / (n + alpha) for n in range(num_data))
-        assert probability == pytest.approx(urn, rel=1e-12)
-        total += probability
-    assert total == pytest.approx(1, rel=1e-12)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_labelled_prior_sums_to_one_and_is_the_expectation_over_sticks(alpha: float) -> None:
-    counts = labelled_counts(4, 3)
-    probability = log_labelled_prior(counts, alpha).exp()
-    assert probability.sum().item() == pytest.approx(1, rel=1e-12)
-    # E prod_n pi_{z_n} factorizes over the two sticks, each Beta(1, alpha)
-    for n, p in zip(counts.tolist(), probability.tolist(), strict=True):
-        expected = 1.0
-        for k in range(2):
-            after = sum(n[k + 1 :])
-            # substituting r = (1 - v)^alpha, which is uniform, leaves no singularity
-            expected *= quad(lambda r, a=n[k], b=after: (1 - r ** (1 / alpha)) ** a * r ** (b / alpha), 0, 1)[0]
-        assert p == pytest.approx(expected, rel=1e-8)
-
-
 def test_labelled_prior_agrees_with_simulated_sticks(device: torch.device, generator: torch.Generator) -> None:
     alpha, draws = 1.5, 200_000
     uniform = torch.rand(draws, 3, generator=generator, dtype=torch.float64, device=device)
@@ -81,17 +47,6 @@ def test_labelled_prior_agrees_with_simulated_sticks(device: torch.device, gener
     error = simulated.std(0) / draws**0.5
     # five standard errors for each of 64 labellings, of which only 20 differ
     assert ((simulated.mean(0) - log_labelled_prior(counts, alpha).exp()).abs() < 5 * error).all()
-
-
-@pytest.mark.parametrize("alpha", [0.5, 2.0])
-def test_truncated_prior_of_a_partition_is_near_the_eppf(alpha: float) -> None:
-    truncation, sizes = 26, [2, 1, 1]
-    labels = torch.tensor(list(itertools.permutations(range(truncation), 3)))
-    counts = torch.zeros(len(labels), truncation, dtype=torch.float64)
-    counts.scatter_(1, labels, torch.tensor(sizes, dtype=torch.float64).expand(len(labels), -1))
-    truncated = log_labelled_prior(counts, alpha).exp().sum().item()
-    bound = sum(sizes) * (alpha / (1 + alpha)) ** truncation  # on the total variation between the two priors
-    assert abs(truncated - math.exp(log_eppf(torch.tensor(sizes), alpha))) < bound
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from regbayes.models import HierarchicalDirichletProcess
-from regbayes.models.distributions import log_dirichlet, log_gamma_draw
 from regbayes.models.priors import franchise as hdp
 from regbayes.models.priors.laws import law_of
 from regbayes.models.priors.sticks import log_stick_weights
@@ -223,21 +222,3 @@ def test_sticks_are_those_of_their_tables() -> None:
     torch.testing.assert_close(base.sum(1), torch.ones(4000, dtype=torch.float64))
     torch.testing.assert_close(log_stick_weights(sticks).exp(), base, rtol=1e-7, atol=1e-12)
     torch.testing.assert_close(torch.stack(rests), torch.log1p(-sticks).sum(1), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [0.5, 1e-3, 1e-12, 0.0])
-def test_dirichlet_draws_are_finite_for_any_shape(shape) -> None:
-    generator = torch.Generator().manual_seed(0)
-    draws = log_dirichlet(torch.full((500, 3), shape, dtype=torch.float64), generator)
-    assert draws.isfinite().all()
-    torch.testing.assert_close(draws.logsumexp(1), torch.zeros(500, dtype=torch.float64))
-    assert_mean(draws.exp(), double(1 / 3))
-
-
-@pytest.mark.parametrize("shape", [0.05, 0.7, 30.0])
-def test_log_gamma_draws_have_their_mean_and_variance(shape) -> None:
-    """E log G = digamma(a), Var log G = trigamma(a)."""
-    draws = log_gamma_draw(torch.full((20_000,), shape, dtype=torch.float64), torch.Generator().manual_seed(0))
-    mean, variance = torch.digamma(double(shape)), torch.polygamma(1, double(shape))
-    assert_mean(draws, mean)
-    assert_mean((draws - mean).square(), variance)

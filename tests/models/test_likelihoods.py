@@ -76,11 +76,11 @@ def test_conformance(likelihood, make, device):
     check_likelihood(likelihood, make().to(device))
 
 
-@pytest.mark.parametrize("family", GAUSSIANS)
+@pytest.mark.parametrize("family", [*(kind() for kind in GAUSSIANS), LinearRegression(1)], ids=repr)
 @pytest.mark.parametrize("scale", [1e8, 1e-8, [1e8, 1.0, 1e-8]])
 @pytest.mark.parametrize("offset", [0.0, 1e8])
 def test_conformance_far_from_unit_scale(family, scale, offset):
-    check_likelihood(family(), (reals() + offset) * torch.as_tensor(scale, dtype=torch.float64))
+    check_likelihood(family, (reals() + offset) * torch.as_tensor(scale, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("family", GAUSSIANS)

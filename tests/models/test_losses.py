@@ -525,25 +525,6 @@ def test_one_missing_class_of_several():
 # -- what a loss says of itself ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (Hinge(strength=0.0), r"loss__strength is 0.0; it must be a positive number\."),
-        (Hinge(margin=float("nan")), "loss__margin is nan"),
-        (EpsilonInsensitive(epsilon=-0.1), "loss__epsilon is -0.1; it must be a number of at least 0"),
-        (StudentT(df=-3), "loss__df is -3"),
-        (StudentT(scale="wide"), "loss__scale is 'wide'"),
-        (SquaredHinge(strength=float("inf")), "loss__strength is inf"),
-        (CrammerSinger(margin=-1.0), "loss__margin is -1.0"),
-        (Masked(OneVsRest(Hinge(strength=-1.0))), "loss__loss__loss__strength is -1.0"),
-    ],
-    ids=str,
-)
-def test_parameters_outside_their_domain_are_named(loss, message):
-    with pytest.raises(ValueError, match=message):
-        loss.checked("loss__")
-
-
 def test_numbers_of_numpy_are_numbers():
     assert type(Hinge(np.float32(2.0), np.int64(1)).checked().margin) is float
     EpsilonInsensitive(epsilon=0).checked()

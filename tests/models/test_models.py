@@ -247,6 +247,7 @@ def test_constant_columns_warn_and_keep_scale_one() -> None:
         ({"feature_map": Standardized(intercept=float("inf"))}, "intercept"),
         ({"feature_map": 3}, "feature_map is 3"),
         ({"loss": EpsilonInsensitive(epsilon=-0.1)}, "loss__epsilon is -0.1"),
+        ({"loss": OneVsRest(Hinge(margin=float("nan")))}, "loss__loss__margin is nan"),
     ],
 )
 def test_hyperparameters_outside_their_domain_are_named(changes: dict, message: str) -> None:
