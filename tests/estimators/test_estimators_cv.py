@@ -22,6 +22,7 @@ from regbayes.datasets import make_setting_two
 from regbayes.estimators import Classifier, ClassifierCV, Regressor, RegressorCV
 from regbayes.estimators.hyperplanes import Hyperplanes
 from regbayes.estimators.paths import at
+from regbayes.estimators.rows import sort_rows
 from regbayes.estimators.search import _HeldOut
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
 from regbayes.models import (
@@ -50,6 +51,13 @@ def four_groups():
     X, group = make_blobs(300, centers=centers, random_state=0)
     side = np.where(group % 2 == 0, 1, -1) * (X - centers[group])[:, 0]
     return X, np.where(side > 0, "right", "left")
+
+
+@pytest.fixture(scope="module")
+def sides(four_groups):
+    """The same as tensors, with labels 0 and 1, and weights of the rows."""
+    X, y = four_groups
+    return torch.tensor(X), torch.tensor(y == "right").long(), torch.arange(len(X)) % 3 + 1
 
 
 def one_plane(num_rows: int = 150) -> tuple[np.ndarray, np.ndarray]:
@@ -87,22 +95,14 @@ def test_scores_are_those_of_separate_fits_to_the_folds():
     assert found.posterior_.model.loss.strength == found.strength_
     assert found.posterior_.model.weight_scale == found.weight_scale_
     for fold, (train, test) in enumerate(KFold(3).split(X)):
-        rows, labels = ordered(X[train], y[train])
+        seen = sort_rows(X[train], y[train], None, merge=True)  # in the order in which a fit sees them
         for s, strength in enumerate(found.strengths):
             for w, scale in enumerate(found.weight_scales):
                 model = InfiniteSVM(loss=SquaredHinge(strength), weight_scale=scale)
                 backend = SmallVariance(init=torch.zeros(len(train), dtype=torch.long))
-                fitted = backend.fit(model, rows, labels)
+                fitted = backend.fit(model, seen.X, seen.y)
                 score = (fitted.predict(X[test]) == y[test]).mean()
                 assert found.scores_[fold, 0, 0, s, w, 0] == pytest.approx(score)
-
-
-def ordered(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows in the order in which a fit sees them."""
-    from regbayes.estimators.rows import sort_rows
-
-    rows = sort_rows(X, y, None, merge=True)
-    return rows.X, rows.y
 
 
 def test_a_search_depends_on_how_often_rows_occur_and_on_nothing_else():
@@ -154,6 +154,9 @@ def test_a_class_of_one_row_is_kept():
     assert found.predict_proba(X).shape == (40, 3)
 
 
+IDLE = r"is \[.*has nothing to choose there"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -171,26 +174,17 @@ def test_a_class_of_one_row_is_kept():
         ({"cv": [(np.arange(20),)]}, "^cv is "),
         ({"cv": [(np.arange(9) > 5, np.arange(9) < 5)]}, "^cv is "),
         ({"cv": object()}, "cv is <object"),
+        ({"cv": []}, r"cv is \[\]; expected a number of folds"),
+        ({"cv": [(np.arange(40), np.arange(0))]}, "a split of cv has 40 different rows to fit and 0 to hold out"),
+        ({"length_scales": [1.0]}, rf"length_scales {IDLE}. Leave length_scales out"),
+        ({"inference": SVI(num_steps=3), "temperatures": (0.0, 1.0)}, rf"num_components {IDLE}"),
+        ({"inference": SVI(num_steps=3), "num_components": None, "temperatures": [0.0, 2.0]}, rf"temperatures {IDLE}"),
+        ({"model": InfiniteSVM(loss=Logistic()), "strengths": [0.1, 1.0]}, rf"strengths {IDLE}"),
     ],
 )
 def test_what_means_nothing_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        ClassifierCV(inference=QUICK, **(GRID | arguments)).fit(*one_plane(40))
-
-
-@pytest.mark.parametrize(
-    ("model", "inference", "arguments", "name"),
-    [
-        (None, None, {"length_scales": [1.0]}, "length_scales"),
-        (None, SVI(num_steps=3), {"num_components": [1, 3]}, "num_components"),
-        (None, SVI(num_steps=3), {"temperatures": [0.0, 2.0]}, "temperatures"),
-        (InfiniteSVM(loss=Logistic()), None, {"strengths": [0.1, 1.0]}, "strengths"),
-    ],
-    ids=str,
-)
-def test_values_that_nothing_would_choose_from_are_refused(model, inference, arguments, name):
-    with pytest.raises(ValueError, match=rf"{name} is \[.*has nothing to choose there. Leave {name} out"):
-        ClassifierCV(model, inference, **arguments).fit(*one_plane(40))
+        ClassifierCV(**({"inference": QUICK} | GRID | arguments)).fit(*one_plane(40))
 
 
 def test_splits_may_be_masks():
@@ -201,20 +195,12 @@ def test_splits_may_be_masks():
     assert_array_equal(same.scores_, found.scores_)
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "repeat", "cv", "message"),
-    [
-        (2, 1, 3, "a split of cv has 1 different rows to fit and 1 to hold out; it needs at least 2 and 1"),
-        (2, 20, 3, "a split of cv has 1 different rows to fit and 20 to hold out"),
-        (40, 1, [(np.arange(40), np.arange(0))], "a split of cv has 40 different rows to fit and 0 to hold out"),
-        (40, 1, [], r"cv is \[\]; expected a number of folds"),
-    ],
-    ids=["two rows", "two different rows", "none held out", "no split"],
-)
-def test_splits_without_rows_are_refused(num_rows, repeat, cv, message):
-    X, _ = one_plane(num_rows)
-    with pytest.raises(ValueError, match=message):
-        ClassifierCV(cv=cv).fit(X.repeat(repeat, 0), (np.arange(num_rows) % 2).repeat(repeat))
+def test_splits_of_too_few_different_rows_are_refused():
+    X, y = one_plane(2)[0], np.arange(2)
+    for copies in (1, 20):
+        message = f"a split of cv has 1 different rows to fit and {copies} to hold out; it needs at least 2 and 1"
+        with pytest.raises(ValueError, match=message):
+            ClassifierCV(cv=3).fit(X.repeat(copies, 0), y.repeat(copies))
 
 
 @pytest.mark.parametrize("seed", [8, 15])
@@ -357,9 +343,9 @@ def test_slope_stays_finite_where_classes_are_apart():
 # -- soft prediction ---------------------------------------------------------------------------------------------------
 
 
-def test_tempered_centres_count_by_their_divergence(four_groups):
-    X, labels = torch.tensor(four_groups[0]), torch.tensor(four_groups[1] == "right").long()
-    posterior = SmallVariance().fit(InfiniteSVM(SphericalGaussian()), X, labels)
+def test_tempered_centres_count_by_their_divergence(sides):
+    X, labels, _ = sides
+    posterior = SmallVariance(num_restarts=1).fit(InfiniteSVM(SphericalGaussian()), X, labels)
     assert_array_equal(posterior.tempered(0.0).decision_function(X), posterior.decision_function(X))
     draw, model = {name: value[0] for name, value in posterior.samples.items()}, posterior.model
     divergence = model.likelihood.divergence(model.likelihood.coordinates(X), draw["centers"])
@@ -372,9 +358,9 @@ def test_tempered_centres_count_by_their_divergence(four_groups):
     assert_allclose(soft.tempered(1e-9).decision_function(X), posterior.decision_function(X))
 
 
-def test_temperature_is_saved_and_checked(four_groups, tmp_path):
-    X, y = four_groups[0], (four_groups[1] == "right").astype(int)
-    soft = SmallVariance().fit(InfiniteSVM(), X, y).tempered(2.0)
+def test_temperature_is_saved_and_checked(sides, tmp_path):
+    X, y, _ = sides
+    soft = SmallVariance(num_restarts=1).fit(InfiniteSVM(), X, y).tempered(2.0)
     soft.save(tmp_path / "soft")
     assert_array_equal(Posterior.load(tmp_path / "soft").decision_function(X), soft.decision_function(X))
     with pytest.raises(ValueError, match="temperature is -1"):
@@ -388,40 +374,32 @@ def test_temperature_is_saved_and_checked(four_groups, tmp_path):
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["rows", "weighted"])
-def test_a_start_keeps_its_components_and_lowers_the_objective(four_groups, weighted):
-    X, labels = torch.tensor(four_groups[0]), torch.tensor(four_groups[1] == "right").long()
-    weights = 1.0 + torch.arange(len(X)) % 3 if weighted else None
-    cold = SmallVariance(num_components=6).fit(InfiniteSVM(), X, labels, sample_weight=weights)
-    for strength in (0.5, 1.0, 2.0):
-        backend = SmallVariance(init=cold.partition())
-        warm = backend.fit(InfiniteSVM(loss=Hinge(strength)), X, labels, sample_weight=weights)
+def test_a_start_keeps_its_components_and_lowers_the_objective(sides, weighted):
+    X, labels, weights = sides
+    options = {"sample_weight": weights} if weighted else {}
+    cold = SmallVariance(num_components=6, num_restarts=1).fit(InfiniteSVM(), X, labels, **options)
+    backend = SmallVariance(init=cold.partition())
+    for strength in (0.5, 2.0):
+        warm = backend.fit(InfiniteSVM(loss=Hinge(strength)), X, labels, **options)
         assert warm.num_components == cold.num_components
         assert (warm.partition() == cold.partition()).double().mean() > 0.9
         assert len(warm.trace.values[0]) < len(cold.trace.values[0])
         values = np.asarray(warm.trace.values[0])
         assert (np.diff(values) <= 1e-9 * abs(values[0])).all()
+    again = backend.replace(penalty=float(cold.samples["penalty"])).fit(InfiniteSVM(), X, labels, **options)
+    assert_array_equal(again.partition(), cold.partition())
+    assert float(again.trace.final) == pytest.approx(float(cold.trace.final), rel=0.02)
 
 
-def test_rows_of_a_start_count_as_often_as_they_weigh(four_groups):
-    X, labels = torch.tensor(four_groups[0]), torch.tensor(four_groups[1] == "right").long()
-    weights, start = torch.arange(len(X)) % 3 + 1, torch.arange(len(X)) % 2
+def test_rows_of_a_start_count_as_often_as_they_weigh(sides):
+    X, labels, weights = sides
+    start, every = torch.arange(len(X)) % 2, torch.arange(len(X)).repeat_interleave(weights)
     weighted = SmallVariance(init=start).fit(InfiniteSVM(), X, labels, sample_weight=weights)
-    every = torch.arange(len(X)).repeat_interleave(weights)
     repeated = SmallVariance(init=start[every]).fit(InfiniteSVM(), X[every], labels[every])
     plain = SmallVariance(init=start).fit(InfiniteSVM(), X, labels)
-    named = {"weighted": weighted, "repeated": repeated, "plain": plain}
-    penalty = {name: float(found.samples["penalty"]) for name, found in named.items()}
-    assert penalty["weighted"] == pytest.approx(penalty["repeated"], rel=0.3)  # other rows are candidates
-    assert penalty["weighted"] > 1.5 * penalty["plain"]
-
-
-def test_a_start_at_the_penalty_of_a_fit_is_where_that_ended(four_groups):
-    X, labels = torch.tensor(four_groups[0]), torch.tensor(four_groups[1] == "right").long()
-    cold = SmallVariance().fit(InfiniteSVM(), X, labels)
-    backend = SmallVariance(init=cold.partition(), penalty=float(cold.samples["penalty"]))
-    warm = backend.fit(InfiniteSVM(), X, labels)
-    assert_array_equal(warm.partition(), cold.partition())
-    assert float(warm.trace.final) == pytest.approx(float(cold.trace.final), rel=0.02)
+    penalty, copied, single = (float(found.samples["penalty"]) for found in (weighted, repeated, plain))
+    assert penalty == pytest.approx(copied, rel=0.3)  # other rows are candidates
+    assert penalty > 1.5 * single
 
 
 def test_labels_of_a_start_are_checked():

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from loops import log_gamma_kl, loop_prior
 from scipy.optimize import minimize
 
 from regbayes.inference import SVI, Posterior
@@ -71,36 +72,6 @@ def bound_of(state, data, model, rule) -> float:
 # -- the bound against loops -------------------------------------------------------------------------------------------
 
 
-def log_gamma_kl(shape, rate, shape0, rate0) -> float:
-    shape, rate = float(shape), float(rate)
-    mean_log = float(torch.digamma(torch.tensor(shape, dtype=torch.float64))) - math.log(rate)
-    own = shape * math.log(rate) - math.lgamma(shape) + (shape - 1) * mean_log - shape
-    return own - (shape0 * math.log(rate0) - math.lgamma(shape0) + (shape0 - 1) * mean_log - rate0 * shape / rate)
-
-
-def loop_prior(state, model) -> tuple[list[float], list[float], float]:
-    """E log pi_k, (a bound of) E log(1 - pi_k), and E log p(v, alpha) / q(v, alpha)."""
-    digamma = lambda value: float(torch.digamma(torch.as_tensor(value, dtype=torch.float64)))  # noqa: E731
-    a, b, K = state.a.tolist(), state.b.tolist(), len(state.a)
-    log_v = [digamma(a[k]) - digamma(a[k] + b[k]) for k in range(K)]
-    log_rest = [digamma(b[k]) - digamma(a[k] + b[k]) for k in range(K)]
-    shape, rate = state.concentration.tolist()
-    alpha, log_alpha, total = shape / rate, math.log(shape / rate), 0.0
-    if model.prior.concentration_prior is not None:
-        log_alpha = digamma(shape) - math.log(rate)
-        total -= log_gamma_kl(shape, rate, *model.prior.concentration_prior)
-    beta = isinstance(model.prior, BetaBernoulli)
-    for k in range(K):
-        log_beta = math.lgamma(a[k]) + math.lgamma(b[k]) - math.lgamma(a[k] + b[k])
-        first, log_first = (alpha / K, log_alpha - math.log(K)) if beta else (alpha, log_alpha)
-        total += log_first + (first - a[k]) * log_v[k] + (1 - b[k]) * log_rest[k] + log_beta
-    if beta:
-        return log_v, log_rest, total
-    log_pi = [sum(log_v[: k + 1]) for k in range(K)]
-    without = [math.log(sum(math.exp(log_rest[i] + sum(log_v[:i])) for i in range(k + 1))) for k in range(K)]
-    return log_pi, without, total
-
-
 def loop_entry(x, mean, square, h, kind, offset) -> float:
     """(A bound of) E log p(x | m)."""
     if kind == "gaussian":
@@ -129,7 +100,7 @@ def loop_bound(state, data, model, rule_name) -> float:
     psi, phi, mu = state.features, state.loadings, state.weights
     (N, K), D = psi.shape, data.X.shape[1]
     S = torch.linalg.inv(state.loading_tril @ state.loading_tril.mT)[state.kind]
-    log_pi, without, total = loop_prior(state, model)
+    log_pi, without, total = loop_prior(model.prior, state.a, state.b, state.concentration)
     total -= sum(value for name, value in found.items() if name.startswith("kl_"))
     for d in range(D):
         square = float(phi[:, d] @ phi[:, d] + S[d].trace())

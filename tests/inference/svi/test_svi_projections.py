@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from loops import loop_prior
 from setups import run
 from torch import Tensor
-from torch.distributions import Beta, Gamma, MultivariateNormal, kl_divergence
+from torch.distributions import Gamma, MultivariateNormal, kl_divergence
 
 from regbayes.inference import SVI, Posterior
 from regbayes.inference.bits.shared_projection import Margins
@@ -70,23 +71,12 @@ def fitted(name: str, rule: Rule, sweeps: int = 3) -> tuple[MultiTaskInfiniteLat
 
 
 def loop_bound(model: MultiTaskInfiniteLatentSVM, data: TaskData, state: MeanFieldProjection) -> Tensor:
-    """The bound without margins, term by term; the stick-breaking bound at its multinomial optimum, row by row."""
-    psi, (a, b), alpha = state.features, state.sticks, float(model.prior.concentration)  # type: ignore[attr-defined]
-    D, K = psi.shape
-    e1, e0 = torch.digamma(a) - torch.digamma(a + b), torch.digamma(b) - torch.digamma(a + b)
-    sticks = not isinstance(model.prior, BetaBernoulli)
-    shape = torch.tensor(alpha if sticks else alpha / K, dtype=a.dtype)
-    total = -sum(kl_divergence(Beta(a[k], b[k]), Beta(shape, torch.ones_like(shape))) for k in range(K))
-    for k in range(K):
-        log_on, log_off = e1[k], e0[k]
-        if sticks:
-            log_on = e1[: k + 1].sum()
-            terms = torch.stack([e0[i] + e1[:i].sum() for i in range(k + 1)])
-            r = terms.softmax(0).detach()
-            log_off = (r * (terms - r.log())).sum()
-        for d in range(D):
-            p = psi[d, k]
-            total = total + p * (log_on - p.log()) + (1 - p) * (log_off - (1 - p).log())
+    """The bound without margins, term by term."""
+    log_on, log_off, constant = loop_prior(model.prior, *state.sticks, state.concentration)
+    total = torch.tensor(constant, dtype=torch.float64)
+    for psi in state.features:
+        for k, p in enumerate(psi):
+            total = total + p * (log_on[k] - p.log()) + (1 - p) * (log_off[k] - (1 - p).log())
     return total if model.likelihood is None else total + loop_inputs(model, data, state)
 
 
