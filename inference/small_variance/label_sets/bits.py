@@ -60,7 +60,7 @@ class LabelProblem:
         return self.margins(signs).value(classifiers.unsqueeze(0)).sum()
 
     def fit(self, signs: Tensor, classifiers: Tensor | None = None, tilt: Tensor | None = None) -> Estimate:
-        """Those [1, P, c] of labels with signs 2 b - 1 [N, c], from classifiers [P, c] and tilts [N, c], or from zero."""
+        """Those [1, P, c] of labels with signs [N, c], from classifiers [P, c] and tilts [N, c], or from zero."""
         margins = self.margins(signs)
         start = self.data.features.new_zeros(margins.features.shape[1], signs.shape[1])
         start = start if classifiers is None else classifiers
