@@ -119,12 +119,14 @@ def members_of(labels: tuple[int, ...]) -> list[tuple[int, ...]]:
 def of_mixture(problem: Problem, posterior: Any, backend: SmallVariance) -> float:
     """Every partition; of components that repel every hyperplane sees all points."""
     model, penalty = posterior.model, float(posterior.samples["penalty"][0])
-    data = model.data(problem.X, problem.y)
-    block = _block_cost(model, data, backend.scale)
-    return min(
-        model.prior.price(penalty, max(labels) + 1) + sum(map(block, members_of(labels)))
-        for labels in partitions(data.num_data)
-    )
+    return min(partition_values(model, model.data(problem.X, problem.y), penalty, backend.scale))
+
+
+def partition_values(model: Any, data: Any, penalty: float, scale: float = 1.0) -> list[float]:
+    """The objective of every partition, each at its best."""
+    block, price = _block_cost(model, data, scale), model.prior.price
+    every = partitions(data.num_data)
+    return [price(penalty, max(labels) + 1) + sum(map(block, members_of(labels))) for labels in every]
 
 
 def _block_cost(model: Any, data: Any, scale: float) -> Callable[[tuple[int, ...]], float]:
@@ -154,16 +156,21 @@ def of_states(problem: Problem, posterior: Any, backend: SmallVariance) -> float
     """Every path of every number of states."""
     model, data = problem.model.prepare(problem.X, None, problem.lengths)
     penalty, transition = (float(posterior.samples[name][0]) for name in ("penalty", "transition_penalty"))
-    block, steps, least = _block_cost(model, data.points, backend.scale), data.steps.tolist(), math.inf
+    return min(path_values(model, data, (penalty, transition, backend.transition_weight), backend.scale))
+
+
+def path_values(model: Any, data: Any, prices: tuple[float, float, float], scale: float = 1.0) -> list[float]:
+    """The objective of every path, from the prices of a state and a kind of move, and the weight of moves."""
+    block, steps, values = _block_cost(model, data.points, scale), data.steps.tolist(), []
     for labels in partitions(data.num_data):
         K = max(labels) + 1
         counts = count_transitions(torch.tensor(labels), data.starts, K).double()
         spare = float(((counts > 0).sum(1) - 1).clamp(min=0).sum())
         surprise = float(torch.xlogy(counts.sum(1), counts.sum(1)).sum() - torch.xlogy(counts, counts).sum())
         observed = [tuple(m for m, t in enumerate(steps) if labels[t] == k) for k in range(K)]
-        structure = penalty * (K - 1) + transition * spare + backend.transition_weight * surprise
-        least = min(least, structure + sum(map(block, filter(None, observed))))
-    return least
+        structure = sum(price * size for price, size in zip(prices, (K - 1, spare, surprise), strict=True))
+        values.append(structure + sum(map(block, filter(None, observed))))
+    return values
 
 
 def of_labels(problem: Problem, posterior: Any, backend: SmallVariance) -> float:

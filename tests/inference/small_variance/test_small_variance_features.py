@@ -6,7 +6,6 @@ import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from pyro import poutine
@@ -15,22 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 from regbayes.inference import Posterior, SmallVariance
-from regbayes.inference.classifiers.duals import solve
-from regbayes.inference.small_variance.features import (
-    births as feature_births,
-)
-from regbayes.inference.small_variance.features import (
-    bits as feature_bits,
-)
-from regbayes.inference.small_variance.features import (
-    fit as feature_fit,
-)
-from regbayes.inference.small_variance.features import (
-    merge as feature_merge,
-)
-from regbayes.inference.small_variance.features import (
-    shifts as feature_shifts,
-)
+from regbayes.inference.small_variance.features import births, bits, fit, merge, shifts
 from regbayes.inference.small_variance.features.penalty import natural_penalty, single_penalty
 from regbayes.inference.small_variance.features.problem import FeatureDescent, FeatureProblem
 from regbayes.models import (
@@ -132,16 +116,16 @@ def assert_no_step_raises(problem: FeatureProblem, generator) -> None:
     state = random_state(problem, 2.0, generator)
     value = first = naive_objective(problem, state)
     steps = [
-        lambda state: feature_bits.flip_singly(state, problem, generator),
-        lambda state: feature_bits.flip_pairs(state, problem)[0],
+        lambda state: bits.flip_singly(state, problem, generator),
+        lambda state: bits.flip_pairs(state, problem)[0],
         lambda state: state.occupied(),
-        lambda state: feature_fit.fit_loadings(state, problem),
-        lambda state: feature_fit.fit_classifiers(state, problem)[0],
-        lambda state: feature_births.open_feature(problem.evaluated(state), problem, generator),
-        lambda state: feature_births.add_by_labels(state, problem, generator, most=2),
-        lambda state: feature_merge.simplify(state, problem, generator, tries=1),
-        lambda state: feature_shifts.shift_features(state, problem, generator, tries=1),
-        lambda state: feature_fit.refit(state, problem, thorough=True),
+        lambda state: fit.fit_loadings(state, problem),
+        lambda state: fit.fit_classifiers(state, problem)[0],
+        lambda state: births.open_feature(problem.evaluated(state), problem, generator),
+        lambda state: births.add_by_labels(state, problem, generator, most=2),
+        lambda state: merge.simplify(state, problem, generator, tries=1),
+        lambda state: shifts.shift_features(state, problem, generator, tries=1),
+        lambda state: fit.refit(state, problem, thorough=True),
     ]
     for _ in range(2):
         for step in steps:
@@ -158,12 +142,12 @@ def test_single_bits_and_pairs_are_at_their_best(generator) -> None:
     for likelihood in LIKELIHOODS:
         problem = problem_of(likelihood, Logistic(), generator)
         state = random_state(problem, 0.0, generator, K=1)
-        moved = feature_bits.flip_singly(state, problem, generator)
+        moved = bits.flip_singly(state, problem, generator)
         costs = [row_costs(problem, replace(state, features=torch.full_like(state.features, bit))) for bit in (0, 1)]
         assert torch.equal(moved.features[:, 0] > 0, costs[1] < costs[0])
     problem = problem_of(LinearGaussian(), Logistic(), generator)
     state = random_state(problem, 0.0, generator)
-    found, _ = feature_bits.flip_pairs(state, problem)
+    found, _ = bits.flip_pairs(state, problem)
     options = [state.features]
     for pair in itertools.combinations(range(4), 2):
         options.append(state.features.clone())
@@ -234,42 +218,6 @@ def log_program(model, problem, state, tau: float, prior) -> float:
     with torch.no_grad():
         traced = poutine.trace(poutine.condition(cold.program, data=latents | sites)).get_trace(problem.data)
         return float(traced.log_prob_sum())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", [Hinge(2.0)], ids=name_of)
-def test_few_restarts_find_the_global_minimum(loss) -> None:
-    """All Z of up to three features for four rows, by enumeration (math/latent-features, section 5)."""
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        X = torch.as_tensor(rng.normal(size=(4, 2)))
-        y = torch.tensor([0, 1, 2, 1]) if isinstance(loss, CrammerSinger) else torch.tensor([0, 1, 0, 1])
-        model = InfiniteLatentSVM(LinearGaussian(noise_variance=0.5, loading_variance=4.0), loss, weight_scale=2.0)
-        fitted = SmallVariance(penalty=0.8, num_restarts=8, num_components=3, progress=False).fit(model, X, y)
-        exact = least_objective(fitted.model, X, y, 0.8)
-        assert float(fitted.trace.final.min()) == pytest.approx(exact, rel=1e-4)
-
-
-def least_objective(model, X, y, penalty: float) -> float:
-    """F at its least over all feature matrices of up to three columns, loadings and classifiers."""
-    data = model.data(X, y)
-    problem = FeatureProblem.of(model, data, 1.0)
-    columns = [torch.tensor(bits).double() for bits in itertools.product((0, 1), repeat=4) if any(bits)]
-    best = math.inf
-    for K in range(4):
-        for chosen in itertools.combinations_with_replacement(columns, K):
-            Z = torch.stack([*chosen], 1) if K else X.new_zeros(4, 0)
-            gram = Z.T @ Z / 0.5 + torch.eye(K).double() / 4.0
-            residual = X - model.likelihood.offset
-            W = torch.linalg.solve(gram, Z.T @ residual / 0.5)
-            entries = float((residual - Z @ W).square().sum() / (2 * 0.5) + W.square().sum() / (2 * 4.0))
-            entries += penalty * K
-            if entries >= best:  # losses are not negative
-                continue
-            seen = torch.cat([Z, data.inputs], 1)
-            dual = solve(seen, data.targets, model.loss, model.weight_scale, tolerance=1e-7, max_passes=20_000)
-            best = min(best, entries + float(problem.margins(Z).value(dual.weights.unsqueeze(0)).sum()))
-    return best
 
 
 def test_labels_open_features_that_no_entry_asks_for(generator) -> None:
@@ -343,18 +291,18 @@ def test_weights_are_repeated_rows(loss, generator) -> None:
     other = replace(state, features=state.features[rows], tilt=state.tilt[rows])
     for seed in range(3):
         state, other = (
-            feature_fit.refit(feature_bits.move_bits(one, of, torch.Generator().manual_seed(seed)), of, thorough=True)
+            fit.refit(bits.move_bits(one, of, torch.Generator().manual_seed(seed)), of, thorough=True)
             for one, of in ((state, problem), (other, copies))
         )
         assert torch.equal(state.features[rows], other.features)
         torch.testing.assert_close(state.loadings, other.loadings)
         assert float(state.objective) == pytest.approx(float(other.objective), rel=1e-4)
         other = replace(other, loadings=state.loadings, weights=state.weights)
-    moves = (feature_merge.dropped, feature_merge.merged)
+    moves = (merge.dropped, merge.merged)
     for move in moves:
         for one, two in zip(move(state, problem), move(other, copies), strict=True):
             assert torch.equal(one.features[rows], two.features)
-    columns = feature_births.label_columns(state, problem), feature_births.label_columns(other, copies)
+    columns = births.label_columns(state, problem), births.label_columns(other, copies)
     for one, two in zip(*columns, strict=True):
         assert torch.equal(one[rows], two)
 
@@ -388,7 +336,8 @@ def test_strong_scale_is_plain_bp_means_and_weak_scale_the_labels() -> None:
 
 def test_single_precision_and_checkpoints(tmp_path) -> None:
     X, y, _ = features_data(N=20)
-    backend, model = SmallVariance(penalty=12.0, num_restarts=2, progress=False), InfiniteLatentSVM(loss=Logistic())
+    model = InfiniteLatentSVM(loss=Logistic())
+    backend = SmallVariance(penalty=12.0, num_restarts=2, num_jobs=1, progress=False)
     posterior = backend.fit(model, X.float(), y)
     assert posterior.loadings.dtype == torch.float32
     double = backend.fit(model, X, y)
@@ -412,21 +361,13 @@ def test_a_penalty_beyond_all_savings_leaves_no_feature() -> None:
     assert posterior.predict(X).shape == (30,)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"penalty": -1.0}, "penalty"), ({"creation": "both"}, "creation"), ({"num_components": 0}, "num_components")],
-)
-def test_options_that_mean_nothing_are_refused(options, message) -> None:
-    X, y, _ = features_data(N=10)
-    with pytest.raises(ValueError, match=message):
-        SmallVariance(num_restarts=1, **options).fit(InfiniteLatentSVM(), X, y)
-
-
 @pytest.mark.slow
 def test_breast_cancer_is_told_by_a_few_features() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X, y = torch.as_tensor(StandardScaler().fit_transform(X)), torch.as_tensor(y)
-    posterior = SmallVariance(num_components=3, progress=False).fit(InfiniteLatentSVM(), X[:200], y[:200])
+    posterior = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(
+        InfiniteLatentSVM(), X[:200], y[:200]
+    )
     assert 2 <= posterior.num_latent_features <= 6
     assert (posterior.predict(X[200:]) == y[200:]).double().mean() > 0.85  # the larger class has 0.68
 

