@@ -10,68 +10,21 @@ as in Lawson & Hanson's least squares. Neither raises F by more than rounding do
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from ...models.domains import Count, NonNegative, Number, Whole, read
 from ...models.linalg import safe_cholesky
 
-__all__ = ["Solution", "accelerate", "gap", "objective", "pivot", "project", "solve", "sweep"]
-
-
-class Solution(NamedTuple):
-    """An optimum up to its gap."""
-
-    weights: Tensor  # [T] pi
-    gap: float  # pi^T g - min g >= F(pi) - F(pi*)
-    objective: float  # F(pi)
-    num_sweeps: int
-
-
-def solve(
-    quadratic: Tensor,
-    linear: Tensor,
-    *,
-    start: Tensor | None = None,
-    tolerance: NonNegative = 1e-10,
-    max_sweeps: Count = 1000,
-) -> Solution:
-    """The minimum of pi^T Q pi / 2 - r^T pi over the simplex.
-
-    Parameters
-    ----------
-    quadratic : Q [T, T], symmetric and positive semidefinite, in double precision
-    linear : r [T]
-    start : pi [T] on the simplex; None: uniform
-    tolerance : the gap at which to stop, in units of the largest entry of the diagonal of Q
-    max_sweeps : most rounds of gradient steps and pivots, after which the gap may be larger
-
-    Raises
-    ------
-    ValueError    if Q is not a finite symmetric matrix that fits r and `start`, or is indefinite on its diagonal.
-
-    Examples
-    --------
-    >>> solve(torch.eye(3).double(), torch.tensor([1.0, 0.5, -1.0]).double()).weights
-    tensor([0.7500, 0.2500, 0.0000], dtype=torch.float64)
-    """
-    tolerance = read("tolerance", tolerance, Number(least=0.0))
-    max_sweeps = read("max_sweeps", max_sweeps, Whole(1))
-    _require_problem(quadratic, linear)
-    weights = torch.full_like(linear, 1 / len(linear)) if start is None else project(start.to(linear))
-    enough = tolerance * scale(quadratic)
-    before, num_sweeps = None, 0
-    while (found := gap(quadratic, linear, weights)) > enough and num_sweeps < max_sweeps:
-        if before is not None and torch.equal(weights, before):
-            break  # as near as rounding lets it come
-        before, weights, num_sweeps = weights, sweep(quadratic, linear, weights, enough), num_sweeps + 1
-    return Solution(weights, found, float(objective(quadratic, linear, weights)), num_sweeps)
+__all__ = ["accelerate", "gap", "objective", "pivot", "project", "scale", "sweep"]
 
 
 def sweep(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.0) -> Tensor:
-    """Gradient steps and then pivots from pi [T], for Q [T, T] and r [T]; ends early at a gap of `enough`."""
+    """Gradient steps and then pivots from pi [T], for Q [T, T] and r [T]; ends early at a gap of `enough`.
+
+    >>> Q, r = torch.eye(3).double(), torch.tensor([1.0, 0.5, -1.0]).double()
+    >>> sweep(Q, r, torch.full_like(r, 1 / 3))
+    tensor([0.7500, 0.2500, 0.0000], dtype=torch.float64)
+    """
     return pivot(quadratic, linear, accelerate(quadratic, linear, weights, enough), enough)
 
 
@@ -106,7 +59,7 @@ def project(values: Tensor) -> Tensor:
 def accelerate(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.0, num_steps: int = 100) -> Tensor:
     """Projected gradient steps with momentum from pi [T]; a step that would raise F starts the momentum anew.
 
-    Q [T, T] and r [T] as in `solve`; O'Donoghue & Candes (2015), with their restart by function values.
+    Q [T, T] and r [T] as in `sweep`; O'Donoghue & Candes (2015), with their restart by function values.
     """
     length = 1 / quadratic.abs().sum(1).max().clamp(min=torch.finfo(linear.dtype).tiny)  # rows bound eigenvalues
     product = quadratic @ weights
@@ -133,7 +86,7 @@ def pivot(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.
     """Exact steps from pi [T]: to the optimum of the positive weights, or on the way there to where one becomes 0.
 
     Where that optimum is reached, the weight of smallest g_j comes in, until the gap is `enough`. Q [T, T] and r [T] as
-    in `solve`.
+    in `sweep`.
     """
     inside = weights > 0
     for _ in range(3 * len(weights)):
@@ -179,17 +132,3 @@ def _optimum(quadratic: Tensor, linear: Tensor) -> Tensor | None:
 def _gap(gradient: Tensor, weights: Tensor) -> float:
     # differences from the smallest: of numbers that are nearly alike the sum would round
     return float(weights @ (gradient - gradient.min()))
-
-
-def _require_problem(quadratic: Tensor, linear: Tensor) -> None:
-    shape = tuple(quadratic.shape)
-    if linear.ndim != 1 or not len(linear) or shape != (len(linear), len(linear)):
-        raise ValueError(f"quadratic has shape {shape} and linear {tuple(linear.shape)}; expected [T, T] and [T].")
-    for name, value in (("quadratic", quadratic), ("linear", linear)):
-        if not value.isfinite().all():
-            raise ValueError(f"{name} has entries that are NaN or infinite; expected finite numbers.")
-    skew, largest = float((quadratic - quadratic.T).abs().max()), float(quadratic.abs().max())
-    if skew > 1e3 * torch.finfo(quadratic.dtype).eps * largest:
-        raise ValueError(f"quadratic differs from its transpose by {skew:.3g}. Pass (Q + Q.T) / 2.")
-    if (least := float(quadratic.diagonal().min())) < 0:
-        raise ValueError(f"quadratic has {least:.3g} on its diagonal; it must be positive semidefinite.")

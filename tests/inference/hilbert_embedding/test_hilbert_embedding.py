@@ -351,23 +351,6 @@ def test_documents_without_words_are_all_alike():
     torch.testing.assert_close(posterior.samples["log_mixture"][0, :-1].exp(), torch.full((3,), 1 / 3))
 
 
-def test_programs_of_rank_one_are_solved(generator):
-    """Where pivots have nothing to solve for: against every pair of weights, which is where an optimum lies."""
-    T, vertices = 4, torch.eye(4, dtype=torch.float64, device=generator.device)
-    for _ in range(200):
-        factor, linear = torch.randn(2, T, generator=generator, dtype=torch.float64, device=generator.device)
-        quadratic = torch.outer(factor, factor)
-        found = simplex_qp.solve(quadratic, linear)
-        best = math.inf
-        for i, j in itertools.combinations(range(T), 2):
-            gap, slope = factor[i] - factor[j], linear[i] - linear[j]
-            share = float(((slope - gap * factor[j]) / gap**2).clamp(0, 1))
-            point = share * vertices[i] + (1 - share) * vertices[j]
-            best = min(best, float(simplex_qp.objective(quadratic, linear, point)))
-        assert found.objective <= best + 1e-8
-        assert found.gap <= 1e-7  # of a program that is singular, to the root of rounding
-
-
 def test_order_and_place_of_the_rows_do_not_matter():
     X = two_groups()
     model, backend = DPM(DiagonalGaussian()), HilbertEmbedding(rkhs=RBFKernel(bandwidth=1.0))
