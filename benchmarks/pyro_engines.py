@@ -66,6 +66,7 @@ def read(state: Any, model: Any, data: Any, generator: torch.Generator) -> tuple
     from regbayes.inference.pyro_engines import partition
     from regbayes.models.priors.sticks import log_stick_weights
 
+    state = getattr(state, "state", state)  # of a chain of NUTS
     if hasattr(state, "log_mixture"):
         z, log_mixture, sites = state.assignments, state.log_mixture, state.parameters
     else:

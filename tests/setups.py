@@ -149,16 +149,16 @@ def last_step(sites: Any, model: Any, data: Any, monkeypatch: pytest.MonkeyPatch
     """The sites of a short chain of NUTS where it ends, and the log density that it has for them."""
     seen, whole = [], sites.with_assignments
 
-    def spy(latents: dict[str, Tensor], value: float, *others: Any) -> Any:
-        seen.append((latents, value))
-        return whole(latents, value, *others)
+    def spy(latents: dict[str, Tensor], *others: Any) -> Any:
+        seen.append(latents)
+        return whole(latents, *others)
 
     monkeypatch.setattr(sites, "with_assignments", spy)
     kernel, generator = NUTS(max_tree_depth=2, num_warmup=2).kernel(model), seeded()
     state = kernel.init(model, data, generator)
     for step in range(3):
         state = kernel.sweep(state, data, model, generator, step)
-    return seen[-1]
+    return seen[-1], state.value
 
 
 def log_density(model: Any, data: Any, latents: dict[str, Tensor], discrete: Iterable[dict[str, Tensor]]) -> float:

@@ -20,29 +20,34 @@ from pyro.infer import autoguide
 
 from ...models.domains import Count, Natural, OneOf, Positive, Seed
 from ..backend import Backend
-from ..protocol import D, D_contra, KernelData, M, M_contra, Model, S
+from ..protocol import D, D_contra, KernelData, M_contra, Model, S
 from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
-from .partition import EngineState, Latents
+from .partition import Latents
 
 GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
 
 
+class Programmed(Protocol):
+    """A resolved model that is a Pyro program."""
+
+    def program(self, data: Any) -> None:
+        """The joint density of its sites and of the data of its kernels."""
+
+
+P = TypeVar("P", bound=Programmed)
+
+
 class Sites(Protocol[M_contra, D_contra, S]):
-    """What the module of a structure offers: how the sites of its programs become draws of its posterior."""
+    """What the module of a structure offers: how the sites of its programs become draws of its posterior.
 
-    def check(self, backend: Backend, model: M_contra) -> None:
-        """Raise on a model whose sites it cannot turn into draws."""
-
-    def program(self, model: M_contra) -> Callable[[D_contra], None]:
-        """The Pyro program of a resolved model, as a function of its data."""
+    One that cannot do so for every model has `check(backend, model)` as well, which raises on the others.
+    """
 
     def start(self, model: M_contra, data: D_contra, generator: torch.Generator) -> Latents:
         """Values of all sites to start from, by name."""
 
-    def with_assignments(
-        self, latents: Latents, value: float, model: M_contra, data: D_contra, generator: torch.Generator
-    ) -> S:
-        """The state at these latents, what the program sums out drawn given them; it keeps the `value`."""
+    def with_assignments(self, latents: Latents, model: M_contra, data: D_contra, generator: torch.Generator) -> S:
+        """The state at these latents, what the program sums out drawn given them."""
 
     def draw(self, state: S, data: D_contra, model: M_contra) -> Draw:
         """What the posterior keeps of a state."""
@@ -89,17 +94,25 @@ class NUTS(Backend):
         )
 
 
-class _NUTSChain(Generic[M, D, S]):
+@dataclass(frozen=True)
+class EngineState(Generic[S]):
+    """Where a chain of NUTS is."""
+
+    state: S  # of the structure
+    value: float  # log density of the program in unconstrained space
+
+
+class _NUTSChain(Generic[P, D, S]):
     """Pyro's NUTS kernel, one transition a sweep."""
 
-    def __init__(self, backend: NUTS, sites: Sites[M, D, S]) -> None:
+    def __init__(self, backend: NUTS, sites: Sites[P, D, S]) -> None:
         self.backend, self.sites = backend, sites
 
-    def init(self, model: M, data: D, generator: torch.Generator) -> S:
+    def init(self, model: P, data: D, generator: torch.Generator) -> EngineState[S]:
         latents = self.sites.start(model, data, generator)
         strategy = autoguide.init_to_value(values=latents)
         self.nuts = infer.NUTS(
-            self.sites.program(model),
+            model.program,
             max_tree_depth=self.backend.max_tree_depth,
             max_plate_nesting=1,
             init_strategy=strategy,
@@ -108,15 +121,21 @@ class _NUTSChain(Generic[M, D, S]):
             self.nuts.setup(self.backend.num_warmup, data)
         self.unconstrained = self.nuts.initial_params
         _require_sites(self.unconstrained, latents)
-        return self.sites.with_assignments(latents, -torch.inf, model, data, generator)
+        return EngineState(self.sites.with_assignments(latents, model, data, generator), -torch.inf)
 
-    def sweep(self, state: S, data: D, model: M, generator: torch.Generator, step: int) -> S:
+    def sweep(self, state: EngineState[S], data: D, model: P, generator: torch.Generator, step: int) -> EngineState[S]:
         with seeded(generator):
             self.unconstrained = self.nuts.sample(self.unconstrained)
         transforms = self.nuts.transforms
         latents = {name: transforms[name].inv(value).detach() for name, value in self.unconstrained.items()}
         value = -float(self.nuts.potential_fn(self.unconstrained))
-        return self.sites.with_assignments(latents, value, model, data, generator)
+        return EngineState(self.sites.with_assignments(latents, model, data, generator), value)
+
+    def draw(self, state: EngineState[S], data: D, model: P) -> Draw:
+        """What the posterior keeps: where a structure states no log joint, the density of the program."""
+        found = self.sites.draw(state.state, data, model)
+        log_joint = torch.tensor(state.value, dtype=torch.float64, device=next(iter(found.values())).device)
+        return {"log_joint": log_joint, **found}
 
 
 @dataclass(eq=False)
@@ -163,15 +182,15 @@ class GuideState:
     value: float  # estimate of the ELBO
 
 
-class _GuideChain(Generic[M, D, S]):
+class _GuideChain(Generic[P, D, S]):
     """A guide and its optimizer, one step a sweep; their parameters stay out of Pyro's global store."""
 
-    def __init__(self, backend: Autoguide, sites: Sites[M, D, S]) -> None:
+    def __init__(self, backend: Autoguide, sites: Sites[P, D, S]) -> None:
         self.backend, self.sites, self.parameters = backend, sites, None
 
-    def init(self, model: M, data: D, generator: torch.Generator) -> GuideState:
+    def init(self, model: P, data: D, generator: torch.Generator) -> GuideState:
         self.generator, latents = generator, self.sites.start(model, data, generator)
-        program, strategy = self.sites.program(model), autoguide.init_to_value(values=latents)
+        program, strategy = model.program, autoguide.init_to_value(values=latents)
         guide = getattr(autoguide, self.backend.guide)
         self.guide = guide(poutine.block(program, hide=["assignments", "features"]), init_loc_fn=strategy)
         optimizer = pyro.optim.Adam({"lr": self.backend.learning_rate})
@@ -181,15 +200,15 @@ class _GuideChain(Generic[M, D, S]):
             _require_sites(self.guide(data), latents)
         return GuideState(-float("inf"))
 
-    def sweep(self, state: GuideState, data: D, model: M, generator: torch.Generator, step: int) -> GuideState:
+    def sweep(self, state: GuideState, data: D, model: P, generator: torch.Generator, step: int) -> GuideState:
         with self._scope():
             return GuideState(-float(self.svi.step(data)))
 
-    def draw(self, state: GuideState, data: D, model: M) -> Draw:
+    def draw(self, state: GuideState, data: D, model: P) -> Draw:
         """A draw from the guide, and of the assignments given it."""
         with self._scope(), torch.no_grad():
             latents = self.guide(data)
-        drawn = self.sites.with_assignments(latents, 0.0, model, data, self.generator)
+        drawn = self.sites.with_assignments(latents, model, data, self.generator)
         return self.sites.draw(drawn, data, model)
 
     @contextmanager
@@ -218,26 +237,27 @@ B = TypeVar("B", bound=Backend)
 
 
 @dataclass(frozen=True)
-class _Engine(Generic[B, M]):
+class _Engine(Generic[B, P]):
     """What a backend's table holds for a structure: its sites under the chain of an engine."""
 
-    sites: Sites[M, Any, Any]
-    bind: Callable[[B, Sites[M, Any, Any]], Kernel]
+    sites: Sites[P, Any, Any]
+    bind: Callable[[B, Sites[P, Any, Any]], Kernel]
 
-    def check(self, backend: B, model: M) -> None:
-        self.sites.check(backend, model)
+    def check(self, backend: B, model: P) -> None:
+        if hasattr(self.sites, "check"):
+            self.sites.check(backend, model)
 
-    def kernel(self, backend: B, model: M) -> Kernel:
+    def kernel(self, backend: B, model: P) -> Kernel:
         return self.bind(backend, self.sites)
 
 
-def _nuts_kernel(backend: NUTS, sites: Sites[M, D, S]) -> Kernel:
+def _nuts_kernel(backend: NUTS, sites: Sites[P, D, S]) -> Kernel:
     chain = _NUTSChain(backend, sites)
     init, sweep = partial(_alone, chain.init), partial(_alone, chain.sweep)
-    return Kernel(EngineState, init, sweep, _value, sites.draw, warn=sites.warn)
+    return Kernel(EngineState, init, sweep, _value, chain.draw, warn=sites.warn)
 
 
-def _guide_kernel(backend: Autoguide, sites: Sites[M, D, S]) -> Kernel:
+def _guide_kernel(backend: Autoguide, sites: Sites[P, D, S]) -> Kernel:
     chain = _GuideChain(backend, sites)
     init, sweep, draw = (partial(_alone, function) for function in (chain.init, chain.sweep, chain.draw))
     return Kernel(GuideState, init, sweep, _value, draw, warn=sites.warn)
@@ -249,7 +269,7 @@ def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
 
-def _value(state: EngineState | GuideState, data: KernelData, model: Model) -> float:
+def _value(state: EngineState[S] | GuideState, data: KernelData, model: Model) -> float:
     return state.value
 
 

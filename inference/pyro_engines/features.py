@@ -6,9 +6,6 @@ likelihood and `log_margin`. A draw keeps what the blocked Gibbs scan keeps of i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import pyro.poutine as poutine
 import torch
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_mean
@@ -22,25 +19,10 @@ from ..distributed.collectives import own_stream
 from ..gibbs.features import state as feature_state
 from ..gibbs.features.start import by_size, start_bits
 from ..gibbs.features.state import FeatureState
-from ..running.engine import Draw
 from ..truncation import warn_if_all_used
 from .partition import Latents
 
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureEngineState(FeatureState):
-    """One draw of the truncated model."""
-
-    value: float  # log density of the program in unconstrained space
-
-
-def check(backend: object, model: InfiniteLatentSVM) -> None:
-    """Every likelihood, prior and loss will do."""
-
-
-def program(model: InfiniteLatentSVM) -> Callable[[FeatureData], None]:
-    """The Pyro program of a resolved model, as a function of its data."""
-    return model.program
+draw, warn = feature_state.draw, warn_if_all_used  # those of the blocked scan
 
 
 def start(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator) -> Latents:
@@ -76,8 +58,8 @@ def _require_few(num_bits: int, X: Tensor) -> None:
 
 
 def with_assignments(
-    latents: Latents, value: float, model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator
-) -> FeatureEngineState:
+    latents: Latents, model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator
+) -> FeatureState:
     """The state at these latents, its bits drawn given them."""
     latents = {name: value.detach() for name, value in latents.items()}
     hyper, entries = (
@@ -95,17 +77,7 @@ def with_assignments(
     logits = log_prior.unsqueeze(1) + (data.counted * log_entries).sum(-1) + margin
     chosen = draw_categorical(logits.T, uniforms((data.num_data,), own_stream(generator)))
     bits = rows[chosen].to(torch.int8)
-    return FeatureEngineState(bits, loadings, weights, pi, hyper, entries, value=value)
-
-
-def draw(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Draw:
-    """What the posterior keeps of a state."""
-    return feature_state.draw(state, data, model)
-
-
-def warn(draws: list[Draw], model: InfiniteLatentSVM) -> None:
-    """Warn where all features are in use."""
-    warn_if_all_used(draws, model)
+    return FeatureState(bits, loadings, weights, pi, hyper, entries)
 
 
 _MOST_TERMS = 2_000_000

@@ -7,8 +7,6 @@ in a coupled joint psi; its log joint of counts is that of psi, up to a constant
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,13 +27,6 @@ from . import partition
 from .partition import Latents
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelEngineState(LabelState):
-    """One draw of the truncated model; in a coupled joint `weights` [T, 1, C] are psi, of counts too."""
-
-    value: float  # log density of the program in unconstrained space
-
-
 def check(backend: object, model: BNMC) -> None:
     """Raise on a loss that a coupled joint does not have, and on inputs without the family that the program needs."""
     model.require_probabilities()
@@ -46,26 +37,20 @@ def check(backend: object, model: BNMC) -> None:
         )
 
 
-def program(model: BNMC) -> Callable[[LabelData], None]:
-    """The Pyro program of a resolved model, as a function of its data."""
-    return model.program
-
-
 def start(model: BNMC, data: LabelData, generator: torch.Generator) -> Latents:
     """Components as those of a mixture of rows (x, y), and classifiers [P, C] that say nothing."""
     zeros = data.features.new_zeros(data.features.shape[1], data.targets.shape[1])
     return partition.start(model.mixture, data.points, generator) | {"weights": zeros}
 
 
-def with_assignments(
-    latents: Latents, value: float, model: BNMC, data: LabelData, generator: torch.Generator
-) -> LabelEngineState:
-    """The state at these latents, its assignments drawn given them."""
+def with_assignments(latents: Latents, model: BNMC, data: LabelData, generator: torch.Generator) -> LabelState:
+    """The state at these latents, its assignments drawn given them; in a coupled joint `weights` [T, 1, C] are psi, of
+    counts too."""
     classifiers = latents["weights"].detach().unsqueeze(0)
     view = _coupled_view if model.is_coupled else _product_view
     points, mixture, own = view(latents, classifiers, model, data)
-    found = partition.with_assignments(own, value, mixture, points, generator)
-    return LabelEngineState(found.assignments, found.weights, found.hyper, classifiers=classifiers, value=value)
+    found = partition.with_assignments(own, mixture, points, generator)
+    return LabelState(found.assignments, found.weights, found.hyper, classifiers=classifiers)
 
 
 def _product_view(latents: Latents, classifiers: Tensor, model: BNMC, data: LabelData) -> tuple[Data, DPM, Latents]:

@@ -6,7 +6,6 @@ Of a conjugate family a draw keeps what the blocked Gibbs scan keeps of its own,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +33,7 @@ Latents = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class EngineState:
+class MixtureState:
     """One draw of the truncated model: N points, T components, P features, C scores."""
 
     assignments: Tensor  # [N] int64, 0..T-1
@@ -42,16 +41,6 @@ class EngineState:
     parameters: dict[str, Tensor]  # of the family, each [T, ...]
     weights: Tensor  # [T, P, C]
     hyper: Hyper
-    value: float  # log density of the program in unconstrained space
-
-
-def check(backend: object, model: Mixture) -> None:
-    """Every likelihood, prior and loss will do."""
-
-
-def program(model: Mixture) -> Callable[[Data], None]:
-    """The Pyro program of a resolved model, as a function of its data."""
-    return model.program
 
 
 def start(model: Model, data: Data, generator: torch.Generator) -> Latents:
@@ -68,9 +57,7 @@ def start(model: Model, data: Data, generator: torch.Generator) -> Latents:
     return latents | {name: known[name].to(data.X.dtype) for name, law in laws.items() if law is not None}
 
 
-def with_assignments(
-    latents: Latents, value: float, model: Mixture, data: Data, generator: torch.Generator
-) -> EngineState:
+def with_assignments(latents: Latents, model: Mixture, data: Data, generator: torch.Generator) -> MixtureState:
     """The state at these latents, its assignments drawn given them."""
     latents = {name: value.detach() for name, value in latents.items()}
     log_mixture, weights = log_stick_weights(latents.pop("sticks").double()), latents.pop("weights")
@@ -79,7 +66,7 @@ def with_assignments(
     margin = model.log_margin(scores(data.features, weights), data.targets.unsqueeze(1))
     logits = log_mixture + model.likelihood.log_density(data.X, latents) + margin
     assignments = draw_categorical(logits, uniforms((data.num_data,), own_stream(generator)))
-    return EngineState(assignments, log_mixture, latents, weights, hyper, value)
+    return MixtureState(assignments, log_mixture, latents, weights, hyper)
 
 
 def to_gibbs(latents: Latents, model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
@@ -114,7 +101,7 @@ def within(shares: Tensor, like: Tensor) -> Tensor:
     return shares.to(like.dtype).clamp(limits.tiny, 1 - limits.eps)
 
 
-def draw(state: EngineState, data: Data, model: Mixture) -> Draw:
+def draw(state: MixtureState, data: Data, model: Mixture) -> Draw:
     """What the posterior keeps of a state."""
     if isinstance(model.likelihood, ExponentialFamily):
         same = PartitionState(state.assignments, state.weights, state.hyper)
@@ -125,7 +112,6 @@ def draw(state: EngineState, data: Data, model: Mixture) -> Draw:
             assignments=state.assignments,
             log_mixture=torch.cat([state.log_mixture, none]).to(dtype),
             weights=state.weights,
-            log_joint=state.log_mixture.new_tensor(state.value),
         ),
         {f"parameters.{name}": value for name, value in state.parameters.items()},
         {name: value.to(dtype) for name, value in state.hyper.items()},

@@ -6,9 +6,6 @@ Gibbs scan draws them. A draw keeps what that scan keeps of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
 from ...models.distributions.sampling import log_dirichlet, uniforms
@@ -24,16 +21,10 @@ from ..gibbs.sequence_summary import hyperparameters
 from ..gibbs.state import SequenceState
 from ..markov.paths import sample_paths
 from ..running.engine import Draw
-from ..truncation import warn_if_full
 from . import partition
 from .partition import Latents
 
-
-@dataclass(frozen=True, kw_only=True)
-class SequenceEngineState(SequenceState):
-    """One draw of the truncated model."""
-
-    value: float  # log density of the program in unconstrained space
+warn = partition.warn
 
 
 def check(backend: object, model: StateSpace) -> None:
@@ -45,11 +36,6 @@ def check(backend: object, model: StateSpace) -> None:
         )
 
 
-def program(model: StateSpace) -> Callable[[Sequences], None]:
-    """The Pyro program of a resolved model, as a function of its data."""
-    return model.program
-
-
 def start(model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
     """States as the components of a mixture, and equal transition probabilities [T + 1, T]."""
     T = model.truncation
@@ -57,9 +43,7 @@ def start(model: StateSpace, data: Sequences, generator: torch.Generator) -> Lat
     return partition.start(model, data.points, generator) | {"transitions": rows}
 
 
-def with_assignments(
-    latents: Latents, value: float, model: StateSpace, data: Sequences, generator: torch.Generator
-) -> SequenceEngineState:
+def with_assignments(latents: Latents, model: StateSpace, data: Sequences, generator: torch.Generator) -> SequenceState:
     """The state at these latents, its paths drawn given them."""
     latents = {name: value.detach() for name, value in latents.items()}
     base = log_stick_weights(latents.pop("sticks").double()).exp()
@@ -69,12 +53,10 @@ def with_assignments(
     hyper = {name: latents.pop(name, own).double() for name, own in fixed.items()}
     table, levels = emissions(latents, weights, data, model), uniforms((data.num_data,), own_stream(generator))
     states = sample_paths(log_rows[-1], log_rows[:-1], table, data.lengths, levels)
-    return SequenceEngineState(states, weights, torch.cat([base, base.new_zeros(1)]), hyper, value=value)
+    return SequenceState(states, weights, torch.cat([base, base.new_zeros(1)]), hyper)
 
 
-def to_gibbs(latents: Latents, model: StateSpace, data: Sequences, generator: torch.Generator) -> SequenceState:
-    """A state of the blocked Gibbs scan at the values of all sites: its paths are drawn given them."""
-    return with_assignments(latents, 0.0, model, data, generator)
+to_gibbs = with_assignments  # the sites have no paths, so that the blocked scan starts from such
 
 
 def from_gibbs(state: SequenceState, model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
@@ -95,8 +77,3 @@ def from_gibbs(state: SequenceState, model: StateSpace, data: Sequences, generat
 def draw(state: SequenceState, data: Sequences, model: StateSpace) -> Draw:
     """What the posterior keeps of a state."""
     return sequence.draw(state, data, model, law=Truncated(model.prior, model.truncation))
-
-
-def warn(draws: list[Draw], model: StateSpace) -> None:
-    """Warn where all states are occupied."""
-    warn_if_full(draws, model, ", or with Gibbs()")
