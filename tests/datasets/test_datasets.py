@@ -59,6 +59,7 @@ TABLE = {
     "wireless": (2000, 7, 0, [500] * 4),
     "yeast": (1500, 103, 917, None),
 }
+GROUPS = {"parkinsons": 32, "school": 139, "bee_dance": 3, "ble_rssi": 11, "ujiindoorloc": 18}
 # labels, mean number of labels of a row, distinct label sets (Mulan's table; train and test together)
 MULTI_LABEL = {
     "corel5k": (374, 3.522, 3175),
@@ -167,17 +168,19 @@ def test_clusters_of_the_dp_mixture_can_be_recovered_and_grow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "match"),
+    ("make", "arguments", "match"),
     [
-        ({"num_data": 0}, "num_data is 0"),
-        ({"num_features": 0}, "num_features is 0"),
-        ({"concentration": -1.0}, "concentration is -1.0"),
-        ({"concentration": float("nan")}, "concentration is nan"),
+        (make_dp_mixture, {"num_data": 0}, "num_data is 0"),
+        (make_dp_mixture, {"num_features": 0}, "num_features is 0"),
+        (make_dp_mixture, {"concentration": -1.0}, "concentration is -1.0"),
+        (make_dp_mixture, {"concentration": float("nan")}, "concentration is nan"),
+        (make_bars, {"num_data": 0}, "num_data is 0"),
+        (make_bars, {"noise": -1}, "noise is -1"),
     ],
 )
-def test_generators_refuse(arguments: dict, match: str) -> None:
+def test_generators_refuse(make, arguments: dict, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        make_dp_mixture(**arguments)
+        make(**arguments)
 
 
 # ---- real data ----
@@ -211,6 +214,7 @@ def test_real_data_are_as_published(name: str) -> None:
         labels = data.y.shape[1] if data.y.ndim == 2 else len(np.unique(data.y))
         assert len(data.target_names) in (0, labels)
     assert data.groups is None or len(data.groups) == rows
+    assert name not in GROUPS or len(np.unique(data.groups)) == GROUPS[name]
     assert all((data.description, data.source, data.licence))
 
 
@@ -223,13 +227,6 @@ def test_multi_label_sets_have_mulans_statistics(name: str) -> None:
     assert set(np.unique(Y)) == {0, 1}
     assert round(Y.sum(1).mean(), 3) == cardinality
     assert len(np.unique(Y, axis=0)) == distinct
-
-
-@pytest.mark.parametrize(
-    ("name", "num_groups"), [real("parkinsons", 32), real("school", 139), real("bee_dance", 3), real("ble_rssi", 11)]
-)
-def test_groups(name: str, num_groups: int) -> None:
-    assert len(np.unique(load(name).groups)) == num_groups
 
 
 @pytest.mark.real_data("protein_fold")
@@ -252,7 +249,6 @@ def test_states_of_ujiindoorloc_are_building_and_floor() -> None:
     n = 12_345
     expected = f"building {data.extra['building_train'][n]} floor {data.extra['floor_train'][n]}"
     assert data.target_names[data.y[n]] == expected
-    assert len(np.unique(data.groups)) == 18
     assert data.X.nnz == 358_763  # a stored 0 dBm stays stored
 
 
@@ -294,15 +290,26 @@ def _openml(monkeypatch: pytest.MonkeyPatch, X: np.ndarray, y: np.ndarray, targe
     return calls
 
 
-def test_openml_replaces_an_absent_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = np.arange(195 * 22.0).reshape(195, 22)
-    calls = _openml(monkeypatch, X, np.array(["1"] * 48 + ["2"] * 147, dtype=object), ["Class"])
-    data = load("parkinsons")
-    assert calls[0]["data_id"] == 1488
-    assert np.bincount(data.y).tolist() == [48, 147]
+FALSE_BUT_ONE = np.where(np.arange(6) == 2, "TRUE", "FALSE").astype(object)
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "X", "y", "expected"),
+    [
+        ("parkinsons", 1488, np.arange(195 * 22.0).reshape(195, 22), ["1"] * 48 + ["2"] * 147, [0] * 48 + [1] * 147),
+        ("emotions", 40589, np.zeros((593, 72)), np.tile(FALSE_BUT_ONE, (593, 1)), np.eye(6)[[2] * 593]),
+        ("letter", 6, np.zeros((20_000, 16)), np.resize(["Z", "A", "C", "A"], 20_000), [2, 0, 1, 0] * 5000),
+    ],
+)
+def test_openml_replaces_an_absent_file(name, query, X, y, expected, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = _openml(monkeypatch, X, np.array(y, dtype=object), list("abcdef"))
+    data = load(name)
+    assert calls[0]["data_id"] == query
+    np.testing.assert_array_equal(data.y, expected)
     np.testing.assert_array_equal(data.X, X)
-    assert data.groups is None
+    assert data.groups is data.X_test is None
     assert data.feature_names[0] == "V0"
+    assert data.target_names == {"emotions": tuple("abcdef"), "letter": ("A", "C", "Z")}.get(name, ())
 
 
 def test_openml_mnist_is_cut_to_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,20 +319,6 @@ def test_openml_mnist_is_cut_to_the_same_images(monkeypatch: pytest.MonkeyPatch)
     data = load("mnist")
     np.testing.assert_array_equal(data.X[:, 0], 60_000 + 2 * np.arange(5000))
     np.testing.assert_array_equal(data.y[:6], [0, 2, 4, 6, 8, 0])
-
-
-def test_openml_multi_labels_and_letters_become_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    Y = np.full((593, 6), "FALSE", dtype=object)
-    Y[:, 2] = "TRUE"
-    _openml(monkeypatch, np.zeros((593, 72)), Y, list("abcdef"))
-    data = load("emotions")
-    assert data.y.sum(0).tolist() == [0, 0, 593, 0, 0, 0]
-    assert data.target_names == tuple("abcdef")
-    _openml(monkeypatch, np.zeros((20_000, 16)), np.resize(["Z", "A", "C", "A"], 20_000).astype(object), ["class"])
-    data = load("letter")
-    assert data.y[:4].tolist() == [2, 0, 1, 0]
-    assert data.target_names == ("A", "C", "Z")
-    assert data.X_test is None
 
 
 def test_openml_data_of_another_shape_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,9 +384,3 @@ def test_bars_are_sums_of_shapes_and_noise() -> None:
     assert (bars.features.double().mean(0) - 0.5).abs().max() < 0.05
     assert torch.equal(bars.y, (bars.features[:, 0] + bars.features[:, 1] > 0).long())
     assert torch.equal(make_bars(5, seed=3).X, make_bars(5, seed=3).X)
-
-
-@pytest.mark.parametrize(("options", "words"), [({"num_data": 0}, "num_data is 0"), ({"noise": -1}, "noise is -1")])
-def test_bars_refuse(options: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make_bars(**options)
