@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -52,6 +52,19 @@ class Posterior:
         self.trace = trace
         self.metadata = dict(metadata or {})
 
+    def draw(self, index: int) -> Draw:
+        """The draw of an index 0..S-1: its tensors [...] by name."""
+        return {name: value[index] for name, value in self.samples.items()}
+
+    def draws(self) -> Iterator[Draw]:
+        """All draws, one after another."""
+        return (self.draw(index) for index in range(sum(self.num_draws)))
+
+    def replace(self, **parts: Any) -> Self:
+        """The same posterior with other parts, by the names of the attributes."""
+        own = {name: getattr(self, name) for name in _PARTS}
+        return type(self)(**own | parts)
+
     def __repr__(self) -> str:
         facts = [f"{sum(self.num_draws)} draws", *self.facts()]
         facts.append(f"{self.trace.name} {self.trace.best:.6g}")
@@ -72,15 +85,9 @@ class Posterior:
         """
         if not isinstance(self.metadata, dict):
             raise ValueError(f"metadata is {shown(self.metadata)}; expected a dict of plain data.")
-        content = {
-            "model": to_plain(self.model),
-            "backend": to_plain(self.backend),
-            "samples": self.samples,
-            "num_draws": self.num_draws,
-            "trace": vars(self.trace),
-            "metadata": self.metadata,
-        }
-        write_file(path, "posterior", content)
+        plain = {"model": to_plain(self.model), "backend": to_plain(self.backend), "trace": vars(self.trace)}
+        own = {name: getattr(self, name) for name in _PARTS}
+        write_file(path, "posterior", own | plain)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: Any = None) -> Any:
@@ -101,7 +108,7 @@ class Posterior:
                              class that is not imported.
         """
         content = read_file(path, "posterior", device)
-        require_entries(content, "content", _CONTENT)
+        require_entries(content, "content", _PARTS)
         model, backend = from_plain(content["model"]), from_plain(content["backend"])
         if not hasattr(model, "data_type") or not hasattr(backend, "fit"):
             raise ValueError(f"The file has {shown(model)} by {shown(backend)}, which are no model and backend.")
@@ -148,9 +155,9 @@ class Posterior:
         draws = torch.arange(sum(self.num_draws)).split(self.num_draws)
         index = torch.cat([draws[chain] for chain in chosen])
         samples = {name: value[index.to(value.device)] for name, value in self.samples.items()}
-        trace = replace(self.trace, values=self.trace.values[chosen], seconds=self.trace.seconds[chosen])
+        trace = dataclasses.replace(self.trace, values=self.trace.values[chosen], seconds=self.trace.seconds[chosen])
         num_draws = [self.num_draws[chain] for chain in chosen]
-        return type(self)(self.model, self.backend, samples, num_draws, trace, self.metadata)
+        return self.replace(samples=samples, num_draws=num_draws, trace=trace)
 
     def to_arviz(self) -> Any:
         """Label-free summaries of one number for each draw, as arviz InferenceData (0.x) or DataTree (1.x)."""
@@ -166,7 +173,7 @@ class Posterior:
         return arviz.from_dict(**groups)
 
 
-_CONTENT: dict[str, type] = {
+_PARTS: dict[str, type] = {
     "model": dict,
     "backend": dict,
     "samples": dict,

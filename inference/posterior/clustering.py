@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -10,9 +11,11 @@ from torch import Tensor
 
 from ..running.labels import LABELS, LabelRows, stack_labels
 from ..structures import Draw
+from .base import Posterior
 from .consensus import consensus
-from .pairs import same_label
+from .pairs import numbers_of, same_label
 from .partition_losses import align, expected_loss
+from .scores import chunks
 
 
 class Clustering:
@@ -80,6 +83,30 @@ class Clustering:
         return int(expected_loss(self.samples[LABELS], loss).argmin())
 
 
+def rows_moved(posterior: Posterior, place: Tensor, left_out: Any, joining: Callable[[Any, Draw], Tensor]) -> Draw:
+    """The samples of a posterior with other rows for its training points: what `over_rows` does.
+
+    Parameters
+    ----------
+    place : row n is the training point place[n] [N], or the next of those left out where that is -1
+    left_out : rows [M, D] or None
+    joining : from such rows and a draw to log weights [M, K] of the components that they may join
+    """
+    samples = dict(posterior.samples)
+    for name in samples.keys() & {LABELS, "responsibilities"}:
+        samples[name] = samples[name][:, place.clamp(min=0)]
+    if left_out is None or not len(left_out):
+        return samples
+    samples[LABELS] = samples[LABELS].long()
+    for index, draw in enumerate(posterior.draws()):
+        log_weights = torch.cat([joining(part, draw) for part in chunks(left_out)])
+        samples[LABELS][index, place < 0] = log_weights.argmax(1)
+        if "responsibilities" in samples:
+            samples["responsibilities"][index, place < 0] = log_weights.softmax(1)
+    samples[LABELS] = stack_labels(list(samples[LABELS]))
+    return samples
+
+
 def clustering_summaries(posterior: Clustering) -> Draw:
     """What does not depend on labels of the assignments, and whatever else is one number in each draw, [S] each.
 
@@ -94,5 +121,5 @@ def clustering_summaries(posterior: Clustering) -> Draw:
         "singletons": torch.stack([(size == 1).sum() for size in sizes]),
         "entropy": torch.stack([torch.special.entr(size / assignments.shape[1]).sum() for size in sizes]),
         "together": same_label(assignments),
-        **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
+        **numbers_of(posterior.samples),
     }

@@ -64,12 +64,13 @@ def counts_hyperplanes(model: Model, discriminative: bool | None) -> bool:
     ValueError    if they are asked to and there are none.
     """
     discriminative = read("discriminative", discriminative, Flag(), optional=True)
-    if discriminative and not model.repels:
+    part: bool = model.repels
+    if discriminative and not part:
         raise ValueError(
             f"discriminative is True, but the components of {type(model).__name__} have no hyperplanes that part them. "
             "Leave it out."
         )
-    return model.repels if discriminative is None else discriminative
+    return part if discriminative is None else discriminative
 
 
 def hyperplane_gain(model: Model, X: Tensor, draw: Draw) -> Tensor:

@@ -1,13 +1,15 @@
 """What a draw of each structure holds, by name: backends construct these records, and posteriors stack them.
 
-The text beside a type names the axes of the tensor in one draw, as `shapes.Axes` explains. A record says which names
-must be there and which may be. A draw has further numbers under names of their own: hyperparameters of prior and
+The text beside a type names the axes of the tensor in one draw, as `shapes.Axes` explains. What follows it fills the
+components that a draw has less than others (`stacking`); None: 0. A record says which names must be there and which may
+be. A draw has further numbers under names of their own: hyperparameters of prior and
 likelihood, such as `concentration` [], and `parameters.<name>` [K, ...] of the components of a family without
 conjugacy.
 """
 
 # no postponed annotations here: TypedDict reads `Required` when the class is made
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Required, TypedDict, get_args, get_origin, get_type_hints
 
@@ -16,6 +18,8 @@ from torch import Tensor
 from ..structures import Draw
 from .shapes import Axes, require_draw
 
+FIRST = "first"  # fill by copies of the first component, so that densities stay finite
+NONE = -math.inf  # fill by log weights of nothing
 Scalar = Annotated[Tensor, "float:"]
 
 
@@ -26,10 +30,10 @@ class ComponentDraw(TypedDict, total=False):
     """
 
     assignments: Required[Annotated[Tensor, "int:N"]]
-    log_mixture: Required[Annotated[Tensor, "K+1"]]  # the last: a component not yet seen
+    log_mixture: Required[Annotated[Tensor, "K+1", NONE]]  # the last: a component not yet seen
     responsibilities: Annotated[Tensor, "N K"]
-    hyperparameters: Annotated[Tensor, "K H"]
-    centers: Annotated[Tensor, "K Q"]
+    hyperparameters: Annotated[Tensor, "K H", FIRST]
+    centers: Annotated[Tensor, "K Q", FIRST]
     scale: Scalar  # of a divergence from a centre
     log_joint: Scalar
     penalty: Scalar
@@ -40,7 +44,7 @@ class PartitionDraw(ComponentDraw, total=False):
     """A draw of a model of partitions: C scores of P features."""
 
     weights: Required[Annotated[Tensor, "K P C"]]
-    precision_tril: Annotated[Tensor, "K C P P"]  # of variational classifiers
+    precision_tril: Annotated[Tensor, "K C P P", FIRST]  # of variational classifiers
     unseen_weights: Annotated[Tensor, "A P C"]  # of components without points, where components repel
     temperature: Scalar  # of `tempered` centres
     slope: Scalar  # of `with_slope`
@@ -50,9 +54,9 @@ class PartitionDraw(ComponentDraw, total=False):
 class SequenceDraw(PartitionDraw, total=False):
     """A draw of a model of sequences, whose components are states; the last column: all states not yet seen."""
 
-    log_start: Required[Annotated[Tensor, "K+1"]]
-    log_transitions: Required[Annotated[Tensor, "K K+1"]]
-    log_unseen_row: Annotated[Tensor, "K+1"]  # how a state not yet seen is left
+    log_start: Required[Annotated[Tensor, "K+1", NONE]]
+    log_transitions: Required[Annotated[Tensor, "K K+1", FIRST, NONE]]
+    log_unseen_row: Annotated[Tensor, "K+1", NONE]  # how a state not yet seen is left
     log_edges: Annotated[Tensor, "K+1 K+1"]  # of small variance, minus what a move costs; the last row: of a start
     transition_penalty: Scalar
 
@@ -62,8 +66,8 @@ class LabelDraw(ComponentDraw, total=False):
 
     classifiers: Required[Annotated[Tensor, "P C"]]
     classifier_tril: Annotated[Tensor, "C P P"]
-    label_hyperparameters: Annotated[Tensor, "K R"]
-    label_means: Annotated[Tensor, "K C"]
+    label_hyperparameters: Annotated[Tensor, "K R", FIRST]
+    label_means: Annotated[Tensor, "K C", FIRST]
     label_totals: Annotated[Tensor, "K+1"]  # of labels that are counts
     # what a later batch of SVI goes on from
     sticks: Annotated[Tensor, "any:..."]  # [2, T - 1]
@@ -75,7 +79,7 @@ class FeatureDraw(TypedDict, total=False):
     """A draw of a latent feature model: K features of N rows, loadings of D columns, C scores."""
 
     features: Required[Annotated[Tensor, "any:N K"]]  # bits, int8; of SVI probabilities
-    log_odds: Required[Annotated[Tensor, "K"]]  # of the features of a new row
+    log_odds: Required[Annotated[Tensor, "K", NONE]]  # of the features of a new row
     loadings: Required[Annotated[Tensor, "K D"]]
     weights: Required[Annotated[Tensor, "K C"]]
     input_weights: Required[Annotated[Tensor, "P C"]]
@@ -126,9 +130,18 @@ def drawn(record: Mapping[str, object], *others: Mapping[str, Tensor]) -> Draw:
 
 def axes_of(record: type[Any]) -> Axes:
     """The axes of each name of a record, as `shapes.require_samples` reads them."""
+    return {name: text[0] for name, text in _notes(record).items()}
+
+
+def fills_of(record: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """What fills the axes K and K+1 of each name where a draw has fewer components than others, in their order."""
+    return {name: text[1:] for name, text in _notes(record).items()}
+
+
+def _notes(record: type[Any]) -> dict[str, tuple[Any, ...]]:
     hints = get_type_hints(record, include_extras=True)
     found = {name: hint if get_origin(hint) is Annotated else get_args(hint)[0] for name, hint in hints.items()}
-    return {name: hint.__metadata__[0] for name, hint in found.items()} | {"parameters.": "K ..."}
+    return {name: hint.__metadata__ for name, hint in found.items()} | {"parameters.": ("K ...", FIRST)}
 
 
 def names_of(record: type[Any]) -> tuple[str, ...]:

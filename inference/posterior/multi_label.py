@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ...models.arrays import as_features, like
 from ...models.bnmc import BNMC
@@ -27,17 +26,16 @@ from ...models.domains import NonNegative, Number, read, shown
 from ...models.label_data import LabelData
 from ...models.likelihoods import MaskedBernoulli
 from ...models.numbers import as_tensor
-from ..running.labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
-from .clustering import Clustering, clustering_summaries
+from .clustering import Clustering, clustering_summaries, rows_moved
 from .components import component_size
 from .draws import LabelDraw
 from .label_calibration import best_thresholds, fit_calibration, largest
 from .label_draws import counts_labels
 from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
 from .scores import chunks
-from .stacking import stack_components
+from .stacking import stacks
 
 
 class HeldOut(NamedTuple):
@@ -158,30 +156,18 @@ class MultiLabelPosterior(Clustering, Posterior):
     def assign(self, X: Any, *, known: Any = None) -> Any:
         """Component [N] of each row in the representative draw, from its features and `known` labels [N, C]."""
         rows, labels = self._rows(X, known)
-        draw = self._draw(self.representative)
-        found = [component_weights(self.model, *part, draw)[:, :-1].argmax(1) for part in _both(rows, labels)]
+        draw = self.draw(self.representative)
+        found = [self._joining(part, draw, known).argmax(1) for part, known in _both(rows, labels)]
         return like(torch.cat(found), X)
 
     def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
         """The same posterior with other rows for its training rows: row n is the row place[n] [N] of this one, or the
         next of those left out [M, D] where that is -1, which join a component of each draw as new rows do."""
-        samples = dict(self.samples)
-        for name in samples.keys() & {"assignments", "responsibilities"}:
-            samples[name] = samples[name][:, place.clamp(min=0)]
-        if left_out is not None and len(left_out):
-            samples["assignments"] = samples["assignments"].long()
-            for index, draw in enumerate(self._draws()):
-                parts = _both(left_out, None)
-                log_weights = torch.cat([component_weights(self.model, *part, draw)[:, :-1] for part in parts])
-                samples["assignments"][index, place < 0] = log_weights.argmax(1)
-                if "responsibilities" in samples:
-                    samples["responsibilities"][index, place < 0] = log_weights.softmax(1)
-            samples["assignments"] = stack_labels(list(samples["assignments"]))
-        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+        return self.replace(samples=rows_moved(self, place, left_out, self._joining))
 
     def rehearse(self) -> None:
         rows = self.samples["log_mixture"].new_zeros(0, self.model.num_features)
-        draws, labels = [self._draw(0)], None if counts_labels(self.model) else rows.new_zeros(0, self.model.num_labels)
+        draws, labels = [self.draw(0)], None if counts_labels(self.model) else rows.new_zeros(0, self.model.num_labels)
         component_weights(self.model, rows, labels, draws[0])
         views = [joint_view] if self.model.is_coupled else [mixture_view]
         found = [view(self.model, draws, rows, labels) for view in views] + [classifier_view(self.model, draws, rows)]
@@ -202,7 +188,7 @@ class MultiLabelPosterior(Clustering, Posterior):
 
     def views(self, X: Any, labels: Tensor | None = None) -> Views:
         """Both views of rows [N, D], of which labels [N, C] are known, NaN where one is not."""
-        draws = list(self._draws())
+        draws = list(self.draws())
         mixture = [mixture_view(self.model, draws, *part) for part in _both(X, labels)]
         classifiers = [classifier_view(self.model, draws, part) for part in chunks(X)]
         return Views(torch.cat(mixture), torch.cat(classifiers))
@@ -226,13 +212,17 @@ class MultiLabelPosterior(Clustering, Posterior):
         if not self.model.is_coupled:
             views = self.views(X, labels)
             return logit(views.mixture), views.classifiers
-        draws = list(self._draws())
+        draws = list(self.draws())
         joint = logit(torch.cat([joint_view(self.model, draws, *part) for part in _both(X, labels)]))
         return torch.zeros_like(joint), joint
 
+    def _joining(self, X: Any, draw: Draw, labels: Tensor | None = None) -> Tensor:
+        """Log weights [N, K] of the components of a draw for rows of which `labels` [N, C] are known."""
+        return component_weights(self.model, X, labels, draw)[:, :-1]
+
     def _recalibrated(self, calibration: Tensor) -> Self:
         metadata = {**self.metadata, "calibration": calibration}
-        return type(self)(self.model, self.backend, self.samples, self.num_draws, self.trace, metadata)
+        return self.replace(metadata=metadata)
 
     def _offset(self, like: Any) -> Tensor:
         """-logit rate [C], which both views hold; of a coupled joint 0."""
@@ -254,12 +244,6 @@ class MultiLabelPosterior(Clustering, Posterior):
             raise ValueError(str(error).replace("X has", "known has")) from None
         return rows, labels
 
-    def _draw(self, index: int) -> Draw:
-        return {name: value[index] for name, value in self.samples.items()}
-
-    def _draws(self) -> Iterator[Draw]:
-        return (self._draw(index) for index in range(len(self.samples["assignments"])))
-
 
 def _both(X: Any, labels: Tensor | None) -> Iterator[tuple[Any, Tensor | None]]:
     """Rows and their known labels in parts."""
@@ -268,25 +252,18 @@ def _both(X: Any, labels: Tensor | None) -> Iterator[tuple[Any, Tensor | None]]:
     return zip(chunks(X), chunks(labels), strict=True)
 
 
-def _stack(draws: list[Draw]) -> Draw:
-    most = max(len(draw["log_mixture"]) for draw in draws)
-    for draw in draws:  # of a component not yet seen it is the last
-        if "label_totals" in draw:
-            totals = draw["label_totals"]
-            missing = most - len(totals)
-            draw["label_totals"] = torch.cat([pad(totals[:-1], (0, missing)), totals[-1:]])
-    components = ("hyperparameters", "label_hyperparameters", "centers", "label_means")
-    return stack_components(draws, log_weights=("log_mixture",), components=components)
-
-
-_LEAST = 1e-12
-
-
 def _state_size(model: BNMC, data: LabelData, number: int) -> int:
     """Hyperparameters, of rows and of labels."""
     return number * (component_size(model, data.X) + data.y.shape[1])
 
 
 register_structure(
-    Structure("sets of labels", LabelData, MultiLabelPosterior, _stack, clustering_summaries, _state_size)
+    Structure(
+        "sets of labels",
+        LabelData,
+        MultiLabelPosterior,
+        stacks(LabelDraw),
+        clustering_summaries,
+        _state_size,
+    )
 )

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..structures import Draw
+
 
 def same_label(assignments: Tensor) -> Tensor:
     """Whether pairs of points have one label in each of the draws [S, N]; [S, P] bool."""
@@ -18,6 +20,16 @@ def shared_features(features: Tensor) -> Tensor:
     """How many features pairs of rows share in each of the draws [S, N, K] of bits; [S, P]."""
     one, other = some_pairs(features.shape[1], features.device)
     return torch.stack([(draw[one] & draw[other]).sum(1) for draw in features])
+
+
+def numbers_of(samples: Draw) -> Draw:
+    """Those that are one number in each draw, [S] each."""
+    return {name: value for name, value in samples.items() if value.ndim == 1}
+
+
+def weight_norms(samples: Draw) -> Tensor:
+    """The length [S] float64 of the weights [S, K, C] of each draw."""
+    return samples["weights"].double().square().sum((1, 2)).sqrt()
 
 
 def some_pairs(number: int, device: torch.device) -> Tensor:

@@ -20,10 +20,9 @@ from ...models.data import Data
 from ...models.domains import POSITIVE, Number, read
 from ...models.scores import scores as scores_of
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
-from ..running.labels import stack_labels
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
-from .clustering import Clustering, clustering_summaries
+from .clustering import Clustering, clustering_summaries, rows_moved
 from .components import (
     component_size,
     counts_hyperplanes,
@@ -35,7 +34,7 @@ from .components import (
 from .draws import PartitionDraw
 from .partition_losses import align
 from .scores import ScoreMixture, ScorePrediction, chunks
-from .stacking import stack_components
+from .stacking import stacks
 
 
 class PartitionPosterior(ScorePrediction, Clustering, Posterior):
@@ -59,7 +58,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         discriminative : whether hyperplanes count as well as the likelihood; None: they do where components repel
         """
         rows, with_margin = self.checked(X), counts_hyperplanes(self.model, discriminative)
-        draw = self._draw(self.representative)
+        draw = self.draw(self.representative)
         return like(torch.cat([self._joining(part, draw, with_margin).argmax(1) for part in chunks(rows)]), X)
 
     def assign_proba(self, X: Any, *, discriminative: bool | None = None) -> Any:
@@ -83,7 +82,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         if "centers" in self.samples:
             chosen = torch.as_tensor(self.assign(rows, discriminative=discriminative))
             return like(one_hot(chosen, num_labels + 1).to(self.samples["centers"]), X)
-        labels = [self._labels(draw, reference, num_labels) for draw in self._draws()]
+        labels = [self._labels(draw, reference, num_labels) for draw in self.draws()]
         return like(torch.cat([self._assign_chunk(part, labels, num_labels, with_margin) for part in chunks(rows)]), X)
 
     def log_predictive_density(self, X: Any) -> Any:
@@ -92,7 +91,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         if "centers" in self.samples:
             raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
         parts = [
-            torch.stack([self._log_weights(part, draw).logsumexp(1) for draw in self._draws()]).logsumexp(0)
+            torch.stack([self._log_weights(part, draw).logsumexp(1) for draw in self.draws()]).logsumexp(0)
             for part in chunks(rows)
         ]
         return like(torch.cat(parts) - math.log(sum(self.num_draws)), X)
@@ -139,7 +138,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             )
         heat = torch.full_like(self.samples["log_mixture"][:, 0], read("temperature", temperature, _TEMPERATURE))
         samples = self.samples | {"temperature": heat}
-        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+        return self.replace(samples=samples)
 
     def with_slope(self, slope: float) -> Self:
         """The same posterior, whose `predict_proba` is softmax(slope scores), of two classes sigma(slope score).
@@ -158,7 +157,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             )
         slopes = torch.full_like(self.samples["log_mixture"][:, 0], read("slope", slope, POSITIVE))
         samples = self.samples | {"slope": slopes}
-        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+        return self.replace(samples=samples)
 
     def over_rows(self, place: Tensor, left_out: Tensor | None = None) -> Self:
         """The same posterior with other rows for its training points.
@@ -168,19 +167,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         place : row n is the training point place[n] [N] of this one, or the next of those left out where that is -1
         left_out : rows [M, D], which join a component of each draw as new rows do
         """
-        samples = dict(self.samples)
-        for name in samples.keys() & {"assignments", "responsibilities"}:
-            samples[name] = samples[name][:, place.clamp(min=0)]
-        if left_out is not None and len(left_out):
-            samples["assignments"] = samples["assignments"].long()
-            with_margin, joined = counts_hyperplanes(self.model, None), place < 0
-            for index, draw in enumerate(self._draws()):
-                log_weights = torch.cat([self._joining(part, draw, with_margin) for part in chunks(left_out)])
-                samples["assignments"][index, joined] = log_weights.argmax(1)
-                if "responsibilities" in samples:
-                    samples["responsibilities"][index, joined] = log_weights.softmax(1)
-            samples["assignments"] = stack_labels(list(samples["assignments"]))
-        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+        return self.replace(samples=rows_moved(self, place, left_out, self._joining))
 
     def checked(self, X: Any) -> Tensor:
         rows = self.model.as_rows(X, num_features=self.model.num_features, like=self.samples["log_mixture"])
@@ -188,15 +175,15 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return rows
 
     def rehearse(self) -> None:
-        draw = self._draw(0)
+        draw = self.draw(0)
         rows = draw["log_mixture"].new_zeros(0, self.model.num_features)
         self._joining(rows, draw, with_margin=False)
-        if self.model.repels:
+        if counts_hyperplanes(self.model, None):
             self._clamped_log_weights(rows, draw)
         self._require_classes(rows)
 
     def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
-        for draw in self._draws():
+        for draw in self.draws():
             if not self.averages_probabilities:
                 draw.pop("precision_tril", None)  # variances cost the most, and scores are averaged without
             mean, variance = score_moments(self.model, X, draw)
@@ -210,16 +197,12 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             return self._log_weights(X, draw)
         return self._log_weights(X, draw, nearest=False) / draw["temperature"] + draw["log_mixture"]
 
-    def _joining(self, X: Tensor, draw: Draw, with_margin: bool) -> Tensor:
-        """Log weights [N, K] of the components of a draw for new rows, up to a constant for each row."""
+    def _joining(self, X: Tensor, draw: Draw, with_margin: bool | None = None) -> Tensor:
+        """Log weights [N, K] of the components of a draw for new rows, up to a constant for each row; None: with
+        hyperplanes where they count."""
+        with_margin = counts_hyperplanes(self.model, with_margin)
         log_weights = self._log_weights(X, draw, nearest=not with_margin)[:, :-1]
         return log_weights + hyperplane_gain(self.model, X, draw) if with_margin else log_weights
-
-    def _draw(self, index: int) -> Draw:
-        return {name: value[index] for name, value in self.samples.items()}
-
-    def _draws(self) -> Iterator[Draw]:
-        return (self._draw(index) for index in range(len(self.samples["assignments"])))
 
     def _labels(self, draw: Draw, reference: Tensor, num_labels: int) -> Tensor:
         """Labels [K + 1] in the reference of the components of a draw; `num_labels` for those it has no label for."""
@@ -229,7 +212,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
     def _assign_chunk(self, X: Tensor, labels: list[Tensor], num_labels: int, with_margin: bool) -> Tensor:
         log_evidence, shares = [], []
-        for draw, label in zip(self._draws(), labels, strict=True):
+        for draw, label in zip(self.draws(), labels, strict=True):
             log_weights = self._clamped_log_weights(X, draw) if with_margin else self._log_weights(X, draw)
             log_evidence.append(log_weights.logsumexp(1))
             share = log_weights.new_zeros(len(X), num_labels + 1)
@@ -269,11 +252,6 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return torch.full_like(log_weights, -torch.inf).scatter_(1, closest, 0.0)
 
 
-def _stack(draws: list[Draw]) -> Draw:
-    components = ("hyperparameters", "centers", "weights", "precision_tril")
-    return stack_components(draws, log_weights=("log_mixture",), components=components)
-
-
 _TEMPERATURE = Number(least=0.0)
 
 
@@ -282,4 +260,13 @@ def _state_size(model: Model, data: Data, number: int) -> int:
     return number * (component_size(model, data.X) + data.features.shape[1] * data.targets.shape[1])
 
 
-register_structure(Structure("partition", Data, PartitionPosterior, _stack, clustering_summaries, _state_size))
+register_structure(
+    Structure(
+        "partition",
+        Data,
+        PartitionPosterior,
+        stacks(PartitionDraw),
+        clustering_summaries,
+        _state_size,
+    )
+)

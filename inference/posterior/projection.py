@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,15 @@ from ...models.arrays import as_features, like
 from ...models.base import Model
 from ...models.multi_task import TaskData
 from ..classifiers.duals import solve
-from ..structures import Draw, Structure, register_structure
+from ..structures import Structure, register_structure
 from .base import Posterior
+from .binary_features import BinaryFeatures, summaries_per
 from .draws import ProjectionDraw
-from .pairs import shared_features
+from .scores import ScoreMixture, ScorePrediction
+from .stacking import stacks
 
 
-class ProjectionPosterior(Posterior):
+class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
     """A fitted model of M tasks that share a binary projection.
 
     `samples` holds `features` [S, D, K] (the projection Z: bits, int8; of SVI probabilities), `weights` [S, K, M] and
@@ -28,6 +31,7 @@ class ProjectionPosterior(Posterior):
     draws, as are sigma(f) in place of it where the loss is a likelihood of labels.
     """
 
+    instead = "transform(X)"
     record = ProjectionDraw
 
     # -- the projection ------------------------------------------------------------------------------------------------
@@ -37,44 +41,11 @@ class ProjectionPosterior(Posterior):
         rows = self.checked(X)
         return like(self.model.preprocessed(rows) @ self.features.to(rows), X)
 
-    @property
-    def features(self) -> Tensor:
-        """The projection Z [D, K] of the representative draw."""
-        return self.samples["features"][self.representative]
-
-    @property
-    def num_latent_features(self) -> int:
-        """Features that some dimension has (with probability above one half) in the representative draw."""
-        return int((self.features > 0.5).any(0).sum())
-
-    @cached_property
-    def representative(self) -> int:
-        """The draw whose numbers of features shared by pairs of dimensions are nearest to their posterior means."""
-        features = self.samples["features"]
-        if len(features) == 1:
-            return 0
-        mean = features[0].new_zeros(2 * features.shape[1:2], dtype=torch.float64)
-        for draw in features.double():
-            mean += draw @ draw.T / len(features)
-        return int(torch.stack([(draw @ draw.T - mean).square().sum() for draw in features.double()]).argmin())
-
     def facts(self) -> list[str]:
         """What `repr` says of the structure."""
-        return [f"{self.num_latent_features} features", f"{self.model.num_tasks} tasks"]
+        return [*super().facts(), f"{self.model.num_tasks} tasks"]
 
     # -- prediction ----------------------------------------------------------------------------------------------------
-
-    def decision_function(self, X: Any) -> Any:
-        """Posterior mean scores [N, M] of all tasks (positive: the larger label), or targets of a regression loss.
-
-        With a logistic loss the log odds of `predict_proba`.
-        """
-        return like(self._decision(self.checked(X)), X)
-
-    def predict(self, X: Any) -> Any:
-        """Labels [N, M] of all tasks in the user's own values, the larger one where `predict_proba` is above one half;
-        for a regression loss posterior mean targets."""
-        return like(self.model.coding.choose(self._decision(self.checked(X))), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities [N, M] of the larger label in each task; of ordered classes [N, M, L], of each class.
@@ -83,14 +54,8 @@ class ProjectionPosterior(Posterior):
         projection and classifiers have their means. A hinge is no likelihood: there they are the loss's
         pseudo-likelihood at the posterior mean score, normalized over the two labels, and no frequencies.
         """
-        rows, coding = self.checked(X), self.model.coding
-        if not coding.has_classes:
-            raise ValueError(f"{type(self.model).__name__} was fitted without classes; use predict(X).")
-        if self.model.loss.is_likelihood:
-            found = self._mean_probabilities(rows)
-        else:
-            found = coding.probabilities(self._scores(rows), self.model.loss)
-        return like(found[..., 1] if found.shape[-1] == 2 else found, X)
+        found: Any = super().predict_proba(X)
+        return found[..., 1] if found.shape[-1] == 2 else found
 
     def fit_task(self, X: Any, y: Any, *, tolerance: float = 1e-4) -> NewTask:
         """The classifier, or regression, of a new task from its rows X [n, D] and targets y [n]; the projection stays.
@@ -156,25 +121,18 @@ class ProjectionPosterior(Posterior):
         for features, weights in zip(self.samples["features"], self.samples["weights"], strict=True):
             yield features.to(weights) @ weights
 
-    def _decision(self, rows: Tensor) -> Tensor:
-        """Mean scores [N, M], or log odds of mean probabilities."""
-        coding = self.model.coding
-        if self.model.loss.is_likelihood and coding.has_classes:
-            return coding.log_odds(self._mean_probabilities(rows))
-        return coding.decisions(self._scores(rows), self.model.loss)
-
-    def _mean_probabilities(self, rows: Tensor) -> Tensor:
-        """Means [N, M, L] over the draws of the probabilities of the classes."""
-        projected, inputs = self.model.preprocessed(rows), self.model.features(rows)
-        total = rows.new_zeros(len(rows), self.model.num_tasks, len(self.model.classes))
+    def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
+        projected, inputs = self.model.preprocessed(X), self.model.features(X)
         for coefficients, input_weights in zip(self._all_coefficients(), self.samples["input_weights"], strict=True):
             scores = projected @ coefficients + inputs @ input_weights
-            total += self.model.coding.probabilities(scores, self.model.loss)
-        return total / len(self.samples["weights"])
+            yield ScoreMixture(scores.new_zeros(len(scores), 1), scores.unsqueeze(1), None)
 
-    def _scores(self, rows: Tensor) -> Tensor:
+    def _mean(self, X: Tensor) -> Tensor:
+        """Means over the draws [N, M, L] of probabilities; of scores [N, M] that is one product for all draws."""
+        if self.averages_probabilities:
+            return super()._mean(X)
         input_weights = self.samples["input_weights"].mean(0)
-        return self.model.preprocessed(rows) @ self.coefficients + self.model.features(rows) @ input_weights
+        return self.model.preprocessed(X) @ self.coefficients + self.model.features(X) @ input_weights
 
 
 @dataclass(frozen=True)
@@ -200,26 +158,13 @@ class NewTask:
         return found
 
 
-def _stack(draws: list[Draw]) -> Draw:
-    return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
-
-
-def _summaries(posterior: ProjectionPosterior) -> Draw:
-    """Numbers of features used, of features a dimension has and of those that pairs of dimensions share [S, P], the
-    length of the weights, and single numbers."""
-    features = posterior.samples["features"] > 0.5
-    return {
-        "num_latent_features": features.any(1).sum(1),
-        "features_per_dimension": features.double().sum(2).mean(1),
-        "shared": shared_features(features),
-        "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
-        **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
-    }
-
-
 def _state_size(model: Model, data: TaskData, number: int) -> int:
     """Bits and weights."""
     return number * (data.X.shape[1] + data.num_tasks)
 
 
-register_structure(Structure("projections", TaskData, ProjectionPosterior, _stack, _summaries, _state_size))
+register_structure(
+    Structure(
+        "projections", TaskData, ProjectionPosterior, stacks(ProjectionDraw), summaries_per("dimension"), _state_size
+    )
+)

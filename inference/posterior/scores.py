@@ -46,7 +46,8 @@ class ScorePrediction:
         raise NotImplementedError
 
     def decision_function(self, X: Any) -> Any:
-        """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L].
+        """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L]; of
+        tasks [N, M], like real targets or two classes.
 
         With a logistic loss logarithms of `predict_proba`, of two classes log odds. Where there are fewer scores than
         classes, as of ordered ones, log phi(y | f) [N, L] at the mean scores.
@@ -55,7 +56,7 @@ class ScorePrediction:
 
     def predict(self, X: Any) -> Any:
         """Labels [N] in the user's own values, those of the largest `predict_proba`, whatever the loss; for a
-        regression loss the posterior mean target."""
+        regression loss the posterior mean target; of tasks [N, M]."""
         rows = self.checked(X)
         return like(self.coding.choose(self._decision(rows)), X)
 
@@ -117,12 +118,12 @@ class ScorePrediction:
         log_evidence, means = [], []
         for mixture in self.score_mixtures(X):
             log_evidence.append(mixture.log_weights.logsumexp(1))
-            means.append(torch.einsum("nk,nkc->nc", mixture.log_weights.softmax(1), self._averaged(mixture)))
+            means.append(torch.einsum("nk,nk...->n...", mixture.log_weights.softmax(1), self._averaged(mixture)))
         share = torch.stack(log_evidence).softmax(0)
-        return torch.einsum("sn,snc->nc", share, torch.stack(means))
+        return torch.einsum("sn,sn...->n...", share, torch.stack(means))
 
     def _averaged(self, mixture: ScoreMixture) -> Tensor:
-        """What is averaged over components and draws, [N, K, C or L]."""
+        """What is averaged over components and draws, [N, K, C or L], of tasks [N, K, C, L]."""
         if not self.averages_probabilities:
             return mixture.mean
         if mixture.variance is None:

@@ -20,7 +20,7 @@ from ...models.domains import SEED, Whole, read
 from ...models.room import require_room
 from ...models.sequence import Sequences
 from ..markov import paths as markov
-from ..structures import Draw, Structure, register_structure
+from ..structures import Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries
 from .components import (
@@ -32,7 +32,7 @@ from .components import (
 )
 from .draws import SequenceDraw
 from .emission_draws import draw_rows
-from .stacking import stack_components
+from .stacking import stacks
 
 
 class SequencePosterior(Clustering, Posterior):
@@ -129,11 +129,11 @@ class SequencePosterior(Clustering, Posterior):
         return (X, states) if given is None else (like(X, given), like(states, given))
 
     def rehearse(self) -> None:
-        draw = {name: value[0] for name, value in self.samples.items()}
+        draw = self.draw(0)
         rows = draw["log_mixture"].new_zeros(0, self.model.num_features * (1 + self.model.lags))
         log_component_density(self.model, rows, draw)
         log_unseen_density(self.model, rows, draw)
-        if self.model.repels:
+        if counts_hyperplanes(self.model, None):
             hyperplane_gain(self.model, rows, draw)
 
     def _chain(
@@ -143,7 +143,7 @@ class SequencePosterior(Clustering, Posterior):
 
         States that the draw pads with cannot be entered. With `unseen` the states not yet seen are one more.
         """
-        draw = {name: value[index] for name, value in self.samples.items()}
+        draw = self.draw(index)
         rows, sizes, observed = self.model.rows(X, lengths, min_rows=0, like=draw["log_mixture"])
         log_start, log_rows = draw["log_start"], draw["log_transitions"]
         emission = log_component_density(self.model, rows, draw)
@@ -159,12 +159,6 @@ class SequencePosterior(Clustering, Posterior):
         return (log_start, log_rows, torch.where(observed.unsqueeze(1), emission, 0.0)), sizes
 
 
-def _stack(draws: list[Draw]) -> Draw:
-    log_weights = ("log_mixture", "log_start", "log_transitions", "log_unseen_row")
-    components = ("hyperparameters", "centers", "weights", "precision_tril", "log_transitions")
-    return stack_components(draws, log_weights=log_weights, components=components)
-
-
 _TENSOR = 200  # bytes, at the least, of a tensor beside its numbers
 
 
@@ -173,4 +167,13 @@ def _state_size(model: Model, data: Sequences, number: int) -> int:
     return number * (component_size(model, data.X) + number)
 
 
-register_structure(Structure("sequence", Sequences, SequencePosterior, _stack, clustering_summaries, _state_size))
+register_structure(
+    Structure(
+        "sequence",
+        Sequences,
+        SequencePosterior,
+        stacks(SequenceDraw),
+        clustering_summaries,
+        _state_size,
+    )
+)

@@ -36,7 +36,7 @@ def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...],
         raise ValueError(f"The file has {num_draws!r} for the numbers of draws. It was not written by regbayes.")
     number, sizes, kinds = sum(num_draws), dict[str, int](), dict[torch.dtype, str]()
     for name, value in samples.items():
-        kind, _, known = (_known(name, axes) or "any:...").rpartition(":")
+        kind, _, known = axes.get(known_name(name, axes) or "", "any:...").rpartition(":")
         if value.ndim == 0 or len(value) != number or not _agrees(value.shape[1:], known.split(), sizes):
             shape, others = list(value.shape), ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
             expected = f" that are [{known.replace(' ', ', ')}] each, with {others}" if sizes else ""
@@ -67,7 +67,7 @@ def require_draw(draw: Draw, names: tuple[str, ...], axes: Axes, whose: str, rec
         needed, found = ", ".join(names), ", ".join(draw)
         raise ValueError(f"{whose} has no {missing[0]!r}; {record} needs {needed}. It has {found or 'nothing'}.")
     for name, value in draw.items():
-        known = _known(name, axes)
+        known = axes.get(known_name(name, axes) or "")
         if known is None and value.ndim <= 1:
             continue
         if known is None:
@@ -82,8 +82,10 @@ def require_draw(draw: Draw, names: tuple[str, ...], axes: Axes, whose: str, rec
             )
 
 
-def _known(name: str, axes: Axes) -> str | None:
-    return axes.get(name, axes.get(f"{name.split('.')[0]}."))
+def known_name(name: str, axes: Axes) -> str | None:
+    """The entry of the axes that a name has: its own, or that of all names which begin like it; None without one."""
+    found = name if name in axes else f"{name.split('.')[0]}."
+    return found if found in axes else None
 
 
 def _agrees(shape: torch.Size, axes: list[str], sizes: dict[str, int]) -> bool:

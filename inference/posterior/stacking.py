@@ -2,43 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..running.labels import LABELS, stack_labels
 from ..structures import Draw
+from .draws import FIRST, axes_of, fills_of
+from .shapes import known_name
 
 
-def stack_components(draws: list[Draw], *, log_weights: tuple[str, ...], components: tuple[str, ...]) -> Draw:
-    """One Tensor [S, ...] for each name, components padded to the most that any of the S draws has.
+def stacks(record: type[Any]) -> Callable[[list[Draw]], Draw]:
+    """The function that stacks draws of a record, as a `Structure` has it."""
+    return partial(stack_draws, record=record)
 
-    Parameters
-    ----------
-    log_weights : names of log weights [..., K + 1], the last column for what is not yet seen; padded by -inf before it
-    components : names with one row [K, ...] for each component; padded by copies of the first, so that densities stay
-        finite. `weights` are padded by 0, and so are the columns of `responsibilities` [N, K]
+
+def stack_draws(draws: list[Draw], record: type[Any]) -> Draw:
+    """One Tensor [S, ...] for each name of S draws of a record, components padded to the most that any of them has.
+
+    The axes K of a draw are filled at their end, the axes K+1 before the last entry, which is for what is not yet seen.
     """
-    most = max(len(draw["log_mixture"]) for draw in draws)
-    padded = [_pad(draw, most - len(draw["log_mixture"]), log_weights, components) for draw in draws]
-    return {name: _stack(name, [draw[name] for draw in padded]) for name in padded[0]}
+    axes, fills = axes_of(record), fills_of(record)
+    found = {}
+    for name in draws[0]:
+        values, known = [draw[name] for draw in draws], known_name(name, axes)
+        if name == LABELS:
+            found[name] = stack_labels(values)
+        elif known is None or len({value.shape for value in values}) == 1:
+            found[name] = torch.stack(values)
+        else:
+            found[name] = _stack_padded(values, axes[known].rpartition(":")[2].split(), fills[known])
+    return found
 
 
-def _stack(name: str, values: list[Tensor]) -> Tensor:
-    return stack_labels(values) if name == LABELS else torch.stack(values)
+def _stack_padded(values: list[Tensor], axes: list[str], fills: tuple[Any, ...]) -> Tensor:
+    """Values of one name with these axes, [S, ...]."""
+    filled = [dim for dim, axis in enumerate(axes) if axis in {"K", "K+1"}]
+    most = {dim: max(value.shape[dim] for value in values) for dim in filled}
+    shape = [most.get(dim, size) for dim, size in enumerate(values[0].shape)]
+    stacked = values[0].new_empty(len(values), *shape)
+    for place, value in zip(stacked, values, strict=True):
+        for index, dim in reversed(list(enumerate(filled))):  # what fills rows has all of its columns
+            fill = fills[index] if index < len(fills) else 0.0
+            value = _padded(value, dim, most[dim] - value.shape[dim], fill, before_last=axes[dim] == "K+1")
+        place.copy_(value)
+    return stacked
 
 
-def _pad(draw: Draw, missing: int, log_weights: tuple[str, ...], components: tuple[str, ...]) -> Draw:
-    if not missing:
-        return draw
-    padded = dict(draw)
-    for name in draw.keys() & set(log_weights):
-        none = draw[name].new_full((*draw[name].shape[:-1], missing), -torch.inf)
-        padded[name] = torch.cat([draw[name][..., :-1], none, draw[name][..., -1:]], -1)
-    for name in draw:
-        if name in components or name.startswith("parameters."):
-            first = padded[name][:1] * (0 if name == "weights" else 1)
-            padded[name] = torch.cat([padded[name], first.expand(missing, *first.shape[1:])])
-    if "responsibilities" in draw:
-        padded["responsibilities"] = pad(draw["responsibilities"], (0, missing))
-    return padded
+def _padded(value: Tensor, dim: int, missing: int, fill: Any, *, before_last: bool) -> Tensor:
+    number = value.shape[dim] - before_last
+    shape = [missing if axis == dim else size for axis, size in enumerate(value.shape)]
+    more = value.narrow(dim, 0, 1).expand(shape) if fill == FIRST else value.new_full(shape, fill)
+    return torch.cat([value.narrow(dim, 0, number), more, value.narrow(dim, number, int(before_last))], dim)

@@ -16,13 +16,14 @@ from ...models.domains import Whole, read, shown
 from ...models.priors.topics import mean_proportions
 from ...models.sparse import SparseRows
 from ...models.topics import TopicData, require_counts
-from ..running.labels import LABELS, stack_labels
+from ..running.labels import LABELS
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .draws import TopicDraw
 from .fold_in import expected_counts
-from .pairs import same_label
+from .pairs import numbers_of, same_label, weight_norms
 from .scores import ScoreMixture, ScorePrediction, chunks
+from .stacking import stacks
 
 
 class TopicPosterior(ScorePrediction, Posterior):
@@ -106,7 +107,7 @@ class TopicPosterior(ScorePrediction, Posterior):
     def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
         """The same posterior for other rows, without the topics of single tokens, which are in the order of the fit."""
         samples = {name: value for name, value in self.samples.items() if name != LABELS}
-        return type(self)(self.model, self.backend, samples, self.num_draws, self.trace, self.metadata)
+        return self.replace(samples=samples)
 
     # -- prediction ------------------------------------------------------------------------------------------------
 
@@ -125,13 +126,13 @@ class TopicPosterior(ScorePrediction, Posterior):
 
     def score_mixtures(self, X: SparseRows) -> Iterator[ScoreMixture]:
         lengths = X.sum(1).clamp(min=1.0).unsqueeze(1)
-        for draw in self._draws():
+        for draw in self.draws():
             scores = self._counts(X, draw) / lengths @ draw["weights"]
             yield ScoreMixture(scores.new_zeros(len(scores), 1), scores.unsqueeze(1), None)
 
     def _proportions(self, X: SparseRows) -> Tensor:
         total = X.new_zeros(len(X), self.num_topics)
-        for draw, match in zip(self._draws(), self.matches, strict=True):
+        for draw, match in zip(self.draws(), self.matches, strict=True):
             total += mean_proportions(self._counts(X, draw), draw["document_concentration"])[:, match]
         return total / len(self.matches)
 
@@ -142,18 +143,6 @@ class TopicPosterior(ScorePrediction, Posterior):
         weights = draw["topics"] if collapsed else (draw["log_topics"] - draw["log_topics"].amax(0)).exp()
         return expected_counts(X, weights, float(draw["document_concentration"]), collapsed=collapsed)
 
-    def _draws(self) -> Iterator[Draw]:
-        names = set(self.samples) - {LABELS}
-        for index in range(len(self.samples["weights"])):
-            yield {name: self.samples[name][index] for name in names}
-
-
-def _stack(draws: list[Draw]) -> Draw:
-    samples = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0] if name != LABELS}
-    if LABELS in draws[0]:
-        samples[LABELS] = stack_labels([draw[LABELS] for draw in draws])
-    return samples
-
 
 def _summaries(posterior: TopicPosterior) -> Draw:
     """exp of the entropy of the topics of a token, the length of the weights, of Gibbs whether pairs of tokens have one
@@ -162,9 +151,9 @@ def _summaries(posterior: TopicPosterior) -> Draw:
     shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
     return {
         "effective_topics": torch.special.entr(shares).sum(1).exp(),
-        "weight_norm": posterior.samples["weights"].double().square().sum((1, 2)).sqrt(),
+        "weight_norm": weight_norms(posterior.samples),
         **({"together": same_label(posterior.samples[LABELS])} if LABELS in posterior.samples else {}),
-        **{name: value for name, value in posterior.samples.items() if value.ndim == 1},
+        **numbers_of(posterior.samples),
     }
 
 
@@ -176,4 +165,4 @@ def _state_size(model: Model, data: TopicData, number: int) -> int:
     return number * (data.X.shape[1] + data.num_data)
 
 
-register_structure(Structure("topics", TopicData, TopicPosterior, _stack, _summaries, _state_size))
+register_structure(Structure("topics", TopicData, TopicPosterior, stacks(TopicDraw), _summaries, _state_size))

@@ -568,7 +568,7 @@ def together(posterior: Posterior, new: Tensor) -> Tensor:
     """Clamped weights [S, N + 2] with which a new point joins each training point, joins none, and their total."""
     parts = []
     for index, labels in enumerate(posterior.samples["assignments"].long()):
-        weights = posterior._clamped_log_weights(new, posterior._draw(index)).squeeze(0).exp()
+        weights = posterior._clamped_log_weights(new, posterior.draw(index)).squeeze(0).exp()
         rest = weights.sum() - weights[torch.unique(labels)].sum()
         parts.append(torch.cat([weights[labels], rest.reshape(1), weights.sum().reshape(1)]))
     return torch.stack(parts)

@@ -97,60 +97,45 @@ def log_weights_of(posterior: PartitionPosterior, draw: int, row: Tensor) -> lis
     return [float(weight) + value for weight, value in zip(samples["log_mixture"][draw], log_densities, strict=True)]
 
 
-@pytest.mark.parametrize("variational", [False, True])
-def test_probabilities_of_classes_are_averages_not_those_of_the_average(variational: bool) -> None:
-    """E softmax(f) over draws, components and q(eta) by hand; draws of two and three components."""
-    posterior = made(InfiniteSVM(loss=LOSSES["logistic"]), X, torch.arange(60) % 3, variational=variational)
-    posterior.samples["weights"] *= 2.0
-    nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(15 if variational else 1))
-    points = torch.cartesian_prod(nodes, nodes, nodes)
-    masses = torch.cartesian_prod(masses, masses, masses).prod(1) / masses.sum() ** 3
-    found, plug_in = posterior.predict_proba(X[:4]), torch.zeros(4, 3, dtype=torch.float64)
-    for n, row in enumerate(X[:4]):
-        feature, total, mass = posterior.model.features(row.unsqueeze(0))[0], torch.zeros(3), 0.0
-        for draw in range(3):
-            log_weights = log_weights_of(posterior, draw, row)
-            for k, log_weight in enumerate(log_weights):
-                scores, spread = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-                if k < len(log_weights) - 1:  # one not yet seen has score 0
-                    scores = feature @ posterior.samples["weights"][draw, k]
-                    if variational:
-                        tril = posterior.samples["precision_tril"][draw, k]
-                        spread = torch.einsum("p,cpq,q->c", feature, torch.linalg.inv(tril @ tril.mT), feature).sqrt()
-                total = total + math.exp(log_weight) * (masses @ (scores + spread * points).softmax(1))
-                plug_in[n] += math.exp(log_weight) * scores
-                mass += math.exp(log_weight)
-        plug_in[n] = (plug_in[n] / mass).softmax(0)
-        torch.testing.assert_close(found[n], total / mass, rtol=0, atol=0.02 if variational else 1e-9)
-    assert (found - plug_in).abs().max() > 0.05
-    assert torch.equal(posterior.predict(X), posterior.predict_proba(X).argmax(1))
-    assert torch.equal(posterior.decision_function(X).argmax(1), posterior.predict(X))
-
-
-@pytest.mark.parametrize("kind", ["hinge", "logistic", "variational"])
+@pytest.mark.parametrize("kind", ["hinge", "logistic", "variational", "three classes", "three, variational"])
 def test_prediction_is_the_ratio_of_averages(kind: str) -> None:
-    """Sums over draws and components by hand; draws of two and three components."""
-    variational = kind == "variational"
-    posterior = made(
-        InfiniteSVM(loss=LOSSES["hinge" if kind == "hinge" else "logistic"]), X, Y, variational=variational
-    )
-    nodes = torch.linspace(-9, 9, 2001, dtype=torch.float64)
-    found = posterior.predict_proba(X[:4])[:, 1] if kind != "hinge" else posterior.decision_function(X[:4])
+    """Scores, or E sigma(f) and E softmax(f), over draws, components (two or three) and q(eta), by hand."""
+    C, variational = 3 if "three" in kind else 1, "variational" in kind
+    loss, labels = LOSSES["hinge" if kind == "hinge" else "logistic"], torch.arange(60) % 3 if C == 3 else Y
+    posterior = made(InfiniteSVM(loss=loss), X, labels, variational=variational)
+    posterior.samples["weights"] *= 2.0 if C == 3 else 1.0
+    nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(15 if variational else 1))
+    points = torch.stack(torch.meshgrid(*[nodes] * C, indexing="ij"), -1).view(-1, C)
+    masses = torch.stack(torch.meshgrid(*[masses] * C, indexing="ij"), -1).view(-1, C).prod(1) / masses.sum() ** C
+
+    def read(scores: Tensor) -> Tensor:  # what is averaged
+        if kind == "hinge":
+            return scores
+        return scores.softmax(1) if C == 3 else torch.cat([-scores, scores], 1).sigmoid()
+
+    found = posterior.decision_function(X[:4]).unsqueeze(1) if kind == "hinge" else posterior.predict_proba(X[:4])
+    plug_in = torch.zeros(4, C, dtype=torch.float64)
     for n, row in enumerate(X[:4]):
         feature, total, mass = posterior.model.features(row.unsqueeze(0))[0], 0.0, 0.0
         for draw in range(3):
             log_weights = log_weights_of(posterior, draw, row)
             for k, log_weight in enumerate(log_weights):
-                last = k == len(log_weights) - 1
-                score = 0.0 if last else float(feature @ posterior.samples["weights"][draw, k, :, 0])
-                spread = 0.0
-                if variational and not last:
-                    tril = posterior.samples["precision_tril"][draw, k, 0]
-                    spread = float(feature @ torch.linalg.inv(tril @ tril.T) @ feature) ** 0.5
-                mean = (nodes.square() / -2).softmax(0) @ (score + spread * nodes).sigmoid()
-                total += math.exp(log_weight) * (score if kind == "hinge" else float(mean))
+                scores, spread = torch.zeros(C, dtype=torch.float64), torch.zeros(C, dtype=torch.float64)
+                if k < len(log_weights) - 1:  # one not yet seen has score 0
+                    scores = feature @ posterior.samples["weights"][draw, k]
+                    if variational:
+                        tril = posterior.samples["precision_tril"][draw, k]
+                        spread = torch.einsum("p,cpq,q->c", feature, torch.linalg.inv(tril @ tril.mT), feature).sqrt()
+                total = total + math.exp(log_weight) * (masses @ read(scores + spread * points))
+                plug_in[n] += math.exp(log_weight) * scores
                 mass += math.exp(log_weight)
-        assert float(found[n]) == pytest.approx(total / mass, abs=0.012 if variational else 1e-9)
+        plug_in[n] = plug_in[n] / mass
+        torch.testing.assert_close(
+            found[n], total / mass, rtol=0, atol=(0.02 if C == 3 else 0.012) if variational else 1e-9
+        )
+    if kind != "hinge":
+        assert (found - read(plug_in)).abs().max() > (0.05 if C == 3 else 0.01)  # not those of the average
+        assert torch.equal(posterior.predict(X), posterior.predict_proba(X).argmax(1))
 
 
 def test_density_is_the_mean_over_the_draws() -> None:
