@@ -50,8 +50,7 @@ def sweeper(scan: str, X: np.ndarray, y: np.ndarray, Z: np.ndarray) -> Callable[
         hyper=hyper,
         entries=model.likelihood.start(data.X),
     )
-    observed = features.observe_entries(state, data, model, generator)
-    state = features.draw_parameters(state, data, model, observed, generator)
+    state = features.draw_parameters(state, features.observe_entries(state, data, model, generator), generator)
 
     def sweep() -> int:
         nonlocal state

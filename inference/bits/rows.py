@@ -74,7 +74,7 @@ class BinaryRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Settle:
-    """How features find their best probabilities, one after another, psi [K, N]."""
+    """How features find their best probabilities, or draw their bits, one after another, psi [K, N]."""
 
     one: Callable[[int, Tensor, Tensor], Tensor]  # (k, its log odds [N] by all but labels, psi) -> probabilities [N]
     block: Callable[[slice, Tensor, Tensor, Tensor], None] | None = None
@@ -170,12 +170,31 @@ def sweep_features(rows: BinaryRows, psi: Tensor, *, hard: bool = False, margin:
     settle = Settle(partial(_squash, hard)) if margin is None else margin(psi)
     if rows.is_gaussian:
         observed = likelihood.majorize(X, X) if hard else observe_gaussian(X, likelihood, h)
-        return _sweep_blocks(observed, log_odds, loadings, psi, settle)
-    mean, square = loadings.predictor(psi)
-    observed = rows.pseudo(mean, square, hard)
-    weight = observed.precision.expand_as(X)
-    shift = observed.shift if counted is None else observed.shift * counted
-    weight = weight if counted is None else weight * counted
+    else:
+        observed = rows.pseudo(*loadings.predictor(psi), hard)
+    return visit_features(observed, counted, log_odds, loadings, psi, settle)
+
+
+def visit_features(
+    observed: PseudoObservation,
+    counted: Tensor | None,
+    log_odds: Tensor,
+    loadings: LoadingMoments,
+    psi: Tensor,
+    settle: Settle,
+) -> Tensor:
+    """Features [N, K] after each was settled in turn, from psi [N, K]: probabilities, or bits.
+
+    Parameters
+    ----------
+    observed : precision [1, D] or [N, D] and shift [N, D] of the entries
+    counted : [N, D], 1 where an entry was observed, 0 where not; None: all were
+    log_odds : [K] a priori
+    """
+    if counted is None and len(observed.precision) == 1:
+        return _visit_blocks(observed, log_odds, loadings, psi, settle)
+    mean, (weight, shift) = psi @ loadings.mean, observed
+    weight, shift = (weight.expand_as(mean), shift) if counted is None else (weight * counted, shift * counted)
     linear = (shift @ loadings.mean.T).T.contiguous()
     psi = psi.T.clone(memory_format=torch.contiguous_format)  # of one row the transpose is contiguous as it is
     for k, row in enumerate(loadings.mean):
@@ -202,7 +221,7 @@ def observe_gaussian(X: Tensor, likelihood: LinearLikelihood, h: Hyper) -> Pseud
     return likelihood.expect(X, any_predictor, h, any_predictor)
 
 
-def _sweep_blocks(
+def _visit_blocks(
     observed: PseudoObservation, log_odds: Tensor, loadings: LoadingMoments, psi: Tensor, settle: Settle
 ) -> Tensor:
     """The same where one matrix sum_d a_d E[w_d w_d^T] serves all rows.

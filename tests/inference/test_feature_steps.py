@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,16 +11,10 @@ import torch
 
 from regbayes.inference.compiled.decorators import entry_of
 from regbayes.inference.gibbs.features import _numba_collapsed as compiled
-from regbayes.inference.gibbs.features import (
-    collapsed as collapsed_features,
-)
-from regbayes.inference.gibbs.features import (
-    columns as feature_columns,
-)
-from regbayes.inference.gibbs.features import (
-    start as feature_start,
-)
+from regbayes.inference.gibbs.features import collapsed, columns
+from regbayes.inference.gibbs.features import start as starts
 from regbayes.inference.gibbs.features.parameters import observe_entries
+from regbayes.inference.gibbs.features.state import FeatureState, Given, keep_columns
 from regbayes.inference.small_variance.features import penalty as feature_penalty
 from regbayes.inference.small_variance.features.births import open_feature
 from regbayes.inference.small_variance.features.problem import FeatureProblem
@@ -60,18 +55,25 @@ def problem(
     return model.prepare(X, torch.arange(num_rows) % 2)
 
 
+def some_state(
+    model: InfiniteLatentSVM, data: FeatureData, alpha: float, num_features: int | None = None
+) -> FeatureState:
+    """A state of the infinite model with some of its features, or all; bits at random."""
+    state = starts.in_use(starts.start_bits(model, data, torch.Generator().manual_seed(0), start="random"))
+    state = replace(state, hyper={"concentration": torch.tensor(alpha).double()})
+    return state if num_features is None else keep_columns(state, torch.arange(num_features))
+
+
 def test_columns_are_visited_by_their_probabilities_whether_or_not_a_row_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An order that depends on the bits would leave another law invariant."""
     model, data = problem(LinearGaussian())
-    generator, visited = torch.Generator().manual_seed(0), list[float]()
-    state = feature_start.in_use(feature_start.start_bits(model, data, generator, start="random"))
-    state = replace(state, hyper={"concentration": torch.tensor(50.0).double()})
+    state, visited = some_state(model, data, 50.0), list[float]()
     state.features[1:, 1:] = 0  # one feature of all rows, two of a single one
     state.features[0], state.features[:, 0] = 1, 1
-    observed = observe_entries(state, data, model, generator)
-    _, pi = feature_columns.open_features(state, data, model, torch.Generator().manual_seed(1))
+    given = observe_entries(state, data, model, torch.Generator())
+    _, pi = columns.open_features(state, given, torch.Generator().manual_seed(1))
     used = torch.arange(len(pi)) < len(state.loadings)
     assert pi[~used].max() > pi[used].min()
     assert pi[used].max() > pi[~used].min()
@@ -80,20 +82,17 @@ def test_columns_are_visited_by_their_probabilities_whether_or_not_a_row_has_the
         visited.append(own)
         return log_odds > 0
 
-    monkeypatch.setattr(feature_columns, "draw_column", spy)
-    feature_columns.scan_slice(state, data, model, observed, torch.Generator().manual_seed(1))
+    monkeypatch.setattr(columns, "draw_column", spy)
+    columns.scan_slice(state, given, torch.Generator().manual_seed(1))
     assert visited == sorted(pi.tolist(), reverse=True)
 
 
 def test_features_without_rows_have_loadings_and_weights_of_their_priors() -> None:
     """Mean squares of some hundred features, as seldom off by five standard errors."""
     model, data = problem(LinearGaussian(loading_variance=4.0, learn=False))
-    state = feature_start.in_use(
-        feature_start.start_bits(model, data, torch.Generator().manual_seed(0), start="random")
-    )
-    state = replace(state, hyper={"concentration": torch.tensor(2000.0).double()})
-    K = len(state.loadings)
-    wider, pi = feature_columns.open_features(state, data, model, torch.Generator().manual_seed(2))
+    state = some_state(model, data, 2000.0)
+    K, given = len(state.loadings), observe_entries(state, data, model, torch.Generator())
+    wider, pi = columns.open_features(state, given, torch.Generator().manual_seed(2))
     assert wider.features[:, K:].sum() == 0
     assert len(wider.loadings) == len(pi) > K + 200
     for values, variance in ((wider.loadings[K:], 4.0), (wider.weights[K : len(pi)], model.weight_scale**2)):
@@ -102,18 +101,22 @@ def test_features_without_rows_have_loadings_and_weights_of_their_priors() -> No
     assert torch.equal(torch.cat([wider.weights[:K], wider.weights[len(pi) :]]), state.weights)
 
 
+def scan_rows(given: Given, state: FeatureState, levels: np.ndarray, normals: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Arrays, and the place, after the compiled scan of a state without features with these random numbers."""
+    arrays, place = collapsed._arrays(state, given, 90), np.zeros(4, np.int64)
+    entry_of(compiled.scan, arrays.loss)(arrays, compiled.Scratch.of(arrays), levels, normals, place)
+    return arrays, place
+
+
 def test_each_row_weighs_features_of_its_own_by_its_own_precisions() -> None:
     """A row of precise entries, then one that says nothing: its number is Poisson, here 2 at a level of 0.55."""
     model, data = problem(LinearGaussian(), num_rows=2)
-    state = feature_start.in_use(feature_start.start_bits(model, data, torch.Generator(), start="random"))
-    state = feature_columns.keep_columns(state, torch.arange(0))
+    state, levels = some_state(model, data, 4.0, 0), np.zeros(100)
     data = replace(data, targets=torch.full_like(data.targets, torch.nan))
-    state = replace(state, hyper={"concentration": torch.tensor(4.0).double()})
     precision = torch.tensor([[1000.0], [0.0]]).double().expand_as(data.X)
-    arrays = collapsed_features._arrays(state, data, model, PseudoObservation(precision, torch.zeros_like(data.X)), 90)
-    levels, place = np.zeros(100), np.zeros(4, np.int64)
+    given = Given(data, model, PseudoObservation(precision, torch.zeros_like(data.X)))
     levels[4:7] = 0.55, 0.0, 0.5  # of the second row; at a last level of 0 the Poisson proposal is refused
-    entry_of(compiled.scan, arrays.loss)(arrays, compiled.Scratch.of(arrays), levels, np.zeros(3000), place)
+    arrays, place = scan_rows(given, state, levels, np.zeros(3000))
     assert place.tolist()[:3] == [2, 2, 8]
     assert arrays.bits[:2].tolist() == [[0, 1], [0, 1]]
 
@@ -122,17 +125,13 @@ def test_each_row_weighs_features_of_its_own_by_its_own_precisions() -> None:
 def test_the_second_proposal_for_a_row_alone_meets_the_margin_after_the_first(level: float, expected: float) -> None:
     """Of scores 0, 0.8 and 0.5 the last is taken from the second with probability exp(-1.4 (0.8 - 0.5)) = 0.657."""
     model, data = problem(LinearGaussian(), num_rows=2)
-    state = feature_start.in_use(feature_start.start_bits(model, data, torch.Generator(), start="random"))
-    state = feature_columns.keep_columns(state, torch.arange(0))
-    state = replace(state, weights=torch.zeros_like(state.weights))
+    state = some_state(model, data, 1.0, 0)
+    state = replace(state, features=state.features[:1], weights=torch.zeros_like(state.weights))
     data = replace(data.rows(slice(0, 1)), targets=torch.ones(1, 1, dtype=torch.float64))
-    state = replace(state, features=state.features[:1], hyper={"concentration": torch.tensor(1.0).double()})
     silent = PseudoObservation(torch.zeros_like(data.X), torch.zeros_like(data.X))
-    arrays = collapsed_features._arrays(state, data, model, silent, 90)
-    normals, place = np.zeros(3000), np.zeros(4, np.int64)
+    normals, levels = np.zeros(3000), np.array([0.5, 0.5, 0.5, level])  # one feature by either law
     normals[:2] = np.array([0.8, 0.5]) / model.weight_scale
-    levels = np.array([0.5, 0.5, 0.5, level])  # one feature by either law
-    entry_of(compiled.scan, arrays.loss)(arrays, compiled.Scratch.of(arrays), levels, normals, place)
+    arrays, place = scan_rows(Given(data, model, silent), state, levels, normals)
     assert place[1] == 1
     assert arrays.weights[0, 0] == pytest.approx(expected)
 
@@ -276,8 +275,8 @@ def test_a_penalty_from_some_of_the_rows_is_for_all_of_them(monkeypatch: pytest.
 def test_features_that_are_not_open_yet_have_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their loadings are draws from the prior, which some rows would take up."""
     model, data = problem(LinearGaussian(), num_rows=100)
-    scan, opened, highest = feature_start.scan_blocked, list[int](), list[int]()
-    opening = feature_start._open
+    scan, opened, highest = starts.scan_blocked, list[int](), list[int]()
+    opening = starts._open
 
     def watched_opening(k, *others):
         opened.append(k)
@@ -289,8 +288,8 @@ def test_features_that_are_not_open_yet_have_no_rows(monkeypatch: pytest.MonkeyP
         highest.append(int(used.max()) - opened[-1] if len(used) else -1)
         return found
 
-    monkeypatch.setattr(feature_start, "_open", watched_opening)
-    monkeypatch.setattr(feature_start, "scan_blocked", watched)
-    feature_start.start_bits(model, data, torch.Generator().manual_seed(0), start="one")
+    monkeypatch.setattr(starts, "_open", watched_opening)
+    monkeypatch.setattr(starts, "scan_blocked", watched)
+    starts.start_bits(model, data, torch.Generator().manual_seed(0), start="one")
     assert opened == [0, 1, 2]
     assert max(highest) == 0

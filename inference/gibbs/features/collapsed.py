@@ -24,11 +24,10 @@ from ....models.compiled import compiled_loss
 from ....models.distributions.sampling import uniforms
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
-from ....models.losses import PseudoObservation
 from ...compiled.decorators import entry_of
 from ...distributed.collectives import own_stream
 from . import _numba_collapsed as compiled
-from .state import FeatureState, count_rows
+from .state import FeatureState, Given, count_rows
 
 
 def is_compiled(model: InfiniteLatentSVM, data: FeatureData) -> bool:
@@ -36,17 +35,12 @@ def is_compiled(model: InfiniteLatentSVM, data: FeatureData) -> bool:
     return data.X.device.type == "cpu" and compiled_loss(model.loss) is not None
 
 
-def scan_rows(
-    state: FeatureState,
-    data: FeatureData,
-    model: InfiniteLatentSVM,
-    observed: PseudoObservation,
-    generator: torch.Generator,
-) -> FeatureState:
-    """One visit of every row, given pseudo-observations of the entries; only features that some row has are left."""
+def scan_rows(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
+    """One visit of every row; only features that some row has are left."""
+    data = given.data
     N, K, place = data.num_data, len(state.loadings), np.array([0, len(state.loadings), 0, 0])
     room, stream = _room(float(state.hyper["concentration"]) / N), own_stream(generator)
-    rows, level, noise, few = _arrays(state, data, model, observed, K + 2 * room), np.empty(0), np.empty(0), _FEW
+    rows, level, noise, few = _arrays(state, given, K + 2 * room), np.empty(0), np.empty(0), _FEW
     visit = entry_of(compiled.scan, rows.loss)
     while place[0] < N:
         width = int(place[1]) + 4  # what runs out is filled up, and nothing else
@@ -67,27 +61,23 @@ def scan_rows(
     return replace(state, features=features, loadings=loadings, weights=torch.cat([weights, state.weights[K:]]))
 
 
-def scan_bits(
-    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, observed: PseudoObservation, levels: Tensor
-) -> FeatureState:
+def scan_bits(state: FeatureState, given: Given, levels: Tensor) -> FeatureState:
     """One visit of every row of the truncated model, with uniform numbers [K, N]."""
-    rows = _arrays(state, data, model, observed, len(levels))
-    entry_of(compiled.scan_truncated, rows.loss)(rows, compiled.Scratch.of(rows), _doubles(levels.T))
+    rows, place = _arrays(state, given, len(levels)), np.array([0, len(levels), 0, 0])
+    entry_of(compiled.scan, rows.loss)(rows, compiled.Scratch.of(rows), _doubles(levels.T).ravel(), np.empty(0), place)
     return replace(state, features=torch.from_numpy(rows.bits.T.copy()))
 
 
-def _arrays(
-    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, observed: PseudoObservation, capacity: int
-) -> compiled.Rows:
+def _arrays(state: FeatureState, given: Given, capacity: int) -> compiled.Rows:
     """What compiled code visits, all in double precision, with room for `capacity` features."""
     N, K = state.features.shape
-    precision, shift = observed
+    data, model, (precision, shift) = given
     if data.observed is not None:
         precision, shift = precision * data.observed, shift * data.observed
     if state.probabilities is None:
         log_number, log_odds = log_poisson(float(state.hyper["concentration"]) / N), _log_odds(N)
     else:  # no row opens features of its own
-        log_number, log_odds = log_poisson(0.0), state.probabilities.logit()
+        log_number, log_odds = torch.empty(0), state.probabilities.logit()
     return compiled.Rows(
         bits=_padded(state.features.T, capacity, np.int8),
         counts=_padded(count_rows(state), capacity, np.int64),

@@ -10,6 +10,7 @@ Ghahramani (2007).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -17,79 +18,44 @@ import torch
 from torch import Tensor
 
 from ....models.distributions.sampling import normals, uniforms
-from ....models.ilsvm import InfiniteLatentSVM
-from ....models.latent_features import FeatureData
-from ....models.losses import PseudoObservation
+from ...bits.rows import LoadingMoments, Settle, visit_features
 from ...distributed.collectives import all_sum, own_stream
 from .collapsed import is_compiled, scan_bits
-from .state import FeatureState, count_rows
+from .state import FeatureState, Given, count_rows, inside, join_columns, keep_columns
+
+Choice = Callable[[int, Tensor], Tensor]  # (k, its log odds [N] given all else) -> bits [N]
 
 
-class Columns:
-    """Bits [K, N] that move one feature at a time, and the scores and predictors that move with them."""
+def visit_columns(state: FeatureState, given: Given, log_odds: Tensor, choose: Choice) -> FeatureState:
+    """The state after all columns were chosen in turn, the features with log odds [K] a priori."""
+    data, model, observed = given
+    bits, weights = state.features.to(state.loadings), state.weights[: len(state.loadings)]
+    scores = model.scores(bits, data.inputs, state.weights)
 
-    def __init__(
-        self, state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, observed: PseudoObservation
-    ) -> None:
-        self.bits = state.features.T.to(state.loadings).contiguous()
-        self._data, self._model, self._loadings = data, model, state.loadings
-        self._weights = state.weights[: len(state.loadings)]
-        self._scores = model.scores(self.bits.T, data.inputs, state.weights)
-        self._gram: Tensor | None = None
-        self._mean = torch.empty(0)
-        if len(observed.precision) == 1 and data.observed is None:
-            self._gram = (self._loadings * observed.precision) @ self._loadings.T  # [K, K]
-            self._own = self._gram.diagonal().tolist()
-            self._shift = self._loadings @ observed.shift.T - self._gram.diagonal().unsqueeze(1) / 2  # [K, N]
-        else:
-            self._precision = observed.precision * data.counted
-            self._shift = self._loadings @ (observed.shift * data.counted).T
-            self._mean = self.bits.T @ self._loadings
+    def one(k: int, by_entries: Tensor, bits: Tensor) -> Tensor:
+        nonlocal scores
+        without = torch.addcmul(scores, bits[k].unsqueeze(1), weights[k], value=-1)
+        both = model.log_margin(torch.stack([without, without + weights[k]]), data.targets)
+        found = choose(k, by_entries + both[1] - both[0]).to(bits)
+        scores = torch.addcmul(without, found.unsqueeze(1), weights[k])
+        return found
 
-    def log_ratio(self, k: int) -> Tensor:
-        """log p(x_n, y_n | z_nk = 1) - log p(x_n, y_n | z_nk = 0) [N], given the other bits."""
-        own, w = self.bits[k].unsqueeze(1), self._loadings[k]
-        if self._gram is not None:
-            gain = torch.addmv(self._shift[k], self.bits.T, self._gram[k], alpha=-1).add_(own[:, 0], alpha=self._own[k])
-        else:
-            gain = self._shift[k] - (self._precision * (self._mean + (0.5 - own) * w)) @ w
-        without = torch.addcmul(self._scores, own, self._weights[k], value=-1)
-        both = self._model.log_margin(torch.stack([without, without + self._weights[k]]), self._data.targets)
-        return gain.add_(both[1]).sub_(both[0])
-
-    def place(self, k: int, bits: Tensor) -> None:
-        """Put bits [N] into column k."""
-        step = (bits.to(self.bits) - self.bits[k]).unsqueeze(1)
-        self.bits[k] += step[:, 0]
-        self._scores = torch.addcmul(self._scores, step, self._weights[k])
-        if self._gram is None:
-            self._mean = torch.addcmul(self._mean, step, self._loadings[k])
-
-    def state(self, state: FeatureState) -> FeatureState:
-        """The state with these bits."""
-        return replace(state, features=self.bits.T.to(torch.int8).contiguous())
+    loadings = LoadingMoments(state.loadings)
+    found = visit_features(observed, data.observed, log_odds.to(bits), loadings, bits, Settle(one))
+    return replace(state, features=found.to(torch.int8))
 
 
-def scan_blocked(
-    state: FeatureState,
-    data: FeatureData,
-    model: InfiniteLatentSVM,
-    observed: PseudoObservation,
-    generator: torch.Generator,
-) -> FeatureState:
+def scan_blocked(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
     """The columns of the truncated model in turn, given their probabilities.
 
     Rows are independent: where that is compiled, row after row is visited, with the same random numbers.
     """
     log_odds = cast(Tensor, state.probabilities).logit()
-    level = uniforms((len(log_odds), data.num_data), own_stream(generator))
-    if is_compiled(model, data):
-        return scan_bits(state, data, model, observed, level)
-    columns = Columns(state, data, model, observed)
-    level = level.logit().to(columns.bits)
-    for k, own in enumerate(log_odds.to(columns.bits)):
-        columns.place(k, own + columns.log_ratio(k) > level[k])
-    return columns.state(state)
+    levels = uniforms((len(log_odds), given.data.num_data), own_stream(generator))
+    if is_compiled(given.model, given.data):
+        return scan_bits(state, given, levels)
+    levels = levels.logit().to(state.loadings)
+    return visit_columns(state, given, log_odds, lambda k, own: own > levels[k])
 
 
 def swap_columns(state: FeatureState, generator: torch.Generator) -> FeatureState:
@@ -112,52 +78,41 @@ def swap_columns(state: FeatureState, generator: torch.Generator) -> FeatureStat
 # -- the infinite model ------------------------------------------------------------------------------------------------
 
 
-def scan_slice(
-    state: FeatureState,
-    data: FeatureData,
-    model: InfiniteLatentSVM,
-    observed: PseudoObservation,
-    generator: torch.Generator,
-) -> FeatureState:
+def scan_slice(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
     """Probabilities of the features, a floor below the least, the features without rows above it; then all columns.
 
     The floor is uniform below the least probability pi* of a feature with rows, so that every state weighs 1 / pi*:
     with pi*_k that of the others, column k is empty with weight prod_n (1 - p_n) / pi*_k, and otherwise has weight
     (1 - prod_n (1 - p_n)) / min(pi*_k, pi_k). Columns are visited by decreasing pi, an order that does not depend on Z.
     """
-    state, probabilities = open_features(state, data, model, generator)
-    columns, pi = Columns(state, data, model, observed), probabilities.tolist()
+    state, probabilities = open_features(state, given, generator)
+    order = probabilities.argsort(descending=True)
+    state, pi = keep_columns(state, order), probabilities[order].tolist()
     used = (count_rows(state) > 0).tolist()
-    for k in probabilities.argsort(descending=True).tolist():
+
+    def choose(k: int, log_odds: Tensor) -> Tensor:
         used[k] = False
         least = min((other for other, is_used in zip(pi, used, strict=True) if is_used), default=1.0)
-        log_odds = probabilities[k].logit() + columns.log_ratio(k).double()
-        bits = draw_column(log_odds, pi[k], least, generator)
-        columns.place(k, bits)
+        bits = draw_column(log_odds.double(), pi[k], least, generator)
         used[k] = bool(bits.any())
-    return keep_columns(columns.state(state), torch.tensor(used, device=data.X.device).nonzero().squeeze(1))
+        return bits
+
+    state = visit_columns(state, given, probabilities[order].logit(), choose)
+    return keep_columns(state, torch.tensor(used, device=order.device).nonzero().squeeze(1))
 
 
-def open_features(
-    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
-) -> tuple[FeatureState, Tensor]:
+def open_features(state: FeatureState, given: Given, generator: torch.Generator) -> tuple[FeatureState, Tensor]:
     """The state with the features without rows above a random floor, and all probabilities [K] float64."""
-    prior, N, K = model.prior, data.num_data, len(state.loadings)
-    pi = prior.draw_active(count_rows(state), N, generator).clamp(_TINY, _NEAR_ONE)
+    (data, model, _), N = given, given.data.num_data
+    pi = inside(model.prior.draw_active(count_rows(state), N, generator))
     highest = torch.cat([pi, pi.new_ones(1)]).min()
     floor = highest * (1 - uniforms((), generator))
-    empty = prior.draw_empty(floor, N, state.hyper, generator).clamp(max=_NEAR_ONE)
+    empty = inside(model.prior.draw_empty(floor, N, state.hyper, generator))
     J = len(empty)
     scale = model.likelihood.loading_precision(state.entries, data.X.shape[1]).rsqrt().to(state.loadings)
     loadings = scale * normals((J, data.X.shape[1]), generator, state.loadings)
     weights = model.weight_scale * normals((J, state.weights.shape[1]), generator, state.weights)
-    wider = replace(
-        state,
-        features=torch.cat([state.features, state.features.new_zeros(N, J)], 1),
-        loadings=torch.cat([state.loadings, loadings]),
-        weights=torch.cat([state.weights[:K], weights, state.weights[K:]]),
-    )
-    return wider, torch.cat([pi, empty])
+    return join_columns(state, state.features.new_zeros(N, J), loadings, weights), torch.cat([pi, empty])
 
 
 def draw_column(log_odds: Tensor, pi: float, least: float, generator: torch.Generator) -> Tensor:
@@ -179,18 +134,3 @@ def draw_column(log_odds: Tensor, pi: float, least: float, generator: torch.Gene
     bits[:first] = False
     bits[first] = True
     return bits
-
-
-def keep_columns(state: FeatureState, index: Tensor) -> FeatureState:
-    """The features [K'] of these numbers, in this order."""
-    inputs = torch.arange(len(state.loadings), len(state.weights), device=index.device)
-    return replace(
-        state,
-        features=state.features[:, index],
-        loadings=state.loadings[index],
-        weights=state.weights[torch.cat([index, inputs])],
-    )
-
-
-_TINY = 1e-300
-_NEAR_ONE = 1 - 2**-53

@@ -27,21 +27,26 @@ from torch import Tensor
 
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
-from ....models.losses import PseudoObservation
 from ....models.room import require_room
 from ...running.engine import Kernel
 from ..backend import Gibbs
 from .collapsed import is_compiled, scan_rows
 from .columns import scan_blocked, scan_slice, swap_columns
-from .parameters import draw_precisions, draw_weights, loadings_posterior, observe_entries
+from .parameters import draw_columns, draw_precisions, observe_entries
 from .rows import visit_rows
 from .start import by_size, in_use, start_bits
-from .state import FeatureState, count_rows, draw, log_joint
+from .state import FeatureState, Given, count_rows, draw, inside, log_joint
 
-Scan = Callable[[FeatureState, FeatureData, InfiniteLatentSVM, PseudoObservation, torch.Generator], FeatureState]
+Scan = Callable[[FeatureState, Given, torch.Generator], FeatureState]
 
 
-_SCANS: dict[str, Scan] = {"collapsed": scan_rows, "slice": scan_slice, "blocked": scan_blocked}
+def scan_collapsed(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
+    """Every row in turn, compiled where that can be."""
+    visit = scan_rows if is_compiled(given.model, given.data) else visit_rows
+    return visit(state, given, generator)
+
+
+_SCANS: dict[str, Scan] = {"collapsed": scan_collapsed, "slice": scan_slice, "blocked": scan_blocked}
 
 
 def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
@@ -92,7 +97,7 @@ def init(
         for _ in range(_NUM_SETTLING):
             pi = _draw_probabilities(replace(state, probabilities=pi), data, model, generator)
         state = replace(state, probabilities=pi)
-    return draw_parameters(state, data, model, observe_entries(state, data, model, generator), generator)
+    return draw_parameters(state, observe_entries(state, data, model, generator), generator)
 
 
 def sweep(
@@ -105,24 +110,15 @@ def sweep(
     scan: str,
 ) -> FeatureState:
     """One sweep; each line leaves the target invariant, in this order."""
-    observed = observe_entries(state, data, model, generator)
-    name = _scan(scan, data, model)
-    visit = visit_rows if name == "collapsed" and not is_compiled(model, data) else _SCANS[name]
-    state = visit(state, data, model, observed, generator)
-    state = draw_parameters(state, data, model, observed, generator)
+    given = observe_entries(state, data, model, generator)
+    state = _SCANS[_scan(scan, data, model)](state, given, generator)
+    state = draw_parameters(state, given, generator)
     return replace(state, entries=draw_precisions(state, data, model, generator))
 
 
-def draw_parameters(
-    state: FeatureState,
-    data: FeatureData,
-    model: InfiniteLatentSVM,
-    observed: PseudoObservation,
-    generator: torch.Generator,
-) -> FeatureState:
+def draw_parameters(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
     """Loadings, weights, and probabilities and hyperparameters of the prior, given the bits."""
-    state = replace(state, loadings=loadings_posterior(state, data, model, observed).draw(generator))
-    state = replace(state, weights=draw_weights(state, data, model, generator))
+    (data, model, _), state = given, draw_columns(state, given, generator)
     if state.probabilities is None:
         num_features = state.features.shape[1]
         return replace(state, hyper=model.prior.draw(state.hyper, num_features, data.num_data, generator))
@@ -134,9 +130,9 @@ def draw_parameters(
 def _draw_probabilities(
     state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor:
-    """pi [K] given the bits, away from where their logarithms are not numbers."""
+    """pi [K] given the bits."""
     counts, pi = count_rows(state), cast(Tensor, state.probabilities)
-    return model.prior.draw_probabilities(pi, counts, data.num_data, state.hyper, generator).clamp(_TINY, _NEAR_ONE)
+    return inside(model.prior.draw_probabilities(pi, counts, data.num_data, state.hyper, generator))
 
 
 def _scan(scan: str, data: FeatureData, model: InfiniteLatentSVM) -> str:
@@ -148,6 +144,4 @@ def _scan(scan: str, data: FeatureData, model: InfiniteLatentSVM) -> str:
     return "collapsed" if is_compiled(model, data) else "slice"
 
 
-_TINY = 1e-300
-_NEAR_ONE = 1 - 2**-53
 _NUM_SETTLING = 20  # draws of the probabilities before the first sweep

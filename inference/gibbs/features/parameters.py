@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
-from ....models.losses import PseudoObservation
 from ....models.priors import Hyper
 from ...bits.loadings import Loadings, regress
 from ...distributed.collectives import own_stream
-from .state import FeatureState, scored
+from .state import FeatureState, Given, scored
 
 
 def observe_entries(
     state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
-) -> PseudoObservation:
-    """Pseudo-observations of the linear predictors [N, D] of the entries, at a draw of their augmentation variables."""
+) -> Given:
+    """What stands for the entries: pseudo-observations at a draw of their augmentation variables."""
     mean = state.features.to(state.loadings) @ state.loadings
-    return model.likelihood.augment(data.X, mean, state.entries, own_stream(generator))
+    return Given(data, model, model.likelihood.augment(data.X, mean, state.entries, own_stream(generator)))
 
 
-def loadings_posterior(
-    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, observed: PseudoObservation
-) -> Loadings:
+def draw_columns(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
+    """Loadings, then weights, given the bits."""
+    state = replace(state, loadings=loadings_posterior(state, given).draw(generator))
+    return replace(state, weights=draw_weights(state, given.data, given.model, generator))
+
+
+def loadings_posterior(state: FeatureState, given: Given) -> Loadings:
     """Gaussians of the loadings [K, D] given the bits and the observed entries."""
+    data, model, observed = given
     precision = model.likelihood.loading_precision(state.entries, data.X.shape[1])
     return regress(state.features.to(state.loadings), data, observed, precision)
 

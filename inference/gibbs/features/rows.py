@@ -16,68 +16,48 @@ import torch
 from torch import Tensor
 
 from ....models.distributions.sampling import draw_categorical, normals, uniforms
-from ....models.ilsvm import InfiniteLatentSVM
-from ....models.latent_features import FeatureData
 from ....models.losses import PseudoObservation
 from ...distributed.collectives import own_stream
 from .collapsed import log_poisson
-from .columns import Columns, keep_columns
-from .state import FeatureState, count_rows
+from .columns import visit_columns
+from .state import FeatureState, Given, count_rows, join_columns, keep_columns
 
 
-def visit_rows(
-    state: FeatureState,
-    data: FeatureData,
-    model: InfiniteLatentSVM,
-    observed: PseudoObservation,
-    generator: torch.Generator,
-) -> FeatureState:
-    """One visit of every row, given pseudo-observations of the entries; only features that some row has are left."""
+def visit_rows(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
+    """One visit of every row; only features that some row has are left."""
     stream = own_stream(generator)
-    precision, shift = (part.expand_as(data.X) * data.counted for part in observed)
-    for n in range(data.num_data):
-        row, entries = slice(n, n + 1), PseudoObservation(precision[n : n + 1], shift[n : n + 1])
+    for n in range(given.data.num_data):
         others = count_rows(state) - state.features[n]
-        shared = others > 0
-        features = state.features.clone()
-        features[n] = _shared_bits(others.double(), state, row, data, model, entries, stream)
-        state = replace(state, features=features)
-        state = _own_features(n, shared, state, data.rows(row), model, entries, data.num_data, stream)
+        state = _shared_bits(n, others, state, given, stream)
+        state = _own_features(n, others > 0, state, given, stream)
     return state
 
 
-def _shared_bits(
-    others: Tensor,
-    state: FeatureState,
-    row: slice,
-    data: FeatureData,
-    model: InfiniteLatentSVM,
-    entries: PseudoObservation,
-    stream: torch.Generator,
-) -> Tensor:
-    """Bits [K] of a row, drawn anew where m = `others` [K] > 0 other rows have the feature, which has prior odds
-    m / (N - m)."""
-    columns = Columns(replace(state, features=state.features[row]), data.rows(row), model, entries)
-    log_odds = (others / (data.num_data - others)).log()
+def _row(n: int, given: Given) -> Given:
+    """What is given of row n alone."""
+    (data, model, observed), own = given, slice(n, n + 1)
+    precision, shift = (part.expand_as(data.X)[own] * data.counted[own] for part in observed)
+    return Given(data.rows(own), model, PseudoObservation(precision, shift))
+
+
+def _shared_bits(n: int, others: Tensor, state: FeatureState, given: Given, stream: torch.Generator) -> FeatureState:
+    """Bits of row n drawn anew where m = `others` [K] > 0 other rows have the feature, at prior odds m / (N - m)."""
+    row, kept, features = replace(state, features=state.features[n : n + 1]), others == 0, state.features.clone()
     levels = uniforms(others.shape, stream).logit()
-    for k in torch.nonzero(others).flatten().tolist():
-        columns.place(k, log_odds[k] + columns.log_ratio(k) > levels[k])
-    return columns.bits[:, 0].to(torch.int8)
+    log_odds = others.double().log() - (given.data.num_data - others).double().log()
+
+    def choose(k: int, own: Tensor) -> Tensor:
+        return row.features[:, k] > 0 if kept[k] else own > levels[k]
+
+    features[n] = visit_columns(row, _row(n, given), log_odds, choose).features[0]
+    return replace(state, features=features)
 
 
-def _own_features(
-    n: int,
-    shared: Tensor,
-    state: FeatureState,
-    row: FeatureData,
-    model: InfiniteLatentSVM,
-    entries: PseudoObservation,
-    num_data: int,
-    stream: torch.Generator,
-) -> FeatureState:
+def _own_features(n: int, shared: Tensor, state: FeatureState, given: Given, stream: torch.Generator) -> FeatureState:
     """A state with the features that row n has alone, those not `shared` [K], drawn anew, as the last ones."""
     own, kept = torch.nonzero(~shared).squeeze(1), torch.nonzero(shared).squeeze(1)
-    rest, present = keep_columns(state, kept), state.weights[own]
+    rest, present, num_data = keep_columns(state, kept), state.weights[own], given.data.num_data
+    row, model, entries = _row(n, given)
     bits, (K, D) = rest.features[n].to(state.loadings), (len(kept), state.loadings.shape[1])
     slope = (entries.shift - entries.precision * (bits @ rest.loadings)).double()  # [1, D] of log p at the rest
     a, prior = entries.precision.double(), model.likelihood.loading_precision(state.entries, D)
@@ -95,12 +75,7 @@ def _own_features(
     loadings = _own_loadings(len(weights), slope, a, prior, stream).to(state.loadings)
     fresh = state.features.new_zeros(len(state.features), len(weights))
     fresh[n] = 1
-    return replace(
-        rest,
-        features=torch.cat([rest.features, fresh], 1),
-        loadings=torch.cat([rest.loadings, loadings]),
-        weights=torch.cat([rest.weights[:K], weights, rest.weights[K:]]),
-    )
+    return join_columns(rest, fresh, loadings, weights)
 
 
 def _own_loadings(number: int, slope: Tensor, a: Tensor, prior: Tensor, stream: torch.Generator) -> Tensor:

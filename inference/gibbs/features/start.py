@@ -13,11 +13,10 @@ import torch
 from ....models.distributions.sampling import uniforms
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
-from ....models.losses import PseudoObservation
 from ...distributed.collectives import own_stream
-from .columns import keep_columns, scan_blocked
-from .parameters import draw_precisions, draw_weights, loadings_posterior, observe_entries
-from .state import FeatureState, count_rows
+from .columns import scan_blocked
+from .parameters import draw_columns, draw_precisions, observe_entries
+from .state import FeatureState, Given, count_rows, keep_columns
 
 
 def start_bits(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str) -> FeatureState:
@@ -34,10 +33,7 @@ def start_bits(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Gen
     )
     if start == "random":
         state = replace(state, features=(uniforms((N, K), own_stream(generator)) < 0.5).to(torch.int8))
-        observed = observe_entries(state, data, model, generator)
-        state = replace(state, loadings=loadings_posterior(state, data, model, observed).draw(generator))
-        state = replace(state, weights=draw_weights(state, data, model, generator))
-        return state
+        return draw_columns(state, observe_entries(state, data, model, generator), generator)
     return grow(state, data, model, generator)
 
 
@@ -54,30 +50,23 @@ def in_use(state: FeatureState) -> FeatureState:
 def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator) -> FeatureState:
     """The state after features were opened one after another; a feature that some rows join has some sweeps."""
     for k in range(len(state.loadings)):
-        observed = observe_entries(state, data, model, generator)
-        state = _open(k, state, data, model, observed, generator)
+        given = observe_entries(state, data, model, generator)
+        state = _open(k, state, given, generator)
         for _ in range(_NUM_SETTLING):
             share = (count_rows(state) + 1).double() / (data.num_data + 2)
             share[k + 1 :] = torch.finfo(share.dtype).tiny  # not open yet
-            state = scan_blocked(replace(state, probabilities=share), data, model, observed, generator)
+            state = scan_blocked(replace(state, probabilities=share), given, generator)
             if not state.features[:, k].any():
                 break
-            state = replace(state, loadings=loadings_posterior(state, data, model, observed).draw(generator))
-            state = replace(state, weights=draw_weights(state, data, model, generator))
+            state = draw_columns(state, given, generator)
             state = replace(state, entries=draw_precisions(state, data, model, generator))
-            observed = observe_entries(state, data, model, generator)
+            given = observe_entries(state, data, model, generator)
     return replace(state, probabilities=None)
 
 
-def _open(
-    k: int,
-    state: FeatureState,
-    data: FeatureData,
-    model: InfiniteLatentSVM,
-    observed: PseudoObservation,
-    generator: torch.Generator,
-) -> FeatureState:
+def _open(k: int, state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
     """Give feature k the loadings that suit a row best; rows are as likely as one of their own would gain there."""
+    data, model, observed = given
     prior = model.likelihood.loading_precision(state.entries, data.X.shape[1]).to(state.loadings)
     precision = observed.precision.expand_as(data.X) * data.counted
     mean = state.features.to(state.loadings) @ state.loadings

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
+from ....models.losses import PseudoObservation
 from ....models.priors import Hyper
 from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
@@ -30,6 +32,37 @@ class FeatureState:
     probabilities: Tensor | None  # [K] float64 of the truncated model; None: integrated out
     hyper: Hyper  # hyperparameters of the prior, each [] float64
     entries: Hyper  # hyperparameters of the likelihood, each [] float64
+
+
+class Given(NamedTuple):
+    """What a visit of the bits is given: the data, the model, and what stands for the entries throughout the visit."""
+
+    data: FeatureData
+    model: InfiniteLatentSVM
+    observed: PseudoObservation  # of the linear predictors: precision [1, D] or [N, D], shift [N, D]
+
+
+def keep_columns(state: FeatureState, index: Tensor) -> FeatureState:
+    """The features [K'] of these numbers, in this order."""
+    inputs = torch.arange(len(state.loadings), len(state.weights), device=index.device)
+    weights = state.weights[torch.cat([index, inputs])]
+    return replace(state, features=state.features[:, index], loadings=state.loadings[index], weights=weights)
+
+
+def join_columns(state: FeatureState, bits: Tensor, loadings: Tensor, weights: Tensor) -> FeatureState:
+    """With J more features, the last ones: bits [N, J], loadings [J, D] and weights [J, C]."""
+    K = len(state.loadings)
+    return replace(
+        state,
+        features=torch.cat([state.features, bits], 1),
+        loadings=torch.cat([state.loadings, loadings]),
+        weights=torch.cat([state.weights[:K], weights, state.weights[K:]]),
+    )
+
+
+def inside(probabilities: Tensor) -> Tensor:
+    """Probabilities [K] float64 away from 0 and 1, where their logarithms are not numbers."""
+    return probabilities.clamp(1e-300, 1 - 2**-53)
 
 
 def count_rows(state: FeatureState) -> Tensor:
