@@ -19,21 +19,20 @@ def warn_if_full(draws: list[Draw], model: Model, remedy: str = "") -> None:
 
     It is what kernels of truncated models give as `Kernel.warn`. `remedy` comes after a larger truncation.
     """
-    if num_full := sum(len(torch.unique(draw["assignments"])) == model.truncation for draw in draws):
-        warnings.warn(
-            f"All {model.truncation} components are occupied in {num_full} of {len(draws)} draws, so the truncation "
-            f"binds. Fit again with truncation={2 * model.truncation}{remedy}.",
-            TruncationWarning,
-            stacklevel=4,  # of a call by `Backend.finish`
-        )
+    full = [len(torch.unique(draw["assignments"])) == model.truncation for draw in draws]
+    _warn("components are occupied", full, model, remedy)
 
 
 def warn_if_all_used(draws: list[Draw], model: Model) -> None:
     """Warn where every one of the `model.truncation` features is one that some row has: `features` [N, K] of a draw."""
-    if num_full := sum(bool((draw["features"] > 0.5).any(0).all()) for draw in draws):
+    _warn("features are in use", [bool((draw["features"] > 0.5).any(0).all()) for draw in draws], model)
+
+
+def _warn(what: str, full: list[bool], model: Model, remedy: str = "") -> None:
+    if any(full):
         warnings.warn(
-            f"All {model.truncation} features are in use in {num_full} of {len(draws)} draws, so the truncation binds. "
-            f"Fit again with truncation={2 * model.truncation}.",
+            f"All {model.truncation} {what} in {sum(full)} of {len(full)} draws, so the truncation binds. "
+            f"Fit again with truncation={2 * model.truncation}{remedy}.",
             TruncationWarning,
-            stacklevel=4,  # of a call by `Backend.finish`
+            stacklevel=5,  # of a call by `Backend.finish`
         )

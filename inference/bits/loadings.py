@@ -13,11 +13,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import Gamma
 
 from ...models.distributions.sampling import normals
 from ...models.latent_features import FeatureData
+from ...models.likelihoods import LinearLikelihood
 from ...models.linalg import safe_cholesky
 from ...models.losses import PseudoObservation
+from ...models.priors import Hyper
 from ..distributed.collectives import all_sum
 
 
@@ -94,6 +97,32 @@ def regress(
     scale : rows in all for each row here, in a stochastic step
     """
     return solve_loadings(sum_rows(features, data, observed, scale), prior_precision)
+
+
+def precision_posterior(
+    likelihood: LinearLikelihood, seen: dict[str, tuple[Tensor, Tensor]], like: Tensor
+) -> dict[str, Gamma]:
+    """The gamma law of each hyperparameter that has one; what it has `seen` of all else is added to shape and rate, and
+    they are on the device of `like` [...]."""
+    laws = likelihood.hyperpriors(like.new_zeros((), dtype=torch.float64)).items()
+    return {
+        name: Gamma(law.concentration + seen[name][0], law.rate + seen[name][1], validate_args=False)
+        for name, law in laws
+        if law is not None
+    }
+
+
+def draw_precisions(laws: dict[str, Gamma], generator: torch.Generator) -> Hyper:
+    """A draw [] of each."""
+    return {
+        name: torch._standard_gamma(law.concentration, generator=generator) / law.rate for name, law in laws.items()
+    }
+
+
+def log_bits(counts: Tensor, number: int, probabilities: Tensor) -> Tensor:
+    """log p [] of bits in `number` rows, `counts` [K] of which have each feature, given their probabilities [K]."""
+    counts = counts.to(probabilities)
+    return (torch.xlogy(counts, probabilities) + (number - counts) * torch.log1p(-probabilities)).sum()
 
 
 def solve_loadings(sums: Sums, prior_precision: Tensor) -> Loadings:

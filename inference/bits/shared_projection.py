@@ -7,6 +7,7 @@ for others, and on other devices, the sums over pairs are tensor operations, one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,53 +58,65 @@ class Margins:
     def log_odds(self, features: Tensor, scores: Tensor, d: int, k: int) -> Tensor:
         """What the margins add to the log odds [] of a bit, from scores [A] at features [D, K]."""
         step = self._step(d, k)
-        off = scores - features[d, k] * step
-        known = self.data.known.to(scores)
-        return all_sum((self.loss.log_factor(off + step, known) - self.loss.log_factor(off, known)).sum())
+        return self._gain(scores - features[d, k] * step, step)
 
     def set_bits(self, features: Tensor, levels: Tensor, generative: Generative, scores: Tensor) -> Tensor:
         """Features [D, K]: each bit, in turn, is whether its log odds given all others are above its level [D, K].
 
         scores : [A] of the pairs at the features given
         """
-        bits, scores = features.double().clone(), scores.double().clone()
-        generative = Generative(*(part.double() for part in generative))
-        if (arrays := self._arrays()) is not None:
-            from . import _numba_shared_projection
+        levels = levels.double()
 
-            parts = tuple(part.contiguous().numpy() for part in generative)
-            _numba_shared_projection.set_bits(bits.numpy(), levels.double().numpy(), *arrays, parts, scores.numpy())
-            return bits.to(features.dtype)
-        double = self._double()
-        for d in range(len(bits)):
-            for k in range(bits.shape[1]):
-                gain = generative.log_odds(bits, d, k) + double.log_odds(bits, scores, d, k)
-                change = (gain > levels[d, k]).to(bits) - bits[d, k]
-                bits[d, k] += change
-                scores += change * double._step(d, k)
-        return bits.to(features.dtype)
+        def choose(double: Margins, d: int, k: int, gain: Tensor, base: Tensor, step: Tensor) -> Tensor:
+            return (gain + double._gain(base, step) > levels[d, k]).to(gain)
+
+        return self._in_turn("set_bits", features, generative, scores, choose, levels)
 
     def fit_probabilities(self, psi: Tensor, generative: Generative, scores: Tensor) -> Tensor:
         """Probabilities [D, K], each in turn at the optimum of E log prior + entropy + log phi(E f).
 
         scores : [A] of the pairs at the probabilities given
         """
-        found, scores = psi.double().clone(), scores.double().clone()
+
+        def choose(double: Margins, d: int, k: int, gain: Tensor, base: Tensor, step: Tensor) -> Tensor:
+            return double._best(gain, base, step)
+
+        return self._in_turn("fit_probabilities", psi, generative, scores, choose)
+
+    def _in_turn(
+        self,
+        name: str,
+        values: Tensor,
+        generative: Generative,
+        scores: Tensor,
+        choose: Callable[[Margins, int, int, Tensor, Tensor, Tensor], Tensor],
+        *given: Tensor,
+    ) -> Tensor:
+        """Values [D, K], each in turn anew: by the compiled function of this name; or else by `choose` from its log
+        odds without margins, the scores [A] without it, and the step [A] that it adds to them."""
+        found, scores = values.double().clone(), scores.double().clone()
         generative = Generative(*(part.double() for part in generative))
         if (arrays := self._arrays()) is not None:
             from . import _numba_shared_projection
 
             parts = tuple(part.contiguous().numpy() for part in generative)
-            _numba_shared_projection.fit_probabilities(found.numpy(), *arrays, parts, scores.numpy())
-            return found.to(psi.dtype)
-        double = self._double()
+            visit = getattr(_numba_shared_projection, name)
+            visit(found.numpy(), *(own.numpy() for own in given), *arrays, parts, scores.numpy())
+            return found.to(values.dtype)
+        data = TaskData(self.data.X.double(), self.data.inputs.double(), self.data.targets)
+        double = Margins(data, self.loss, self.weights.double())
         for d in range(len(found)):
             for k in range(found.shape[1]):
-                step, before = double._step(d, k), found[d, k].clone()
-                gain = generative.log_odds(found, d, k)
-                found[d, k] = double._best(gain, scores - before * step, step)
-                scores += (found[d, k] - before) * step
-        return found.to(psi.dtype)
+                step = double._step(d, k)
+                base = scores - found[d, k] * step
+                found[d, k] = choose(double, d, k, generative.log_odds(found, d, k), base, step)
+                scores = base + found[d, k] * step
+        return found.to(values.dtype)
+
+    def _gain(self, base: Tensor, step: Tensor) -> Tensor:
+        """log phi [] at scores base + step [A] over that at the base."""
+        known = self.data.known.to(base)
+        return all_sum((self.loss.log_factor(base + step, known) - self.loss.log_factor(base, known)).sum())
 
     def _best(self, gain: Tensor, base: Tensor, step: Tensor) -> Tensor:
         """The p [] that minimizes -entropy - gain p + sum_a g(base_a + step_a p), by bisection of its log odds."""
@@ -125,10 +138,6 @@ class Margins:
     def _step(self, d: int, k: int) -> Tensor:
         """What the bit adds to the score of each pair, [A]."""
         return self.weights[k, self.data.tasks] * self.data.X[self.data.rows, d]
-
-    def _double(self) -> Margins:
-        data = self.data
-        return Margins(TaskData(data.X.double(), data.inputs.double(), data.targets), self.loss, self.weights.double())
 
     def _arrays(self) -> tuple[Any, ...] | None:
         """What the compiled functions take: columns, pairs, box, weights; None where they cannot be used."""

@@ -25,8 +25,8 @@ from ...models.linalg import safe_cholesky
 from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
 from ...models.priors import Hyper
+from ..bits.loadings import draw_precisions, log_bits, precision_posterior
 from ..bits.shared_projection import Generative, Margins, prior_alone, task_margins
-from ..classifiers.scored import log_prior
 from ..distributed.collectives import all_sum, own_stream
 from ..posterior.draws import ProjectionDraw, drawn
 from ..running.engine import Draw, Kernel
@@ -83,7 +83,8 @@ def sweep(
     loadings = draw_loadings(state, data, model, generator)
     state = replace(state, features=draw_bits(state, data, model, loadings, generator))
     if model.likelihood is not None and loadings is not None:
-        state = replace(state, precisions=draw_precisions(state, data, model.likelihood, loadings, generator))
+        laws = precision_laws(state, data, model.likelihood, loadings)
+        state = replace(state, precisions=state.precisions | draw_precisions(laws, generator))
     counts, num_dimensions = state.features.sum(0), len(state.features)
     pi = model.prior.draw_probabilities(state.probabilities, counts, num_dimensions, state.hyper, generator)
     state = replace(state, probabilities=pi, hyper=model.prior.draw_truncated(state.hyper, pi, generator))
@@ -144,33 +145,15 @@ def draw_loadings(
     return mean + torch.linalg.solve_triangular(tril.T, noise.T, upper=True).T
 
 
-def draw_precisions(
-    state: ProjectionState,
-    data: TaskData,
-    likelihood: LinearGaussian,
-    loadings: Tensor,
-    generator: torch.Generator,
-) -> Hyper:
-    """The precisions that have a law, given the projection and the loadings [N, K]."""
-    precisions = dict(state.precisions)
-    for name, law in precision_posterior(state, data, likelihood, loadings).items():
-        precisions[name] = torch._standard_gamma(law.concentration, generator=generator) / law.rate
-    return precisions
-
-
-def precision_posterior(
+def precision_laws(
     state: ProjectionState, data: TaskData, likelihood: LinearGaussian, loadings: Tensor
 ) -> dict[str, Gamma]:
-    """The gamma law of each precision that is learned, given loadings [N, K]."""
+    """The gamma law of each precision that is learned, given the projection and the loadings [N, K]."""
     mean = loadings @ state.features.double().T
     squares = torch.cat([loadings.square().sum(1), loadings.new_tensor([loadings.shape[1]])])
     seen = likelihood.evidence(data.X.double(), mean, mean.square(), squares, loadings.new_ones(len(loadings), 1))
-    laws = likelihood.hyperpriors(loadings)
-    return {
-        name: Gamma(law.concentration + all_sum(seen[name][0]), law.rate + all_sum(seen[name][1]))
-        for name, law in laws.items()
-        if isinstance(law, Gamma)
-    }
+    total = {name: (all_sum(number), all_sum(square)) for name, (number, square) in seen.items()}
+    return precision_posterior(likelihood, total, loadings)
 
 
 # -- the classifiers ---------------------------------------------------------------------------------------------------
@@ -189,14 +172,11 @@ def draw_weights(
 
 def log_joint(state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Tensor:
     """log density [] of (Z, pi, eta, h), the inputs and the margin factors; loadings and omega integrated out."""
-    pi, counts = state.probabilities, state.features.sum(0).double()
+    pi, counts = state.probabilities, state.features.sum(0)
     total = model.prior.log_density(state.hyper) + model.prior.log_probabilities(pi, state.hyper)
-    total = total + (counts * pi.log() + (len(state.features) - counts) * torch.log1p(-pi)).sum()
-    scores = data.pair_scores(data.X @ state.features, state.weights)
-    total = total + all_sum(model.loss.log_factor(scores, data.known).double().sum())
-    if model.likelihood is not None:
-        total = total + log_inputs(state, data, model.likelihood)
-    return total + log_prior(state.weights, model.weight_scale)
+    total = total + log_bits(counts, len(state.features), pi)
+    total = total + task_margins(data, model, state.features).log_density(state.weights.T.unsqueeze(-1))
+    return total if model.likelihood is None else total + log_inputs(state, data, model.likelihood)
 
 
 def log_inputs(state: ProjectionState, data: TaskData, likelihood: LinearGaussian) -> Tensor:

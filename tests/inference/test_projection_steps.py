@@ -13,6 +13,7 @@ from scipy import stats
 from setups import seeded
 from torch import Tensor
 
+from regbayes.inference.bits.loadings import draw_precisions
 from regbayes.inference.bits.shared_projection import Generative, Margins
 from regbayes.inference.gibbs import projection as gibbs
 from regbayes.inference.small_variance import projection as small
@@ -81,7 +82,7 @@ def test_bits_are_set_one_after_another_by_the_density_of_all(
     if not compiled:
         monkeypatch.setattr(Margins, "_arrays", lambda self: None)
     rng, changed = np.random.default_rng(1), 0
-    for case in range(60 if compiled else 8):
+    for case in range(30 if compiled else 6):
         data = TaskData(torch.from_numpy(rng.normal(size=(9, 4))), torch.ones(9, 1).double(), targets_of(loss))
         weights, Z = rng.normal(size=(4, 2)), (rng.random((4, 3)) < 0.5).astype(float)
         half = rng.normal(size=(3, 3))
@@ -98,7 +99,7 @@ def test_bits_are_set_one_after_another_by_the_density_of_all(
             expected[cell] = gain > levels[cell]
         assert found.tolist() == expected.tolist()
         changed += int((expected != Z).sum())
-    assert changed > 30
+    assert changed > 20
 
 
 # -- Gibbs -------------------------------------------------------------------------------------------------------------
@@ -138,26 +139,12 @@ def test_each_step_of_a_sweep_sees_what_those_before_it_have_drawn() -> None:
     assert loadings is not None
     one = replace(state, features=gibbs.draw_bits(state, data, model, loadings, generator))
     assert one.features.sum(0).tolist() != state.features.sum(0).tolist()
-    one = replace(one, precisions=gibbs.draw_precisions(one, data, LIKELIHOOD, loadings, generator))
+    drawn = draw_precisions(gibbs.precision_laws(one, data, LIKELIHOOD, loadings), generator)
+    one = replace(one, precisions=one.precisions | drawn)
     pi = model.prior.draw_probabilities(state.probabilities, one.features.sum(0), 4, state.hyper, generator)
     one = replace(one, probabilities=pi, hyper=model.prior.draw_truncated(state.hyper, pi, generator))
     one = replace(one, weights=gibbs.draw_weights(one, data, model, generator))
     torch.testing.assert_close(vars(found), vars(one))
-
-
-def test_precisions_are_drawn_given_loadings() -> None:
-    """Each from a gamma law of N D or N K Gaussian numbers, about a prior that is exponential."""
-    model, data = problem()
-    state = gibbs.init(model, data, seeded())
-    loadings, generator = torch.randn((9, 3), generator=seeded(1), dtype=torch.float64), seeded(2)
-    rest = data.X - 0.3 - loadings @ state.features.T
-    laws = {
-        "noise_precision": stats.gamma(1 + 9 * 4 / 2, scale=1 / (NOISE + float(rest.square().sum()) / 2)),
-        "loading_precision": stats.gamma(1 + 9 * 3 / 2, scale=1 / (LOADING + float(loadings.square().sum()) / 2)),
-    }
-    draws = [gibbs.draw_precisions(state, data, LIKELIHOOD, loadings, generator) for _ in range(300)]
-    for name, law in laws.items():
-        assert stats.kstest([float(one[name]) for one in draws], law.cdf).pvalue > 1e-4
 
 
 # -- mean field --------------------------------------------------------------------------------------------------------
@@ -228,14 +215,6 @@ def value(state: small.Projection, task: small.Problem) -> float:
     """F of a state."""
     Z = state.features.numpy()
     return cost(task, HINGE, Z, state.weights.numpy(), state.penalty, best_loadings(Z))
-
-
-def test_the_objective_weighs_errors_by_the_scale_and_the_variances() -> None:
-    task, rng = small_problem(), np.random.default_rng(0)
-    assert (task.attraction, task.ridge) == pytest.approx((S, R))
-    for K in (0, 1, 3):
-        state = state_of((rng.random((4, K)) < 0.5).astype(float), rng.normal(size=(K + 1, 2)), task)
-        assert float(task.objective(state)) == pytest.approx(value(state, task), rel=1e-10)
 
 
 @pytest.mark.parametrize("likelihood", [None, LIKELIHOOD])

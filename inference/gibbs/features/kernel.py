@@ -32,7 +32,7 @@ from ...running.engine import Kernel
 from ..backend import Gibbs
 from .collapsed import is_compiled, scan_rows
 from .columns import scan_blocked, scan_slice, swap_columns
-from .parameters import draw_columns, draw_precisions, observe_entries
+from .parameters import draw_columns, draw_entries, observe_entries
 from .rows import visit_rows
 from .start import by_size, in_use, start_bits
 from .state import FeatureState, Given, count_rows, draw, inside, log_joint
@@ -113,7 +113,7 @@ def sweep(
     given = observe_entries(state, data, model, generator)
     state = _SCANS[_scan(scan, data, model)](state, given, generator)
     state = draw_parameters(state, given, generator)
-    return replace(state, entries=draw_precisions(state, data, model, generator))
+    return draw_entries(state, data, model, generator)
 
 
 def draw_parameters(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:

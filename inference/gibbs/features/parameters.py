@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.distributions import Gamma
 
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
-from ....models.priors import Hyper
-from ...bits.loadings import Loadings, regress
+from ...bits.loadings import Loadings, draw_precisions, precision_posterior, regress
 from ...distributed.collectives import own_stream
 from .state import FeatureState, Given, scored
 
@@ -43,29 +43,16 @@ def draw_weights(
     return scored(state, data, model).draw(state.weights.unsqueeze(0), generator).squeeze(0)
 
 
-def precision_laws(
-    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """(shape, rate) of the gamma law that each precision of the likelihood has given all else, [] float64."""
-    laws = model.likelihood.hyperpriors(state.loadings.new_zeros((), dtype=torch.float64))
-    if not any(laws.values()):
-        return {}
+def precision_laws(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> dict[str, Gamma]:
+    """The gamma law that each precision of the likelihood has given all else, [] float64."""
     W, mean = state.loadings, state.features.to(state.loadings) @ state.loadings
     squares = torch.cat([W.square().sum(0), W.new_tensor([float(len(W))])])
     seen = model.likelihood.evidence(data.X, mean, mean.square(), squares, data.counted)
-    return {
-        name: (law.concentration + seen[name][0], law.rate + seen[name][1])
-        for name, law in laws.items()
-        if law is not None
-    }
+    return precision_posterior(model.likelihood, seen, W)
 
 
-def draw_precisions(
+def draw_entries(
     state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
-) -> Hyper:
+) -> FeatureState:
     """Hyperparameters of the likelihood given all else."""
-    drawn = {
-        name: torch._standard_gamma(shape, generator=generator) / rate
-        for name, (shape, rate) in precision_laws(state, data, model).items()
-    }
-    return state.entries | drawn
+    return replace(state, entries=state.entries | draw_precisions(precision_laws(state, data, model), generator))

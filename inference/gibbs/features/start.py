@@ -15,7 +15,7 @@ from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
 from ...distributed.collectives import own_stream
 from .columns import scan_blocked
-from .parameters import draw_columns, draw_precisions, observe_entries
+from .parameters import draw_columns, draw_entries, observe_entries
 from .state import FeatureState, Given, count_rows, keep_columns
 
 
@@ -58,8 +58,7 @@ def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, gener
             state = scan_blocked(replace(state, probabilities=share), given, generator)
             if not state.features[:, k].any():
                 break
-            state = draw_columns(state, given, generator)
-            state = replace(state, entries=draw_precisions(state, data, model, generator))
+            state = draw_entries(draw_columns(state, given, generator), data, model, generator)
             given = observe_entries(state, data, model, generator)
     return replace(state, probabilities=None)
 

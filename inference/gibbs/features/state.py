@@ -13,6 +13,7 @@ from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
 from ....models.losses import PseudoObservation
 from ....models.priors import Hyper
+from ...bits.loadings import log_bits
 from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
 from ...posterior.draws import FeatureDraw, drawn
@@ -128,8 +129,7 @@ def _log_features(state: FeatureState, data: FeatureData, model: InfiniteLatentS
     if state.probabilities is None:
         return model.prior.log_infinite(counts, data.num_data, state.hyper)
     pi = state.probabilities
-    log_bits = torch.xlogy(counts, pi) + (data.num_data - counts) * torch.log1p(-pi)
-    return log_bits.sum() + model.prior.log_probabilities(pi, state.hyper)
+    return log_bits(counts, data.num_data, pi) + model.prior.log_probabilities(pi, state.hyper)
 
 
 def _log_normal(values: Tensor, precision: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from ....models.likelihoods import MaskedBernoulli
 from ....models.losses import PseudoObservation
 from ....models.priors.laws import Truncated
 from ....models.sparse import group_sums
-from ...classifiers.scored import Scored, log_prior
+from ...classifiers.scored import log_prior
 from ...distributed.collectives import all_sum, own_stream
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw, Kernel
@@ -41,7 +41,7 @@ from .. import partition, summary
 from ..backend import Gibbs
 from ..scans import blocked as blocked_scan
 from ..state import PartitionState
-from .state import LabelState
+from .state import LabelState, scored
 
 
 @dataclass(eq=False)
@@ -90,8 +90,7 @@ def sweep(state: LabelState, data: LabelData, model: BNMC, generator: torch.Gene
 def draw_labels(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> LabelState:
     """What the labels tell given z: their augmentation, psi, omega and w, in this order."""
     state, observed = _AUGMENTED[model.joint](state, data, model, generator)
-    scored = Scored(data.features, data.targets, model.loss, model.weight_scale)
-    return replace(state, classifiers=scored.posterior(observed).draw(generator))
+    return replace(state, classifiers=scored(data, model).posterior(observed).draw(generator))
 
 
 def view(state: LabelState, data: LabelData, model: BNMC) -> tuple[Data, CoupledMixture]:
@@ -119,8 +118,7 @@ def draw_bits(
     family = MaskedBernoulli(prior.a, prior.b)
     chi = family.prior() + family.summed_statistics(a, state.assignments, len(state.weights))
     psi = family.draw(chi, generator)["probs"].unsqueeze(1)
-    of_b = Scored(data.features, 2 * b - 1, model.loss, model.weight_scale)
-    observed = of_b.observe(state.classifiers, slice(None), generator)
+    observed = scored(replace(data, targets=2 * b - 1), model).observe(state.classifiers, slice(None), generator)
     return replace(state, weights=psi), observed
 
 
@@ -165,11 +163,15 @@ def draw_polya_gammas(count: Tensor, tilt: Tensor, generator: torch.Generator) -
 def log_joint(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
     """log density [] of (z, h, psi, w) and the data; of "multinomial" that of g."""
     plain = summary.log_joint(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
-    psi, labels = state.weights.squeeze(1), data.labels
-    scores = data.features @ state.classifiers.squeeze(0)
-    own = log_label_factor(model.joint, psi[state.assignments], scores, labels).double().sum()
+    return plain + log_labels(state, data, model)
+
+
+def log_labels(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
+    """log density [] of (psi, w), and of the labels given z."""
+    psi, scores = state.weights.squeeze(1), data.features @ state.classifiers.squeeze(0)
+    own = log_label_factor(model.joint, psi[state.assignments], scores, data.labels).double().sum()
     log_weights = log_prior(state.classifiers, model.weight_scale).sum()
-    return plain + all_sum(own) + log_weights + log_psi_prior(psi.double(), model)
+    return all_sum(own) + log_weights + log_psi_prior(psi.double(), model)
 
 
 def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
@@ -183,7 +185,7 @@ def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
 def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
     """What the posterior keeps of a state."""
     kept = summary.draw(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
-    kept["log_joint"] = log_joint(state, data, model)
+    kept["log_joint"] = kept["log_joint"] + log_labels(state, data, model)
     psi = state.weights.squeeze(1)
     kept["label_means"] = psi if model.joint == "and" else psi / psi.sum(1, keepdim=True)
     return finished_draw(kept, state.classifiers.squeeze(0), data, model)

@@ -18,7 +18,6 @@ from torch import Tensor
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
 from ....models.priors.laws import PointLaw
-from ...classifiers.scored import Scored
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
@@ -26,7 +25,7 @@ from .. import partition, summary
 from ..backend import Gibbs
 from ..state import scan_law
 from . import coupled
-from .state import LabelState
+from .state import LabelState, scored
 
 
 def check(backend: Gibbs, model: BNMC) -> None:
@@ -92,19 +91,18 @@ def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator:
     return scored(data, model).draw(state.classifiers, generator)
 
 
-def scored(data: LabelData, model: BNMC) -> Scored:
-    """The classifiers of all labels score all rows."""
-    return Scored(data.features, data.targets, model.loss, model.weight_scale)
-
-
 def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Tensor:
     """log density [] of (z, w, h) and the data: the families' parameters, mixture weights and omega integrated out."""
-    mixture = summary.log_joint(state, data.points, model.mixture, law=law)
-    return mixture + scored(data, model).log_density(state.classifiers)
+    return summary.log_joint(state, data.points, model.mixture, law=law) + log_labels(state, data, model)
+
+
+def log_labels(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
+    """log density [] of w, and the margin factors."""
+    return scored(data, model).log_density(state.classifiers)
 
 
 def draw(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Draw:
     """What the posterior keeps of a state."""
     kept = summary.draw(state, data.points, model.mixture, law=law)
-    kept["log_joint"] = kept["log_joint"] + scored(data, model).log_density(state.classifiers)
+    kept["log_joint"] = kept["log_joint"] + log_labels(state, data, model)
     return label_draw(kept, state.classifiers.squeeze(0), data, model)

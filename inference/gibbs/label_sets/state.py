@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ....models.bnmc import BNMC
+from ....models.label_data import LabelData
+from ...classifiers.scored import Scored
 from ..state import PartitionState
 
 
@@ -17,3 +20,8 @@ class LabelState(PartitionState):
     """
 
     classifiers: Tensor  # [1, P, C]
+
+
+def scored(data: LabelData, model: BNMC) -> Scored:
+    """The classifiers of all labels score all rows."""
+    return Scored(data.features, data.targets, model.loss, model.weight_scale)

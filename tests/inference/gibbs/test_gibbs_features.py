@@ -185,31 +185,12 @@ def test_loadings_and_precisions_are_the_programs(case) -> None:
         log_law = [-(torch.einsum("dkj,kd->jd", tril, one)).square().sum() / 2 for one in gap]
         expected = log_program(model, data, other) - log_program(model, data, state)
         assert float(log_law[0] - log_law[1]) == pytest.approx(expected, rel=1e-9)
-    for name, (shape, rate) in parameters.precision_laws(other, data, model).items():
-        law = torch.distributions.Gamma(shape, rate)
+    for name, law in parameters.precision_laws(other, data, model).items():
         moved = replace(other, entries=other.entries | {name: other.entries[name] * 1.4})
         found = law.log_prob(moved.entries[name]) - law.log_prob(other.entries[name])
         assert float(found) == pytest.approx(
             log_program(model, data, moved) - log_program(model, data, other), rel=1e-8
         )
-
-
-def test_weights_see_bits_and_inputs(case) -> None:
-    """Given pseudo-observations their law is a Gaussian; without a scale mixture they see the program's margin."""
-    model, data, state = case
-    generator = torch.Generator().manual_seed(4)
-    observed = PseudoObservation(*torch.rand((2, *data.targets.shape), generator=generator, dtype=torch.float64))
-    law = parameters.scored(state, data, model).posterior(observed)
-    other = torch.randn(state.weights.shape, generator=generator, dtype=torch.float64)
-
-    def log_target(weights: Tensor) -> Tensor:
-        scores = model.scores(state.features.to(weights), data.inputs, weights)
-        factor = observed.shift * scores - observed.precision * scores.square() / 2
-        return factor.sum() - (weights / model.weight_scale).square().sum() / 2
-
-    gap = [one - law.mean[0] for one in (other, state.weights)]
-    log_law = [-torch.einsum("cpj,pc->jc", law.precision_tril[0], one).square().sum() / 2 for one in gap]
-    torch.testing.assert_close(log_law[0] - log_law[1], log_target(other) - log_target(state.weights))
 
 
 def test_slice_steps_of_weights_see_the_margin() -> None:

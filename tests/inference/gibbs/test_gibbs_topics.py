@@ -242,20 +242,6 @@ def test_the_weights_are_drawn_from_the_gaussian_of_the_log_joint(name, generato
         torch.testing.assert_close(found[1] - found[0], expected[1] - expected[0])
 
 
-def test_a_class_is_observed_relative_to_the_others(generator):
-    """R = const + b (rho - s_y) for the score of one class: a hinge whose place is that of the best of the others."""
-    model, data, state = example(*CASES["crammer-singer"])
-    scores, inner = data.mean_topics(state.document_counts) @ state.weights, model.loss.loss
-    for column in range(3):
-        observed = observed_in(state, data, model, slice(column, column + 1), generator)
-        sign = data.targets[:, column]
-        others = scores + inner.margin * (1 - data.targets) / 2
-        others[:, column] = -torch.inf
-        rho = others.amax(1) - inner.margin * (1 - sign) / 2
-        expected = torch.where(sign.isnan(), 0.0, inner.strength * sign + observed.precision[:, 0] * rho)
-        torch.testing.assert_close(observed.shift[:, 0], expected)
-
-
 def test_hyperparameters_are_drawn_by_their_own_counts(generator):
     """Slice steps leave p(alpha, beta | z) invariant: means against a grid."""
     prior = DirichletTopics(0.5, 0.5, (2.0, 2.0), (2.0, 2.0))
@@ -342,14 +328,12 @@ def test_lda_is_what_is_left_without_targets(generator):
     )
 
 
-def test_the_same_seed_gives_the_same_draws_and_a_sweep_changes_no_state(generator):
+def test_a_sweep_changes_no_state(generator):
     model, data, state = example(*CASES["hinge"])
     before = [part.clone() for part in (state.assignments, state.document_counts, state.word_counts)]
     topics.sweep(state, data, model, generator)
     after = [state.assignments, state.document_counts, state.word_counts]
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
-    fits = [Gibbs(num_samples=3, num_warmup=2, seed=4).fit(model, data.X, SIGNS) for _ in range(2)]
-    assert all(torch.equal(fits[0].samples[name], fits[1].samples[name]) for name in fits[0].samples)
 
 
 @pytest.mark.parametrize("name", ["one-versus-rest", "crammer-singer"])
