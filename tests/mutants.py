@@ -72,7 +72,7 @@ MUTANTS = [
         "inference/compiled/decorators.py",
         "inference/compiled/test_compiled.py -k machine_code",
         {
-            "named + Path(source).read_bytes()": "named",
+            "hashlib.sha256(named + files)": "hashlib.sha256(named)",
             '{form.__module__}:{form.__qualname__} ".encode()': '".encode()',
         },
     ),

@@ -8,6 +8,7 @@ linear-Gaussian likelihood without missing entries needs a single one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,16 +35,8 @@ class Loadings:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """One draw [K, D]: mean + L^-T e."""
-        noise, drawn = normals(tuple(self.mean.shape), generator, self.mean), self.mean.clone()
-        if len(self.precision_tril) == self.mean.shape[1]:
-            upper = self.precision_tril[self.which].mT
-            return drawn + torch.linalg.solve_triangular(upper, noise.T.unsqueeze(-1), upper=True).squeeze(-1).T
-        if len(self.precision_tril) == 1:
-            return drawn + torch.linalg.solve_triangular(self.precision_tril[0].T, noise, upper=True)
-        for index, tril in enumerate(self.precision_tril):
-            own = self.which == index
-            drawn[:, own] += torch.linalg.solve_triangular(tril.T, noise[:, own], upper=True)
-        return drawn
+        noise = normals(tuple(self.mean.shape), generator, self.mean)
+        return self.mean + _by_column(_solve_transposed, noise, self.precision_tril, self.which)
 
     def covariance(self) -> Tensor:
         """A_u^-1 [U, K, K]."""
@@ -141,15 +134,24 @@ def solve_loadings(sums: Sums, prior_precision: Tensor) -> Loadings:
 
 def solve_columns(tril: Tensor, which: Tensor, linear: Tensor) -> Tensor:
     """A_d^-1 B_d [K, D] of linear terms B [K, D]; A_d has the Cholesky factor `which` [D] among those [U, K, K]."""
+    return _by_column(torch.cholesky_solve, linear, tril, which)
+
+
+def _solve_transposed(values: Tensor, tril: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(tril.mT, values, upper=True)
+
+
+def _by_column(solve: Callable[[Tensor, Tensor], Tensor], values: Tensor, tril: Tensor, which: Tensor) -> Tensor:
+    """solve(values, factor) [K, D] of columns of values [K, D], each with its factor among those [U, K, K]."""
     if len(tril) == 1:
-        return torch.cholesky_solve(linear, tril[0])
-    if len(tril) == linear.shape[1]:  # each column has its own, in order of `which`
-        return torch.cholesky_solve(linear.T.unsqueeze(-1), tril[which]).squeeze(-1).T.contiguous()
-    mean = torch.empty_like(linear)
+        return solve(values, tril[0])
+    if len(tril) == values.shape[1]:  # each column has its own
+        return solve(values.T.unsqueeze(-1), tril[which]).squeeze(-1).T.contiguous()
+    solved = torch.empty_like(values)
     for index, factor in enumerate(tril):
         own = which == index
-        mean[:, own] = torch.cholesky_solve(linear[:, own], factor)
-    return mean
+        solved[:, own] = solve(values[:, own], factor)
+    return solved
 
 
 _ROWS = 256  # whose products stay in a cache

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -148,35 +145,3 @@ def test_machine_code_goes_with_all_files_that_the_form_imports(tmp_path, monkey
         form = importlib.import_module("my_form").Form(1.0)
         names.append(entry_of(margins, form).py_func.__qualname__)
     assert names[0] == names[1] != names[2]
-
-
-# -- a family of a script ----------------------------------------------------------------------------------------------
-
-SCRIPT = """
-if __name__ == "__main__":
-    import numpy
-    from regbayes.inference import Gibbs
-    from regbayes.models import DPM
-    from regbayes.models.compiled import is_compiled
-
-    X = torch.from_numpy(numpy.random.default_rng(0).poisson(3.0, (30, 2))).double()
-    assert NegativeBinomial.__module__ == "__main__" and is_compiled(NegativeBinomial())
-    backend = Gibbs(num_samples=3, num_warmup=1, scan="collapsed", num_chains=2, seed=0)
-    posterior = backend.fit(DPM(NegativeBinomial()), X)
-    print(posterior.samples["assignments"].sum().item())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_a_family_of_a_script_is_compiled_anew_in_each_process(tmp_path) -> None:
-    source = (Path(__file__).parents[1] / "negative_binomial.py").read_text()
-    (tmp_path / "script.py").write_text(source + SCRIPT)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, str(tmp_path / "script.py")]
-    first, second = (
-        subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout for _ in range(2)
-    )
-    assert first == second
-    assert first.strip().isdigit()
-    assert not list((tmp_path / "cache").rglob("*scan*.nbi"))

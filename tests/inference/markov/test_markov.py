@@ -140,7 +140,7 @@ def test_paths_are_drawn_with_their_weights(kind, sliced, compiled):
         compiled=compiled,
     )
     found = all_paths(tables, [4, 1, 3], log_slices)
-    if sliced:  # slices forbid some paths of every longer sequence, and leave some
+    if sliced and kind in ("dense", "banned"):  # slices forbid some paths of every longer sequence, and leave some
         assert all(1 < (weights > -math.inf).sum() < len(weights) or len(weights) == 3 for _, weights in found)
     for block, (paths, weights) in zip(states.split([4 * num_copies, num_copies, 3 * num_copies]), found, strict=True):
         length, p = paths.shape[1], weights.softmax(0)
