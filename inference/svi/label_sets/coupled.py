@@ -216,18 +216,19 @@ def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: B
 
 def summary(state: CoupledLabels, data: LabelData | Stream[LabelData], model: BNMC) -> Draw:
     """What the posterior keeps, of `LabelData` or of a stream of such."""
-    kept = partition.summary(state, data, plain_mixture(model))
+    labels = {"label_means": means(model, state.psi), "label_hyperparameters": state.psi}
+    kept = kept_of(state, data, plain_mixture(model)) | labels
+    return finished_draw(kept, state.label_mean.squeeze(0), data, model)
+
+
+def kept_of(state: LabelFactors, data: LabelData | Stream[LabelData], mixture: DPM) -> Draw:
+    """What both joints keep of the mixture, the spread of the classifiers, and what a later batch goes on from: factors
+    of the sticks [2, T - 1] and of h, and the number of points seen [1]."""
+    kept = partition.summary(state, data, mixture)
     kept.pop("precision_tril")  # of no classifiers
-    kept["label_means"] = means(model, state.psi)
-    kept["label_hyperparameters"] = state.psi
-    more = {"classifier_tril": state.label_tril.squeeze(0), **progress(state, data)}
-    return finished_draw(kept, state.label_mean.squeeze(0), data, model, **more)
-
-
-def progress(state: VariationalPartition, data: LabelData | Stream[LabelData]) -> Draw:
-    """What a later batch goes on from: factors of the sticks [2, T - 1] and of h, and the number of points seen [1]."""
-    seen = float(data.total_weight)
-    return {"sticks": state.sticks, "prior_factor": state.q, "num_seen": torch.tensor([seen], dtype=torch.float64)}
+    seen = torch.tensor([float(data.total_weight)], dtype=torch.float64)
+    more = {"sticks": state.sticks, "prior_factor": state.q, "num_seen": seen}
+    return kept | more | {"classifier_tril": state.label_tril.squeeze(0)}
 
 
 STEPS = Steps(

@@ -28,7 +28,7 @@ from ..steps import Minibatch, Steps, StepsByRule
 from ..stream import Stream, stream_labels
 from . import coupled
 from .blocks import Block, expect, move, shares, with_log_mixture
-from .coupled import LabelFactors, progress
+from .coupled import LabelFactors, kept_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +127,7 @@ def complete(state: VariationalLabels, data: LabelData, model: BNMC) -> Variatio
 
 def summary(state: VariationalLabels, data: LabelData | Stream[LabelData], model: BNMC) -> Draw:
     """What the posterior keeps, of `LabelData` or of a stream of such."""
-    kept = partition.summary(state, data, model.mixture)
-    kept.pop("precision_tril")  # of no classifiers
-    more = {"classifier_tril": state.label_tril.squeeze(0), **progress(state, data)}
-    return label_draw(kept, state.label_mean.squeeze(0), data, model, **more)
+    return label_draw(kept_of(state, data, model.mixture), state.label_mean.squeeze(0), data, model)
 
 
 STEPS = Steps(

@@ -178,6 +178,10 @@ def test_the_bound_of_a_coupled_batch_counts_its_rows_alone_many_times(name: str
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
+def packed(batch):
+    return tuple(map(SparseRows.of, torch.utils.data.default_collate(batch)))
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 def test_a_stream_keeps_no_more_of_a_row_than_its_component_may_use_global_stream(name: str) -> None:
@@ -188,6 +192,11 @@ def test_a_stream_keeps_no_more_of_a_row_than_its_component_may_use_global_strea
     assert rows == ["assignments"]
     assert posterior.samples["assignments"].element_size() == 1
     assert "responsibilities" not in posterior.samples
+    sparse = SVI(num_steps=5).fit(model, DataLoader(whole, batch_size=40, collate_fn=packed))
+    torch.testing.assert_close(posterior.samples["classifiers"], sparse.samples["classifiers"])
+    torch.testing.assert_close(posterior.predict_proba(COUNTS), sparse.predict_proba(SparseRows.of(COUNTS)))
+    with pytest.raises(ValueError, match="at least 2"):
+        SVI().fit(model, DataLoader(TensorDataset(COUNTS[:1], labels[:1])))
     # those of each row at the factors that are kept, in the order of the loader
     model = posterior.model
     assert torch.equal(posterior.samples["assignments"][0, :N], posterior.samples["assignments"][0, N : 2 * N])

@@ -21,8 +21,6 @@ from regbayes.models import (
     Hinge,
     Logistic,
     MultinomialDirichlet,
-    PrincipalDirections,
-    SparseRows,
     SphericalGaussian,
     Standardized,
 )
@@ -41,47 +39,6 @@ TINY, LABELS = X[:4, :1], torch.tensor([[1, 0], [torch.nan, 1], [0, 0], [1, 1]],
 def test_bound_is_below_the_evidence_and_never_falls(loss) -> None:
     model = BNMC(SphericalGaussian(variance=0.5), loss=loss, feature_map=Standardized(intercept=0.0), truncation=2)
     check_kernel(SVI(num_steps=25, tolerance=None), model, TINY, LABELS)
-
-
-def start(steps: int = 3):
-    model, data = BNMC().prepare(X, HOLES)
-    state = multi_label.init(model, data, torch.Generator().manual_seed(0))
-    for _ in range(steps):
-        state = multi_label.sweep(state, data, model)
-    return state, data, model
-
-
-def test_classifier_factors_are_stationary_at_their_optimum() -> None:
-    """After many sweeps the gradient of the bound vanishes in the means and in the precisions of q(w)."""
-    state, data, model = start(steps=0)
-    for _ in range(120):
-        state = multi_label.update_classifiers(state, data, model)
-    for name in ("label_mean", "label_tril"):
-        value = getattr(state, name).clone().requires_grad_()
-        moved = replace(state, **{name: value})
-        (slope,) = torch.autograd.grad(multi_label.evidence(data, model).bound(moved.label_classifiers), value)
-        assert slope.tril().abs().max() < 1e-5 if name == "label_tril" else slope.abs().max() < 1e-5
-
-
-def test_streams_of_dense_and_of_sparse_batches_may_use_global_stream() -> None:
-    counts = torch.poisson(torch.full((90, 5), 1.0, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
-    labels = HOLES[:90]
-    loader = DataLoader(TensorDataset(counts, labels), batch_size=30)
-    seen = PrincipalDirections(loc=counts.mean(0), axes=torch.eye(5, dtype=torch.float64))
-    model = BNMC(MultinomialDirichlet(), feature_map=seen, truncation=4)
-    backend = SVI(num_steps=6)
-    dense = backend.fit(model, loader)
-
-    def pack(batch):
-        X, y = torch.utils.data.default_collate(batch)
-        return SparseRows.of(X), SparseRows.of(y)
-
-    sparse = backend.fit(model, DataLoader(loader.dataset, batch_size=30, collate_fn=pack))
-    assert dense.samples["assignments"].shape == (1, 90)
-    torch.testing.assert_close(dense.samples["classifiers"], sparse.samples["classifiers"])
-    torch.testing.assert_close(dense.predict_proba(counts), sparse.predict_proba(counts))
-    with pytest.raises(ValueError, match="at least 2"):
-        backend.fit(model, DataLoader(TensorDataset(counts[:1], labels[:1])))
 
 
 def test_a_label_missing_late_in_a_stream_is_missing_may_use_global_stream() -> None:
@@ -124,23 +81,19 @@ def test_bound_rises_on_many_points(name: str) -> None:
     assert values[-1] > values[0] + 5
 
 
-def coupled_start(name: str, steps: int = 3):
-    model, labels = COUPLED[name]
-    model, data = model.prepare(X, labels)
-    state = coupled.init(model, data, torch.Generator().manual_seed(0))
-    for _ in range(steps):
-        state = coupled.ascend(state, data, model)
-    return state, data, model
-
-
-@pytest.mark.parametrize("name", COUPLED)
-def test_coupled_factors_are_stationary_at_their_optimum(name: str) -> None:
+@pytest.mark.parametrize("name", ["product", *COUPLED])
+def test_factors_are_stationary_at_their_optimum(name: str) -> None:
     """The points' factors are at their optimum in the bound, so its gradient in the others alone must vanish."""
-    state, data, model = coupled_start(name, 400)
-    for field in ("psi", "label_mean", "label_tril", "hyperparameters", "sticks"):
+    model, labels = COUPLED.get(name, (BNMC(truncation=4), HOLES))
+    model, data = model.prepare(X, labels)
+    kernel, update = (multi_label, multi_label.complete) if name == "product" else (coupled, coupled.update_points)
+    step = multi_label.sweep if name == "product" else coupled.ascend
+    state = kernel.init(model, data, torch.Generator().manual_seed(0))
+    for _ in range(400):
+        state = step(state, data, model)
+    for field in (*(() if name == "product" else ("psi",)), "label_mean", "label_tril", "hyperparameters", "sticks"):
         value = getattr(state, field).clone().requires_grad_()
-        bound = coupled.update_points(replace(state, **{field: value}), data, model).bound
-        (slope,) = torch.autograd.grad(bound, value)
+        (slope,) = torch.autograd.grad(update(replace(state, **{field: value}), data, model).bound, value)
         slope = slope.tril() if field == "label_tril" else slope
         assert slope.abs().max() < 2e-3, field
 
