@@ -26,3 +26,10 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert output.err.startswith("regbayes: error: ")
     assert output.err.count("\n") == 1
     return output.err
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What a command that succeeds prints."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 0
+    return capsys.readouterr().out

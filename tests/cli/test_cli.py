@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from command_line import refuse, write
+from command_line import refuse, said, write
 from pyarrow.feather import write_feather
 from pyarrow.parquet import write_table as write_parquet
 from sklearn.datasets import load_iris
@@ -108,8 +108,7 @@ def small_searches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fit_predict_and_info_go_together(table, tmp_path, capsys, backend):
     posterior, labelled = tmp_path / "posterior.pt", tmp_path / "labelled.csv"
     fit = ["fit", "--data", table, "--target", "kind", "--inference", backend, "--seed", 3, "--output", posterior]
-    assert main([str(argument) for argument in fit]) == 0
-    assert str(posterior) in capsys.readouterr().out
+    assert str(posterior) in said(capsys, *fit)
 
     rows = animals(20, seed=1)
     # columns in another order, and no target
@@ -123,8 +122,7 @@ def test_fit_predict_and_info_go_together(table, tmp_path, capsys, backend):
         assert abs(sum(probabilities.values()) - 1) < 1e-5
         assert row["prediction"] == max(probabilities, key=probabilities.get)
 
-    assert main(["info", "--posterior", str(posterior), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(said(capsys, "info", "--posterior", posterior, "--json"))
     loaded = Posterior.load(posterior)
     assert facts["rows"] == 60
     assert facts["features"] == ["width", "height"]
@@ -136,8 +134,7 @@ def test_fit_predict_and_info_go_together(table, tmp_path, capsys, backend):
 
 
 def test_predictions_are_those_of_the_posterior(fitted, table, capsys):
-    assert main(["predict", "--posterior", str(fitted), "--data", str(table)]) == 0  # the target may stay in the table
-    result = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    result = list(csv.DictReader(said(capsys, "predict", "--posterior", fitted, "--data", table).splitlines()))
     X = read_table(str(table)).numbers(["width", "height"])
     posterior = Posterior.load(fitted)
     assert [row["prediction"] for row in result] == [["cat", "dog"][index] for index in posterior.predict(X)]
@@ -159,9 +156,8 @@ def test_fit_is_that_of_a_search_with_its_probabilities(tmp_path, capsys):
     X, y = load_iris(return_X_y=True)
     fit = ["fit", "--data", str(table), "--target", "kind", "--output", str(output)]
     assert main(fit) == 0
-    said = capsys.readouterr()
-    assert main(["predict", "--posterior", str(output), "--data", str(table)]) == 0
-    result = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    told = capsys.readouterr()
+    result = list(csv.DictReader(said(capsys, "predict", "--posterior", output, "--data", table).splitlines()))
 
     model = InfiniteSVM(likelihood=FullGaussian(), loss=SquaredHinge())
     search = ClassifierCV(model, SmallVariance(scale=10.0, progress=False)).fit(X, y)
@@ -169,21 +165,19 @@ def test_fit_is_that_of_a_search_with_its_probabilities(tmp_path, capsys):
     shown = np.array([[float(row[f"probability_{name}"]) for name in names] for row in result])
     np.testing.assert_allclose(shown, search.predict_proba(X), rtol=1e-4, atol=1e-12)
     assert [row["prediction"] for row in result] == [names[label] for label in search.predict(X)]
-    assert said.err == ""
-    assert said.out.startswith(
+    assert told.err == ""
+    assert told.out.startswith(
         f"chosen by 3 folds of 150 rows (accuracy {search.best_score_:.3f}): strength 1, weight scale "
         f"{search.weight_scale_:g}, {search.num_components_} component"
     )
-    assert f"probabilities of slope {search.slope_:.3g}\n" in said.out
-    assert main(["info", "--posterior", str(output), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    assert f"probabilities of slope {search.slope_:.3g}\n" in told.out
+    facts = json.loads(said(capsys, "info", "--posterior", output, "--json"))
     assert facts["slope"] == pytest.approx(search.slope_)
     assert facts["backend"].startswith("SmallVariance(")
     assert "scale=10.0" in facts["backend"]
     assert "init=auto" in facts["backend"]  # not the components of each row
 
-    assert main([*fit, "--no-search"]) == 0
-    assert capsys.readouterr().out.startswith("Posterior(")
+    assert said(capsys, *fit, "--no-search").startswith("Posterior(")
     assert "slope" not in Posterior.load(output).samples
 
 
@@ -195,8 +189,7 @@ def test_a_fit_without_a_search_says_so(table, tmp_path, capsys):
         (["--data", table, "--checkpoint", tmp_path / "c.pt"], "a search cannot go on from a --checkpoint"),
         (["--data", few], "it takes 10 different rows"),
     ]:
-        assert main(["fit", *map(str, [*place, *arguments])]) == 0
-        assert f"without a search: {reason}" in capsys.readouterr().out.splitlines()[0]
+        assert f"without a search: {reason}" in said(capsys, "fit", *place, *arguments).splitlines()[0]
         assert "slope" not in Posterior.load(tmp_path / "p.pt").samples
 
 
@@ -223,8 +216,9 @@ def test_a_search_of_a_large_table_sees_some_rows_and_its_fit_all(table, tmp_pat
 
     monkeypatch.setattr(ClassifierCV, "_hold_out", held_out)
     for _ in range(2):
-        assert main(["fit", "--data", str(table), "--target", "kind", "--output", str(output)]) == 0
-        assert capsys.readouterr().out.startswith("chosen by 3 folds of 30 of 60 rows (accuracy ")
+        assert said(capsys, "fit", "--data", table, "--target", "kind", "--output", output).startswith(
+            "chosen by 3 folds of 30 of 60 rows (accuracy "
+        )
         assert Posterior.load(output).samples["assignments"].shape[1] == 60
     assert seen[0] == seen[1]
     assert [len(set(rows)) for rows in seen[0]] == [30, 30, 30]
@@ -232,8 +226,7 @@ def test_a_search_of_a_large_table_sees_some_rows_and_its_fit_all(table, tmp_pat
 
 
 def test_info_is_readable(fitted, capsys):
-    assert main(["info", "--posterior", str(fitted)]) == 0
-    text = capsys.readouterr().out
+    text = said(capsys, "info", "--posterior", fitted)
     assert "InfiniteSVM" in text
     assert "SmallVariance" in text
     assert "'width', 'height'" in text
@@ -241,10 +234,8 @@ def test_info_is_readable(fitted, capsys):
 
 def test_clustering_needs_no_target(table, tmp_path, capsys):
     output = tmp_path / "clusters.pt"
-    assert main(["fit", "--model", "DPM", "--data", str(table), "--target", "kind", "--output", str(output)]) == 0
-    capsys.readouterr()
-    assert main(["predict", "--posterior", str(output), "--data", str(table)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    said(capsys, "fit", "--model", "DPM", "--data", table, "--target", "kind", "--output", output)
+    lines = said(capsys, "predict", "--posterior", output, "--data", table).splitlines()
     assert lines[0] == "component"
     assert len(lines) == 61
     assert main(["info", "--posterior", str(output)]) == 0
@@ -267,8 +258,7 @@ def test_separators_and_byte_order_mark(tmp_path):
 @pytest.mark.usefixtures("small_backends", "small_searches")
 def test_compare_writes_json_and_a_picture(table, tmp_path, capsys):
     arguments = ["compare", "--data", table, "--target", "kind", "--folds", 2, "--out", tmp_path / "out", "--json"]
-    assert main([str(argument) for argument in arguments]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(said(capsys, *arguments))
     methods = {method["name"]: method for method in result["methods"]}
     ours = {f"InfiniteSVM, {name}" for name in ("small_variance", "svi", "gibbs")}
     assert ours <= set(methods)
@@ -308,8 +298,7 @@ def test_compare_is_repeatable(tmp_path, capsys):
     arguments = ["compare", "--data", table, "--target", "kind", "--folds", 2, "--seed", 5, "--json", "--out", tmp_path]
     quality = []
     for _ in range(2):
-        assert main([*map(str, arguments), "--inference", "svi"]) == 0
-        methods = json.loads(capsys.readouterr().out)["methods"]
+        methods = json.loads(said(capsys, *arguments, "--inference", "svi"))["methods"]
         quality.append([(fold["accuracy"], fold["value"]) for method in methods for fold in method["folds"]])
     assert quality[0] == quality[1]
 
@@ -506,8 +495,8 @@ def prices(path: Path, num_rows: int = 80, digits: int = 3) -> Path:
 def test_a_target_of_many_numbers_is_regression_and_the_user_is_told(tmp_path, capsys):
     table, posterior, output = prices(tmp_path / "prices.csv"), tmp_path / "p.pt", tmp_path / "out.csv"
     assert main(["fit", "--data", str(table), "--target", "price", "--output", str(posterior)]) == 0
-    said = capsys.readouterr().err
-    assert "column 'price' has 80 different numbers, so this is regression (--task classification for classes)" in said
+    told = capsys.readouterr().err
+    assert "column 'price' has 80 different numbers, so this is regression (--task classification for classes)" in told
     assert main(["predict", "--posterior", str(posterior), "--data", str(table), "--output", str(output)]) == 0
     result = list(csv.DictReader(output.read_text().splitlines()))
     assert list(result[0]) == ["prediction", "component"]
@@ -515,8 +504,7 @@ def test_a_target_of_many_numbers_is_regression_and_the_user_is_told(tmp_path, c
     error = truth - np.array([float(row["prediction"]) for row in result])
     assert error.std() < 0.2 * truth.std()
     assert abs(error.mean()) < 0.1 * truth.std()
-    assert main(["info", "--posterior", str(posterior), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(said(capsys, "info", "--posterior", posterior, "--json"))
     assert facts["target_mean"] == pytest.approx(truth.mean())
     assert facts["target_scale"] == pytest.approx(truth.std())
     assert "classes" not in facts
@@ -567,8 +555,7 @@ def test_regression_needs_numbers_that_vary(tmp_path, capsys, table):
 def test_compare_serves_regression_whose_svr_may_use_global_stream(tmp_path, capsys):
     table = prices(tmp_path / "prices.csv")
     arguments = ["compare", "--data", table, "--target", "price", "--folds", 2, "--out", tmp_path]
-    assert main([*map(str, arguments), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(said(capsys, *arguments, "--json"))
     assert result["task"] == "regression"
     methods = {method["name"]: method["mean"] for method in result["methods"]}
     ours = [f"InfiniteSVM, {name}" for name in ("small_variance", "svi", "gibbs")]
@@ -577,8 +564,7 @@ def test_compare_serves_regression_whose_svr_may_use_global_stream(tmp_path, cap
         assert methods[name]["r2"] > 0.9
         assert methods[name]["rmse"] < 15  # in the target's own units
     assert Path(result["picture"]).stat().st_size > 10_000
-    assert main([*map(str, arguments), "--inference", "small_variance"]) == 0
-    text = capsys.readouterr().out
+    text = said(capsys, *arguments, "--inference", "small_variance")
     assert "80 rows, 2 features, a number to predict; 2 folds" in text
     assert "R2" in text
 
@@ -662,16 +648,13 @@ def feed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 
 def test_a_dash_is_standard_input_and_output(fitted, table, tmp_path, capsys, monkeypatch):
     predict = ["predict", "--posterior", str(fitted), "--data"]
-    assert main([*predict, str(table)]) == 0
-    plain = capsys.readouterr().out
+    plain = said(capsys, *predict, table)
     for content in (table.read_bytes(), gzip.compress(table.read_bytes())):
         feed(monkeypatch, content)
-        assert main([*predict, "-", "--output", "-"]) == 0
-        assert capsys.readouterr().out == plain
+        assert said(capsys, *predict, "-", "--output", "-") == plain
     feed(monkeypatch, table.read_bytes())
     fit = ["fit", "--data", "-", "--target", "kind", "--no-search", "--output"]
-    assert main([*fit, str(tmp_path / "p.pt")]) == 0
-    capsys.readouterr()
+    said(capsys, *fit, tmp_path / "p.pt")
     feed(monkeypatch, b"width,height\n1,two\n")
     assert "standard input, line 2, column 'height'" in refuse(capsys, *predict, "-")
     assert "takes tables alone" in refuse(capsys, *fit, "-")
@@ -693,12 +676,10 @@ def test_dropped_columns_are_left_out_of_predictions_too(tmp_path, capsys):
     metadata = Posterior.load(output).metadata
     assert (metadata["features"], metadata["dropped"]) == (["width", "height"], ["id", "note, long"])
     capsys.readouterr()
-    assert main(predict) == 0
-    found = capsys.readouterr().out
+    found = said(capsys, *predict)
     few = write(tmp_path / "few.csv", [["width", "height", "age"], *[[row[1], row[3], "old"] for row in rows]])
     assert "'age'. Leave them out by --drop" in refuse(capsys, *predict[:-1], few)
-    assert main([*predict[:-1], str(few), "--ignore", "age"]) == 0
-    assert capsys.readouterr().out == found
+    assert said(capsys, *predict[:-1], few, "--ignore", "age") == found
     assert main([*fit, "--ignore", "id", "--drop", '"note, long",height']) == 0
     assert Posterior.load(output).metadata["features"] == ["width"]
     capsys.readouterr()
@@ -834,13 +815,11 @@ def test_columns_with_types_are_read_as_their_text_would_be(name, tmp_path, caps
     fit = ["fit", "--target", "kind", "--no-search", "--output", str(output), "--data"]
     assert "'note': \"['any', 'list']\" is not a number" in refuse(capsys, *fit, path)
     predict = ["predict", "--posterior", str(output), "--data"]
-    assert main([*fit, str(path), "--drop", "note,day"]) == 0
-    capsys.readouterr()
+    said(capsys, *fit, path, "--drop", "note,day")
     found = []
     for source in (path, plain, "-"):
         feed(monkeypatch, path.read_bytes())
-        assert main([*predict, str(source)]) == 0
-        found.append(capsys.readouterr().out)
+        found.append(said(capsys, *predict, source))
     assert found[0] == found[1] == found[2]
 
     height = columns["height"].to_pylist()
@@ -921,16 +900,14 @@ def test_tables_are_80_columns_wide(table, tmp_path, capsys, fitted):
     long.metadata |= {"features": [f"a long name of a column number {index}" for index in range(2)]}
     long.save(tmp_path / "long.pt")
     for path in (fitted, tmp_path / "long.pt"):
-        assert main(["info", "--posterior", str(path)]) == 0
-        assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
+        assert all(len(line) <= 80 for line in said(capsys, "info", "--posterior", path).splitlines())
 
 
 @pytest.mark.usefixtures("small_backends")
 def test_other_backends_take_the_weight_scale_of_a_search(table, tmp_path, capsys):
     output = tmp_path / "p.pt"
     fit = ["fit", "--data", str(table), "--target", "kind", "--inference", "svi", "--output", str(output)]
-    assert main(fit) == 0
-    first = capsys.readouterr().out.splitlines()[0]
+    first = said(capsys, *fit).splitlines()[0]
     found = Posterior.load(output)
     assert first == f"chosen by 3 folds of 60 rows, by small_variance: weight scale {found.model.weight_scale:g}"
     assert found.model.weight_scale != InfiniteSVM().weight_scale
@@ -1183,8 +1160,7 @@ def test_cluster_labels_the_table_and_draws(chains, tmp_path, capsys) -> None:
         str(tmp_path),
         "--json",
     ]
-    assert main([*argv, "--likelihood", "spherical"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(said(capsys, *argv, "--likelihood", "spherical"))
     assert [row["model"] for row in result["results"]] == ["DPM", "DDPM-S"]
     assert all(sum(row["sizes"]) == 60 and len(row["sizes"]) == row["components"] for row in result["results"])
     assert result["results"][1]["components"] == 2
@@ -1197,16 +1173,14 @@ def test_cluster_labels_the_table_and_draws(chains, tmp_path, capsys) -> None:
 
 def test_clusters_of_one_chain_do_not_look_certain(chains, tmp_path, capsys) -> None:
     argv = ["cluster", "--data", str(chains), "--model", "DPM", "--likelihood", "spherical", "--out", str(tmp_path)]
-    for backend, said in (("gibbs", True), ("small_variance", False)):
-        assert main([*argv, "--inference", backend]) == 0
-        assert ("gibbs is one chain: see with another --seed" in capsys.readouterr().out) == said
+    for backend, warned in (("gibbs", True), ("small_variance", False)):
+        assert ("gibbs is one chain: see with another --seed" in said(capsys, *argv, "--inference", backend)) == warned
 
 
 @pytest.mark.slow
 def test_cluster_finds_states_in_the_order_of_time(chains, tmp_path, capsys) -> None:
     argv = ["cluster", "--data", str(chains), "--truth", "truth", "--out", str(tmp_path), "--inference", "svi"]
-    assert main([*argv, "--time", "time", "--model", "IHMM"]) == 0
-    assert "60 steps, 2 features, 1 sequences" in capsys.readouterr().out
+    assert "60 steps, 2 features, 1 sequences" in said(capsys, *argv, "--time", "time", "--model", "IHMM")
     backwards = (tmp_path / "cluster.csv").read_text().splitlines()
     cells = [line.split(",") for line in backwards[1:]]
     assert [row[2] for row in cells] == [str(59 - n) for n in range(60)]  # rows stay where they were

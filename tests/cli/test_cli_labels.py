@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import refuse, write
+from command_line import refuse, said, write
 from sklearn.metrics import f1_score, label_ranking_average_precision_score
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -83,8 +83,7 @@ def test_label_sets_are_compared_and_repeatable(table, tmp_path, capsys):
         assert joints[0] != pytest.approx(joints[1], rel=1e-4)
     assert Path(result["picture"]).stat().st_size > 10_000
 
-    assert main([*map(str, arguments), "--inference", "svi"]) == 0
-    again = {method["name"]: method for method in json.loads(capsys.readouterr().out)["methods"]}
+    again = {method["name"]: method for method in json.loads(said(capsys, *arguments, "--inference", "svi"))["methods"]}
     assert list(again) == [*RIVALS, "BNMC product, svi", "BNMC and, svi"]
     for name, method in again.items():
         assert [[fold[key] for key in MEASURES] for fold in method["folds"]] == [
@@ -122,8 +121,7 @@ def test_each_line_is_shown_as_soon_as_it_is_there(table, tmp_path, capsys, monk
 def test_gibbs_joins_when_it_is_asked_for(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("regbayes.cli.compare.rivals", lambda *_: {})
     arguments = ["compare", "--data", str(table), "--targets", TARGETS, "--folds", "2", "--out", str(tmp_path)]
-    assert main([*arguments, "--model", "BNMC", "--inference", "gibbs"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = said(capsys, *arguments, "--model", "BNMC", "--inference", "gibbs").splitlines()
     first = lines.index("BNMC product")
     assert lines[first + 2] == "BNMC and"
     assert all(lines[first + row].startswith("  gibbs  ") for row in (1, 3))

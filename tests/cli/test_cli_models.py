@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import said
 
 from regbayes.cli import main
 from regbayes.inference import Posterior
@@ -27,13 +28,6 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What a command prints."""
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 0
-    return capsys.readouterr().out
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("model", "kind", "inference"),
@@ -44,23 +38,23 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_fit_predict_and_info(model, kind, inference, table, tmp_path, capsys) -> None:
     output, data = tmp_path / "fit.pt", ["--data", table]
     chosen = ["--inference", inference] if inference else []
-    run(capsys, "fit", *data, "--target", "kind", "--model", model, *chosen, "--output", output)
+    said(capsys, "fit", *data, "--target", "kind", "--model", model, *chosen, "--output", output)
     posterior = Posterior.load(output)
-    rows = list(csv.DictReader(run(capsys, "predict", "--posterior", output, *data).splitlines()))
+    rows = list(csv.DictReader(said(capsys, "predict", "--posterior", output, *data).splitlines()))
     assert list(rows[0]) == ["prediction", "probability_art", "probability_law"]
     with open(table) as file:
         truth = [row["kind"] for row in csv.DictReader(file)]
     assert np.mean([row["prediction"] == own for row, own in zip(rows, truth, strict=True)]) > 0.8
-    facts = json.loads(run(capsys, "info", "--posterior", output, "--json"))
+    facts = json.loads(said(capsys, "info", "--posterior", output, "--json"))
     assert facts["model"] == type(posterior.model).__name__
     assert facts[kind]
     assert set(facts[kind][0]["strongest_features"]) <= set(facts["features"])
-    assert kind.removesuffix("s").replace("_", " ") in run(capsys, "info", "--posterior", output)
+    assert kind.removesuffix("s").replace("_", " ") in said(capsys, "info", "--posterior", output)
 
 
 def test_compare_runs_the_backends_of_the_model(table, tmp_path, capsys) -> None:
     options = ["--model", "medlda", "--inference", "svi", "--folds", 2, "--json", "--out", tmp_path / "out"]
-    found = json.loads(run(capsys, "compare", "--data", table, "--target", "kind", *options))
+    found = json.loads(said(capsys, "compare", "--data", table, "--target", "kind", *options))
     names = [method["name"] for method in found["methods"]]
     assert names[-1] == "MedLDA, svi"
     assert found["methods"][-1]["mean"]["accuracy"] > 0.8
