@@ -127,7 +127,8 @@ class Model(Config):
 
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
         """log phi(y | f) [...] of scores [..., C]: the terms of all scores together; 0 without hyperplanes."""
-        return self.loss.log_factor(scores, targets).sum(-1)
+        factors = self.loss.log_factor(scores, targets)
+        return factors.squeeze(-1) if factors.shape[-1] == 1 else factors.sum(-1)  # a sum over one is a slow copy
 
     def log_rejection(self, scores: Tensor) -> Tensor:
         """What hyperplanes that repel say of a point apart from its own component, [N] from scores [N, K]."""

@@ -32,7 +32,7 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tu
     decided = lead > 0
     if weights.numel():
         scores = own_scores(problem.data.features, weights, assignments)
-        loss = -problem.log_margin(scores, problem.data.targets)
+        loss = -problem.model.log_margin(scores, problem.data.targets)
         decided = lead > loss
         cost += loss
     others = torch.nonzero(~decided).squeeze(1)
@@ -144,7 +144,7 @@ def _cost_chunks(problem: Problem, centers: Tensor, weights: Tensor) -> Iterator
             torch.addmm(offset, points, slope, alpha=-1, out=costs)
         if C:
             score = torch.mm(features[rows], stacked, out=scores[: rows.stop - start])
-            costs -= problem.log_margin(score.view(-1, K, C), targets[rows].unsqueeze(1))
+            costs -= problem.model.log_margin(score.view(-1, K, C), targets[rows].unsqueeze(1))
         yield rows, costs
 
 

@@ -30,7 +30,7 @@ def init(problem: Problem, penalty: float) -> Descent:
     assignments = torch.zeros(N, dtype=torch.int64, device=problem.X.device)
     centers = problem.centers(*component_sums(problem.X, assignments, 1, problem.data.weights))
     weights, duals = centers.new_zeros(1, P, C), centers.new_zeros(N, C)
-    state = Descent(assignments, centers, weights, duals, centers.new_tensor(penalty), centers.new_tensor(0.0))
+    state = Descent(assignments, centers, weights, centers.new_tensor(penalty), duals, centers.new_tensor(0.0))
     return replace(state, objective=objective(problem, state))
 
 

@@ -19,7 +19,6 @@ from ...models.data import Data
 from ...models.dpm import DPM
 from ...models.priors import PartitionPrior
 from ..distributed.collectives import all_sum
-from ..posterior.draws import PartitionDraw, drawn
 from ..running.engine import Draw
 from .assignment import component_sums
 from .hyperplanes import fit_hyperplanes, hyperplane_costs
@@ -96,19 +95,8 @@ class Landscape:
 
     def draw(self, state: RepellingDescent) -> Draw:
         """What a Posterior keeps of a state."""
-        problem, centers = self.problem, state.centers
-        shares = state.log_shares(problem.data.weights)
-        return drawn(
-            PartitionDraw(
-                assignments=state.assignments,
-                centers=centers,
-                weights=state.weights,
-                log_mixture=torch.cat([shares, centers.new_full((1,), -torch.inf)]),
-                scale=centers.new_tensor(problem.scale),
-                penalty=state.penalty,
-            ),
-            problem.model.prior.start(centers),
-        )
+        drawn = state.draw(self.problem.model, self.problem.data.weights)
+        return drawn | {"scale": state.centers.new_tensor(self.problem.scale)}
 
 
 def _rejecting(points: Data, model: Model) -> tuple[Tensor, Tensor]:

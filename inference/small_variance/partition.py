@@ -9,10 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ...models.base import Model
 from ...models.data import Data
 from ...models.mixture import Mixture
-from ..posterior.draws import PartitionDraw, drawn
 from ..running.engine import Draw, Kernel
 from . import descent, repelling
 from .backend import SmallVariance
@@ -35,9 +33,9 @@ def takes_labels(model: Mixture) -> bool:
 
 def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
     """The descent for a resolved model."""
-    if model.repels:
-        return repelling.kernel(backend, Landscape.of)
-    return kernel_of(Descent, partial(MixtureRestarts.of, backend))
+    if takes_labels(model):
+        return kernel_of(Descent, partial(MixtureRestarts.of, backend))
+    return repelling.kernel(backend, Landscape.of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,19 +80,4 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
         return descent.sweep(state, self.problem, generator, tolerance=tolerance, merge=merge, single=self.single)
 
     def draw(self, state: Descent) -> Draw:
-        return draw(state, self.problem.data, self.problem.model)
-
-
-def draw(state: Descent, data: Data, model: Model) -> Draw:
-    """What a Posterior keeps of a state."""
-    centers = state.centers
-    return drawn(
-        PartitionDraw(
-            assignments=state.assignments,
-            centers=centers,
-            weights=state.weights,
-            log_mixture=torch.cat([state.log_shares(data.weights), centers.new_full((1,), -torch.inf)]),
-            penalty=state.penalty,
-        ),
-        model.prior.start(centers),
-    )
+        return state.draw(self.problem.model, self.problem.data.weights)

@@ -89,12 +89,6 @@ class Problem(Priced):
         """The problem in which only the losses count."""
         return replace(self, scale=0.0, base=torch.zeros_like(self.base))
 
-    def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """log phi(y | f) [...] of scores [..., C]."""
-        if scores.shape[-1] == 1 and not self.model.repels:  # a sum over one score is a slow copy
-            return self.model.loss.log_factor(scores.squeeze(-1), targets.squeeze(-1))
-        return self.model.log_margin(scores, targets)
-
     def margins(self, assignments: Tensor, num_components: int) -> Scored:
         """What classifiers cost that each see the points of their component alone, from assignments [N]."""
         data, model = self.data, self.model

@@ -8,7 +8,10 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ..distributed.collectives import all_sum
+from ..posterior.draws import PartitionDraw, drawn
+from ..running.engine import Draw
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class _Partition:
     assignments: Tensor  # [N] int64, 0..K-1, all occupied
     centers: Tensor  # [K, D] in the likelihood's coordinates
     weights: Tensor  # [K, P, C]
+    penalty: Tensor  # []
 
     @property
     def num_components(self) -> int:
@@ -29,12 +33,22 @@ class _Partition:
         """Numbers of points [K], int64."""
         return all_sum(torch.bincount(self.assignments, minlength=self.num_components))
 
-    def log_shares(self, weights: Tensor | None) -> Tensor:
-        """Logs of the shares [K] of the components in the points, each counted `weights` [N] times; None: once."""
-        counts = self.counts
-        if weights is not None:
-            counts = all_sum(torch.bincount(self.assignments, weights, self.num_components))
-        return (counts / counts.sum()).to(self.centers.dtype).log()
+    def draw(self, model: Model, row_weights: Tensor | None) -> Draw:
+        """What a Posterior keeps of a state of points that count `row_weights` [N] times; None: once."""
+        centers, counts = self.centers, self.counts
+        if row_weights is not None:
+            counts = all_sum(torch.bincount(self.assignments, row_weights, self.num_components))
+        shares = (counts / counts.sum()).to(centers.dtype).log()
+        return drawn(
+            PartitionDraw(
+                assignments=self.assignments,
+                centers=centers,
+                weights=self.weights,
+                log_mixture=torch.cat([shares, centers.new_full((1,), -torch.inf)]),
+                penalty=self.penalty,
+            ),
+            model.prior.start(centers),
+        )
 
     def occupied(self) -> Self:
         """The state without its empty components."""
@@ -53,7 +67,6 @@ class Descent(_Partition):
     """One descent of components that see their own points alone."""
 
     duals: Tensor  # [N, C] of a joint multi-class loss, which warm-start the next pass
-    penalty: Tensor  # []
     objective: Tensor  # [] float64, L after the last sweep
     grows: bool = True  # the last search for new components found some
     settled: bool = False  # the last sweep changed little: search, polish and merge in the next one
@@ -64,7 +77,6 @@ class Descent(_Partition):
 class RepellingDescent(_Partition):
     """One descent of components that repel, or of the states of sequences: N points or steps."""
 
-    penalty: Tensor  # []
     transition_penalty: Tensor  # []
     transition_weight: Tensor  # []
     objective: Tensor  # [] float64

@@ -183,7 +183,8 @@ def test_fit_descends_and_reports_its_objective(loss, generator) -> None:
     values = posterior.trace.values[0]
     assert (values[1:] <= values[:-1] * (1 + 1e-12)).all()
     draw = {name: value[0] for name, value in posterior.samples.items()}
-    state = Descent(draw["assignments"], draw["centers"], draw["weights"], draw["weights"], draw["penalty"], values[-1])
+    parts = (draw[name] for name in ("assignments", "centers", "weights", "penalty", "weights"))
+    state = Descent(*parts, values[-1])
     problem = Problem.of(posterior.model, posterior.model.data(X, y), 1.0)
     assert naive_objective(problem, state) == pytest.approx(float(values[-1]), rel=1e-10)
     assert draw["log_mixture"].exp().sum() == pytest.approx(1.0)
