@@ -32,7 +32,6 @@ from regbayes.models.config import resolved
 from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, PoissonGamma, SphericalGaussian
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
 from regbayes.models.sparse import SparseRows
-from regbayes.testing.enumeration import partitions
 
 WEIGHTS = torch.tensor([2, 1, 3, 1, 1, 2, 4, 1, 2, 1, 1, 3, 1, 2, 1, 5], dtype=torch.float64)
 REPEATED = torch.arange(len(WEIGHTS)).repeat_interleave(WEIGHTS.long())
@@ -267,32 +266,6 @@ def test_the_objective_of_repelling_components_is_that_of_repeated_rows(loss, ge
             states.append(refit(RepellingDescent(z, centers, empty, number, number, number, number), place, 20))
         for name in ("centers", "weights", "objective"):
             close(*(getattr(state, name) for state in states), 1e-5)
-
-
-def test_the_best_partition_of_weighted_points_is_that_of_repeated_ones() -> None:
-    x, r, penalty = [0.0, 0.3, 1.1, 2.9, 3.2], [3, 1, 2, 1, 1], 0.9
-    model, data = DPM(SphericalGaussian(0.0, 1.0, 1.0)).prepare(
-        torch.tensor(x, dtype=torch.float64).unsqueeze(1), weights=torch.tensor(r, dtype=torch.float64)
-    )
-    problem, costs = Problem.of(model, data, 1.0), {}
-    for labels in partitions(len(x)):
-        z = torch.tensor(labels)
-        centers = problem.centers(*component_sums(problem.X, z, int(z.max()) + 1, data.weights))
-        state = replace(descent.init(problem, penalty), assignments=z, centers=centers)
-        state = replace(state, weights=state.weights.new_zeros(len(centers), 0, 0))
-        costs[tuple(labels)] = float(descent.objective(problem, state))
-
-    def cost(points: list[float], labels: tuple[int, ...]) -> float:
-        blocks = [[p for p, k in zip(points, labels, strict=True) if k == block] for block in set(labels)]
-        spread = sum(sum((p - sum(block) / len(block)) ** 2 for p in block) / 2 for block in blocks)
-        return penalty * len(blocks) + spread
-
-    copies = [p for p, times in zip(x, r, strict=True) for _ in range(times)]
-    place = [n for n, times in enumerate(r) for _ in range(times)]
-    exhaustive = min((cost(copies, tuple(labels)), tuple(labels)) for labels in partitions(len(copies)))
-    best = min(costs, key=costs.__getitem__)
-    assert costs[best] == pytest.approx(exhaustive[0], rel=1e-12)
-    assert exhaustive[1] == tuple(best[n] for n in place)  # copies choose alike
 
 
 @pytest.mark.one_in(3)
