@@ -57,6 +57,19 @@ def as_groups(name: str, labels: Any, num_rows: int | None = None) -> tuple[NDAr
     return names, places
 
 
+def principal_axes(centred: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The first two principal axes [D, 2] of centred rows [N, D]; the second is 0 for data of one column.
+
+    The sign of an axis is arbitrary: its largest entry is positive.
+    """
+    if centred.shape[1] <= len(centred):
+        axes = np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
+    else:  # the smaller of N x N and D x D; a row of zeros moves no axis, and gives a lone row a second one
+        axes = np.linalg.svd(np.pad(centred, ((0, 1), (0, 0))), full_matrices=False)[2][:2].T
+    axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
+    return np.pad(axes, ((0, 0), (0, 2 - axes.shape[1])))
+
+
 def require_posterior(posterior: Any, *kinds: type[Any]) -> None:
     """ValueError unless it is a posterior of one of the kinds."""
     if not isinstance(posterior, kinds):

@@ -15,7 +15,7 @@ from matplotlib.patches import Ellipse, Patch
 from numpy.typing import NDArray
 
 from ..inference import PartitionPosterior
-from .axes import COLORS, as_groups, as_points, axes_or_new, color_of, require_posterior
+from .axes import COLORS, as_groups, as_points, axes_or_new, color_of, principal_axes, require_posterior
 
 Array = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
     names, labels = _classes(posterior, X, y)
     standard = _standardized(posterior, rows)
     center = standard.mean(0)
-    axes = _principal_axes(standard - center)
+    axes = principal_axes(standard - center)
     points = (standard - center) @ axes
     components, sizes = np.unique(assignments, return_counts=True)
     for index, position in enumerate(np.argsort(-sizes, kind="stable")):
@@ -55,8 +55,7 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
             ax.plot(*(mean + ends).T, color=color, linewidth=2.2, path_effects=outline, zorder=3)
     handles = [*_class_handles(names), *_component_handles(np.sort(sizes)[::-1])]
     ax.legend(handles=handles, frameon=False, fontsize="small", handlelength=1)
-    ax.set_xlabel("first principal axis")
-    ax.set_ylabel("second principal axis")
+    ax.set(xlabel="first principal axis", ylabel="second principal axis")
     return ax
 
 
@@ -100,14 +99,6 @@ def _standardized(posterior: PartitionPosterior, rows: Array) -> Array:
         return (rows - np.asarray(seen.loc.cpu())) / np.asarray(seen.scale.cpu())
     scale = rows.std(0)
     return (rows - rows.mean(0)) / np.where(scale > 0, scale, 1)
-
-
-def _principal_axes(centered: Array) -> Array:
-    """The first two principal axes [D, 2]; the second is 0 for data of one column."""
-    axes = np.linalg.svd(centered, full_matrices=False)[2][:2].T
-    # the sign of an axis is arbitrary: its largest entry is positive
-    axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
-    return np.pad(axes, ((0, 0), (0, 2 - axes.shape[1])))
 
 
 def _hyperplane(

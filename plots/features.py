@@ -33,8 +33,7 @@ def plot_activations(posterior: FeaturePosterior, X: Any, y: Any, ax: Axes | Non
     image = ax.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     ax.set_yticks(range(len(names)), [str(name) for name in names])
     ax.set_xticks(range(len(order)), [str(index) for index in order], fontsize="small")
-    ax.set_xlabel("feature")
-    ax.set_ylabel("class")
+    ax.set(xlabel="feature", ylabel="class")
     ax.figure.colorbar(image, ax=ax, label="share of the rows that have it")
     return ax
 

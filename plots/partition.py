@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
-from .axes import as_groups, as_points, axes_or_new, color_of
+from .axes import as_groups, as_points, axes_or_new, color_of, principal_axes
 
 
 def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
@@ -25,7 +24,7 @@ def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
     names = ("first column", "second column")
     if points.shape[1] > 2:
         centred = points - points.mean(0)
-        points = centred @ _principal_axes(centred)
+        points = centred @ principal_axes(centred)
         names = ("first principal axis", "second principal axis")
     elif points.shape[1] == 1:
         points = np.column_stack([points, np.zeros(len(points))])
@@ -37,14 +36,5 @@ def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
         across, up = points[own].T
         ax.scatter(across, up, s=12, color=color_of(index), alpha=0.7, linewidths=0, label=label)
     ax.legend(frameon=False, fontsize="small", handletextpad=0.2)
-    ax.set_xlabel(names[0])
-    ax.set_ylabel(names[1])
+    ax.set(xlabel=names[0], ylabel=names[1])
     return ax
-
-
-def _principal_axes(centred: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first two principal axes [D, 2] of centred rows [N, D], by way of the smaller of N x N and D x D."""
-    if centred.shape[1] <= len(centred):
-        return np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
-    rows = np.pad(centred, ((0, 1), (0, 0)))  # a row of zeros moves no axis, and gives a lone row a second one
-    return np.linalg.svd(rows, full_matrices=False)[2][:2].T

@@ -62,8 +62,7 @@ def plot_num_components(posterior: PartitionPosterior | SequencePosterior, ax: A
         ax.step(range(len(chain)), chain, where="mid", marker=".", color=color_of(index), label=f"chain {index + 1}")
     if len(posterior.num_draws) > 1:
         ax.legend(frameon=False, fontsize="small")
-    ax.set_xlabel("draw")
-    ax.set_ylabel("components")
+    ax.set(xlabel="draw", ylabel="components")
     return ax
 
 

@@ -29,7 +29,6 @@ def plot_similarity(posterior: PartitionPosterior | SequencePosterior, ax: Axes 
         if edge < len(partition):
             ax.axhline(edge - 0.5, color="0.4", linewidth=0.5)
             ax.axvline(edge - 0.5, color="0.4", linewidth=0.5)
-    ax.set_xlabel("training point, by component")
-    ax.set_ylabel("training point, by component")
+    ax.set(xlabel="training point, by component", ylabel="training point, by component")
     ax.figure.colorbar(image, ax=ax, label="probability of one component", shrink=0.8)
     return ax

@@ -29,9 +29,9 @@ class ComponentDraw(TypedDict, total=False):
     Their inputs are `hyperparameters` of the family, `parameters.<name>`, or `centers` in the small-variance limit.
     """
 
-    assignments: Required[Annotated[Tensor, "int:N"]]
+    assignments: Required[Annotated[Tensor, "int:N"]]  # in samples of the smallest integer type that holds them
     log_mixture: Required[Annotated[Tensor, "K+1", NONE]]  # the last: a component not yet seen
-    responsibilities: Annotated[Tensor, "N K"]
+    responsibilities: Annotated[Tensor, "N K"]  # of SVI and Hilbert embeddings
     hyperparameters: Annotated[Tensor, "K H", FIRST]
     centers: Annotated[Tensor, "K Q", FIRST]
     scale: Scalar  # of a divergence from a centre
@@ -48,7 +48,7 @@ class PartitionDraw(ComponentDraw, total=False):
     unseen_weights: Annotated[Tensor, "A P C"]  # of components without points, where components repel
     temperature: Scalar  # of `tempered` centres
     slope: Scalar  # of `with_slope`
-    duality_gap: Scalar
+    duality_gap: Scalar  # of SVI(rule="averaging")
 
 
 class SequenceDraw(PartitionDraw, total=False):
@@ -105,8 +105,8 @@ class ProjectionDraw(TypedDict, total=False):
 class TopicDraw(TypedDict, total=False):
     """A draw of a topic model: K topics of V words, M tokens, C scores."""
 
-    topics: Required[Annotated[Tensor, "K V"]]  # expectations
-    weights: Required[Annotated[Tensor, "K C"]]
+    topics: Required[Annotated[Tensor, "K V"]]  # expectations: of Gibbs given the assignments, of SVI under q
+    weights: Required[Annotated[Tensor, "K C"]]  # of SVI their means
     topic_sizes: Required[Annotated[Tensor, "K"]]  # (expected) numbers of tokens
     document_concentration: Required[Scalar]
     topic_concentration: Required[Scalar]

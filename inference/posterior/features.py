@@ -26,11 +26,8 @@ from .stacking import stacks
 class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
     """A fitted model of latent binary features.
 
-    `samples` holds `features` [S, N, K] (bits, int8; of SVI probabilities), `log_odds` [S, K] of the features of a new
-    row, `loadings` [S, K, D], `weights` [S, K, C] and `input_weights` [S, P, C] of the scores, and the hyperparameters
-    of prior and likelihood, such as `concentration` and `noise_precision` [S]; of SVI also `loading_covariance`
-    [S, U, K, K] of the U kinds of columns and `kind` [S, D], and with rule="averaging" the `duality_gap` [S] of the
-    weights. Features beyond a draw's own have log odds -inf.
+    `samples` holds S draws: the names of a `FeatureDraw`, [S, ...] each, and the hyperparameters of prior and
+    likelihood, such as `concentration` and `noise_precision` [S]. Features beyond a draw's own have log odds -inf.
 
     The features of a new row come from its entries alone, under each draw: independent ones of the largest bound that
     coordinate ascent finds (of small variance: bits of the least objective) from four starts, which are the prior, none

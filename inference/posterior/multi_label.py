@@ -49,9 +49,7 @@ class HeldOut(NamedTuple):
 class MultiLabelPosterior(Clustering, Posterior):
     """A fitted model of rows and their label sets.
 
-    `samples` holds `assignments` [S, N], `log_mixture` [S, K + 1] (last: a component not yet seen), `classifiers`
-    [S, P, C], `hyperparameters` [S, K, ...] and `label_hyperparameters` [S, K, R] or `centers` [S, K, D] and
-    `label_means` [S, K, C], and the prior's hyperparameters; of SVI also `classifier_tril` [S, C, P, P]. Components
+    `samples` holds S draws: the names of a `LabelDraw`, [S, ...] each, and the prior's hyperparameters. Components
     beyond a draw's own have log weight -inf.
     """
 

@@ -40,12 +40,8 @@ from .stacking import stacks
 class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     """A fitted model of partitions.
 
-    `samples` holds `assignments` [S, N] (of the smallest integer type that holds them), `weights` [S, K, P, C],
-    `log_mixture` [S, K + 1] (last: a component not yet seen), `hyperparameters` [S, K, ...] or `parameters.<name>`
-    [S, K, ...] of the family or `centers` [S, K, D], and the prior's hyperparameters, such as `concentration` [S]; of
-    SVI also `precision_tril` [S, K, C, P, P]; of `tempered` centres `temperature` [S]; of `with_slope` `slope` [S];
-    of an infinite model whose components repel `unseen_weights` [S, A, P, 1], hyperplanes of components without points.
-    Components beyond a draw's own have log weight -inf.
+    `samples` holds S draws: the names of a `PartitionDraw`, [S, ...] each, and the prior's hyperparameters, such as
+    `concentration` [S]. Components beyond a draw's own have log weight -inf.
     """
 
     record = PartitionDraw

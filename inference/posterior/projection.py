@@ -25,10 +25,9 @@ from .stacking import stacks
 class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
     """A fitted model of M tasks that share a binary projection.
 
-    `samples` holds `features` [S, D, K] (the projection Z: bits, int8; of SVI probabilities), `weights` [S, K, M] and
-    `input_weights` [S, P, M] of the scores, and the hyperparameters of prior and likelihood, such as `concentration`
-    [S]. A score is linear in the row, f = eta^T [Z^T x; b]: nothing is inferred of a new one. It is averaged over the
-    draws, as are sigma(f) in place of it where the loss is a likelihood of labels.
+    `samples` holds S draws: the names of a `ProjectionDraw`, [S, ...] each, and the hyperparameters of prior and
+    likelihood, such as `concentration` [S]. A score is linear in the row, f = eta^T [Z^T x; b]: nothing is inferred of
+    a new one. It is averaged over the draws, as are sigma(f) in place of it where the loss is a likelihood of labels.
     """
 
     instead = "transform(X)"

@@ -38,10 +38,8 @@ from .stacking import stacks
 class SequencePosterior(Clustering, Posterior):
     """A fitted model of state sequences.
 
-    `samples` holds `assignments` [S, N], the states (of the smallest integer type that holds them), and what
-    `PartitionPosterior` names of their emissions and hyperplanes; `log_start` [S, K + 1], `log_transitions`
-    [S, K, K + 1], `top_concentration` [S]; of Gibbs also `log_unseen_row` [S, K + 1], of small variance `log_edges`
-    [1, K + 1, K + 1], minus what a move costs (the last row: of a start).
+    `samples` holds S draws: the names of a `SequenceDraw`, [S, ...] each, and the prior's hyperparameters, such as
+    `top_concentration` [S].
 
     Methods take sequences as `fit` does: rows X [N, D] one sequence after another with their `lengths`, NaN rows
     missing. Those that tell of states read the representative draw (see `partition`), whose truncated model may also

@@ -29,12 +29,8 @@ from .stacking import stacks
 class TopicPosterior(ScorePrediction, Posterior):
     """A fitted topic model.
 
-    `samples` holds `topics` [S, K, V] (their expectations: of Gibbs given the assignments, of SVI under q), `weights`
-    [S, K, C] (of SVI their means), `topic_sizes` [S, K], the (expected) number of tokens of each topic, and the prior's
-    hyperparameters `document_concentration` and `topic_concentration` [S]; of Gibbs also `assignments` [S, M], the
-    topics of the tokens in the order of `TopicData`, and `log_joint` [S]; of SVI also `log_topics` [S, K, V], their
-    expected logs, and with rule="averaging" the `duality_gap` [S] of the weights. A draw has K V numbers: for many
-    words and topics keep few draws.
+    `samples` holds S draws: the names of a `TopicDraw`, [S, ...] each. A draw has K V numbers: for many words and
+    topics keep few draws.
 
     A new document has no margin factor. Its expected counts come from the fixed point of `fold_in` for each draw, and
     its score is eta . zbar, averaged over the draws; 0 if it has no tokens.
