@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-
 import torch
 from tiny_optima import partition_values, path_values
 from torch import Tensor
@@ -36,13 +33,6 @@ def state_at(labels, landscape: Landscape, penalty: float, transition_penalty: f
     numbers = (X.new_tensor(value) for value in (penalty, transition_penalty, weight, 0.0))
     state = RepellingDescent(labels, X.new_zeros(K, X.shape[1]), landscape.empty.repeat(K, 1, 1), *numbers)
     return repelling.refit(state, landscape, 100)
-
-
-def surprise(labels: tuple[int, ...], starts: list[int]) -> float:
-    """- sum_t log P of the moves between states, P their shares in the row they leave."""
-    moves = [("start" if t in starts else labels[t - 1], label) for t, label in enumerate(labels)]
-    exits = Counter(before for before, _ in moves)
-    return -sum(count * math.log(count / exits[before]) for (before, _), count in Counter(moves).items())
 
 
 def brute_force(landscape: Landscape, penalty: float, transition_penalty: float = 0.4, weight: float = 0.0):

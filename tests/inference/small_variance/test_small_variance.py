@@ -400,23 +400,6 @@ def test_prices_that_do_not_fall_are_those_of_a_dirichlet_process(generator) -> 
         assert asked == pytest.approx(5 * math.log(4), rel=1e-6)
 
 
-def test_components_open_where_their_falling_price_pays(generator) -> None:
-    """Pairs of points on a line: at first only a few of them are worth 900, later ones cost less."""
-    centers = torch.arange(12, dtype=torch.float64).unsqueeze(1) * 40
-    X = torch.cat([centers, centers + 1])
-    numbers = []
-    for exponent in (0.0, 300.0):
-        model = DPM(SphericalGaussian(variance=1.0), prior=PitmanYor(price_exponent=exponent)).resolve(X)
-        problem = Problem.of(model, model.data(X), 1.0)
-        state = descent.init(problem, 900.0)
-        for _ in range(20):
-            before, state = state, descent.sweep(state, problem, generator)
-            assert_no_rise(float(before.objective), float(state.objective))
-            assert float(state.objective) == pytest.approx(naive_objective(problem, state), rel=1e-10)
-        numbers.append(len(state.centers))
-    assert numbers[0] < numbers[1] == 12
-
-
 def test_a_component_makes_the_next_one_cheaper_at_once(generator) -> None:
     """Far groups that save 1717 and 1321, at prices of 1500 and 1500 - 400 log 2."""
     X = torch.tensor([0.0] * 20 + [30.0] * 4 + [-25.0] * 4, dtype=torch.float64).unsqueeze(1)
@@ -604,26 +587,6 @@ def test_single_creation_opens_no_component_that_one_point_would_not_pay_for(gen
     assert len(open_components(state, cost, problem, generator).centers) > 1
 
 
-def test_settled_state_keeps_its_promises(generator) -> None:
-    X, _ = blobs(5, generator)
-    penalty = 40.0
-    posterior = SmallVariance(num_restarts=1, penalty=penalty, progress=False).fit(
-        DPM(SphericalGaussian(variance=1.0)), X
-    )
-    draw = {name: value[0] for name, value in posterior.samples.items()}
-    rows = posterior.model.likelihood.coordinates(X)
-    divergence = posterior.model.likelihood.divergence(rows, draw["centers"])
-    assert torch.equal(divergence.argmin(1), draw["assignments"])
-    assert divergence.amin(1).max() <= penalty
-    for k in range(len(draw["centers"])):
-        torch.testing.assert_close(draw["centers"][k], rows[draw["assignments"] == k].mean(0))
-    for j, k in itertools.combinations(range(len(draw["centers"])), 2):
-        pair = rows[(draw["assignments"] == j) | (draw["assignments"] == k)]
-        split = divergence.amin(1)[(draw["assignments"] == j) | (draw["assignments"] == k)].sum()
-        assert (pair - pair.mean(0)).square().sum() / 2 - split >= penalty
-    assert torch.equal(posterior.assign(X), draw["assignments"])
-
-
 def test_restarts_keep_the_lowest_and_seeds_repeat(generator) -> None:
     X, _ = blobs(12, generator, N=150, D=2)
     backend = SmallVariance(penalty=3.0, num_restarts=5, num_jobs=1, merge=False, progress=False)
@@ -718,16 +681,6 @@ def test_iris_species_are_learned_by_every_multiclass_loss() -> None:
         assert (posterior.predict(X) == y).mean() >= 0.95
 
 
-def test_iris_rows_are_clustered_as_by_kmeans() -> None:
-    X, _ = load_iris(return_X_y=True)
-    posterior = SmallVariance(num_components=3, num_restarts=3, num_jobs=1, progress=False).fit(
-        DPM(SphericalGaussian()), X
-    )
-    reference = KMeans(3, n_init=10, random_state=0).fit_predict(X)
-    assert posterior.num_components == 3
-    assert normalized_mutual_info_score(reference, posterior.partition()) > 0.95
-
-
 @pytest.mark.parametrize("model", [InfiniteSVM, DDPM])
 @pytest.mark.parametrize("loss", [Hinge(), Logistic()])
 def test_more_features_than_rows_are_solved_in_the_space_of_the_rows(model, loss) -> None:
@@ -746,20 +699,3 @@ def test_more_features_than_rows_are_solved_in_the_space_of_the_rows(model, loss
     classifiers = wide.samples["weights"][0], narrow.samples["weights"][0]
     back = torch.cat([basis @ classifiers[1][:, :-1], classifiers[1][:, -1:]], 1)  # the last is the intercept's
     torch.testing.assert_close(classifiers[0], back, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"penalty": -1.0}, "penalty is -1.0"),
-        ({"scale": 0.0}, "scale is 0.0"),
-        ({"tolerance": -0.1}, "tolerance is -0.1"),
-        ({"num_components": 0}, "num_components is 0"),
-        ({"max_steps": 2.5}, "max_steps is 2.5"),
-        ({"creation": "both"}, "creation is 'both'"),
-        ({"num_restarts": 0}, "num_restarts is 0"),
-    ],
-)
-def test_options_outside_their_domain_are_named(options, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        SmallVariance(**options).fit(DPM(), torch.zeros(10, 2))

@@ -10,8 +10,6 @@ import pytest
 import torch
 from pyro import poutine
 from setups import Ramp, name_of
-from sklearn.datasets import load_breast_cancer
-from sklearn.preprocessing import StandardScaler
 
 from regbayes.inference import Posterior, SmallVariance
 from regbayes.inference.small_variance.features import births, bits, fit, merge, shifts
@@ -318,22 +316,6 @@ def test_a_row_of_weight_zero_gets_its_features_at_the_end() -> None:
     torch.testing.assert_close(posterior.features[5].double(), posterior.transform(X)[5])
 
 
-def test_strong_scale_is_plain_bp_means_and_weak_scale_the_labels() -> None:
-    X, y, _ = features_data(N=60)
-    y = y[torch.randperm(60, generator=torch.Generator().manual_seed(1))]
-    plain = SmallVariance(num_restarts=1, penalty=20.0, progress=False).fit(InfiniteLatentSVM(loss=Hinge(1e-9)), X, y)
-    other = SmallVariance(num_restarts=1, penalty=20.0, progress=False).fit(
-        InfiniteLatentSVM(loss=Hinge(1e-9)), X, 1 - y
-    )
-    assert torch.equal(plain.features, other.features)
-    by_labels = SmallVariance(num_restarts=1, penalty=5.0, scale=1e-3, progress=False).fit(
-        InfiniteLatentSVM(loss=Hinge(3.0)), X, y
-    )
-    draw = {name: value[0] for name, value in by_labels.samples.items()}
-    scores = draw["features"].double() @ draw["weights"] + draw["input_weights"]
-    assert ((scores[:, 0] > 0) == y.bool()).all()
-
-
 def test_single_precision_and_checkpoints(tmp_path) -> None:
     X, y, _ = features_data(N=20)
     model = InfiniteLatentSVM(loss=Logistic())
@@ -359,17 +341,6 @@ def test_a_penalty_beyond_all_savings_leaves_no_feature() -> None:
     assert posterior.num_latent_features == 0
     assert posterior.transform(X).shape == (30, 0)
     assert posterior.predict(X).shape == (30,)
-
-
-@pytest.mark.slow
-def test_breast_cancer_is_told_by_a_few_features() -> None:
-    X, y = load_breast_cancer(return_X_y=True)
-    X, y = torch.as_tensor(StandardScaler().fit_transform(X)), torch.as_tensor(y)
-    posterior = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(
-        InfiniteLatentSVM(), X[:200], y[:200]
-    )
-    assert 2 <= posterior.num_latent_features <= 6
-    assert (posterior.predict(X[200:]) == y[200:]).double().mean() > 0.85  # the larger class has 0.68
 
 
 def test_features_without_labels_are_bp_means(generator) -> None:
