@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +20,12 @@ from ..models.labelled import coding_of
 from ..models.sparse import Rows
 from ..models.topics import TopicData
 from .protocol import Model
+
+
+class Weighing(Protocol):
+    """What is asked of a backend."""
+
+    weighs: ClassVar[bool]  # its kernels multiply what a row adds to every sum
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class CountedRows:
     left_out: Rows  # [N - M', D] the rows of weight 0
 
     @classmethod
-    def of(cls, backend: Any, model: Model, X: Any, y: Any, sample_weight: Any) -> Self | None:
+    def of(cls, backend: Weighing, model: Model, X: Any, y: Any, sample_weight: Any) -> Self | None:
         """The rows of X [N, D] with their weights [N]; None where each counts once, as without weights.
 
         Raises
@@ -65,7 +71,7 @@ class CountedRows:
         return posterior.over_rows(self.place, self.left_out)
 
 
-def weighs(backend: Any, model: Model) -> bool:
+def weighs(backend: Weighing, model: Model) -> bool:
     """Whether a fit takes any weights of rows as they are: the backend's kernels, the model and its parts all do."""
     parts: list[Any] = [getattr(model, name, None) for name in ("likelihood", "feature_map")]
     takers = [part.resolve for part in parts if hasattr(part, "resolve")]
@@ -92,7 +98,7 @@ def _takes_weights(model: Model) -> bool:
     return "weights" in inspect.signature(getattr(model, "data", model.prepare)).parameters
 
 
-def _require_whole(weights: Tensor, backend: Any, model: Model) -> None:
+def _require_whole(weights: Tensor, backend: Weighing, model: Model) -> None:
     taker, why = type(backend).__name__, "since it draws the component of a row, never of a fraction of it"
     mend = "Round the weights, or fit with SVI() or SmallVariance()."
     if backend.weighs:

@@ -41,7 +41,7 @@ class Learned(NamedTuple):
 
     @property
     def solved(self) -> dict[str, Tensor]:
-        """What a posterior keeps of the last dual: nothing where there was none."""
+        """What a posterior keeps of the last dual, its gap []; nothing where there was none."""
         return {} if self.gap.isnan() else {"duality_gap": self.gap}
 
 
