@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -13,8 +15,13 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from setups import FAMILIES, mixture_rows
 
+from regbayes.inference import Gibbs
+from regbayes.models import DPM, IHMM, InfiniteLatentSVM, MedLDA, MultinomialDirichlet
 from regbayes.testing import enumeration
+
+_MANY = 1000  # tests of a run that is worth it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +33,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         nightly = [item for item in items if item.get_closest_marker("nightly") or _left_out(item)]
         config.hook.pytest_deselected(items=nightly)
         items[:] = [item for item in items if item not in set(nightly)]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The workers of a long run first compile the largest loops, each some of them: from then on they are on disk, and
+    none is compiled twice."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or len(session.items) < _MANY:
+        return
+    first = int(worker["workerid"].removeprefix("gw"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for model, X, y in _with_large_loops()[first :: worker["workercount"]]:
+            Gibbs(num_samples=1, num_warmup=1, progress=False).fit(model, X, y)
+
+
+def _with_large_loops() -> list[tuple[Any, torch.Tensor, torch.Tensor | None]]:
+    """Models and their data whose default scans take about five seconds each to compile."""
+    counts, y = mixture_rows(MultinomialDirichlet, 12)[0], torch.arange(12) % 2
+    families = [(DPM(family()), mixture_rows(family, 12)[0], None) for family in FAMILIES]
+    return [*families, (IHMM(), counts, None), (InfiniteLatentSVM(), counts, y), (MedLDA(), counts, y)]
 
 
 def _left_out(item: pytest.Item) -> bool:
