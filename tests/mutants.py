@@ -233,6 +233,20 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/posterior/stacking.py",
+        "inference/posterior/test_sequence_posterior.py -k those_of_enumeration",
+        {
+            "else value.new_full(shape, fill)": "else value.new_zeros(shape)",
+        },
+    ),
+    Mutants(
+        "inference/posterior/clustering.py",
+        "inference/test_weights.py -k rows_of_weight_zero_are_left_out",
+        {
+            "log_weights.argmax(1)": "log_weights.argmin(1)",
+        },
+    ),
+    Mutants(
         "inference/posterior/partition_losses.py",
         "inference/posterior/test_consensus.py inference/posterior/test_posterior.py -m 'not slow'",
         {

@@ -45,7 +45,7 @@ def _stack_padded(values: list[Tensor], axes: list[str], fills: tuple[Any, ...])
     shape = [most.get(dim, size) for dim, size in enumerate(values[0].shape)]
     stacked = values[0].new_empty(len(values), *shape)
     for place, value in zip(stacked, values, strict=True):
-        for index, dim in reversed(list(enumerate(filled))):  # what fills rows has all of its columns
+        for index, dim in enumerate(filled):
             fill = fills[index] if index < len(fills) else 0.0
             value = _padded(value, dim, most[dim] - value.shape[dim], fill, before_last=axes[dim] == "K+1")
         place.copy_(value)

@@ -22,7 +22,7 @@ def crossed():
     X, group = make_blobs(200, centers=[[-10, 0], [10, 0]], random_state=0)
     y = np.where(group == 0, X[:, 1] > 0, X[:, 0] > 10).astype(int)
     model = InfiniteSVM(SphericalGaussian(), Hinge(strength=1.0), weight_scale=10.0)
-    return X, y, SmallVariance(num_components=2).fit(model, X, y)
+    return X, y, SmallVariance(num_components=2, num_restarts=2).fit(model, X, y)
 
 
 def test_chord_is_on_the_line_and_on_the_ellipse():
@@ -48,7 +48,7 @@ def test_lines_of_many_classes_part_the_most_frequent_two(crossed, ax):
     X, y, _ = crossed
     y = np.where(X[:, 0] > 0, y + 1, y)
     model = InfiniteSVM(SphericalGaussian(), Hinge(strength=1.0), weight_scale=10.0)
-    posterior = SmallVariance(num_components=2).fit(model, X, y)
+    posterior = SmallVariance(num_components=2, num_restarts=2).fit(model, X, y)
     plot_components(posterior, X, y, ax=ax)
     for points in unprojected(ax, X, posterior):
         scores = posterior.decision_function(points)

@@ -299,18 +299,6 @@ def test_weights_meet_the_conditions_of_the_program(family, shrink_to, device):
     assert float(posterior.samples["gap"]) <= 1e-10 * float(S.diagonal().max()) * 1.01
 
 
-def test_weights_of_a_known_mixture_are_recovered(generator):
-    rng = np.random.default_rng(0)
-    weights, locs = np.array([0.5, 0.3, 0.2]), np.array([[-3.0, 0.0], [0.0, 2.0], [3.0, 0.0]])
-    X = torch.from_numpy(locs[rng.choice(3, 4000, p=weights)] + 0.5 * rng.normal(size=(4000, 2))).to(generator.device)
-    given = {"loc": np.concatenate([locs, [[0.0, -4.0]]])}
-    model = DPM(SphericalGaussian(variance=0.25))
-    posterior = HilbertEmbedding(components=given, ridge=0.0).fit(model, X)
-    found = posterior.samples["log_mixture"][0, :4].exp().cpu().numpy()
-    np.testing.assert_allclose(found, [*weights, 0.0], atol=0.05)
-    assert posterior.num_components == 3
-
-
 @pytest.mark.parametrize("likelihood", [FullGaussian(), MultinomialDirichlet()], ids=named)
 def test_conformance(likelihood):
     X = small_rows(type(likelihood), "cpu", 5)
@@ -581,23 +569,6 @@ def test_mmd_is_the_distance_of_frequencies(family, device):
     pairs = sum(float(rkhs.gram(X[n : n + 1], X[m : m + 1])) for n in range(N) for m in range(N) if n != m)
     rest = float(weights @ probabilities @ K @ (weights @ probabilities - 2 * frequencies))
     assert unbiased == pytest.approx(pairs / (N * (N - 1)) + rest, abs=1e-10, rel=1e-6)
-
-
-def test_unbiased_mmd_of_rows_from_the_mixture_is_zero_on_average():
-    family = SphericalGaussian(loc=0.0, variance=1.0, prior_variance=4.0).resolve(torch.zeros(2, 1).double())
-    parameters, weights = {"loc": torch.tensor([[-2.0], [1.0]]).double()}, torch.tensor([0.25, 0.75]).double()
-    rkhs, rng = RBFKernel(bandwidth=torch.ones(1).double()), np.random.default_rng(0)
-    found = []
-    for _ in range(400):
-        z = rng.choice(2, 15, p=weights.numpy())
-        X = parameters["loc"][z] + torch.from_numpy(rng.normal(size=(15, 1)))
-        found.append(squared_mmd(rkhs, family, parameters, weights, X))
-    biased, unbiased = np.array(found).T
-    assert abs(unbiased.mean()) < 5 * unbiased.std() / 20
-    S = rkhs.inner(family, parameters)
-    expected = (1 - float(weights @ S @ weights)) / 15  # (E k(x, x) - |mu|^2) / N
-    assert abs(biased.mean() - expected) < 5 * biased.std() / 20
-    assert expected > 5 * biased.std() / 20
 
 
 def test_permutations_find_the_share_of_all_splits(generator):

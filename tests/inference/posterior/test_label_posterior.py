@@ -25,6 +25,7 @@ def label_sets(num_rows: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 X, Y = label_sets(90, 0)
+BACKENDS = [SVI(num_steps=15), SmallVariance(max_steps=5, num_restarts=1)]
 OTHERS, TRUTH = label_sets(300, 1)
 
 
@@ -32,7 +33,7 @@ def log_loss(posterior: Posterior, rows: Tensor, labels: Tensor) -> float:
     return float(binary_cross_entropy(posterior.predict_proba(rows), labels))
 
 
-@pytest.mark.parametrize("backend", [SVI(num_steps=15), SmallVariance(max_steps=5)], ids=["svi", "small variance"])
+@pytest.mark.parametrize("backend", BACKENDS, ids=["svi", "small variance"])
 def test_the_say_of_the_mixture(backend, tmp_path) -> None:
     posterior = backend.fit(BNMC(truncation=6), X, Y)
     views, base = posterior.views(X), posterior.model.label_rates.logit()
@@ -47,7 +48,7 @@ def test_the_say_of_the_mixture(backend, tmp_path) -> None:
         posterior.weighing(-1)
 
 
-@pytest.mark.parametrize("backend", [SVI(num_steps=15), SmallVariance(max_steps=5)], ids=["svi", "small variance"])
+@pytest.mark.parametrize("backend", BACKENDS, ids=["svi", "small variance"])
 def test_probabilities_of_a_coupled_joint_are_calibrated(backend, tmp_path) -> None:
     posterior = backend.fit(BNMC(DiagonalGaussian(), joint="and", truncation=6), X, Y)
     better = posterior.calibrated(OTHERS[:150], TRUTH[:150])

@@ -141,8 +141,11 @@ def marginals(weights: dict[tuple[int, ...], float], num_states: int, t: int) ->
     [(name, flag) for name in MODELS for flag in (False, True) if name != "IHMM" or not flag],
 )
 def test_states_are_those_of_enumeration(name: str, variational: bool, discriminative: bool, device) -> None:
-    posterior = made(name, (4, 3), device, variational=variational)  # padded by a state that nothing enters
+    posterior = made(name, (4, 3), device, variational=variational)
     posterior.representative = 1
+    for site in ("log_mixture", "log_start", "log_transitions"):  # padded by a state that nothing enters
+        assert (posterior.samples[site][1, ..., 3] == -torch.inf).all()
+        assert (posterior.samples[site][1, ..., [0, 1, 2, 4]] > -torch.inf).all()
     inputs, options = X.to(device), {"discriminative": discriminative}
     path, smoothed, filtered, after = (
         getattr(posterior, method)(inputs, LENGTHS, **options).cpu()
