@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from setups import mixture_rows
 from torch import Tensor
 
+from regbayes.inference.svi import factors
+from regbayes.inference.svi.sums import Sums
 from regbayes.models import DPM, InfiniteSVM
 from regbayes.models.likelihoods import Likelihood
 from regbayes.models.losses import CrammerSinger, Loss, OneVsRest
+from regbayes.models.sequence import Sequences
 
 CENTERS = 5 * torch.eye(3, 2, dtype=torch.float64)
 
@@ -44,6 +48,26 @@ def mixture_problem(
     model: Any = DPM(likelihood, **options) if loss is None else InfiniteSVM(likelihood, loss, **options)
     model = model.resolve(X, y)
     return model, model.data(X, y), X, y
+
+
+def elbo(state: Any, data: Any, model: Any) -> Tensor:
+    """The bound of any state of a mixture or chain, [] float64; q(z) need not be optimal."""
+    points, r = data.points, state.of_points(data, slice(None))
+    seen = factors.see(state.classifiers, points, model)
+    rows = (r * (factors.log_density(state, points, model) + seen.gain)).sum(1) + seen.rejection
+    if isinstance(data, Sequences):
+        places = (state.transitions * state.expected_log_rows).sum() + state.entropy
+    else:
+        places = points.counted((r * state.expected_log_mixture + torch.special.entr(r)).sum(1)).sum()
+    return points.counted(rows).sum() + places - factors.kl(state, model)
+
+
+def retold(state: Any, data: Any, model: Any) -> Any:
+    """The state with the sums of the pseudo-observations at its classifiers and responsibilities."""
+    sums = Sums(model.likelihood, data.points, model.truncation, keep=True)
+    seen = factors.see(state.classifiers, data.points, model)
+    sums.add(slice(None), data.points, state.of_points(data, slice(None)), seen)
+    return replace(state, gram=sums.gram, linear=sums.linear)
 
 
 def states_of(N: int, generator: torch.Generator, stay: float = 0.9) -> Tensor:

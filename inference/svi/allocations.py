@@ -14,8 +14,10 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ...models.bnmc import BNMC
+from ...models.data import Data
+from ...models.label_data import LabelData
 from ...models.mixture import Mixture
-from ...models.sequence import StateSpace
+from ...models.sequence import Sequences, StateSpace
 from ...models.sums import row_chunks
 from ..classifiers.natural import prior
 from ..seeding import far_apart
@@ -37,7 +39,7 @@ from .factors import (
 from .steps import Minibatch
 from .sums import Sums, keep_rows
 
-D = TypeVar("D", bound=Placed)
+D = TypeVar("D", bound=Data | Sequences | LabelData)
 M = TypeVar("M")
 
 

@@ -14,17 +14,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from ...models.bnmc import BNMC
 from ...models.data import Data
+from ...models.label_data import LabelData
 from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.losses import Loss
 from ...models.mixture import Mixture
-from ...models.sequence import StateSpace
+from ...models.sequence import Sequences, StateSpace
 from ..classifiers.natural import BothSides, OwnSide, Seen, natural_step, sides_of
 from ..classifiers.ridge import Ridge
 from ..distributed.collectives import all_sum
@@ -35,20 +36,9 @@ SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are t
 MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged
 
 
-class Placed(Protocol):
-    """Data whose points have places: `Data` itself, or `Sequences`."""
-
-    @property
-    def points(self) -> Data:
-        """What is observed, M rows."""
-
-    @property
-    def num_data(self) -> int:
-        """N >= M, places to fill: missing steps included."""
-
-
-D = TypeVar("D", bound=Placed)
-M = TypeVar("M")
+Placed = Data | Sequences | LabelData  # whose `points` are what is observed
+D = TypeVar("D", bound=Data | Sequences | LabelData)
+M = TypeVar("M", bound=Mixture | StateSpace)
 State = TypeVar("State", bound="Variational[Any, Any]")
 
 
@@ -140,10 +130,6 @@ class Variational(Generic[D, M]):
         return self.responsibilities[rows]
 
     @abstractmethod
-    def expected_log_places(self, data: D) -> Tensor:
-        """E log p(z | prior) + H(q(z)), [] float64."""
-
-    @abstractmethod
     def with_prior(self, model: M) -> Self:
         """The factors of the prior at their optimum, given expected counts."""
 
@@ -221,20 +207,14 @@ def _with_classifiers(state: State, target: State, model: Mixture | StateSpace, 
     return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
 
 
-def allocate(
-    state: State,
-    data: Placed,
-    model: Mixture | StateSpace,
-    penalty: Tensor | None = None,
-    keep: bool | None = None,
-) -> State:
+def allocate(state: State, data: Placed, model: Mixture | StateSpace, penalty: Tensor | None = None) -> State:
     """q(z) prop. to exp of E log p(z | prior), E log p(x_n | theta_k) and the gains of classifiers; and the ELBO.
 
     At this q(z) it is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms, the penalty
     [] where it is known. Of the pseudo-observations sums are kept; responsibilities as long as they are few.
     """
-    kept = not state.separate or (keep_rows(data.points, model.truncation) if keep is None else keep)
-    sums = Sums(family_of(model), data.points, model.truncation, keep=kept)
+    keep = not state.separate or keep_rows(data.points, model.truncation)
+    sums = Sums(family_of(model), data.points, model.truncation, keep=keep)
     total, places = data.points.features.new_zeros((), dtype=torch.float64), dict[str, Any]()
     for rows, some in chunks(state.separate, data, model):
         seen = see(state.classifiers, some.points, model)
@@ -246,31 +226,17 @@ def allocate(
     return replace(state, weights=data.points.weights, bound=bound, **(sums.fields() | places))
 
 
-def observe(state: State, data: Placed, model: Mixture | StateSpace) -> State:
-    """The sums of the pseudo-observations at these classifiers and responsibilities."""
-    sums = _retold(state, data, model, lambda r: r, keep=True)
-    return replace(state, gram=sums.gram, linear=sums.linear)
-
-
 def union(state: State, data: Placed, model: Mixture | StateSpace, kept: int, absorbed: int) -> State:
     """The sums, at these classifiers, as if the points of a second component were with the first."""
-    sums = _retold(state, data, model, lambda r: joined(r, kept, absorbed), keep=False)
-    return replace(state.joined(kept, absorbed), **sums.fields())
-
-
-def _retold(
-    state: State, data: Placed, model: Mixture | StateSpace, change: Callable[[Tensor], Tensor], keep: bool
-) -> Sums:
-    """The sums at these classifiers and changed responsibilities, which are those of the state, or its optimal ones."""
-    sums = Sums(family_of(model), data.points, model.truncation, keep=keep)
+    sums = Sums(family_of(model), data.points, model.truncation, keep=False)
     for rows, some in chunks(state.separate, data, model):
         seen = see(state.classifiers, some.points, model)
         if state.num_dropped:
             r = state.weigh(log_density(state, some.points, model) + seen.gain, some).responsibilities
         else:
             r = state.of_points(data, rows)
-        sums.add(rows, some.points, change(r), seen)
-    return sums
+        sums.add(rows, some.points, joined(r, kept, absorbed), seen)
+    return replace(state.joined(kept, absorbed), **sums.fields())
 
 
 def joined(responsibilities: Tensor, kept: int, absorbed: int) -> Tensor:
@@ -304,15 +270,6 @@ def move(state: State, target: State, model: Mixture | StateSpace, rho: float) -
 
 
 # -- the bound ---------------------------------------------------------------------------------------------------------
-
-
-def elbo(state: Variational[Any, Any], data: Placed, model: Mixture | StateSpace) -> Tensor:
-    """The bound of any state, [] float64; q(z) need not be optimal."""
-    points = data.points
-    seen, r = see(state.classifiers, points, model), state.of_points(data, slice(None))
-    rows = (r * (log_density(state, points, model) + seen.gain)).sum(1) + seen.rejection
-    likelihood = all_sum(points.counted(rows).sum(dtype=torch.float64))
-    return likelihood + state.expected_log_places(data) - kl(state, model)
 
 
 def kl(state: Variational[Any, Any], model: Mixture | StateSpace) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from setups import FAMILIES, mixture_rows
 from torch import Tensor
 from torch.utils.data import DataLoader
+from variational import elbo, retold
 
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, seeding
 from regbayes.inference.classifiers.duals import solve
@@ -128,7 +129,7 @@ def started(model, data, responsibilities: Tensor) -> sticks.VariationalPartitio
     state = partition.init(model, data, torch.Generator().manual_seed(0))
     state = replace(state, responsibilities=responsibilities, weights=data.weights)
     state = factors.update_components(sticks.update_sticks(state, model), data, model)
-    return factors.observe(state, data, model)
+    return retold(state, data, model)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -144,7 +145,7 @@ def test_svi_goes_the_path_of_repeated_rows(model) -> None:
         close(state.hyperparameters, expected.hyperparameters)
         close(state.mean, expected.mean)
         close(state.responsibilities[REPEATED], expected.responsibilities)
-        close(factors.elbo(state, weighted, one), factors.elbo(expected, repeated, other))
+        close(elbo(state, weighted, one), elbo(expected, repeated, other))
     assert state.total_weight == weighted.total_weight == expected.total_weight == len(REPEATED)
 
 
@@ -186,7 +187,7 @@ def test_stochastic_steps_start_from_rows_that_stand_for_all_weights() -> None:
     state = partition.sweep(partition.init(model, data, torch.Generator().manual_seed(2)), data, model)
     found = partition.extrapolate(state, data, model, data.num_data, 3 * data.total_weight)
     many = replace(data, weights=3 * data.weights)
-    observed = factors.observe(replace(state, weights=many.weights), many, model)
+    observed = retold(replace(state, weights=many.weights), many, model)
     expected = factors.update_factors(observed, many, model)
     for name in ("sticks", "hyperparameters", "mean"):
         close(getattr(found, name), getattr(expected, name))

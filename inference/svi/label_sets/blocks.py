@@ -20,10 +20,9 @@ from torch import Tensor
 
 from ....models.dpm import DPM
 from ....models.likelihoods import ExponentialFamily, MultinomialDirichlet
-from ....models.priors.sticks import posterior_sticks
 from ....models.sparse import Rows
 from ...distributed.collectives import all_sum
-from ..partition.factors import VariationalPartition, expected_prior, update_prior
+from ..partition.factors import VariationalPartition
 from ._numba_labels import expect_logs
 
 State = TypeVar("State", bound=VariationalPartition)
@@ -65,16 +64,14 @@ def shares(logits: Tensor) -> tuple[Tensor, Tensor]:
 def move(state: State, blocks: list[Block], memberships: Tensor, mixture: DPM, rho: float) -> State:
     """Sticks and families a step of size rho towards their optimum for rows that count `memberships` [N, T]; before,
     q(h) at its own given the sticks."""
-    state = update_prior(state, mixture)
-    prior, sizes = expected_prior(state, mixture), all_sum(memberships.sum(0, dtype=torch.float64))
-    sticks = torch.stack(posterior_sticks(sizes, prior.a, prior.b))
+    sizes = all_sum(memberships.sum(0, dtype=torch.float64))
     chi = state.hyperparameters
     table, start = chi.new_empty(chi.shape[1], chi.shape[0]), 0
     for family, rows, own in blocks:
         target = family.prior() + family.weighted_statistics(rows, memberships)
         torch.lerp(own.T, target.T, rho, out=table[start : start + own.shape[1]])
         start += own.shape[1]
-    return replace(state.without_rows(), sticks=torch.lerp(state.sticks, sticks, rho), hyperparameters=table.T)
+    return replace(state.stepped(sizes, mixture, rho).without_rows(), hyperparameters=table.T)
 
 
 # -- what a family expects -------------------------------------------------------------------------------------------

@@ -107,13 +107,6 @@ def update_responsibilities(state: AveragedPartition, data: Data, model: Mixture
     return replace(state, responsibilities=r, row_tilt=tilt, weights=data.weights, bound=bound)
 
 
-def objective(state: AveragedPartition, data: Data, model: Mixture) -> Tensor:
-    """J of any state, [] float64."""
-    logits, own = log_weights(state, data, model), scores(data.features, state.mean)
-    values = row_values(state.responsibilities, logits, own, data, model)
-    return kl(state, model) - all_sum(data.counted(values).sum())
-
-
 def log_weights(state: AveragedPartition, data: Data, model: Mixture) -> Tensor:
     """E log pi_k + E log p(x_n | theta_k) [N, T]."""
     found = log_density(state, data, model)

@@ -26,7 +26,6 @@ from ....models.priors.sticks import (
     log_labelled_prior,
     posterior_sticks,
 )
-from ...distributed.collectives import all_sum
 from ..factors import Variational, Weighed
 
 
@@ -61,11 +60,6 @@ class VariationalPartition(Variational[Data, Mixture]):
         log_total = data.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
         return Weighed(logits.softmax(1), log_total, {})
 
-    def expected_log_places(self, data: Data) -> Tensor:
-        r = self.responsibilities
-        rows = (r * self.expected_log_mixture.to(r.dtype) + torch.special.entr(r)).sum(1)
-        return all_sum(data.counted(rows).sum(dtype=torch.float64))
-
     def with_prior(self, model: Mixture) -> Self:
         return update_prior(update_sticks(self, model), model)
 
@@ -94,12 +88,16 @@ class VariationalPartition(Variational[Data, Mixture]):
         return self.scaled(num_units / rows.total_weight)
 
     def towards(self, target: Variational[Data, Mixture], model: Mixture, rho: float) -> Self:
-        """q(h) asks no rows: it is at its optimum given the sticks before they move, or its mean over batches would
-        depend on how much these differ."""
+        return self.stepped(target.sizes, model, rho)
+
+    def stepped(self, sizes: Tensor, model: Mixture | BNMC, rho: float) -> Self:
+        """The sticks a step towards their optimum for expected counts [T].
+
+        q(h) asks no rows: it is at its optimum given the sticks before they move, or its mean over batches would depend
+        on how much these differ.
+        """
         state = update_prior(self, model)
-        prior = expected_prior(state, model)
-        sticks = torch.stack(posterior_sticks(target.sizes, prior.a, prior.b))
-        return replace(state, sticks=torch.lerp(state.sticks, sticks, rho))
+        return replace(state, sticks=torch.lerp(state.sticks, _best_sticks(state, sizes, model), rho))
 
 
 P = TypeVar("P", bound=VariationalPartition)
@@ -112,10 +110,14 @@ def expected_prior(state: VariationalPartition, model: Mixture | BNMC) -> StickE
 
 def update_sticks(state: P, model: Mixture) -> P:
     """q(v_k) = Beta(E a_k + sum_n r_nk, E b_k + sum_n sum_{j>k} r_nj)."""
-    prior = expected_prior(state, model)
-    return replace(state, sticks=torch.stack(posterior_sticks(state.sizes, prior.a, prior.b)))
+    return replace(state, sticks=_best_sticks(state, state.sizes, model))
 
 
-def update_prior(state: P, model: Mixture) -> P:
+def update_prior(state: P, model: Mixture | BNMC) -> P:
     """q(h) prop. to p(h) exp E log p(v | h)."""
     return replace(state, q=model.prior.update(state.q, *state.expected_log_sticks))
+
+
+def _best_sticks(state: VariationalPartition, sizes: Tensor, model: Mixture | BNMC) -> Tensor:
+    prior = expected_prior(state, model)
+    return torch.stack(posterior_sticks(sizes, prior.a, prior.b))

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ....models.bnmc import BNMC
-from ....models.data import Data
+from ....models.data import Data, RowData
 from ....models.mixture import Mixture
 from ....models.priors.sticks import log_stick_weights
 from ...distributed.collectives import own_stream
@@ -24,12 +25,13 @@ from ...running.engine import Draw
 from ...seeding import draw_rows
 from ..allocations import Climb, extrapolate, pairs, start, stochastic_sweep
 from ..factors import Placed, allocate, chunks, joined, log_density, see, union, update_factors
-from ..steps import D, M, Minibatch, S, Steps, Stochastic
+from ..steps import M, Minibatch, S, Steps, Stochastic
 from ..stream import Stream, stream_points
 from .factors import VariationalPartition, expected_prior
 from .unions import is_promising
 
 P = TypeVar("P", bound=VariationalPartition)
+R = TypeVar("R", bound=RowData)
 
 init = partial(start, VariationalPartition)
 seeded = partial(start, VariationalPartition, observes=False)
@@ -87,36 +89,30 @@ def summary(state: VariationalPartition, data: Placed | Stream[Any], model: Mixt
 # -- minibatches of rows, for all structures ---------------------------------------------------------------------------
 
 
-def first_rows(data: Data, num_rows: int, generator: torch.Generator) -> Data:
+def first_rows(data: R, num_rows: int, generator: torch.Generator) -> R:
     """Rows from which a stochastic fit starts."""
-    order = torch.randperm(data.num_data, generator=own_stream(generator), device=data.X.device)
+    order = torch.randperm(data.num_data, generator=own_stream(generator), device=data.targets.device)
     return data.rows(order[:num_rows])
 
 
-def minibatch(data: Data, size: int, generator: torch.Generator) -> Minibatch[Data]:
+def minibatch(data: R, size: int, generator: torch.Generator) -> Minibatch[R]:
     """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
-    if data.weights is not None:
-        chosen = draw_rows(data.weights, size, own_stream(generator))
-        return Minibatch(replace(data.rows(chosen), weights=None), data.total_weight / size)
-    like: dict[str, Any] = {"generator": own_stream(generator), "device": data.X.device}
-    return Minibatch(data.rows(torch.randint(data.num_data, (size,), **like)), data.num_data / size)
+    own = own_stream(generator)
+    if data.weights is None:
+        chosen = torch.randint(data.num_data, (size,), generator=own, device=data.targets.device)
+        return Minibatch(data.rows(chosen), data.num_data / size)
+    batch: Any = data.rows(draw_rows(data.weights, size, own))
+    return Minibatch(replace(batch, weights=None), data.total_weight / size)
 
 
 def by_rows(
-    extrapolate: Callable[[S, D, M, int, float], S],
-    sweep: Callable[[S, Minibatch[D], M, float], S],
-    read: Callable[..., tuple[M, Stream[D]]],
-    assign: Callable[[S, D, M], Tensor] | None = None,
-) -> Stochastic[S, D, M]:
+    extrapolate: Callable[[S, R, M, int, float], S],
+    sweep: Callable[[S, Minibatch[R], M, float], S],
+    read: Callable[..., tuple[M, Stream[R]]],
+    assign: Callable[[S, R, M], Tensor] | None = None,
+) -> Stochastic[S, R, M]:
     """Stochastic steps on single rows, drawn as often as they count; `assign` gives the component [n] of each."""
-
-    def count(rows: Any) -> float:
-        total: float = rows.total_weight
-        return total
-
-    first: Callable[..., Any] = first_rows
-    draw: Callable[..., Any] = minibatch
-    return Stochastic(first, count, extrapolate, draw, sweep, read, assign)
+    return Stochastic(first_rows, attrgetter("total_weight"), extrapolate, minibatch, sweep, read, assign)
 
 
 STEPS = Steps(

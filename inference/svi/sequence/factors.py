@@ -109,9 +109,6 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         until, before = (_log_weight(start, transition, emission[:step]) for step in (end, begin))
         return smoothed.marginals[:, T:], moves, until - before, torch.zeros_like(until)
 
-    def expected_log_places(self, data: Sequences) -> Tensor:
-        return inner(self.transitions, self.expected_log_rows) + self.entropy
-
     def with_prior(self, model: StateSpace) -> Self:
         return update_rows(self, model.prior)
 

@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold
 from torch.distributions.transforms import ReshapeTransform
-from variational import blobs, mixture_problem, sequence_problem
+from variational import blobs, elbo, mixture_problem, retold, sequence_problem
 
 from regbayes.inference import SVI, TruncationWarning
 from regbayes.inference.classifiers.ridge import Ridge
@@ -122,12 +122,12 @@ def id_of(case: Any) -> str:
 def test_no_block_lowers_the_bound(case, device, generator) -> None:
     kernel, model, data = case_of(case, generator)
     state = factors.allocate(kernel.init(model, data, generator), data, model)
-    bound = factors.elbo(state, data, model)
+    bound = elbo(state, data, model)
     torch.testing.assert_close(state.bound, bound, rtol=1e-11, atol=1e-9)
     for step in range(NUM_STEPS):
         for name, block in BLOCKS.items():
             state = block(state, data, model)
-            new = factors.elbo(state, data, model)
+            new = elbo(state, data, model)
             assert new >= bound - 1e-9 * bound.abs(), f"{name} lowered the bound by {bound - new} in step {step}"
             bound = new
         torch.testing.assert_close(state.bound, bound, rtol=1e-11, atol=1e-9)
@@ -146,14 +146,14 @@ def test_no_neighbour_of_an_updated_factor_is_better(model, generator) -> None:
     }
     for name, updated in fields.items():
         for _ in range(300 if name == "classifiers" else 1):  # these and their omega take turns
-            state = BLOCKS[name](factors.observe(state, data, model), data, model)
-        best = factors.elbo(state, data, model)
+            state = BLOCKS[name](retold(state, data, model), data, model)
+        best = elbo(state, data, model)
         for field in updated:
             value = getattr(state, field)
             for _ in range(5 * bool(value.numel())):
                 noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
                 # L-BFGS stops near the optimum: a step of 0.03 shows in the bound, what is left of the gradient less so
-                moved = factors.elbo(replace(state, **{field: value * (0.03 * noise).exp()}), data, model)
+                moved = elbo(replace(state, **{field: value * (0.03 * noise).exp()}), data, model)
                 assert moved <= best + 1e-7 * best.abs(), f"{field} was not at its best: {moved - best}"
 
 
@@ -169,7 +169,7 @@ def test_sweeps_with_merges_climb_to_a_stationary_point(loss, generator) -> None
     assert steps[-1].abs() < 1e-8 * bounds[-1].abs()
     names = ["sticks", "q", "hyperparameters", "mean", "precision_tril"]
     leaves = {name: getattr(state, name).clone().requires_grad_() for name in names}
-    factors.elbo(replace(state, **leaves), data, model).backward()
+    elbo(replace(state, **leaves), data, model).backward()
     for name in names:
         gradient = leaves[name].grad
         gradient = gradient.tril() if name == "precision_tril" else gradient
@@ -187,7 +187,7 @@ def test_given_a_partition_the_bound_is_the_log_joint(likelihood, generator) -> 
     state = partition.init(model, data, generator)
     for labels in [(0, 0, 0, 0, 0), (0, 1, 0, 2, 1), (2, 2, 1, 1, 1)]:
         given = hard(state, torch.tensor(labels), model, data)
-        assert float(factors.elbo(given, data, model)) == pytest.approx(exact[labels], abs=1e-8)
+        assert float(elbo(given, data, model)) == pytest.approx(exact[labels], abs=1e-8)
 
 
 @pytest.mark.parametrize(("loss", "gap"), [(Logistic(), 0.1), (Hinge(), 0.8), (EpsilonInsensitive(), 0.8)])
@@ -203,8 +203,8 @@ def test_given_a_partition_the_classifiers_bound_their_integrals(loss, gap, gene
     )
     without = hard(partition.init(plain, plain_data, generator), labels, plain, plain_data)
     for _ in range(200):
-        state = factors.update_classifiers(factors.observe(state, data, model), model)
-    found = factors.elbo(state, data, model) - factors.elbo(without, plain_data, plain)
+        state = factors.update_classifiers(retold(state, data, model), model)
+    found = elbo(state, data, model) - elbo(without, plain_data, plain)
     exact = log_classifier_integrals(data, model, state.responsibilities.T).sum()
     assert 0 < exact - found < gap
 
@@ -229,7 +229,7 @@ def test_the_bound_is_pyros(loss, generator) -> None:
     slack = (state.responsibilities * (expected - bounded)).sum()
     assert slack >= 0
     error = particles.std() / len(particles) ** 0.5
-    assert (particles.mean() - factors.elbo(state, data, model) - slack).abs() < 5 * error
+    assert (particles.mean() - elbo(state, data, model) - slack).abs() < 5 * error
 
 
 def guide_of(state, model):
@@ -327,7 +327,7 @@ def test_the_step_of_chi_is_the_natural_gradient(likelihood, generator) -> None:
     state = climbed(partition, model, data, generator)
     state = replace(state, hyperparameters=state.hyperparameters + 0.3 * model.likelihood.prior())
     chi = state.hyperparameters.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(factors.elbo(replace(state, hyperparameters=chi), data, model), chi)
+    (gradient,) = torch.autograd.grad(elbo(replace(state, hyperparameters=chi), data, model), chi)
     target = factors.update_components(state, data, model).hyperparameters
     for k in range(model.truncation):
         fisher = torch.autograd.functional.hessian(model.likelihood.log_partition, state.hyperparameters[k])
@@ -371,7 +371,7 @@ def test_chunks_of_rows_change_nothing(model_type, weighted, generator, monkeypa
         torch.testing.assert_close(getattr(parts, field), getattr(whole, field), rtol=1e-9, atol=1e-9)
     turned = parts.permuted(torch.arange(model.truncation, device=data.X.device).flip(0))
     for kept in (parts, turned):
-        again = factors.observe(kept, data, model)
+        again = retold(kept, data, model)
         torch.testing.assert_close(again.gram, kept.gram)
         torch.testing.assert_close(again.linear, kept.linear)
 
@@ -520,7 +520,7 @@ def test_the_best_restart_is_kept(generator) -> None:
     kept = {name: posterior.samples[name][0] for name in ("hyperparameters", "responsibilities")}
     state = sticks.update_sticks(replace(partition.init(model, data, generator), **kept), model)
     assert len(posterior.samples["assignments"]) == 1
-    assert float(factors.elbo(state, data, model)) == pytest.approx(float(finals.max()), abs=0.1)
+    assert float(elbo(state, data, model)) == pytest.approx(float(finals.max()), abs=0.1)
 
 
 def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(generator, monkeypatch) -> None:

@@ -11,6 +11,7 @@ import scipy.sparse
 import torch
 from setups import LaplaceLocation, Ramp, climbed, name_of
 from torch.distributions import Beta, kl_divergence
+from variational import elbo, retold
 
 from regbayes.inference import SVI
 from regbayes.inference.svi import factors
@@ -128,11 +129,11 @@ def test_best_sticks_leave_the_log_prior_of_expected_counts(prior, generator) ->
 def test_no_neighbour_of_an_updated_grid_is_better(prior, generator) -> None:
     model, data = problem_of(PRIORS[prior], generator)
     state = sticks.update_prior(climbed(partition, model, data, generator), model)
-    best = factors.elbo(state, data, model)
+    best = elbo(state, data, model)
     for _ in range(5):
         noise = 1e-2 * torch.randn(state.q[-1].shape, generator=generator, dtype=torch.float64)
         moved = torch.cat([state.q[:-1], (state.q[-1].log() + noise).softmax(0).unsqueeze(0)])
-        assert factors.elbo(replace(state, q=moved), data, model) <= best + 1e-12
+        assert elbo(replace(state, q=moved), data, model) <= best + 1e-12
 
 
 @pytest.mark.parametrize("prior", PRIORS)
@@ -190,7 +191,7 @@ def test_a_row_without_a_label_weighs_components_by_x_alone(loss, generator) -> 
     assert not torch.allclose(state.responsibilities, logits.softmax(1), atol=1e-4)
     known = torch.tensor([0, 2, 3, 4])
     labelled = replace(state, responsibilities=state.responsibilities[known])
-    labelled = factors.observe(labelled, data.rows(known), model)
+    labelled = retold(labelled, data.rows(known), model)
     torch.testing.assert_close(state.gram, labelled.gram)
     torch.testing.assert_close(state.linear, labelled.linear)
 
@@ -203,7 +204,7 @@ def test_a_component_without_labels_keeps_its_prior(generator) -> None:
     data = model.data(X, labels)
     state = climbed(partition, model, data, generator, 1)
     hard = torch.nn.functional.one_hot((torch.arange(60) < 30).long(), 2).double()
-    observed = factors.observe(replace(state, responsibilities=hard), data, model)
+    observed = retold(replace(state, responsibilities=hard), data, model)
     state = factors.update_classifiers(observed, model)
     assert not state.mean[1].any()
     torch.testing.assert_close(state.precision_tril[1, 0], torch.eye(3, dtype=torch.float64) / 1.5)

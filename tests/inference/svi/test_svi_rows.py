@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from variational import retold
 
 from regbayes.inference import SVI
 from regbayes.inference.posterior import Posterior
-from regbayes.inference.svi import factors, sums
+from regbayes.inference.svi import factors
+from regbayes.inference.svi import sums as sums_of_rows
 from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import BNMC, DDPM, DPM, EpsilonInsensitive, InfiniteSVM, PitmanYor
@@ -39,7 +41,7 @@ def rows_and_targets(model):
 
 @pytest.fixture
 def none_kept(monkeypatch) -> None:
-    monkeypatch.setattr(sums, "MOST_KEPT", 0)
+    monkeypatch.setattr(sums_of_rows, "MOST_KEPT", 0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -48,7 +50,7 @@ def test_a_fit_that_keeps_no_responsibilities_is_the_same_fit(name, monkeypatch,
     X, y = rows_and_targets(model)
     backend = SVI(num_steps=12, tolerance=None, **options)
     kept = backend.fit(model, X, y, sample_weight=weights)
-    monkeypatch.setattr(sums, "MOST_KEPT", 0)
+    monkeypatch.setattr(sums_of_rows, "MOST_KEPT", 0)
     found = backend.fit(model, X, y, sample_weight=weights)
     torch.testing.assert_close(found.trace.values, kept.trace.values, rtol=1e-10, atol=0)
     assert kept.samples.keys() - found.samples.keys() == {"responsibilities"}
@@ -63,7 +65,7 @@ def test_a_fit_that_keeps_no_responsibilities_is_the_same_fit(name, monkeypatch,
 def test_a_coupled_joint_keeps_them_however_many_they_are(monkeypatch) -> None:
     model, (X, y) = BNMC(truncation=5, joint="and"), rows_and_targets(BNMC())
     expected = SVI(num_steps=6, tolerance=None).fit(model, X, y)
-    monkeypatch.setattr(sums, "MOST_KEPT", 0)
+    monkeypatch.setattr(sums_of_rows, "MOST_KEPT", 0)
     found = SVI(num_steps=6, tolerance=None).fit(model, X, y)
     torch.testing.assert_close(found.samples["responsibilities"], expected.samples["responsibilities"])
 
@@ -73,15 +75,16 @@ def test_sums_are_those_of_the_responsibilities(name, monkeypatch, generator) ->
     model, _, weights = CASES[name]
     model, data = model.prepare(*rows_and_targets(model), weights=weights)
     monkeypatch.setattr(factors, "slices", lambda data, truncation: map(lambda n: slice(n, n + 17), range(0, N, 17)))
-    state = factors.allocate(partition.init(model, data, generator), data, model, keep=True)
-    sums = factors.allocate(state, data, model, keep=False)
+    state = factors.allocate(partition.init(model, data, generator), data, model)
+    monkeypatch.setattr(sums_of_rows, "MOST_KEPT", 0)
+    sums = factors.allocate(state, data, model)
     assert sums.responsibilities.shape == (0, model.truncation)
     assert sums.num_data == N
     assert sums.total_weight == state.total_weight
     torch.testing.assert_close(sums.sizes, state.sizes)
     joined = state.responsibilities.clone()
     joined[:, 1], joined[:, 3] = joined[:, 1] + joined[:, 3], 0
-    expected = factors.observe(factors.replace(state, responsibilities=joined), data, model)
+    expected = retold(factors.replace(state, responsibilities=joined), data, model)
     pairs = [(sums, state), *((factors.union(each, data, model, 1, 3), expected) for each in (sums, state))]
     for ours, theirs in pairs:
         ours, theirs = (factors.update_factors(each, data, model) for each in (ours, theirs))

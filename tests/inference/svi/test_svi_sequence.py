@@ -9,7 +9,7 @@ import pytest
 import torch
 from setups import climbed
 from torch.distributions import Beta, Dirichlet, Gamma
-from variational import purity, sequence_problem, sequence_rows, states_of, walk
+from variational import elbo, purity, sequence_problem, sequence_rows, states_of, walk
 
 from regbayes.inference import SVI
 from regbayes.inference.classifiers.natural import BothSides, Seen
@@ -19,6 +19,7 @@ from regbayes.inference.svi.sequence import rows as hierarchy
 from regbayes.models import DIH, IHMM, HierarchicalDirichletProcess, PrincipalDirections
 from regbayes.models.likelihoods import PoissonGamma
 from regbayes.models.losses import Hinge, Logistic
+from regbayes.testing.sequences import log_state_evidence
 
 MODELS = [IHMM(), DIH(loss=Hinge()), DIH(loss=Logistic())]
 FIXED = HierarchicalDirichletProcess(1.5, None, 2.0, None)
@@ -65,7 +66,7 @@ def test_states_are_reordered_only_if_the_bound_rises(stream) -> None:
     order = torch.tensor([4, 1, 3, 2, 0])
     shuffled = state.permuted(order)
     kept, sorted_ = hierarchy.update_rows(shuffled, model.prior), shuffled.reordered(model)
-    gain = factors.elbo(sorted_, data, model) - factors.elbo(kept, data, model)
+    gain = elbo(sorted_, data, model) - elbo(kept, data, model)
     assert gain > 0.1
     # the same posterior under other names
     counts, order = state.transitions.sum(0).sort(descending=True)
@@ -117,7 +118,7 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
     torch.testing.assert_close(state.entropy, torch.special.entr(q).sum())
     bound = log_weights.logsumexp(0) + sides.rejection.sum() - factors.kl(state, model)
     torch.testing.assert_close(state.bound, bound, rtol=1e-12, atol=1e-10)
-    torch.testing.assert_close(factors.elbo(state, data, model), bound, rtol=1e-12, atol=1e-10)
+    torch.testing.assert_close(elbo(state, data, model), bound, rtol=1e-12, atol=1e-10)
 
 
 @pytest.mark.parametrize("stickiness", [0.0, 0.4])
@@ -163,50 +164,6 @@ def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, stream) 
         assert bound >= surrogate.mean() - error
 
 
-def log_evidence(model, data, num_nodes: int = 20) -> float:
-    """log Z of T = 2 states: all paths; beta, alpha and gamma by quadrature, hyperplanes of one weight on a grid."""
-    T = 2
-    z, counts = paths_of(data.lengths, T)
-
-    def gamma_nodes(value, prior):
-        if prior is None:
-            return torch.tensor([value], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-        log_nodes = torch.linspace(-8.0, 3.5, 2 * num_nodes, dtype=torch.float64)
-        mass = Gamma(*torch.tensor(prior, dtype=torch.float64)).log_prob(log_nodes.exp()) + log_nodes
-        return log_nodes.exp(), mass + (log_nodes[1] - log_nodes[0]).log()
-
-    levels = (torch.arange(num_nodes, dtype=torch.float64) + 0.5) / num_nodes
-    gammas, gamma_mass = gamma_nodes(model.prior.top_concentration, model.prior.top_concentration_prior)
-    alphas, alpha_mass = gamma_nodes(model.prior.concentration, model.prior.concentration_prior)
-    # u = 1 - s^(1 / gamma) with s uniform
-    u = 1 - levels ** (1 / gammas.view(-1, 1))
-    u_mass = gamma_mass.view(-1, 1).expand_as(u).flatten() - torch.tensor(num_nodes, dtype=torch.float64).log()
-    u = u.flatten().clamp(1e-12, 1 - 1e-12)
-    means = row_means_of(torch.stack([u, 1 - u], 1), model.prior.stickiness)
-    tables, which = torch.unique(counts.flatten(1), dim=0, return_inverse=True)
-    tables = tables.view(-1, T + 1, T)
-    log_prior = []
-    for table in tables:
-        shape = alphas.view(-1, 1, 1, 1) * means
-        cells = (torch.lgamma(shape + table) - torch.lgamma(shape)).sum((2, 3))
-        row = (torch.lgamma(alphas.view(-1, 1)) - torch.lgamma(alphas.view(-1, 1) + table.sum(1))).sum(1)
-        log_prior.append((cells + row.view(-1, 1) + alpha_mass.view(-1, 1) + u_mass).flatten().logsumexp(0))
-    log_prior = torch.stack(log_prior)[which]
-    members = torch.nn.functional.one_hot(z[:, data.steps], T).double()  # [G, M, T]
-    chi = model.likelihood.prior() + torch.einsum("gmt,ms->gts", members, model.likelihood.statistics(data.X))
-    log_weights = log_prior + model.likelihood.log_marginal(chi).sum(1)
-    log_weights = log_weights + model.likelihood.log_base_measure(data.X).sum()
-    if model.repels:
-        eta = torch.linspace(-9, 9, 4001, dtype=torch.float64)
-        scores = model.weight_scale * eta * data.points.features  # [M, E]
-        one = torch.ones_like(scores)
-        positive, negative = (model.loss.log_factor(scores, y).T for y in (one, -one))  # [E, M]
-        log_mass = torch.distributions.Normal(0.0, 1.0).log_prob(eta) + (eta[1] - eta[0]).log()
-        gains = torch.einsum("em,gmt->get", positive - negative, members) + negative.sum(1).view(-1, 1)
-        log_weights = log_weights + (gains + log_mass.view(-1, 1)).logsumexp(1).sum(1)
-    return float(log_weights.logsumexp(0))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stickiness", [0.0, 0.5])
 @pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
@@ -217,7 +174,7 @@ def test_bound_is_below_the_log_evidence(model, prior, stickiness, stream) -> No
     if model.repels:
         options["feature_map"] = PrincipalDirections(intercept=0.0)
     model, data = model.replace(**options).prepare(X, None, [4, 2])
-    evidence = log_evidence(model, data)
+    evidence = log_state_evidence(model, X, [4, 2], truncation=2)
     best = -torch.inf
     for _ in range(2):
         state = climbed(sequence, model, data, stream, 30)
