@@ -294,6 +294,46 @@ MUTANTS = [
             "return replace(state, may_merge=False)": "return state",
         },
     ),
+    Mutants(
+        "inference/svi/factors.py",
+        "inference/svi/test_svi.py inference/svi/test_svi_rows.py -k 'no_block or full_stochastic or sums_are'",
+        {
+            "r = points.counted(state.of": "r = (state.of",
+            "+= found.log_total + some": "+= found.log_total - some",
+            "chi).towards(target, model, rho)": "chi)",
+            "state.prior_kl(model) + components_kl": "2 * state.prior_kl(model) + components_kl",
+            "joined(r, kept, absorbed), seen)": "r, seen)",
+        },
+    ),
+    Mutants(
+        "inference/svi/partition/factors.py",
+        "inference/svi/test_svi.py inference/svi/test_svi_priors.py -k 'full_stochastic or given_a or best_of'",
+        {
+            "logits.logsumexp(1)": "logits.amax(1)",
+            "state = update_prior(self, model)": "state = self",
+            "if best > now else self": "if best < now else self",
+            "+ prior.log_normalizer": "",
+        },
+    ),
+    Mutants(
+        "inference/svi/partition/unions.py",
+        "inference/svi/test_svi_unions.py",
+        {
+            "(times * seen.gain).sum(1) + seen.rejection": "(times * seen.gain).sum(1)",
+            "entr(shares.sum(1)) - entr": "entr(shares.sum(1)) + entr",
+        },
+    ),
+    Mutants(
+        "inference/svi/sequence/factors.py",
+        "inference/svi/test_svi_sequence.py -k 'enumeration or blocks_together or first_steps'",
+        {
+            "into = smoothed.transitions[:T, T:] + smoothed": "into = smoothed",
+            "until - before": "until",
+            "starts * self.transitions[-1:]": "self.transitions[-1:]",
+            "- inner(moves, log_rows)": "",
+            "if data.at_start else torch.zeros_like": "if True else torch.zeros_like",
+        },
+    ),
 ]
 
 

@@ -480,27 +480,6 @@ def test_probabilities_average_over_the_classifiers(generator) -> None:
 # -- the backend -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:All 5 components")
-def test_the_draw_has_what_a_posterior_keeps(device, generator) -> None:
-    model, _, X, y = mixture_problem(DiagonalGaussian(), OneVsRest(Hinge()), generator, N=30)
-    posterior = SVI(num_steps=5).fit(model, X, y)
-    shapes = {name: tuple(value.shape[1:]) for name, value in posterior.samples.items()}
-    S = len(model.likelihood.prior())
-    assert shapes == {
-        "assignments": (30,),
-        "responsibilities": (30, 5),
-        "hyperparameters": (5, S),
-        "log_mixture": (6,),
-        "weights": (5, 3, 3),
-        "precision_tril": (5, 3, 3, 3),
-        "concentration": (),
-    }
-    mixture = posterior.samples["log_mixture"][0]
-    assert float(mixture[:-1].exp().sum()) == pytest.approx(1.0)
-    assert mixture[-1] == -torch.inf
-    assert all(value.device.type == device.type for value in posterior.samples.values())
-
-
 def test_single_precision_fits(generator) -> None:
     X, y = blobs(200, generator)
     single = SVI(num_steps=100).fit(InfiniteSVM(truncation=6), X.float(), y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
-from variational import elbo
+from variational import elbo, mixture_problem
 
 from regbayes.inference import SVI
 from regbayes.inference.classifiers.ridge import Ridge
@@ -25,6 +26,7 @@ from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition.averaging_rows import best_responsibilities, duality_gaps, expected
 from regbayes.models import DDPM, DIH, DPM, DirichletProcess, InfiniteSVM, Ordinal
 from regbayes.models.data import Data
+from regbayes.models.likelihoods import DiagonalGaussian
 from regbayes.models.losses import (
     CrammerSinger,
     EpsilonInsensitive,
@@ -51,19 +53,6 @@ LOSSES = [
 ]
 
 
-def rows_of(loss: Loss, generator: torch.Generator, N: int = 30, D: int = 2) -> tuple[Tensor, Tensor]:
-    """Two groups of rows X [N, D], and y [N]: real targets, two classes or three."""
-    like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
-    X = torch.randn(N, D, **like)
-    X[: N // 2] += 3
-    score = X @ torch.randn(D, **like) + 0.5 * torch.randn(N, **like)
-    score = (score - score.mean()) / score.std()
-    if loss.target == "real":
-        return X, score
-    several = isinstance(loss, OneVsRest | CrammerSinger)
-    return X, (score > -0.5).long() + (several & (score > 0.5)).long()
-
-
 def objective(state, data: Data, model) -> Tensor:
     """J of any state, [] float64."""
     logits, own = averaging.log_weights(state, data, model), scores(data.features, state.mean)
@@ -71,10 +60,14 @@ def objective(state, data: Data, model) -> Tensor:
     return factors.kl(state, model) - data.counted(values).sum()
 
 
-def problem_of(loss: Loss, generator: torch.Generator, N: int = 30, **options):
-    X, y = rows_of(loss, generator, N)
-    model = InfiniteSVM(loss=loss, **({"truncation": 4} | options)).resolve(X, y)
-    return model, model.data(X, y)
+def problem_of(loss: Loss, generator: torch.Generator, N: int = 30, **options: Any):
+    """(model, data)."""
+    return mixture_problem(DiagonalGaussian(), loss, generator, N, **{"truncation": 4} | options)[:2]
+
+
+def rows_of(loss: Loss, generator: torch.Generator, N: int = 30) -> Any:
+    """X [N, 2] and y [N]."""
+    return mixture_problem(DiagonalGaussian(), loss, generator, N)[2:]
 
 
 # -- the theorem of representation, on 7 points ------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import scipy.sparse
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from variational import blobs, purity, walk
 
 from regbayes.inference import SVI, Gibbs, SmallVariance
@@ -97,26 +97,6 @@ def test_sparse_batches(given, generator) -> None:
     found = backend.fit(model, loader_of(*((given(rows),) for rows in X.split(60))))
     for name, value in expected.samples.items():
         torch.testing.assert_close(found.samples[name], value, rtol=1e-6, atol=1e-8, msg=name)
-
-
-def test_rows_by_index(generator) -> None:
-    """A data set that is asked for whole batches of rows."""
-    X, y = blobs(240, generator)
-
-    class Rows(Dataset):
-        def __len__(self) -> int:
-            return len(X)
-
-        def __getitem__(self, index: list[int]):
-            return X[index], y[index]
-
-    sampler = BatchSampler(SequentialSampler(X), 60, drop_last=False)
-    loader = DataLoader(Rows(), batch_size=None, sampler=sampler, generator=torch.Generator())
-    model, backend = InfiniteSVM(truncation=20), SVI(num_steps=10)
-    found = backend.fit(model, loader)
-    expected = backend.fit(model, loader_of(*zip(X.split(60), y.split(60), strict=True)))
-    for name, value in expected.samples.items():
-        assert torch.equal(found.samples[name], value), name
 
 
 # -- sequences ---------------------------------------------------------------------------------------------------------
