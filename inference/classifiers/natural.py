@@ -4,15 +4,14 @@
 
 a_n is what classifiers see of row n, r_nk says how often it counts for classifier k, and (omega, beta) is `Loss.expect`
 at the mean and variance of the score under q as it is. A and B move by rho towards these sums; rho = 1 is the optimum.
-Structures differ in what they hand over: their `Design`, their memberships, and whether a row also stands on the
-negative side of the classifiers that it does not belong to (`BothSides`).
+Where memberships are probabilities, rows stand on one side (`OwnSide`), or also on the negative side of the classifiers
+that they do not belong to (`BothSides`). Elsewhere who scores whom is known: rows are `Evidence`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,76 +20,26 @@ from ...models.base import Model
 from ...models.losses.base import Loss, PseudoObservation
 from ..distributed.collectives import all_sum
 from .ridge import Ridge, soft_sums, with_prior
+from .scored import Scored
 
 
-class Design(Protocol):
-    """What classifiers see of N rows: as much of a_n as expectations need."""
-
-    @property
-    def features(self) -> Tensor:
-        """E a [N, P]."""
-
-    def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
-        """Mean and variance, each [N, K, C], of the scores; [N, 1, C] where each row has classifiers of its own."""
-
-    def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums over these rows in A [K, C, P, P] and B [K, P, C], of omega and beta [N, K, C] and r [N, K]."""
+def moments_of(features: Tensor, variance: Tensor | None, q: Ridge) -> tuple[Tensor, Tensor]:
+    """Mean and variance, each [N, K, C], of the scores of rows with features E a [N, P], as `Evidence` has them."""
+    mean, spread = q.moments(features)
+    if variance is None:
+        return mean, spread
+    return mean, spread + torch.einsum("nb,kbc->nkc", variance, q.squares[:, : variance.shape[1]])
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Features, of which the first B may be independent variables: E[a a^T] = E a E a^T + diag(Var a)."""
-
-    features: Tensor  # [N, P] E a
-    variance: Tensor | None = None  # [N, B]; None: all features are known
-
-    def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
-        """Each [N, K, C]; the variance is that of the features as well."""
-        mean, variance = q.moments(self.features)
-        if self.variance is None:
-            return mean, variance
-        squares = q.squares[:, : self.variance.shape[1]]
-        return mean, variance + torch.einsum("nb,kbc->nkc", self.variance, squares)
-
-    def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Of A [K, C, P, P], with the variances on its diagonal, and B [K, P, C]."""
-        gram, linear = soft_sums(self.features, precision, shift, times)
-        if self.variance is not None:
-            spread = torch.einsum("nkc,nb->kcb", times.unsqueeze(2) * precision, self.variance)
-            gram.diagonal(dim1=-2, dim2=-1)[..., : self.variance.shape[1]].add_(spread)
-        return gram, linear
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Rows in K blocks, one after another, each scored by the classifiers of its own place alone."""
-
-    blocks: Sequence[Design]
-    sizes: list[int]
-
-    @property
-    def features(self) -> Tensor:
-        """E a [N, P]."""
-        return torch.cat([block.features for block in self.blocks])
-
-    @property
-    def owner(self) -> Tensor:
-        """The block [N] int64 of each row."""
-        sizes = torch.tensor(self.sizes, device=self.features.device)
-        return torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
-
-    def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
-        """Each [N, 1, C]."""
-        found = [block.moments(q[[k]]) for k, block in enumerate(self.blocks)]
-        mean, variance = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return mean, variance
-
-    def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Of A [K, C, P, P] and B [K, P, C], block by block, from [N, 1, C] and [N, 1]."""
-        parts = zip(self.blocks, *(part.split(self.sizes) for part in (precision, shift, times)), strict=True)
-        found = [block.sums(*own) for block, *own in parts]
-        gram, linear = (torch.cat(each) for each in zip(*found, strict=True))
-        return gram, linear
+def sums_of(
+    features: Tensor, variance: Tensor | None, precision: Tensor, shift: Tensor, times: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The sums over rows in A [K, C, P, P] and B [K, P, C], of omega and beta [N, K, C] and r [N, K]."""
+    gram, linear = soft_sums(features, precision, shift, times)
+    if variance is not None:
+        spread = torch.einsum("nkc,nb->kcb", times.unsqueeze(2) * precision, variance)
+        gram.diagonal(dim1=-2, dim2=-1)[..., : variance.shape[1]].add_(spread)
+    return gram, linear
 
 
 # -- what is expected of the scores ------------------------------------------------------------------------------------
@@ -104,9 +53,9 @@ class OwnSide(NamedTuple):
     rejection: Tensor  # [N] what no membership changes
 
     @classmethod
-    def expect(cls, design: Design, q: Ridge, targets: Tensor, loss: Loss) -> OwnSide:
+    def expect(cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss) -> OwnSide:
         """At targets [N, C]; NaN for a `Masked` loss."""
-        mean, variance = design.moments(q)
+        mean, variance = q.moments(features)
         y = targets.T.contiguous().T.unsqueeze(1)  # rows last in memory, as scores are
         observed, bound = loss.expect_with_bound(mean, variance, y)
         whole = PseudoObservation(*(part.expand_as(mean) for part in observed))
@@ -131,9 +80,9 @@ class BothSides(NamedTuple):
     rejection: Tensor  # [N] bound of sum_k E log phi(-1 | f)
 
     @classmethod
-    def expect(cls, design: Design, q: Ridge, targets: Tensor, loss: Loss) -> BothSides:
+    def expect(cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss) -> BothSides:
         """On both sides of every hyperplane, whatever the targets."""
-        mean, variance = design.moments(q)
+        mean, variance = q.moments(features)
         one = torch.ones_like(mean)
         positive, accepted = loss.expect_with_bound(mean, variance, one)
         negative, rejected = loss.expect_with_bound(mean, variance, -one)
@@ -168,7 +117,7 @@ def prior(num_components: int, num_features: int, num_scores: int, weight_scale:
 
 
 def natural_step(q: Ridge, sums: tuple[Tensor, Tensor], weight_scale: float, rho: float = 1.0) -> Ridge:
-    """q(eta) a step of size rho towards the optimum for sums in A [K, C, P, P] and B [K, P, C] (`Design.sums`)."""
+    """q(eta) a step of size rho towards the optimum for sums in A [K, C, P, P] and B [K, P, C] (`sums_of`)."""
     natural = with_prior(*sums, weight_scale)
     return Ridge.of_natural(*natural) if rho == 1.0 else q.towards(natural, rho)
 
@@ -181,28 +130,50 @@ def extrapolated(q: Ridge, weight_scale: float, scale: float) -> Ridge:
     return Ridge.of_natural(gram, scale * linear)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What rows say of classifiers each of which scores them all, or in a design of rows `Apart` those of its own."""
+@dataclass(frozen=True, eq=False)
+class Evidence(Scored):
+    """What rows say of a variational factor of their classifiers: `Scored` at expected features E a [N, P].
 
-    design: Design
-    targets: Tensor  # [N, C]; NaN for a `Masked` loss
-    loss: Loss
-    weight_scale: float
-    times: Tensor  # [N, 1] how often each row counts
+    The first B features may be independent variables: E[a a^T] = E a E a^T + diag(Var a).
+    """
 
-    def observe(self, moments: tuple[Tensor, Tensor]) -> PseudoObservation:
-        """Expected pseudo-observations [N, 1, C] at moments of the scores."""
-        observed = self.loss.expect(*moments, self.targets.unsqueeze(1))
+    variance: Tensor | None = None  # Var a [N, B]; None: all features are known
+
+    def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
+        """Mean and variance, each [N, C], of the scores."""
+        if self.owner is None:
+            mean, variance = moments_of(self.features, self.variance, q)
+            return mean.squeeze(1), variance.squeeze(1)
+        found = self.features.new_empty(2, *self.targets.shape)
+        for k, rows in enumerate(self.rows()):
+            found[:, rows] = torch.stack(moments_of(*self._seen(rows), q[[k]])).squeeze(2)
+        return found[0], found[1]
+
+    def expected(self, moments: tuple[Tensor, Tensor]) -> PseudoObservation:
+        """Expected pseudo-observations [N, C] at moments of the scores."""
+        observed = self.loss.expect(*moments, self.targets)
         return PseudoObservation(*(part.expand_as(moments[0]) for part in observed))
 
+    def sums(self, observed: PseudoObservation) -> tuple[Tensor, Tensor]:
+        """Of A [K, C, P, P] and B [K, P, C], of pseudo-observations [N, C]."""
+        parts = [part.unsqueeze(1) for part in observed]
+        parts.append(self.counted(torch.ones_like(self.features[:, :1])))
+        if self.owner is None:
+            return sums_of(self.features, self.variance, *parts)
+        found = [sums_of(*self._seen(rows), *(part[rows] for part in parts)) for rows in self.rows()]
+        gram, linear = (torch.cat(each) for each in zip(*found, strict=True))
+        return gram, linear
+
+    def _seen(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.features[rows], None if self.variance is None else self.variance[rows]
+
     def step(self, q: Ridge, rho: float = 1.0, moments: tuple[Tensor, Tensor] | None = None) -> Ridge:
-        """The natural step from q(eta), at its moments of the scores [N, 1, C]: rho = 1 does not lower the bound."""
-        observed = self.observe(self.design.moments(q) if moments is None else moments)
-        return natural_step(q, self.design.sums(*observed, self.times), self.weight_scale, rho)
+        """The natural step from q(eta), at its moments of the scores [N, C]: rho = 1 does not lower the bound."""
+        observed = self.expected(self.moments(q) if moments is None else moments)
+        return natural_step(q, self.sums(observed), self.weight_scale, rho)
 
     def bound(self, q: Ridge, moments: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """sum_n r_n E log phi, by its bound, less KL(q(eta) || p(eta)), [] float64."""
-        mean, variance = self.design.moments(q) if moments is None else moments
-        each = self.times.unsqueeze(2) * self.loss.expected_log_factor(mean, variance, self.targets.unsqueeze(1))
+        mean, variance = self.moments(q) if moments is None else moments
+        each = self.counted(self.loss.expected_log_factor(mean, variance, self.targets))
         return all_sum(each.sum(dtype=torch.float64)) - q.kl(self.weight_scale).sum(dtype=torch.float64)

@@ -26,7 +26,7 @@ from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.losses import Loss
 from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
-from ..classifiers.natural import BothSides, OwnSide, Seen, natural_step, sides_of
+from ..classifiers.natural import BothSides, OwnSide, natural_step, sides_of
 from ..classifiers.ridge import Ridge
 from ..distributed.collectives import all_sum
 from ..protocol import Model
@@ -176,7 +176,7 @@ def loss_of(model: Model) -> Loss | None:
 
 def see(q: Ridge, points: Data, model: Mixture | StateSpace) -> OwnSide | BothSides:
     """What classifiers expect of points: of their own components, or of all, where these repel."""
-    return sides_of(model).expect(Seen(points.features), q, points.targets, model.loss)
+    return sides_of(model).expect(points.features, q, points.targets, model.loss)
 
 
 # -- one update for each factor: its optimum given the others ----------------------------------------------------------

@@ -4,21 +4,21 @@
 "averaging"  the loss of the expected scores, g = -log phi; q(eta) = N(mu, nu^2 I), whose mean solves an SVM
 
 The second is that of Zhu, Chen & Xing (2011, 2014): math/regbayes, sections 2, 3 and 5. Either is asked with the
-`Evidence` of rows, whose design has expected `features` [N, P]. Structures add what the labels say of their own
+`Evidence` of rows, which has their expected `features` [N, P]. Structures add what the labels say of their own
 latent variables.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ...models.losses import Loss
 from ..classifiers.minimum import DualLimits, estimate, slopes, solved
-from ..classifiers.natural import Apart, Evidence, prior
+from ..classifiers.natural import Evidence, prior
 from ..classifiers.ridge import Ridge
 from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
@@ -122,26 +122,18 @@ class Averaging:
 
     def update(self, said: Evidence, old: Learned, *limits: DualLimits) -> Learned:
         """The SVM on the expected features; its cost is no higher than before."""
-        cost = averaged(said)
-        return by_dual(replace(cost, row_weights=None) if (said.times == 1).all() else cost, old, *limits)
+        once = said.row_weights is None or (said.row_weights == 1).all()
+        return by_dual(replace(said, row_weights=None) if once else said, old, *limits)
 
     def step(self, said: Evidence, old: Learned, rho: float) -> Learned:
         """mu <- (1 - rho) mu + rho nu^2 sum_n r_n a_n t_n, t = -(gradient of the loss): a subgradient step."""
-        features = said.design.features
-        tilt = said.times * slopes(said.loss, features @ old.mean[0], said.targets)
-        target = said.weight_scale**2 * all_sum(features.T @ tilt)
+        tilt = said.counted(slopes(said.loss, said.scores(old.mean), said.targets))
+        target = said.weight_scale**2 * all_sum(said.features.T @ tilt)
         return old._replace(mean=torch.lerp(old.mean, target.unsqueeze(0), rho))
 
     def bound(self, said: Evidence, old: Learned) -> Tensor:
         """Minus the losses of expected scores and the ridge |mu|^2 / (2 nu^2) of the means, []."""
-        return -averaged(said).value(old.mean).sum()
-
-
-def averaged(said: Evidence) -> Scored:
-    """What classifiers of the expected features cost: at its minimum they are an SVM."""
-    design = said.design
-    own: dict[str, Any] = {"owner": design.owner, "num_owners": len(design.sizes)} if isinstance(design, Apart) else {}
-    return Scored(design.features, said.targets, said.loss, said.weight_scale, said.times.squeeze(1), **own)
+        return -said.value(old.mean).sum()
 
 
 def by_dual(cost: Scored, old: Learned, *limits: DualLimits) -> Learned:

@@ -16,20 +16,21 @@ from ....models.losses import Loss
 from ...bits.rows import Settle
 from ...classifiers.duals import joint_hinge
 from ...classifiers.minimum import slopes
-from ...classifiers.natural import Evidence, Seen
+from ...classifiers.natural import Evidence, moments_of
 from ..rules import AVERAGING, NATURAL
 from .factors import FeatureModel, VariationalFeatures
 
 
 def evidence(state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0) -> Evidence:
     """What rows that count `scale` times say of the classifiers."""
-    design = bits_design(state.features, data)
-    return Evidence(design, data.targets, model.loss, model.weight_scale, scale * data.row_weights)
+    features, variance = seen_bits(state.features, data)
+    times = scale * data.row_weights.squeeze(1)
+    return Evidence(features, data.targets, model.loss, model.weight_scale, times, variance=variance)
 
 
-def bits_design(psi: Tensor, data: FeatureData) -> Seen:
-    """What classifiers see of independent bits with probabilities [N, K], beside the inputs."""
-    return Seen(torch.cat([psi, data.inputs], 1), psi * (1 - psi))
+def seen_bits(psi: Tensor, data: FeatureData) -> tuple[Tensor, Tensor]:
+    """What classifiers see of independent bits with probabilities [N, K], beside the inputs: means and variances."""
+    return torch.cat([psi, data.inputs], 1), psi * (1 - psi)
 
 
 def averaged_margin(state: VariationalFeatures, data: FeatureData, model: FeatureModel, psi: Tensor) -> Settle:
@@ -43,7 +44,7 @@ def averaged_margin(state: VariationalFeatures, data: FeatureData, model: Featur
 def expected_margin(state: VariationalFeatures, data: FeatureData, model: FeatureModel, psi: Tensor) -> Settle:
     """o + sum_c [ b_c mu_kc - u_c (B_kk / 2 + sum_{j != k} B_jk E a_j) ],  B = mu_c mu_c^T + V_c, from psi [N, K]."""
     K, mean = psi.shape[1], state.weights
-    scores, variance = (part.squeeze(1) for part in bits_design(psi, data).moments(state.learned.q))
+    scores, variance = (part.squeeze(1) for part in moments_of(*seen_bits(psi, data), state.learned.q))
     precision, shift = (part.expand_as(scores) for part in model.loss.expect(scores, variance, data.targets))
     covariance = torch.cholesky_inverse(state.weights_tril).movedim(0, -1)  # [K + P, K + P, C]
 

@@ -22,8 +22,8 @@ from ....models.data import Data
 from ....models.dpm import DPM
 from ....models.label_data import LabelData
 from ....models.sums import row_chunks
-from ...classifiers.natural import Seen, natural_step, prior
-from ...classifiers.ridge import Ridge
+from ...classifiers.natural import natural_step, prior
+from ...classifiers.ridge import Ridge, soft_sums
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw
@@ -115,7 +115,7 @@ def update_points(state: CoupledLabels, data: LabelData, model: BNMC, scale: flo
     parts: list[tuple[Tensor, ...]] = []
     for rows in row_chunks(data.features, model.truncation * data.targets.shape[1]):
         some = data.rows(rows)
-        mean, variance = (part.squeeze(1) for part in Seen(some.features).moments(state.label_classifiers))
+        mean, variance = (part.squeeze(1) for part in state.label_classifiers.moments(some.features))
         one = torch.ones_like(mean)
         bounds = [model.loss.expected_log_factor(mean, variance, sign * one) for sign in (1, -1)]
         found = local(model, some.labels, (bounds[0], bounds[1]), state.psi)
@@ -152,7 +152,7 @@ def blocks_of(state: CoupledLabels, data: LabelData, model: BNMC) -> list[Block]
 def _step(state: CoupledLabels, data: LabelData, model: BNMC, scale: float, rho: float) -> Ridge:
     """q(w) a natural step of size rho further, for pseudo-observations as they are."""
     each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
-    sums = Seen(data.features).sums(state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1), each)
+    sums = soft_sums(data.features, state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1), each)
     return natural_step(state.label_classifiers, sums, model.weight_scale, rho)
 
 

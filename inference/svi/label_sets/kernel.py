@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
-from ...classifiers.natural import Evidence, Seen
+from ...classifiers.natural import Evidence
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw
@@ -59,8 +59,8 @@ def update_classifiers(state: VariationalLabels, data: LabelData, model: BNMC, s
 
 def evidence(data: LabelData, model: BNMC, scale: float = 1.0) -> Evidence:
     """What points that each count `scale` times say of the classifiers."""
-    times = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
-    return Evidence(Seen(data.features), data.targets, model.loss, model.weight_scale, times)
+    times = data.margins.counted(scale * torch.ones_like(data.features[:, 0]))
+    return Evidence(data.features, data.targets, model.loss, model.weight_scale, times)
 
 
 def _bounded(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
@@ -95,7 +95,7 @@ def stochastic_sweep(
     """
     (data, scale, *_), mixture = batch, model.mixture
     q, said, blocks = state.label_classifiers, evidence(data, model, scale), blocks_of(state, data, model)
-    moments = said.design.moments(q)
+    moments = said.moments(q)
     margin, ridge = said.bound(q, moments), said.step(q, rho, moments)
     expected = expect(blocks)
     r, log_total = shares(with_log_mixture(state, expected.log_density))

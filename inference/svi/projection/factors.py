@@ -24,7 +24,7 @@ from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
 from ....models.priors.features import FeatureFactors
 from ...bits.shared_projection import Generative, prior_alone
-from ...classifiers.natural import Apart, Evidence, Seen
+from ...classifiers.natural import Evidence
 from ...distributed.collectives import all_sum
 from ..rules import Learned
 
@@ -97,10 +97,15 @@ def evidence(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfinit
     """What the pairs [A], which see [E u; b], say of the classifiers of their tasks."""
     psi, X = state.features.double(), data.X.double()
     features, variances = torch.cat([X @ psi, data.inputs.double()], 1), X.square() @ (psi * (1 - psi))
-    rows = data.rows.tensor_split(data.starts[1:-1])
-    design = Apart([Seen(features[own], variances[own]) for own in rows], [len(own) for own in rows])
-    known = data.known.double().unsqueeze(1)
-    return Evidence(design, known, model.loss, model.weight_scale, torch.ones_like(known))
+    return Evidence(
+        features[data.rows],
+        data.known.double().unsqueeze(1),
+        model.loss,
+        model.weight_scale,
+        owner=data.tasks,
+        num_owners=data.num_tasks,
+        variance=variances[data.rows],
+    )
 
 
 # -- updates: each at the maximum of the bound given all other factors -------------------------------------------------

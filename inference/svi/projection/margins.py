@@ -4,7 +4,7 @@ rule="averaging": the score of a row is that of the expected classifiers, and ea
 the tilts frozen, all dimensions can move at once.
 
 rule="gibbs": the margins are expected. With B_m = E eta_m eta_m^T, u = Z^T x and pseudo-observations (p, s) of the
-scores of the known pairs of a row and a task, as `Evidence.observe` gives them,
+scores of the known pairs of a row and a task, as `Evidence.expected` gives them,
 
     log odds of z_dk  +=  sum_m sum_n s mu_k x_d - p B_kk x_d^2 / 2 - p x_d B_k . [E u; b]   without its own share
 
@@ -60,7 +60,7 @@ def expected_bits(
 ) -> MeanFieldProjection:
     """psi [D, K] for pseudo-observations at the factors as they are."""
     said = evidence(state, data, model)
-    observed = said.observe(said.design.moments(state.learned.q))
+    observed = said.expected(said.moments(state.learned.q))
     pairs = PseudoObservation(*(part.flatten() for part in observed))
     return bits_given(state, data, model, outer, pairs)
 

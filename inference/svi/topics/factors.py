@@ -22,7 +22,7 @@ from ...distributed.collectives import all_sum
 from ..factors import loss_of
 from ..rules import AVERAGING, LAST_GAP, Learned, Rule
 from .documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, word_sums
-from .tokens import MeanTopics, visit_tokens
+from .tokens import MeanTopics, Words, mean_topics, visit_tokens
 
 SWEEP_LIMITS = DualLimits(1e-3, 100), DualLimits(1e-5, 100)  # of the SVM, the second where the first is not better
 
@@ -143,7 +143,7 @@ def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, 
 def observe(state: VariationalTopics, data: TopicData, model: TopicModel) -> PseudoObservation:
     """Expected pseudo-observations [N, C] of the scores of documents."""
     said = evidence(state, data, model)
-    return PseudoObservation(*(part.squeeze(1) for part in said.observe(said.design.moments(state.classifiers))))
+    return said.expected(said.moments(state.classifiers))
 
 
 # -- the classifiers, under either rule -------------------------------------------------------------------------------
@@ -151,9 +151,10 @@ def observe(state: VariationalTopics, data: TopicData, model: TopicModel) -> Pse
 
 def evidence(state: VariationalTopics, data: TopicData, model: TopicModel, scale: float = 1.0) -> Evidence:
     """What documents that each count `scale` times say of the classifiers."""
-    design, targets = MeanTopics(data.X, state.phi, state.counts), data.targets.double()
-    times = torch.full((len(targets), 1), scale, dtype=targets.dtype, device=targets.device)
-    return Evidence(design, targets, model.loss, weight_scale_of(model), times)
+    features, targets = mean_topics(state.counts, data.X), data.targets.double()
+    times = targets.new_full((len(targets),), scale)
+    words = Words(data.X, state.phi, state.counts)
+    return MeanTopics(features, targets, model.loss, weight_scale_of(model), times, words=words)
 
 
 def update_classifiers(

@@ -143,7 +143,7 @@ def stochastic_sweep(
     said = evidence(local, batch.data, model, batch.scale)
     if rule.has_dual:
         start, variance = (1 - rho) * state.mean, rho * batch.scale * said.weight_scale**2
-        return replace(moved, mean=implicit(said.design.features, said.targets, said.loss, start, variance, local.tilt))
+        return replace(moved, mean=implicit(said.features, said.targets, said.loss, start, variance, local.tilt))
     return moved.with_learned(rule.step(said, moved.learned, rho))
 
 

@@ -12,7 +12,7 @@ replaced by its tangent and (n - 1) max |a B| / M^2 KL(phi || phi before), which
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from ....models.losses.base import PseudoObservation
 from ....models.sparse import SparseRows
 from ....models.sums import row_chunks
+from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
 
 
@@ -29,6 +30,14 @@ class Scores(NamedTuple):
 
     mean: Tensor
     variance: Tensor
+
+
+class Words(NamedTuple):
+    """q(z) of the tokens of N documents."""
+
+    X: SparseRows  # [N, V]
+    phi: Tensor  # [nnz, K]
+    counts: Tensor  # [N, K]
 
 
 def mean_topics(counts: Tensor, X: SparseRows) -> Tensor:
@@ -60,29 +69,18 @@ def score_grams(X: SparseRows, phi: Tensor, counts: Tensor, precision: Tensor) -
     return grams
 
 
-@dataclass(frozen=True)
-class MeanTopics:
-    """What classifiers see of documents under q(z): the design of their mean topics zbar."""
+@dataclass(frozen=True, eq=False)
+class MeanTopics(Evidence):
+    """What documents say of classifiers that see their mean topics zbar, with features E zbar [N, K] under q(z)."""
 
-    X: SparseRows  # [N, V]
-    phi: Tensor  # [nnz, K]
-    counts: Tensor  # [N, K]
-
-    @property
-    def features(self) -> Tensor:
-        """E zbar [N, K]; 0 for a document without tokens."""
-        return mean_topics(self.counts, self.X)
+    words: Words = field(kw_only=True)
 
     def moments(self, q: Ridge) -> tuple[Tensor, Tensor]:
-        """Mean and variance [N, 1, C] of the scores."""
-        mean, variance = score_moments(self.X, self.phi, self.counts, q)
-        return mean.unsqueeze(1), variance.unsqueeze(1)
+        return score_moments(*self.words, q)
 
-    def sums(self, precision: Tensor, shift: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums of natural parameters [1, C, K, K] and [1, K, C], of [N, 1, C] and [N, 1]."""
-        grams = score_grams(self.X, self.phi, self.counts, times * precision.squeeze(1))
-        linear = self.features.T @ (times * shift.squeeze(1))
-        return grams.unsqueeze(0), linear.unsqueeze(0)
+    def sums(self, observed: PseudoObservation) -> tuple[Tensor, Tensor]:
+        precision, shift = map(self.counted, observed)
+        return score_grams(*self.words, precision).unsqueeze(0), (self.features.T @ shift).unsqueeze(0)
 
 
 def visit_tokens(

@@ -10,18 +10,27 @@ from setups import Ramp, name_of
 from torch import Tensor
 
 from regbayes.inference.classifiers.natural import (
-    Apart,
     BothSides,
     Evidence,
     OwnSide,
-    Seen,
     extrapolated,
+    moments_of,
     natural_step,
     prior,
+    sums_of,
 )
 from regbayes.inference.classifiers.ridge import Ridge
 from regbayes.inference.svi.rules import AVERAGING, NATURAL
-from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic, Loss, Masked, OneVsRest, StudentT
+from regbayes.models.losses import (
+    EpsilonInsensitive,
+    Hinge,
+    Logistic,
+    Loss,
+    Masked,
+    OneVsRest,
+    PseudoObservation,
+    StudentT,
+)
 
 NU, N, P, B = 0.8, 7, 3, 2
 LOSSES: list[Loss] = [OneVsRest(Hinge(1.1)), OneVsRest(Logistic()), EpsilonInsensitive(0.7), Masked(OneVsRest(Hinge()))]
@@ -36,10 +45,10 @@ def posterior(K: int, C: int, seed: int = 1) -> Ridge:
     return Ridge(draws(K, P, C, seed=seed + 1), torch.linalg.cholesky(root @ root.mT + 2 * torch.eye(P).double()))
 
 
-def bits() -> Seen:
-    """Two independent bits and an input."""
+def bits() -> tuple[Tensor, Tensor]:
+    """Expected features and variances of two independent bits and an input."""
     psi = draws(N, B).sigmoid()
-    return Seen(torch.cat([psi, draws(N, P - B, seed=5)], 1), psi * (1 - psi))
+    return torch.cat([psi, draws(N, P - B, seed=5)], 1), psi * (1 - psi)
 
 
 def targets_of(loss: Loss, C: int) -> Tensor:
@@ -49,17 +58,17 @@ def targets_of(loss: Loss, C: int) -> Tensor:
 
 
 def test_moments_and_sums_of_bits_are_those_of_all_their_values() -> None:
-    design, q, times = bits(), posterior(2, 2), draws(N, 2, seed=3).exp()
+    (features, spread), q, times = bits(), posterior(2, 2), draws(N, 2, seed=3).exp()
     precision, shift = draws(N, 2, 2, seed=6).exp(), draws(N, 2, 2, seed=7)
-    mean, variance = design.moments(q)
-    gram, linear = design.sums(precision, shift, times)
+    mean, variance = moments_of(features, spread, q)
+    gram, linear = sums_of(features, spread, precision, shift, times)
     covariance = torch.cholesky_inverse(q.precision_tril)
     expected_gram, expected_linear = torch.zeros_like(gram), torch.zeros_like(linear)
     for n, k, c in itertools.product(range(N), range(2), range(2)):
         first, second = torch.zeros(P).double(), torch.zeros(P, P).double()
         for values in itertools.product([0.0, 1.0], repeat=B):
-            a = torch.cat([torch.tensor(values).double(), design.features[n, B:]])
-            psi = design.features[n, :B]
+            a = torch.cat([torch.tensor(values).double(), features[n, B:]])
+            psi = features[n, :B]
             weight = torch.where(a[:B] == 1, psi, 1 - psi).prod()
             first, second = first + weight * a, second + weight * torch.outer(a, a)
         eta = torch.outer(q.mean[k, :, c], q.mean[k, :, c]) + covariance[k, c]
@@ -71,26 +80,26 @@ def test_moments_and_sums_of_bits_are_those_of_all_their_values() -> None:
     torch.testing.assert_close(linear, expected_linear)
 
 
-def test_rows_apart_are_problems_of_their_own() -> None:
-    loss, sizes, q = Hinge(), [3, 0, 4], posterior(3, 1)
-    features, y, times = draws(N, P), draws(N, 1, seed=2).sign(), draws(N, 1, seed=3).exp()
-    parts = list(zip(features.split(sizes), y.split(sizes), times.split(sizes), strict=True))
-    together = Evidence(Apart([Seen(own) for own, *_ in parts], sizes), y, loss, NU, times)
-    apart = [Evidence(Seen(own), labels, loss, NU, each) for own, labels, each in parts]
-    found = together.step(q, 0.3)
-    for k, alone in enumerate(apart):
-        expected = alone.step(q[[k]], 0.3)
+def test_rows_of_different_owners_are_problems_of_their_own() -> None:
+    loss, owner, q = Hinge(), torch.tensor([2, 0, 0, 2, 2, 0, 2]), posterior(3, 1)
+    (features, spread), y, times = bits(), draws(N, 1, seed=2).sign(), draws(N, seed=3).exp()
+    together = Evidence(features, y, loss, NU, times, owner, 3, variance=spread)
+    found, total = together.step(q, 0.3), 0.0
+    for k in range(3):
+        own = owner == k
+        alone = Evidence(features[own], y[own], loss, NU, times[own], variance=spread[own])
+        expected, total = alone.step(q[[k]], 0.3), total + alone.bound(q[[k]])
         torch.testing.assert_close(found.mean[[k]], expected.mean)
         torch.testing.assert_close(found.precision_tril[[k]], expected.precision_tril)
-    torch.testing.assert_close(together.bound(q), sum(alone.bound(q[[k]]) for k, alone in enumerate(apart)))
+    torch.testing.assert_close(together.bound(q), total)
 
 
 @pytest.mark.parametrize("uncertain", [False, True], ids=["known", "bits"])
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_steps_climb_to_where_the_bound_is_stationary(loss, uncertain) -> None:
-    design = bits() if uncertain else Seen(draws(N, P))
+    features, spread = bits() if uncertain else (draws(N, P), None)
     C = 1 if loss.target == "real" else 2
-    evidence = Evidence(design, targets_of(loss, C), loss, NU, draws(N, 1, seed=3).exp())
+    evidence = Evidence(features, targets_of(loss, C), loss, NU, draws(N, seed=3).exp(), variance=spread)
     q = prior(1, P, C, NU, draws(1))
     value = evidence.bound(q)
     for _ in range(150):
@@ -107,7 +116,7 @@ def test_steps_climb_to_where_the_bound_is_stationary(loss, uncertain) -> None:
 
 def test_a_part_of_a_step_goes_that_far_in_natural_parameters() -> None:
     loss, q = Logistic(), posterior(1, 1)
-    evidence = Evidence(Seen(draws(N, P)), targets_of(loss, 1), loss, NU, torch.ones(N, 1).double())
+    evidence = Evidence(draws(N, P), targets_of(loss, 1), loss, NU)
     whole, part = evidence.step(q), evidence.step(q, 0.3)
     for before, after, found in zip(q.natural, whole.natural, part.natural, strict=True):
         torch.testing.assert_close(found, 0.7 * before + 0.3 * after)
@@ -115,24 +124,22 @@ def test_a_part_of_a_step_goes_that_far_in_natural_parameters() -> None:
 
 def test_rows_that_count_more_are_more_rows() -> None:
     loss, q = Hinge(), posterior(1, 1)
-    rows, once = Seen(draws(N, P)), torch.ones(N, 1).double()
-    twice = Seen(torch.cat([rows.features, rows.features]))
-    y = targets_of(loss, 1)
-    found = Evidence(rows, y, loss, NU, 2 * once)
-    copied = Evidence(twice, torch.cat([y, y]), loss, NU, torch.cat([once, once]))
+    features, y = draws(N, P), targets_of(loss, 1)
+    found = Evidence(features, y, loss, NU, torch.full((N,), 2.0).double())
+    copied = Evidence(torch.cat([features, features]), torch.cat([y, y]), loss, NU)
     torch.testing.assert_close(found.step(q).mean, copied.step(q).mean)
     torch.testing.assert_close(found.bound(q), copied.bound(q))
-    sums = rows.sums(torch.ones(N, 1, 1).double(), draws(N, 1, 1), once)
+    sums = Evidence(features, y, loss, NU).sums(PseudoObservation(torch.ones(N, 1).double(), draws(N, 1)))
     scaled = extrapolated(natural_step(q, sums, NU), NU, 2.5)
     torch.testing.assert_close(scaled.mean, natural_step(q, (2.5 * sums[0], 2.5 * sums[1]), NU).mean)
 
 
 def test_a_row_is_a_positive_of_its_own_hyperplane_and_a_negative_of_all_others() -> None:
     loss, q, r = Logistic(), posterior(3, 1), draws(N, 3).softmax(1)
-    design, one_sided = Seen(draws(N, P)), lambda y: torch.full((N, 1), y).double()
-    sides, mean = BothSides.expect(design, q, one_sided(1), loss), design.moments(q)[0]
+    features, one_sided = draws(N, P), lambda y: torch.full((N, 1), y).double()
+    sides, mean = BothSides.expect(features, q, one_sided(1), loss), q.moments(features)[0]
     precision, shift, times = sides.times(r)
-    (yes, no), one = (OwnSide.expect(design, q, one_sided(y), loss) for y in (1, -1)), torch.ones(N, 3)
+    (yes, no), one = (OwnSide.expect(features, q, one_sided(y), loss) for y in (1, -1)), torch.ones(N, 3)
     torch.testing.assert_close(precision, r.unsqueeze(2) * yes.times(r)[0] + (1 - r).unsqueeze(2) * no.times(r)[0])
     torch.testing.assert_close(shift, r.unsqueeze(2) * yes.times(r)[1] + (1 - r).unsqueeze(2) * no.times(r)[1])
     torch.testing.assert_close(times, one.double())

@@ -12,7 +12,7 @@ from torch.distributions import Beta, Dirichlet, Gamma
 from variational import elbo, purity, sequence_problem, sequence_rows, states_of, walk
 
 from regbayes.inference import SVI
-from regbayes.inference.classifiers.natural import BothSides, Seen
+from regbayes.inference.classifiers.natural import BothSides
 from regbayes.inference.svi import factors
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.inference.svi.sequence import rows as hierarchy
@@ -106,7 +106,7 @@ def test_paths_and_bound_are_those_of_enumeration(model, device, generator) -> N
     state = climbed(sequence, model, data, generator, 2)
     state = factors.allocate(factors.update_factors(state, data, model), data, model)
     z, counts = (table.to(device) for table in paths_of(lengths, T))
-    sides = BothSides.expect(Seen(data.points.features), state.classifiers, data.points.targets, model.loss)
+    sides = BothSides.expect(data.points.features, state.classifiers, data.points.targets, model.loss)
     emission = data.spread(model.likelihood.expected_log_density(data.X, state.hyperparameters) + sides.gain)
     log_rows = torch.digamma(state.rows) - torch.digamma(state.rows.sum(1, keepdim=True))
     steps = torch.arange(7, device=device)
