@@ -54,7 +54,7 @@ class OwnSide(NamedTuple):
 
     @classmethod
     def expect(cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss) -> OwnSide:
-        """At targets [N, C]; NaN for a `Masked` loss."""
+        """Of rows with features [N, P], at targets [N, C]; NaN for a `Masked` loss."""
         mean, variance = q.moments(features)
         y = targets.T.contiguous().T.unsqueeze(1)  # rows last in memory, as scores are
         observed, bound = loss.expect_with_bound(mean, variance, y)
@@ -81,7 +81,7 @@ class BothSides(NamedTuple):
 
     @classmethod
     def expect(cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss) -> BothSides:
-        """On both sides of every hyperplane, whatever the targets."""
+        """On both sides of every hyperplane, of rows with features [N, P], whatever the targets."""
         mean, variance = q.moments(features)
         one = torch.ones_like(mean)
         positive, accepted = loss.expect_with_bound(mean, variance, one)

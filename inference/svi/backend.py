@@ -58,8 +58,8 @@ class SVI(Backend):
 
     References
     ----------
-    Blei & Jordan (2006); Hoffman et al. (2013); Zhu, Chen & Xing (2011, 2014); math/dp-mixtures, section 6;
-    math/regbayes; math/discriminative-clustering, sections 6 and 12.
+    Blei & Jordan (2006); Hoffman et al. (2013); Zhu, Chen & Xing (2011, 2014); mixtures.md, regbayes.md and
+    sequences.md in docs/derivations.
     """
 
     num_steps: Count = 200

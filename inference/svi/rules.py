@@ -3,7 +3,7 @@
 "gibbs"      the natural rule: E of the loss, by the bound of `Loss.expect`; q(eta) = N(mu, V), and the spread counts
 "averaging"  the loss of the expected scores, g = -log phi; q(eta) = N(mu, nu^2 I), whose mean solves an SVM
 
-The second is that of Zhu, Chen & Xing (2011, 2014): math/regbayes, sections 2, 3 and 5. Either is asked with the
+The second is that of Zhu, Chen & Xing (2011, 2014): docs/derivations/regbayes.md. Either is asked with the
 `Evidence` of rows, which has their expected `features` [N, P]. Structures add what the labels say of their own
 latent variables.
 """

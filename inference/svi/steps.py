@@ -57,12 +57,10 @@ M = TypeVar("M", bound=Model)
 
 
 class Minibatch(NamedTuple, Generic[D]):
-    """Data that stand for all: of several sequences some, of one the block of its `owned` steps with a margin."""
+    """Data that stand for all."""
 
     data: D
     scale: float  # points, sequences or blocks in all, for each one here
-    owned: slice = slice(None)  # the steps that count, with the transition into each of them
-    at_start: bool = True  # the first step starts a sequence
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: B
 
     The recorded bound is the batch's estimate at the factors from before the step.
     """
-    data, scale, *_ = batch
+    data, scale = batch
     near = update_points(state, data, model, scale)
     ridge = _step(near, data, model, scale, rho)
     moved = move(near, blocks_of(near, data, model), scale * near.memberships, plain_mixture(model), rho)

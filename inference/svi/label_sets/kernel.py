@@ -93,7 +93,7 @@ def stochastic_sweep(
 
     The recorded bound is the batch's estimate at the factors from before the step.
     """
-    (data, scale, *_), mixture = batch, model.mixture
+    (data, scale), mixture = batch, model.mixture
     q, said, blocks = state.label_classifiers, evidence(data, model, scale), blocks_of(state, data, model)
     moments = said.moments(q)
     margin, ridge = said.bound(q, moments), said.step(q, rho, moments)

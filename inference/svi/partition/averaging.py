@@ -2,8 +2,8 @@
 
     J = KL(q(v) q(theta) q(z) || prior, likelihood) + sum_k |m_k|^2 / (2 nu^2) + sum_n g(sum_k r_nk m_k . a_n)
 
-with g = -log phi convex and q(eta_k) = N(m_k, nu^2 I): only means are learnt (math/regbayes, sections 2, 3 and 5;
-math/dp-mixtures, section 6). A sweep sets sticks, h and the family to their optimum as under the other rule, then the
+with g = -log phi convex and q(eta_k) = N(m_k, nu^2 I): only means are learnt (Zhu, Chen & Xing 2011, 2014;
+docs/derivations/regbayes.md). A sweep sets sticks, h and the family to their optimum as under the other rule, then the
 means by the dual of an SVM with features r_nk a_n, then the responsibilities of each point exactly, by a dual of its
 own. A step that duals solved in part leave above the last J is not taken, so that -J, the recorded value, never falls.
 """
@@ -56,6 +56,7 @@ class AveragedPartition(VariationalPartition):
 
     @classmethod
     def started(cls, model: Mixture, data: Data, fields: dict[str, Any]) -> Self:
+        """With tilts of 0."""
         nothing, gap = torch.zeros_like(data.targets), torch.ones_like(fields["bound"])
         own = fields | {"precision_tril": fields["precision_tril"][..., :0, :0]}
         return super().started(model, data, own | {"tilt": nothing, "row_tilt": nothing, "duality_gap": gap})

@@ -3,8 +3,8 @@
     maximize  sum_k r_k (s_k - log r_k) - g(sum_k r_k f_k)     over the simplex, f_k [C] the scores of component k
     minimize  log sum_k exp(s_k + t . f_k) + g*(-t)            over tilts t [C]
 
-have one value, and r_k prop. to exp(s_k + t . f_k) (math/dp-mixtures, section 6). With one score the dual is a function
-of one number, and bisection finds it. With more it is a problem for an interior-point method
+have one value, and r_k prop. to exp(s_k + t . f_k) (docs/derivations/mixtures.md). With one score the dual is a
+function of one number, and bisection finds it. With more it is a problem for an interior-point method
 (`averaging_interior`), or, where the conjugate is neither a box nor a simplex, the class that adds most to the duality
 gap takes its turn.
 """

@@ -55,7 +55,7 @@ class VariationalPartition(Variational[Data, Mixture]):
         return broken(*self.expected_log_sticks)
 
     def weigh(self, log_likelihood: Tensor, data: Data) -> Weighed:
-        """log r_nk = E log pi_k + log likelihood + const."""
+        """log r_nk [n, T] = E log pi_k + log likelihood + const."""
         logits = self.expected_log_mixture.to(log_likelihood.dtype) + log_likelihood
         log_total = data.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
         return Weighed(logits.softmax(1), log_total, {})
@@ -64,7 +64,7 @@ class VariationalPartition(Variational[Data, Mixture]):
         return update_prior(update_sticks(self, model), model)
 
     def prior_kl(self, model: Mixture | BNMC) -> Tensor:
-        """That of the sticks, v_k ~ Beta(a_k, b_k) a priori, with (A, B) those of q, a and b under q(h), is
+        """KL of q(v) and q(h), [] float64. That of the sticks, with parameters (A, B) under q and (a, b) a priori, is
 
         E log B(a, b) - log B(A, B) + (A - E a) E log v + (B - E b) E log(1 - v).
         """

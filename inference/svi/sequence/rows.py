@@ -10,7 +10,7 @@ superadditive, for every alpha
 and with it q(alpha) and q(gamma) are gamma densities. For a row with stickiness, b_jj = (1 - rho) beta_j + rho, and
 E log b_jj >= log((1 - rho) exp(E log beta_j) + rho), because log((1 - rho) exp(x) + rho) is convex in x. Both bounds
 are loose for alpha far above 1: compare ELBOs of this scheme with each other alone.
-Source: math/discriminative-clustering, section 12, beta by version (ii).
+Derivation: docs/derivations/sequences.md, Variational inference.
 """
 
 from __future__ import annotations
