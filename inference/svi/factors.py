@@ -231,12 +231,14 @@ def union(state: State, data: Placed, model: Mixture | StateSpace, kept: int, ab
     sums = Sums(family_of(model), data.points, model.truncation, keep=False)
     for rows, some in chunks(state.separate, data, model):
         seen = see(state.classifiers, some.points, model)
-        if state.num_dropped:
-            r = state.weigh(log_density(state, some.points, model) + seen.gain, some).responsibilities
-        else:
-            r = state.of_points(data, rows)
+        r = best_places(state, some, model, seen) if state.num_dropped else state.of_points(data, rows)
         sums.add(rows, some.points, joined(r, kept, absorbed), seen)
     return replace(state.joined(kept, absorbed), **sums.fields())
+
+
+def best_places(state: State, data: Placed, model: Mixture | StateSpace, seen: OwnSide | BothSides) -> Tensor:
+    """Responsibilities [m, T] of points at their optimum, given what classifiers expect of them."""
+    return state.weigh(log_density(state, data.points, model) + seen.gain, data).responsibilities
 
 
 def joined(responsibilities: Tensor, kept: int, absorbed: int) -> Tensor:

@@ -24,7 +24,7 @@ from ...posterior.draws import PartitionDraw, drawn
 from ...running.engine import Draw
 from ...seeding import draw_rows
 from ..allocations import Climb, extrapolate, pairs, start, stochastic_sweep
-from ..factors import Placed, allocate, chunks, joined, log_density, see, union, update_factors
+from ..factors import Placed, allocate, best_places, chunks, joined, see, union, update_factors
 from ..steps import M, Minibatch, S, Steps, Stochastic
 from ..stream import Stream, stream_points
 from .factors import VariationalPartition, expected_prior
@@ -54,15 +54,9 @@ POINTS = Climb(update_factors, allocate, promising)
 sweep, ascend, merge = POINTS.sweep, POINTS.ascend, POINTS.merge
 
 
-def assignment_logits(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
-    """log r_nk [N, T] up to a constant for each point."""
-    gain = see(state.classifiers, data, model).gain
-    return state.expected_log_mixture.to(gain.dtype) + log_density(state, data, model) + gain
-
-
 def assign(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
     """The most probable component [N] of each row."""
-    return assignment_logits(state, data, model).argmax(1)
+    return best_places(state, data, model, see(state.classifiers, data, model)).argmax(1)
 
 
 def summary(state: VariationalPartition, data: Placed | Stream[Any], model: Mixture) -> Draw:

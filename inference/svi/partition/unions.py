@@ -18,7 +18,7 @@ from ....models.priors.sticks import log_labelled_prior
 from ...classifiers.natural import sides_of
 from ...classifiers.ridge import soft_sums
 from ...distributed.collectives import all_sum
-from ..factors import MERGE_ROUNDS, SETTLED, chunks, family_of, log_density, see, update_classifiers
+from ..factors import MERGE_ROUNDS, SETTLED, best_places, chunks, family_of, see, update_classifiers
 from .factors import VariationalPartition, expected_prior
 
 __all__ = ["gain", "is_promising"]
@@ -71,8 +71,5 @@ def _shares(state: VariationalPartition, data: Data, model: Mixture, pair: list[
     """Responsibilities [N, 2] of a pair of components."""
     if not state.num_dropped:
         return state.responsibilities[:, pair]
-    parts = []
-    for _, some in chunks(True, data, model):
-        logits = log_density(state, some, model) + see(state.classifiers, some, model).gain
-        parts.append(state.weigh(logits, some).responsibilities[:, pair])
-    return torch.cat(parts)
+    rows = (some for _, some in chunks(True, data, model))
+    return torch.cat([best_places(state, some, model, see(state.classifiers, some, model))[:, pair] for some in rows])

@@ -268,7 +268,8 @@ def test_responsibilities_at_sharp_factors_are_the_programs_conditional(loss, ge
         mean=torch.randn(state.mean.shape, generator=generator, dtype=X.dtype),
         precision_tril=sharp * state.precision_tril,
     )
-    logits = partition.assignment_logits(state, data, model)
+    seen = factors.see(state.classifiers, data, model)
+    logits = factors.best_places(state, data, model, seen).log()
     latents = {"sticks": sticks, "weights": state.mean, **model.likelihood.draw(state.hyperparameters, generator)}
     for n in range(6):
         rows = []

@@ -27,7 +27,7 @@ from regbayes.inference.svi.projection.factors import (
     scatter,
     update_loadings,
 )
-from regbayes.inference.svi.rules import AVERAGING, NATURAL, RULES, Rule, averaged
+from regbayes.inference.svi.rules import AVERAGING, NATURAL, RULES, Rule
 from regbayes.models import (
     BetaBernoulli,
     EpsilonInsensitive,
@@ -230,7 +230,7 @@ def test_classifiers_are_at_the_optimum_of_their_costs(name: str) -> None:
     model, data, state = fitted(name, AVERAGING)
     for _ in range(5):
         state = svi.update_classifiers(state, data, model, AVERAGING)
-    cost = averaged(evidence(state, data, model))
+    cost = evidence(state, data, model)
     best, generator = cost.value(state.learned.mean), torch.Generator().manual_seed(0)
     for _ in range(30):
         noise = 0.1 * torch.randn(state.learned.mean.shape, generator=generator, dtype=torch.float64)
@@ -241,7 +241,7 @@ def test_classifiers_are_at_the_optimum_of_their_costs(name: str) -> None:
 def test_augmented_updates_are_stationary_at_their_pseudo_observations(name: str) -> None:
     model, data, state = fitted(name, NATURAL, 1)
     outer, said = scatter(data, model.likelihood), evidence(state, data, model)
-    observed = PseudoObservation(*(part.flatten() for part in said.observe(said.design.moments(state.learned.q))))
+    observed = PseudoObservation(*(part.flatten() for part in said.expected(said.moments(state.learned.q))))
 
     def value(state: MeanFieldProjection) -> Tensor:
         means, squares = (torch.stack(part) for part in loop_scores(data, state))
