@@ -285,6 +285,13 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/svi/features/margins.py",
+        "inference/svi/test_svi_features.py -k loops",
+        {
+            "scale * data.row_weights.squeeze(1)": "scale * torch.ones_like(data.row_weights.squeeze(1))",
+        },
+    ),
+    Mutants(
         "inference/svi/allocations.py",
         "inference/svi/test_svi_epochs.py inference/svi/test_svi_rows.py -k 'of_a_partition or given_up'",
         {
