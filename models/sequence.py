@@ -112,7 +112,7 @@ class StateSpace(Model):
         return Sequences(Data(points, self.features(points), self.targets(points)), steps, sizes)
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None, **weights: Tensor) -> tuple[Self, Sequences]:
-        """The resolved model and the kernels' view of what a user passes to `fit`."""
+        """The resolved model and the kernels' view of X [N, D], rows of sequences; NaN rows are missing."""
         if y is not None:
             raise ValueError(f"{type(self).__name__} finds states without labels: leave y out.")
         model = self.checked()
