@@ -64,8 +64,8 @@ class HyperPrior(Config, ABC):
 
 
 def sample_hyper(part: Any, like: Tensor) -> Hyper:
-    """The hyperparameters [] of a part with `start` and `hyperpriors`, in the dtype of `like` [...]: each as it starts, or
-    a site of the Pyro program where it has a law."""
+    """The hyperparameters of a part with `start` and `hyperpriors`, each [] in the dtype of `like` [...]: as it starts,
+    or a site of the Pyro program where it has a law."""
     start = part.start(like)
     return {
         name: start[name].to(like) if law is None else pyro.sample(name, law)
