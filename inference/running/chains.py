@@ -9,6 +9,9 @@ import torch
 
 from ..structures import Draw
 
+State = Any
+"""What a chain goes on from: a frozen dataclass of tensors and plain data, of the kernel's own class."""
+
 News = dict[str, Any]
 """The fields of a chain, the state of its generator in place of the generator; of values, times, draws the latest."""
 
@@ -17,7 +20,7 @@ News = dict[str, Any]
 class Chain:
     """What one chain (or restart) has done so far."""
 
-    state: Any
+    state: State
     generator: torch.Generator
     step: int = 0
     seconds: float = 0.0

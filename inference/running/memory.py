@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...models.room import require_room
+from ..protocol import KernelData, Model
 from ..structures import structure_of
 from .sweeps import Schedule
 
 
-def require_room_to_fit(backend: Any, model: Any, data: Any, schedule: Schedule) -> None:
+def require_room_to_fit(backend: Any, model: Model, data: KernelData, schedule: Schedule) -> None:
     """Raise ValueError if the components, the chains, the draws or the trace of a fit are more than memory holds."""
     data, options = getattr(data, "first", data), backend.get_params(deep=False)  # of a stream the first rows
     device, (N, D), item = data.X.device, data.X.shape, data.X.dtype.itemsize

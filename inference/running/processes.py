@@ -66,7 +66,7 @@ class CannotTravel(ValueError):
 
 @dataclass
 class Report:
-    """What there is to say of a chain in a process: by that, but for its end."""
+    """What a process says of the chain that it is at, or what the fit finds when the process has ended."""
 
     news: News | None = None  # since its last report; None: the chain has no state
     ended: bool = False  # whether the process is free for another chain
@@ -82,7 +82,9 @@ class Report:
 def sweep_apart(
     sweeps: Sweeps, number: int, indices: list[int], begun: dict[int, Chain], interrupts: Interrupts
 ) -> Generator[tuple[int, Report], None, None]:
-    """Sweep chains in so many processes; what is said of which. No process is left when the iterator is closed.
+    """Sweep chains in so many processes; reports, each with the index of its chain.
+
+    A chain that has begun goes on from what `begun` has of it. No process is left when the generator is closed.
 
     Raises
     ------
@@ -242,7 +244,7 @@ class _Chain:
         try:
             message = _packed(Report(news, ended, warned, error))
         except Exception as refused:
-            why = ValueError(f"Chain {self._index} cannot leave its process: {refused!r}. Use num_jobs=1.")
+            why = ValueError(f"Chain {self._index + 1} cannot leave its process: {refused!r}. Use num_jobs=1.")
             message = _packed(Report(ended=True, error=why))
         _send(self._connection, message)
         if chain:

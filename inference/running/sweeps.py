@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..protocol import KernelData, Model
 from ..structures import Draw
-from .chains import Chain
+from .chains import Chain, State
 from .interrupts import FitStopped, Interrupts
 
 
@@ -59,7 +59,7 @@ class Schedule:
     checkpoint_every: float = 60.0  # seconds
     resume: str | os.PathLike[str] | None = None
     on_interrupt: str = "return"  # what was reached, with a warning; or "raise" KeyboardInterrupt
-    backend: Any = None  # options that a resumed fit must share, as plain data
+    backend: dict[str, Any] | None = None  # options that a resumed fit must share, as plain data
     repeatable: bool = True  # whether a later run sees the same data in the same order
 
     @property
@@ -84,15 +84,15 @@ class Sweeps:
     def __reduce__(self) -> tuple[Any, ...]:
         return Sweeps, (self.kernel, self.model, self.data, self.schedule)  # another process prepares its own
 
-    def drawn(self, state: Any) -> Draw:
+    def drawn(self, state: State) -> Draw:
         """What the posterior keeps of a state."""
         return self.kernel.draw(state, self.prepared, self.model)
 
-    def finished(self, state: Any) -> Draw:
+    def finished(self, state: State) -> Draw:
         """What the posterior keeps of the last state of a chain."""
         return self.drawn(self.kernel.finish(state, self.prepared, self.model))
 
-    def value(self, state: Any) -> float:
+    def value(self, state: State) -> float:
         """The log joint, ELBO or objective of a state."""
         return float(self.kernel.value(state, self.prepared, self.model))
 
