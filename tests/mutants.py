@@ -77,6 +77,56 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/gibbs/features/columns.py",
+        "inference/gibbs/test_gibbs_features.py -k 'bits_are_the_programs or their_weights or swaps'",
+        {
+            "by_entries + both[1] - both[0]": "by_entries + both[0] - both[1]",
+            "(1 - share) * min(least, pi)": "(1 - share) * least",
+            "(counts[one] - counts[other])": "(counts[other] - counts[one])",
+        },
+    ),
+    Mutants(
+        "inference/gibbs/features/rows.py",
+        "inference/gibbs/test_gibbs_features.py -k 'bits_of_a_row or lone_row or row_alone'",
+        {
+            "- (given.data.num_data - others)": "- (given.data.num_data + 1 - others)",
+            "torch.log1p(a * ratio)).sum(1) / 2": "torch.log1p(a * ratio)).sum(1)",
+            "(total - drawn.sum(0)) / number": "total - drawn.sum(0)",
+            "< after - before else present": "< 0 else present",
+        },
+    ),
+    Mutants(
+        "inference/gibbs/features/_numba_collapsed.py",
+        "inference/gibbs/test_gibbs_features.py -k 'bits_of_a_row or lone_row'",
+        {
+            "half, sign, gain = 0.5 - old": "half, sign, gain = 0.5",
+            "(rows.loss, other, targets) - log_margin": "(rows.loss, other, targets) + log_margin",
+        },
+    ),
+    Mutants(
+        "inference/bits/rows.py",
+        "inference/gibbs/test_gibbs_features.py -k bits_are_the_programs",
+        {"(weight * counted, shift * counted)": "(weight, shift * counted)", "row.square(), alpha=0.5)": "row.square())"},
+    ),
+    Mutants(
+        "inference/bits/loadings.py",
+        "inference/gibbs/test_gibbs_features.py -k loadings_and_precisions",
+        {"law.rate + seen[name][1]": "law.rate", "gram.diagonal().copy_(counted.sum(0))": "pass"},
+    ),
+    Mutants(
+        "inference/bits/shared_projection.py",
+        "inference/test_projection_steps.py -k bits_are_set",
+        {"gain + double._gain(base, step)": "gain", "base = scores - found[d, k] * step": "base = scores"},
+    ),
+    Mutants(
+        "inference/gibbs/label_sets/coupled.py",
+        "inference/gibbs/test_gibbs_multi_label.py -k 'log_joint or exact_law or negatives'",
+        {
+            "all_sum(own) + log_weights + ": "all_sum(own) + ",
+            "(labels - negatives) / 2": "(labels + negatives) / 2",
+        },
+    ),
+    Mutants(
         "models/config.py",
         "models/test_outsider.py -k number",
         {"            found.checked()\n": "            found\n"},

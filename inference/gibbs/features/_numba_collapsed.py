@@ -21,7 +21,7 @@ class Rows(NamedTuple):
     scores: np.ndarray  # [N, C] what the inputs give
     targets: np.ndarray  # [N, C]
     log_odds: np.ndarray  # [N] log m - log(N - m) of a feature that m others have; truncated: [K] of each feature
-    log_number: np.ndarray  # [room] log prior of how many features a row has alone; truncated: [0]
+    log_number: np.ndarray  # [room] log prior probability of a number of features that the row has alone
     cumulative: np.ndarray  # [room] the same summed up
     loading_precision: np.ndarray  # [D]
     weight_scale: float
@@ -61,22 +61,19 @@ def scan(rows, scratch, uniforms, normals, place):
     """Visit rows from place[0] on; place = (row, number of features, uniforms used, normals used) is moved on.
 
     It returns before a row for which the arrays or the random numbers might not suffice; at the end place[0] = N.
-    In the truncated model, which has no `log_number`, no row has features of its own: uniforms [N K] are all it takes.
     """
     num_columns, num_scores, room = rows.loadings.shape[1], rows.scores.shape[1], len(rows.log_number)
-    first, truncated = place[0], room == 0
+    first = place[0]
     for n in range(first, len(rows.scores)):
         needed = 2 * room * num_scores + (place[1] + room + 1) * num_columns
-        if not truncated and (place[1] + room > len(rows.counts) or place[3] + needed > len(normals)):
+        if place[1] + room > len(rows.counts) or place[2] + place[1] + 4 > len(uniforms):
             return
-        if not truncated and place[2] + place[1] + 4 > len(uniforms):
+        if place[3] + needed > len(normals):
             return
         precision = rows.precision[n if len(rows.precision) > 1 else 0]
         _predict(rows, n, precision, place[1], scratch)
-        num_alone = _visit_shared(rows, n, precision, uniforms[place[2] :], place[1], scratch, truncated)
-        place[0], place[2] = n + 1, place[2] + place[1]
-        if truncated:
-            continue
+        num_alone = _visit_shared(rows, n, precision, uniforms[place[2] :], place[1], scratch, False)
+        place[2] += place[1]
         if n == first or len(rows.precision) > 1:
             for number in range(_NUM_WEIGHED):
                 scratch.halves[number] = _evidence(rows.loading_precision, precision, number, scratch.shares[number])
@@ -88,6 +85,16 @@ def scan(rows, scratch, uniforms, normals, place):
         if num_alone or weighed or drawn:
             _visit_alone(rows, n, precision, weighed, drawn, num_alone, uniforms, normals, place, scratch)
         place[2] = used + 4
+        place[0] = n + 1
+
+
+@lean_entry
+def scan_truncated(rows, scratch, levels):
+    """Visit the bits of all features of all rows, with uniform numbers [N, K]."""
+    for n in range(len(rows.scores)):
+        precision = rows.precision[n if len(rows.precision) > 1 else 0]
+        _predict(rows, n, precision, len(rows.counts), scratch)
+        _visit_shared(rows, n, precision, levels[n], len(rows.counts), scratch, True)
 
 
 @inner

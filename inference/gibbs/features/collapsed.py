@@ -63,8 +63,8 @@ def scan_rows(state: FeatureState, given: Given, generator: torch.Generator) -> 
 
 def scan_bits(state: FeatureState, given: Given, levels: Tensor) -> FeatureState:
     """One visit of every row of the truncated model, with uniform numbers [K, N]."""
-    rows, place = _arrays(state, given, len(levels)), np.array([0, len(levels), 0, 0])
-    entry_of(compiled.scan, rows.loss)(rows, compiled.Scratch.of(rows), _doubles(levels.T).ravel(), np.empty(0), place)
+    rows = _arrays(state, given, len(levels))
+    entry_of(compiled.scan_truncated, rows.loss)(rows, compiled.Scratch.of(rows), _doubles(levels.T))
     return replace(state, features=torch.from_numpy(rows.bits.T.copy()))
 
 
@@ -77,7 +77,7 @@ def _arrays(state: FeatureState, given: Given, capacity: int) -> compiled.Rows:
     if state.probabilities is None:
         log_number, log_odds = log_poisson(float(state.hyper["concentration"]) / N), _log_odds(N)
     else:  # no row opens features of its own
-        log_number, log_odds = torch.empty(0), state.probabilities.logit()
+        log_number, log_odds = log_poisson(0.0), state.probabilities.logit()
     return compiled.Rows(
         bits=_padded(state.features.T, capacity, np.int8),
         counts=_padded(count_rows(state), capacity, np.int64),

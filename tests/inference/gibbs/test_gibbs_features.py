@@ -1,4 +1,4 @@
-"""Gibbs sampling of latent features against the Pyro program, exact enumeration and simulation of the prior."""
+"""Gibbs sampling of latent features against the Pyro program and exact enumeration."""
 
 from __future__ import annotations
 
