@@ -106,12 +106,15 @@ MUTANTS = [
     Mutants(
         "inference/bits/rows.py",
         "inference/gibbs/test_gibbs_features.py -k bits_are_the_programs",
-        {"(weight * counted, shift * counted)": "(weight, shift * counted)", "row.square(), alpha=0.5)": "row.square())"},
+        {
+            "(weight * counted, shift * counted)": "(weight, shift * counted)",
+            "row.square(), alpha=0.5)": "row.square())",
+        },
     ),
     Mutants(
         "inference/bits/loadings.py",
         "inference/gibbs/test_gibbs_features.py -k loadings_and_precisions",
-        {"law.rate + seen[name][1]": "law.rate", "gram.diagonal().copy_(counted.sum(0))": "pass"},
+        {"law.rate + seen[name][1]": "law.rate"},
     ),
     Mutants(
         "inference/bits/shared_projection.py",
