@@ -248,6 +248,15 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/classifiers/dual_newton.py",
+        "inference/classifiers/test_duals.py -k 'solved'",
+        {
+            "theta = self.curvature + at.high": "theta = at.high",
+            "- self.linear + self.curvature * tilt": "- self.linear",
+            "-slope / self.curvature.clamp": "-2 * slope / self.curvature.clamp",
+        },
+    ),
+    Mutants(
         "inference/classifiers/minimum.py",
         "inference/classifiers/test_minimum.py inference/small_variance/test_small_variance.py "
         "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner'",
