@@ -91,7 +91,7 @@ class Model(Config):
         raise NotImplementedError
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None, **weights: Tensor) -> tuple[Self, Any]:
-        """The resolved model and the kernels' view of what a user passes to `fit`; weights [N] where `data` has them."""
+        """The resolved model and the kernels' view of what a user passes to `fit`; weights [N] if `data` has them."""
         if lengths is not None:
             raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
         X = self.as_rows(X, min_rows=self.min_rows)
