@@ -186,7 +186,7 @@ def load(name: str, *, features: str | None = None) -> Dataset:
     >>> iris.X.shape, iris.target_names
     ((150, 4), ('setosa', 'versicolor', 'virginica'))
     """
-    if name not in available():
+    if not isinstance(name, str) or name not in available():
         raise ValueError(f"There is no data set {name!r}; known names: {', '.join(available())}.")
     if features is not None and name != "protein_fold":
         raise ValueError(f"features is {features!r}, but {name} has one set of features; leave it out.")
