@@ -135,6 +135,11 @@ MUTANTS = [
         {"            found.checked()\n": "            found\n"},
     ),
     Mutants(
+        "models/config.py",
+        "models/test_domains.py -k read_again",
+        {" or isinstance(value, Config | list | dict)": "", "is not value or": "is None or"},
+    ),
+    Mutants(
         "models/losses/logistic.py",
         "models/test_losses.py -k Logistic",
         {

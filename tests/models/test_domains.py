@@ -69,6 +69,15 @@ def test_the_object_given_stays_as_it_is() -> None:
     assert type(given.count) is np.int64
 
 
+@pytest.mark.parametrize("change", [{"truncation": -3}, {"loss__strength": -1.0}])
+def test_what_is_changed_in_a_checked_one_is_read_again(change: dict[str, float]) -> None:
+    checked = InfiniteSVM().checked()
+    assert checked.checked().checked() is checked.checked()
+    for model in (checked, checked.replace(weight_scale=2.0)):
+        with pytest.raises(ValueError, match=r"truncation is -3|loss__strength is -1"):
+            model.set_params(**change).checked()
+
+
 def test_tensors_and_arrays_pass_as_they_are() -> None:
     values = torch.tensor([1.0, 2.0])
     assert Outer(rates=values).checked().rates is values
