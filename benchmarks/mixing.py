@@ -27,8 +27,9 @@ from timing import choose
 from torch import Tensor
 
 from regbayes.inference import Gibbs, Posterior
-from regbayes.inference.gibbs.moves import block_hyperplanes, repelling_split_merge
-from regbayes.inference.gibbs.moves.block_hyperplanes import fit_blocks
+from regbayes.inference.classifiers.scored import RepellingHyperplanes, classifiers_of
+from regbayes.inference.gibbs.moves import block_classifiers, union
+from regbayes.inference.gibbs.moves.block_classifiers import BlockClassifiers
 from regbayes.models import DDPM, DIH, Hinge, Logistic, SphericalGaussian
 from regbayes.models.likelihoods import LinearRegression, MultinomialDirichlet, PoissonGamma
 from regbayes.models.scores import own_scores
@@ -59,8 +60,9 @@ class Values:
         """log g(S) for S [N]."""
         key = members.numpy().tobytes()
         if key not in self.known:
-            block = fit_blocks(members.unsqueeze(1), self.points, self.model).refined(self.points, self.model)
-            ratios = block.log_ratio(block.draw(400, self.generator), self.points, self.model)
+            scored = classifiers_of(self.model, self.points, members.long(), 2)
+            block = BlockClassifiers(members.unsqueeze(1), scored).refined()
+            ratios = block.log_ratio(block.draw(400, self.generator))
             self.known[key] = float(ratios.logsumexp(1)) - math.log(400)
         return self.known[key]
 
@@ -107,17 +109,17 @@ def overlap(gap: str = "2", num_seeds: str = "10", only: str = "") -> None:
 def exact(number: str = "20000", only: str = "") -> None:
     """With poor fits, as exact as good ones."""
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    import test_repelling_split_merge as partitions
-    import test_repelling_split_merge_sequences as sequences
+    import test_split_merge as partitions
+    import test_split_merge_sequences as sequences
 
-    repelling_split_merge.NUM_ROUNDS = block_hyperplanes._NUM_ROUGH = block_hyperplanes._NUM_FINE = 1
-    block_hyperplanes._NUM_CANDIDATES = 2
+    union.NUM_ROUNDS = RepellingHyperplanes.num_rough = block_classifiers._NUM_FINE = 1
+    block_classifiers._NUM_CANDIDATES = 2
     for kind, truncated, loss in product(("DDPM", "DIH"), (False, True), ("hinge", "logistic")):
         name = f"{kind} {'truncated' if truncated else 'infinite'} {loss}"
         if only not in name:
             continue
         tests, model = (partitions, partitions.tiny(loss)) if kind == "DDPM" else (sequences, sequences.MODELS[loss])
-        p, z = tests.Starts(model, truncated=truncated).after(int(number), 1)
+        p, z = (tests.starts if kind == "DDPM" else tests.Starts)(model, truncated=truncated).after(int(number), 1)
         print(f"{name}: p {p:.3f}, largest of {len(z)} z-scores {z.abs().max():.2f}", flush=True)
 
 

@@ -43,7 +43,7 @@ def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
     model, data = IHMM(getattr(likelihoods, family)()).prepare(torch.from_numpy(X))
     base = torch.full((num_states + 1,), 1 / (num_states + 1), dtype=torch.float64)
     none, generator = data.X.new_zeros(num_states, 0, 0), torch.Generator().manual_seed(0)
-    state = SequenceState(states, none, base, model.prior.start(data.X))
+    state = SequenceState(states, none, model.prior.start(data.X), base=base)
 
     def scan() -> None:
         nonlocal state

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from .sparse import Rows, SparseRows
 from .sums import all_sum
-
-T = TypeVar("T")
 
 
 class RowData:
@@ -51,8 +48,12 @@ class Data(RowData):
 
     @property
     def points(self) -> Data:
-        """The same: data that have more to them, such as sequences, give their points by this name."""
+        """What families and classifiers see: all of it."""
         return self
+
+    def observed(self, labels: Tensor) -> Tensor:
+        """The labels of what has an x, from those of all points [N]."""
+        return labels
 
     def counted(self, values: Tensor) -> Tensor:
         """What belongs to the points, [N, ...], times their weights."""
@@ -65,21 +66,6 @@ class Data(RowData):
         """X in compressed rows: row n has values[starts[n] : starts[n + 1]], [nnz], in the columns [nnz] there."""
         rows = SparseRows.of(self.X)
         return rows.starts, rows.columns, rows.values
-
-    def once(self, function: Callable[[Any, Data], T], part: Any) -> T:
-        """function(part, data), computed once for all sweeps of a resolved part of the model, and anew for another."""
-        last, found = self._found.get(function, (None, None))
-        if last is not part:
-            found = function(part, self)
-            self._found[function] = part, found
-        return cast(T, found)
-
-    @cached_property
-    def _found(self) -> dict[Any, tuple[Any, Any]]:
-        return {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_found"}  # other processes find it anew
 
     def without_features(self) -> Data:
         """The data that a model without hyperplanes sees."""

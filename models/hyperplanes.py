@@ -23,6 +23,7 @@ class Hyperplanes:
     repels: ClassVar[bool] = True
 
     loss: Loss
+    weight_scale: float
 
     def checked(self, name: str = "") -> Self:
         """As `Config.checked`; the loss must be a binary one."""

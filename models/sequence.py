@@ -47,6 +47,10 @@ class Sequences:
         ends = torch.tensor([0, *self.lengths[:-1]], device=self.steps.device).cumsum(0)
         return torch.zeros(self.num_data, dtype=torch.bool, device=self.steps.device).index_fill(0, ends, True)
 
+    def observed(self, labels: Tensor) -> Tensor:
+        """The labels of the observed steps [M], from those of all steps [N]."""
+        return labels if len(self.steps) == len(labels) else labels[self.steps]
+
     def spread(self, rows: Tensor) -> Tensor:
         """[N, ...] with the rows [M, ...] at the observed steps and 0 at the missing ones."""
         return rows.new_zeros(self.num_data, *rows.shape[1:]).index_copy(0, self.steps, rows)

@@ -100,12 +100,13 @@ def ax() -> Axes:
 @pytest.fixture
 def poor_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A poor launch and poor hyperplanes are as exact as good ones."""
-    from regbayes.inference.gibbs.moves import block_hyperplanes, repelling_split_merge
+    from regbayes.inference.classifiers.scored import RepellingHyperplanes
+    from regbayes.inference.gibbs.moves import block_classifiers, union
 
-    monkeypatch.setattr(repelling_split_merge, "NUM_ROUNDS", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_ROUGH", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_FINE", 1)
-    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 2)
+    monkeypatch.setattr(union, "NUM_ROUNDS", 1)
+    monkeypatch.setattr(RepellingHyperplanes, "num_rough", 1)
+    monkeypatch.setattr(block_classifiers, "_NUM_FINE", 1)
+    monkeypatch.setattr(block_classifiers, "_NUM_CANDIDATES", 2)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import singledispatch
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from torch import Tensor
 from ...models import scores as linear
 from ...models.base import Model
 from ...models.data import Data
+from ...models.hyperplanes import Hyperplanes
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.sparse import group_sums
 from ...models.sums import row_chunks
@@ -41,6 +44,16 @@ class Scored:
     owner: Tensor | None = None  # [N] int64 in 0..K-1; None: K is 1
     num_owners: int = 1  # K
 
+    # of split-merge proposals: steps of a fit by which they are screened, 0: by the family alone; and how many of them
+    # divide two blocks anew, which the scans do well where a row is scored by its own component alone
+    num_rough: ClassVar[int] = 0
+    redivided: ClassVar[float] = 0.0
+
+    @property
+    def num_scores(self) -> int:
+        """C."""
+        return self.targets.shape[1]
+
     def scores(self, weights: Tensor) -> Tensor:
         """f [N, C] under weights [K, P, C]."""
         if self.owner is None:
@@ -56,6 +69,21 @@ class Scored:
         if self.owner is None:
             return [torch.arange(len(self.features), device=self.features.device)]
         return rows_of_owners(self.owner, self.num_owners)
+
+    # -- blocks of rows, with a set of classifiers each ----------------------------------------------------------------
+
+    def within(self, rows: Tensor) -> Scored:
+        """What the classifiers of blocks that are made of some rows [B] see: these rows."""
+        return Scored(self.features[rows], self.targets[rows], self.loss, self.weight_scale)
+
+    def spread(self, shares: Tensor, rows: Tensor) -> Tensor:
+        """Shares [N, K] that blocks have in all that they see, from those [B, K] in the rows that they are made of."""
+        return shares
+
+    def factors(self, scores: Tensor, shares: Tensor, rows: slice = slice(None)) -> Tensor:
+        """What rows [n] say of blocks by their shares [n, K] in them, r log phi(y_n | f_nk): [..., n, K, C], or
+        [..., n, K, 1] where classes meet, of scores [..., n, K, C]."""
+        return shares.unsqueeze(-1) * self.loss.log_factor(scores, self.targets[rows].unsqueeze(1))
 
     # -- the density, and the cost that is minus its logarithm --------------------------------------------------------
 
@@ -157,6 +185,25 @@ class RepellingHyperplanes:
     weight_scale: float  # nu
     owners: Tensor  # [N] int64
 
+    num_scores: ClassVar[int] = 1
+    num_rough: ClassVar[int] = 3  # as in `Scored`
+    redivided: ClassVar[float] = 1 / 3
+
+    def within(self, rows: Tensor) -> RepellingHyperplanes:
+        """What the hyperplanes of blocks that are made of some rows [B] see: all rows."""
+        return self
+
+    def spread(self, shares: Tensor, rows: Tensor) -> Tensor:
+        """As in `Scored`: blocks have no share in other rows."""
+        return shares.new_zeros(len(self.features), shares.shape[1]).index_copy(0, rows, shares)
+
+    def factors(self, scores: Tensor, shares: Tensor, rows: slice = slice(None)) -> Tensor:
+        """As in `Scored`: (1 - r) log phi(-1 | f_nk) + r log phi(+1 | f_nk), [..., n, K, 1]."""
+        if shares.dtype == torch.bool:
+            return self.loss.log_factor(scores, (2 * shares.to(scores) - 1).unsqueeze(-1))
+        other, own = (self.loss.log_factor(scores, scores.new_tensor(side)) for side in (-1.0, 1.0))
+        return torch.lerp(other, own, shares.unsqueeze(-1).to(own))
+
     def draw(self, weights: Tensor, generator: torch.Generator) -> Tensor:
         """New hyperplanes [K, P, 1]. An elliptical slice step follows for each without rows: a draw given omega moves
         it by about (c N)^(-1/2), but where many rejected rows keep their margin its law is about nu wide."""
@@ -210,12 +257,20 @@ class RepellingHyperplanes:
         return all_sum(total)
 
 
-def classifiers_of(model: Model, points: Data, labels: Tensor, num_components: int) -> Scored | RepellingHyperplanes:
-    """Who scores whom in a mixture, or a chain of states, whose points have these labels [N]."""
-    features, loss, nu = points.features, model.loss, model.weight_scale
-    if model.repels:
-        return RepellingHyperplanes(features, loss, nu, labels)
-    return Scored(features, points.targets, loss, nu, owner=labels, num_owners=num_components)
+@singledispatch
+def classifiers_of(
+    model: Model | Hyperplanes, points: Data, labels: Tensor, num_components: int
+) -> Scored | RepellingHyperplanes:
+    """Who scores whom in a mixture, or a chain of states, whose points have these labels [N]: each component its own
+    points, unless the model is one of `Hyperplanes`."""
+    loss, nu = model.loss, model.weight_scale
+    return Scored(points.features, points.targets, loss, nu, owner=labels, num_owners=num_components)
+
+
+@classifiers_of.register
+def hyperplanes_of(model: Hyperplanes, points: Data, labels: Tensor, num_components: int) -> RepellingHyperplanes:
+    """The same where each hyperplane scores all points."""
+    return RepellingHyperplanes(points.features, model.loss, model.weight_scale, labels)
 
 
 def log_prior(weights: Tensor, weight_scale: float) -> Tensor:

@@ -19,14 +19,16 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.distributions.sampling import normals
+from ...models.mixture import Mixture
+from ...models.sequence import StateSpace
 from ..classifiers.scored import RepellingHyperplanes
 
 NUM_RESERVED = 100
 
 
-def reserve(features: Tensor, model: Model, generator: torch.Generator) -> Tensor | None:
+def reserve(features: Tensor, model: Mixture | StateSpace, generator: torch.Generator) -> Tensor | None:
     """What an infinite model starts with: a reservoir [A, P, 1], or None where components do not repel."""
-    return fill_reservoir(features, model, generator) if model.repels else None
+    return None if model.without_hyperplanes() is model else fill_reservoir(features, model, generator)
 
 
 def fill_reservoir(

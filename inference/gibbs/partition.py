@@ -1,4 +1,4 @@
-"""Gibbs sampling of a mixture of classifiers: three scans of the assignments around one draw of everything else.
+"""Gibbs sampling of a mixture of classifiers: a scan of the assignments, then one draw of everything else.
 
     target(z, eta, h) = p(z | h) p(h) prod_k m(X_k) N(eta_k; 0, nu^2 I) prod_n phi(y_n | eta_{z_n}^T a_n)
 
@@ -12,7 +12,8 @@ integrated out, so omega is drawn anew before eta is: the order z, omega, eta of
 (math/dp-mixtures, section 4).
 
 Where components repel (`Hyperplanes`), phi(y_n | eta_{z_n}) is exp(h(eta_{z_n}^T a_n)), every eta_k is drawn given all
-points, and new components take theirs from a reservoir instead of the prior (`hyperplanes`).
+points, and new components take theirs from a reservoir instead of the prior (`hyperplanes`). What z is to a sweep, an
+`Allocation` says: here labels of `Points`, in `sequence` of `Paths`.
 
 Source: Wang & Zhu (2014), with new components drawn as in Neal (2000).
 """
@@ -22,40 +23,112 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...models.compiled import is_compiled
 from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.priors.base import NEEDED
-from ...models.priors.laws import PointLaw
+from ...models.priors.laws import Law
+from ...models.sequence import Sequences, StateSpace
 from ..classifiers.scored import classifiers_of
 from ..distributed.collectives import own_stream
-from ..running.engine import Kernel
+from ..posterior.draws import drawn
+from ..running.engine import Draw, Kernel
 from ..truncation import warn_if_full
+from .allocations import Allocation, D, M, S
 from .backend import Gibbs
 from .hyperplanes import renew_reservoir, reserve
-from .moves.repelling_split_merge import split_merge_repelling
 from .moves.split_merge import num_moves, split_merge
 from .moves.tempering import harden
-from .scans import blocked as blocked_scan
-from .scans import collapsed
-from .scans import slice as slice_scan
-from .scans.components import count_members
+from .points import Points
+from .prepared import prepare_points
+from .scans.components import hyperparameters, log_evidence
 from .state import PartitionState, scan_law
-from .summary import draw, log_joint
 
-Scan = Callable[[PartitionState, Data, Mixture, torch.Generator], PartitionState]
-_SCANS: dict[str, Scan] = {"collapsed": collapsed.scan, "slice": slice_scan.scan, "blocked": blocked_scan.scan}
+
+def sweep(
+    state: S,
+    data: D,
+    model: M,
+    generator: torch.Generator,
+    step: int = 0,
+    *,
+    scan: str,
+    num_split_merge: int = 0,
+    births: str = "exact",
+    num_warmup: int = 0,
+    kind: type[Allocation[S, D, M]] = Points,  # type: ignore[assignment]  # of partitions
+) -> S:
+    """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan)."""
+    scan = kind.quickest(data, model) if scan == "auto" else scan
+    z = kind(scan_law(model.prior, model.truncation, scan), data)
+    if (fused := kind.fused(scan, data, model)) is not None:  # moves come with every sweep
+        state = fused(state, data, model, generator, num_moves=num_split_merge)
+    else:
+        for _ in range(num_moves(num_split_merge, step, num_warmup) if z.proposes(model) else 0):
+            state = split_merge(state, z, model, generator)
+        state = z.scans[scan](state, data, model, generator)
+    state = replace(state, weights=draw_weights(state, data, model, generator))
+    if state.reservoir is not None:
+        features, grows = data.points.features, step < num_warmup
+        reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
+        state = replace(state, reservoir=reservoir)
+    return z.relabel(z.draw_prior(state, generator), generator)
+
+
+def draw_weights(
+    state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace, generator: torch.Generator
+) -> Tensor:
+    """Classifiers [K, P, C] given the assignments."""
+    scored = classifiers_of(model, data.points, data.observed(state.assignments), len(state.weights))
+    return scored.draw(state.weights, generator)
+
+
+def log_joint(
+    state: S,
+    data: D,
+    model: M,
+    *,
+    law: Law,
+    kind: type[Allocation[S, D, M]] = Points,  # type: ignore[assignment]  # of partitions
+    chi: Tensor | None = None,
+) -> Tensor:
+    """log density [] of (z, eta, h) and the data: theta and the mixture weights, or rows, integrated out, omega too.
+
+    `chi` [K, S] are the posterior hyperparameters of the components where they are known.
+
+    In an infinite model whose components repel it is relative, as `Scored.log_density` says.
+    """
+    chi = hyperparameters(state, data, model) if chi is None else chi
+    total = kind(law, data).log_density(state) + log_evidence(chi, data.points, model.likelihood)
+    scored = classifiers_of(model, data.points, data.observed(state.assignments), len(state.weights))
+    return total + scored.log_density(state.weights, relative=law.alike)
+
+
+def draw(
+    state: S,
+    data: D,
+    model: M,
+    *,
+    law: Law,
+    kind: type[Allocation[S, D, M]] = Points,  # type: ignore[assignment]
+) -> Draw:
+    """What the posterior keeps of a state."""
+    chi = hyperparameters(state, data, model)
+    joint = log_joint(state, data, model, law=law, kind=kind, chi=chi)
+    hyper = {name: value.to(data.X.dtype) for name, value in state.hyper.items()}
+    return drawn(kind(law, data).kept(state, chi, joint), hyper)
+
+
+# -- the kernel, and its starts ----------------------------------------------------------------------------------------
 
 
 def check(backend: Gibbs, model: Mixture) -> None:
     """Raise on a scan that partitions or their prior do not have, and on a family without a conjugate prior."""
-    backend.require_scan(model, "auto", *_SCANS)
+    backend.require_scan(model, "auto", *Points.scans)
     without = getattr(model, "without_sticks", "")
     if backend.scan in NEEDED and (lack := model.prior.lacks(NEEDED[backend.scan], without)):
         raise NotImplementedError(f"{type(model).__name__} has no scan={backend.scan!r}: {lack}.")
@@ -70,50 +143,81 @@ def check(backend: Gibbs, model: Mixture) -> None:
 
 def kernel(backend: Gibbs, model: Mixture) -> Kernel:
     """The scans of partitions, with the options of a backend bound."""
+    return kernel_of(Points, backend, model, _start, prepare_points)
+
+
+def kernel_of(
+    kind: type[Allocation[S, D, M]],
+    backend: Gibbs,
+    model: M,
+    start: Callable[..., S],
+    prepare: Callable[[M, D], D],
+) -> Kernel:
+    """The scans of a kind of labels; `start` makes a state from (model, data, generator, backend)."""
     law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
-        state=PartitionState,
-        init=partial(_start, backend=backend),
+        state=kind.state,
+        init=partial(start, backend=backend),
         sweep=partial(
             sweep,
             scan=backend.scan,
             num_split_merge=backend.split_merge,
             births=backend.births,
             num_warmup=backend.num_warmup,
+            kind=kind,
         ),
-        value=partial(log_joint, law=law),
-        draw=partial(draw, law=law),
+        value=partial(log_joint, law=law, kind=kind),
+        draw=partial(draw, law=law, kind=kind),
+        prepare=prepare,
         value_in="log_joint",
     )
-    return kernel if law.alike else replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'"))
+    remedy = f", or with scan={kind.unbounded!r}"
+    return kernel if law.alike else replace(kernel, warn=partial(warn_if_full, remedy=remedy))
 
 
 def _start(model: Mixture, data: Data, generator: torch.Generator, *, backend: Gibbs) -> PartitionState:
     law = scan_law(model.prior, model.truncation, backend.scan)
-    backend.require_labels(data, law.capacity, other="slice")
+    backend.require_labels(data, law.capacity, other=Points.unbounded)
     if model.without_hyperplanes() is model:
         return init(model, data, generator, start=backend.init, law=law)
-    options: dict[str, Any] = {"scan": backend.scan, "num_split_merge": backend.split_merge}
-    return init_generatively(model, data, generator, start=backend.init, num_sweeps=backend.num_generative, **options)
+    return init_generatively(
+        model,
+        data,
+        generator,
+        start=backend.init,
+        scan=backend.scan,
+        num_sweeps=backend.num_generative,
+        num_split_merge=backend.split_merge,
+    )
 
 
-def init(
-    model: Mixture, data: Data, generator: torch.Generator, *, start: str | Tensor, law: PointLaw
-) -> PartitionState:
+def init(model: Mixture, data: Data, generator: torch.Generator, *, start: str | Tensor, law: Law) -> PartitionState:
     """A state with all points in one component (`start` is "one"), at random in T ("random"), or as given [N]."""
     if isinstance(start, Tensor):
         assignments = torch.unique(start.to(data.X.device), return_inverse=True)[1]
     elif start == "random":
         stream, size = own_stream(generator), (data.num_data,)
-        chosen = torch.randint(model.truncation, size, generator=stream, device=data.X.device)
-        assignments = law.named(chosen)
+        assignments = law.named(torch.randint(model.truncation, size, generator=stream, device=data.X.device))
     else:
         assignments = torch.zeros(data.num_data, dtype=torch.long, device=data.X.device)
-    weights = data.features.new_zeros(law.num_places(assignments), data.features.shape[1], data.targets.shape[1])
-    state = PartitionState(assignments, weights, model.prior.start(data.features))
+    return settle(Points(law, data).begin(assignments, model), data, model, generator, num_draws=1, law=law)
+
+
+def settle(
+    state: PartitionState,
+    data: Data,
+    model: Mixture,
+    generator: torch.Generator,
+    *,
+    num_draws: int,
+    law: Law,
+) -> PartitionState:
+    """A state with hyperplanes in reserve, where an infinite model has them, and with classifiers that were drawn."""
     if law.alike:
         state = replace(state, reservoir=reserve(data.features, model, generator))
-    return replace(state, weights=draw_weights(state, data, model, generator))
+    for _ in range(num_draws):
+        state = replace(state, weights=draw_weights(state, data, model, generator))
+    return state
 
 
 def init_generatively(
@@ -131,72 +235,14 @@ def init_generatively(
     or a word.
     """
     plain = model.without_hyperplanes()
-    law, plain_data = scan_law(model.prior, model.truncation, scan), plain.data(data.X)
-    state = init(plain, plain_data, generator, start=start, law=law)
-    for step in range(num_sweeps):
-        state = sweep(state, plain_data, plain, generator, step, scan=scan, num_split_merge=num_split_merge)
-    state = _with_hyperplanes(state, data, model, generator, law)
+    law, plain_data = scan_law(model.prior, model.truncation, scan), prepare_points(plain, plain.data(data.X))
     one = partial(sweep, scan=scan, num_split_merge=num_split_merge)
-    return harden(state, data, data.features, model, generator, one, 2 * num_sweeps)
-
-
-def _with_hyperplanes(
-    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, law: PointLaw
-) -> PartitionState:
-    """A state of the mixture without hyperplanes, with some."""
-    full = init(model, data, generator, start="one", law=law)
-    weights = full.weights.new_zeros(len(state.weights), *full.weights.shape[1:])
-    full = replace(full, assignments=state.assignments, hyper=state.hyper, weights=weights)
-    for _ in range(_NUM_SETTLING):
-        full = replace(full, weights=draw_weights(full, data, model, generator))
-    return full
-
-
-def sweep(
-    state: PartitionState,
-    data: Data,
-    model: Mixture,
-    generator: torch.Generator,
-    step: int = 0,
-    *,
-    scan: str,
-    num_split_merge: int,
-    births: str = "exact",
-    num_warmup: int = 0,
-) -> PartitionState:
-    """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan).
-
-    "auto" is "collapsed" where that is compiled and the loss has the integral that it needs, or where the prior has no
-    slice scan, else "slice".
-    """
-    if scan == "auto":
-        compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
-        quick = compiled and model.loss.has_marginal
-        scan = "collapsed" if quick or model.prior.lacks("draw_rest") else "slice"
-    if scan == "collapsed" and collapsed.moves_are_compiled(data, model):
-        # moves cost little here, so that they come with every sweep
-        state = collapsed.scan_with_moves(state, data, model, generator, num_moves=num_split_merge)
-    else:
-        propose, law = (
-            split_merge_repelling if model.repels else split_merge,
-            scan_law(model.prior, model.truncation, scan),
-        )
-        for _ in range(num_moves(num_split_merge, step, num_warmup)):
-            state = propose(state, data, model, generator, law=law)
-        state = _SCANS[scan](state, data, model, generator)
-    state = replace(state, weights=draw_weights(state, data, model, generator))
-    if scan == "blocked":
-        return blocked_scan.relabel(state, model.prior, generator)  # its scan drew the hyperparameters
-    if state.reservoir is not None:
-        features, grows = data.features, step < num_warmup
-        reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
-        state = replace(state, reservoir=reservoir)
-    return replace(state, hyper=model.prior.draw(state.hyper, count_members(state), generator))
-
-
-def draw_weights(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Tensor:
-    """Classifiers [K, P, C] given the assignments."""
-    return classifiers_of(model, data, state.assignments, len(state.weights)).draw(state.weights, generator)
+    found = init(plain, plain_data, generator, start=start, law=law)
+    for step in range(num_sweeps):
+        found = one(found, plain_data, plain, generator, step)
+    state = replace(Points(law, data).begin(found.assignments, model), hyper=found.hyper)
+    state = settle(state, data, model, generator, num_draws=_NUM_SETTLING, law=law)
+    return harden(state, data, model, generator, one, 2 * num_sweeps)
 
 
 _NUM_SETTLING = 20  # draws of the hyperplanes before the first sweep with them

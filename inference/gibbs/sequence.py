@@ -1,34 +1,46 @@
-"""Gibbs sampling of the infinite hidden Markov models: how chains start; their sweeps are in `sequence_scans`."""
+"""Gibbs sampling of the infinite hidden Markov models: the kernel of `partition` over paths, and how chains start.
+
+    target(z, beta, eta) = p(z | beta) p(beta) prod_k m(X_k) G(eta_k) prod_t exp(h(eta_{z_t}^T a_t))
+
+    "direct"    each step in turn, rows and the family's parameters integrated out        infinite model
+    "beam"      all steps of a sequence at once, given rows, slices and fresh states       infinite model
+    "blocked"   all steps of a sequence at once, given T rows                              T states
+
+A state is (z, beta, alpha, gamma, eta); rows, parameters of the family, tables and augmentation variables are drawn
+where a step needs them and then dropped. m is the marginal of a state's steps, G the law of a hyperplane without
+points, h its gain (`hyperplanes`); a model whose states do not repel has neither of these two.
+
+Sources: Teh et al. (2006) for "direct" and the tables; Nguyen, Phung, Le & Bui; math/discriminative-clustering,
+sections 9 to 11.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...models.dpm import DPM
 from ...models.likelihoods import ExponentialFamily
-from ...models.priors.laws import PathLaw
 from ...models.sequence import Sequences, StateSpace
 from ..running.engine import Kernel
 from ..seeding import far_apart
-from ..truncation import warn_if_full
 from . import partition
 from .backend import Gibbs
 from .hyperplanes import reserve
 from .moves.tempering import harden
-from .sequence_prior import draw_prior, log_path
-from .sequence_scans import SCANS, draw_weights, sweep
-from .sequence_summary import draw, hyperparameters, log_joint
+from .partition import draw_weights
+from .paths import Paths
+from .prepared import prepare_points, prepare_sequences
+from .scans.components import hyperparameters
 from .state import SequenceState, scan_law
 
 
 def check(backend: Gibbs, model: StateSpace) -> None:
     """Raise on a scan that sequences do not have, and on a family without conjugacy."""
-    backend.require_scan(model, "auto", *SCANS)
+    backend.require_scan(model, "auto", *Paths.scans)
     if not isinstance(model.likelihood, ExponentialFamily):
         raise NotImplementedError(
             f"{type(model.likelihood).__name__} is no ExponentialFamily: Gibbs needs its conjugate prior."
@@ -37,28 +49,21 @@ def check(backend: Gibbs, model: StateSpace) -> None:
 
 def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
     """The scans of sequences, with the options of a backend bound."""
-    law = scan_law(model.prior, model.truncation, backend.scan)
-    kernel = Kernel(
-        state=SequenceState,
-        init=partial(_start, backend=backend),
-        sweep=partial(
-            sweep,
-            scan=backend.scan,
-            births=backend.births,
-            num_warmup=backend.num_warmup,
-            num_split_merge=backend.split_merge,
-        ),
-        value=partial(log_joint, law=law),
-        draw=partial(draw, law=law),
-    )
-    return kernel if law.alike else replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='beam'"))
+    return partition.kernel_of(Paths, backend, model, _start, prepare_sequences)
 
 
 def _start(model: StateSpace, data: Sequences, generator: torch.Generator, *, backend: Gibbs) -> SequenceState:
-    backend.require_labels(data, scan_law(model.prior, model.truncation, backend.scan).capacity, other="beam")
-    options: dict[str, Any] = {"scan": backend.scan, "num_sweeps": backend.num_generative}
-    options["num_split_merge"] = backend.split_merge
-    return init(model, data, generator, start=backend.init, **options)
+    law = scan_law(model.prior, model.truncation, backend.scan)
+    backend.require_labels(data, law.capacity, other=Paths.unbounded)
+    return init(
+        model,
+        data,
+        generator,
+        start=backend.init,
+        scan=backend.scan,
+        num_sweeps=backend.num_generative,
+        num_split_merge=backend.split_merge,
+    )
 
 
 def init(
@@ -83,17 +88,19 @@ def init(
         states = torch.unique(start.to(data.X.device), return_inverse=True)[1]
     else:
         states = law.named(_best_start(model, data, generator, start, num_sweeps, num_split_merge))
-    state = _from_states(states, data, model, law)
+    paths = Paths(law, data)
+    state = paths.begin(states, model)
     if law.alike:
-        state = replace(state, reservoir=reserve(data.points.features, model, generator))
+        state = replace(state, reservoir=reserve(data.features, model, generator))
     for _ in range(_NUM_SETTLING):
-        state = draw_prior(state, data, generator, law=law)
+        state = paths.draw_prior(state, generator)
         state = replace(state, weights=draw_weights(state, data, model, generator))
     if isinstance(start, Tensor) or model.without_hyperplanes() is model:
         return state
     # slices hold paths where they are: step by step where that is compiled
-    one = partial(sweep, scan="auto" if scan == "beam" else scan, num_split_merge=num_split_merge)
-    return harden(state, data, data.points.features, model, generator, one, 2 * num_sweeps)
+    scan = "auto" if scan == "beam" else scan
+    one = partial(sweep, scan=scan, num_split_merge=num_split_merge)
+    return harden(state, data, model, generator, one, 2 * num_sweeps)
 
 
 def _best_start(
@@ -102,57 +109,49 @@ def _best_start(
     """States [N] of the highest log joint that blocked sweeps of the plain model reach from several starts."""
     plain = model.without_hyperplanes()
     points = DPM(plain.likelihood, truncation=plain.truncation, num_features=plain.num_features)
-    bare = replace(data, points=points.data(data.X))
-    mixture = partition.init(
-        points, bare.points, generator, start=start, law=scan_law(points.prior, points.truncation, "blocked")
-    )
+    rows = prepare_points(points, points.data(data.X))
+    bare, law = replace(data, points=rows), scan_law(points.prior, points.truncation, "blocked")
+    mixture = partition.init(points, rows, generator, start=start, law=law)
     for step in range(num_sweeps):
-        options: dict[str, Any] = {"scan": "blocked", "num_split_merge": num_split_merge}
-        mixture = partition.sweep(mixture, bare.points, points, generator, step, **options)
+        mixture = partition.sweep(
+            mixture, rows, points, generator, step, scan="blocked", num_split_merge=num_split_merge
+        )
     labels = [mixture.assignments]
     for count in sorted({min(count, plain.truncation, len(data.X)) for count in _NUM_SEEDS}):
         seeds = data.X[far_apart(plain.likelihood, data.X, count, generator)]
         chi = plain.likelihood.prior() + plain.likelihood.statistics(seeds)
         labels.append(plain.likelihood.log_predictive(data.X, chi).argmax(1))
-    ends, law = [], scan_law(plain.prior, plain.truncation, "blocked")
+    paths = Paths(scan_law(plain.prior, plain.truncation, "blocked"), bare)
+    ends = []
     for own in labels:
-        state = _from_states(_fill_gaps(own, data), bare, plain, law)
+        state = paths.begin(_fill_gaps(own, data), plain)
         for step in range(num_sweeps):
             state = sweep(state, bare, plain, generator, step, scan="blocked")
-        state = _merge_alike(state, bare, plain)
-        ends.append(draw_prior(state, bare, generator, law=law))
-    return max(ends, key=lambda end: float(log_joint(end, bare, plain, law=law))).states
+        ends.append(paths.draw_prior(_merge_alike(state, paths, plain), generator))
+    return max(ends, key=lambda end: float(log_joint(end, bare, plain, law=paths.law))).assignments
 
 
-def _merge_alike(state: SequenceState, data: Sequences, model: StateSpace) -> SequenceState:
+def _merge_alike(state: SequenceState, paths: Paths, model: StateSpace) -> SequenceState:
     """A state in which the two states of the most similar steps are one, as long as p(z, X | alpha, beta) rises.
 
     A chain hardly ever joins two states that share the steps of one, and seeds may well be too many.
     """
     K, likelihood = len(state.weights), model.likelihood
-    first, second = torch.triu_indices(K, K, 1, device=state.states.device)
+    first, second = torch.triu_indices(K, K, 1, device=state.assignments.device)
     while True:
-        chi = hyperparameters(state, data, model)
+        chi = hyperparameters(state, paths.data, model)
         log_own = likelihood.log_marginal(chi)
         gain = likelihood.log_marginal(chi[first] + chi[second] - likelihood.prior())
         gain = gain - log_own[first] - log_own[second]
-        used = torch.bincount(state.states, minlength=K) > 0
+        used = paths.counts(state) > 0
         pair = int(torch.where(used[first] & used[second], gain, -torch.inf).argmax())
         one, other = first[pair : pair + 1], second[pair : pair + 1]
         base = state.base.index_add(0, one, state.base[other]).index_fill(0, other, 0.0)
-        merged = replace(state, states=torch.where(state.states == other, one, state.states), base=base)
-        gain_of_paths = log_path(merged, data, model) - log_path(state, data, model)
-        if not gain[pair] + gain_of_paths > 0:
+        labels = torch.where(state.assignments == other, one, state.assignments)
+        merged = replace(state, assignments=labels, base=base)
+        if not gain[pair] + paths.log_paths(merged) - paths.log_paths(state) > 0:
             return state
         state = merged
-
-
-def _from_states(states: Tensor, data: Sequences, model: StateSpace, law: PathLaw) -> SequenceState:
-    """A state with beta uniform over the states (and one more that stands for the rest), hyperplanes at 0."""
-    points, num_states = data.points, law.num_places(states)
-    weights = points.features.new_zeros(num_states, points.features.shape[1], points.targets.shape[1])
-    base = torch.tensor([1.0] * num_states + [float(law.alike)], dtype=torch.float64, device=data.X.device)
-    return SequenceState(states, weights, base / base.sum(), model.prior.start(data.X))
 
 
 def _fill_gaps(labels: Tensor, data: Sequences) -> Tensor:
@@ -162,5 +161,8 @@ def _fill_gaps(labels: Tensor, data: Sequences) -> Tensor:
     return labels[(place.cumsum(0) - 1).clamp(min=0)]
 
 
+sweep = partial(partition.sweep, kind=Paths)
+log_joint = partial(partition.log_joint, kind=Paths)
+draw = partial(partition.draw, kind=Paths)
 _NUM_SEEDS = (3, 6, 12)
 _NUM_SETTLING = 10  # draws of base weights and hyperplanes before the first sweep

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 from torch import Tensor
 
-from ...models.priors import Hyper
-from ...models.priors.laws import Infinite, Prior, Truncated, law_of
+from ...models.priors import HierarchicalDirichletProcess, Hyper, PartitionPrior
+from ...models.priors.laws import Law, law_of
 
 
 @dataclass(frozen=True)
 class PartitionState:
-    """One draw of a mixture of classifiers: N points, K components, P features, C scores.
+    """One draw of a mixture of classifiers: N points, or steps of sequences, K components, P features, C scores.
 
-    The family's parameters and the augmentation variables are scratch: every sweep draws them where it needs them.
+    The family's parameters, mixture weights and augmentation variables are scratch: a sweep draws them where it needs
+    them.
     """
 
     assignments: Tensor  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
@@ -23,20 +25,17 @@ class PartitionState:
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where components repel; see `hyperplanes`
 
 
-@dataclass(frozen=True)
-class SequenceState:
-    """One draw of an infinite hidden Markov model: N steps, missing ones included, K states, P features, C scores.
+@dataclass(frozen=True, kw_only=True)
+class SequenceState(PartitionState):
+    """One draw of an infinite hidden Markov model: components are states, steps without an x have one too.
 
-    Rows of the transition matrix, the family's parameters and the augmentation variables are scratch.
+    Rows of the transition matrix are scratch. `hyper` has "concentration" (alpha) and "top_concentration" (gamma).
     """
 
-    states: Tensor  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
-    weights: Tensor  # [K, P, C]; blocked: [T, P, C]
     base: Tensor  # [K + 1] float64, beta_1..beta_K and the weight of all other states
-    hyper: Hyper  # "concentration" (alpha) and "top_concentration" (gamma), each [] float64
-    reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where states repel; see `hyperplanes`
 
 
-def scan_law(prior: Prior, truncation: int, scan: str) -> Infinite[Prior] | Truncated[Prior]:
+def scan_law(prior: PartitionPrior | HierarchicalDirichletProcess, truncation: int, scan: str) -> Law:
     """The law of z that a scan samples: "blocked" that of T = `truncation` labels, any other the infinite one."""
-    return law_of(prior, truncation if scan == "blocked" else None)
+    law: Law = law_of(cast(Any, prior), truncation if scan == "blocked" else None)
+    return law

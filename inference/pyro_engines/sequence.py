@@ -15,9 +15,9 @@ from ...models.priors.sticks import log_stick_weights
 from ...models.sequence import Sequences, StateSpace
 from ..distributed.collectives import own_stream
 from ..gibbs import sequence
-from ..gibbs.sequence_prior import row_posterior
-from ..gibbs.sequence_scans import emissions
-from ..gibbs.sequence_summary import hyperparameters
+from ..gibbs.rows import row_posterior
+from ..gibbs.scans.components import hyperparameters
+from ..gibbs.scans.paths import emissions
 from ..gibbs.state import SequenceState
 from ..markov.paths import sample_paths
 from ..running.engine import Draw
@@ -53,7 +53,7 @@ def with_assignments(latents: Latents, model: StateSpace, data: Sequences, gener
     hyper = {name: latents.pop(name, own).double() for name, own in fixed.items()}
     table, levels = emissions(latents, weights, data, model), uniforms((data.num_data,), own_stream(generator))
     states = sample_paths(log_rows[-1], log_rows[:-1], table, data.lengths, levels)
-    return SequenceState(states, weights, torch.cat([base, base.new_zeros(1)]), hyper)
+    return SequenceState(states, weights, hyper, base=torch.cat([base, base.new_zeros(1)]))
 
 
 to_gibbs = with_assignments  # the sites have no paths, so that the blocked scan starts from such
@@ -62,7 +62,7 @@ to_gibbs = with_assignments  # the sites have no paths, so that the blocked scan
 def from_gibbs(state: SequenceState, model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
     """Values of all sites at a state: rows and parameters are drawn given it."""
     T, base = len(state.weights), state.base[:-1]
-    rows = log_dirichlet(row_posterior(state, data, model)[:, :T], generator).exp()
+    rows = log_dirichlet(row_posterior(state, data, model.prior)[:, :T], generator).exp()
     rest = base.flip(0).cumsum(0).flip(0)
     chi = hyperparameters(state, data, model)
     return {

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.estimators import Clusterer
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
-from regbayes.inference.gibbs.moves.split_merge import log_evidence_ratio
+from regbayes.inference.gibbs.moves.union import Union
+from regbayes.inference.gibbs.points import Points
 from regbayes.inference.gibbs.scans import collapsed
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.inference.small_variance.problem import Problem
@@ -183,8 +184,11 @@ def test_scans_have_the_conditionals_of_the_exact_posterior() -> None:
             torch.testing.assert_close(found.log_softmax(0), MIXED.new_tensor(weights).log_softmax(0))
     apart, joined = (0, 0, 1, 0), (0, 0, 0, 0)
     state = PartitionState(torch.tensor(joined), MIXED.new_zeros(1, 0, 0), model.prior.start(MIXED))
-    ratio = log_evidence_ratio(state, data, torch.tensor(apart) == 1, 0, 1, model, law=label_law(model, False))
-    assert ratio == pytest.approx(exact[apart] - exact[joined])
+    z = Points(label_law(model, False), data)
+    at = z.open(state)
+    union = Union(at, z, model, torch.tensor([0, 2]), with_margin=False)
+    ratio = union.weigh(at, torch.tensor(apart) == 1, z.free(at), 0.0).log_places
+    assert float(ratio) == pytest.approx(exact[apart] - exact[joined])
 
 
 HOLED = torch.cat([NUMBERS[:4, :1], HOLES[:4, :2].index_fill(0, torch.tensor(2), torch.nan)], 1)

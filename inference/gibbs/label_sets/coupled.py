@@ -37,7 +37,7 @@ from ...distributed.collectives import all_sum, own_stream
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
-from .. import partition, summary
+from .. import partition
 from ..backend import Gibbs
 from ..scans import blocked as blocked_scan
 from ..state import PartitionState
@@ -162,7 +162,7 @@ def draw_polya_gammas(count: Tensor, tilt: Tensor, generator: torch.Generator) -
 
 def log_joint(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
     """log density [] of (z, h, psi, w) and the data; of "multinomial" that of g."""
-    plain = summary.log_joint(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
+    plain = partition.log_joint(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
     return plain + log_labels(state, data, model)
 
 
@@ -184,7 +184,7 @@ def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
 
 def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
     """What the posterior keeps of a state."""
-    kept = summary.draw(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
+    kept = partition.draw(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
     kept["log_joint"] = kept["log_joint"] + log_labels(state, data, model)
     psi = state.weights.squeeze(1)
     kept["label_means"] = psi if model.joint == "and" else psi / psi.sum(1, keepdim=True)

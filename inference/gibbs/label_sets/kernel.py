@@ -17,12 +17,13 @@ from torch import Tensor
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
-from ....models.priors.laws import PointLaw
+from ....models.priors.laws import Law
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
-from .. import partition, summary
+from .. import partition
 from ..backend import Gibbs
+from ..prepared import prepare_points
 from ..state import scan_law
 from . import coupled
 from .state import LabelState, scored
@@ -80,8 +81,9 @@ def sweep(
 ) -> LabelState:
     """One sweep; both lines leave the target invariant."""
     mixture = model.mixture
+    points = prepare_points(mixture, data.points)
     moved: Any = partition.sweep(
-        state, data.points, mixture, generator, step, scan=scan, num_split_merge=num_split_merge, num_warmup=num_warmup
+        state, points, mixture, generator, step, scan=scan, num_split_merge=num_split_merge, num_warmup=num_warmup
     )
     return replace(moved, classifiers=draw_classifiers(moved, data, model, generator))
 
@@ -91,9 +93,9 @@ def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator:
     return scored(data, model).draw(state.classifiers, generator)
 
 
-def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Tensor:
+def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> Tensor:
     """log density [] of (z, w, h) and the data: the families' parameters, mixture weights and omega integrated out."""
-    return summary.log_joint(state, data.points, model.mixture, law=law) + log_labels(state, data, model)
+    return partition.log_joint(state, data.points, model.mixture, law=law) + log_labels(state, data, model)
 
 
 def log_labels(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
@@ -101,8 +103,8 @@ def log_labels(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
     return scored(data, model).log_density(state.classifiers)
 
 
-def draw(state: LabelState, data: LabelData, model: BNMC, *, law: PointLaw) -> Draw:
+def draw(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> Draw:
     """What the posterior keeps of a state."""
-    kept = summary.draw(state, data.points, model.mixture, law=law)
+    kept = partition.draw(state, data.points, model.mixture, law=law)
     kept["log_joint"] = kept["log_joint"] + log_labels(state, data, model)
     return label_draw(kept, state.classifiers.squeeze(0), data, model)

@@ -1,45 +1,43 @@
-"""Split-merge proposals: one Metropolis step that divides a component, or joins two, whatever the family and the loss.
+"""Split-merge proposals: a block divided, two joined, or two divided anew, with classifiers that fit.
 
-A pair of points i, j is chosen uniformly, and B is the union of their components. The *launch* is a function of B, i, j
-and the data, not of how B is divided now: two sides start from x_i alone and from x_j alone, and a few rounds of soft
-reassignment, parallel over B, end in expected log densities and Gaussians q_1, q_2 of the two sides' classifiers.
+A scan moves one point at a time, or opens components with classifiers that no other point follows, so that chains stay
+where they start. Here a pair of points i, j is chosen uniformly, B is the union of their blocks, and
 
-    i, j together    eta_1 ~ q_1, eta_2 ~ q_2, then each point of B takes a side with its own odds     (split)
-    i, j apart       eta ~ q, a Gaussian fitted to all of B                                            (merge)
+    i, j together    sides of B from the launch, then classifiers of both from q(. | S)                (split)
+    i, j apart       one block, with classifiers from q(. | B); the freed place gets r ~ q(. | {})     (merge)
+    i, j apart       other sides of B, and classifiers for them; where components repel                (redivision)
 
-    odds of the split = p(z') m(B_1) m(B_2) g_1(eta_1) g_2(eta_2)                 q(eta)
-                        ----------------------------------------- * --------------------------------------
-                             p(z) m(B) g(eta)                       q_1(eta_1) q_2(eta_2) prod_n q(side_n)
+    odds of the split = m(B_1) m(B_2) / m(B) * w(B_1) w(B_2) / w(B) / q(sides) * sum_a W_a p(z'_a) / p(z)
 
-with m the block marginals, g_k(eta) = N(eta; 0, nu^2 I) prod_{n in B_k} phi(y_n | eta^T a_n), and g that of all of B. A
-merge has the inverse odds. Exact for any launch that keeps to the rule; a good one is accepted more often.
+over the places a that are free when B is one block, z'_a the split that uses a, W_a = q(r_a | {}) / ghat_0(r_a); a is
+chosen with probability prop. to its term. m are block marginals, w and ghat those of `block_classifiers`. A merge has
+the inverse odds, and a redivision those of one split over the other, without the sum. Who scores whom
+(`classifiers.scored`) says what w and ghat read: the block alone, or all points.
 
-Acceptance is delayed (Christen & Fox 2005): the square root of r = p(z') m(B_1) m(B_2) / (p(z) m(B)) is tested first,
-then the odds over that root, so that most merges, which are hopeless, are turned down before their launch is computed.
+The launch is a function of B, i, j, the data and the hyperparameters, not of how B is divided now: two sides start from
+one point each, and a few rounds of soft reassignment end in log odds. Half of the launches, chosen beforehand, go by
+the family alone: with the classifiers they may settle on a cut through a cluster, without they miss clusters that
+overlap.
 
-Sources: Dahl (2003) and Jain & Neal (2004); their sequential restricted scans are here deterministic soft ones, which
-leaves a product of odds that all points of B draw from at once.
+Acceptance is delayed (Christen & Fox 2005): s, the square root of the odds with what `screening` says for w and
+without the sides, is tested first, so that most moves are turned down early, merges before their launch is computed.
+
+Sources: Dahl (2003) and Jain & Neal (2004), whose sequential restricted scans are here deterministic soft ones;
+math/discriminative-clustering, section 15.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
-from ....models.data import Data
-from ....models.distributions.sampling import normals, uniforms
-from ....models.mixture import Mixture
-from ....models.priors.laws import PointLaw
-from ...classifiers.ridge import Ridge
-from ...classifiers.scored import log_prior
-from ...distributed.collectives import all_sum, own_stream
-from ..scans.components import count_members
-from ..state import PartitionState
-from .launch import Launch, launch, log_margins
+from ....models.distributions.sampling import draw_categorical, uniforms
+from ...distributed.collectives import all_sum
+from ..allocations import Allocation, D, M, S
+from .block_classifiers import exchange
+from .union import Union
 
 
 def num_moves(most: int, step: int, num_warmup: int) -> int:
@@ -48,106 +46,83 @@ def num_moves(most: int, step: int, num_warmup: int) -> int:
     return most if step < num_warmup or step % _RARE == 0 else 0
 
 
-def split_merge(
-    state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, law: PointLaw
-) -> PartitionState:
-    """One proposal, accepted or not. A split takes a free label of the law, and so needs one."""
-    i, j = draw_pair(data.num_data, generator)
-    own, other = state.assignments[[i, j]].tolist()
-    rows = torch.nonzero((state.assignments == own) | (state.assignments == other)).squeeze(1)
-    block, pair = data.rows(rows), torch.searchsorted(rows, torch.tensor([i, j], device=rows.device))
+def split_merge(state: S, z: Allocation[S, D, M], model: M, generator: torch.Generator) -> S:
+    """One proposal, accepted or not."""
+    return z.close(state, propose(z.open(state), z, model, generator))
+
+
+def propose(at: S, z: Allocation[S, D, M], model: M, generator: torch.Generator) -> S:
+    """One proposal for an open state. Its kind is chosen before it is known whether the pair is together."""
+    pair = torch.tensor(draw_pair(z.points.num_data, generator), device=at.assignments.device)
+    kind, basis, habit = uniforms((3,), generator).tolist()
+    union = Union(at, z, model, pair, with_margin=basis < 0.5, persistent=habit < 0.5)
+    together = union.own == union.other
+    if kind < union.scored.redivided:
+        return at if together else redivide(at, union, generator)
+    return split(at, union, generator) if together else merge(at, union, generator)
+
+
+def split(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
+    """The block of the pair divided, if that is accepted."""
+    free = union.z.free(at)
+    if not len(free):
+        return at
+    screen, test, which = uniforms((3,), generator)
+    log_odds = union.launch()
+    side = union.sides.draw(log_odds, generator)
+    share = union.z.draw_share(side, generator)
+    division = union.weigh(at, side, free, share)
+    if not torch.log1p(-screen) < division.log_screen:
+        return at
+    division = division.refined()
+    weights, log_gain = exchange(division.blocks[[3, 1, 2]], at.weights[union.own : union.own + 1], generator)
+    log_ratio, places = union.log_ratio(division, at.weights[free], log_gain, log_odds)
+    if not torch.log1p(-test) < log_ratio - division.log_screen:
+        return at
+    place = int(free[draw_categorical(places, which)])
+    divided = union.z.divide(at, union.steps[side], union.own, place, share)
+    return replace(divided, weights=_put(at.weights, [union.own, place], weights))
+
+
+def merge(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
+    """The two blocks of the pair in one, if that is accepted."""
+    z, own, other = union.z, union.own, union.other
     screen, test = torch.log1p(-uniforms((2,), generator)).tolist()
-    if own != other:
-        side = state.assignments[rows] == other
-        evidence = log_evidence_ratio(state, block, side, own, other, model, law=law)
-        if screen >= -evidence / 2:
-            return state
-        start = launch(block, pair, model)
-        weights = torch.cat([state.weights[[own, other]], start.whole.draw(generator)])
-        if test < -evidence / 2 - log_proposal_ratio(block, side, weights, start, model):
-            return _merge(state, own, other, weights, model, generator, law=law)
-    elif (other := law.free_label(count_members(state), generator)) >= 0:
-        start = launch(block, pair, model)
-        weights = torch.cat([start.sides.draw(generator), state.weights[own : own + 1]])
-        odds = start.log_odds(block, weights, model)
-        side = uniforms(tuple(odds.shape), own_stream(generator)) < torch.sigmoid(odds.double())
-        evidence = log_evidence_ratio(state, block, side, own, other, model, law=law)
-        if screen < evidence / 2 and test < evidence / 2 + log_proposal_ratio(block, side, weights, start, model):
-            return _split(state, rows[side], own, other, weights)
-    return state
+    side = at.assignments[union.steps] == other
+    joined = z.join(at, own, other, generator)
+    free = z.free(joined)
+    division = union.weigh(joined, side, free, z.share(at, own, other))
+    if not screen < -division.log_screen:
+        return at
+    division, log_odds, present = division.refined(), union.launch(), at.weights[[own, other]]
+    whole, log_gain = exchange(division.blocks[[1, 2, 3]], present, generator)
+    freed = division.blocks[[0]].draw(1, generator)[:, 0].to(whole)
+    weights = _put(at.weights, [own, other], torch.cat([whole, freed]))
+    log_ratio, _ = union.log_ratio(division, weights[free], -log_gain, log_odds)
+    if not test < division.log_screen - log_ratio:
+        return at
+    return replace(joined, weights=weights)
 
 
-# -- the odds ----------------------------------------------------------------------------------------------------------
-
-
-def log_evidence_ratio(
-    state: PartitionState, block: Data, side: Tensor, own: int, other: int, model: Mixture, *, law: PointLaw
-) -> float:
-    """log of p(z') m(B_1) m(B_2) / p(z) m(B), classifiers apart: the part of the odds that needs no launch.
-    `side` [B] says which points of the block are in `other`.
-
-    Times the number of labels that the split may have chosen from.
-    """
-    merged = all_sum(torch.bincount(state.assignments, minlength=max(len(state.weights), other + 1))).double()
-    merged[own], merged[other] = merged[own] + merged[other], 0
-    split = merged.clone()
-    split[other] = all_sum(side.sum())
-    split[own] -= split[other]
-    ratio = law.log_prior(split, state.hyper) - law.log_prior(merged, state.hyper) + (merged == 0).sum().log()
-    sums = model.likelihood.summed_statistics(block.X, side.long(), 2).double()
-    chi = model.likelihood.prior().double() + torch.cat([sums, sums.sum(0, keepdim=True)])
-    first, second, whole = model.likelihood.log_marginal(chi)
-    return float(ratio + first + second - whole)
-
-
-def log_proposal_ratio(block: Data, side: Tensor, weights: Tensor, start: Launch, model: Mixture) -> float:
-    """log of g_1 g_2 q / (g q_1 q_2 prod q(side_n)) at eta_1, eta_2, eta = weights [3, P, C]: the rest of the odds."""
-    density = log_prior(weights, model.weight_scale)
-    density -= torch.cat([_log_normal(start.sides, weights[:2]), _log_normal(start.whole, weights[2:])])
-    margin = log_margins(block, weights, model).double()
-    odds = start.log_odds(block, weights, model).double()
-    divided = torch.where(side, margin[:, 1], margin[:, 0]) - margin[:, 2]
-    points = divided - logsigmoid(torch.where(side, odds, -odds))
-    return float(density[0] + density[1] - density[2] + all_sum(points.sum()))
-
-
-def _log_normal(fit: Ridge, weights: Tensor) -> Tensor:
-    """log N(eta; mean, A^-1) [K] in double precision."""
-    tril = fit.precision_tril.double()
-    gap = (weights - fit.mean).double().mT.unsqueeze(-1)
-    half_log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum((1, 2))
-    return half_log_det - ((tril.mT @ gap).square().sum((1, 2, 3)) + weights[0].numel() * math.log(2 * math.pi)) / 2
-
-
-# -- the moves ---------------------------------------------------------------------------------------------------------
-
-
-def _split(state: PartitionState, rows: Tensor, own: int, other: int, weights: Tensor) -> PartitionState:
-    assignments = state.assignments.clone()
-    assignments[rows] = other
-    kept = state.weights if other < len(state.weights) else torch.cat([state.weights, weights[1:2]])
-    kept = kept.clone()
-    kept[[own, other]] = weights[:2]
-    return replace(state, assignments=assignments, weights=kept)
-
-
-def _merge(
-    state: PartitionState,
-    own: int,
-    other: int,
-    weights: Tensor,
-    model: Mixture,
-    generator: torch.Generator,
-    *,
-    law: PointLaw,
-) -> PartitionState:
-    """All in `own`; the label `other` is free, and where the law keeps it takes a classifier of the prior."""
-    merged = replace(state, assignments=torch.where(state.assignments == other, own, state.assignments))
-    new, kept = state.weights.clone(), law.kept(count_members(merged))
-    new[own] = weights[2]
-    if kept[other]:
-        new[other] = model.weight_scale * normals(tuple(new[other].shape), generator, new)
-    return replace(state, assignments=(kept.cumsum(0) - 1)[merged.assignments], weights=new[kept])
+def redivide(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
+    """The two blocks of the pair with other sides, if that is accepted."""
+    own, other = union.own, union.other
+    screen, test = torch.log1p(-uniforms((2,), generator)).tolist()
+    log_odds, now = union.launch(), at.assignments[union.steps] == other
+    side = union.sides.draw(log_odds, generator)
+    if not all_sum((side != now).sum()):
+        return at
+    labels = at.assignments.index_fill(0, union.steps, own).index_fill(0, union.steps[side], other)
+    log_ratio = union.log_renewal(at, replace(at, assignments=labels), log_odds)
+    blocks = union.blocks(~now, now, ~side, side)
+    bounds = blocks.screening()
+    log_screen = (log_ratio + bounds[2:].sum() - bounds[:2].sum()) / 2
+    if not screen < log_screen:
+        return at
+    weights, log_gain = exchange(blocks.refined(), at.weights[[own, other]], generator)
+    if not test < log_ratio + log_gain - log_screen:
+        return at
+    return replace(at, assignments=labels, weights=_put(at.weights, [own, other], weights))
 
 
 def draw_pair(num_data: int, generator: torch.Generator) -> tuple[int, int]:
@@ -155,6 +130,10 @@ def draw_pair(num_data: int, generator: torch.Generator) -> tuple[int, int]:
     first, second = uniforms((2,), generator).tolist()
     i, step = int(first * num_data), int(second * (num_data - 1))
     return i, (i + 1 + step) % num_data
+
+
+def _put(weights: Tensor, places: list[int], new: Tensor) -> Tensor:
+    return weights.index_copy(0, torch.tensor(places, device=weights.device), new)
 
 
 _RARE = 10

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ....models.base import Model
+from ....models.data import Data
 from ....models.losses.base import Loss, PseudoObservation
+from ....models.sequence import Sequences
 from ..hyperplanes import move_all, top_up
+from ..state import PartitionState
+
+S = TypeVar("S", bound=PartitionState)
 
 
 @dataclass(eq=False)
@@ -43,16 +48,16 @@ class Tempered(Loss):
 
 
 def harden(
-    state: Any,
-    data: Any,
-    features: Tensor,
+    state: S,
+    data: Data | Sequences,
     model: Model,
     generator: torch.Generator,
-    sweep: Callable[..., Any],
+    sweep: Callable[..., S],
     num_sweeps: int,
-) -> Any:
+) -> S:
     """A state after sweeps (state, data, model, generator) along which the power of the factors rises to 1 by equal
-    factors. The reserve [A, P, 1] of hyperplanes without points follows; features [N, P]."""
+    factors. The reserve [A, P, 1] of hyperplanes without points follows."""
+    features = data.points.features
     for step in range(num_sweeps):
         power = _LEAST_POWER ** (1 - (step + 1) / num_sweeps)
         soft = model.replace(loss=Tempered(model.loss, power))

@@ -15,7 +15,6 @@ math/discriminative-clustering, section 5).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +93,7 @@ def assignment_logits(
 
 def moves_are_compiled(data: Data, model: Mixture) -> bool:
     """Whether the compiled scan can make split-merge proposals."""
-    family, has_classifiers = model.likelihood, data.targets.shape[1] > 0
+    family, has_classifiers = model.likelihood, data.points.targets.shape[1] > 0
     return (
         data.X.device.type == "cpu"
         and is_compiled(family)
@@ -125,26 +124,19 @@ class PartitionSlots(Slots):
         founders: Founders = Marginal(exact, model)
         if state.reservoir is not None:
             founders = Reserved(state.reservoir, exact, model)
-        self.hyper = state.hyper
+        self.prior, self.hyper = model.prior, state.hyper
         super().__init__(state.assignments, state.weights, model, exact, exact, founders)
 
     def count(self, capacity: int) -> None:
         self.sizes = self.counts = torch.bincount(self.labels, minlength=capacity)
         # of no more components than there are slots: a prior may compute each of them anew in every sweep
-        log_sizes, log_opening = self.model.prior.urn(self.hyper, len(self.labels), min(capacity, len(self.labels)))
+        log_sizes, log_opening = self.prior.urn(self.hyper, len(self.labels), min(capacity, len(self.labels)))
         self.log_sizes, self.log_opening = log_sizes, log_opening.contiguous()
         self.seen: Any = None  # what the compiled code sees of the present tensors
 
     def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
         super().settle(n, opened, closed, generator)
         self.seen = None
-
-    def replaced(self, state: PartitionState) -> PartitionState:
-        """The state with the assignments, the classifiers and the reservoir that the slots have now."""
-        _, assignments, weights = self.compact(state.weights)
-        reserved = self.founders.reserved
-        kept = None if reserved is None else reserved.to(weights)
-        return replace(state, assignments=assignments, weights=weights, reservoir=kept)
 
     def logits(self, n: int, log_predictive: Tensor) -> Tensor:
         counts, own, founders = self.sizes.clone(), self.labels[n], self.founders

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical
+from ....models.likelihoods import ExponentialFamily
 from ....models.likelihoods.base import Parameters
 from ....models.mixture import Mixture
 from ....models.scores import scores
+from ....models.sequence import Sequences, StateSpace
 from ....models.sums import row_chunks
 from ...distributed.collectives import all_sum
+from ..prepared import Prepared
 from ..state import PartitionState
 
 
@@ -31,10 +34,11 @@ class Components(NamedTuple):
         return Components(log_mixture, parameters, torch.cat([self.weights, other.weights]))
 
 
-def assignment_logits(data: Data, components: Components, model: Mixture) -> Tensor:
-    """log p(x_n | theta_k) + log phi(y_n | eta_k^T a_n) [N, K]: what a scan adds the mixture weights or slices to."""
-    log_density = model.likelihood.log_density(data.X, components.parameters)
-    return log_density + model.log_margin(scores(data.features, components.weights), data.targets.unsqueeze(1))
+def assignment_logits(data: Data, parameters: Parameters, weights: Tensor, model: Mixture | StateSpace) -> Tensor:
+    """log p(x_n | theta_k) + log phi(y_n | eta_k^T a_n) [N, K] under weights [K, P, C]: what a scan adds the
+    mixture weights or slices to."""
+    log_density: Tensor = model.likelihood.log_density(data.X, parameters)
+    return log_density + model.log_margin(scores(data.features, weights), data.targets.unsqueeze(1))
 
 
 def draw_assignments(
@@ -46,7 +50,7 @@ def draw_assignments(
     """
     chosen = torch.empty(data.num_data, dtype=torch.long, device=data.X.device)
     for rows in row_chunks(data.X, len(components.weights) * (1 + data.targets.shape[1])):
-        logits = assignment_logits(data.rows(rows), components, model)
+        logits = assignment_logits(data.rows(rows), components.parameters, components.weights, model)
         if log_slices is None:
             logits += components.log_mixture.to(logits)
         else:
@@ -60,34 +64,20 @@ def count_members(state: PartitionState) -> Tensor:
     return all_sum(torch.bincount(state.assignments, minlength=len(state.weights))).double()
 
 
-def hyperparameters(state: PartitionState, data: Data, model: Mixture) -> Tensor:
-    """Posterior hyperparameters [K, S] of every component's family."""
-    return posterior_hyperparameters(data, state.assignments, len(state.weights), model.likelihood)
+def hyperparameters(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
+    """Posterior hyperparameters [K, S] of every component's family, from its points."""
+    points, labels = Prepared.of(data.points, model.likelihood), data.observed(state.assignments)
+    return points.prior + points.family.summed_statistics(points.X, labels, len(state.weights))
 
 
-def posterior_hyperparameters(data: Data, assignments: Tensor, num_components: int, family: Any) -> Tensor:
-    """Hyperparameters [K, S] of a family given the rows of each component, from assignments [N]."""
-    return data.once(_prior, family) + family.summed_statistics(data.X, assignments, num_components)
-
-
-def log_evidence(chi: Tensor, data: Data, family: Any) -> Tensor:
+def log_evidence(chi: Tensor, data: Data, family: ExponentialFamily) -> Tensor:
     """log of the integral of prod_n p(x_n | theta_{z_n}) p(theta) [] float64, from hyperparameters chi [K, S]."""
-    log_normalizer, log_base_measure = data.once(_log_constants, family)
-    log_partition: Tensor = family.log_partition(chi.double()).sum()
-    return log_partition - (len(chi) * log_normalizer - log_base_measure)
+    log_normalizer, log_base_measure = Prepared.of(data, family).log_constants
+    return family.log_partition(chi.double()).sum() - (len(chi) * log_normalizer - log_base_measure)
 
 
-def _prior(family: Any, data: Data) -> Tensor:
-    prior: Tensor = family.prior()
-    return prior
-
-
-def _log_constants(family: Any, data: Data) -> tuple[float, float]:
-    """(log normalizer of the prior, log base measure of all rows)."""
-    log_base_measure = all_sum(family.log_base_measure(data.X).double().sum())
-    return float(family.log_partition(family.prior().double())), float(log_base_measure)
-
-
-def draw_parameters(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> Parameters:
+def draw_parameters(
+    state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace, generator: torch.Generator
+) -> Parameters:
     """The family's parameters, each [K, ...], given the assignments."""
     return model.likelihood.draw(hyperparameters(state, data, model), generator)

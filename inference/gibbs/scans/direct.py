@@ -50,11 +50,8 @@ def scan(
     """
     slots = SequenceSlots(state, data, model)
     visit_all(visitor_of(slots, compiled), generator, shuffle=shuffle)
-    occupied, states, weights = slots.compact(state.weights)
-    base = torch.cat([slots.base[occupied], slots.base[slots.free].reshape(1)])
-    reserved = slots.founders.reserved
-    kept = None if reserved is None else reserved.to(weights)
-    return replace(state, states=states, weights=weights, base=base, reservoir=kept)
+    base = torch.cat([slots.base[slots.sizes > 0], slots.base[slots.free].reshape(1)])
+    return replace(slots.replaced(state), base=base)
 
 
 def state_logits(
@@ -79,9 +76,9 @@ class SequenceSlots(Slots):
     """
 
     def __init__(self, state: SequenceState, data: Sequences, model: StateSpace) -> None:
-        observed, model = double(data.points, model)
+        observed, model = double(data, model)
         points = Data(observed.X, data.spread(observed.features), data.spread(observed.targets))
-        self.steps, self.first = data.steps, torch.cat([data.starts, data.starts.new_ones(1)])
+        self.data, self.first = data, torch.cat([data.starts, data.starts.new_ones(1)])
         self.rows = torch.full((data.num_data,), -1, device=data.steps.device)
         self.rows[data.steps] = torch.arange(len(data.steps), device=data.steps.device)
         self.alpha, self.gamma = float(state.hyper["concentration"]), float(state.hyper["top_concentration"])
@@ -89,7 +86,7 @@ class SequenceSlots(Slots):
         founders = Founders(points, (0.0, -math.inf))  # the state that t is alone in is the new one
         if state.reservoir is not None:
             founders = Reserved(state.reservoir, points, model)
-        super().__init__(state.states, state.weights, model, observed, points, founders)
+        super().__init__(state.assignments, state.weights, model, observed, points, founders)
 
     def count(self, capacity: int) -> None:
         self.base = pad(self.base, (0, capacity - len(self.base)))
@@ -104,7 +101,7 @@ class SequenceSlots(Slots):
         return int(self.rows[n])
 
     def members(self) -> Tensor:
-        return self.labels if len(self.steps) == len(self.labels) else self.labels[self.steps]
+        return self.data.observed(self.labels)
 
     # -- one step ------------------------------------------------------------------------------------------------------
 

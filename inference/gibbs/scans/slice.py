@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,8 +27,10 @@ from ....models.likelihoods.base import Parameters
 from ....models.mixture import Mixture
 from ...distributed.collectives import own_stream
 from ..hyperplanes import give_back, take_reserved
-from ..state import PartitionState, SequenceState
+from ..state import PartitionState
 from .components import Components, count_members, draw_assignments, draw_parameters
+
+S = TypeVar("S", bound=PartitionState)
 
 
 def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
@@ -49,12 +52,19 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
         occupied = occupied.join(Components(log_jumps, parameters, weights))
         chosen[near] = draw_assignments(data.rows(near), occupied, model, points[near], log_slices[near])
     chosen = torch.where(log_slices < log_floor, state.assignments, chosen)
+    return settled(state, chosen, occupied.weights, reserved)[0]
+
+
+def settled(state: S, chosen: Tensor, weights: Tensor, reserved: Tensor | None) -> tuple[S, Tensor, Tensor]:
+    """The state with the components that points [N] chose among some with classifiers [M, P, C], which of these they
+    are [K], and which no point chose, bool [M]. `reserved` are the hyperplanes that were not taken."""
     labels, assignments = torch.unique(chosen, return_inverse=True)
+    unseen = torch.ones(len(weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
     if state.reservoir is not None and reserved is not None:
-        closed = torch.ones(len(occupied.weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
         size = len(state.weights) + len(state.reservoir) - len(labels)
-        reserved = give_back(reserved, occupied.weights[closed], size)
-    return replace(state, assignments=assignments, weights=occupied.weights[labels], reservoir=reserved)
+        reserved = give_back(reserved, weights[unseen], size)
+    moved = replace(state, assignments=assignments, weights=weights[labels], reservoir=reserved)
+    return moved, labels, unseen
 
 
 def draw_jumps(exponent: float, mass: float, log_floor: float, generator: torch.Generator) -> Tensor:
@@ -83,7 +93,7 @@ def _log_guard(exponent: float) -> float:
 
 
 def draw_fresh(
-    number: int, state: PartitionState | SequenceState, features: Tensor, model: Model, generator: torch.Generator
+    number: int, state: PartitionState, features: Tensor, model: Model, generator: torch.Generator
 ) -> tuple[Parameters, Tensor, Tensor | None]:
     """Parameters, each [M, ...], and classifiers [M, P, C] of M components without points, drawn from their priors; or
     with hyperplanes of the reservoir if there is one, and what is left of it."""

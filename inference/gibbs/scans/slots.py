@@ -8,36 +8,40 @@ large numbers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ....models.compiled import compiled_form, is_compiled
+from ....models.compiled import is_compiled
 from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical, uniforms
+from ....models.mixture import Mixture
 from ....models.scores import scores
+from ....models.sequence import Sequences, StateSpace
 from ...compiled.decorators import entry_of
 from ...distributed.collectives import own_stream
+from ..prepared import Prepared
+from ..state import PartitionState
 from .founders import Founders
 
 Visit = tuple[int, int, int, bool]  # position to go on from, slot opened or -1, slot closed or -1, whether to build
 
 
-def double(data: Data, model: Any) -> tuple[Data, Any]:
-    """Data, and the model with its family, in double precision."""
-    if data.X.dtype == torch.float64:
-        return data, model
-    exact, family = data.once(_in_double, model.likelihood)
-    return exact, model.replace(likelihood=family)
+M = TypeVar("M", bound=Mixture | StateSpace)
+S = TypeVar("S", bound=PartitionState)
 
 
-def _in_double(family: Any, data: Data) -> tuple[Data, Any]:
-    exact = data.double()
-    return exact, family.resolve(exact.X)
+def double(data: Data | Sequences, model: M) -> tuple[Prepared, M]:
+    """The points, and the model with its family, in double precision."""
+    points = Prepared.of(data.points, model.likelihood).exact
+    if points.family is model.likelihood:
+        return points, model
+    return points, cast(M, model.replace(likelihood=points.family))
 
 
 class Slots(ABC):
@@ -54,7 +58,15 @@ class Slots(ABC):
     sizes: Tensor
     counts: Tensor
 
-    def __init__(self, labels: Tensor, weights: Tensor, model: Any, observed: Data, points: Data, founders: Founders):
+    def __init__(
+        self,
+        labels: Tensor,
+        weights: Tensor,
+        model: Mixture | StateSpace,
+        observed: Prepared,
+        points: Data,
+        founders: Founders,
+    ) -> None:
         """Component k in slot k, and some free slots."""
         self.labels, self.weights, self.model = labels.clone(), weights.double(), model
         self.observed, self.points, self.founders = observed, points, founders
@@ -122,10 +134,15 @@ class Slots(ABC):
         if left is not None:
             self.founders.receive(left)
 
-    def compact(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(occupied slots [capacity], labels 0..K-1 [N], classifiers [K, P, C] in the dtype of those given)."""
-        occupied = self.sizes > 0
-        return occupied, (occupied.cumsum(0) - 1)[self.labels], self.weights[occupied].to(weights)
+    def replaced(self, state: S) -> S:
+        """The state with the labels 0..K-1, the classifiers and the reservoir that the slots have now."""
+        occupied, reserved = self.sizes > 0, self.founders.reserved
+        return replace(
+            state,
+            assignments=(occupied.cumsum(0) - 1)[self.labels],
+            weights=self.weights[occupied].to(state.weights),
+            reservoir=None if reserved is None else reserved.to(state.weights),
+        )
 
     def _log_margin(self, weights: Tensor) -> Tensor:
         """log phi(y_n | eta_k) [N, K]."""
@@ -175,9 +192,8 @@ class Compiled:
     """Visits for the families that have a compiled form."""
 
     def __init__(self, slots: Slots) -> None:
-        family, data = slots.model.likelihood, slots.observed
         self.slots, self.kernels = slots, slots.kernels()
-        self.rows, normalizers, self.width = data.once(_tables, family)
+        self.rows, normalizers, self.width = slots.observed.compiled
         self.urn = slots.urn(normalizers)
         self.build()
 
@@ -210,14 +226,6 @@ class Compiled:
         given = arrays, self.urn, position, order.numpy(), levels.numpy()
         visit: Visit = self.entry(self.kernels.scan)(self.state, self.scratch, *given)
         return visit
-
-
-def _tables(family: Any, data: Data) -> tuple[Any, np.ndarray, int]:
-    """What stays the same in all scans: the family's compiled form, its normalizers [N + 1], the length of its
-    statistics."""
-    form, counts = compiled_form(family), torch.arange(data.num_data + 1, dtype=torch.float64)
-    normalizers = form.log_normalizers(family, counts) if hasattr(form, "log_normalizers") else 0 * counts
-    return form.of(family, data), normalizers.numpy(), len(family.prior())
 
 
 def goes_row_by_row(form: Any, data: Data) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
+from regbayes.inference.classifiers.scored import classifiers_of
 from regbayes.inference.gibbs.moves import block_fits
 from regbayes.inference.gibbs.moves.block_fits import improve, mean_scores, start_fits
 from regbayes.models import DDPM, Hinge, Logistic, SphericalGaussian, SquaredHinge
@@ -36,7 +37,7 @@ class Square(Loss):
 
 def problem(loss: Loss):
     model = DDPM(SphericalGaussian(), loss, weight_scale=SCALE).resolve(X)
-    return model.data(X), model
+    return classifiers_of(model, model.data(X), torch.zeros(30).long(), 1)
 
 
 def log_evidence(features: Tensor, shares: Tensor) -> Tensor:
@@ -48,20 +49,20 @@ def log_evidence(features: Tensor, shares: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shares", [BLOCKS, SHARES], ids=["blocks", "shares"])
 def test_of_a_square_the_fit_is_the_ridge_and_its_bound_the_evidence(shares: Tensor) -> None:
-    data, model = problem(Square())
-    A, start = data.features, start_fits(shares, data, model)
+    scored = problem(Square())
+    A, start = scored.features, start_fits(shares, scored)
     gram = A.T @ A + torch.eye(A.shape[1]) / SCALE**2
     linear = (2 * shares.double().T - 1) @ A
     ridge = torch.cat([gram.flatten().expand(4, -1), linear], 1)
-    torch.testing.assert_close(start.goal, ridge)
+    torch.testing.assert_close(start.goal[:, 0], ridge)
     prior = torch.cat([torch.eye(3).double().flatten() / SCALE**2, torch.zeros(3)])
-    torch.testing.assert_close(start.onward(), (prior + ridge) / 2)
-    torch.testing.assert_close(mean_scores(ridge, A), A @ torch.linalg.solve(gram, linear.T))
-    elsewhere = start_fits(shares, data, model, start.onward())
-    torch.testing.assert_close(elsewhere.goal, ridge)
+    torch.testing.assert_close(start.onward()[:, 0], (prior + ridge) / 2)
+    torch.testing.assert_close(mean_scores(ridge.unsqueeze(1), A)[..., 0], A @ torch.linalg.solve(gram, linear.T))
+    elsewhere = start_fits(shares, scored, start.onward())
+    torch.testing.assert_close(elsewhere.goal[:, 0], ridge)
     assert (elsewhere.bound > start.bound).all()
-    fits = improve(start, shares, data, model, 40)
-    torch.testing.assert_close(fits.natural, ridge, rtol=1e-6, atol=1e-6)
+    fits = improve(start, shares, scored, 40)
+    torch.testing.assert_close(fits.natural[:, 0], ridge, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(fits.bound, log_evidence(A, shares))
 
 
@@ -80,13 +81,13 @@ def expected_bound(mean: Tensor, tril: Tensor, features: Tensor, shares: Tensor,
 @pytest.mark.parametrize(("loss", "tolerance"), LOSSES.values(), ids=LOSSES)
 def test_bounds_are_level_at_the_fits(loss: Loss, tolerance: float, shares: Tensor) -> None:
     """In units of the fit's own width the slopes vanish, and the bound is E log of the factors - KL."""
-    data, model = problem(loss)
-    fits = improve(start_fits(shares, data, model), shares, data, model, 60)
-    means, precision_trils = fits.gaussian
+    scored = problem(loss)
+    fits = improve(start_fits(shares, scored), shares, scored, 60)
+    means, precision_trils = (part[:, 0] for part in block_fits.gaussian(fits.natural, 3))
     for k, (mean, precision_tril) in enumerate(zip(means, precision_trils, strict=True)):
         tril = torch.linalg.cholesky(torch.cholesky_inverse(precision_tril)).requires_grad_()
         mean.requires_grad_()
-        bound = expected_bound(mean, tril, data.features, shares[:, k].double(), loss)
+        bound = expected_bound(mean, tril, scored.features, shares[:, k].double(), loss)
         assert float(fits.bound[k]) == pytest.approx(bound.item(), abs=tolerance)
         for slope in torch.autograd.grad(bound, (mean, tril)):
             own = tril.detach().T @ slope
@@ -94,17 +95,17 @@ def test_bounds_are_level_at_the_fits(loss: Loss, tolerance: float, shares: Tens
 
 
 def test_bounds_never_fall_and_are_near_their_ends_after_the_steps_of_a_move() -> None:
-    data, model = problem(Hinge(5.0))  # whole steps overshoot its kink
-    start = start_fits(BLOCKS, data, model)
-    bounds = torch.stack([improve(start, BLOCKS, data, model, number).bound for number in range(30)])
+    scored = problem(Hinge(5.0))  # whole steps overshoot its kink
+    start = start_fits(BLOCKS, scored)
+    bounds = torch.stack([improve(start, BLOCKS, scored, number).bound for number in range(30)])
     assert (bounds.diff(dim=0) >= 0).all()
     assert (bounds[-1] - bounds[11] < 0.1).all()
 
 
 def test_rows_in_chunks_are_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, model = problem(Hinge())
-    whole = improve(start_fits(SHARES, data, model), SHARES, data, model, 3)
+    scored = problem(Hinge())
+    whole = improve(start_fits(SHARES, scored), SHARES, scored, 3)
     monkeypatch.setattr(block_fits, "row_chunks", lambda rows, width: [slice(n, n + 7) for n in range(0, 30, 7)])
-    parts = improve(start_fits(SHARES, data, model), SHARES, data, model, 3)
+    parts = improve(start_fits(SHARES, scored), SHARES, scored, 3)
     torch.testing.assert_close(parts.natural, whole.natural)
     torch.testing.assert_close(parts.bound, whole.bound)

@@ -19,14 +19,14 @@ from torch import Tensor
 from regbayes.estimators import Clusterer
 from regbayes.inference import SVI, Gibbs, PartitionPosterior, Posterior, SmallVariance, Trace, structure_of
 from regbayes.inference.gibbs import hyperplanes, partition
+from regbayes.inference.gibbs.partition import draw as summarize
 from regbayes.inference.gibbs.partition import draw_weights
+from regbayes.inference.gibbs.partition import log_joint as state_log_joint
 from regbayes.inference.gibbs.scans import collapsed
 from regbayes.inference.gibbs.scans import slice as slice_scan
 from regbayes.inference.gibbs.scans.components import Components, assignment_logits
 from regbayes.inference.gibbs.scans.founders import Reserved
 from regbayes.inference.gibbs.state import PartitionState
-from regbayes.inference.gibbs.summary import draw as summarize
-from regbayes.inference.gibbs.summary import log_joint as state_log_joint
 from regbayes.models import (
     DDPM,
     DPM,
@@ -374,7 +374,7 @@ def test_blocked_conditional_is_the_programs(loss: str) -> None:
     names = model.likelihood.draw(prior, torch.Generator()).keys()
     parameters = {name: trace.nodes[name]["value"] for name in names}
     components = Components(log_stick_weights(latents["sticks"]), parameters, latents["weights"])
-    logits = components.log_mixture + assignment_logits(data, components, model)
+    logits = components.log_mixture + assignment_logits(data, components.parameters, components.weights, model)
     for n in (0, 5):
         expected = []
         for k in range(4):

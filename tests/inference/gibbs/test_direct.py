@@ -43,8 +43,8 @@ def start(states, data, model, *, alpha=1.3, gamma=0.7, num_reserved=3, seed=0):
     state = SequenceState(
         states,
         weights.to(data.X),
-        (base / base.sum()).to(data.X.device),
         model.prior.replace(concentration=alpha, top_concentration=gamma).start(data.X),
+        base=(base / base.sum()).to(data.X.device),
     )
     return replace(state, reservoir=reservoir.to(data.X)) if model.repels else state
 
@@ -77,13 +77,13 @@ def expected_logits(t, state, data, model):
     """Ratios of joints. What a new state's share s of beta_u does to the joint is a factor s, with mean over s ~
     p(s) / s, p = Beta(1, gamma), so that any s serves."""
     num_states, base = len(state.weights), state.base
-    own = int(state.states[t])
-    alone = (state.states == own).sum() == 1
+    own = int(state.assignments[t])
+    alone = (state.assignments == own).sum() == 1
     rest = base[-1] + base[own] * alone
     gains, share = log_gain(state.weights, t, data, model), 0.3
     logits = torch.full((num_states + 1,), -torch.inf, dtype=torch.float64)
     for k in range(num_states + 1):
-        states = state.states.clone()
+        states = state.assignments.clone()
         states[t] = k
         opens = k == num_states or (k == own and alone)
         beta = base.clone() if k == num_states else base[:-1].clone()
@@ -177,7 +177,7 @@ def test_compiled_scan_is_the_tensor_scan(family, repels):
             direct.scan(known, data, model, torch.Generator().manual_seed(seed), shuffle=seed > 0, compiled=choice)
             for choice in (True, False)
         )
-        assert torch.equal(compiled.states, tensors.states)
+        assert torch.equal(compiled.assignments, tensors.assignments)
         torch.testing.assert_close(compiled.base, tensors.base)
         torch.testing.assert_close(compiled.weights, tensors.weights)
         if repels:
@@ -195,7 +195,7 @@ def test_nothing_is_lost(repels):
     seen = set()
     for seed in range(8):
         before, state = state, direct.scan(state, data, model, torch.Generator().manual_seed(seed))
-        assert torch.equal(torch.unique(state.states), torch.arange(len(state.weights)))
+        assert torch.equal(torch.unique(state.assignments), torch.arange(len(state.weights)))
         assert len(state.base) == len(state.weights) + 1
         assert abs(float(state.base.sum()) - 1) < 1e-12
         assert (state.base > 0).all()
@@ -203,7 +203,7 @@ def test_nothing_is_lost(repels):
         if repels:
             every, known = (torch.cat([s.weights, s.reservoir]).flatten(1) for s in (state, before))
             assert torch.equal(torch.unique(every, dim=0), torch.unique(known, dim=0))
-            shared = (state.weights[state.states] == before.weights[before.states]).flatten(1).all(1)
+            shared = (state.weights[state.assignments] == before.weights[before.assignments]).flatten(1).all(1)
             assert shared.any()
     assert len(seen) > 3
 
@@ -264,9 +264,9 @@ def test_states_that_open_and_close_leave_no_trace(repels, compiled):
             scratch.settle(position - 1, opened, closed, generator)
         if stale or len(scratch.sizes) > capacity:
             visitor.build()
-        occupied, states, weights = scratch.compact(known.weights)
+        occupied = scratch.sizes > 0
         base = torch.cat([scratch.base[occupied], scratch.base[scratch.free].reshape(1)])
-        state = SequenceState(states, weights, base, known.hyper, scratch.founders.reserved)
+        state = replace(scratch.replaced(known), base=base)
         place = torch.cat([torch.nonzero(occupied).flatten(), torch.tensor([scratch.free])])
         for t in (position % 30, 4):
             expected = direct.state_logits(t, state, data, model, compiled=compiled)
@@ -302,9 +302,9 @@ def test_same_seed_same_draw():
     model, data = DIH().prepare(X, lengths=[10, 20])
     known = start(torch.arange(30) % 4, data, model)
     one, other = (direct.scan(known, data, model, torch.Generator().manual_seed(3)) for _ in range(2))
-    assert torch.equal(one.states, other.states)
+    assert torch.equal(one.assignments, other.assignments)
     assert torch.equal(one.base, other.base)
-    assert torch.equal(known.states, torch.arange(30) % 4)
+    assert torch.equal(known.assignments, torch.arange(30) % 4)
     assert torch.equal(known.base, start(torch.arange(30) % 4, data, model).base)
 
 
@@ -327,7 +327,7 @@ def test_any_device(repels, device):
     here_model, here = (DIH() if repels else IHMM()).prepare(X, lengths=[8, 12])
     known = start((torch.arange(20) % 3).to(device), data, model)
     state = direct.scan(known, data, model, torch.Generator(device).manual_seed(0))
-    assert state.states.device.type == state.base.device.type == device.type
+    assert state.assignments.device.type == state.base.device.type == device.type
     for t in range(5):
         found = direct.state_logits(t, known, data, model, compiled=False)
         exact = direct.state_logits(t, start(torch.arange(20) % 3, here, here_model), here, here_model)
@@ -384,7 +384,7 @@ def exact_probabilities(data, model, alpha, gamma):
 def draw_base(state, data, model, generator):
     """beta given the states, through tables."""
     fixed = model.prior.replace(concentration_prior=None, top_concentration_prior=None)
-    counts = count_transitions(state.states, data.starts, len(state.weights))
+    counts = count_transitions(state.assignments, data.starts, len(state.weights))
     return fixed.draw(state.hyper, state.base, counts, generator)[1]
 
 
@@ -398,12 +398,12 @@ def chain(state, data, model, num_sweeps, shuffle):
         if sweep % 4 == 0:
             state = replace(state, base=draw_base(state, data, model, generator))
         if sweep % 4 == 0 and model.repels:
-            features, own = data.points.features, state.states[data.steps]
+            features, own = data.points.features, state.assignments[data.steps]
             scored = partial(RepellingHyperplanes, features, model.loss, model.weight_scale)
             weights = scored(own).draw(state.weights, generator)
             reservoir = scored(nobody).draw(state.reservoir, generator)
             state = replace(state, weights=weights, reservoir=reservoir)
-        draws.append(first_appearance(state.states.tolist()))
+        draws.append(first_appearance(state.assignments.tolist()))
     return draws
 
 

@@ -23,12 +23,13 @@ from regbayes.inference import FitInterrupted, Gibbs, TruncationWarning
 from regbayes.inference.classifiers import elliptical_slice
 from regbayes.inference.classifiers import scored as classifiers
 from regbayes.inference.gibbs import partition
+from regbayes.inference.gibbs.partition import log_joint
+from regbayes.inference.gibbs.prepared import Prepared, prepare_points
 from regbayes.inference.gibbs.scans import blocked as blocked_scan
 from regbayes.inference.gibbs.scans import collapsed, components
 from regbayes.inference.gibbs.scans import slice as slice_scan
 from regbayes.inference.gibbs.scans.components import Components, assignment_logits, draw_assignments
 from regbayes.inference.gibbs.state import PartitionState
-from regbayes.inference.gibbs.summary import log_joint
 from regbayes.inference.running.interrupts import Interrupts
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import (
@@ -51,6 +52,7 @@ from regbayes.models import (
     SquaredHinge,
     Standardized,
 )
+from regbayes.models.data import Data
 from regbayes.models.distributions import draw
 from regbayes.models.priors import dirichlet_process
 from regbayes.models.priors.laws import law_of
@@ -103,7 +105,7 @@ def test_assignment_conditional_is_the_programs(name: str) -> None:
     sticks = torch.rand(model.truncation - 1, generator=generator, dtype=torch.float64)
     parameters = model.likelihood.draw(components.hyperparameters(state, data, model), generator)
     chosen_from = Components(log_stick_weights(sticks), parameters, state.weights)
-    logits = chosen_from.log_mixture + assignment_logits(data, chosen_from, model)
+    logits = chosen_from.log_mixture + assignment_logits(data, chosen_from.parameters, chosen_from.weights, model)
     latents = {**parameters, "sticks": sticks, "weights": state.weights, **state.hyper}
     for n in range(data.num_data):
         moved = state.assignments.repeat(model.truncation, 1)
@@ -159,7 +161,7 @@ def test_what_is_known_of_the_rows_is_that_of_the_present_family(family, dtype: 
     """It is computed once for a family, and anew for another one and in other processes."""
     X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=dtype)
     models = [DPM(family(mean_precision=value)).resolve(X) for value in (0.1, 2.0)]
-    data, z = models[0].data(X), torch.arange(30) % 3
+    data, z = prepare_points(models[0], models[0].data(X)), torch.arange(30) % 3
     state = PartitionState(z, X.new_zeros(3, 0, 0), models[0].prior.start(X))
     for model, own in itertools.product((*models, models[0]), (data, pickle.loads(pickle.dumps(data)))):
         new = model.data(X)
@@ -171,15 +173,15 @@ def test_what_is_known_of_the_rows_is_that_of_the_present_family(family, dtype: 
 
 
 def test_what_is_known_of_the_rows_is_computed_once() -> None:
-    X, calls = torch.zeros(4, 2), list[object]()
-    data, parts = DPM().resolve(X).data(X), [DiagonalGaussian(), DiagonalGaussian()]
-
-    def function(part: object, rows: object) -> int:
-        assert rows is data
-        calls.append(part)
-        return len(calls)
-
-    assert [data.once(function, parts[which]) for which in (0, 0, 1, 1, 0)] == [1, 1, 2, 2, 3]
+    model = DPM().resolve(torch.randn(4, 2))
+    data = prepare_points(model, model.data(torch.randn(4, 2)))
+    assert Prepared.of(data, model.likelihood) is data
+    assert Prepared.of(data, DiagonalGaussian().resolve(data.X)) is not data
+    assert data.exact is data.exact
+    assert data.exact.X.dtype == torch.float64
+    assert data.exact.compiled is data.exact.compiled
+    assert data.exact.exact is data.exact
+    assert type(data.rows(slice(2))) is Data
 
 
 def test_log_joint_ignores_the_names_of_components() -> None:
@@ -351,7 +353,9 @@ def test_a_loss_of_no_strength_is_the_plain_mixture() -> None:
     parameters = model.likelihood.draw(components.hyperparameters(state, data, model), generator)
     chosen_from = Components(torch.zeros(model.truncation), parameters, state.weights)
     bare = model.likelihood.log_density(data.X, parameters)
-    torch.testing.assert_close(assignment_logits(data, chosen_from, model), bare, atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        assignment_logits(data, chosen_from.parameters, chosen_from.weights, model), bare, atol=1e-6, rtol=0
+    )
 
 
 # -- parts of a scan ---------------------------------------------------------------------------------------------------
@@ -368,7 +372,9 @@ def test_inverse_cdf_draws_have_the_conditional_frequencies(device: torch.device
     uniforms = torch.rand(len(inputs), generator=generator, dtype=torch.float64, device=device)
     uniforms[0] = 1.0  # never a component of weight zero, whatever rounding does
     chosen = draw_assignments(data, chosen_from, model, uniforms)
-    expected = (log_mixture + assignment_logits(data.rows(slice(0, 1)), chosen_from, model)[0]).softmax(0)
+    expected = (
+        log_mixture + assignment_logits(data.rows(slice(0, 1)), chosen_from.parameters, chosen_from.weights, model)[0]
+    ).softmax(0)
     error = (expected * (1 - expected) / len(inputs)).sqrt()
     assert ((torch.bincount(chosen, minlength=4) / len(inputs) - expected).abs() <= 5 * error).all()
 

@@ -15,8 +15,12 @@ from setups import label_law
 from torch import Tensor
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import sequence, sequence_prior, sequence_scans, sequence_summary
+from regbayes.inference.gibbs import rows as transition_rows
+from regbayes.inference.gibbs import sequence
 from regbayes.inference.gibbs.hyperplanes import take_reserved
+from regbayes.inference.gibbs.paths import Paths
+from regbayes.inference.gibbs.scans import paths as path_scans
+from regbayes.inference.gibbs.scans.components import hyperparameters
 from regbayes.inference.gibbs.state import SequenceState
 from regbayes.inference.markov.paths import sample_paths
 from regbayes.models import DIH, IHMM, DiagonalGaussian, Hinge, Logistic, SphericalGaussian
@@ -94,10 +98,9 @@ def test_prior_updates_preserve_the_prior(rho, truncated) -> None:
         if not truncated:
             labels, states = torch.unique(states, return_inverse=True)
             base = torch.cat([base[labels], (1 - base[labels].sum()).clamp(min=1e-12).reshape(1)])
-        state = SequenceState(states, torch.zeros(len(base) - 1, 0, 0), base, hyper(alpha, gamma))
-        moved = sequence_prior.draw_prior(state, data, generator, law=label_law(model, truncated))
-        if truncated:
-            moved = sequence_prior.relabel(moved, generator)
+        state = SequenceState(states, torch.zeros(len(base) - 1, 0, 0), hyper(alpha, gamma), base=base)
+        paths = Paths(label_law(model, truncated), data)
+        moved = paths.relabel(paths.draw_prior(state, generator), generator)
         for own, found in ((state, before), (moved, after)):
             # the visited states of the infinite model come in any order: only symmetric functions of beta
             beta = own.base if truncated else torch.stack([own.base[-1], own.base.square().sum()])
@@ -143,7 +146,7 @@ def test_what_is_left_is_broken_as_the_prior_breaks_it(rho) -> None:
     alpha, gamma = (torch.tensor(value, dtype=torch.float64) for value in (3.0, 2.0))
     base = torch.tensor([0.3, 0.2, 0.5], dtype=torch.float64)
     log_rows = torch.tensor([[0.5, 0.1, 0.4], [0.2, 0.2, 0.6], [0.3, 0.4, 0.3]], dtype=torch.float64).log()
-    state = SequenceState(torch.zeros(3, dtype=torch.long), torch.zeros(K, 0, 0), base, hyper(alpha, gamma))
+    state = SequenceState(torch.zeros(3, dtype=torch.long), torch.zeros(K, 0, 0), hyper(alpha, gamma), base=base)
     model = IHMM(prior=fixed(rho=rho))
     standard, shares = [], []
 
@@ -152,7 +155,7 @@ def test_what_is_left_is_broken_as_the_prior_breaks_it(rho) -> None:
         standard.append(((share - mean) / (mean * (1 - mean) / (shape + 1)).sqrt()).flatten())
 
     for _ in range(num_draws):
-        log_new, wide = sequence_prior.break_rest(log_rows, base, 3, state, model, generator)
+        log_new, wide = transition_rows.break_rest(log_rows, base, 3, state, model.prior, generator)
         left = 0.5 - torch.cat([wide.new_zeros(1), wide[2:4].cumsum(0)])
         shares.append(wide[2:5] / left)
         rows = log_new.exp()
@@ -181,10 +184,10 @@ def test_labels_are_swapped_along_with_their_base_weights(gamma) -> None:
     top, bases, num_moved = torch.tensor(gamma, dtype=torch.float64), [], 0
     for _ in range(num_draws):
         log_base, _ = draw_sticks(torch.zeros(T), top, generator)
-        state = SequenceState(states, weights, torch.cat([log_base.exp(), log_base.new_zeros(1)]), hyper(top, top))
-        moved = sequence_prior.relabel(state, generator)
-        assert torch.equal(moved.base[moved.states], state.base[states])
-        assert torch.equal(moved.weights[moved.states], weights[states])
+        state = SequenceState(states, weights, hyper(top, top), base=torch.cat([log_base.exp(), log_base.new_zeros(1)]))
+        moved = transition_rows.relabel(state, generator)
+        assert torch.equal(moved.base[moved.assignments], state.base[states])
+        assert torch.equal(moved.weights[moved.assignments], weights[states])
         num_moved += not torch.equal(moved.base, state.base)
         bases.append(moved.base[:-1])
     assert num_moved > num_draws / 4
@@ -203,16 +206,17 @@ def test_a_sweep_draws_concentrations_and_base_weights_given_its_own_states(scan
     generator, seen = torch.Generator().manual_seed(0), []
     state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan=scan, num_sweeps=1)
 
-    def spy(moved, *arguments, **options):
-        seen.append(sequence_prior.draw_prior(moved, *arguments, **options))
-        assert options == {"law": label_law(model, scan == "blocked")}
+    def spy(z, moved, generator):
+        seen.append(draw_prior(z, moved, generator))
+        assert z.law == label_law(model, scan == "blocked")
         return seen[-1]
 
-    monkeypatch.setattr(sequence_scans, "draw_prior", spy)
+    draw_prior = Paths.draw_prior
+    monkeypatch.setattr(Paths, "draw_prior", spy)
     for _ in range(5):
-        before, state = state, sequence_scans.sweep(state, data, model, generator, scan=scan)
+        before, state = state, sequence.sweep(state, data, model, generator, scan=scan)
         assert all(state.hyper[name] == seen[-1].hyper[name] != before.hyper[name] for name in state.hyper)
-        assert torch.equal(state.base[state.states], seen[-1].base[seen[-1].states])
+        assert torch.equal(state.base[state.assignments], seen[-1].base[seen[-1].assignments])
     assert len(seen) == 5
 
 
@@ -278,14 +282,12 @@ def test_conditionals_times_log_joint_are_the_program(name) -> None:
         log_terms = []
         for labels in itertools.product(range(model.truncation), repeat=len(X)):
             values = hyper(site["concentration"], site["top_concentration"])
-            state = SequenceState(torch.tensor(labels), site["weights"], base, values)
-            rows = torch.distributions.Dirichlet(sequence_prior.row_posterior(state, data, resolved)[:, :-1])
+            state = SequenceState(torch.tensor(labels), site["weights"], values, base=base)
+            rows = torch.distributions.Dirichlet(transition_rows.row_posterior(state, data, resolved.prior)[:, :-1])
             log_parts = [rows.log_prob(site["transitions"]).sum()]
             given = partial(record, site, log_parts)
-            resolved.likelihood.parameters(sequence_summary.hyperparameters(state, data, resolved), given)
-            log_terms.append(
-                sequence_summary.log_joint(state, data, resolved, law=label_law(resolved, True)) + sum(log_parts)
-            )
+            resolved.likelihood.parameters(hyperparameters(state, data, resolved), given)
+            log_terms.append(sequence.log_joint(state, data, resolved, law=label_law(resolved, True)) + sum(log_parts))
         assert float(torch.stack(log_terms).logsumexp(0)) == pytest.approx(float(trace.log_prob_sum()), abs=1e-8)
 
 
@@ -308,8 +310,8 @@ def test_log_joint_integrates_to_the_franchise(truncated, labels, rho) -> None:
             base, jacobian = torch.cat([base, base.new_zeros(1)]), 1.0
         else:
             jacobian = (1 - sticks[:-1]).prod()  # d beta_k = prod_{j<k} (1 - v_j) d v_k; at most two states
-        state = SequenceState(torch.tensor(labels), torch.zeros(num_states, 0, 0), base, hyper(1.3, 2.0))
-        density = sequence_summary.log_joint(state, data, resolved, law=label_law(resolved, truncated)).exp()
+        state = SequenceState(torch.tensor(labels), torch.zeros(num_states, 0, 0), hyper(1.3, 2.0), base=base)
+        density = sequence.log_joint(state, data, resolved, law=label_law(resolved, truncated)).exp()
         total += float(density * jacobian * node_weights[list(chosen)].prod())
     exact = state_log_weights(resolved, inputs, [1, 3], truncation=3 if truncated else None)[labels]
     assert math.log(total) == pytest.approx(exact, abs=1e-6)
@@ -345,7 +347,7 @@ def test_chains_start_at_the_states_whatever_the_seed() -> None:
         generator = torch.Generator().manual_seed(seed)
         state = sequence.init(model, data, generator, start="one", scan="beam", num_sweeps=10)
         assert len(state.weights) == 3
-        assert torch.unique(torch.stack([state.states, states]), dim=1).shape[1] < 7
+        assert torch.unique(torch.stack([state.assignments, states]), dim=1).shape[1] < 7
 
 
 @pytest.mark.parametrize("scan", SCANS)
@@ -396,13 +398,13 @@ def test_log_joint_of_an_infinite_model_is_relative_to_hyperplanes_without_point
     generator = torch.Generator().manual_seed(0)
     state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan="beam", num_sweeps=1)
     plain, bare = IHMM(**FIXED, prior=model.prior).prepare(X, None, LENGTHS)
-    own = state.weights[state.states[data.steps], :, 0]
+    own = state.weights[state.assignments[data.steps], :, 0]
     scores = (data.points.features * own).sum(1)
     one = torch.ones_like(scores)
     gain = (model.loss.log_factor(scores, one) - model.loss.log_factor(scores, -one)).sum()
     nothing = replace(state, weights=state.weights.new_zeros(2, 0, 0))
-    expected = sequence_summary.log_joint(nothing, bare, plain, law=label_law(plain, False)) + gain
-    torch.testing.assert_close(sequence_summary.log_joint(state, data, model, law=label_law(model, False)), expected)
+    expected = sequence.log_joint(nothing, bare, plain, law=label_law(plain, False)) + gain
+    torch.testing.assert_close(sequence.log_joint(state, data, model, law=label_law(model, False)), expected)
 
 
 def test_hyperplanes_of_new_states_leave_the_reservoir() -> None:
@@ -426,20 +428,20 @@ def test_what_the_rows_leave_to_unseen_states_is_below_every_slice(monkeypatch) 
     def spy(log_start, log_transition, table, lengths, uniforms, log_slices):
         rows = torch.cat([log_transition, log_start.unsqueeze(0)]).exp()
         seen.append((1 - rows.sum(1)).max() - log_slices.exp().min())
-        z = state.states
+        z = state.assignments
         own = torch.cat([log_start[z[[0, 3]]], log_transition[z[[0, 1, 3]], z[[1, 2, 4]]]])
         assert (log_slices[[0, 3, 1, 2, 4]] <= own).all()
         return sample_paths(log_start, log_transition, table, lengths, uniforms, log_slices)
 
-    monkeypatch.setattr(sequence_scans, "sample_paths", spy)
+    monkeypatch.setattr(path_scans, "sample_paths", spy)
     state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan="beam", num_sweeps=1)
     for _ in range(60):
-        moved = sequence_scans.beam_scan(state, data, model, generator)
+        moved = path_scans.beam_scan(state, data, model, generator)
         assert float(moved.base.sum()) == pytest.approx(1.0, abs=1e-12)
         planes, known = (torch.cat([own.weights, own.reservoir]).flatten() for own in (moved, state))
         assert len(planes) >= len(known)
         assert torch.isin(known, planes).all()
-        state = sequence_prior.draw_prior(moved, data, generator, law=label_law(model, False))
+        state = Paths(label_law(model, False), data).draw_prior(moved, generator)
     assert len(seen) == 60
     assert max(seen) <= 1e-12
 
@@ -447,8 +449,8 @@ def test_what_the_rows_leave_to_unseen_states_is_below_every_slice(monkeypatch) 
 def test_what_a_posterior_keeps_of_a_state() -> None:
     model, data = MODELS["sticky"].prepare(X, None, LENGTHS)
     base = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    state = SequenceState(torch.tensor([0, 0, 1, 1, 1]), torch.zeros(2, 0, 0), base, hyper(1.5, 1.5))
-    kept = sequence_summary.draw(state, data, model, law=label_law(model, False))
+    state = SequenceState(torch.tensor([0, 0, 1, 1, 1]), torch.zeros(2, 0, 0), hyper(1.5, 1.5), base=base)
+    kept = sequence.draw(state, data, model, law=label_law(model, False))
     seen = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
     rows = (1.5 * row_means(base, 2, 0.4) + seen) / (1.5 + seen.sum(1, keepdim=True))
     torch.testing.assert_close(kept["log_transitions"].exp(), rows[:2])
@@ -465,17 +467,17 @@ def test_states_are_joined_where_that_is_more_probable() -> None:
     labels, base = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0.3, 0.2, 0.5, 0.0], dtype=torch.float64)
     for scale in torch.linspace(0.0, 2.0, 81, dtype=torch.float64):
         model, data = MODELS["sticky"].replace(likelihood=family).prepare(scale * X, None, LENGTHS)
-        two = SequenceState(labels, torch.zeros(3, 0, 0), base, hyper(1.5, 1.5))
-        single = replace(two, states=torch.zeros(5, dtype=torch.long), base=base.new_tensor([0.5, 0.0, 0.5, 0.0]))
+        two = SequenceState(labels, torch.zeros(3, 0, 0), hyper(1.5, 1.5), base=base)
+        single = replace(two, assignments=torch.zeros(5, dtype=torch.long), base=base.new_tensor([0.5, 0.0, 0.5, 0.0]))
         log_single, log_two = (
-            model.likelihood.log_marginal(sequence_summary.hyperparameters(own, data, model)).sum()
-            + sequence_prior.log_path(own, data, model)
+            model.likelihood.log_marginal(hyperparameters(own, data, model)).sum()
+            + Paths(label_law(model, False), data).log_paths(own)
             for own in (single, two)
         )
-        found = sequence._merge_alike(two, data, model)
+        found = sequence._merge_alike(two, Paths(label_law(model, True), data), model)
         joined.append(bool(log_single > log_two))
         expected = single if joined[-1] else two
-        assert torch.equal(found.states, expected.states)
+        assert torch.equal(found.assignments, expected.assignments)
         torch.testing.assert_close(found.base, expected.base)
     assert 20 < sum(joined) < 70
 

@@ -51,17 +51,17 @@ def test_the_power_rises_to_one_and_the_reserve_follows(monkeypatch: pytest.Monk
         return hyperplanes.move_all(reserved, features, model, generator)
 
     monkeypatch.setattr(tempering, "move_all", move)
-    harden(state, data, data.features, model, generator, sweep, 4)
+    harden(state, data, model, generator, sweep, 4)
     assert powers == moved == pytest.approx([0.1**0.75, 0.1**0.5, 0.1**0.25, 1.0])
     assert sizes == [hyperplanes.NUM_RESERVED] * 4
-    assert harden(state, data, data.features, model, generator, sweep, 0) is state
+    assert harden(state, data, model, generator, sweep, 0) is state
 
 
 def rises(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """Sweeps, scans and numbers of moves of the rises of power from here on."""
     seen = []
 
-    def spy(state, data, features, model, generator, sweep: partial, num_sweeps: int):
+    def spy(state, data, model, generator, sweep: partial, num_sweeps: int):
         seen.append((num_sweeps, sweep.keywords["scan"], sweep.keywords["num_split_merge"]))
         return state
 

@@ -1,4 +1,4 @@
-"""What a state sequence says of rows and base weights: their draws given the states, and the labels' own moves."""
+"""What a state sequence says of the rows of the transition matrix and of the base weights."""
 
 from __future__ import annotations
 
@@ -9,36 +9,24 @@ import torch
 from torch import Tensor
 
 from ...models.distributions.sampling import log_dirichlet, log_gamma_draw, uniforms
+from ...models.priors import HierarchicalDirichletProcess
 from ...models.priors.franchise import count_transitions
-from ...models.priors.laws import PathLaw
-from ...models.sequence import Sequences, StateSpace
+from ...models.sequence import Sequences
 from ..distributed.collectives import all_sum
 from .state import SequenceState
 
 
 def count_moves(state: SequenceState, data: Sequences) -> Tensor:
     """n_jk [K + 1, K]: moves from row j to state k, the start row last."""
-    return all_sum(count_transitions(state.states, data.starts, len(state.weights)))
+    return all_sum(count_transitions(state.assignments, data.starts, len(state.weights)))
 
 
-def row_posterior(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:
+def row_posterior(state: SequenceState, data: Sequences, prior: HierarchicalDirichletProcess) -> Tensor:
     """alpha b_jk + n_jk [K + 1, K + 1] of every row pi_j | z ~ Dirichlet: last row starts, last column is the rest."""
     K = len(state.weights)
-    shape = state.hyper["concentration"] * model.prior.row_means(state.base, K)
+    shape = state.hyper["concentration"] * prior.row_means(state.base, K)
     shape[:, :K] += count_moves(state, data)
     return shape
-
-
-def log_path(state: SequenceState, data: Sequences, model: StateSpace) -> Tensor:
-    """log p(z | alpha, beta) [], rows integrated out."""
-    return model.prior.log_paths(count_moves(state, data), state.base, state.hyper)
-
-
-def draw_prior(state: SequenceState, data: Sequences, generator: torch.Generator, *, law: PathLaw) -> SequenceState:
-    """Concentrations and beta given the states (math/discriminative-clustering, section 10)."""
-    counts = count_moves(state, data)
-    hyper, base = law.draw_base(state.hyper, state.base, counts, generator)
-    return replace(state, hyper=hyper, base=base)
 
 
 def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
@@ -57,13 +45,18 @@ def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
         if log_uniform < log_ratio:
             base[k], base[k + 1] = other, own
             order[k], order[k + 1] = order[k + 1], order[k]
-    kept = torch.tensor(order, device=state.states.device)
+    kept = torch.tensor(order, device=state.assignments.device)
     moved = torch.cat([state.base[kept], state.base[-1:]])
-    return replace(state, states=torch.argsort(kept)[state.states], weights=state.weights[kept], base=moved)
+    return replace(state, assignments=torch.argsort(kept)[state.assignments], weights=state.weights[kept], base=moved)
 
 
 def break_rest(
-    log_rows: Tensor, base: Tensor, num_new: int, state: SequenceState, model: StateSpace, generator: torch.Generator
+    log_rows: Tensor,
+    base: Tensor,
+    num_new: int,
+    state: SequenceState,
+    prior: HierarchicalDirichletProcess,
+    generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
     """M more states: Beta(1, gamma) shares of what is left of beta, Dirichlet(alpha b) ones of the rest of each row.
 
@@ -74,7 +67,7 @@ def break_rest(
     left = base[-1] * log_share.cumsum(0).exp()
     new = torch.cat([base[-1:], left[:-1]]) * -torch.expm1(log_share)
     base = torch.cat([base[:-1], new, left[-1:]])
-    means = model.prior.row_means(base, K)  # rows of the K states and of the start
+    means = prior.row_means(base, K)  # rows of the K states and of the start
     known = torch.cat([means[: K - num_new], means[-1:]])[:, K - num_new :]
     split = log_rows[:, -1:] + log_gamma_draw(alpha * known, generator).log_softmax(1)
     fresh = log_dirichlet(alpha * means[K - num_new : K], generator)

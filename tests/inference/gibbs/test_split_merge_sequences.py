@@ -10,17 +10,19 @@ import pytest
 import torch
 from exact_starts import ExactStarts
 from setups import label_law
-from test_repelling_split_merge import Odds, log_normals
+from test_split_merge import Odds, log_normals
 from torch import Tensor
 from torch.distributions import Beta
 
 from regbayes.inference import Gibbs
-from regbayes.inference.gibbs import sequence, sequence_prior
-from regbayes.inference.gibbs.moves import block_hyperplanes, repelling_split_merge
-from regbayes.inference.gibbs.moves.block_hyperplanes import exchange, log_unnormalized
-from regbayes.inference.gibbs.moves.labelled_states import LabelledSequences, PersistentSides
-from regbayes.inference.gibbs.moves.repelling_split_merge import Union, split_merge_repelling
-from regbayes.inference.gibbs.sequence_summary import log_joint
+from regbayes.inference.classifiers.scored import classifiers_of
+from regbayes.inference.gibbs import sequence
+from regbayes.inference.gibbs.moves import block_classifiers, split_merge
+from regbayes.inference.gibbs.moves.block_classifiers import exchange, log_unnormalized
+from regbayes.inference.gibbs.moves.sides import PersistentSides
+from regbayes.inference.gibbs.moves.union import Union
+from regbayes.inference.gibbs.paths import Paths
+from regbayes.inference.gibbs.sequence import log_joint
 from regbayes.inference.gibbs.state import SequenceState
 from regbayes.models import DIH, Hinge, Logistic, PrincipalDirections, SphericalGaussian
 from regbayes.models.priors import HierarchicalDirichletProcess
@@ -49,15 +51,16 @@ MODELS = {"hinge": model_of(Hinge(0.4)), "logistic": model_of(Logistic(), 0.3)}
 # -- the terms of the odds ---------------------------------------------------------------------------------------------
 
 
-def log_target(at, target, data, model, *, truncated: bool) -> Tensor:
-    """log density of labelled states, base weights and all hyperplanes, from the log joint of the state."""
-    found = log_joint(target.close(at), data, model, law=label_law(model, truncated))
-    if truncated:  # the log joint has the density of the sticks
+def log_target(at, z: Paths, state, model) -> Tensor:
+    """log density of an open state with its base weights and all hyperplanes, from the log joint of the state."""
+    found, data = log_joint(z.close(state, at), z.data, model, law=z.law), z.data
+    if not z.law.alike:  # the log joint has the density of the sticks
         rest = 1 - at.base[:-2].cumsum(0)[:-1]
         return found - rest.log().sum()
-    nobody = torch.zeros(len(data.points.features), len(at.planes))
-    reserved = log_unnormalized(at.planes.mT, nobody, data.points, model).sum()
-    return found + reserved + math.lgamma(len(at.free()) + 1)
+    nobody = torch.zeros(len(data.features), len(at.weights)).bool()
+    scored = classifiers_of(model, data.points, data.observed(at.assignments), len(at.weights))
+    reserved = log_unnormalized(at.weights.unsqueeze(1), nobody, scored).sum()
+    return found + reserved + math.lgamma(len(z.free(at)) + 1)
 
 
 def log_sides(persistent: bool, log_odds: Tensor, side: Tensor, runs: list[range]) -> float:
@@ -86,42 +89,42 @@ def labelled(loss: str, truncated: bool):
     state = sequence.init(model, data, generator, start=labels, scan="blocked" if truncated else "direct", num_sweeps=0)
     weights = torch.randn(state.weights.shape, generator=generator, dtype=torch.float64)
     state = replace(state, weights=weights)
-    target = LabelledSequences(state, data, label_law(model, truncated))
-    return target, target.open(), data, model, generator
+    target = Paths(label_law(model, truncated), data)
+    return target, target.open(state), state, model, generator
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("loss", MODELS)
 @pytest.mark.parametrize("truncated", [False, True])
 def test_odds_of_a_split_are_those_of_target_and_proposals(truncated: bool, loss: str, persistent: bool, monkeypatch):
-    monkeypatch.setattr(block_hyperplanes, "_NUM_CANDIDATES", 1)
-    target, joined, data, model, generator = labelled(loss, truncated)
+    monkeypatch.setattr(block_classifiers, "_NUM_CANDIDATES", 1)
+    target, joined, state, model, generator = labelled(loss, truncated)
     union = Union(joined, target, model, torch.tensor([0, 7]), with_margin=True, persistent=persistent)
     assert union.steps.tolist() == [0, 1, 2, 3, 5, 6, 8, 9]
-    log_odds, free = union.launch(), joined.free()
+    log_odds, free = union.launch(), target.free(joined)
     assert log_odds[2] == 0
     assert log_odds[0] == -math.inf
     assert log_odds[6] == math.inf
     side = union.sides.draw(log_odds, generator)
     share = target.draw_share(side, generator)
-    division = union.weigh(joined, side, free, share)
-    blocks, present = division.blocks[[3, 1, 2]], joined.planes[1:2]
-    planes, log_gain = exchange(blocks, present, data.points, model, generator)
-    log_ratio, places = union.log_ratio(division, joined.planes[free], log_gain, log_odds)
+    division = union.weigh(joined, side, free, share).refined()
+    blocks, present = division.blocks[[3, 1, 2]], joined.weights[1:2]
+    planes, log_gain = exchange(blocks, present, generator)
+    log_ratio, places = union.log_ratio(division, joined.weights[free], log_gain, log_odds)
     runs = [range(4), range(4, 5), range(5, 6), range(6, 8)]
     log_forth = log_sides(persistent, log_odds, side, runs) + log_normals(blocks[[1, 2]], planes).sum()
     log_forth = log_forth + Beta(*[(~side).sum().double(), side.sum().double()]).log_prob(
         torch.tensor(share, dtype=torch.float64)
     )
-    before = log_target(joined, target, data, model, truncated=truncated)
+    before = log_target(joined, target, state, model)
     for a, place in enumerate(free.tolist()[:3]):
         divided = target.divide(joined, union.steps[side], 1, place, share)
         assert float(divided.base.sum()) == pytest.approx(1.0)
         assert target.share(divided, 1, place) == pytest.approx(share)
-        divided = replace(divided, planes=divided.planes.index_copy(0, torch.tensor([1, place]), planes))
-        expected = log_target(divided, target, data, model, truncated=truncated) - before
+        divided = replace(divided, weights=divided.weights.index_copy(0, torch.tensor([1, place]), planes))
+        expected = log_target(divided, target, state, model) - before
         expected = expected + log_normals(blocks[[0]], present).sum() - log_forth - places.log_softmax(0)[a]
-        expected = expected + log_normals(division.blocks[[0]], joined.planes[place : place + 1]).sum()
+        expected = expected + log_normals(division.blocks[[0]], joined.weights[place : place + 1]).sum()
         if truncated:
             kept = joined.base[1] / (joined.base[1] + joined.base[place])
             expected = expected + Beta(*torch.tensor([5.0, 1.0]).double()).log_prob(kept)
@@ -137,7 +140,7 @@ def test_a_merge_leaves_the_share_that_its_odds_say() -> None:
         total, shares = float(at.base[0] + at.base[1]), []
         for _ in range(300):
             joined = target.join(at, 0, 1, generator)
-            assert not joined.labels.any()
+            assert not joined.assignments.any()
             assert float(joined.base[0] + joined.base[1]) == pytest.approx(total)
             assert torch.equal(joined.base[2:], at.base[2:])
             shares.append(target.share(joined, 0, 1))
@@ -153,19 +156,19 @@ def test_a_merge_has_the_odds_of_the_split_that_undoes_it(truncated: bool, persi
     pair, odds = torch.tensor([0, 3]), Odds(monkeypatch)
     odds.accept = -1e6
     options = {"with_margin": True, "persistent": persistent}
-    merged = repelling_split_merge._merge(at, Union(at, target, model, pair, **options), generator)
-    assert merged.labels.tolist() == [1] * 10
-    union, side, share = Union(merged, target, model, pair, **options), at.labels == 0, target.share(at, 1, 0)
+    merged = split_merge.merge(at, Union(at, target, model, pair, **options), generator)
+    assert merged.assignments.tolist() == [1] * 10
+    union, side, share = Union(merged, target, model, pair, **options), at.assignments == 0, target.share(at, 1, 0)
     assert share == pytest.approx(float(at.base[1] / (at.base[0] + at.base[1])))
     monkeypatch.setattr(type(union.sides), "draw", lambda *_: side)
     monkeypatch.setattr(target, "draw_share", lambda *_: share)
     odds.accept = 1e6
     gain = odds.noted[0][3]
-    apart = at.planes[[1, 0]]
-    monkeypatch.setattr(repelling_split_merge, "exchange", lambda *_: (apart, gain))
-    divided = repelling_split_merge._split(merged, union, generator)
-    assert torch.equal(divided.labels != 1, side)
-    assert target.share(divided, 1, int(divided.labels[4])) == pytest.approx(share)
+    apart = at.weights[[1, 0]]
+    monkeypatch.setattr(split_merge, "exchange", lambda *_: (apart, gain))
+    divided = split_merge.split(merged, union, generator)
+    assert torch.equal(divided.assignments != 1, side)
+    assert target.share(divided, 1, int(divided.assignments[4])) == pytest.approx(share)
     (one, screen, *_), (other, screen_again, *_) = odds.noted
     assert one == pytest.approx(other, abs=1e-8)
     assert screen == pytest.approx(screen_again, abs=1e-8)
@@ -205,32 +208,30 @@ class Starts(ExactStarts):
         exact = state_posterior(model, X, LENGTHS, truncation=3 if truncated else None)
         model, self.data = model.prepare(X, None, LENGTHS)
         super().__init__(exact, model, self.data.points, self.data.steps, truncated=truncated)
+        self.paths = Paths(label_law(model, truncated), self.data)
         self.settled: dict[tuple[int, ...], SequenceState] = {}
 
     def state(self, labels: Tensor) -> SequenceState:
         weights, reserved = self.planes(labels)
         path, open_share = tuple(labels.tolist()), 0.0 if self.truncated else 1.0
         base = torch.tensor([*[1.0] * len(weights), open_share], dtype=torch.float64)
-        start = SequenceState(labels, weights, base / base.sum(), self.model.prior.start(X), reserved)
+        start = SequenceState(labels, weights, self.model.prior.start(X), reserved, base=base / base.sum())
         state = self.settled.get(path, start)
         for _ in range(5 if path in self.settled else 15):
-            state = sequence_prior.draw_prior(
-                state, self.data, self.generator, law=label_law(self.model, self.truncated)
-            )
+            state = self.paths.draw_prior(state, self.generator)
         self.settled[path] = state
         return replace(state, weights=weights, reservoir=reserved)
 
     def labels(self, state: SequenceState) -> Tensor:
-        return state.states
+        return state.assignments
 
     def summary(self, state: SequenceState) -> Tensor:
         """Of base weights in use as well."""
-        used = state.base[state.states.unique()]
+        used = state.base[state.assignments.unique()]
         return torch.cat([super().summary(state), torch.stack([used.sum(), used @ used, used.prod()])])
 
     def move(self, state: SequenceState) -> SequenceState:
-        options = {"law": label_law(self.model, self.truncated), "places": LabelledSequences}
-        return split_merge_repelling(state, self.data, self.model, self.generator, **options)
+        return split_merge.split_merge(state, self.paths, self.model, self.generator)
 
 
 @pytest.mark.parametrize("truncated", [False, True])

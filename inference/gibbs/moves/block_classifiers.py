@@ -1,0 +1,107 @@
+"""Proposals for the classifiers of blocks of points, and what they weigh.
+
+    ghat_S(eta) = N(eta; 0, nu^2 I) prod_{n in S} phi(y_n | eta^T a_n)                    own classifiers
+    ghat_S(eta) = N(eta; 0, nu^2 I) prod_{n in S} phi(+1 | eta^T a_n) prod_{n not in S} phi(-1 | eta^T a_n)    repelling
+
+is the law of a block's classifiers up to its integral g(S), which nobody knows. q(. | S) is the Gaussian of least KL to
+it, a function of S and the data alone. Classifiers are chosen among R candidates of q with probability prop. to
+ghat_S / q, whose mean w(S) then stands for g(S). Where a move leaves S, the present classifiers are the first of the R:
+the others are auxiliary variables, and odds that weigh the blocks by w are exact for every R
+(math/discriminative-clustering, section 15).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ....models.distributions.sampling import draw_categorical, normals, uniforms
+from ....models.scores import scores
+from ....models.sums import row_chunks
+from ...classifiers.scored import RepellingHyperplanes, Scored, log_prior
+from ...distributed.collectives import all_sum
+from .block_fits import BlockFits, gaussian, improve, start_fits
+
+
+class BlockClassifiers:
+    """q(. | S) for K blocks S of N points.
+
+    Attributes
+    ----------
+    members : bool [N, K], of the rows that the classifiers see
+    fit : rough at first, its bound [K] is below log g(S), and near it once `refined`
+    """
+
+    def __init__(self, members: Tensor, scored: Scored | RepellingHyperplanes, fit: BlockFits | None = None) -> None:
+        self.members, self.scored = members, scored
+        if fit is not None:
+            self.fit = fit
+
+    @cached_property
+    def fit(self) -> BlockFits:
+        return improve(start_fits(self.members, self.scored), self.members, self.scored, self.scored.num_rough)
+
+    def __getitem__(self, blocks: list[int]) -> BlockClassifiers:
+        """Some of the blocks, in this order."""
+        return BlockClassifiers(self.members[:, blocks], self.scored, self.fit[blocks])
+
+    def screening(self) -> Tensor:
+        """What stands for log g(S) [K] when a proposal is screened: the bounds of rough fits, if there are any."""
+        return self.fit.bound if self.scored.num_rough else self.members.new_zeros(self.members.shape[1]).double()
+
+    def refined(self) -> BlockClassifiers:
+        """After more steps of the fits."""
+        return BlockClassifiers(self.members, self.scored, improve(self.fit, self.members, self.scored, _NUM_FINE))
+
+    @cached_property
+    def gaussian(self) -> tuple[Tensor, Tensor]:
+        """Means [K, C, P] and Cholesky factors [K, C, P, P] of the precisions."""
+        return gaussian(self.fit.natural, self.scored.features.shape[1])
+
+    def draw(self, number: int, generator: torch.Generator) -> Tensor:
+        """R sets of classifiers of each block, [K, R, P, C] float64."""
+        mean, tril = self.gaussian
+        noise = normals((*mean.shape, number), generator, tril)
+        return (mean.unsqueeze(-1) + torch.linalg.solve_triangular(tril.mT, noise, upper=True)).permute(0, 3, 2, 1)
+
+    def log_ratio(self, weights: Tensor) -> Tensor:
+        """log of ghat_S / q(. | S) [K, R] float64 at R sets of classifiers of each block, [K, R, P, C]."""
+        return log_unnormalized(weights, self.members, self.scored) - self._log_density(weights)
+
+    def _log_density(self, weights: Tensor) -> Tensor:
+        mean, tril = self.gaussian
+        gap = weights.double().permute(0, 3, 1, 2) - mean.unsqueeze(2)
+        log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum((1, 2)).unsqueeze(1)
+        return log_det - ((gap @ tril).square().sum((1, 3)) + mean[0].numel() * math.log(2 * math.pi)) / 2
+
+
+def log_unnormalized(weights: Tensor, members: Tensor, scored: Scored | RepellingHyperplanes) -> Tensor:
+    """log ghat_S [K, R] float64 of R sets of classifiers for each of the blocks, bool [N, K]; weights [K, R, P, C]."""
+    K, R, P, C = weights.shape
+    total = weights.new_zeros(R, K, dtype=torch.float64)
+    for rows in row_chunks(scored.features, K * R * C):
+        found = scores(scored.features[rows], weights.reshape(K * R, P, C)).double().unflatten(1, (K, R))
+        total += scored.factors(found.permute(2, 0, 1, 3), members[rows], rows).sum((1, 3))
+    return all_sum(total).T + log_prior(weights, scored.weight_scale)
+
+
+def exchange(blocks: BlockClassifiers, present: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
+    """Classifiers [K - L, P, C] of the last blocks in place of those present [L, P, C] of the first L; and the log of
+    the product of w over the last, divided by that over the first."""
+    num_left = len(present)
+    candidates = blocks.draw(_NUM_CANDIDATES, generator).to(present)
+    candidates[:num_left, 0] = present
+    ratios = blocks.log_ratio(candidates)
+    log_weights = ratios.logsumexp(1)
+    chosen = draw_categorical(ratios[num_left:], uniforms((len(ratios) - num_left,), generator))
+    weights = candidates[num_left:][torch.arange(len(chosen), device=chosen.device), chosen]
+    log_gain = log_weights[num_left:].sum() - log_weights[:num_left].sum()
+    log_gain -= (len(ratios) - 2 * num_left) * math.log(_NUM_CANDIDATES)
+    return weights, float(log_gain)
+
+
+_NUM_FINE = 8  # steps of the fits
+_NUM_CANDIDATES = 8  # R

@@ -1,0 +1,81 @@
+"""The labels of exchangeable points: a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...models.compiled import is_compiled
+from ...models.data import Data
+from ...models.mixture import Mixture
+from ...models.priors.laws import PointLaw
+from ..distributed.collectives import all_sum
+from ..posterior.draws import PartitionDraw
+from .allocations import Allocation
+from .hyperplanes import NUM_RESERVED
+from .scans import blocked, collapsed
+from .scans import slice as slice_scan
+from .scans.components import count_members
+from .state import PartitionState
+
+
+class Points(Allocation[PartitionState, Data, Mixture]):
+    """Labels of which the law sees the counts alone."""
+
+    law: PointLaw
+
+    state = PartitionState
+    scans: ClassVar = {"collapsed": collapsed.scan, "slice": slice_scan.scan, "blocked": blocked.scan}
+    unbounded = "slice"
+
+    @staticmethod
+    def quickest(data: Data, model: Mixture) -> str:
+        compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
+        quick = compiled and model.loss.has_marginal
+        return "collapsed" if quick or model.prior.lacks("draw_rest") else "slice"
+
+    @staticmethod
+    def fused(scan: str, data: Data, model: Mixture) -> Callable[..., PartitionState] | None:
+        """Of mixtures without classifiers, where moves cost little."""
+        compiled = scan == "collapsed" and collapsed.moves_are_compiled(data, model)
+        return collapsed.scan_with_moves if compiled else None
+
+    def begin(self, labels: Tensor, model: Mixture) -> PartitionState:
+        return PartitionState(labels, self.empty_weights(labels), model.prior.start(self.data.features))
+
+    def log_density(self, at: PartitionState) -> Tensor:
+        return self.law.log_prior(count_members(at), at.hyper) + self.law.prior.log_density(at.hyper)
+
+    def draw_prior(self, state: PartitionState, generator: torch.Generator) -> PartitionState:
+        if not self.law.alike:  # its scan drew the hyperparameters
+            return state
+        return replace(state, hyper=self.law.prior.draw(state.hyper, count_members(state), generator))
+
+    def relabel(self, state: PartitionState, generator: torch.Generator) -> PartitionState:
+        return state if self.law.alike else blocked.relabel(state, self.law.prior, generator)
+
+    def kept(self, state: PartitionState, chi: Tensor, log_joint: Tensor) -> PartitionDraw:
+        """The mixture weights are their expectations given the labels."""
+        kept = PartitionDraw(
+            assignments=state.assignments,
+            hyperparameters=chi,
+            log_mixture=self.law.log_weights(count_members(state), state.hyper).to(self.data.X.dtype),
+            weights=state.weights,
+            log_joint=log_joint,
+        )
+        if state.reservoir is not None:  # as many in every draw, some of them twice where components took many
+            places = torch.arange(NUM_RESERVED, device=state.reservoir.device) % len(state.reservoir)
+            kept["unseen_weights"] = state.reservoir[places]
+        return kept
+
+    def log_divisions(
+        self, joined: PartitionState, side: Tensor, steps: Tensor, first: int, places: Tensor, share: float
+    ) -> Tensor:
+        counts, moved = count_members(joined), all_sum(side.sum())
+        divided = counts.expand(len(places), -1).scatter(1, places.unsqueeze(1), moved.double().expand(len(places), 1))
+        divided[:, first] -= moved
+        return self.law.log_prior(divided, joined.hyper) - self.law.log_prior(counts, joined.hyper)

@@ -1,0 +1,78 @@
+"""What a fit computes once: data with what their family says of all of them (`Kernel.prepare`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...models.compiled import compiled_form
+from ...models.data import Data
+from ...models.likelihoods import ExponentialFamily
+from ...models.mixture import Mixture
+from ...models.sequence import Sequences, StateSpace
+from ..distributed.collectives import all_sum
+
+
+class CompiledFamily(NamedTuple):
+    """A family as compiled scans take it."""
+
+    form: Any  # its compiled form, with components [S', 1] of the prior
+    normalizers: np.ndarray  # [N + 1] what a log predictive owes to the number of points
+    width: int  # S, the length of its statistics
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared(Data):
+    """Data, and what stays the same in all sweeps over them, each part computed when it is first asked for."""
+
+    family: ExponentialFamily
+
+    @classmethod
+    def of(cls, data: Data, family: ExponentialFamily) -> Prepared:
+        """The data prepared for a family; as they are if they were already."""
+        if isinstance(data, cls) and data.family is family:
+            return data
+        return cls(data.X, data.features, data.targets, data.weights, family=family)
+
+    def rows(self, index: Tensor | slice) -> Data:  # type: ignore[override]
+        """The data of some rows, from their indices [M]."""
+        return Data(self.X, self.features, self.targets, self.weights).rows(index)
+
+    @cached_property
+    def prior(self) -> Tensor:
+        """Hyperparameters [S] of the family."""
+        return self.family.prior()
+
+    @cached_property
+    def log_constants(self) -> tuple[float, float]:
+        """(log normalizer of the prior, log base measure of all rows)."""
+        log_base_measure = all_sum(self.family.log_base_measure(self.X).double().sum())
+        return float(self.family.log_partition(self.family.prior().double())), float(log_base_measure)
+
+    @cached_property
+    def exact(self) -> Prepared:
+        """The data with their family in double precision."""
+        exact = self.double()
+        return self if exact is self else Prepared.of(exact, self.family.resolve(exact.X))
+
+    @cached_property
+    def compiled(self) -> CompiledFamily:
+        """Of data in double precision: the family as compiled scans take it."""
+        form, counts = compiled_form(self.family), torch.arange(self.num_data + 1, dtype=torch.float64)
+        normalizers = form.log_normalizers(self.family, counts) if hasattr(form, "log_normalizers") else 0 * counts
+        return CompiledFamily(form.of(self.family, self), normalizers.numpy(), len(self.prior))
+
+
+def prepare_points(model: Mixture, data: Data) -> Prepared:
+    """The data of a fit of partitions."""
+    return Prepared.of(data, model.likelihood)
+
+
+def prepare_sequences(model: StateSpace, data: Sequences) -> Sequences:
+    """The data of a fit of sequences."""
+    return replace(data, points=Prepared.of(data.points, model.likelihood))

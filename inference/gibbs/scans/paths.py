@@ -1,0 +1,61 @@
+"""The scans of all steps of sequences at once, by whole paths given the rows of the transition matrix.
+
+Sources: Van Gael et al. (2008) for "beam"; Fox et al. (2011) for "blocked" and the stickiness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ....models.distributions.sampling import log_dirichlet, uniforms
+from ....models.likelihoods.base import Parameters
+from ....models.sequence import Sequences, StateSpace
+from ...distributed.collectives import own_stream
+from ...markov.paths import sample_paths
+from ..rows import break_rest, row_posterior
+from ..state import SequenceState
+from .components import assignment_logits, draw_parameters
+from .slice import draw_fresh, settled
+
+
+def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
+    """All of T states at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
+    T = len(state.weights)
+    log_rows = log_dirichlet(row_posterior(state, data, model.prior)[:, :T], generator)
+    table = emissions(draw_parameters(state, data, model, generator), state.weights, data, model)
+    levels = uniforms((data.num_data,), own_stream(generator))
+    return replace(state, assignments=sample_paths(log_rows[T], log_rows[:T], table, data.lengths, levels))
+
+
+def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
+    """All states of the infinite model at once, given a slice below the weight of every step.
+
+    u_t ~ U(0, pi_{z_{t-1} z_t});  what the rows leave to states not yet seen is broken into new states until it is
+    below every slice;  then whole paths among the steps with pi_jk > u_t, which all weigh 1.
+    """
+    K, own = len(state.weights), state.assignments
+    log_rows = log_dirichlet(row_posterior(state, data, model.prior), generator)
+    slices, levels = uniforms((2, data.num_data), own_stream(generator))
+    before = torch.where(data.starts, K, torch.cat([own.new_full((1,), K), own[:-1]]))
+    log_slices = log_rows[before, own] + torch.log1p(-slices)
+    lowest, base = log_slices.min(), state.base
+    while log_rows[:, -1].max() > lowest:
+        num_new = max(1, len(base) - 1 - K)  # as many again: few passes, and at most twice the states that it takes
+        log_rows, base = break_rest(log_rows, base, num_new, state, model.prior, generator)
+    parameters, weights, reserved = draw_parameters(state, data, model, generator), state.weights, state.reservoir
+    if num_new := len(base) - 1 - K:
+        fresh, planes, reserved = draw_fresh(num_new, state, data.points.features, model, generator)
+        parameters = {name: torch.cat([value, fresh[name]]) for name, value in parameters.items()}
+        weights = torch.cat([weights, planes])
+    table, log_steps = emissions(parameters, weights, data, model), log_rows[:, :-1]
+    paths = sample_paths(log_steps[-1], log_steps[:-1], table, data.lengths, levels, log_slices)
+    moved, labels, unseen = settled(state, paths, weights, reserved)
+    return replace(moved, base=torch.cat([base[labels], base[-1:] + base[:-1][unseen].sum()]))
+
+
+def emissions(parameters: Parameters, weights: Tensor, data: Sequences, model: StateSpace) -> Tensor:
+    """log p(x_t | theta_k) + h(eta_k^T a_t) [N, K] under weights [K, P, C]; 0 at missing steps."""
+    return data.spread(assignment_logits(data.points, parameters, weights, model))
