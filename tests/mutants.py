@@ -126,7 +126,6 @@ MUTANTS = [
         "inference/gibbs/test_gibbs_multi_label.py -k 'log_joint or exact_law or negatives'",
         {
             "all_sum(own) + log_weights + ": "all_sum(own) + ",
-            "(labels - negatives) / 2": "(labels + negatives) / 2",
         },
     ),
     Mutants(
