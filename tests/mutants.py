@@ -306,7 +306,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/posterior/clustering.py",
-        "inference/test_weights.py -k rows_of_weight_zero_are_left_out",
+        "inference/posterior/test_posterior.py -k rows_left_out",
         {
             "log_weights.argmax(1)": "log_weights.argmin(1)",
         },

@@ -139,6 +139,13 @@ def test_prediction_is_the_ratio_of_averages(kind: str) -> None:
         assert torch.equal(posterior.predict(X), posterior.predict_proba(X).argmax(1))
 
 
+def test_rows_left_out_join_as_new_rows_do() -> None:
+    posterior = made(DPM(), X)
+    moved = posterior.over_rows(torch.tensor([7, -1, -1]), X[5:7]).samples["assignments"]
+    assert torch.equal(moved[:, 0], posterior.samples["assignments"][:, 7])
+    assert torch.equal(moved[posterior.representative, 1:].long(), posterior.assign(X[5:7]))
+
+
 def test_density_is_the_mean_over_the_draws() -> None:
     posterior = made(DPM(), X)
     found = posterior.log_predictive_density(X[:5])
