@@ -34,7 +34,7 @@ class BinaryDescent:
         return replace(self, features=self.features[:, columns], weights=weights)
 
     def without(self, feature: Tensor | int) -> Self:
-        """The state without one of its features."""
+        """The state without one of its features, from its index []."""
         every = torch.arange(self.num_features, device=self.features.device)
         return self.only(every[every != feature])
 

@@ -106,5 +106,5 @@ class FeatureProblem(Priced):
         return entries + loadings + margin + self.price(state.penalty, state.num_features)
 
     def evaluated(self, state: FeatureDescent, margin: Tensor | None = None) -> FeatureDescent:
-        """The state with its F."""
+        """The state with its F; `margin` [] is what its classifiers cost, None: not known."""
         return replace(state, objective=self.objective(state, margin))
