@@ -69,7 +69,7 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         return self.responsibilities[data.steps]
 
     def weigh(self, log_likelihood: Tensor, data: Sequences) -> Weighed:
-        """q(z) by forward-backward; of a `Block`, of the steps that count."""
+        """q(z) [M, T] by forward-backward; of a `Block`, of the steps that count."""
         emission = data.spread(log_likelihood).double()
         if isinstance(data, Block) and not data.is_whole:
             marginals, moves, log_total, entropy = self._weigh_block(emission, data)
@@ -113,7 +113,7 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         return update_rows(self, model.prior)
 
     def prior_kl(self, model: StateSpace) -> Tensor:
-        """That of the hierarchy is a bound from above."""
+        """That of the hierarchy, [] float64, is a bound from above."""
         return inner(self.transitions, self.expected_log_rows) - hierarchy_bound(self, model.prior)
 
     def reordered(self, model: StateSpace) -> Self:
