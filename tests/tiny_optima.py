@@ -2,7 +2,7 @@
 
     sum over components of their least cost + what the structure costs, over every partition, path, or set of features
 
-Classifiers come from their duals, to a gap of 1e-5. `PROBLEMS` are what benchmarks/small_variance.py and the tests of
+Classifiers come from their duals, to a gap of 1e-9. `PROBLEMS` are what benchmarks/small_variance.py and the tests of
 restarts fit by default settings.
 """
 
@@ -93,7 +93,7 @@ def margin_cost(features: Tensor, targets: Tensor, model: Any) -> float:
     features, targets = features[known], targets[known]
     if not targets.numel():
         return 0.0
-    found = solve(features, targets, loss, model.weight_scale, tolerance=1e-5, max_passes=2000)
+    found = solve(features, targets, loss, model.weight_scale, tolerance=1e-9, max_passes=2000)
     cost = -loss.log_factor(features @ found.weights, targets).sum() + found.weights.square().sum() / (
         2 * model.weight_scale**2
     )

@@ -1,4 +1,4 @@
-"""SVM duals: against generic solvers, in turns and all at once, and what a caller may rely on."""
+"""SVM duals: against generic solvers and liblinear, in turns and all at once, and what a caller may rely on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from setups import name_of
+from sklearn.svm import LinearSVC, LinearSVR
 from torch import Tensor
 
 from regbayes.inference.classifiers.duals import Dual, solve
@@ -143,6 +144,23 @@ def slack_minimum(features: np.ndarray, targets: np.ndarray, loss: Loss) -> np.n
         options={"maxiter": 500, "ftol": 1e-13},
     )
     return found.x[: P * C].reshape(P, C)
+
+
+def test_liblinear_has_the_same_weights(generator) -> None:
+    """A weight is l w at C0 = 2 c nu^2 / l, and w at C0 = 2 c nu^2."""
+    tight = {"fit_intercept": False, "tol": 1e-9, "max_iter": 1_000_000, "random_state": 0}
+    for loss in (Hinge(0.4, 0.8), CrammerSinger(0.3, 1.4), EpsilonInsensitive(0.4, 0.2)):
+        features, targets = case(loss, generator, N=60)
+        found = solve(features, targets, loss, NU, tolerance=1e-13, max_passes=200_000).weights
+        X, strength, margin = features.numpy(), 2 * loss.strength * NU**2, getattr(loss, "margin", 1.0)
+        if isinstance(loss, EpsilonInsensitive):
+            rival = LinearSVR(C=strength, epsilon=loss.epsilon, loss="epsilon_insensitive", dual=True, **tight)
+            coef = rival.fit(X, targets.squeeze(1).numpy()).coef_[None]
+        else:
+            labels = targets.argmax(1) if loss.meets else targets.squeeze(1)
+            kind = {"multi_class": "crammer_singer"} if loss.meets else {"loss": "hinge", "dual": True}
+            coef = LinearSVC(C=strength / margin, **kind, **tight).fit(X, labels.numpy()).coef_
+        close(found, margin * torch.from_numpy(coef.T.copy()), 1e-6)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)

@@ -10,6 +10,8 @@ import pytest
 import torch
 from pyro import poutine
 from setups import Ramp, name_of
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import StandardScaler
 
 from regbayes.inference import Posterior, SmallVariance
 from regbayes.inference.small_variance.features import births, bits, fit, merge, shifts
@@ -350,3 +352,12 @@ def test_features_without_labels_are_bp_means(generator) -> None:
     )
     apart = (Z.unsqueeze(2) - posterior.features.double().unsqueeze(1)).abs().sum(0).amin(1)
     assert float(apart.max()) <= 3
+
+
+@pytest.mark.slow
+def test_breast_cancer_is_told_by_a_few_features() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    X, y = torch.as_tensor(StandardScaler().fit_transform(X)), torch.as_tensor(y)
+    posterior = SmallVariance(num_components=3, progress=False).fit(InfiniteLatentSVM(), X[:200], y[:200])
+    assert 2 <= posterior.num_latent_features <= 6
+    assert (posterior.predict(X[200:]) == y[200:]).double().mean() > 0.85  # the larger class has 0.68

@@ -42,7 +42,7 @@ def at_optimum(seed: int, weight: float, num_restarts: int) -> bool:
     inputs, prices, exact = least(seed, weight)
     backend = SmallVariance(num_components=3, num_restarts=num_restarts, num_jobs=1, progress=False, **prices)
     found = float(backend.fit(MODEL, inputs, lengths=LENGTHS).trace.final.min())
-    assert found >= exact - 1e-4 * abs(exact)
+    assert found >= exact - 1e-6
     return found <= exact * (1 + 3e-3)
 
 

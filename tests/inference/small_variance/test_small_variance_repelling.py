@@ -82,7 +82,7 @@ def test_an_empty_component_costs_the_least_of_all(loss, seen, weight_scale) -> 
     model, data = DDPM(FAMILY, loss, feature_map=seen, weight_scale=weight_scale).prepare(rows)
     landscape = Landscape.of(model, data, 1.0)
     found, exact = float(landscape.empty_cost), margin_cost(data.features, -torch.ones(400, 1).double(), model)
-    assert found == pytest.approx(exact, rel=1e-4 if centred else 2e-3, abs=3e-6)
+    assert found == pytest.approx(exact, rel=1e-4 if centred else 1e-3, abs=3e-6)
     nobody = torch.full((400,), -1)
     assert float(hyperplanes.hyperplane_costs(data, nobody, landscape.empty, model)) == pytest.approx(found)
 
@@ -124,7 +124,7 @@ def test_descent_ends_near_the_best_of_all_partitions(loss, seed) -> None:
     exact = brute_force(landscape_of(model, inputs), penalty)
     posterior = SmallVariance(num_restarts=1, penalty=penalty, num_components=2, tolerance=0.0).fit(model, inputs)
     found = float(posterior.trace.final)
-    assert found >= exact[0] - 1e-4 * abs(exact[0])
+    assert found >= exact[0] - 1e-6
     assert found <= 1.01 * exact[6]  # among the best 7 of 203
     steps = posterior.trace.values.diff(dim=1).nan_to_num(0.0)
     assert (steps <= 1e-9).all()
@@ -219,7 +219,7 @@ def test_sequences_end_near_the_best_of_all_states(name, weight, seed) -> None:
     options |= {"tolerance": 0.0}
     posterior = SmallVariance(num_restarts=1, **options).fit(MODELS[name], inputs, lengths=lengths)
     found = float(posterior.trace.final)
-    assert found >= exact[0] - 1e-4 * abs(exact[0])
+    assert found >= exact[0] - 1e-6
     assert found <= 1.01 * exact[10]  # among the best 11 of 203
     assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
 
