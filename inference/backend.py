@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, Self
 
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..models.config import Config, to_plain
@@ -207,17 +208,17 @@ class Backend(Config):
         return posterior if rows is None else rows.completed(posterior)
 
     def prepare(
-        self, model: Model, X: Any, y: Any, lengths: Any, **options: Any
+        self, model: Model, X: Any, y: Any, lengths: Any, **weights: Tensor
     ) -> tuple[Kernel, Model, KernelData, Schedule]:
         """The kernel, the resolved model, its data and the schedule of a fit to X [N, D] and y [N].
 
-        `options` are further arguments of the model's `prepare`: the weights of the rows, if they have any.
+        `weights` is for rows that have any, how many times each counts [N], as the model's `prepare` takes it.
         """
         if isinstance(X, DataLoader):
             raise ValueError(
                 f"X is a DataLoader, which {type(self).__name__} cannot read: pass its rows, or use SVI()."
             )
-        resolved, data = model.prepare(X, y, lengths, **options)
+        resolved, data = model.prepare(X, y, lengths, **weights)
         return self.kernel(resolved), resolved, data, self.resolve(data).schedule()
 
     def finish(self, model: Model, data: KernelData, schedule: Schedule, kernel: Kernel) -> Any:

@@ -1,6 +1,7 @@
 """Observation weights: which rows a fit sees, how often each counts, and what becomes of the others.
 
-A weight r_n >= 0 stands for r_n copies of row n (math/priors, section 4). A row of weight 0 is not in the fit; it gets
+A weight r_n >= 0 stands for r_n copies of row n (docs/derivations/priors, "Row weights"). A row of weight 0 is not in
+the fit; it gets
 its component at the end, as a new row does. Kernels of a backend that `weighs` multiply what a row adds to every sum by
 r_n. The draws of the others seat rows one by one: they see whole copies, which are exchangeable, and report the first.
 """

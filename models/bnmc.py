@@ -7,11 +7,13 @@ each label.
     factor prod_c phi(s_nc | f_nc),   s_nc = +1 if y_nc > 0, else -1                                     n = 1..N
 
 a_n = feature_map(x_n). Of a missing label there is neither a bit nor a factor. This is the joint "product" (P of
-math/multilabel): given the data the mixture and the classifiers are independent, and they meet in the prediction. The
+docs/derivations/label-sets, "Three joints"): given the data the mixture and the classifiers are independent, and they
+meet in the prediction. The
 labels enter twice, so it ranks labels, and `MultiLabelPosterior.predict_proba` takes the double count out again. The
 joints "and" and "multinomial" have one law of y_n given psi and f in place of the last two (`label_joints`).
 
-Source: Nguyen, Gupta, Rana, Li & Venkatesh, supplement; corrections in math/multilabel, section 8.
+Source: Nguyen, Gupta, Rana, Li & Venkatesh, supplement; corrections in docs/derivations/label-sets, "What the
+supplement prints".
 """
 
 from __future__ import annotations
@@ -61,14 +63,15 @@ class BNMC(Model):
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
     joint : "product": the mixture and the classifiers both state the labels; "and": a label takes both, Bernoulli
-        (psi sigma(f)); "multinomial": counts in proportion to psi sigma(f) (joints P, A and M of math/multilabel). The
+        (psi sigma(f)); "multinomial": counts in proportion to psi sigma(f) (joints P, A and M of
+        docs/derivations/label-sets, "Three joints"). The
         last two need bits and counts in turn, and a logistic loss except for SmallVariance
     label_rates : how frequent each label is, [C] in (0, 1); None: as in the data. Calibration needs it
     num_features, num_labels : widths D of X and C of Y; None: those of the data
 
     References
     ----------
-    Nguyen, Gupta, Rana, Li & Venkatesh, supplement; math/multilabel.
+    Nguyen, Gupta, Rana, Li & Venkatesh, supplement; docs/derivations/label-sets, "Three joints".
 
     Examples
     --------

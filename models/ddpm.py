@@ -4,7 +4,8 @@
     z_n ~ Categorical(pi(v)),  x_n ~ p(. | theta_{z_n}),  factors phi(y_nk | eta_k^T a_n)      n = 1..N, all k
 
 with y_nk = +1 if z_n = k and -1 otherwise: unlike a classifier of the infinite SVM, a hyperplane sees every point.
-Source: Nguyen, Phung, Le & Bui, DDPM-S (hinge) and DDPM-L (logistic); math/discriminative-clustering, sections 1 to 3.
+Source: Nguyen, Phung, Le & Bui, DDPM-S (hinge) and DDPM-L (logistic); docs/derivations/repelling, "Joint density" and
+"Hyperplanes without points" and "Features of the hyperplanes".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     states and rows as in `IHMM`;   eta_k ~ N(0, nu^2 I),   factors phi(y_tk | eta_k^T a_t) for all t, k
 
 with y_tk = +1 if z_t = k and -1 otherwise. Source: Nguyen, Phung, Le & Bui, DIH-S (hinge) and DIH-L (logistic);
-math/discriminative-clustering, section 9.
+docs/derivations/sequences, "Joint density".
 """
 
 from __future__ import annotations

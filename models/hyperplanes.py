@@ -5,7 +5,7 @@
 
 The product over k does not depend on z, so a point weighs a component by exp(h) alone. In the infinite model it joins
 the prior of every hyperplane: a component without points has the law of one that rejects them all
-(math/discriminative-clustering, sections 1 and 2; Nguyen, Phung, Le & Bui).
+(docs/derivations/repelling, "Joint density" and "Hyperplanes without points"; Nguyen, Phung, Le & Bui).
 """
 
 from __future__ import annotations

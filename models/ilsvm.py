@@ -4,7 +4,7 @@
     eta_c ~ N(0, nu^2 I),   factor phi(y_n | eta^T [z_n; b_n])                                          n = 1..N
 
 b_n are inputs that the classifier sees as they are: a constant, or a feature map of x_n. With K = `truncation` this is
-the Pyro program. Source: Zhu, Chen & Xing, section 4.2; math/latent-features, section 1.
+the Pyro program. Source: Zhu, Chen & Xing, section 4.2; docs/derivations/latent-features, "Joint density".
 """
 
 from __future__ import annotations

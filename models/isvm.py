@@ -4,7 +4,8 @@
     z_n ~ Categorical(pi(v)),  x_n ~ p(. | theta_{z_n}),  factor phi(y_n | eta_{z_n}^T a_n)    n = 1..N
 
 a_n = feature_map(x_n) is what the classifiers see. Source: Zhu, Chen & Xing (2011); Wang & Zhu (2014), equation (11).
-The factors phi are not normalized over y (math/dp-mixtures, section 4); of a row without a label there is none.
+The factors phi are not normalized over y (docs/derivations/mixtures, "Collapsed scan"); of a row without a label there
+is none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How the label shares of a component and the classifiers make one law of a label set (math/multilabel, section 1).
+"""How the label shares of a component and the classifiers make one law of a label set (docs/derivations/label-sets,
+"Three joints").
 
     "and"           y_c ~ Bernoulli(psi_c sigma(f_c)): the component has the label, and the classifier agrees
     "multinomial"   y ~ Multinomial(sum y, q),  q_c prop. to psi_c sigma(f_c): counts of labels

@@ -3,7 +3,8 @@
     pi ~ prior,   z_nk ~ Bernoulli(pi_k),   w_k ~ N(0, loading variance I),   x_n ~ p(. | W^T z_n)          k = 1..K
     eta_c ~ N(0, nu^2 I),   factor phi(y_n | eta^T [z_n; b_n])                                          n = 1..N
 
-Sources: Griffiths & Ghahramani (2011); Zhu, Chen & Xing, section 4.2; math/latent-features, section 1.
+Sources: Griffiths & Ghahramani (2011); Zhu, Chen & Xing, section 4.2; docs/derivations/latent-features, "Joint
+density".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     pi ~ IBP(alpha),   z_nk ~ Bernoulli(pi_k),   w_k ~ N(0, loading variance I),   x_n ~ p(. | W^T z_n)       k = 1..K
 
 Features first and a classifier on them after is what `InfiniteLatentSVM` is compared with. Source: Griffiths &
-Ghahramani (2011); math/latent-features, section 1.
+Ghahramani (2011); docs/derivations/latent-features, "Joint density".
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class MedLDA(Labelled, TopicModel):
 
     References
     ----------
-    Zhu, Ahmed & Xing (2012); math/latent-features, section 7.
+    Zhu, Ahmed & Xing (2012); docs/derivations/topics, "Joint density".
 
     Examples
     --------

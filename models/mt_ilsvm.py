@@ -6,7 +6,7 @@
 
 Rows of Z are dimensions of x, so that the prior's N is D here. b_n are inputs that the classifiers see as they are.
 Rows of multi-label data have a target in each task, the inputs counting once; those of other data often in one alone.
-Source: Zhu, Chen & Xing, sections 4.3 and 4.4; math/latent-features, section 6.
+Source: Zhu, Chen & Xing, sections 4.3 and 4.4; docs/derivations/latent-features, "Tasks".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     theta_n ~ Dir(alpha 1_K),  z_m ~ theta_n,  w_m ~ topic_{z_m}               n = 1..N, tokens m of document n
     eta ~ N(0, nu^2 I),  factor phi(y_n | eta^T zbar_n),  zbar_n = mean of onehot(z_m) over the tokens of n
 
-Sources: Blei, Ng & Jordan (2003); Zhu, Ahmed & Xing (2012); math/latent-features, section 7.
+Sources: Blei, Ng & Jordan (2003); Zhu, Ahmed & Xing (2012); docs/derivations/topics, "Joint density".
 """
 
 from __future__ import annotations

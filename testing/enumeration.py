@@ -9,7 +9,7 @@ Where components repel, every hyperplane sees all points and I depends on who is
     g(S) = integral of N(eta; 0, nu^2 I) prod_{n in S} phi(+1 | eta^T a_n) prod_{n not in S} phi(-1 | eta^T a_n) d eta
 
 once for each of the T components of a truncated model, relative to a component without points, g(S_k) / g(empty), in
-the infinite one (math/discriminative-clustering, section 2).
+the infinite one (docs/derivations/repelling, "Hyperplanes without points").
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def price_of(prior: object, penalty: float, others: int) -> float:
-    """What a component costs beside so many others (math/priors, section 1)."""
+    """What a component costs beside so many others (docs/derivations/priors, "Sticks and urns")."""
     exponent = getattr(prior, "price_exponent", 0.0)
     return max(0.0, penalty - exponent * math.log(others)) if others else penalty
 

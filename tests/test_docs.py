@@ -64,6 +64,23 @@ def test_links_of_a_page_name_files_and_headings_that_exist(page: Path) -> None:
         assert not anchor or anchor in map(slug, headings(other)), target
 
 
+def test_code_names_derivations_that_exist() -> None:
+    """Docstrings name a page and a heading: docs/derivations/mixtures, "Collapsed scan"."""
+    named = []
+    for room in [*ROOMS, "tests"]:
+        for path in (ROOT / room).rglob("*.py"):
+            text = re.sub(r"\s+#?\s*", " ", path.read_text())
+            named += [(path, *found) for found in re.findall(r'docs/derivations/([\w-]+), "([^"]+)"', text)]
+    wrong = [(path, page, heading) for path, page, heading in named if heading not in known_headings(page)]
+    assert len(named) > 1
+    assert not wrong
+
+
+def known_headings(page: str) -> list[str]:
+    path = ROOT / "docs" / "derivations" / f"{page}.md"
+    return headings(path) if path.exists() else []
+
+
 def test_readme_shows_the_grid_that_is_tested() -> None:
     text = README.read_text()
     assert text == with_grid(text), "run `make grid`"

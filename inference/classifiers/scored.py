@@ -269,7 +269,7 @@ def classifiers_of(
 
 @classifiers_of.register
 def hyperplanes_of(model: Hyperplanes, points: Data, labels: Tensor, num_components: int) -> RepellingHyperplanes:
-    """The same where each hyperplane scores all points."""
+    """The same where each hyperplane scores all points, whatever their labels [N]."""
     return RepellingHyperplanes(points.features, model.loss, model.weight_scale, labels)
 
 

@@ -150,7 +150,7 @@ class Allocation(ABC, Generic[S, D, M]):
         return 0.0
 
     def divide(self, joined: S, steps: Tensor, first: int, second: int, share: float) -> S:
-        """Some steps of the block in the first place in a second one."""
+        """Some steps [B] of the block in the first place in a second one."""
         return replace(joined, assignments=joined.assignments.index_fill(0, steps, second))
 
     def join(self, at: S, first: int, second: int, generator: torch.Generator) -> S:

@@ -5,7 +5,8 @@ component comes from
 
     G(eta) = N(eta; 0, nu^2 I) prod_n phi(-1 | eta^T a_n) / its integral,     the law of one that rejects all points
 
-instead of the prior (math/discriminative-clustering, section 2). G has no direct sampler. The state of a chain
+instead of the prior (docs/derivations/repelling, "Hyperplanes without points"). G has no direct sampler. The state of
+a chain
 therefore carries A hyperplanes without points, which are as good as draws from it: a component that opens takes one of
 them, each with weight alpha / A exp(h), and one that closes gives its own back. Since the A hyperplanes that a point
 could open a component with are the same before and after, each move is a draw from its conditional, for every A >= 1.

@@ -9,7 +9,7 @@
 m are block marginals, h the hyperparameters of the prior. A state is (z, eta, h); mixture weights, parameters theta of
 the family and augmentation variables omega are drawn where a step needs them and then dropped. Every scan has omega
 integrated out, so omega is drawn anew before eta is: the order z, omega, eta of `sweep` is part of its correctness
-(math/dp-mixtures, section 4).
+(docs/derivations/mixtures, "Collapsed scan").
 
 Where components repel (`Hyperplanes`), phi(y_n | eta_{z_n}) is exp(h(eta_{z_n}^T a_n)), every eta_k is drawn given all
 points, and new components take theirs from a reservoir instead of the prior (`hyperplanes`). What z is to a sweep, an

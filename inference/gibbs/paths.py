@@ -7,7 +7,7 @@ adds both up:
     Truncated    s ~ Beta(n_1, n_2) of what the state and the free place have together; a merge leaves the state the
                  share t ~ Beta(c, 1) of it
 
-with n_1, n_2 the sizes of the sides (math/discriminative-clustering, section 15).
+with n_1, n_2 the sizes of the sides (docs/derivations/repelling, "Split-merge moves").
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         return "direct" if compiled else "beam"
 
     def begin(self, labels: Tensor, model: StateSpace) -> SequenceState:
-        """Base weights are the same for all states, and for one more that stands for the rest."""
+        """Base weights [K + 1] are alike for all states of the labels [N], and one more that stands for the rest."""
         weights = self.empty_weights(labels)
         base = torch.tensor([1.0] * len(weights) + [float(self.law.alike)], dtype=torch.float64, device=labels.device)
         return SequenceState(labels, weights, model.prior.start(self.data.X), base=base / base.sum())
 
     def log_density(self, at: SequenceState) -> Tensor:
-        """beta counts through its sticks where there are T states."""
+        """log p(z, beta, h) []; beta counts through its sticks where there are T states."""
         labels, kept = self.compact(at)
         base = torch.cat([at.base[:-1][kept], at.base[-1:]])
         log_paths = self.log_paths(replace(at, assignments=labels, weights=at.weights[kept], base=base))
@@ -68,7 +68,7 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         return self.law.prior.log_paths(count_moves(at, self.data), at.base, at.hyper)
 
     def draw_prior(self, state: SequenceState, generator: torch.Generator) -> SequenceState:
-        """Concentrations and beta given the states (math/discriminative-clustering, section 10)."""
+        """Concentrations and beta given the states (docs/derivations/sequences, "Base weights and concentrations")."""
         counts = count_moves(state, self.data)
         hyper, base = self.law.draw_base(state.hyper, state.base, counts, generator)
         return replace(state, hyper=hyper, base=base)
@@ -77,7 +77,7 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         return state if self.law.alike else relabel(state, generator)
 
     def kept(self, state: SequenceState, chi: Tensor, log_joint: Tensor) -> SequenceDraw:
-        """The rows are their expectations given the states."""
+        """The rows [K, K + 1] are their expectations given the states."""
         K, dtype, rho = len(state.weights), self.data.X.dtype, self.law.prior.stickiness
         expected = row_posterior(state, self.data, self.law.prior)
         log_rows = (expected.log() - expected.sum(1, keepdim=True).log()).to(dtype)

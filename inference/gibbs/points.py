@@ -59,7 +59,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
         return state if self.law.alike else blocked.relabel(state, self.law.prior, generator)
 
     def kept(self, state: PartitionState, chi: Tensor, log_joint: Tensor) -> PartitionDraw:
-        """The mixture weights are their expectations given the labels."""
+        """The mixture weights [K + 1] are their expectations given the labels."""
         kept = PartitionDraw(
             assignments=state.assignments,
             hyperparameters=chi,

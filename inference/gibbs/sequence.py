@@ -10,8 +10,8 @@ A state is (z, beta, alpha, gamma, eta); rows, parameters of the family, tables 
 where a step needs them and then dropped. m is the marginal of a state's steps, G the law of a hyperplane without
 points, h its gain (`hyperplanes`); a model whose states do not repel has neither of these two.
 
-Sources: Teh et al. (2006) for "direct" and the tables; Nguyen, Phung, Le & Bui; math/discriminative-clustering,
-sections 9 to 11.
+Sources: Teh et al. (2006) for "direct" and the tables; Nguyen, Phung, Le & Bui; docs/derivations/sequences, "Joint
+density" and "Base weights and concentrations" and "Blocked and beam scans".
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Kernel mean embedding of DP mixtures: weights of fixed components by a quadratic program (math/dp-mixtures, 9)."""
+"""Kernel mean embedding of DP mixtures: weights of fixed components by a quadratic program
+(docs/derivations/hilbert-embedding, "The quadratic program")."""

@@ -6,7 +6,8 @@
 is a quadratic program in pi, with S_ij = <mu_i, mu_j> and R_j = <mu_hat, mu_j>, and has one optimum: no chain, no local
 optima, no latent variables. Assignments follow afterwards: P(z_n = j) is proportional to pi_j p(x_n | theta_j).
 
-Sources: Muandet (2012), with the corrections of math/dp-mixtures, sections 9 and 12.
+Sources: Muandet (2012), with the corrections of docs/derivations/hilbert-embedding, "The quadratic program";
+docs/derivations/mixtures, "What the papers print".
 """
 
 from __future__ import annotations

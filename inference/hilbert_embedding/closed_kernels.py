@@ -1,6 +1,6 @@
 """Kernels whose means are in closed form: RBF with Gaussians and columns of counts, quadratic with counts.
 
-Sources: math/dp-mixtures, section 9; Song, Zhang, Smola, Gretton & Schoelkopf (2008).
+Sources: docs/derivations/hilbert-embedding, "The quadratic program"; Song, Zhang, Smola, Gretton & Schoelkopf (2008).
 """
 
 from __future__ import annotations

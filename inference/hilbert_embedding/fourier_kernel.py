@@ -1,6 +1,6 @@
 """Random features of the RBF kernel: means under the components of any family, and time linear in the rows.
 
-Source: Rahimi & Recht (2007); math/dp-mixtures, section 9.
+Source: Rahimi & Recht (2007); docs/derivations/hilbert-embedding, "The quadratic program".
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     mu_j = E k(x, .),  x ~ f_j      inner: S_ij = <mu_i, mu_j>      cross: mu_j(x_n) = E k(x_n, x)
 
-Of these two, kernel mean embeddings of a mixture and distances between it and data follow (math/dp-mixtures, section 9;
+Of these two, kernel mean embeddings of a mixture and distances between it and data follow
+(docs/derivations/hilbert-embedding, "The quadratic program";
 Song, Zhang, Smola, Gretton & Schoelkopf 2008).
 """
 

@@ -5,7 +5,8 @@
 The first sum holds the pairs n = m, by which MMD^2 is too large on average; without them it is unbiased, and may be
 negative. Under no difference E MMD^2 = (E k(x, x) - |mu|^2) / N, so that it shrinks as rows are added.
 
-Source: Gretton, Borgwardt, Rasch, Schoelkopf & Smola (2012); math/dp-mixtures, section 9.
+Source: Gretton, Borgwardt, Rasch, Schoelkopf & Smola (2012); docs/derivations/hilbert-embedding, "The quadratic
+program".
 """
 
 from __future__ import annotations

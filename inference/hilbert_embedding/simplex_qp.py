@@ -3,7 +3,8 @@
     minimize F(pi) = pi^T Q pi / 2 - r^T pi    over pi >= 0, sum_j pi_j = 1,        Q [T, T] positive semidefinite
 
 With g = Q pi - r, pi is optimal where g_j is the same for all pi_j > 0 and no other is smaller. Their gap
-pi^T g - min_j g_j is at least F(pi) - F(pi*), and says when to stop (math/dp-mixtures, section 9). Gradient steps find
+pi^T g - min_j g_j is at least F(pi) - F(pi*), and says when to stop (docs/derivations/hilbert-embedding, "The
+quadratic program"). Gradient steps find
 which weights are positive; pivots then solve for these exactly, drop what turns negative and let in the smallest g_j,
 as in Lawson & Hanson's least squares. Neither raises F by more than rounding does.
 """

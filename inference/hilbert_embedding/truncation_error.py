@@ -2,7 +2,8 @@
 
 The mass r_t that sticks 1..t leave has E r_t^2 = prod_{k<=t} b_k (b_k + 1) / (c_k (c_k + 1)), c = a + b, which is
 (alpha / (alpha + 2))^t for the Dirichlet process. This takes the place of Theorem 2 of Muandet (2012), whose rate
-exp(-t / alpha) is neither a bound nor the one in expectation (math/dp-mixtures, sections 9 and 12).
+exp(-t / alpha) is neither a bound nor the one in expectation (docs/derivations/hilbert-embedding, "The quadratic
+program"; docs/derivations/mixtures, "What the papers print").
 """
 
 from __future__ import annotations

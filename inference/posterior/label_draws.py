@@ -11,10 +11,11 @@ from ...models.bnmc import BNMC
 from ...models.label_data import LabelData
 from ...models.likelihoods import ExponentialFamily
 from ..distributed.collectives import all_sum
+from ..protocol import KernelData
 from ..structures import Draw
 
 
-def label_draw(kept: Draw, classifiers: Tensor, data: Any, model: BNMC, **more: Any) -> Draw:
+def label_draw(kept: Draw, classifiers: Tensor, data: KernelData, model: BNMC) -> Draw:
     """A draw of the mixture of (x, y) with the parts of x and y told apart, and classifiers [P, C] beside it.
 
     `hyperparameters` [K, S] become those of x, and `label_hyperparameters` [K, R] those of y; of small variance
@@ -29,12 +30,12 @@ def label_draw(kept: Draw, classifiers: Tensor, data: Any, model: BNMC, **more: 
     else:
         (_, of_rows), (_, of_labels) = model.family.own(kept["hyperparameters"])
         parts |= {"hyperparameters": of_rows.contiguous(), "label_hyperparameters": of_labels.contiguous()}
-    return finished_draw({**kept, **parts}, classifiers, data, model, **more)
+    return finished_draw({**kept, **parts}, classifiers, data, model)
 
 
-def finished_draw(kept: Draw, classifiers: Tensor, data: Any, model: BNMC, **more: Any) -> Draw:
+def finished_draw(kept: Draw, classifiers: Tensor, data: KernelData, model: BNMC) -> Draw:
     """The draw with its classifiers [P, C], and with `label_totals` [K + 1] where labels are counts."""
-    found = {**kept, "classifiers": classifiers, **more}
+    found = {**kept, "classifiers": classifiers}
     if counts_labels(model):
         found["label_totals"] = _totals(found, data, model)
     del found["weights"]  # components have no classifiers

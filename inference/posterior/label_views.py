@@ -2,7 +2,7 @@
 
 With R_k(x) the weights of a row's components, the mixture has psi(x) = sum_k R_k E psi_k; the classifiers have
 s(x) = E sigma(f). Under "product" these are two views of one label; "and" and "multinomial" state one probability of
-both (math/multilabel, section 4). Draws count by how well they predict x and the labels that are known.
+both (docs/derivations/label-sets, "Prediction"). Draws count by how well they predict x and the labels that are known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The posterior of a multi-label model: components of rows and label sets, classifiers, and label sets of new rows.
 
 Two views of a new row say which labels it has: its component, by psi(x) = sum_g sum_k W_k psi_k / sum_g sum_k W_k over
-the draws g, and the classifiers, by s(x) = E sigma(f) (math/multilabel, section 4). Under joint P both were taught by
+the draws g, and the classifiers, by s(x) = E sigma(f) (docs/derivations/label-sets, "Prediction"). Under joint P both
+were taught by
 the same labels. If the views are independent given a label, Bayes' rule joins their odds and divides by those of the
 label's frequency, which both count:
 

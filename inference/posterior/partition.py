@@ -66,7 +66,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             W_k = w_k p(x | k) exp(h(f_k)) prod_j phi(-1 | f_j) / q_-^K,     W_new = w_new p(x) q_+ / q_- prod_j ...,
 
         q_+- the mean of phi(+-1 | f) over hyperplanes of components without points; in a truncated model these are
-        among the f_j, and there is no q (math/discriminative-clustering, section 7).
+        among the f_j, and there is no q (docs/derivations/repelling, "Clusters of new rows").
 
         Parameters
         ----------

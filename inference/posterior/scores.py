@@ -4,7 +4,8 @@ A draw gives a row one of K scores, each with a weight that says how well the ro
 
     f(x) = sum_g sum_k W_k^g(x) f_k^g(x)  /  sum_g sum_k W_k^g(x)
 
-is a ratio of averages over the draws g (math/dp-mixtures, section 5). Where the loss is a likelihood of labels, their
+is a ratio of averages over the draws g (docs/derivations/mixtures, "Prediction"). Where the loss is a likelihood of
+labels, their
 probabilities are averaged in the same way, in place of scores: of more than two classes softmax(f). What scores and
 probabilities say of y the model's target knows (`models.targets`).
 """

@@ -2,7 +2,7 @@
 
 A draw g leaves rows of expected transition probabilities, the last column for all states not yet seen, and what a
 state's rows look like. That lumped state emits from the prior predictive, and is left by the base weights beta. New
-sequences take part in prediction only: they do not change a draw (math/discriminative-clustering, section 13).
+sequences take part in prediction only: they do not change a draw (docs/derivations/sequences, "Small-variance limit").
 """
 
 from __future__ import annotations

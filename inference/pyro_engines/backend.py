@@ -30,7 +30,7 @@ GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLow
 class Programmed(Protocol):
     """A resolved model that is a Pyro program."""
 
-    def program(self, data: Any) -> None:
+    def program(self, data: KernelData) -> None:
         """The joint density of its sites and of the data of its kernels."""
 
 

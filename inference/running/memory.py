@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from ...models.room import require_room
 from ..protocol import KernelData, Model
@@ -10,7 +10,17 @@ from ..structures import structure_of
 from .sweeps import Schedule
 
 
-def require_room_to_fit(backend: Any, model: Model, data: KernelData, schedule: Schedule) -> None:
+class Sized(Protocol):
+    """What a backend says of how much a fit holds; see `Backend`."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+
+    def truncation_of(self, model: Model) -> str: ...
+
+    def least_steps(self, schedule: Schedule) -> int: ...
+
+
+def require_room_to_fit(backend: Sized, model: Model, data: KernelData, schedule: Schedule) -> None:
     """Raise ValueError if the components, the chains, the draws or the trace of a fit are more than memory holds."""
     data, options = getattr(data, "first", data), backend.get_params(deep=False)  # of a stream the first rows
     device, (N, D), item = data.X.device, data.X.shape, data.X.dtype.itemsize

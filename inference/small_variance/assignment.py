@@ -1,6 +1,6 @@
 """Costs of points under components, chunk by chunk, so that scores, costs and their minimum never leave the cache.
 
-Q_n(k) = scale D(x_n, mu_k) - log phi(y_n | eta_k . a_n)                         (math/dp-mixtures, section 7)
+Q_n(k) = scale D(x_n, mu_k) - log phi(y_n | eta_k . a_n)                         (docs/derivations/mixtures, "M2DPM")
 """
 
 from __future__ import annotations

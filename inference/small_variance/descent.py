@@ -2,7 +2,8 @@
 
 No step raises L (`problem`). Assignments see the labels; new points are assigned by the divergence alone.
 Sources: Kulis & Jordan (2012); Wang & Zhu (2014), equations (31)-(35) and algorithm 1, with the corrections of
-math/dp-mixtures, sections 7 and 12: components open after the pass, and by what they save in all.
+docs/derivations/mixtures, "M2DPM" and "What the papers print": components open after the pass, and by what they save
+in all.
 """
 
 from __future__ import annotations

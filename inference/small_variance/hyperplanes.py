@@ -3,7 +3,7 @@
     SVM_k(eta) = |eta|^2 / (2 nu^2) - sum_n r_n log phi(y_nk | eta^T a_n),     y_nk = +1 if z_n = k, else -1
 
 r_n is the weight of a point, 1 without: one set of K scores that sees every row. R0 is the least cost of one that
-rejects every point, what a component without points costs (math/discriminative-clustering, section 8).
+rejects every point, what a component without points costs (docs/derivations/repelling, "Small-variance limit").
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     J = scale sum_n D(x_n, mu_{z_n}) + sum_k [SVM_k(eta_k) - R0] + structure(z)
 
 Here the points are exchangeable, structure(z) = Lambda(K); `sequence` has the landscape of state sequences. A model
-without hyperplanes has neither SVM_k nor R0 (math/discriminative-clustering, sections 8 and 13).
+without hyperplanes has neither SVM_k nor R0 (docs/derivations/repelling, "Small-variance limit";
+docs/derivations/sequences, "Small-variance limit").
 """
 
 from __future__ import annotations

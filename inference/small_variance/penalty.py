@@ -61,7 +61,8 @@ def single_penalty(problem: Problem, num_components: int) -> float:
     """Between the most that any point would save alone, and the most for a point whose component is missing, if that is
     the component for which it is least (geometric mean).
 
-    The components are founded farthest first (math/dp-mixtures, section 8) and then fitted: founders are extreme
+    The components are founded farthest first (docs/derivations/mixtures, "DP-means") and then fitted: founders are
+    extreme
     points, whose distances would say more about the spread of the components than about their separation.
     """
     state = init(problem, 0.0)

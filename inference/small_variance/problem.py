@@ -1,7 +1,8 @@
 """What stays fixed while the small-variance objective of a mixture is minimized.
 
     L = Lambda(K) + sum_k [|eta_k|^2 / (2 nu^2) + scale w D(row, mu_k)]
-      + sum_n [-log phi(y_n | eta_{z_n} . a_n) + scale D(x_n, mu_{z_n})]             (math/dp-mixtures, section 7)
+      + sum_n [-log phi(y_n | eta_{z_n} . a_n) + scale D(x_n, mu_{z_n})]             (docs/derivations/mixtures,
+      "M2DPM")
 
 Lambda(K) is what the prior asks for K components, penalty K for a Dirichlet process. (row, w) is the pseudo-observation
 of a smoothed family, w = 0 for the others. A missing target has no loss. A point's weight multiplies its bracket: the

@@ -9,7 +9,7 @@ after another, at fixed loadings and classifiers; empty features leave; then eac
 machine; then a feature is proposed that the residuals, or the tilts of the margins, call for, and one to drop. Nothing
 raises F.
 
-Source: math/latent-features, sections 5 and 6 (BP-means: Broderick, Kulis & Jordan 2013).
+Source: docs/derivations/latent-features, "Small-variance limit" and "Tasks" (BP-means: Broderick, Kulis & Jordan 2013).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 No step raises J (`landscape`). Assignments are the cheapest components, or the cheapest paths. A component opens, or
 two become one, where that lowers J after both have been fitted.
 
-Sources: math/discriminative-clustering, sections 8 and 13; Kulis & Jordan (2012); Roychowdhury, Jiang & Kulis (2013).
+Sources: docs/derivations/repelling, "Small-variance limit"; docs/derivations/sequences, "Small-variance limit"; Kulis
+& Jordan (2012); Roychowdhury, Jiang & Kulis (2013).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 A transition not in use costs a path `transition_penalty` every time: an upper bound of J that is exact at the present
 path. With a transition weight unused ones get a share of P first, and such a path is taken only if it lowers J.
-(math/discriminative-clustering, section 13)
+(docs/derivations/sequences, "Small-variance limit")
 """
 
 from __future__ import annotations

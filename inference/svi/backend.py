@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ...models.domains import Count, Natural, NonNegative, Number, OneOf, Seed
@@ -80,11 +81,11 @@ class SVI(Backend):
     weighs: ClassVar[bool] = True
 
     def prepare(
-        self, model: Model, X: Any, y: Any, lengths: Any, **options: Any
+        self, model: Model, X: Any, y: Any, lengths: Any, **weights: Tensor
     ) -> tuple[Kernel, Model, KernelData, Schedule]:
         """As `Backend.prepare`; X [N, D] may also be a DataLoader."""
         if not isinstance(X, DataLoader):
-            return super().prepare(model, X, y, lengths, **options)
+            return super().prepare(model, X, y, lengths, **weights)
         if y is not None or lengths is not None:
             raise ValueError("y and lengths come with the batches of a DataLoader: leave them out.")
         kernel, model, data = self.module_of(model).stream(self, model, X)

@@ -3,7 +3,8 @@
 X = 4 omega has density prop. to cosh(u) exp(-u^2 X / 2) J*(X), u = |z| / 2, whose alternating series has one form that
 falls fast to the left of t = 0.64 and one to the right. Proposals come from the first term of either side; three
 terms of the series decide, the next one being below 4e-16. Sources: Devroye (2009); Polson, Scott & Windle (2013),
-written as one flat rejection loop over all elements that still wait (math/discriminative-clustering, section 14).
+written as one flat rejection loop over all elements that still wait (docs/derivations/classifiers, "Draws of the
+mixture variables").
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ class PrincipalDirections(FeatureMap):
     """(x - loc) axes: the leading principal directions, scaled so that the mean square length of a row is 1.
 
     All of X, unrotated, if it has no more columns than `num_directions`. The prior deviation of a score is then
-    about `weight_scale` (math/discriminative-clustering, section 3). Of sparse rows the directions come from subspace
+    about `weight_scale` (docs/derivations/repelling, "Features of the hyperplanes"). Of sparse rows the directions
+    come from subspace
     iteration, and the rows stay sparse.
 
     Parameters

@@ -1,7 +1,7 @@
 """Binary columns whose log odds are linear in the features: x_nd ~ Bernoulli(logistic(offset_d + w_d . z_n)).
 
 Sources: Jaakkola & Jordan (2000) for the bound; Polson, Scott & Windle (2013) for the augmentation;
-math/latent-features, section 2.
+docs/derivations/latent-features, "Mean field".
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The linear-Gaussian likelihood of latent feature models: x_n ~ N(offset + W^T z_n, noise variance).
 
-Sources: Griffiths & Ghahramani (2011); Zhu, Chen & Xing, equations (16) and (17); math/latent-features, section 1.
+Sources: Griffiths & Ghahramani (2011); Zhu, Chen & Xing, equations (16) and (17); docs/derivations/latent-features,
+"Joint density".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     p(x | theta) = prod_j p_j(x_j | theta_j),   p(theta) = prod_j p_j(theta_j)
 
 Statistics, hyperparameters and coordinates stand one block after another; log normalizers, densities, divergences and
-KL terms add up (math/dp-mixtures, section 2). For latent features see `Blocks`.
+KL terms add up (docs/derivations/mixtures, "Likelihoods"). For latent features see `Blocks`.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class Loss(Config, ABC):
         """Duals: g*(-t) = max_f [-t . f - g(f)] at tilts t [..., C], +inf outside its domain.
 
         [..., C], or [..., 1] where the classes meet. By Fenchel and Young g(f) + g*(-t) + t . f >= 0, with equality
-        at t = -g'(f): the tilt exp(t . f) is what the margin adds to a posterior (math/regbayes, section 2).
+        at t = -g'(f): the tilt exp(t . f) is what the margin adds to a posterior (docs/derivations/regbayes,
+        "Conjugates of the losses").
         """
         return self._box(y).value(tilt)
 

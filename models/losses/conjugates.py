@@ -1,6 +1,7 @@
 """Convex conjugates of costs g(f) = -log phi(y | f), written in the tilt t: a posterior gains the factor exp(t . f).
 
-g*(-t) = max_f [-t . f - g(f)] is what a tilt costs in the dual (math/regbayes, section 2). Where it is a parabola on
+g*(-t) = max_f [-t . f - g(f)] is what a tilt costs in the dual (docs/derivations/regbayes, "Conjugates of the
+losses"). Where it is a parabola on
 an interval, `Box` says all of it; classes that meet in one hinge have `crammer_singer_tilt`.
 """
 

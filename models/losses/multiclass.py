@@ -68,7 +68,8 @@ class CrammerSinger(Loss):
         return Hinge(self.strength, self.margin).majorize(score, y)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        """The hinge's integral in f_y, averaged over the largest of the other scores (math/dp-mixtures, section 3)."""
+        """The hinge's integral in f_y, averaged over the largest of the other scores (docs/derivations/mixtures, "A
+        component with one point")."""
         rows = scale.split(_CHUNK)
         return torch.cat([self._log_largest(row, y.shape[-1] - 1)[1].logsumexp(-1, keepdim=True) for row in rows])
 

@@ -32,7 +32,8 @@ def log_linear_tail(strength: float, margin: Tensor | float, scale: Tensor) -> T
 
 
 def log_hinge_integral(strength: float, margin: Tensor | float, scale: Tensor) -> Tensor:
-    """log E exp(-2 c max(0, margin - f)) [...] for f ~ N(0, scale^2); any sign of the margin (math/dp-mixtures, 3)."""
+    """log E exp(-2 c max(0, margin - f)) [...] for f ~ N(0, scale^2); any sign of the margin
+    (docs/derivations/mixtures, "A component with one point")."""
     return torch.logaddexp(log_normal_tail(margin, scale), log_linear_tail(strength, margin, scale))
 
 

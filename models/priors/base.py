@@ -8,7 +8,7 @@
 
 A prior states its hyperparameters with their laws, `urn` and `log_partition`, which make it serve the collapsed scan
 and small variance; `sticks` make it serve all that has T components, `draw_rest` the slice scan. Everything else
-follows, and is overridden where there is a closed form. (math/priors, section 2)
+follows, and is overridden where there is a closed form. (docs/derivations/priors, "The interface")
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     pi_k ~ Beta(alpha / K, 1),   z_nk ~ Bernoulli(pi_k)        k = 1..K,   alpha ~ Gamma
 
 Features are exchangeable, kernels simpler, and nothing is bounded. It tends to the Indian buffet process as K grows.
-Source: Griffiths & Ghahramani (2011); math/latent-features, sections 1 to 3.
+Source: Griffiths & Ghahramani (2011); docs/derivations/latent-features, "Joint density" and "Mean field" and "Gibbs".
 """
 
 from __future__ import annotations

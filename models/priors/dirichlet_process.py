@@ -2,7 +2,8 @@
 
     v_k ~ Beta(1, alpha),    EPPF = alpha^K Gamma(alpha) / Gamma(alpha + N) prod_k Gamma(n_k),    alpha ~ Gamma
 
-Sources: Sethuraman (1994), Pitman (1995), Escobar & West (1995), Kulis & Jordan (2012); math/dp-mixtures, section 1.
+Sources: Sethuraman (1994), Pitman (1995), Escobar & West (1995), Kulis & Jordan (2012); docs/derivations/mixtures,
+"Joint density".
 """
 
 from __future__ import annotations

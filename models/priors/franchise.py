@@ -7,7 +7,7 @@ rho, the stickiness, is the prior probability that a new table of row j serves s
 0..K-1 by state, the last one is the start row.
 
 Sources: Teh, Jordan, Beal & Blei (2006); Fox, Sudderth, Jordan & Willsky (2011) for rho; Nguyen, Phung, Le & Bui;
-math/discriminative-clustering, sections 9 and 10.
+docs/derivations/sequences, "Joint density" and "Base weights and concentrations".
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     z_1 ~ pi_start,      z_t ~ pi_{z_{t-1}}
 
 Sources: Teh, Jordan, Beal & Blei (2006); Fox, Sudderth, Jordan & Willsky (2011) for rho;
-math/discriminative-clustering, sections 9 and 10. The counts and draws are in `franchise`.
+docs/derivations/sequences, "Joint density" and "Base weights and concentrations". The counts and draws are in
+`franchise`.
 """
 
 from __future__ import annotations

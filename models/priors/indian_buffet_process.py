@@ -3,7 +3,8 @@
     v_k ~ Beta(alpha, 1),   pi_k = prod_{j<=k} v_j,   z_nk ~ Bernoulli(pi_k),   alpha ~ Gamma
 
 The truncated model stops after K sticks. Sources: Griffiths & Ghahramani (2011); Teh, Gorur & Ghahramani (2007) for the
-sticks; Doshi-Velez, Miller, Van Gael & Teh (2009) for the bound; math/latent-features, sections 1 to 3.
+sticks; Doshi-Velez, Miller, Van Gael & Teh (2009) for the bound; docs/derivations/latent-features, "Joint density" and
+"Mean field" and "Gibbs".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     v_k ~ Beta(1 - d, alpha + k d),    an old block has weight n_k - d, a new one alpha + d K
 
-Sources: Pitman & Yor (1997); Fan, Zeng & Cao (2013) for the falling price; math/priors, section 1.
+Sources: Pitman & Yor (1997); Fan, Zeng & Cao (2013) for the falling price; docs/derivations/priors, "Sticks and urns".
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Stick-breaking, for any prior whose sticks are independent v_k ~ Beta(a_k, b_k), k = 1..T-1, v_T = 1.
 
     pi_k = v_k prod_{j<k} (1 - v_j),    v_k | z ~ Beta(a_k + n_k, b_k + n_{>k}),
-    p(z) = prod_{k<T} B(a_k + n_k, b_k + n_{>k}) / B(a_k, b_k)                               (math/priors, section 1)
+    p(z) = prod_{k<T} B(a_k + n_k, b_k + n_{>k}) / B(a_k, b_k)                               (docs/derivations/priors,
+    "Sticks and urns")
 
 Source: Ishwaran & James (2001).
 """

@@ -1,4 +1,5 @@
-"""An infinite SVM with missing labels: such rows shape the components through x alone (math/priors, section 3)."""
+"""An infinite SVM with missing labels: such rows shape the components through x alone (docs/derivations/priors,
+"Missing labels")."""
 
 from __future__ import annotations
 

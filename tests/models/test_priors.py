@@ -181,7 +181,7 @@ def test_a_pitman_yor_process_without_discount_is_the_dirichlet_process() -> Non
 
 
 def test_expected_numbers_of_components() -> None:
-    """The closed forms of math/priors, section 1."""
+    """The closed forms of docs/derivations/priors, "Sticks and urns"."""
     num_data, alpha = 2000, 1.5
     exact = sum(alpha / (alpha + i) for i in range(num_data))
     assert DirichletProcess(alpha).expected_components(num_data) == pytest.approx(exact, rel=1e-9)

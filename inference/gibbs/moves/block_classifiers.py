@@ -7,7 +7,7 @@ is the law of a block's classifiers up to its integral g(S), which nobody knows.
 it, a function of S and the data alone. Classifiers are chosen among R candidates of q with probability prop. to
 ghat_S / q, whose mean w(S) then stands for g(S). Where a move leaves S, the present classifiers are the first of the R:
 the others are auxiliary variables, and odds that weigh the blocks by w are exact for every R
-(math/discriminative-clustering, section 15).
+(docs/derivations/repelling, "Split-merge moves").
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class BlockClassifiers:
 
     @cached_property
     def fit(self) -> BlockFits:
+        """A few steps of fits of the K blocks, from their start."""
         return improve(start_fits(self.members, self.scored), self.members, self.scored, self.scored.num_rough)
 
     def __getitem__(self, blocks: list[int]) -> BlockClassifiers:

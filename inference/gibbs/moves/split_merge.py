@@ -23,7 +23,7 @@ Acceptance is delayed (Christen & Fox 2005): s, the square root of the odds with
 without the sides, is tested first, so that most moves are turned down early, merges before their launch is computed.
 
 Sources: Dahl (2003) and Jain & Neal (2004), whose sequential restricted scans are here deterministic soft ones;
-math/discriminative-clustering, section 15.
+docs/derivations/repelling, "Split-merge moves".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The blocked scan of a law of T labels: all assignments at once given T sticks, and swaps of labels.
 
-Sources: Ishwaran & James (2001); math/priors, section 1.
+Sources: Ishwaran & James (2001); docs/derivations/priors, "Sticks and urns".
 """
 
 from __future__ import annotations

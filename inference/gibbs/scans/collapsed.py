@@ -6,11 +6,12 @@
 n_k and K count without n; the urn is the prior's, for a Dirichlet process n_k and alpha. A component that n was alone
 in is deleted with its classifier. A new one draws its classifier from N(eta; 0, nu^2 I) phi(y_n | eta) / I, because I
 integrated it out. The augmentation variables are integrated out too, so they must be drawn anew before the classifiers
-are. Exact for the infinite model (Neal 2000, algorithm 3; math/dp-mixtures, section 4 (ii); math/priors, section 1).
+are. Exact for the infinite model (Neal 2000, algorithm 3; docs/derivations/mixtures, "Collapsed scan";
+docs/derivations/priors, "Sticks and urns").
 
 Where components repel, the factor is exp(h(f)) and I is an average over the hyperplanes of a reservoir, from which a
 new component takes its own; a component that n is alone in is then one of those to choose from (Neal 2000, algorithm 8;
-math/discriminative-clustering, section 5).
+docs/derivations/repelling, "Collapsed and slice scans").
 """
 
 from __future__ import annotations

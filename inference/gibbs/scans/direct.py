@@ -12,7 +12,7 @@ loses its only step gives its weight back. Where states repel there is also exp(
 hyperplanes in the reservoir, as in the collapsed scan. Exact for the infinite model.
 
 Sources: Teh, Jordan, Beal & Blei (2006), section 5.3; Fox, Sudderth, Jordan & Willsky (2011) for rho; Nguyen, Phung, Le
-& Bui, with the boundaries of sequences and the bookkeeping of beta (math/discriminative-clustering, section 9).
+& Bui, with the boundaries of sequences and the bookkeeping of beta (docs/derivations/sequences, "Joint density").
 """
 
 from __future__ import annotations

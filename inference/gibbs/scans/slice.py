@@ -1,6 +1,7 @@
 """The slice scan: all assignments of the infinite model at once, for any prior whose rest is a Poisson process.
 
-Given z, unnormalized weights of the components and of all others are independent (math/priors, section 1):
+Given z, unnormalized weights of the components and of all others are independent (docs/derivations/priors, "Sticks and
+urns"):
 
     J_k ~ Gamma(s_k, 1),    s_k: the urn's weight of a component of its size
     new components: a Poisson process of weights x with density  mass x^(-1 - exponent) e^(-x)

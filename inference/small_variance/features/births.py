@@ -5,7 +5,7 @@
 
 with the quadratic (a, b) above D at the present means m; every row joins that gains. Scores see the feature once the
 classifiers are fitted again. Features that help the labels alone are not found that way: a descent without the second
-kind of proposal stalls (math/latent-features, section 5, steps 2 and 5).
+kind of proposal stalls (docs/derivations/latent-features, "Small-variance limit", steps 2 and 5).
 """
 
 from __future__ import annotations

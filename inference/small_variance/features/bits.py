@@ -4,7 +4,7 @@
 
 and then every row flips the two bits that together save most. What two features explain together keeps a bit where it
 is as long as the other stays: without pairs descents end much higher. Rows are independent given the loadings, so all
-of them move at once (math/latent-features, section 5, step 1).
+of them move at once (docs/derivations/latent-features, "Small-variance limit", step 1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """BP-means with a margin: descent on the small-variance objective F of latent features.
 
 No step raises F (`problem`). Bits see the labels; those of new rows come from their entries alone.
-Sources: Broderick, Kulis & Jordan (2013) for BP-means; math/latent-features, section 5, for the margin.
+Sources: Broderick, Kulis & Jordan (2013) for BP-means; docs/derivations/latent-features, "Small-variance limit", for
+the margin.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Loadings and classifiers at fixed features: what is best, or better, for F.
 
 Loadings are a ridge regression, exact where the divergence is quadratic and else the minimum of the quadratic above it
-at the present means. Classifiers are an SVM over all rows (math/latent-features, section 5, steps 3 and 4).
+at the present means. Classifiers are an SVM over all rows (docs/derivations/latent-features, "Small-variance limit",
+steps 3 and 4).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ D is the likelihood's divergence at the variances that it starts from, p_d the p
 Lambda(K) is what the prior asks for K features, penalty K for an Indian buffet process; r_n counts a row, 1 without. A
 missing entry has no divergence, a missing target no loss. F is the limit of -tau log p of the model with the variances
 of entries and loadings times tau / scale, nu^2 tau for nu^2, g / tau for g and alpha = exp(-penalty / tau)
-(math/latent-features, section 5).
+(docs/derivations/latent-features, "Small-variance limit").
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     q = q(pi) q(h) prod_nk Bernoulli(z_nk; psi_nk) prod_d N(w_d; Phi_d, A_d^-1) prod Gamma(precisions) q(eta)
 
 Each update maximizes the bound given the other factors. Auxiliary variables of entries and margins have their optimal
-factor whenever they are read: `LinearLikelihood.expect` and `Loss.expect` (math/latent-features, section 2). What the
+factor whenever they are read: `LinearLikelihood.expect` and `Loss.expect` (docs/derivations/latent-features, "Mean
+field"). What the
 labels do is up to a rule (`svi/rules.py`).
 """
 

@@ -1,7 +1,8 @@
 """Variational inference for a truncated latent feature model with a margin: coordinate ascent, or stochastic steps.
 
 A sweep is one pass of Algorithm 3 of Zhu, Chen & Xing (2014): features, loadings, precisions, sticks, classifiers, each
-at its optimum given the others, so that the bound never falls (math/latent-features, sections 2 and 4). The rule of the
+at its optimum given the others, so that the bound never falls (docs/derivations/latent-features, "Mean field";
+docs/derivations/scale, "Stochastic steps"). The rule of the
 backend says what the labels do: "gibbs" for the expected loss, "averaging" for the loss of expected scores
 (`svi/rules.py`, `margins`). Under the latter the ELBO is minus the objective of the paper, no bound of the evidence.
 """

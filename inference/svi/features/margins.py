@@ -1,7 +1,7 @@
 """What the labels say of one feature after another, under either rule; and what classifiers see of the bits.
 
 Of the averaging rule it is the exact optimum of each feature (Algorithm 3 of Zhu, Chen & Xing, 2014;
-math/latent-features, section 2).
+docs/derivations/latent-features, "Mean field").
 """
 
 from __future__ import annotations

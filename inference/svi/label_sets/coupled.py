@@ -4,7 +4,7 @@
 
 A sweep sets all global factors to their optimum given what points say (`joints`), and then the points'
 factors to theirs: the bound never falls. Of the mixture of x the updates are those of partitions, to which the labels
-give a margin (math/multilabel, section 3).
+give a margin (docs/derivations/label-sets, "Variational inference").
 """
 
 from __future__ import annotations

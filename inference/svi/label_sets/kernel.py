@@ -4,7 +4,8 @@
 
 The first factor is that of the mixture of (x, y), whose updates are those of partitions; the others a ridge of one
 component that holds all points. They are independent in the posterior of joint P, so that the two bounds add up
-(math/multilabel, section 3, which corrects the algorithm of the supplement: its draws of w become q(w)).
+(docs/derivations/label-sets, "Variational inference", which corrects the algorithm of the supplement: its draws of w
+become q(w)).
 """
 
 from __future__ import annotations

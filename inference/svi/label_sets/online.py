@@ -1,7 +1,8 @@
 """Batches of rows and label sets that come one after another: a variational posterior goes on from where it stands.
 
 A batch of n rows after M others is a stochastic step with N = M + n points, of which the batch stands for all, and of
-size (N / n + delay)^-forgetting (math/multilabel, section 3; Hoffman et al. 2013). What the posterior holds is all that
+size (N / n + delay)^-forgetting (docs/derivations/label-sets, "Variational inference"; Hoffman et al. 2013). What the
+posterior holds is all that
 is needed, so the rows of earlier batches may be gone, and a saved posterior goes on as well.
 """
 

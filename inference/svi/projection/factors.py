@@ -6,7 +6,7 @@ The loadings have one covariance S, and their means are linear in x_n, so that s
 
     S^-1 = E[loading] I + E[noise] E[Z^T Z],   map = E[noise] Psi S,   H = sum_n E[w_n w_n^T] = map^T X^T X map + N S
 
-Source: math/latent-features, section 6.
+Source: docs/derivations/latent-features, "Tasks".
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ u = Z^T x, v_k = Var u_k = sum_d psi (1 - psi) x_d^2 and B_m = mu_m mu_m^T + V_m
 
 with pseudo-observations (p, s) = `loss.expect`(E f, Var f) of each known pair of a row and a task.
 
-Source: math/regbayes, sections 3 and 5; math/latent-features, section 6.
+Source: docs/derivations/regbayes, "Averaging and Gibbs classifiers"; docs/derivations/latent-features, "Tasks".
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ scores of the known pairs of a row and a task, as `Evidence.expected` gives them
 The last sums need the matrices R_m = sum_n p x x^T [D, D] alone, whatever N is: a column k of bits is visited one
 after another with sum_m B_mkk R_m.
 
-Source: math/latent-features, sections 2 and 6; math/regbayes, sections 3 and 5.
+Source: docs/derivations/latent-features, "Mean field" and "Tasks"; docs/derivations/regbayes, "Averaging and Gibbs
+classifiers".
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     maximize over t    -sum_e n_e log Z_e(t) - g*(-t)
 
 have one value; phi_ek(t) prop. to exp(E log theta_k + E log topic_kw + (mu t)_k / M) for the n_e tokens of a word
-(math/latent-features, section 7). The first sum is smooth in t and its gradient is f, so that t takes projected
+(docs/derivations/topics, "Joint density"). The first sum is smooth in t and its gradient is f, so that t takes
+projected
 gradient steps, as long as the curvature seen last allows, until its duality gap g(f) + g*(-t) + t . f is nothing; for
 one score they are secant steps. Then g = alpha + sum_e n_e phi_e, and so on until the counts settle: no step lowers the
 bound.

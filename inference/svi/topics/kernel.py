@@ -6,8 +6,9 @@ of the margin among the factors, and keeps q(z), nnz x K numbers. Both record th
 Without scores (LDA) they are one algorithm, that of Blei, Ng & Jordan (2003). On minibatches the topics take natural
 gradient steps, and so does q(eta); of the averaging rule it is an implicit one.
 
-Sources: Zhu, Ahmed & Xing (2012); Hoffman et al. (2013); math/latent-features, sections 4 and 7; math/regbayes,
-sections 2, 3 and 5.
+Sources: Zhu, Ahmed & Xing (2012); Hoffman et al. (2013); docs/derivations/scale, "Stochastic steps";
+docs/derivations/topics, "Joint density"; docs/derivations/regbayes, "Conjugates of the losses" and "Averaging and
+Gibbs classifiers".
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ With pseudo-observations (a, b) of the scores, E eta eta^T = B and S = sum_e n_e
     E f^2 = [S^T B S - sum_e n_e phi_e^T B phi_e + diag(B).S] / M^2
     log phi_mk = E log theta_k + E log topic_kw + sum_c [b mu_k / M - a (B_kk / 2 + (B (S - phi_m))_k) / M^2] + const
 
-(math/latent-features, section 7). The n tokens of one word share their phi: their quadratic among each other is
+(docs/derivations/topics, "Joint density"). The n tokens of one word share their phi: their quadratic among each other
+is
 replaced by its tangent and (n - 1) max |a B| / M^2 KL(phi || phi before), which is above it by Pinsker's inequality.
 """
 

@@ -258,7 +258,7 @@ def test_regression_predicts_targets(backend) -> None:
 
 @pytest.mark.slow
 def test_prediction_rule_is_exact_on_tiny_data() -> None:
-    """f(x) against all partitions of 4 points, classifiers by quadrature (math/dp-mixtures, section 5)."""
+    """f(x) against all partitions of 4 points, classifiers by quadrature (docs/derivations/mixtures, "Prediction")."""
     inputs = torch.tensor([[-1.0], [-0.5], [0.7], [1.2]], dtype=torch.float64)
     labels = torch.tensor([0, 1, 0, 1])
     new = torch.tensor([[0.9]], dtype=torch.float64)
