@@ -14,6 +14,7 @@ entry for each column, is `AnyNumbers` or `PositiveNumbers`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Protocol
@@ -192,7 +193,7 @@ class Pair:
 
     def read(self, value: Any) -> tuple[float, float]:
         """The pair; ValueError or TypeError if it is none."""
-        if isinstance(value, str | bytes | dict | set):
+        if isinstance(value, str | bytes | dict | set | Iterator):  # an iterator can be read once
             raise ValueError
         one, two = (POSITIVE.read(float(part) if isinstance(part, Tensor) else part) for part in value)
         return one, two

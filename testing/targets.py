@@ -77,8 +77,8 @@ def _check_predictions(model: Any, scores: Tensor, factors: Tensor, classes: Ten
     ours = issubclass(structure_of(model).posterior, ScorePrediction)
     if ours:
         rows = _Told(model, scores.flatten(0, 1))
-        assert torch.equal(rows.predict(rows.scores), decoded.flatten()), "predict is not what the target decodes"
-        probabilities = rows.predict_proba(rows.scores).view(*scores.shape[:2], -1)
+        assert torch.equal(rows.predict(rows.scores), decoded.flatten(0, 1)), "predict is not what the target decodes"
+        probabilities = rows.predict_proba(rows.scores).unflatten(0, scores.shape[:2])
     if probabilities.shape != expected.shape:  # of two classes that of the larger one alone
         assert probabilities.shape == expected.shape[:-1], (
             f"there are {probabilities.shape[-1]} probabilities for {len(classes)} classes"

@@ -243,7 +243,7 @@ def _file() -> Path:
 
 # -- posteriors --------------------------------------------------------------------------------------------------------
 
-_NOT_ASKED = {"load", "score_mixtures", "views", "checked", "over_rows", "facts"}
+_NOT_ASKED = {"load", "score_mixtures", "views", "checked", "over_rows", "facts", "record", "draw", "draws", "replace"}
 
 
 def questions() -> Iterator[Place]:

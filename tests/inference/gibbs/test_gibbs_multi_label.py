@@ -149,7 +149,7 @@ def test_coupled_conditional_of_assignments_is_the_programs(name: str) -> None:
     sticks = torch.rand(1, generator=generator, dtype=torch.float64)
     parameters = model.likelihood.draw(components.hyperparameters(state, points, mixture), generator)
     chosen_from = components.Components(log_stick_weights(sticks), parameters, state.weights)
-    logits = chosen_from.log_mixture + components.assignment_logits(points, chosen_from, mixture)
+    logits = chosen_from.log_mixture + components.assignment_logits(points, parameters, state.weights, mixture)
     psi = state.weights.squeeze(1)
     latents = {f"{site}_0": value for site, value in parameters.items()} | {"sticks": sticks, **state.hyper}
     latents["probs_1"] = psi if name == "and" else psi / psi.sum(1, keepdim=True)

@@ -160,7 +160,9 @@ def test_paths_have_the_conditional_law_of_the_rows_and_emissions(name: str) -> 
         exact[path] = sum(float(rows[j, k] + table[t, k]) for t, (j, k) in enumerate(zip(before, path, strict=True)))
     shares = torch.tensor(list(exact.values()), dtype=torch.float64).softmax(0).tolist()
     draws = [sequence.with_assignments(latents, model, data, generator) for _ in range(800)]
-    assert frequency_errors([code_of(draw.states) for draw in draws], dict(zip(exact, shares, strict=True))).max() < 5
+    assert (
+        frequency_errors([code_of(draw.assignments) for draw in draws], dict(zip(exact, shares, strict=True))).max() < 5
+    )
     assert float(draws[0].base[0]) == pytest.approx(float(latents["sticks"][0]))
     assert float(draws[0].hyper["top_concentration"]) == pytest.approx(float(latents["top_concentration"]))
 

@@ -75,6 +75,7 @@ class Case:
     state: Any
     data: Any
     model: Any
+    some: Callable[[Any, Tensor], Any] = lambda data, index: data.rows(index)
 
     def after(self, data: Any, scale: float) -> Factors:
         """The factors after a step on rows that count `scale` times."""
@@ -84,7 +85,7 @@ class Case:
         """Of batches with a share |B| / N of the rows, each scaled by N / |B|, the mean is the step on all of them."""
         whole, before = self.after(self.data, 1.0), self.read(self.state)
         order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
-        batches = [(len(index) / N, self.data.rows(index)) for index in order.split(SIZES)]
+        batches = [(len(index) / N, self.some(self.data, index)) for index in order.split(SIZES)]
         self._compare([(share, self.after(some, 1 / share)) for share, some in batches], whole)
         for name, value in whole.items():  # nor is it true for want of any step
             assert not torch.allclose(value, before[name], rtol=1e-6), f"{name} has not moved"
