@@ -52,7 +52,7 @@ def deal(different: SortedRows, key: NDArray[Any], number: int) -> NDArray[np.in
     """The fold [N] of each row of a user: different rows are dealt out in the order of a key [M], equal rows are in
     one fold."""
     fold = np.empty(len(key), dtype=np.int64)
-    fold[np.argsort(key, kind="stable")] = np.arange(len(key)) % number
+    fold[np.argsort(key, kind="stable")] = np.arange(len(key)) % min(number, max(1, len(key)))
     found: NDArray[np.int64] = fold[different.place]
     return found
 

@@ -273,7 +273,7 @@ def _question(problem: str, name: str, method: str, argument: str) -> Place:
         kinds = {key: known for key, known in needed.items() if known.kind is not known.VAR_KEYWORD}
         needs = [key for key, known in kinds.items() if known.default is known.empty and key not in given]
         others = {key: good[key] for key in needs}
-        if method == "fit_task" and np.ndim(others["y"]) == 2:
+        if method == "fit_task" and np.ndim(others.get("y", ())) == 2:
             others["y"] = others["y"][:, 0]
         if method == "mmd":
             others |= {"num_permutations": 9}
