@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ...models.data import Data
 from ...models.mixture import Mixture
@@ -102,7 +101,7 @@ class Allocation(ABC, Generic[S, D, M]):
         if reserved is not None:
             weights = torch.cat([weights, reserved.reshape(len(reserved), *weights.shape[1:])])
         elif self.law.alike:
-            weights = pad(weights, (0, 0, 0, 0, 0, 1))
+            weights = torch.cat([weights, weights.new_zeros(1, *weights.shape[1:])])
         return replace(state, weights=weights, reservoir=None)
 
     def close(self, state: S, at: S) -> S:
