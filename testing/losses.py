@@ -76,6 +76,8 @@ def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> 
         _check_conditional(loss, scores[::7] + 0.0137, y.expand(35, 1), slice(0, 1), generator)
         for scale in _SCALES:
             _check_one_point(loss, like + scale, y, generator)
+        if type(loss).draw_target is not Loss.draw_target:
+            _check_drawn_target(loss, y, generator)
     if loss.target == "sign":
         several = torch.cat([scores, scores.flip(0) / 2, torch.sin(scores)], 1)
         for values in (scores, several):
@@ -289,6 +291,14 @@ def _check_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torch.Gene
     # a reversible pair: the joint law of (draws, score) is symmetric, which a wrong omega breaks even at the right law
     lag, corner = (draws - score) * (draws + score).tanh(), draws.square() * score - draws * score.square()
     _require_centered(torch.stack([lag, corner], 1), "augment", f"is not the conditional of its mixture {where}")
+
+
+def _check_drawn_target(loss: Loss, score: Tensor, generator: torch.Generator) -> None:
+    """Real targets at a score have the density phi(y | f) over its integral."""
+    nodes = score + torch.linspace(-400, 400, 400_001, dtype=score.dtype, device=score.device)
+    draws = loss.draw_target(score.expand(_NUM_DRAWS), generator)
+    message = f"is not a draw from phi(y | f) over its integral at the score {score:g}"
+    _require_law(draws, nodes, loss.log_factor(score, nodes), "draw_target", message)
 
 
 def _check_joint_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torch.Generator) -> None:

@@ -312,6 +312,32 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/posterior/partition.py",
+        "inference/posterior/test_sample.py -k 'components or labels_of'",
+        {
+            "own, labels, targets = index % width": "own, labels, targets = index // width",
+            "in by_draw(index // width)": "in by_draw(index % 1)",
+            "pad(table, (0, 0, 0, 1))[rows, own]": "pad(table, (0, 0, 0, 1), value=1.0)[rows, own]",
+        },
+    ),
+    Mutants(
+        "inference/posterior/scores.py",
+        "inference/posterior/test_sample.py -k 'labels_of or targets'",
+        {
+            "mean, variance if self.averages_probabilities else None": "mean, None",
+            'if "slope" in self.samples:\n            probabilities': "if False:\n            probabilities",
+            "variance.sqrt() * normals(": "variance * normals(",
+        },
+    ),
+    Mutants(
+        "models/losses/epsilon_insensitive.py",
+        "models/test_losses.py -k Epsilon",
+        {
+            "(1 + rate * self.epsilon) < rate": "(1 + self.epsilon) < rate",
+            "torch.log1p(-level) / rate": "torch.log1p(-level)",
+        },
+    ),
+    Mutants(
         "inference/posterior/partition_losses.py",
         "inference/posterior/test_consensus.py inference/posterior/test_posterior.py -m 'not slow'",
         {

@@ -20,7 +20,7 @@ from ...models.sparse import Rows
 from ...models.sums import all_sum
 from ..seeding import far_apart
 from ..structures import Draw
-from .mean_families import draw_rows, point_parameters
+from .mean_families import point_parameters
 
 
 def from_prior(family: Likelihood, truncation: int, generator: torch.Generator) -> Parameters:
@@ -111,10 +111,13 @@ class Predictive:
         levels = (torch.arange(most, device=self.weights.device) + uniforms((1,), generator)) / most
         return self.parameters(self._at(levels), generator), self.weights.new_full((most,), 1 / most)
 
-    def rows(self, count: int, totals: Tensor, generator: torch.Generator) -> Tensor:
-        """Independent rows [M, D] of the mixture; `totals` [M] as in `mean_families.draw_rows`."""
-        parameters = self.parameters(self._at(uniforms((count,), generator)), generator)
-        return draw_rows(self.family, parameters, totals, generator)
+    def rows(self, count: int, totals: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Independent rows [M, D] of the mixture, and the component [M] of each; `totals` [M] are for its family."""
+        index, found = self._at(uniforms((count,), generator)), list[Tensor]()
+        for rows in torch.arange(count, device=index.device).split(_MOST_AT_ONCE):
+            own = None if totals is None else totals[rows]
+            found.append(self.family.draw_rows(self.parameters(index[rows], generator), generator, own))
+        return torch.cat(found), index
 
     def _at(self, levels: Tensor) -> Tensor:
         """Components [M] at levels [M] of the cumulated weights; none of weight 0."""
@@ -138,4 +141,5 @@ def _grouped(
 
 
 _OWN = "parameters."
+_MOST_AT_ONCE = 4096
 _NUM_ROUNDS = 4  # of regrouping: more change little

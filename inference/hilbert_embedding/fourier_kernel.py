@@ -24,7 +24,6 @@ from .mean_families import (
     characteristic,
     column_probabilities,
     count_moments,
-    draw_rows,
     gaussian_moments,
 )
 from .mean_kernels import MeanKernel, dense, median_bandwidth, symmetric
@@ -98,7 +97,7 @@ class FourierKernel(MeanKernel):
         drawn = []
         for index in range(num_components):
             own = {name: value[index].expand(self.num_draws, *value.shape[1:]) for name, value in parameters.items()}
-            drawn.append(self.features(draw_rows(family, own, none, generator)).mean(0))
+            drawn.append(self.features(family.draw_rows(own, generator, none)).mean(0))
         return torch.stack(drawn)
 
     def gram(self, X: Rows, others: Rows) -> Tensor:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...models.distributions.sampling import draw
 from ...models.likelihoods import (
     BernoulliBeta,
     DiagonalGaussian,
@@ -178,17 +177,3 @@ def _(family: BernoulliBeta, chi: Tensor, generator: torch.Generator) -> Paramet
 @point_parameters.register
 def _(family: MultinomialDirichlet, chi: Tensor, generator: torch.Generator) -> Parameters:
     return {"probs": chi / chi.sum(-1, keepdim=True)}
-
-
-@singledispatch
-def draw_rows(family: Likelihood, parameters: Parameters, totals: Tensor, generator: torch.Generator) -> Tensor:
-    """A row [M, D] from each of M components; `totals` [M] are those of rows whose family does not model them."""
-    return draw(family.distribution(parameters), generator)
-
-
-@draw_rows.register
-def _(family: MultinomialDirichlet, parameters: Parameters, totals: Tensor, generator: torch.Generator) -> Tensor:
-    probs, most = parameters["probs"], int(totals.max())
-    words = torch.multinomial(probs, max(most, 1), replacement=True, generator=generator)
-    counted = torch.arange(words.shape[1], device=words.device) < totals.unsqueeze(1)
-    return torch.zeros_like(probs).scatter_add_(1, words, counted.to(probs))

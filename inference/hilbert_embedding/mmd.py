@@ -104,7 +104,7 @@ def goodness_of_fit(
     order = torch.randperm(len(X), generator=generator, device=X.device)
     tested = X[order[:_MOST_ROWS]]
     totals = tested.sum(-1)[torch.arange(num_draws, device=X.device) % len(tested)]
-    drawn = predictive.rows(num_draws, totals, generator)
+    drawn, _ = predictive.rows(num_draws, totals, generator)
     pooled = torch.cat([dense(tested), dense(drawn)]).to(drawn)
     order = torch.randperm(len(pooled), generator=generator, device=X.device)
     both = resolved_kernel(rkhs, model.likelihood, pooled[order])  # no permutation may tell X from the draws

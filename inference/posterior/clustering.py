@@ -70,6 +70,14 @@ class Clustering:
         draws = [kept.keep({LABELS: align(draw, reference)}, row) for row, draw in enumerate(assignments)]
         return stack_labels([draw[LABELS] for draw in draws])
 
+    def labels_of(self, draw: Draw) -> Tensor:
+        """Labels [K + 1] in the representative draw of the components of a draw; of those that it does not have, one
+        more than its largest."""
+        reference = self.samples[LABELS][self.representative]
+        labels = torch.full_like(draw["log_mixture"], int(reference.max()) + 1, dtype=torch.long)
+        labels[draw[LABELS].long()] = align(draw[LABELS], reference).clamp(max=int(labels[-1]))
+        return labels
+
     @cached_property
     def representative(self) -> int:
         """Index of the draw that `partition()` returns."""

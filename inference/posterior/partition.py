@@ -19,6 +19,7 @@ from ...models.base import Model
 from ...models.data import Data
 from ...models.domains import POSITIVE, Number, read
 from ...models.scores import scores as scores_of
+from ..hilbert_embedding.atoms import Predictive
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -32,7 +33,7 @@ from .components import (
     score_moments,
 )
 from .draws import PartitionDraw
-from .partition_losses import align
+from .new_data import NewData, by_draw, in_place, number_of_rows, read_totals, stream
 from .scores import ScoreMixture, ScorePrediction, chunks
 from .stacking import stacks
 
@@ -73,12 +74,11 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         discriminative : as in `assign`
         """
         rows, with_margin = self.checked(X), counts_hyperplanes(self.model, discriminative)
-        reference = self.samples["assignments"][self.representative]
-        num_labels = int(reference.max()) + 1
+        num_labels = int(self.samples["assignments"][self.representative].max()) + 1
         if "centers" in self.samples:
             chosen = torch.as_tensor(self.assign(rows, discriminative=discriminative))
             return like(one_hot(chosen, num_labels + 1).to(self.samples["centers"]), X)
-        labels = [self._labels(draw, reference, num_labels) for draw in self.draws()]
+        labels = [self.labels_of(draw) for draw in self.draws()]
         return like(torch.cat([self._assign_chunk(part, labels, num_labels, with_margin) for part in chunks(rows)]), X)
 
     def log_predictive_density(self, X: Any) -> Any:
@@ -91,6 +91,37 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             for part in chunks(rows)
         ]
         return like(torch.cat(parts) - math.log(sum(self.num_draws)), X)
+
+    def sample(self, num_rows: int, *, totals: Any = None, generator: torch.Generator | None = None) -> NewData:
+        """Independent new rows of the predictive distribution, with targets where the model has them.
+
+        A row has a draw g at random, a component of it by its weight, x ~ p(x | component) and y by the component's own
+        scores: x has the density of `log_predictive_density` and, with a loss that is a likelihood, y given x the
+        probabilities of `predict_proba`. A component not yet seen has score 0. Margin factors do not count for x.
+        `assignments` are labels 0..K-1 of the representative draw, K for what it does not have.
+
+        Parameters
+        ----------
+        totals : of counts whose total is given, as of `MultinomialDirichlet`, one or [num_rows]
+        generator : on the device of the posterior; None: a new one of seed 0
+
+        Raises
+        ------
+        NotImplementedError    of small-variance centres, which have no density.
+        """
+        log_mixture, mixture = self.samples["log_mixture"], Predictive.of(self.model, self.samples)
+        number = number_of_rows("num_rows", num_rows, self.model.num_features, log_mixture)
+        own_stream = stream(generator, log_mixture)
+        sums = read_totals(totals, self.model.likelihood.given_totals, number, log_mixture)
+        X, index = mixture.rows(number, sums, own_stream)
+        width = len(mixture.weights) // len(log_mixture)
+        own, labels, targets = index % width, torch.empty_like(index), list[tuple[Tensor, Tensor]]()
+        for g, rows in by_draw(index // width):
+            draw = self.draw(g)
+            labels[rows] = self.labels_of(draw)[own[rows]]
+            if self.model.coding is not None:
+                targets.append((rows, self._draw_own_targets(X[rows], draw, own[rows], own_stream)))
+        return NewData(X, in_place(targets), labels)
 
     def mmd(
         self, X: Any, *, rkhs: Any = None, num_draws: int | None = None, num_permutations: int = 999, seed: int = 0
@@ -187,6 +218,12 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             unseen = None if variance is None else pad(variance, (0, 0, 0, 1))
             yield ScoreMixture(self._predictive_weights(X, draw), pad(mean, (0, 0, 0, 1)), unseen)
 
+    def _draw_own_targets(self, X: Tensor, draw: Draw, own: Tensor, generator: torch.Generator) -> Tensor:
+        """Targets [N] of rows [N, D] that have a component [N] of a draw, K of one not yet seen."""
+        moments, rows = score_moments(self.model, X, draw), torch.arange(len(X), device=X.device)
+        mean, variance = (None if table is None else pad(table, (0, 0, 0, 1))[rows, own] for table in moments)
+        return self.draw_targets(mean, variance, generator)
+
     def _predictive_weights(self, X: Tensor, draw: Draw) -> Tensor:
         """log W [N, K + 1] by which the scores of a draw count."""
         if "temperature" not in draw or not draw["temperature"] > 0:
@@ -199,12 +236,6 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         with_margin = counts_hyperplanes(self.model, with_margin)
         log_weights = self._log_weights(X, draw, nearest=not with_margin)[:, :-1]
         return log_weights + hyperplane_gain(self.model, X, draw) if with_margin else log_weights
-
-    def _labels(self, draw: Draw, reference: Tensor, num_labels: int) -> Tensor:
-        """Labels [K + 1] in the reference of the components of a draw; `num_labels` for those it has no label for."""
-        labels = torch.full_like(draw["log_mixture"], num_labels, dtype=torch.long)
-        labels[draw["assignments"].long()] = align(draw["assignments"], reference).clamp(max=num_labels)
-        return labels
 
     def _assign_chunk(self, X: Tensor, labels: list[Tensor], num_labels: int, with_margin: bool) -> Tensor:
         log_evidence, shares = [], []

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...models.arrays import like
+from ...models.distributions.sampling import draw_categorical, normals, uniforms
 from ...models.targets import Target
 
 
@@ -79,11 +80,29 @@ class ScorePrediction:
             use = self.instead if coding is None else "predict(X)"
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use {use}.")
         if "slope" in self.samples:
-            scores = self._decision(rows)
-            scores = scores if scores.ndim == 2 else torch.stack([torch.zeros_like(scores), scores], 1)
-            return like((self.samples["slope"][0] * scores).softmax(1), X)
+            return like(self._sloped(self._decision(rows)), X)
         mean = self._mean(rows)
         return like(mean if self.averages_probabilities else coding.probabilities(mean, self.model.loss), X)
+
+    def draw_targets(self, mean: Tensor, variance: Tensor | None, generator: torch.Generator) -> Tensor | None:
+        """A target [N] for each row of scores of this mean and variance [N, C]; None of a model without targets.
+
+        Labels have the probabilities that `predict_proba` averages, at these scores. A real target has the density
+        phi(y | f) / (its integral over y), which a regression loss states.
+        """
+        coding, loss = self.model.coding, self.model.loss
+        if coding is None:
+            return None
+        if not coding.has_classes:
+            spread = 0.0 if variance is None else variance.sqrt() * normals(mean.shape, generator, mean)
+            drawn: Tensor = loss.draw_target((mean + spread).squeeze(-1), generator)
+            return drawn
+        if "slope" in self.samples:
+            probabilities = self._sloped(coding.decisions(mean, loss))
+        else:
+            probabilities = self._probabilities(mean, variance if self.averages_probabilities else None)
+        labels: Tensor = self.model.classes.to(mean.device)
+        return labels[draw_categorical(probabilities.log(), uniforms((len(mean),), generator))]
 
     @property
     def coding(self) -> Target:
@@ -125,11 +144,18 @@ class ScorePrediction:
 
     def _averaged(self, mixture: ScoreMixture) -> Tensor:
         """What is averaged over components and draws, [N, K, C or L], of tasks [N, K, C, L]."""
-        if not self.averages_probabilities:
-            return mixture.mean
-        if mixture.variance is None:
-            return self.coding.probabilities(mixture.mean, self.model.loss)
-        return self.coding.expected_probabilities(mixture.mean, mixture.variance, self.model.loss)
+        return self._probabilities(mixture.mean, mixture.variance) if self.averages_probabilities else mixture.mean
+
+    def _probabilities(self, mean: Tensor, variance: Tensor | None) -> Tensor:
+        """Those of the classes [..., L] at scores of this mean and variance [..., C]."""
+        if variance is None:
+            return self.coding.probabilities(mean, self.model.loss)
+        return self.coding.expected_probabilities(mean, variance, self.model.loss)
+
+    def _sloped(self, decisions: Tensor) -> Tensor:
+        """Probabilities [N, L] of decisions [N, L], or of two classes [N], under the slope."""
+        scores = decisions if decisions.ndim == 2 else torch.stack([torch.zeros_like(decisions), decisions], 1)
+        return (self.samples["slope"][0] * scores).softmax(1)
 
 
 def chunks(X: Any) -> Iterator[Any]:

@@ -94,6 +94,10 @@ class Likelihood(Config, ABC):
         """Parameters of K components from hyperparameters [K, S]."""
         return self.parameters(chi, lambda name, distribution: draw(distribution, generator))
 
+    def draw_rows(self, parameters: Parameters, generator: torch.Generator, totals: Tensor | None = None) -> Tensor:
+        """A row [M, D] from each of M components; with `given_totals`, of counts that add up to `totals` [M]."""
+        return draw(self.distribution(parameters), generator)
+
     def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         """log p(x_n | theta_k) [N, K]."""
         if not X.shape[0]:  # of no rows torch's sums over columns fail

@@ -69,6 +69,14 @@ class MultinomialDirichlet(CountFamily):
     def distribution(self, parameters: Parameters) -> Distribution:
         return Counts(parameters["probs"])
 
+    def draw_rows(self, parameters: Parameters, generator: torch.Generator, totals: Tensor | None = None) -> Tensor:
+        if totals is None:
+            return super().draw_rows(parameters, generator)
+        probs = parameters["probs"]
+        words = torch.multinomial(probs, max(int(totals.max()), 1), replacement=True, generator=generator)
+        counted = torch.arange(words.shape[1], device=words.device) < totals.unsqueeze(1)
+        return torch.zeros_like(probs).scatter_add_(1, words, counted.to(probs))
+
     def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         return self.linear_log_density(X, finite_log(parameters["probs"]))
 

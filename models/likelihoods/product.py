@@ -142,6 +142,11 @@ class Product(ExponentialFamily):
         laws = [part.distribution(ending(parameters, index)) for index, (part, _) in enumerate(self.parts)]
         return _Columns(laws, [width for _, width in self.parts])
 
+    def draw_rows(self, parameters: Parameters, generator: torch.Generator, totals: Tensor | None = None) -> Tensor:
+        """As any family; every block with `given_totals` has those."""
+        parts = enumerate(part for part, _ in self.parts)
+        return torch.cat([part.draw_rows(ending(parameters, index), generator, totals) for index, part in parts], 1)
+
     def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         pairs = enumerate(self.split(X))
         return _total(part.log_density(x, ending(parameters, index)) for index, (part, x) in pairs)

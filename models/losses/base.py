@@ -184,6 +184,10 @@ class Loss(Config, ABC):
         draws = [draw_interpolated(nodes, log_weights, generator) for nodes, log_weights in self._tilted(scale, y)]
         return scale * torch.cat(draws).view(y.shape)
 
+    def draw_target(self, score: Tensor, generator: torch.Generator) -> Tensor:
+        """A real target [...] with density phi(y | f) / (its integral over y) for each score [...]; optional."""
+        raise self.lacking("draw_target", "a draw of new targets", "define it, or take X alone from a model without y")
+
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Small variance: (score, cost) that minimize -log phi(y | f) + f^2 / (2 variance) over f.
 
@@ -256,6 +260,7 @@ _READINGS = {
     "augment": "known Gaussian scale mixture (`augment`)",
     "expect": "closed expectation (`expect`, `expected_log_factor`)",
     "conjugate": "convex conjugate (`conjugate`)",
+    "draw_target": "draws of real targets (`draw_target`)",
     "log_marginal": "known integral over all scores (`log_marginal`, `draw_score`)",
 }
 _ALONE = "Gibbs, SmallVariance, NUTS and Autoguide need log_factor alone"

@@ -70,6 +70,14 @@ class EpsilonInsensitive(Loss):
         score = torch.where(below, near - excess, torch.where(inside, near, far) + excess)
         return torch.where(y < 0, -score, score)
 
+    def draw_target(self, score: Tensor, generator: torch.Generator) -> Tensor:
+        """Uniform inside the tube, whose mass is 2 c eps times that of the exponential tails of rate 2 c."""
+        side, piece, level = uniforms((3, *score.shape), generator)
+        rate = 2 * self.strength
+        inside = piece * (1 + rate * self.epsilon) < rate * self.epsilon
+        distance = torch.where(inside, self.epsilon * level, self.epsilon - torch.log1p(-level) / rate)
+        return score + torch.where(side < 0.5, -distance, distance).to(score)
+
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         variance, y = torch.broadcast_tensors(variance, y)
         score, cost = hinge_optimum(self.strength, torch.relu(y.abs() - self.epsilon), variance)

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import StudentT as StudentLaw
 
 from ..compiled import register_compiled
+from ..distributions.sampling import draw
 from ..domains import Positive
 from .base import Loss, PseudoObservation
 
@@ -33,6 +35,9 @@ class StudentT(Loss):
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -(self.df + 1) / 2 * torch.log1p(((y - score) / self.scale).square() / self.df)
+
+    def draw_target(self, score: Tensor, generator: torch.Generator) -> Tensor:
+        return score + self.scale * draw(StudentLaw(torch.full_like(score, self.df)), generator)
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
         rate = (self.df * self.scale**2 + (y - score).square()) / 2

@@ -30,7 +30,6 @@ from regbayes.inference import (
 )
 from regbayes.inference.hilbert_embedding import simplex_qp
 from regbayes.inference.hilbert_embedding.atoms import Predictive
-from regbayes.inference.hilbert_embedding.mean_families import draw_rows
 from regbayes.inference.hilbert_embedding.mmd import permutation_p_value, squared_mmd
 from regbayes.inference.hilbert_embedding.truncation_error import expected_error, expected_weights, least_truncation
 from regbayes.models import DPM, DirichletProcess, InfiniteSVM, PitmanYor
@@ -415,7 +414,7 @@ def test_components_of_a_posterior_are_its_expected_parameters(family):
 def test_multinomial_rows_have_the_totals_that_are_asked_for(generator):
     probs = torch.tensor([[0.6, 0.3, 0.1], [0.0, 0.5, 0.5]], dtype=torch.float64, device=generator.device)
     own, totals = torch.arange(4000, device=probs.device) % 2, torch.arange(4000, device=probs.device).double() % 7
-    rows = draw_rows(MultinomialDirichlet(), {"probs": probs[own]}, totals, generator)
+    rows = MultinomialDirichlet().draw_rows({"probs": probs[own]}, generator, totals)
     assert torch.equal(rows.sum(1), totals)
     for k in (0, 1):
         mean, words = rows[own == k].sum(0) / totals[own == k].sum(), totals[own == k].sum()
@@ -659,7 +658,7 @@ def test_components_that_stand_for_a_posterior_have_its_mean():
     assert float(own.sum()) == pytest.approx(1.0)
     found = rkhs.cross(family, parameters, X) @ own
     assert (found - target).abs().max() < 5 * 0.5 / math.sqrt(2000)
-    rows = predictive.rows(4000, X.new_zeros(4000), torch.Generator().manual_seed(0))
+    rows, _ = predictive.rows(4000, X.new_zeros(4000), torch.Generator().manual_seed(0))
     assert (rkhs.gram(X, rows).mean(1) - target).abs().max() < 5 * 0.5 / math.sqrt(4000)
 
 
