@@ -64,11 +64,11 @@ class Way:
     option: str = ""  # what a refusal speaks of where the model has the backend, but not this option
     stream: bool = False
 
-    def fit(self, case: Case) -> Any:
+    def fit(self, case: Case, **files: Any) -> Any:
         """The posterior of a case."""
         if self.stream:
             return self.backend.fit(case.model, case.batches)
-        return self.backend.fit(case.model, case.X, case.y, lengths=case.lengths)
+        return self.backend.fit(case.model, case.X, case.y, lengths=case.lengths, **files)
 
 
 def _gibbs(scan: str) -> Way:
@@ -246,6 +246,19 @@ def cells(*, served: bool) -> list[tuple[Row, str, str]]:
     """Every row, case and way that there is, or that is refused."""
     every = ((row, case, way) for row in ROWS for case in row.cases for way in WAYS)
     return [(row, case, way) for row, case, way in every if (way in row.ways_of(case)) is served]
+
+
+def kernels() -> list[tuple[Row, str, str]]:
+    """Of each kernel one case: that which has most ways. What LDA and the features alone have is in two others."""
+    most = [(row, max(row.cases, key=lambda name: len(row.ways_of(name)))) for row in ROWS]
+    others = [(row, case) for row, case in most if row.model not in ("LDA", "LatentFeatureModel")]
+    return [(row, case, way) for row, case in others for way in row.ways_of(case) if not WAYS[way].stream]
+
+
+def name_of(cell: tuple[Row, str, str]) -> str:
+    """The id of a cell in a table of tests."""
+    row, case, way = cell
+    return f"{row.model}-{case or 'plain'}-{way}".replace(" ", "_")
 
 
 def rendered() -> str:

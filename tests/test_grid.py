@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
 import pyro.poutine as poutine
 import pytest
 import torch
-from grid import COLUMNS, ROWS, WAYS, Case, Row, cells
+from grid import COLUMNS, ROWS, WAYS, Case, Row, Way, cells, kernels, name_of
 from setups import Absolute, Ramp, Softmax
 
 import regbayes.inference
 import regbayes.models
-from regbayes.inference import Backend, TruncationWarning, structure_of
+from regbayes.inference import Backend, Posterior, TruncationWarning, structure_of
 from regbayes.models.base import Model
 from regbayes.testing import check_model
 
@@ -27,11 +28,6 @@ def exported(module: Any, base: type) -> set[str]:
     """Names of the classes of a kind that users import."""
     found = {name: getattr(module, name) for name in module.__all__}
     return {name for name, kind in found.items() if dataclasses.is_dataclass(kind) and issubclass(kind, base)}
-
-
-def name_of(cell: tuple[Row, str, str]) -> str:
-    row, case, way = cell
-    return f"{row.model}-{case or 'plain'}-{way}".replace(" ", "_")
 
 
 def backends_of(row: Row, case: str) -> set[str]:
@@ -76,6 +72,24 @@ def test_what_the_grid_has_is_fitted_and_predicts(cell: tuple[Row, str, str]) ->
     assert found.isfinite().all()
     if case.y is not None:
         assert found.shape == case.y.shape
+
+
+@pytest.mark.parametrize("cell", kernels(), ids=name_of)
+def test_a_fit_goes_on_bit_for_bit_and_is_kept(cell: tuple[Row, str, str], tmp_path: Path) -> None:
+    """Of a fit without checkpoints it is what the same seed gives again."""
+    row, name, way = cell
+    case, backend, file = row.cases[name], WAYS[way].backend, tmp_path / "file"
+    if backend.resumable:
+        shorter = dict.fromkeys({"num_samples", "num_steps", "max_steps"} & {*backend.may_grow()}, 1)
+        Way(backend.replace(**shorter)).fit(case, checkpoint=file)
+    whole, resumed = (WAYS[way].fit(case, **files) for files in ({}, {"resume": file} if backend.resumable else {}))
+    whole.save(file)
+    loaded = Posterior.load(file)
+    assert (type(loaded), repr(loaded)) == (type(whole), repr(whole))
+    assert torch.equal(answer(loaded, case), answer(whole, case))
+    for found in (resumed, loaded):
+        torch.testing.assert_close(found.samples, whole.samples, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(found.trace.values, whole.trace.values, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("cell", cells(served=False), ids=name_of)

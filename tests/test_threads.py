@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from grid import WAYS, Case, Row, cells
+from grid import WAYS, Case, Row, kernels, name_of
 
 from regbayes.inference import TruncationWarning
 
@@ -33,27 +33,12 @@ def fit(way: str, case: Case, together: Barrier) -> Any:
     return WAYS[way].fit(case)
 
 
-def name_of(cell: tuple[Row, str, str]) -> str:
-    row, case, way = cell
-    return f"{row.model}-{case or 'plain'}-{way}".replace(" ", "_")
-
-
 def assert_same(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
-def covers(row: Row, case: str, way: str) -> bool:
-    """Of each kernel one case: that which has most ways. What these two models have is in two others."""
-    return (
-        case == max(row.cases, key=lambda name: len(row.ways_of(name)))
-        and row.model not in ("LDA", "LatentFeatureModel")
-        and not WAYS[way].stream
-    )
-
-
-CELLS = [cell for cell in cells(served=True) if covers(*cell)]
 # every fourth of them on any day: what threads share is the engine's, and not a kernel's
-DAILY = [pytest.param(cell, marks=pytest.mark.nightly if place % 4 else ()) for place, cell in enumerate(CELLS)]
+DAILY = [pytest.param(cell, marks=pytest.mark.nightly if place % 4 else ()) for place, cell in enumerate(kernels())]
 
 
 @pytest.mark.parametrize("cell", DAILY, ids=name_of)

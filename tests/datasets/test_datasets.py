@@ -167,22 +167,6 @@ def test_clusters_of_the_dp_mixture_can_be_recovered_and_grow() -> None:
     assert counts[0] < counts[1] < counts[2] == data.num_components
 
 
-@pytest.mark.parametrize(
-    ("make", "arguments", "match"),
-    [
-        (make_dp_mixture, {"num_data": 0}, "num_data is 0"),
-        (make_dp_mixture, {"num_features": 0}, "num_features is 0"),
-        (make_dp_mixture, {"concentration": -1.0}, "concentration is -1.0"),
-        (make_dp_mixture, {"concentration": float("nan")}, "concentration is nan"),
-        (make_bars, {"num_data": 0}, "num_data is 0"),
-        (make_bars, {"noise": -1}, "noise is -1"),
-    ],
-)
-def test_generators_refuse(make, arguments: dict, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        make(**arguments)
-
-
 # ---- real data ----
 
 

@@ -235,17 +235,10 @@ def test_constant_columns_warn_and_keep_scale_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prior": DirichletProcess(0.0)}, "concentration is 0.0"),
-        ({"prior": DirichletProcess(float("nan"))}, "concentration is nan"),
-        ({"prior": DirichletProcess(concentration_prior=(1.0, 0.0))}, "concentration_prior"),
         ({"prior": HierarchicalDirichletProcess()}, "expected an object of class PartitionPrior"),
-        ({"weight_scale": -1.0}, "weight_scale is -1.0"),
-        ({"loss": Hinge(strength=0.0)}, "strength"),
         ({"loss": DiagonalGaussian()}, r"expected an object of class Loss, such as Hinge\(\)"),
         ({"likelihood": Hinge()}, r"expected an object of class Likelihood, such as DiagonalGaussian\(\)"),
         ({"truncation": 1}, "truncation is 1"),
-        ({"feature_map": Standardized(intercept=float("inf"))}, "intercept"),
-        ({"feature_map": 3}, "feature_map is 3"),
         ({"loss": EpsilonInsensitive(epsilon=-0.1)}, "loss__epsilon is -0.1"),
         ({"loss": OneVsRest(Hinge(margin=float("nan")))}, "loss__loss__margin is nan"),
     ],
@@ -253,20 +246,6 @@ def test_constant_columns_warn_and_keep_scale_one() -> None:
 def test_hyperparameters_outside_their_domain_are_named(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         InfiniteSVM(**changes).resolve(X, Y2)
-
-
-@pytest.mark.parametrize(
-    ("prior", "message"),
-    [
-        (HierarchicalDirichletProcess(top_concentration=-1.0), "top_concentration is -1.0"),
-        (HierarchicalDirichletProcess(concentration_prior=(0.0, 1.0)), "concentration_prior"),
-        (HierarchicalDirichletProcess(stickiness=1.0), "stickiness is 1.0"),
-        (DirichletProcess(), "of class HierarchicalDirichletProcess"),
-    ],
-)
-def test_priors_of_states_outside_their_domain_are_named(prior, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IHMM(prior=prior).resolve(X)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regbayes.datasets import load
 from regbayes.estimators import Classifier, ClassifierCV
-from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
+from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import (
     AllThresholds,
     Binary,
@@ -387,21 +387,6 @@ def test_two_classes_have_one_decision_whatever_the_target() -> None:
         decision = posterior.decision_function(rows)
         assert decision.shape == (40,)
         assert torch.equal(posterior.predict(rows), 5 + (decision > 0).long())
-
-
-def test_files_and_checkpoints_hold_the_target(tmp_path) -> None:
-    rows, y = ordered(40)
-    model, path = InfiniteSVM(target=Ordinal(thresholds=(-1.0, 0.0, 2.0))), tmp_path / "fit"
-    posterior = SVI(num_steps=5).fit(model, rows, y + 3, checkpoint=tmp_path / "going")
-    posterior.save(path)
-    loaded = Posterior.load(path)
-    assert repr(loaded.model) == repr(posterior.model)
-    assert torch.equal(loaded.predict_proba(rows), posterior.predict_proba(rows))
-    assert torch.equal(loaded.predict(rows), posterior.predict(rows))
-    resumed = SVI(num_steps=9).fit(model, rows, y + 3, resume=tmp_path / "going")
-    assert torch.equal(resumed.trace.values, SVI(num_steps=9).fit(model, rows, y + 3).trace.values)
-    with pytest.raises(ValueError, match="target"):
-        SVI(num_steps=9).fit(model.replace(target=None), rows, y + 3, resume=tmp_path / "going")
 
 
 def test_the_slope_of_a_search_is_that_of_the_log_density() -> None:

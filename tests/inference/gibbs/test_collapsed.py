@@ -477,15 +477,6 @@ def test_no_features_keep_the_prior():
 # -- behaviour ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", [FullGaussian, MultinomialDirichlet])
-def test_same_seed_same_draw(family):
-    X, z = mixture_rows(family, 30)
-    model, data = mixture(family, X)
-    one, other = (collapsed.scan(start(z, data, model), data, model, torch.Generator().manual_seed(3)) for _ in "ab")
-    assert torch.equal(one.assignments, other.assignments)
-    assert z.max() == 2  # the state that was passed is unchanged
-
-
 def test_labels_are_compact_and_weights_follow_them():
     X, z = mixture_rows(DiagonalGaussian, 50)
     y = (X[:, 0] > 0).long()

@@ -184,23 +184,6 @@ def test_features_as_given_are_kept() -> None:
         DDPM().features(X)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"prior": DirichletProcess(0.0)}, "concentration is 0.0"),
-        ({"weight_scale": float("nan")}, "weight_scale is nan"),
-        ({"loss": Hinge(strength=0.0)}, "strength"),
-        ({"truncation": 1}, "truncation is 1"),
-        ({"prior": DirichletProcess(concentration_prior=(1.0, 0.0))}, "concentration_prior"),
-        ({"feature_map": PrincipalDirections(intercept=-1.0)}, "intercept is -1.0"),
-        ({"num_features": 2}, "3"),
-    ],
-)
-def test_arguments_outside_their_domain_are_named(changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DDPM(**changes).resolve(X)
-
-
 def test_sequences_are_not_for_a_mixture() -> None:
     with pytest.raises(ValueError, match="DDPM has no sequences"):
         DDPM().prepare(X, lengths=[6, 6])
@@ -701,17 +684,6 @@ def test_every_scan_fits_and_assigns(scan: str, dtype: torch.dtype, device: torc
     assert torch.equal(loaded.model.feature_map.axes, posterior.model.feature_map.axes)
     again = quick(**options).fit(model, inputs)
     assert all(torch.equal(kept[name], again.samples[name]) for name in kept)
-
-
-@pytest.mark.parametrize("births", ["exact", "prior"])
-@pytest.mark.parametrize("scan", ["slice", "blocked", "collapsed"])
-def test_resumed_fit_is_the_long_fit_bit_for_bit(scan: str, births: str, tmp_path: Path) -> None:
-    model, file = DDPM(), tmp_path / "chain.pt"
-    long = quick(scan=scan, births=births, num_samples=9).fit(model, X)
-    quick(scan=scan, births=births, num_samples=3).fit(model, X, checkpoint=file)
-    resumed = quick(scan=scan, births=births, num_samples=9).fit(model, X, resume=file)
-    assert all(torch.equal(long.samples[name], resumed.samples[name]) for name in long.samples)
-    assert torch.equal(long.trace.values, resumed.trace.values)
 
 
 def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:

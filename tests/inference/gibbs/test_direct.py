@@ -297,17 +297,6 @@ def test_an_emptied_state_returns_its_weight():
     assert scratch.base[scratch.free] == before[1] + before[3]
 
 
-def test_same_seed_same_draw():
-    X = rows(DiagonalGaussian, 30)
-    model, data = DIH().prepare(X, lengths=[10, 20])
-    known = start(torch.arange(30) % 4, data, model)
-    one, other = (direct.scan(known, data, model, torch.Generator().manual_seed(3)) for _ in range(2))
-    assert torch.equal(one.assignments, other.assignments)
-    assert torch.equal(one.base, other.base)
-    assert torch.equal(known.assignments, torch.arange(30) % 4)
-    assert torch.equal(known.base, start(torch.arange(30) % 4, data, model).base)
-
-
 def test_single_precision_has_the_conditional_of_double():
     X = rows(DiagonalGaussian, 30)
     model, data = IHMM().prepare(X)

@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from regbayes.datasets import load
-from regbayes.inference import Gibbs, Posterior
+from regbayes.inference import Gibbs
 from regbayes.inference.compiled._numba_losses import margins
 from regbayes.inference.compiled.decorators import entry_of
 from regbayes.inference.gibbs.features import _numba_collapsed as compiled
@@ -440,22 +440,6 @@ def test_features_are_found_and_new_rows_predicted(scan, dtype, device) -> None:
     error = new - posterior.model.likelihood.offset - found @ posterior.loadings
     assert error.square().mean() < 0.5 * new.var()
     assert posterior.samples["features"].dtype == torch.int8
-
-
-@pytest.mark.parametrize("scan", ["collapsed", "slice", "blocked"])
-def test_a_chain_goes_on_from_a_file_bit_for_bit(scan, tmp_path) -> None:
-    rows, labels, _ = synthetic(40)
-    model = InfiniteLatentSVM(truncation=4, prior=IndianBuffetProcess(1.0, (1.0, 1.0)))
-    whole, part = (Gibbs(scan=scan, num_samples=number, num_warmup=3, seed=0) for number in (6, 3))
-    expected = whole.fit(model, rows, labels)
-    part.fit(model, rows, labels, checkpoint=tmp_path / "chain")
-    found = whole.fit(model, rows, labels, resume=tmp_path / "chain")
-    found.save(tmp_path / "posterior")
-    again = Posterior.load(tmp_path / "posterior")
-    for name, value in expected.samples.items():
-        assert torch.equal(found.samples[name], value)
-        assert torch.equal(again.samples[name], value)
-    assert torch.equal(again.predict(rows), expected.predict(rows))
 
 
 def test_missing_entries_and_targets_are_left_out() -> None:

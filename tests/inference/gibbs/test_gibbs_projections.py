@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pyro.poutine as poutine
 import pytest
 import torch
 from torch import Tensor
 
-from regbayes.inference import Gibbs, Posterior
+from regbayes.inference import Gibbs
 from regbayes.inference.bits.shared_projection import Margins
 from regbayes.inference.gibbs import projection as gibbs
 from regbayes.models import (
@@ -217,18 +216,6 @@ def test_sweeps_leave_the_exact_posterior_as_it_is(loss: Loss, with_x: bool, mar
 
 
 # -- fits --------------------------------------------------------------------------------------------------------------
-
-
-def test_a_resumed_fit_is_that_of_one_run(tmp_path: Path) -> None:
-    model, file = MODELS["hinge with x"], tmp_path / "chain.pt"
-    short, long = (Gibbs(num_samples=number, num_warmup=3, seed=4) for number in (4, 9))
-    short.fit(model, X, SIGNS, checkpoint=file)
-    again, whole = long.fit(model, X, SIGNS, resume=file), long.fit(model, X, SIGNS)
-    for name, value in whole.samples.items():
-        assert torch.equal(value, again.samples[name]), name
-    whole.save(tmp_path / "posterior.pt")
-    loaded = Posterior.load(tmp_path / "posterior.pt")
-    assert torch.equal(loaded.decision_function(X), whole.decision_function(X))
 
 
 @pytest.mark.parametrize("loss", [Hinge(), StudentT()])

@@ -350,18 +350,6 @@ def test_chains_start_at_the_states_whatever_the_seed() -> None:
         assert torch.unique(torch.stack([state.assignments, states]), dim=1).shape[1] < 7
 
 
-@pytest.mark.parametrize("scan", SCANS)
-def test_resumed_chains_are_the_same_bit_for_bit(scan, tmp_path) -> None:
-    inputs, _ = long_chain(60)
-    model, path = DIH(loss=Hinge(0.5)), tmp_path / "chain.pt"
-    options = {"scan": scan, "num_warmup": 2, "num_generative": 3}
-    whole = Gibbs(num_samples=6, **options).fit(model, inputs)
-    Gibbs(num_samples=3, **options).fit(model, inputs, checkpoint=path)
-    resumed = Gibbs(num_samples=6, **options).fit(model, inputs, resume=path)
-    for name, value in whole.samples.items():
-        assert torch.equal(resumed.samples[name], value), name
-
-
 def test_float32_and_a_start_from_labels(device) -> None:
     inputs, states = long_chain(80)
     for scan in ("beam", "blocked"):

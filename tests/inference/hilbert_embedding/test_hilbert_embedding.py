@@ -524,9 +524,6 @@ def test_it_serves_the_estimator_and_single_precision(device):
         ({"components": {"loc": [[1.0, 2.0]], "precision": [[1.0, -1.0]]}}, DPM(), "values of 'precision' outside"),
         ({"components": {"loc": [[1.0, 2.0]], "precision": [[1.0, 1.0]]}}, DPM(SphericalGaussian()), "which Spherical"),
         ({"components": [0, 1, 2]}, DPM(), "components has labels of 3 rows, but X has 60"),
-        ({"ridge": -1.0}, DPM(), "ridge is -1.0; it must be a number of at least 0"),
-        ({"truncation": 0}, DPM(), "truncation is 0; it must be an integer of at least 1"),
-        ({"truncation_error": 0.0}, DPM(), "truncation_error is 0.0; it must be a positive number"),
         ({}, DPM(prior=PitmanYor(discount=0.9)), "takes more than 10000 components under PitmanYor"),
     ],
 )

@@ -336,17 +336,6 @@ def test_partition_losses_are_their_definitions() -> None:
     torch.testing.assert_close(expected_loss(draws, "vi"), torch.full((2,), distance / 2, dtype=torch.float64))
 
 
-def test_saved_posterior_predicts_the_same(fitted: PartitionPosterior, tmp_path: Path) -> None:
-    posterior = fitted
-    posterior.save(tmp_path / "posterior.pt")
-    loaded = Posterior.load(tmp_path / "posterior.pt")
-    assert type(loaded) is PartitionPosterior
-    assert torch.equal(loaded.decision_function(X), posterior.decision_function(X))
-    assert torch.equal(loaded.trace.values, posterior.trace.values)
-    assert repr(loaded) == repr(posterior)
-    assert loaded.backend.get_params() == posterior.backend.get_params()
-
-
 @pytest.mark.filterwarnings("default")
 def test_arviz_gets_chains_and_draws(gibbs: Posterior) -> None:
     arviz = pytest.importorskip("arviz")

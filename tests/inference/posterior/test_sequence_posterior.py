@@ -17,8 +17,6 @@ from regbayes.inference import (
     SVI,
     FitInterrupted,
     Gibbs,
-    PartitionPosterior,
-    Posterior,
     SequencePosterior,
     SmallVariance,
     Trace,
@@ -344,19 +342,6 @@ def test_states_and_clusters_are_no_labels() -> None:
                 getattr(posterior, method)(rows)
     for method in (*methods, "assign_proba"):  # of states over time it is `smooth`
         assert not hasattr(SequencePosterior, method)
-
-
-def test_files_know_what_they_hold(tmp_path: Path) -> None:
-    posterior, path = made("DIH-S", (2, 3)), tmp_path / "posterior.pt"
-    posterior.save(path)
-    for cls in (Posterior, SequencePosterior):
-        loaded = cls.load(path)
-        assert type(loaded) is SequencePosterior
-        for method in METHODS:
-            assert torch.equal(getattr(loaded, method)(X, LENGTHS), getattr(posterior, method)(X, LENGTHS))
-    assert repr(loaded) == repr(posterior)
-    SVI(num_steps=2).fit(DDPM(), X[:-1]).save(path)
-    assert type(Posterior.load(path)) is PartitionPosterior
 
 
 @pytest.mark.filterwarnings("default")

