@@ -7,7 +7,7 @@ import warnings
 from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, Unpack, overload
 
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -26,6 +26,32 @@ from .running.engine import Chain, Draw, Kernel, Schedule, Sweeps, run
 from .running.files import path_text
 from .running.memory import require_room_to_fit
 from .structures import lookup, structure_of
+
+if TYPE_CHECKING:  # by which `fit` says its posterior
+    from ..models import BNMC, MultiTaskInfiniteLatentSVM
+    from ..models.latent_features import FeatureModel
+    from ..models.mixture import Mixture
+    from ..models.sequence import StateSpace
+    from ..models.topics import TopicModel
+    from .posterior import (
+        FeaturePosterior,
+        MultiLabelPosterior,
+        PartitionPosterior,
+        ProjectionPosterior,
+        SequencePosterior,
+        TopicPosterior,
+    )
+
+
+class FitOptions(TypedDict, total=False):
+    """The options of `Backend.fit`."""
+
+    lengths: Any
+    sample_weight: Any
+    checkpoint: str | os.PathLike[str] | None
+    checkpoint_every: float
+    resume: str | os.PathLike[str] | None
+    on_interrupt: str
 
 
 class KernelModule(Protocol[B_contra, M_contra]):
@@ -144,6 +170,29 @@ class Backend(Config):
         factored = with_factor(model)  # kernels look at its parts
         self.module_of(factored).check(self, factored)
         return model
+
+    @overload
+    def fit(self, model: Mixture, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> PartitionPosterior: ...
+
+    @overload
+    def fit(self, model: StateSpace, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> SequencePosterior: ...
+
+    @overload
+    def fit(self, model: BNMC, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> MultiLabelPosterior: ...
+
+    @overload
+    def fit(self, model: FeatureModel, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> FeaturePosterior: ...
+
+    @overload
+    def fit(
+        self, model: MultiTaskInfiniteLatentSVM, X: Any, y: Any = None, **options: Unpack[FitOptions]
+    ) -> ProjectionPosterior: ...
+
+    @overload
+    def fit(self, model: TopicModel, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> TopicPosterior: ...
+
+    @overload
+    def fit(self, model: Model, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> Any: ...
 
     def fit(
         self,

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from mutants import copy_to
 
 import regbayes
 
@@ -131,13 +132,31 @@ def test_wheel_holds_the_package_and_nothing_else(archives):
 
 @pytest.mark.slow
 def test_types_reach_a_user(tmp_path):
+    """Arguments of models and backends, and the posterior of each model's structure, by which an editor completes."""
     pytest.importorskip("mypy")
-    if Path(regbayes.__file__).is_relative_to(ROOT):
-        pytest.skip("mypy does not follow the import hook of an editable install")
+    copy_to(tmp_path)  # mypy does not follow the import hook of an editable install
     script = tmp_path / "script.py"
-    script.write_text(
-        "import regbayes\nreveal_type(regbayes.models.DPM().truncation)\nregbayes.inference.SVI(num_steps='x')\n"
-    )
-    result = subprocess.run([sys.executable, "-m", "mypy", str(script)], cwd=tmp_path, capture_output=True, text=True)
-    assert 'Revealed type is "int"' in result.stdout.replace("builtins.", "")
-    assert 'incompatible type "str"' in result.stdout
+    script.write_text(USER_CODE)
+    command = [sys.executable, "-m", "mypy", "--follow-imports", "silent", str(script)]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout.replace("builtins.", "")
+    revealed = re.findall(r'Revealed type is "(?:[a-z_]+\.)*(.*)"', found)
+    names = [f"{kind}Posterior" for kind in ("Partition", "Sequence", "MultiLabel", "Feature", "Projection")]
+    assert revealed == ["int", *names, "list[list[Any]]"], found
+    assert 'incompatible type "str"' in found
+    assert 'did you mean "lengths"' in found
+
+
+USER_CODE = """
+from regbayes.inference import SVI, Gibbs
+from regbayes.models import BNMC, DPM, IHMM, LDA, InfiniteLatentSVM, InfiniteSVM, MultiTaskInfiniteLatentSVM
+
+reveal_type(DPM().truncation)
+SVI(num_steps="x")
+reveal_type(Gibbs().fit(InfiniteSVM(), [[0.0]], [1]))
+reveal_type(Gibbs().fit(IHMM(), [[0.0]], lengths=[1]))
+reveal_type(Gibbs().fit(BNMC(), [[0.0]], [[1]]))
+reveal_type(SVI().fit(InfiniteLatentSVM(), [[0.0]], [1], checkpoint="file"))
+reveal_type(SVI().fit(MultiTaskInfiniteLatentSVM(), [[0.0]], [[1]]))
+reveal_type(SVI().fit(LDA(), [[0.0]]).top_words())
+SVI().fit(LDA(), [[0.0]], length=[1])
+"""

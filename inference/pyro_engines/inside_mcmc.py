@@ -133,8 +133,8 @@ class PyroGibbs(MCMCKernel):
         return self._nuts.logging() if self._nuts else {}
 
     def diagnostics(self) -> Any:
-        """Those of the kernel of the other sites."""
-        return self._nuts.diagnostics() if self._nuts else {}
+        """Those of the kernel of the other sites; of sweeps alone that no transition diverged, which ArviZ asks for."""
+        return {"divergences": []} | (self._nuts.diagnostics() if self._nuts else {})
 
     def cleanup(self) -> None:
         """Forget the chain."""

@@ -706,6 +706,19 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.parametrize("program", [MIXTURE, shifted(MIXTURE)], ids=["alone", "beside others"])
+def test_arviz_reads_what_mcmc_kept(program) -> None:
+    arviz = pytest.importorskip("arviz")
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        pytest.skip("arviz 1 reads no Pyro")
+    with torch.random.fork_rng():
+        mcmc = MCMC(PyroGibbs(program), num_samples=4, warmup_steps=2, disable_progbar=True)
+        mcmc.run(X)
+        found = arviz.from_pyro(mcmc, log_likelihood=False)
+    assert found.posterior.sizes["draw"] == 4
+    assert not found.sample_stats["diverging"].any()
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_programs_whose_density_is_not_that_of_the_sweeps_are_refused(name: str) -> None:
     program, message = REFUSED[name]
