@@ -97,6 +97,24 @@ FIGURES = [
         for family in ("FullGaussian", "SphericalGaussian", "DiagonalGaussian")
         for D in (8, 32)
     ),
+    *(
+        Figure(
+            f"iLSVM, averaging rule, {loss}: a whole sweep / its four matrix products",
+            "features_svi.py sweep",
+            rf"{loss}: .* = {NUMBER}",
+            most=5,
+        )
+        for loss in ("OneVsRest", "CrammerSinger")
+    ),
+    *(
+        Figure(
+            f"longest first fit without machine code, {kind}, CPU seconds less imports",
+            "first_fit.py",
+            rf"of {kind} = {NUMBER}",
+            most=most,
+        )
+        for kind, most in (("InfiniteLatentSVM", 5), ("others", 3))
+    ),
     Figure(
         "an outsider's compiled family / PoissonGamma, collapsed scan, D = 8",
         "collapsed.py outsider",

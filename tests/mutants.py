@@ -377,6 +377,14 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/svi/features/kernel.py",
+        "inference/svi/test_svi_gaps.py -k joint_hinge_of_many",
+        {
+            "DualLimits(LAST_GAP, 4000)": "DualLimits(LAST_GAP, 1000)",
+            "DualLimits(1e-3, 45)": "DualLimits(1e-3, 4000)",
+        },
+    ),
+    Mutants(
         "inference/svi/features/margins.py",
         "inference/svi/test_svi_features.py -k loops",
         {

@@ -42,7 +42,8 @@ from .factors import (
 )
 from .margins import MARGINS, evidence
 
-_GAP, _MOST_PASSES = 1e-3, 1000  # of the dual in a sweep
+SWEEP_LIMITS = DualLimits(1e-3, 45)  # of the dual in one sweep; the next one goes on from there
+LAST_LIMITS = DualLimits(LAST_GAP, 4000)  # so many that a joint hinge of up to 2,000 weights ends in Newton steps
 
 
 def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, rule: Rule) -> VariationalFeatures:
@@ -87,10 +88,9 @@ def update_classifiers(
     model: FeatureModel,
     rule: Rule,
     scale: float = 1.0,
-    tolerance: float = _GAP,
+    limits: DualLimits = SWEEP_LIMITS,
 ) -> VariationalFeatures:
-    """q(eta) at its optimum for rows that count `scale` times; a dual finds it to a relative gap of `tolerance`."""
-    limits = DualLimits(tolerance, _MOST_PASSES)
+    """q(eta) at its optimum for rows that count `scale` times; a dual approaches it within `limits`."""
     return state.with_learned(rule.update(evidence(state, data, model, scale), state.learned, limits))
 
 
@@ -201,7 +201,7 @@ def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel
         stochastic=by_rows(*steps),
         rows="features",
         warn=warn_if_all_used,
-        polish=partial(update_classifiers, rule=rule, tolerance=LAST_GAP) if rule.has_dual else None,
+        polish=partial(update_classifiers, rule=rule, limits=LAST_LIMITS) if rule.has_dual else None,
     )
 
 

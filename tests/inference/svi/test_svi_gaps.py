@@ -118,6 +118,27 @@ def test_the_sweeps_of_a_fit_are_not_solved_so_far() -> None:
     assert values[0] >= values[1]
 
 
+def test_a_joint_hinge_of_many_features_is_solved_at_the_end_of_a_fit() -> None:
+    """Rows in turn do not get there where almost as many tilts are free as there are weights: Newton steps do.
+
+    A sweep goes a part of the way, and the labels' part of the bound never falls.
+    """
+    generator = torch.Generator().manual_seed(0)
+    X, bits = (torch.randn(300, size, generator=generator, dtype=torch.float64) for size in (2, 60))
+    y = torch.randint(9, (300,), generator=generator)
+    state, _, given = run_of("features", InfiniteLatentSVM(loss=CrammerSinger(), truncation=60), X, y)
+    state = replace(state, features=(2 * bits).sigmoid())
+
+    def value() -> float:
+        return float(AVERAGING.bound(evidence(state, *given), state.learned))
+
+    for _ in range(3):
+        before, state = value(), features.update_classifiers(state, *given, AVERAGING)
+        assert value() >= before
+    assert state.duality_gap > 1e-3
+    assert features.steps_by(AVERAGING).polish(state, *given).duality_gap <= 1e-7
+
+
 def test_fits_without_a_dual_report_no_gap() -> None:
     for structure in STRUCTURES:
         posterior = SVI(num_steps=2).fit(*problem(structure, Hinge()))
