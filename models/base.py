@@ -14,6 +14,7 @@ from torch import Tensor
 from .arrays import as_features
 from .config import Config, resolved
 from .feature_maps import FeatureMap
+from .html import model_html
 from .losses import Hinge, Loss
 from .sparse import Rows
 from .targets import Target
@@ -107,6 +108,9 @@ class Model(Config):
     def program(self, data: Any) -> None:
         """The Pyro program of a resolved model on its data."""
         raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return model_html(self)
 
     @property
     def takes_missing(self) -> bool:

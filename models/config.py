@@ -16,14 +16,38 @@ from collections.abc import Callable
 from copy import copy as copy_of
 from typing import Any, Self
 
+import numpy as np
+from torch import Tensor
+
 from .domains import Domain, Flag, Number, Whole, read, shown
 
 
 class Config:
     """Base of every dataclass that describes a model, a part of one, or a backend.
 
-    A class without arguments of its own need not be a dataclass.
+    A class without arguments of its own need not be a dataclass. Printed, it says which arguments were changed.
+
+    Examples
+    --------
+    >>> from regbayes.models import DiagonalGaussian, Hinge, InfiniteSVM
+    >>> InfiniteSVM(DiagonalGaussian(), loss=Hinge(strength=2.5), truncation=20)
+    InfiniteSVM(loss=Hinge(strength=2.5))
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__repr__ is Config.__repr__:
+            cls.__repr__ = Config.__repr__  # type: ignore[method-assign]  # a dataclass keeps what its class has
+
+    def __repr__(self) -> str:
+        changed = (f"{name}={brief(value)}" for name, value in self.changed().items())
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def changed(self) -> dict[str, Any]:
+        """The arguments that are not their defaults, by name."""
+        cls: Any = type(self)
+        values = ((field, getattr(self, field.name)) for field in _fields(cls))
+        return {field.name: value for field, value in values if not _same(value, _default(field))}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name; with `deep`, those of nested configurations as `outer__inner` too."""
@@ -98,6 +122,35 @@ class Config:
 
 def _fields(cls: Any) -> tuple[Any, ...]:
     return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+
+
+def brief(value: Any) -> str:
+    """What a repr says of an argument: of a configuration what was changed, of an array its shape."""
+    if isinstance(value, Config):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        text = ", ".join(map(brief, value))
+        return f"[{text}]" if isinstance(value, list) else f"({text}{',' * (len(value) == 1)})"
+    if not isinstance(value, Tensor | np.ndarray):
+        return shown(value)
+    return f"{value.item():.6g}" if value.ndim == 0 else f"{type(value).__name__}{list(value.shape)}"
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments are alike, whatever they are."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Config):
+        return all(map(_same, *(part.get_params(deep=False).values() for part in (one, other))))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Tensor | np.ndarray):
+        return one.shape == other.shape and bool((one == other).all())
+    return one is other or bool(one == other)
 
 
 def resolved(part: Any, X: Any, weights: Any = None) -> Any:

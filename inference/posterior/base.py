@@ -17,6 +17,7 @@ from ..running.files import read_file, require_entries, write_file
 from ..structures import Draw, structure_of
 from .diagnosis import Diagnosis, diagnose
 from .draws import AnyDraw, axes_of, names_of
+from .html import posterior_html
 from .shapes import require_samples
 from .trace import Trace
 
@@ -69,6 +70,9 @@ class Posterior:
         facts = [f"{sum(self.num_draws)} draws", *self.facts()]
         facts.append(f"{self.trace.name} {self.trace.best:.6g}")
         return f"Posterior({type(self.model).__name__} by {type(self.backend).__name__}: {', '.join(facts)})"
+
+    def _repr_html_(self) -> str:
+        return posterior_html(self)
 
     def facts(self) -> list[str]:
         """What `repr` says of the structure."""
