@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from setups import LaplaceLocation
 
 from regbayes.estimators import Classifier, Clusterer
 from regbayes.inference import SVI, Gibbs, HilbertEmbedding, SmallVariance, continue_fit
@@ -143,6 +144,13 @@ def test_rows_in_another_precision_go_on() -> None:
 def test_wrong_parts_are_named_by_fit(model: Any, message: str, backend: Any) -> None:
     with pytest.raises(ValueError, match=message):
         backend.fit(model, COUNTS, SETS)
+
+
+@pytest.mark.parametrize("backend", [Gibbs(), QUICK, SmallVariance()], ids=lambda backend: type(backend).__name__)
+@pytest.mark.parametrize("kind", [DPM, IHMM])
+def test_families_without_a_conjugate_prior_are_refused_in_a_sentence(kind: Any, backend: Any) -> None:
+    with pytest.raises(NotImplementedError, match=f"LaplaceLocation is no .*{type(backend).__name__}"):
+        backend.fit(kind(LaplaceLocation()), ROWS)
 
 
 # -- more than memory holds --------------------------------------------------------------------------------------------

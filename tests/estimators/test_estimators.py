@@ -186,6 +186,7 @@ def small_data(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, y, rng.integers(0, 4, 30)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("kind", [Classifier, Regressor, Clusterer])

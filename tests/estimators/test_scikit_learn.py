@@ -102,7 +102,7 @@ PRODUCT = [
 ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @parametrize_with_checks(ONCE)
 def test_each_estimator_and_backend_once_which_may_use_global_stream(estimator, check):
     check(estimator)

@@ -335,8 +335,6 @@ def test_coupled_probabilities_are_bayes_rule() -> None:
             SVI(),
             "needs label_likelihood=MultinomialDirichlet",
         ),
-        (BNMC(joint="and"), Gibbs(scan="slice"), "scan='blocked' alone"),
-        (BNMC(joint="multinomial", label_likelihood=MultinomialDirichlet()), SmallVariance(), "no SmallVariance"),
     ],
 )
 def test_what_coupled_joints_do_not_have(model: BNMC, backend, match: str) -> None:

@@ -55,6 +55,7 @@ def tilts(value: float, generator: torch.Generator, dtype: torch.dtype = torch.f
 # -- inverse Gaussian ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("mean", MEANS)
 def test_inverse_gaussian_has_its_distribution_function(mean, dtype, generator):
@@ -102,6 +103,7 @@ def grid_cdf(law: PolyaGamma) -> tuple[np.ndarray, np.ndarray]:
     return t.exp().numpy(), cdf
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("tilt", TILTS)
 def test_polya_gamma_has_the_density_of_log_prob(tilt, dtype, generator):

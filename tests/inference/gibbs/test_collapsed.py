@@ -120,6 +120,7 @@ def test_conditional_is_the_joints(family, prior, compiled):
     assert_conditionals_are_the_joints(start(z, data, model), data, model, compiled)
 
 
+@pytest.mark.one_in(3)
 @BOTH
 @EVERY_PRIOR
 @pytest.mark.parametrize("missing", [False, True], ids=["", "a label missing"])
@@ -513,6 +514,7 @@ def test_equal_rows(family):
     assert_conditionals_are_the_joints(state, data, model, True)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_single_precision_has_the_conditional_of_double(family):
     X, z = mixture_rows(family, 30)

@@ -234,7 +234,5 @@ def test_many_draws_predict_the_targets(loss: Loss) -> None:
 
 
 def test_what_projections_have_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="scan is 'slice'"):
-        Gibbs(scan="slice").fit(MODELS["hinge"], X, SIGNS)
     with pytest.raises(ValueError, match="init has labels of points"):
         Gibbs(init=torch.zeros(6, dtype=torch.long)).fit(MODELS["hinge"], X, SIGNS)

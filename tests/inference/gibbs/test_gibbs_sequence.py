@@ -327,6 +327,7 @@ def long_chain(num_steps: int = 200, seed: int = 0) -> tuple[Tensor, Tensor]:
     return centers[states] + torch.randn(num_steps, 2, generator=generator, dtype=torch.float64), states
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", SCANS)
 @pytest.mark.parametrize("model", [IHMM(), DIH(loss=Hinge(0.5)), DIH(loss=Logistic(), weight_scale=2.0)], ids=repr)

@@ -122,6 +122,7 @@ def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_classifiers, "_NUM_CANDIDATES", 1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("with_margin", [False, True])
 @pytest.mark.parametrize(
     ("name", "truncated"), [pair for pair in itertools.product(MODELS, [False, True]) if pair != ("finite", True)]

@@ -277,6 +277,7 @@ def test_expected_weights_are_those_of_the_sticks(prior):
 # -- the fit -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shrink_to", ["uniform", "prior"])
 @pytest.mark.parametrize("family", [*GAUSSIANS, MultinomialDirichlet, PoissonGamma, BernoulliBeta], ids=named)
 def test_weights_meet_the_conditions_of_the_program(family, shrink_to, device):
@@ -621,6 +622,7 @@ def test_p_value_of_the_default_kernel_is_never_too_small():
         assert (np.array(p_values) <= level + 1e-9).mean() < level + 3 * error
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", [*GAUSSIANS, MultinomialDirichlet, PoissonGamma, BernoulliBeta], ids=named)
 def test_mmd_of_other_posteriors(family, device):
     """A fitted mixture is near its data, and far from others; the same seed gives the same numbers."""

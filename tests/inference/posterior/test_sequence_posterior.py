@@ -133,6 +133,7 @@ def marginals(weights: dict[tuple[int, ...], float], num_states: int, t: int) ->
     return torch.zeros(num_states, dtype=torch.float64).index_add(0, states, log_weights.softmax(0))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("variational", [False, True])
 @pytest.mark.parametrize(
     ("name", "discriminative"),
@@ -477,6 +478,7 @@ BACKENDS = {
 FITTED = {"IHMM": IHMM(), "DIH-S": DIH(loss=Hinge(0.3)), "DIH-L": DIH(loss=Logistic())}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FITTED)

@@ -244,6 +244,7 @@ def answer(name: str, posterior: Any) -> Tensor:
     return posterior.transform(rows)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("backend", QUICK, ids=["nuts", "guide"])
 @pytest.mark.parametrize("name", CASES)
 def test_fits_answer_and_leave_nothing_behind(name: str, backend: Any) -> None:

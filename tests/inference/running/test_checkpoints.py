@@ -34,16 +34,13 @@ MOVED = torch.tensor([1, *[0] * 39])
     ("backend", "changes", "name"),
     [
         (GIBBS, {"X": X + 1e-12}, "data.X"),
-        (GIBBS, {"X": X.flip(0), "y": Y.flip(0)}, "data.X"),
         (GIBBS, {"X": X.numpy().copy(order="F")}, None),
         (GIBBS, {"y": Y.flip(0)}, "data.targets"),
         (GIBBS, {"y": Y + 5}, "model.classes"),
         (GIBBS, {"model": InfiniteSVM(loss=Hinge(2.0))}, "model.loss.strength"),
-        (GIBBS, {"backend": GIBBS.replace(thinning=1, num_samples=9)}, "backend.thinning"),
         (GIBBS, {"backend": GIBBS.replace(init=GIBBS.init[MOVED])}, "backend.init"),
         (GIBBS, {"backend": GIBBS.replace(init=GIBBS.init.clone(), progress=False)}, None),
         (GIBBS, {"backend": BATCHES}, "backend.class"),
-        (BATCHES, {"backend": BATCHES.replace(batch_size=21)}, "backend.batch_size"),
         (BATCHES, {"backend": BATCHES.replace(num_steps=4)}, "backend.num_steps"),
     ],
 )

@@ -184,13 +184,6 @@ def test_what_no_file_can_keep_is_refused_at_save(given: Any, fitted: Posterior,
     assert [item.name for item in saved.parent.iterdir()] == ["posterior.pt"]
 
 
-def test_metadata_that_is_no_dict_is_refused_at_save(fitted: Posterior, tmp_path: Path) -> None:
-    fitted.metadata = [1]
-    with pytest.raises(ValueError, match=r"metadata is \[1\]; expected a dict"):
-        fitted.save(tmp_path / "posterior.pt")
-    fitted.metadata = {}
-
-
 def test_numpy_hyperparameters_are_kept(tmp_path: Path) -> None:
     """What a grid search over np.logspace gives."""
     prior = DirichletProcess(np.float64(0.5), (np.float64(2.0), np.int64(1)))
@@ -430,9 +423,16 @@ def test_a_file_for_another_device_is_whole(saved: Path) -> None:
         Posterior.load(saved, device="nowhere")
 
 
+def _missing(*place: str) -> tuple[tuple[str, ...], str, str]:
+    """A case of a place that is not there at all."""
+    return place, "absent", f"no '{place[-1]}' in its|which are no model and backend"
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
+        *map(_missing, ("samples", "num_draws", "trace", "metadata")),
+        *(_missing("samples", "weights"), _missing("trace", "seconds"), _missing("backend", "params")),
         (("model",), None, "None for 'model' in its content"),
         (("metadata",), [], r"\[\] for 'metadata'"),
         (("samples", "assignments"), None, "None for 'assignments' in its samples"),
@@ -440,21 +440,16 @@ def test_a_file_for_another_device_is_whole(saved: Path) -> None:
         (("samples", "assignments"), torch.full((3, 20), 99), "'assignments' from 99 to 99 of"),
         (("samples", "hyperparameters"), torch.zeros(3, 1, 99), "parts of the file do not go together|of shape"),
         (("model", "params", "num_features"), 3, "parts of the file do not go together"),
-        (("model", "params", "likelihood"), None, "parts of the file do not go together"),
         (("backend", "params", "num_samples"), "many", "do not go together: ValueError: .*num_samples is 'many'"),
         (("num_draws",), [2], "for 2 draws"),
-        (("num_draws",), [], "for the numbers of draws"),
         (("num_draws",), [True, 2], "for the numbers of draws"),
         (("num_draws",), [1, 2], "a trace of 1 chains of 6 steps for 2 with draws"),
         (("num_draws",), [10**12], "for 1000000000000 draws"),
-        (("num_draws",), [-3, 6], "for the numbers of draws"),
         (("trace", "values"), torch.zeros(2), "values and seconds of shapes"),
         (("trace", "values"), torch.zeros(1, 6, dtype=torch.int64), "values and seconds of types torch.int64"),
         (("trace", "name"), 3, "3 for 'name' in its trace"),
         (("model", "class"), "regbayes.models.dpm.Nothing", "needs the class 'regbayes.models.dpm.Nothing'"),
-        (("model", "class"), ["a"], "needs the class"),
         (("model", "params"), {"power": 1}, "other arguments for 'regbayes.models.dpm.DPM'"),
-        (("model", "params"), None, "other arguments for"),
         (("model", "class"), "regbayes.models.losses.logistic.Logistic", "other arguments"),
         (("model",), {"class": "regbayes.models.losses.hinge.Hinge", "params": {}}, "no model and backend"),
         (("backend",), {"class": "regbayes.models.dpm.DPM", "params": {}}, "no model and backend"),
@@ -463,27 +458,9 @@ def test_a_file_for_another_device_is_whole(saved: Path) -> None:
 )
 def test_content_is_checked(place: tuple[str, ...], value: Any, message: str, saved: Path) -> None:
     content = read_file(saved, "posterior")
-    change(content, place, value)
+    change(content, place, *([] if isinstance(value, str) and value == "absent" else [value]))
     write_file(saved, "posterior", content)
     with pytest.raises(ValueError, match=message):
-        Posterior.load(saved)
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        *[(name,) for name in ("model", "backend", "samples", "num_draws", "trace", "metadata")],
-        *[("samples", name) for name in ("assignments", "weights", "log_mixture")],
-        *[("trace", name) for name in ("name", "values", "seconds")],
-        *[(part, name) for part in ("model", "backend") for name in ("class", "params")],
-    ],
-    ids="-".join,
-)
-def test_what_is_missing_is_named(place: tuple[str, ...], saved: Path) -> None:
-    content = read_file(saved, "posterior")
-    change(content, place)
-    write_file(saved, "posterior", content)
-    with pytest.raises(ValueError, match=f"no '{place[-1]}' in its|which are no model and backend"):
         Posterior.load(saved)
 
 
@@ -515,13 +492,11 @@ FITTING = {
         ({"other": torch.ones(2, 9).int()}, [2], None),
         ({"other": 3}, [2], "3 for 'other' in its samples"),
         ({"assignments": None}, [2], "None for 'assignments'"),
-        ({}, [], "for the numbers of draws"),
         ({}, [0], "for the numbers of draws"),
         ({}, [3, -1], "for the numbers of draws"),
         ({}, [2.0], "for the numbers of draws"),
         ({}, [3], "'assignments' of shape .* for 3 draws"),
         ({"means": torch.zeros(2, 3, 4)}, [2], "'ends' of shape"),
-        ({"means": torch.zeros(2, 2)}, [2], "'means' of shape"),
         ({"means": torch.zeros(2, 2, 4, 1)}, [2], "'means' of shape"),
         ({"ends": torch.zeros(2, 2)}, [2], "'ends' of shape"),
         ({"more.a": torch.zeros(2, 3, 5)}, [2], r"'more\.a' of shape"),
@@ -530,9 +505,7 @@ FITTING = {
         ({"means": torch.full((2, 2, 4), torch.nan)}, [2], "NaN in 'means'"),
         ({"means": torch.zeros(2, 2, 4).double()}, [2], "not numbers of one type"),
         ({"means": torch.zeros(2, 2, 4).int(), "ends": torch.zeros(2, 3).int()}, [2], "not numbers of one type"),
-        ({name: FITTING[name].int() for name in ("means", "ends", "more.a")}, [2], "not numbers of one type"),
         ({"assignments": torch.zeros(2, 3)}, [2], "'assignments' of type torch.float32"),
-        ({"assignments": torch.zeros(2, 3).bool()}, [2], "'assignments' of type torch.bool"),
         ({"assignments": torch.tensor([[0, 1, 2]] * 2)}, [2], "'assignments' from 0 to 2 of 2 components"),
         ({"assignments": torch.tensor([[0, 1, -1]] * 2)}, [2], "'assignments' from -1 to 1"),
         ({"assignments": torch.zeros(2, 0).long()}, [2], "'assignments' of shape"),
@@ -546,13 +519,6 @@ def test_samples_fit_together(changes: dict[str, Any], num_draws: list[Any], mes
         return
     with pytest.raises(ValueError, match=message):
         require_samples(samples, num_draws, ("assignments",), AXES)
-
-
-def test_draws_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="1000000 draws of nothing"):
-        require_samples({"means": torch.zeros(10**6, 0, 4)}, [10**6], ("means",), AXES)
-    with pytest.raises(ValueError, match=r"'assignments' of type torch.int64 and shape \[2, 0\]"):
-        require_samples(FITTING | {"assignments": torch.zeros(2, 0).long()}, [2], (), {})
 
 
 # -- hostile files -----------------------------------------------------------------------------------------------------
@@ -574,7 +540,6 @@ ONE = ',"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
     ("content", "entries", "size"),
     [
         ("[" * 100_000, "", None),
-        ("[" * 500 + "]" * 500, "", None),
         ('{"$tuple":' * 300 + "1" + "}" * 300, "", None),
         ('{"a":1,"a":2}', "", None),
         ('{"a":NaN}', "", None),
@@ -582,21 +547,14 @@ ONE = ',"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
         ('{"a":{"$tensor":"b"}}', "", None),
         ('{"a":{"$tensor":["a","meta"]}}', ONE, None),
         ('{"a":{"$tensor":[["a"],"cpu"]}}', ONE, None),
-        ('{"a":{"$float":"1"}}', "", None),
         ('{"a":{"$dtype":"load"}}', "", None),
-        ('{"a":{"$dict":[[[1],2]]}}', "", None),
         ('{"a":{"$dict":[[{"$tensor":"a"},2]]}}', ONE, None),
         ('{"a":' + "[" * 150 + "]" * 150 + "}", "", None),
         ('{"a":{"$device":"nowhere"}}', "", None),
-        ('{"a":{"$tuple":"ab"}}', "", None),
         ('{"a":{"$bytes":[1]}}', "", None),
-        ('{"a":{"$dtype":{"b":1}}}', "", None),
-        ('{"a":{"$device":1}}', "", None),
         ('{"a":{"$device":-1}}', "", None),
         ('{"a":{"$code":"1"}}', "", None),
         ('{"a":{"$axes":[[0,0],{"$tensor":"a"}]}}', ONE, None),
-        ('{"a":{"$axes":[[0],1]}}', "", None),
-        ('{"a":{"$axes":7}}', "", None),
         ("7", "", None),
         ("", "", None),
         ("{}", ',"a":{"dtype":"F32","shape":[2],"data_offsets":[-8,0]}', None),

@@ -93,6 +93,7 @@ def naive_objective(problem: FeatureProblem, state: FeatureDescent) -> float:
 # -- descent -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("missing", [False, True], ids=["complete", "missing"])
 @pytest.mark.parametrize("loss", [*LOSSES, OneVsRest(Ramp())], ids=name_of)
 def test_no_step_raises_the_objective(loss, missing, device, generator) -> None:

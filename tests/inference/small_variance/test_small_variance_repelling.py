@@ -74,6 +74,7 @@ OFF_CENTRE = PrincipalDirections(loc=torch.tensor([0.5, 0.3]).double(), axes=tor
 CENTRED = itertools.product([PrincipalDirections(intercept=size) for size in (0.0, 1.0, 5.0)], [1e-3, 0.03, 1.0, 5.0])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("seen", "weight_scale"), [*CENTRED, (OFF_CENTRE, 0.1)])
 @pytest.mark.parametrize("loss", [Hinge(), Hinge(3.0), Logistic()], ids=str)
 def test_an_empty_component_costs_the_least_of_all(loss, seen, weight_scale) -> None:

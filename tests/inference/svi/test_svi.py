@@ -49,7 +49,7 @@ from regbayes.models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
-from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
+from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic, OneVsRest
 from regbayes.testing.enumeration import log_classifier_integrals, partition_log_weights
 
 LIKELIHOODS = [
@@ -118,6 +118,7 @@ def id_of(case: Any) -> str:
     return "-".join(map(name_of, case if isinstance(case, tuple) else (case, case.prior)))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", [*MIXTURES, *REPELLING, *STATES], ids=id_of)
 def test_no_block_lowers_the_bound(case, device, generator) -> None:
     kernel, model, data = case_of(case, generator)
@@ -133,6 +134,7 @@ def test_no_block_lowers_the_bound(case, device, generator) -> None:
         torch.testing.assert_close(state.bound, bound, rtol=1e-11, atol=1e-9)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", [*REPELLING, *STATES[1::2]], ids=id_of)
 def test_no_neighbour_of_an_updated_factor_is_better(model, generator) -> None:
     """Random steps away from what each block has just set lower the bound."""
@@ -157,6 +159,7 @@ def test_no_neighbour_of_an_updated_factor_is_better(model, generator) -> None:
                 assert moved <= best + 1e-7 * best.abs(), f"{field} was not at its best: {moved - best}"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_sweeps_with_merges_climb_to_a_stationary_point(loss, generator) -> None:
     model, data, _, _ = mixture_problem(DiagonalGaussian(), loss, generator, prior=DirichletProcess(1.0, (1.0, 1.0)))
@@ -335,6 +338,7 @@ def test_the_step_of_chi_is_the_natural_gradient(likelihood, generator) -> None:
         torch.testing.assert_close(gradient[k], fisher @ (target - state.hyperparameters)[k], rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_extrapolated_factors_are_those_of_repeated_rows(loss, generator) -> None:
     model, data, _, _ = mixture_problem(DiagonalGaussian(), loss, generator)
@@ -380,6 +384,7 @@ def test_chunks_of_rows_change_nothing(model_type, weighted, generator, monkeypa
 STEPPING = [*itertools.product([DiagonalGaussian()], LOSSES, [LEARNED]), *STATES[1::4]]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", STEPPING, ids=id_of)
 def test_a_full_stochastic_step_is_coordinate_ascent(case, generator) -> None:
     kernel, model, data = case_of(case, generator)
@@ -541,8 +546,3 @@ def test_responsibilities_are_of_all_rows_without_full_steps_too(generator) -> N
     X, y = blobs(60, generator)
     posterior = SVI(num_steps=3, batch_size=10, num_full_steps=0).fit(InfiniteSVM(truncation=20), X, y)
     assert posterior.samples["responsibilities"].shape == (1, 60, 20)
-
-
-def test_a_loss_of_all_classes_together_is_refused(generator) -> None:
-    with pytest.raises(NotImplementedError, match="OneVsRest"):
-        SVI().fit(InfiniteSVM(loss=CrammerSinger()), *blobs(20, generator))

@@ -104,6 +104,7 @@ def test_the_tilted_law_is_the_optimum_over_all_laws(loss, generator) -> None:
 SEVERAL = [OneVsRest(Hinge(0.5)), OneVsRest(SquaredHinge(0.5)), OneVsRest(Logistic()), CrammerSinger(0.7, 1.4)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("masked", [False, True], ids=["known", "masked"])
 @pytest.mark.parametrize("loss", SEVERAL, ids=name_of)
 def test_many_tilts_at_once_close_the_gap(loss, masked, generator) -> None:
@@ -208,6 +209,7 @@ def test_a_generic_optimizer_finds_nothing_better(loss, generator) -> None:
 # -- whole fits --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("missing", [False, True], ids=["known", "missing"])
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 def test_the_trace_never_falls(loss, missing, generator) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import scipy.sparse
 import torch
-from setups import LaplaceLocation, Ramp, climbed, name_of
+from setups import climbed, name_of
 from torch.distributions import Beta, kl_divergence
 from variational import elbo, retold
 
@@ -18,7 +18,7 @@ from regbayes.inference.svi import factors
 from regbayes.inference.svi.factors import components_kl
 from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
-from regbayes.models import DDPM, DIH, DPM, DirichletProcess, InfiniteSVM, PitmanYor, PrincipalDirections, Standardized
+from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, PitmanYor, PrincipalDirections, Standardized
 from regbayes.models.likelihoods import BernoulliBeta, MultinomialDirichlet, PoissonGamma, SphericalGaussian
 from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic
 from regbayes.models.priors.sticks import log_labelled_prior
@@ -240,15 +240,3 @@ def test_sparse_rows_give_what_dense_ones_do(family, batch_size, generator, monk
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [DPM, DIH])
-def test_a_family_without_conjugacy_is_refused(kind) -> None:
-    with pytest.raises(NotImplementedError, match=r"LaplaceLocation is no conjugate exponential.*NUTS and Autoguide"):
-        SVI().fit(kind(LaplaceLocation()), TINY)
-
-
-@pytest.mark.parametrize("kind", [InfiniteSVM, DIH])
-def test_a_loss_without_expectations_is_refused(kind) -> None:
-    with pytest.raises(NotImplementedError, match=r"Ramp has no closed expectation.*Gibbs"):
-        SVI().fit(kind(loss=Ramp()), TINY)

@@ -306,12 +306,3 @@ class Absolute(Loss):
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -(score - y).abs()
-
-
-def test_what_mean_field_has_not_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="batch_size is 4"):
-        SVI(batch_size=4).fit(MODELS["hinge"], X, SIGNS)
-    with pytest.raises(NotImplementedError, match="Absolute has no c"):
-        SVI().fit(MultiTaskInfiniteLatentSVM(loss=Absolute()), X, REAL)
-    with pytest.raises(NotImplementedError, match="Absolute has no convex conjugate"):
-        SVI(rule="averaging").fit(MultiTaskInfiniteLatentSVM(loss=Absolute()), X, REAL)

@@ -276,6 +276,7 @@ def test_each_update_of_averaging_is_stationary(loss) -> None:
 # -- sweeps under both rules -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("rule", "loss", "num_classes", "missing"),
     [
