@@ -124,9 +124,7 @@ MUTANTS = [
     Mutants(
         "inference/gibbs/label_sets/coupled.py",
         "inference/gibbs/test_gibbs_multi_label.py -k 'log_joint or exact_law or negatives'",
-        {
-            "all_sum(own) + log_weights + ": "all_sum(own) + ",
-        },
+        {"all_sum(own) + log_weights + ": "all_sum(own) + "},
     ),
     Mutants(
         "models/config.py",
@@ -150,10 +148,7 @@ MUTANTS = [
     Mutants(
         "models/losses/epsilon_insensitive.py",
         "models/test_losses.py -k Epsilon",
-        {
-            "- 2 * self.epsilon)": "- self.epsilon)",
-            "(y + self.epsilon) * lower": "(y - self.epsilon) * lower",
-        },
+        {"- 2 * self.epsilon)": "- self.epsilon)", "(y + self.epsilon) * lower": "(y - self.epsilon) * lower"},
     ),
     Mutants(
         "models/priors/dirichlet_process.py",
@@ -185,9 +180,7 @@ MUTANTS = [
     Mutants(
         "models/priors/sticks.py",
         "models/test_priors.py models/test_dirichlet_process.py",
-        {
-            "b + after[..., :-1]": "b + after[..., 1:]",
-        },
+        {"b + after[..., :-1]": "b + after[..., 1:]"},
     ),
     Mutants(
         "models/priors/hierarchical_dirichlet_process.py",
@@ -292,24 +285,17 @@ MUTANTS = [
     Mutants(
         "inference/posterior/diagnostics.py",
         "inference/posterior/test_diagnostics.py",
-        {
-            "0.375) / (columns.shape[1] + 0.25)": "0.375) / (columns.shape[1] + 1.25)",
-            "pairs.cummin(0).values": "pairs",
-        },
+        {"0.375) / (columns.shape[1] + 0.25)": "0.375) / (columns.shape[1] + 1.25)", "pairs.cummin(0).values": "pairs"},
     ),
     Mutants(
         "inference/posterior/stacking.py",
         "inference/posterior/test_sequence_posterior.py -k those_of_enumeration",
-        {
-            "else value.new_full(shape, fill)": "else value.new_zeros(shape)",
-        },
+        {"else value.new_full(shape, fill)": "else value.new_zeros(shape)"},
     ),
     Mutants(
         "inference/posterior/clustering.py",
         "inference/posterior/test_posterior.py -k rows_left_out",
-        {
-            "log_weights.argmax(1)": "log_weights.argmin(1)",
-        },
+        {"log_weights.argmax(1)": "log_weights.argmin(1)"},
     ),
     Mutants(
         "inference/posterior/partition.py",
@@ -340,9 +326,7 @@ MUTANTS = [
     Mutants(
         "inference/posterior/partition_losses.py",
         "inference/posterior/test_consensus.py inference/posterior/test_posterior.py -m 'not slow'",
-        {
-            "float(2 * entropy(table)": "float(entropy(table)",
-        },
+        {"float(2 * entropy(table)": "float(entropy(table)"},
     ),
     Mutants(
         "inference/svi/rules.py",
@@ -364,32 +348,22 @@ MUTANTS = [
     Mutants(
         "inference/svi/projection/kernel.py",
         "inference/test_projection_steps.py -k sweep_has",
-        {
-            "UPDATES[rule](_around(state, model, outer), data": "UPDATES[rule](state, data",
-        },
+        {"UPDATES[rule](_around(state, model, outer), data": "UPDATES[rule](state, data"},
     ),
     Mutants(
         "inference/svi/topics/tokens.py",
         "inference/svi/test_svi_topics.py -k augmented_bound",
-        {
-            "grams -= torch.stack": "grams += torch.stack",
-            "-number[some] * own": "number[some] * own",
-        },
+        {"grams -= torch.stack": "grams += torch.stack", "-number[some] * own": "number[some] * own"},
     ),
     Mutants(
         "inference/svi/features/kernel.py",
         "inference/svi/test_svi_gaps.py -k joint_hinge_of_many",
-        {
-            "DualLimits(LAST_GAP, 4000)": "DualLimits(LAST_GAP, 1000)",
-            "DualLimits(1e-3, 45)": "DualLimits(1e-3, 4000)",
-        },
+        {"DualLimits(LAST_GAP, 4000)": "DualLimits(LAST_GAP, 1000)", "DualLimits(1e-3, 45)": "DualLimits(1e-3, 4000)"},
     ),
     Mutants(
         "inference/svi/features/margins.py",
         "inference/svi/test_svi_features.py -k loops",
-        {
-            "scale * data.row_weights.squeeze(1)": "scale * torch.ones_like(data.row_weights.squeeze(1))",
-        },
+        {"scale * data.row_weights.squeeze(1)": "scale * torch.ones_like(data.row_weights.squeeze(1))"},
     ),
     Mutants(
         "inference/svi/allocations.py",

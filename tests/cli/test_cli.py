@@ -1131,18 +1131,7 @@ def test_cluster_labels_the_table_and_draws(chains, tmp_path, capsys) -> None:
     table = tmp_path / "rows.csv"
     rows = [line.split(",") for line in chains.read_text().splitlines()]
     table.write_text("\n".join(f"{x},{y},{truth}" for x, y, _, truth in rows))
-    argv = [
-        "cluster",
-        "--data",
-        str(table),
-        "--truth",
-        "truth",
-        "--inference",
-        "svi",
-        "--out",
-        str(tmp_path),
-        "--json",
-    ]
+    argv = ["cluster", "--data", str(table), "--truth", "truth", "--inference", "svi", "--out", str(tmp_path), "--json"]
     result = json.loads(said(capsys, *argv, "--likelihood", "spherical"))
     assert [row["model"] for row in result["results"]] == ["DPM", "DDPM-S"]
     assert all(sum(row["sizes"]) == 60 and len(row["sizes"]) == row["components"] for row in result["results"])

@@ -13,15 +13,7 @@ import sklearn.datasets
 import torch
 from sklearn.utils import Bunch
 
-from regbayes.datasets import (
-    Synthetic,
-    available,
-    load,
-    make_bars,
-    make_dp_mixture,
-    make_setting_one,
-    make_setting_two,
-)
+from regbayes.datasets import Synthetic, available, load, make_bars, make_dp_mixture, make_setting_one, make_setting_two
 from regbayes.datasets.synthetic import _urn
 
 GENERATORS = [make_setting_one, make_setting_two, make_dp_mixture]

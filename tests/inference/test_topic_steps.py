@@ -18,16 +18,7 @@ from regbayes.inference.svi.rules import NATURAL
 from regbayes.inference.svi.steps import Minibatch
 from regbayes.inference.svi.topics import factors
 from regbayes.inference.svi.topics import kernel as svi
-from regbayes.models import (
-    LDA,
-    CrammerSinger,
-    DirichletTopics,
-    Hinge,
-    Loss,
-    MedLDA,
-    SparseRows,
-    TopicData,
-)
+from regbayes.models import LDA, CrammerSinger, DirichletTopics, Hinge, Loss, MedLDA, SparseRows, TopicData
 
 ALPHA, BETA, NU, K = 0.4, 0.3, 1.5, 3
 PRIOR = DirichletTopics(ALPHA, BETA)

@@ -32,11 +32,7 @@ Y = (X @ torch.tensor([[1.0, -1.0], [0.5, 0.0], [2.0, 3.0]], dtype=torch.float64
 HOLES = Y.clone()
 HOLES[0, 1] = HOLES[3, 0] = HOLES[4] = torch.nan
 COUNTS = torch.poisson(torch.full((30, 2), 1.2, dtype=torch.float64), generator=GENERATOR)
-BACKENDS = {
-    "svi": SVI(num_steps=15),
-    "gibbs": Gibbs(4, 6),
-    "small variance": SmallVariance(num_components=2),
-}
+BACKENDS = {"svi": SVI(num_steps=15), "gibbs": Gibbs(4, 6), "small variance": SmallVariance(num_components=2)}
 
 
 def test_the_family_of_the_labels_follows_the_joint() -> None:

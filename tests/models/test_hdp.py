@@ -93,10 +93,7 @@ def test_a_state_without_base_weight_costs_no_path_its_probability() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "rho", "law"),
-    [
-        *((lengths, rho, None) for lengths in ([4], [1, 3], [2, 2]) for rho in (0.0, 0.35)),
-        ([1, 3], 0.35, (2.0, 1.0)),
-    ],
+    [*((lengths, rho, None) for lengths in ([4], [1, 3], [2, 2]) for rho in (0.0, 0.35)), ([1, 3], 0.35, (2.0, 1.0))],
 )
 @pytest.mark.parametrize("truncated", [False, True])
 def test_franchise_sums_to_one(truncated, lengths, rho, law) -> None:

@@ -428,12 +428,7 @@ def test_unequal_bernoulli_priors_have_no_small_variance_form():
 
 @pytest.mark.parametrize(
     ("given", "num_columns", "degrees", "shares"),
-    [
-        (None, 3, 5.0, 0.5),
-        (None, 12, 18.0, 2.5),
-        (20.0, 3, 20.0, 8.0),
-        (2.5, 3, 2.5, 0.5),
-    ],
+    [(None, 3, 5.0, 0.5), (None, 12, 18.0, 2.5), (20.0, 3, 20.0, 8.0), (2.5, 3, 2.5, 0.5)],
 )
 def test_default_scale_keeps_the_expected_covariance(given, num_columns, degrees, shares):
     """Psi0 = (nu0 - D - 1) / 2 of the column variances; half of them where that is less."""

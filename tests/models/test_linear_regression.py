@@ -286,10 +286,7 @@ STATES = {"likelihood": TINY_FAMILY, "prior": FIXED, "truncation": 2, "lags": 1}
 MODELS = {
     "IHMM": IHMM(**STATES),
     "DIH": DIH(
-        **STATES,
-        loss=Hinge(0.4),
-        weight_scale=0.5,
-        feature_map=PrincipalDirections(intercept=0.0, num_directions=1),
+        **STATES, loss=Hinge(0.4), weight_scale=0.5, feature_map=PrincipalDirections(intercept=0.0, num_directions=1)
     ),
 }
 

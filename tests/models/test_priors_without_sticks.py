@@ -75,10 +75,7 @@ def test_it_conforms_in_what_it_has(prior) -> None:
 @EVERY
 @pytest.mark.parametrize(
     ("model", "y"),
-    [
-        (DPM(FAMILY), None),
-        (InfiniteSVM(FAMILY, Hinge(1.5), feature_map=THROUGH_ZERO, weight_scale=2.0), Y),
-    ],
+    [(DPM(FAMILY), None), (InfiniteSVM(FAMILY, Hinge(1.5), feature_map=THROUGH_ZERO, weight_scale=2.0), Y)],
     ids=["mixture", "classifiers"],
 )
 def test_the_collapsed_scan_is_exact(model, y, prior) -> None:

@@ -420,9 +420,7 @@ def test_slots_after_split_merge_are_what_their_points_say(family):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("prior", "missing"),
-    [("DP", False), ("PY", True), ("MFM", False)],
-    ids=["DP", "PY, a label missing", "MFM"],
+    ("prior", "missing"), [("DP", False), ("PY", True), ("MFM", False)], ids=["DP", "PY, a label missing", "MFM"]
 )
 def test_partitions_with_classifiers_have_their_exact_probabilities(prior, missing):
     """One classifier feature, so that each block's margin integral is a quadrature; eta | omega is drawn by hand."""

@@ -95,12 +95,7 @@ MODELS = {
     "concentration": (DDPM(DiagonalGaussian(), prior=LEARNED, truncation=3), X),
     "counts": (DDPM(MultinomialDirichlet(), feature_map=PROPORTIONS, truncation=3), COUNTS),
     "counts without intercept": (
-        DDPM(
-            MultinomialDirichlet(),
-            Logistic(),
-            feature_map=PROPORTIONS.replace(intercept=0.0),
-            truncation=3,
-        ),
+        DDPM(MultinomialDirichlet(), Logistic(), feature_map=PROPORTIONS.replace(intercept=0.0), truncation=3),
         COUNTS,
     ),
 }

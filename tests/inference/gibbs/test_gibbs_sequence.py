@@ -56,11 +56,7 @@ MODELS = {
     "IHMM": IHMM(**FIXED, prior=fixed(1.5)),
     "sticky": IHMM(**FIXED, prior=fixed(gamma=2.0, rho=0.4)),
     "DIH-S": DIH(
-        **FIXED,
-        prior=fixed(),
-        loss=Hinge(0.4),
-        weight_scale=1.5,
-        feature_map=PrincipalDirections(intercept=0.0),
+        **FIXED, prior=fixed(), loss=Hinge(0.4), weight_scale=1.5, feature_map=PrincipalDirections(intercept=0.0)
     ),
     "DIH-L": DIH(**FIXED, prior=fixed(rho=0.3), loss=Logistic(), weight_scale=1.5),
 }

@@ -8,16 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbayes.inference import (
-    SVI,
-    Backend,
-    ChainsDisagree,
-    Diagnosis,
-    Gibbs,
-    PartitionPosterior,
-    Posterior,
-    Trace,
-)
+from regbayes.inference import SVI, Backend, ChainsDisagree, Diagnosis, Gibbs, PartitionPosterior, Posterior, Trace
 from regbayes.inference import backend as backends
 from regbayes.models import DPM, IHMM, LDA, InfiniteLatentSVM, LinearGaussian
 

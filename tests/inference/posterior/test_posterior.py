@@ -16,15 +16,7 @@ from scipy.integrate import quad
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor
 
-from regbayes.inference import (
-    SVI,
-    Gibbs,
-    PartitionPosterior,
-    Posterior,
-    SmallVariance,
-    Trace,
-    structure_of,
-)
+from regbayes.inference import SVI, Gibbs, PartitionPosterior, Posterior, SmallVariance, Trace, structure_of
 from regbayes.inference.posterior.partition_losses import contingency, expected_loss
 from regbayes.models import (
     DPM,
@@ -386,9 +378,7 @@ def test_a_mixture_has_no_labels_to_predict() -> None:
 
 
 @pytest.mark.parametrize(
-    "backend",
-    [SmallVariance(), SVI(num_steps=60), Gibbs(num_samples=15, num_warmup=15, split_merge=1)],
-    ids=IDS,
+    "backend", [SmallVariance(), SVI(num_steps=60), Gibbs(num_samples=15, num_warmup=15, split_merge=1)], ids=IDS
 )
 def test_breast_cancer_is_classified_as_well_as_by_a_linear_svm(backend) -> None:
     """A linear SVM reaches 0.97 in cross-validation; 0.94 is four standard errors of 285 rows below it."""

@@ -13,15 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbayes.inference import (
-    SVI,
-    FitInterrupted,
-    Gibbs,
-    SequencePosterior,
-    SmallVariance,
-    Trace,
-    structure_of,
-)
+from regbayes.inference import SVI, FitInterrupted, Gibbs, SequencePosterior, SmallVariance, Trace, structure_of
 from regbayes.inference.posterior.partition_losses import align, pair_f1
 from regbayes.models import (
     DDPM,

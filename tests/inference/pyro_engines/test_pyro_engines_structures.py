@@ -78,10 +78,7 @@ STATES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 FEATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "features alone": (LatentFeatureModel(FIXED, IndianBuffetProcess(1.5), truncation=2), (ROWS, None)),
     "blocks with gaps": (LatentFeatureModel(MIXED, truncation=2), (torch.cat([ROWS, BINARY], 1), None)),
-    "classes": (
-        InfiniteLatentSVM(LinearGaussian(), Logistic(), BetaBernoulli(**LAW), truncation=2),
-        (ROWS, CLASSES),
-    ),
+    "classes": (InfiniteLatentSVM(LinearGaussian(), Logistic(), BetaBernoulli(**LAW), truncation=2), (ROWS, CLASSES)),
     "three classes": (InfiniteLatentSVM(loss=CrammerSinger(), truncation=2), (ROWS, torch.tensor([0, 1, 2]))),
     "a target missing": (
         InfiniteLatentSVM(prior=IndianBuffetProcess(**LAW), loss=Hinge(2.0), truncation=2),

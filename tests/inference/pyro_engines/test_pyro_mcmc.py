@@ -440,29 +440,14 @@ PARTS: dict[str, tuple[Any, tuple[Any, ...], Any, Callable[[Tensor], Tensor], di
         torch.zeros_like,
         {"part": lambda u: exact_mixture(X, variance=u, alpha=FIXED_ALPHA)},
     ),
-    "label sets": (
-        shifted(ALONE["label sets"][0]),
-        (X, BITS),
-        SHIFT,
-        seen,
-        {"part": lambda u: exact_product(X - u)},
-    ),
-    "states": (
-        shifted(ALONE["states"][0]),
-        (X, [3, 1]),
-        SHIFT,
-        seen,
-        {"part": lambda u: exact_states(observed=X - u)},
-    ),
+    "label sets": (shifted(ALONE["label sets"][0]), (X, BITS), SHIFT, seen, {"part": lambda u: exact_product(X - u)}),
+    "states": (shifted(ALONE["states"][0]), (X, [3, 1]), SHIFT, seen, {"part": lambda u: exact_states(observed=X - u)}),
     "two models": (
         two_models,
         (X, OTHERS),
         SHIFT,
         torch.zeros_like,
-        {
-            "part": lambda u: exact_mixture(X - u, alpha=FIXED_ALPHA),
-            "other": lambda u: exact_mixture(OTHERS + u),
-        },
+        {"part": lambda u: exact_mixture(X - u, alpha=FIXED_ALPHA), "other": lambda u: exact_mixture(OTHERS + u)},
     ),
 }
 

@@ -253,9 +253,7 @@ def labelled(most: int, num_chains: int = 2, **options) -> list[Chain]:
         return {"at": state.at, "assignments": labels}
 
     counted = replace(
-        KERNEL,
-        sweep=lambda state, data, model, generator, step: Position(torch.tensor(float(step + 1))),
-        draw=draw,
+        KERNEL, sweep=lambda state, data, model, generator, step: Position(torch.tensor(float(step + 1))), draw=draw
     )
     schedule = Schedule(num_steps=8, num_chains=num_chains, keep=lambda step: step > 1)
     return run(counted, Walk(), DATA, replace(schedule, **options))
