@@ -8,15 +8,18 @@ from .clusters import Clusterer, SequenceClusterer
 from .cv import ClassifierCV, RegressorCV
 from .multi import MultiLabelClassifier, MultiTaskRegressor
 from .partition import Classifier, Regressor
+from .transformers import FeatureTransformer, TopicTransformer
 
 __all__ = [
     "Classifier",
     "ClassifierCV",
     "Clusterer",
+    "FeatureTransformer",
     "MultiLabelClassifier",
     "MultiTaskRegressor",
     "Regressor",
     "RegressorCV",
     "RoundedWeightsWarning",
     "SequenceClusterer",
+    "TopicTransformer",
 ]

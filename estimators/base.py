@@ -8,11 +8,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import Tags, TransformerTags
+from sklearn.base import TransformerMixin
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
-from ..inference import Backend, FeaturePosterior, PartitionPosterior, TopicPosterior, structure_of
+from ..inference import SVI, Backend, FeaturePosterior, PartitionPosterior, TopicPosterior, continue_fit, structure_of
 from ..inference.row_weights import weighs
 from ..models import FeatureData, Model, TaskData, TopicData
 from ..models.arrays import as_weights
@@ -26,7 +27,26 @@ def _transforms(estimator: PosteriorEstimator) -> bool:
     return any(map(estimator.is_of, (FeatureData, TopicData, TaskData)))
 
 
-class PosteriorEstimator(PartsEstimator):
+def goes_on(estimator: PosteriorEstimator) -> bool:
+    """Whether fits of the two parts can go on with another batch."""
+    inference = estimator.defaults()[1] if estimator.inference is None else estimator.inference
+    return isinstance(inference, SVI) and any(map(estimator.is_of, estimator.streams))
+
+
+class _Transform(TransformerMixin):
+    """What `transform` is: its result comes in the container that `set_output` asks for."""
+
+    posterior_: Any
+    new_data: Callable[[ArrayLike], Any]
+
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Latent features (probabilities, or bits of small variance), expected topic proportions, or what the tasks'
+        projection makes of rows, [N, K]: from the rows alone, without targets, also for those of the fit."""
+        found: NDArray[Any] = self.posterior_.transform(self.new_data(X))
+        return found
+
+
+class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys=None):
     """An estimator whose `fit` leaves `posterior_`.
 
     With a model of latent features X may have NaN, entries that are missing, unless a feature map needs them; with a
@@ -38,6 +58,7 @@ class PosteriorEstimator(PartsEstimator):
     accepted = "a model of partitions, latent features or topics"
     elsewhere = "SequenceClusterer for IHMM and DIH"  # where other models belong
     default_data: type[Any] | None = None  # what a model of None has, if it is looked at before a fit
+    streams: tuple[type[Any], ...] = ()  # the data of the models with which `partial_fit` serves under SVI
 
     def __init__(self, model: Model | None = None, inference: Backend | None = None) -> None:
         self.model = model
@@ -68,8 +89,8 @@ class PosteriorEstimator(PartsEstimator):
         tags.input_tags.sparse = self._takes_sparse
         if self.is_of(TopicData):
             tags.input_tags.positive_only = True  # there is no tag of whole numbers
-        if hasattr(self, "transform"):
-            tags.transformer_tags = TransformerTags()
+        if not hasattr(self, "transform"):
+            tags.transformer_tags = None
         return tags
 
     def is_of(self, data_type: type[Any]) -> bool:
@@ -101,6 +122,14 @@ class PosteriorEstimator(PartsEstimator):
 
     fit: Callable[..., Self]  # each estimator says to what
 
+    def more_data(self, X: ArrayLike) -> Any:
+        """Another batch [n, D] for a fitted estimator."""
+        return self.fit_data(X, ensure_min_samples=1, reset=False)
+
+    def go_on(self, rows: Any, y: NDArray[Any] | None = None) -> None:
+        """A stochastic step on a batch of rows [n, D] and y [n]."""
+        self.posterior_ = continue_fit(self.posterior_, rows, y)
+
     def row_weights(self, sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64] | None:
         """Weights [N] of at least 0; None: all 1."""
         if sample_weight is None:
@@ -110,7 +139,7 @@ class PosteriorEstimator(PartsEstimator):
 
     def fit_data(self, X: ArrayLike, **checks: Any) -> Any:
         """The rows [N, D] to fit."""
-        rows = read_rows(self, X, ensure_min_samples=2, **self._checks(), **checks)
+        rows = read_rows(self, X, **{"ensure_min_samples": 2} | self._checks() | checks)
         self._require_counts(rows)
         return rows
 
@@ -139,16 +168,10 @@ class PosteriorEstimator(PartsEstimator):
         names = ("num_components", "num_latent_features", "num_topics")
         return next(int(getattr(self.posterior_, name)) for name in names if hasattr(self.posterior_, name))
 
-    @available_if(_transforms)
-    def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Latent features (probabilities, or bits of small variance), expected topic proportions, or what the tasks'
-        projection makes of rows, [N, K]: from the rows alone, without targets, also for those of the fit."""
-        rows = self.new_data(X)
-        found: NDArray[Any] = self.posterior_.transform(rows)
-        return found
+    transform = available_if(_transforms)(_Transform.transform)
 
     @available_if(_transforms)
-    def fit_transform(self, X: ArrayLike, y: ArrayLike, **options: Any) -> NDArray[Any]:
+    def fit_transform(self, X: ArrayLike, y: Any = None, **options: Any) -> NDArray[Any]:
         """`fit(X, y, ...)`, then `transform(X)`."""
         found: NDArray[Any] = self.fit(X, y, **options).transform(X)
         return found

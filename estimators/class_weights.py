@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..models.domains import shown
+from ..models.warning import warn
 
 
 class RoundedWeightsWarning(UserWarning):
@@ -48,9 +48,8 @@ def whole(factors: NDArray[np.float64], taker: str, mend: str) -> NDArray[np.flo
     """Weights [L] as whole numbers of at least 1, which `taker` asks for; warns, with a mend, if that changes them."""
     rounded: NDArray[np.float64] = np.maximum(np.rint(factors), 1.0)
     if (rounded != factors).any():
-        warnings.warn(
+        warn(
             f"class_weight gives {factors.tolist()}; {taker} takes whole numbers: {rounded.tolist()} are used.{mend}",
             RoundedWeightsWarning,
-            stacklevel=4,  # of a call of `fit`
         )
     return rounded

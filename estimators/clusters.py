@@ -7,10 +7,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClusterMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ..inference import SVI, Backend, PartitionPosterior, SequencePosterior
-from ..models import DPM, IHMM, Mixture, StateSpace
-from .base import PosteriorEstimator
+from ..inference.hilbert_embedding.mean_families import gaussian_moments
+from ..inference.posterior.components import expected_parameters
+from ..models import DPM, IHMM, Data, Mixture, StateSpace
+from .base import PosteriorEstimator, goes_on
 
 
 class _Clusters(ClusterMixin, PosteriorEstimator):
@@ -21,13 +26,21 @@ class _Clusters(ClusterMixin, PosteriorEstimator):
     def _numbered(self) -> Self:
         partition = self.posterior_.partition().cpu().numpy()
         counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
-        self._label_of = np.argsort(np.argsort(counts == 0, kind="stable"))
+        self._label_of, self._num_labels = np.argsort(np.argsort(counts == 0, kind="stable")), partition.max() + 1
         self.labels_ = self._label_of[partition]
         return self
 
 
+def _has_density(estimator: Clusterer) -> bool:
+    """Whether fits have a density, as all have but those of the small-variance limit."""
+    return getattr(estimator.inference, "kind", "") != "objective"
+
+
 class Clusterer(_Clusters):
     """Clustering by a Dirichlet process mixture: the number of clusters is found, not given.
+
+    It has what scikit-learn's GaussianMixture has. Means, covariances and weights are those of the draw whose clusters
+    `labels_` are; probabilities and densities are averaged over all draws.
 
     Parameters
     ----------
@@ -39,7 +52,8 @@ class Clusterer(_Clusters):
     ----------
     posterior_ : Posterior of the fit
     labels_ : cluster [N] of every row, 0..n_components_-1
-    n_components_ : number of clusters
+    n_components_ : number K of clusters
+    weights_, means_, covariances_ : shares [K] of the clusters, means [K, D], and of Gaussian likelihoods covariances
     n_features_in_ : width of X
 
     Examples
@@ -52,6 +66,8 @@ class Clusterer(_Clusters):
 
     posteriors = (PartitionPosterior,)
     accepted = "a model of partitions"
+    default_data = Data
+    streams = (Data,)
 
     def defaults(self) -> tuple[Mixture, Backend]:
         return DPM(), SVI()
@@ -68,10 +84,83 @@ class Clusterer(_Clusters):
         self.fit_posterior(self.parts(), rows, None, self.row_weights(sample_weight, rows))
         return self._numbered()
 
+    @available_if(goes_on)
+    def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Go on with a batch of rows X [n, D] by a stochastic step; the first batch is a fit, and y is ignored.
+
+        With `SVI` alone. `labels_` are those of the batch. What comes from the data, such as the prior's scales, comes
+        from the first batch.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(X)
+        self.go_on(self.more_data(X))
+        return self._numbered()
+
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Cluster [N] of new rows, in the numbering of `labels_`."""
         rows = self.new_data(X)
         return self._label_of[self.posterior_.assign(rows)]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Probability [N, K] of each cluster, given that a row has one of them; `weights_` for a row that has none."""
+        rows = self.new_data(X)
+        found: NDArray[Any] = self.posterior_.assign_proba(rows)[:, np.argsort(self._label_of[: self._num_labels])]
+        found = found[:, : self.n_components_]
+        total = found.sum(1, keepdims=True)
+        return np.where(total > 0, found / np.where(total > 0, total, 1), self.weights_)
+
+    @available_if(_has_density)
+    def score_samples(self, X: ArrayLike) -> NDArray[Any]:
+        """log p(x) [N] of rows, averaged over clusters and draws; hyperplanes do not count."""
+        rows = self.new_data(X)
+        found: NDArray[Any] = self.posterior_.log_predictive_density(rows)
+        return found
+
+    @available_if(_has_density)
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """The mean of `score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    @property
+    def weights_(self) -> NDArray[np.float64]:
+        """Shares [K] of the clusters."""
+        found: NDArray[np.float64] = self._of_clusters(self._draw["log_mixture"][:-1]).double().softmax(0).numpy()
+        return found
+
+    @property
+    def means_(self) -> NDArray[Any]:
+        """Posterior mean [K, D] of the rows of each cluster, or its centre."""
+        draw, likelihood = self._draw, self.posterior_.model.likelihood
+        if "centers" in draw:
+            means = likelihood.from_coordinates(draw["centers"])
+        else:
+            means = likelihood.distribution(expected_parameters(self.posterior_.model, draw)).mean
+        found: NDArray[Any] = self._of_clusters(means).numpy()
+        return found
+
+    @property
+    def covariances_(self) -> NDArray[np.float64]:
+        """Inverse of the expected precision of each cluster: [K, D, D], of independent columns [K, D].
+
+        Raises
+        ------
+        NotImplementedError    unless the likelihood is Gaussian, and of `SmallVariance`.
+        """
+        parameters = expected_parameters(self.posterior_.model, self._draw)
+        moments = gaussian_moments(self.posterior_.model.likelihood, parameters)
+        found: NDArray[np.float64] = self._of_clusters(moments[1]).numpy()
+        return found
+
+    @property
+    def _draw(self) -> dict[str, Tensor]:
+        """The draw whose clusters have labels."""
+        check_is_fitted(self)
+        found: dict[str, Tensor] = self.posterior_.draw(self.posterior_.representative)
+        return found
+
+    def _of_clusters(self, values: Tensor) -> Tensor:
+        """Values [K, ...] of the clusters, of those [T, ...] of the components of a draw."""
+        return values[np.argsort(self._label_of)[: self.n_components_]].cpu()
 
 
 class SequenceClusterer(_Clusters):

@@ -41,7 +41,7 @@ class ClassifierCV(PathSearch, Classifier):
         from; of `SmallVariance` on a mixture alone
     length_scales : of a feature map that leaves its own open (`RandomFourier`), to choose from; None: half of that of
         gamma = 1 / D, itself and twice that
-    cv : number of folds, equal rows in one; or a splitter of scikit-learn, or its splits
+    cv : number of folds, equal rows in one, and of `groups` whole ones; or a splitter of scikit-learn, or its splits
 
     Attributes
     ----------
@@ -86,6 +86,8 @@ class ClassifierCV(PathSearch, Classifier):
         self.length_scales = length_scales
         self.cv = cv
 
+    scales = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
+
     def defaults(self) -> tuple[Any, Backend]:
         return InfiniteSVM(loss=SquaredHinge()), SVI() if self.is_of(TopicData) else SmallVariance(scale=_SCALE)
 
@@ -114,13 +116,16 @@ class RegressorCV(PathSearch, Regressor):
     Parameters
     ----------
     model : as in `Regressor`; a loss without a strength keeps it
-    inference, strengths, weight_scales, num_components, temperatures, length_scales, cv : as in `ClassifierCV`
+    inference, strengths, num_components, temperatures, length_scales, cv : as in `ClassifierCV`
+    weight_scales : as in `ClassifierCV`; None: .1, .3 and 1, or where there are length scales to choose from eleven
+        from 0.03 to 10
 
     Attributes
     ----------
     length_scale_, num_components_, strength_, weight_scale_, temperature_, best_params_, best_score_ : as in
         `ClassifierCV`
     scores_ : 1 - mean squared error / variance of y [F, G, K, S, W, T], as in `ClassifierCV`
+    noise_scale_ : root of the mean squared error in the rows held out, in the units of y
     posterior_, target_mean_, target_scale_, n_components_, n_features_in_ : as in `Regressor`
     """
 
@@ -130,7 +135,7 @@ class RegressorCV(PathSearch, Regressor):
         inference: Backend | None = None,
         *,
         strengths: Sequence[float] = (1.0,),
-        weight_scales: Sequence[float] = (0.1, 0.3, 1.0),
+        weight_scales: Sequence[float] | None = None,
         num_components: Sequence[int] | None = None,
         temperatures: Sequence[float] = (0.0, 1.0),
         length_scales: Sequence[float] | None = None,
@@ -144,12 +149,18 @@ class RegressorCV(PathSearch, Regressor):
         self.length_scales = length_scales
         self.cv = cv
 
+    scales = (0.1, 0.3, 1.0)
+
     def defaults(self) -> tuple[Any, Backend]:
         return super().defaults()[0], SVI() if self.is_of(TopicData) else SmallVariance(scale=_SCALE)
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         found: NDArray[np.float64] = 1 - (y - decisions.astype(np.float64)) ** 2  # y has variance 1
         return found
+
+    def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
+        errors = 1 - self.score_rows(decisions, y)
+        self.noise_scale_ = self.target_scale_ * float(np.average(errors, weights=weights)) ** 0.5
 
 
 # -- probabilities -----------------------------------------------------------------------------------------------------

@@ -15,20 +15,15 @@ from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..inference import SVI, Backend, MultiLabelPosterior, ProjectionPosterior, SmallVariance, continue_fit
+from ..inference import Backend, MultiLabelPosterior, ProjectionPosterior, SmallVariance
 from ..inference.posterior.multi_label import HeldOut
 from ..models import EpsilonInsensitive, LabelData, Model, MultiTaskInfiniteLatentSVM, TaskData, by_task
 from ..models.domains import Whole, read, shown
 from ..models.numbers import as_tensor
-from .base import PosteriorEstimator
+from .base import PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, taught
 from .reading import array_like, named, read_targets
 from .rows import sort_rows
-
-
-def _goes_on(estimator: MultiLabelClassifier) -> bool:
-    """Whether fits of the two parts can go on with another batch."""
-    return estimator.is_of(LabelData) and isinstance(estimator.inference, SVI)
 
 
 class _TaskEstimator(PosteriorEstimator):
@@ -85,6 +80,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
     posteriors = (ProjectionPosterior, MultiLabelPosterior)
     accepted = "a model of many tasks or of label sets"
+    streams = (LabelData,)
     classes_: NDArray[Any]
 
     def __init__(self, model: Model | None = None, inference: Backend | None = None, *, cv: int | None = 2) -> None:
@@ -112,7 +108,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         self.posterior_ = posterior.calibrated_by(held_out) if held_out else posterior
         return self
 
-    @available_if(_goes_on)
+    @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Go on with a batch of rows X [n, D] and y [n, L] of 0 and 1, or labels y [n]; the first batch is a fit.
 
@@ -125,7 +121,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
             self.posterior_ = self.fitted(rows, self._targets(rows, y, classes))
         else:
             targets = self._targets(rows, y, None if self._matrix else self.classes_)
-            self.posterior_ = continue_fit(self.posterior_, rows, targets.astype(rows.dtype))
+            self.go_on(rows, targets.astype(rows.dtype))
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

@@ -15,17 +15,21 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..inference import SVI, Backend, SmallVariance
 from ..inference.row_weights import weighs
-from ..models import InfiniteSVM, Model, StudentT, TopicData
-from .base import PosteriorEstimator
+from ..models import Data, InfiniteSVM, Model, StudentT, TopicData
+from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
-from .reading import named, read_both
+from .reading import array_like, named, read_both
 from .rows import moments
+
+Prepared = tuple[tuple[Any, Backend], Any, NDArray[Any], NDArray[np.float64] | None]  # parts, X, y, weights
 
 
 class Classifier(ClassifierMixin, PosteriorEstimator):
@@ -59,6 +63,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     """
 
     classes_: NDArray[Any]
+    default_data = Data
+    streams = (Data, TopicData)
 
     def __init__(
         self,
@@ -81,12 +87,34 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D], labels y [N] and weights [N] of at least 0."""
+        self.fit_posterior(*self.prepared(X, y, sample_weight))
+        return self
+
+    @available_if(goes_on)
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+        """Go on with a batch of rows X [n, D] and labels y [n] by a stochastic step; the first batch is a fit.
+
+        With `SVI(rule="gibbs")`, of a mixture or of topics. What is set from the data, such as the scales of columns,
+        is set from the first batch. `classes` are all labels, if those of the first batch are not. `class_weight` is
+        for fits alone.
+        """
+        if not hasattr(self, "posterior_"):
+            self.fit_posterior(*self.prepared(X, y, None, classes))
+            return self
+        rows, labels = read_both(self, lambda: self.more_data(X), y, reset=False)
+        self.go_on(rows, self._places(labels))
+        return self
+
+    def prepared(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
+    ) -> Prepared:
+        """What is fitted to what: the parts, rows, places of their labels in `classes_`, and weights."""
         rows, labels = read_both(self, lambda: self.fit_data(X), y)
         named("y", lambda: check_classification_targets(labels))
         weights = self.row_weights(sample_weight, rows)
         parts = self._parts_for(len(labels) if weights is None else weights.sum(), rows.shape[1])
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
-        self.classes_ = np.unique(labels[positive])
+        self.classes_ = np.unique(labels[positive] if classes is None else array_like("classes", classes))
         words = [label for label in self.classes_.tolist() if isinstance(label, str) and not label[:1].isdigit()]
         if words and parts[0].coding.ordered:
             raise ValueError(
@@ -94,13 +122,23 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
                 "Number them in their order: 0, 1, 2, or '1 low', '2 high'."
             )
         if len(self.classes_) < 2:
-            whose = "y has" if positive.all() else "y has, in the rows of positive weight,"
+            whose = "y has" if positive.all() else "sample_weight leaves, in the rows where it is positive,"
             raise ValueError(
                 f"{whose} only one class ({self.classes_.tolist()[0]!r}); a classifier needs at least two."
             )
-        index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
-        self.fit_posterior(parts, rows, index, self._with_classes(weights, index, parts))
-        return self
+        if classes is None:
+            index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        else:
+            index, (model, inference) = self._places(labels), parts
+            parts = model.replace(classes=torch.arange(len(self.classes_))), inference
+        return parts, rows, index, self._with_classes(weights, index, parts)
+
+    def _places(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Where labels [n] are among `classes_`; ValueError on one that is not."""
+        if not (known := np.isin(labels, self.classes_)).all():
+            extra, classes = labels[~known].tolist()[0], self.classes_.tolist()
+            raise ValueError(f"y has the label {extra!r}, which is not among the classes {classes}.")
+        return np.searchsorted(self.classes_, labels)
 
     def _parts_for(self, num_rows: float, num_columns: int) -> tuple[Any, Backend]:
         """The parts; by default no more components than so many rows can have classifiers for."""
@@ -158,9 +196,21 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     ----------
     posterior_ : Posterior of the fit, in units of target_scale_
     target_mean_, target_scale_ : mean and standard deviation of y, rows counted by their weights; 1 of a constant y
+    noise_scale_ : root of the mean squared error in the rows of the fit, in the units of y
     n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 50)[:, None]
+    >>> mean, std = Regressor().fit(X, 3 * X.ravel()).predict(X[:2], return_std=True)
+    >>> mean.shape, std.shape
+    ((2,), (2,))
     """
+
+    default_data = Data
+    streams = (Data, TopicData)
 
     def defaults(self) -> tuple[Model, Backend]:
         loss = StudentT(df=100.0, scale=1.0)
@@ -177,22 +227,59 @@ class Regressor(RegressorMixin, PosteriorEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0."""
+        prepared = self.prepared(X, y, sample_weight)
+        self.fit_posterior(*prepared)
+        self._measure_noise(*prepared[1:])
+        return self
+
+    @available_if(goes_on)
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Go on with a batch of rows X [n, D] and targets y [n] by a stochastic step; the first batch is a fit.
+
+        With `SVI(rule="gibbs")`, of a mixture or of topics. What is set from the data, target_mean_ and target_scale_
+        too, is set from the first batch; noise_scale_ is of the last.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y)
+        rows, targets = read_both(self, lambda: self.more_data(X), y, y_numeric=True, reset=False)
+        targets = self.standardized(targets).astype(rows.dtype)
+        self.go_on(rows, targets)
+        self._measure_noise(rows, targets, None)
+        return self
+
+    def prepared(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> Prepared:
+        """What is fitted to what: the parts, rows, standardized targets and weights."""
         rows, targets = read_both(self, lambda: self.fit_data(X), y, y_numeric=True)
         parts, weights = self.parts(), self.row_weights(sample_weight, rows)
         self.target_mean_, self.target_scale_ = moments(targets, weights)
-        self.fit_posterior(parts, rows, self.standardized(targets).astype(rows.dtype), weights)
-        return self
+        return parts, rows, self.standardized(targets).astype(rows.dtype), weights
 
     def standardized(self, y: NDArray[Any]) -> NDArray[np.float64]:
         """Targets [N] in the units of the posterior."""
         scaled: NDArray[np.float64] = (y.astype(np.float64) - self.target_mean_) / self.target_scale_
         return scaled
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Posterior mean targets [N]."""
+    def _measure_noise(self, X: Any, y: NDArray[Any], weights: NDArray[np.float64] | None) -> None:
+        """Of rows [N, D] at standardized targets [N]."""
+        squares = (self.posterior_.predict(X).astype(np.float64) - y) ** 2
+        self.noise_scale_ = self.target_scale_ * float(np.average(squares, weights=weights)) ** 0.5
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> NDArray[Any] | tuple[NDArray[Any], NDArray[np.float64]]:
+        """Posterior mean targets [N]; with `return_std` also standard deviations [N] of new targets.
+
+            std^2 = Var f(x) + noise_scale_^2
+
+        The first is that of the mean function: over draws, over the components that x may have, and under SVI of a
+        mixture over q(eta) (`score_std` of the posterior). A point, `SmallVariance`, has none but between components.
+        """
         rows = self.new_data(X)
         found: NDArray[Any] = self.target_mean_ + self.target_scale_ * self.posterior_.predict(rows)
-        return found
+        if not return_std:
+            return found
+        spread = self.target_scale_ * np.asarray(self.posterior_.score_std(rows), dtype=np.float64)
+        return found, np.hypot(spread, self.noise_scale_)
 
 
 _ROWS = 25  # for each weight of a component's classifier

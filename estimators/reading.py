@@ -38,7 +38,7 @@ def read_both(estimator: Any, read_X: Callable[[], Any], y: Any, **checks: Any) 
     # before the rows: it forgets the names of their columns
     targets = named("y", lambda: validate_data(estimator, y=y, **checks))
     rows = read_X()
-    if checks and targets.dtype.kind not in "biuf":
+    if checks.get("y_numeric") and targets.dtype.kind not in "biuf":
         raise ValueError(f"y has values of type {targets.dtype}; expected numbers.")
     named("X and y", lambda: check_consistent_length(rows, targets))
     return rows, targets

@@ -57,6 +57,25 @@ def deal(different: SortedRows, key: NDArray[Any], number: int) -> NDArray[np.in
     return found
 
 
+def deal_groups(groups: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64], number: int) -> NDArray[np.int64]:
+    """The fold [N] of each row, whole groups [N] in one: in the order of their mean y [N], so many at a time, the
+    heaviest to the lightest fold, so that folds are alike in y and in weight."""
+    names, place = np.unique(groups, return_inverse=True)
+    if len(names) < 2:
+        raise ValueError(f"groups has one group, {names.tolist()[0]!r}; folds of whole groups need at least two.")
+    number, sizes = min(number, len(names)), np.bincount(place, weights)
+    means = np.bincount(place, weights * y) / sizes
+    fold, loads = np.empty(len(names), dtype=np.int64), np.zeros(number)
+    order = np.argsort(means.round(_DIGITS), kind="stable")
+    for start in range(0, len(order), number):
+        some = order[start : start + number]
+        some = some[np.argsort(-sizes[some], kind="stable")]
+        fold[some] = np.argsort(loads, kind="stable")[: len(some)]
+        np.add.at(loads, fold[some], sizes[some])
+    found: NDArray[np.int64] = fold[place]
+    return found
+
+
 def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float, float]:
     """Mean and standard deviation (1 if y is constant) of numbers y [N], each counted `weights` [N] times.
 
@@ -99,4 +118,5 @@ def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
     return (column.astype(np.float64) + 0.0).view(np.uint64)
 
 
+_DIGITS = 10
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, 2^64 over the golden ratio

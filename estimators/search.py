@@ -10,19 +10,24 @@ from __future__ import annotations
 import inspect
 import itertools
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import check_cv
+from sklearn.utils import check_consistent_length, column_or_1d
 
 from ..inference import Backend, SmallVariance
+from ..models import ConstantColumnWarning
 from ..models.domains import POSITIVE, Domain, Number, Whole, read, shown
 from .base import PosteriorEstimator
+from .partition import Prepared
 from .paths import Rows, at, at_length, components, decide, has_length_scale, path, searching, strength_of
-from .rows import deal, sort_rows
+from .reading import array_like, named
+from .rows import deal, deal_groups, sort_rows
 
 _Axes = tuple[tuple[Any, ...], ...]  # of the settings' five parts: G, K, S, W and T values
 
@@ -56,9 +61,36 @@ class PathSearch(PosteriorEstimator):
     length_scales: Sequence[float] | None
     cv: Any
     on_interrupt = "raise"
+    streams = ()  # a search sees all rows
+    scales: ClassVar[tuple[float, ...]]  # of weights, by default
+    prepared: Callable[..., Prepared]  # what the other base makes of X, y and weights
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}  # as scikit-learn's splitters ask for them
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
+        """Search, and fit the best setting to X [N, D], y [N] and weights [N] of at least 0.
+
+        Parameters
+        ----------
+        groups : what rows [N] belong together, such as those of one subject: `cv` gets it, and folds of a number are
+            of whole groups
+        """
+        parts, rows, targets, weights = self.prepared(X, y, sample_weight)
+        if groups is not None:
+            given = array_like("groups", groups)
+            groups = named("groups", lambda: column_or_1d(given))
+            named("X and groups", lambda: check_consistent_length(rows, groups))
+        self.fit_posterior(parts, rows, targets, weights, groups)
+        return self
 
     def fit_posterior(
-        self, parts: tuple[Any, Backend], X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
+        self,
+        parts: tuple[Any, Backend],
+        X: Any,
+        y: NDArray[Any] | None,
+        weights: NDArray[np.float64] | None = None,
+        groups: NDArray[Any] | None = None,
     ) -> None:
         """Search, then fit the best setting to all rows."""
         (model, inference), y = parts, np.asarray(y)
@@ -68,9 +100,11 @@ class PathSearch(PosteriorEstimator):
         kept = np.flatnonzero(each > 0)
         rows, axes = Rows(X, y, each), self._axes(model, inference, each.sum(), X.shape[1])
         search = model, searching(inference)
-        starts = components(search, axes[1], rows)
-        splits = [[part[each[part] > 0] for part in split] for split in self._splits(rows, kept)]
-        found = self._hold_out(search, rows, splits, axes, starts)
+        splits = [[part[each[part] > 0] for part in split] for split in self._splits(rows, kept, groups)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConstantColumnWarning)  # the fit to all rows says it once
+            starts = components(search, axes[1], rows)
+            found = self._hold_out(search, rows, splits, axes, starts)
         place = self._best(found)
         best = _Setting(*(axis[index] for axis, index in zip(axes, place, strict=True)))
         self.scores_, self.best_params_ = found.scores, best._asdict()
@@ -146,7 +180,7 @@ class PathSearch(PosteriorEstimator):
             (lengths or tuple(factor * (num_columns / 2) ** 0.5 for factor in _LENGTHS)) if kernel else (None,),
             numbers if local else (None,),
             strengths if strength_of(model) else (None,),
-            scales or (_KERNEL_SCALES if kernel else _SCALES),
+            scales or (_KERNEL_SCALES if kernel else self.scales),
             temperatures if local else (0.0,),
         )
 
@@ -160,15 +194,18 @@ class PathSearch(PosteriorEstimator):
                     f"nothing to choose there. Leave {name} out."
                 )
 
-    def _splits(self, rows: Rows, kept: NDArray[np.int64]) -> list[Any]:
+    def _splits(self, rows: Rows, kept: NDArray[np.int64], groups: NDArray[Any] | None) -> list[Any]:
         """Places of the rows to train on and of those to hold out. A number of folds deals out those kept, different
-        rows in the order of y."""
+        rows in the order of y, or whole groups."""
         if not isinstance(self.cv, int | np.integer):
-            return _read_splits(self.cv, rows)
+            return _read_splits(self.cv, rows, groups)
         if self.cv < 2 or isinstance(self.cv, bool):
             raise ValueError(f"cv is {self.cv}; expected at least 2 folds, or a splitter of scikit-learn.")
-        different = sort_rows(*rows.taken(kept), merge=True)
-        own = deal(different, np.asarray(different.y), int(self.cv))
+        if groups is None:
+            different = sort_rows(*rows.taken(kept), merge=True)
+            own = deal(different, np.asarray(different.y), int(self.cv))
+        else:
+            own = deal_groups(groups[kept], rows.y[kept], rows.weights[kept], int(self.cv))
         return [(kept[own != k], kept[own == k]) for k in range(own.max() + 1)]
 
     def _hold_out(
@@ -216,10 +253,10 @@ def _fitted(
     return posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if left_out.shape[0] else None)
 
 
-def _read_splits(cv: Any, rows: Rows) -> list[Any]:
+def _read_splits(cv: Any, rows: Rows, groups: NDArray[Any] | None) -> list[Any]:
     """The places of the rows to train on and of those to hold out, as a splitter or a sequence of splits names them."""
     try:
-        splits = [(train, test) for train, test in check_cv(cv, rows.y).split(rows.X, rows.y)]
+        splits = [(train, test) for train, test in check_cv(cv, rows.y).split(rows.X, rows.y, groups)]
         if not splits:
             raise ValueError("it has no split")
         return [[_places(part, len(rows.y)) for part in split] for split in splits]
@@ -272,7 +309,6 @@ _DOMAINS: dict[str, Domain] = {
     "length_scales": POSITIVE,
 }
 _DIGITS = 10
-_SCALES = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
 _KERNEL_SCALES = (0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0, 5.5, 10.0)  # of rows of length 1
 _LENGTHS = (0.5, 1.0, 2.0)
 _NUMBERS = (1, 2, 4, 8, 16)

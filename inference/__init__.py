@@ -27,7 +27,7 @@ from .running.processes import ProcessLost
 from .small_variance import SmallVariance
 from .structures import Structure, register_structure, structure_of
 from .svi import SVI
-from .svi.label_sets.online import continue_fit
+from .svi.online import continue_fit
 from .truncation import TruncationWarning
 
 __all__ = [

@@ -22,7 +22,7 @@ class _Told(ScorePrediction):
     def checked(self, X: Any) -> Any:
         return self.scores
 
-    def score_mixtures(self, X: Any) -> Iterator[ScoreMixture]:
+    def score_mixtures(self, X: Any, *, spread: bool = False) -> Iterator[ScoreMixture]:
         yield ScoreMixture(X.new_zeros(len(X), 1), X.unsqueeze(1), None)
 
 

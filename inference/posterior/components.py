@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.domains import Flag, read
+from ...models.likelihoods.base import Parameters
 from ...models.scores import scores as scores_of
 from ..classifiers.ridge import Ridge
 from ..structures import Draw
@@ -32,11 +33,27 @@ def log_component_density(model: Model, X: Tensor, draw: Draw) -> Tensor:
     if "hyperparameters" in draw:
         density: Tensor = likelihood.log_predictive(X, draw["hyperparameters"])
         return density
-    parameters = {
-        name.removeprefix("parameters."): value for name, value in draw.items() if name.startswith("parameters.")
-    }
-    density = likelihood.log_density(X, parameters)
+    density = likelihood.log_density(X, _drawn_parameters(draw))
     return density
+
+
+def expected_parameters(model: Model, draw: Draw) -> Parameters:
+    """Parameters [K, ...] of the components of a draw, those that it leaves open at their expectations.
+
+    Raises
+    ------
+    NotImplementedError    of centres, which are a small-variance limit.
+    """
+    if "centers" in draw:
+        raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
+    if "hyperparameters" not in draw:
+        return _drawn_parameters(draw)
+    found: Parameters = model.likelihood.parameters(draw["hyperparameters"], lambda name, law: law.mean)
+    return found
+
+
+def _drawn_parameters(draw: Draw) -> Parameters:
+    return {name.removeprefix("parameters."): value for name, value in draw.items() if name.startswith("parameters.")}
 
 
 def log_unseen_density(model: Model, X: Tensor, draw: Draw) -> Tensor:

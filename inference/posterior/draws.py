@@ -38,6 +38,10 @@ class ComponentDraw(TypedDict, total=False):
     log_joint: Scalar
     penalty: Scalar
     gap: Scalar  # of a Hilbert embedding
+    # what a later batch of SVI goes on from
+    sticks: Annotated[Tensor, "any:..."]  # [2, T - 1]
+    prior_factor: Annotated[Tensor, "any:..."]
+    num_seen: Annotated[Tensor, "float:..."]  # [1] rows
 
 
 class PartitionDraw(ComponentDraw, total=False):
@@ -69,10 +73,6 @@ class LabelDraw(ComponentDraw, total=False):
     label_hyperparameters: Annotated[Tensor, "K R", FIRST]
     label_means: Annotated[Tensor, "K C", FIRST]
     label_totals: Annotated[Tensor, "K+1"]  # of labels that are counts
-    # what a later batch of SVI goes on from
-    sticks: Annotated[Tensor, "any:..."]  # [2, T - 1]
-    prior_factor: Annotated[Tensor, "any:..."]
-    num_seen: Annotated[Tensor, "float:..."]  # [1]
 
 
 class FeatureDraw(TypedDict, total=False):
@@ -111,6 +111,8 @@ class TopicDraw(TypedDict, total=False):
     document_concentration: Required[Scalar]
     topic_concentration: Required[Scalar]
     log_topics: Annotated[Tensor, "K V"]  # of SVI, expected logs
+    classifier_tril: Annotated[Tensor, "any:..."]  # of SVI [C, K, K], of the precisions of the weights
+    num_seen: Annotated[Tensor, "float:..."]  # of SVI [1] documents
     assignments: Annotated[Tensor, "int:M"]  # of Gibbs, in the order of `TopicData`
     log_joint: Scalar
     duality_gap: Scalar

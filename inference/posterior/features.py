@@ -119,7 +119,7 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
             raise ValueError("X has missing entries (NaN), and feature_map needs them all: impute them.")
         return rows.masked_fill(observed == 0, torch.nan)
 
-    def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
+    def score_mixtures(self, X: Tensor, *, spread: bool = False) -> Iterator[ScoreMixture]:
         inputs = self.model.features(X.nan_to_num())
         for index in range(sum(self.num_draws)):
             draw = self.draw(index)

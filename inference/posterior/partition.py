@@ -209,9 +209,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             self._clamped_log_weights(rows, draw)
         self._require_classes(rows)
 
-    def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
+    def score_mixtures(self, X: Tensor, *, spread: bool = False) -> Iterator[ScoreMixture]:
         for draw in self.draws():
-            if not self.averages_probabilities:
+            if not spread:
                 draw.pop("precision_tril", None)  # variances cost the most, and scores are averaged without
             mean, variance = score_moments(self.model, X, draw)
             # the score of a component not yet seen is 0, the mean under the prior of its classifier

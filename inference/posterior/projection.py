@@ -120,7 +120,7 @@ class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
         for features, weights in zip(self.samples["features"], self.samples["weights"], strict=True):
             yield features.to(weights) @ weights
 
-    def score_mixtures(self, X: Tensor) -> Iterator[ScoreMixture]:
+    def score_mixtures(self, X: Tensor, *, spread: bool = False) -> Iterator[ScoreMixture]:
         projected, inputs = self.model.preprocessed(X), self.model.features(X)
         for coefficients, input_weights in zip(self._all_coefficients(), self.samples["input_weights"], strict=True):
             scores = projected @ coefficients + inputs @ input_weights

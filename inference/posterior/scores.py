@@ -43,8 +43,8 @@ class ScorePrediction:
         """The rows [N, D] of what a user passes."""
         raise NotImplementedError
 
-    def score_mixtures(self, X: Any) -> Iterator[ScoreMixture]:
-        """The scores of rows [N, D] under each draw."""
+    def score_mixtures(self, X: Any, *, spread: bool = False) -> Iterator[ScoreMixture]:
+        """The scores of rows [N, D] under each draw; with `spread` their variances too, where the posterior has any."""
         raise NotImplementedError
 
     def decision_function(self, X: Any) -> Any:
@@ -104,6 +104,17 @@ class ScorePrediction:
         labels: Tensor = self.model.classes.to(mean.device)
         return labels[draw_categorical(probabilities.log(), uniforms((len(mean),), generator))]
 
+    def score_std(self, X: Any) -> Any:
+        """Standard deviations [N, C] of the scores, of a real target [N]: over draws, components and q(eta).
+
+            Var f = sum_g sum_k W_k^g (Var f_k^g + (f_k^g)^2) / sum_g sum_k W_k^g - (E f)^2
+
+        q(eta) has a variance where the posterior keeps its spread, that of a mixture by SVI.
+        """
+        rows = self.checked(X)
+        found = torch.cat([self._std_of_chunk(part) for part in chunks(rows)])
+        return like(found if self.coding.has_classes else found.squeeze(-1), X)
+
     @property
     def coding(self) -> Target:
         """The model's target; ValueError if it has none."""
@@ -136,11 +147,28 @@ class ScorePrediction:
 
     def _mean_of_chunk(self, X: Any) -> Tensor:
         log_evidence, means = [], []
-        for mixture in self.score_mixtures(X):
+        for mixture in self.score_mixtures(X, spread=self.averages_probabilities):
             log_evidence.append(mixture.log_weights.logsumexp(1))
             means.append(torch.einsum("nk,nk...->n...", mixture.log_weights.softmax(1), self._averaged(mixture)))
         share = torch.stack(log_evidence).softmax(0)
         return torch.einsum("sn,sn...->n...", share, torch.stack(means))
+
+    def _std_of_chunk(self, X: Any) -> Tensor:
+        """Those [n, C] of some rows."""
+        log_evidence, means, squares = [], [], []
+        for mixture in self.score_mixtures(X, spread=True):
+            share = mixture.log_weights.softmax(1)
+            log_evidence.append(mixture.log_weights.logsumexp(1))
+            mean = torch.einsum("nk,nkc->nc", share, mixture.mean)
+            within = (mixture.mean - mean.unsqueeze(1)).square()
+            if mixture.variance is not None:
+                within = within + mixture.variance
+            means.append(mean)
+            squares.append(torch.einsum("nk,nkc->nc", share, within))
+        weights, mean = torch.stack(log_evidence).softmax(0), torch.stack(means)
+        whole = torch.einsum("sn,snc->nc", weights, mean)
+        between = (mean - whole).square()
+        return torch.einsum("sn,snc->nc", weights, between + torch.stack(squares)).sqrt()
 
     def _averaged(self, mixture: ScoreMixture) -> Tensor:
         """What is averaged over components and draws, [N, K, C or L], of tasks [N, K, C, L]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import Dirichlet, kl_divergence
 
 from ...models.arrays import as_features, like
 from ...models.base import Model
@@ -47,6 +49,26 @@ class TopicPosterior(ScorePrediction, Posterior):
         """
         rows = self.checked(X)
         return like(torch.cat([self._proportions(part) for part in chunks(rows)]), X)
+
+    def log_evidence_bound(self, X: Any) -> Any:
+        """A lower bound [N] of log p(x_n) of documents X [N, V], words in their order, averaged over the draws.
+
+        At the topics of each draw, and with q(theta_n) = Dir(alpha + C_n) of the counts C_n of `transform`,
+
+            sum_w x_nw log sum_k exp(E log theta_nk) topic_kw - KL(q(theta_n) || Dir(alpha))
+
+        (Blei, Ng & Jordan 2003, with q(z) at its optimum). A document without tokens has 0.
+        """
+        rows, found = self.checked(X), []
+        for draw in self.draws():
+            alpha = draw["document_concentration"].double()
+            counts = torch.cat([self._counts(part, draw) for part in chunks(rows)]).double()
+            law = Dirichlet(alpha + counts, validate_args=False)
+            logs = torch.digamma(alpha + counts) - torch.digamma((alpha + counts).sum(1, keepdim=True))
+            own = logs[rows.row_index] + draw["topics"].double().log().T[rows.columns]
+            words = rows.entry_sums((rows.values.double() * own.logsumexp(1)).unsqueeze(1)).squeeze(1)
+            found.append(words - kl_divergence(law, Dirichlet(alpha.expand_as(counts), validate_args=False)))
+        return like((torch.stack(found).logsumexp(0) - math.log(len(found))).to(rows.dtype), X)
 
     def top_words(self, num: int = 10, vocabulary: Sequence[Any] | None = None) -> list[list[Any]]:
         """The most probable words of each of the K topics, most probable first: columns of X, or their names.
@@ -120,7 +142,7 @@ class TopicPosterior(ScorePrediction, Posterior):
             raise ValueError(f"there are topics of {num_words} words, not {self.model.num_features}")
         self._require_classes(SparseRows.of(weights.new_zeros(0, self.model.num_features)))
 
-    def score_mixtures(self, X: SparseRows) -> Iterator[ScoreMixture]:
+    def score_mixtures(self, X: SparseRows, *, spread: bool = False) -> Iterator[ScoreMixture]:
         lengths = X.sum(1).clamp(min=1.0).unsqueeze(1)
         for draw in self.draws():
             scores = self._counts(X, draw) / lengths @ draw["weights"]

@@ -85,6 +85,11 @@ class PrecisionWishart(dist.TorchDistribution):
         self.factor = factor.expand(*self.df.shape, -1, -1)
         super().__init__(self.df.shape, factor.shape[-2:], validate_args=False)
 
+    @property
+    def mean(self) -> Tensor:
+        """df Psi^-1."""
+        return self.df[..., None, None] * torch.cholesky_inverse(self.factor)
+
     def expand(self, batch_shape: _size, _instance: Any = None) -> PrecisionWishart:
         return PrecisionWishart(self.df.expand(batch_shape), self.factor.expand(*batch_shape, -1, -1))
 

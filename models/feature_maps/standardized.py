@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from ..domains import AnyNumbers, NonNegative, PositiveNumbers
 from ..likelihoods.hyperparameters import column_means, column_variances, hyperparameter
+from ..warning import warn
 from .base import FeatureMap, Rows, dense_rows
 
 
@@ -54,7 +54,5 @@ def column_scales(X: Tensor, weights: Tensor | None = None) -> Tensor:
     constant = scale == 0
     if constant.any():
         columns = torch.nonzero(constant).flatten().tolist()
-        warnings.warn(
-            f"Columns {columns} of X are constant and tell nothing. Drop them.", ConstantColumnWarning, stacklevel=5
-        )
+        warn(f"Columns {columns} of X are constant and tell nothing. Drop them.", ConstantColumnWarning)
     return torch.where(constant, torch.ones_like(scale), scale)

@@ -13,21 +13,25 @@ from regbayes.estimators import (
     Classifier,
     ClassifierCV,
     Clusterer,
+    FeatureTransformer,
     MultiLabelClassifier,
     MultiTaskRegressor,
     Regressor,
     RegressorCV,
     SequenceClusterer,
+    TopicTransformer,
 )
 from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance
 from regbayes.models import (
     BNMC,
     DPM,
     IHMM,
+    LDA,
     DirichletProcess,
     EpsilonInsensitive,
     InfiniteLatentSVM,
     InfiniteSVM,
+    LatentFeatureModel,
     MedLDA,
     MultiTaskInfiniteLatentSVM,
     SphericalGaussian,
@@ -43,8 +47,8 @@ pytestmark = [
 ]
 
 
-class CountClassifier(Classifier):
-    """A classifier of counts that takes scikit-learn's real numbers for counts: no tag says that they must be whole."""
+class Counting:
+    """A part of an estimator that takes scikit-learn's real numbers for counts: no tag says that they must be whole."""
 
     def fit_data(self, X, **checks):
         found = super().fit_data(X, **checks)
@@ -53,8 +57,26 @@ class CountClassifier(Classifier):
     def new_data(self, X):
         return counts(super().new_data(X))
 
+
+class CountClassifier(Counting, Classifier):
+    """A classifier of counts."""
+
     def is_of(self, data_type):
         return False  # of any real numbers, dense, without a transform
+
+
+class CountTransformer(Counting, TopicTransformer):
+    """Topics of counts."""
+
+    _takes_sparse = False
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = False
+        return tags
+
+    def _require_counts(self, X):
+        pass
 
 
 def counts(X: np.ndarray) -> np.ndarray:
@@ -82,6 +104,7 @@ ONCE = [
     Regressor(REGRESSION, POINT),
     Clusterer(GROUPS, TREE),
     SequenceClusterer(STATES, BOUND),
+    FeatureTransformer(LatentFeatureModel(truncation=3), SVI(num_steps=4)),
     MultiLabelClassifier(SETS, SVI(num_steps=12)),
     MultiTaskRegressor(REAL_TASKS, SVI(num_steps=8)),
     ClassifierCV(ISVM, SmallVariance(max_steps=5), **GRID),
@@ -109,7 +132,9 @@ def test_each_estimator_and_backend_once_which_may_use_global_stream(estimator, 
 
 
 @pytest.mark.nightly
-@parametrize_with_checks([CountClassifier(MedLDA(num_topics=4), SVI(num_steps=15))])
+@parametrize_with_checks(
+    [CountClassifier(MedLDA(num_topics=4), SVI(num_steps=15)), CountTransformer(LDA(num_topics=3), SVI(num_steps=5))]
+)
 def test_counts_which_may_use_global_stream(estimator, check):
     check(estimator)
 

@@ -222,13 +222,10 @@ def summary(state: CoupledLabels, data: LabelData | Stream[LabelData], model: BN
 
 
 def kept_of(state: LabelFactors, data: LabelData | Stream[LabelData], mixture: DPM) -> Draw:
-    """What both joints keep of the mixture, the spread of the classifiers, and what a later batch goes on from: factors
-    of the sticks [2, T - 1] and of h, and the number of points seen [1]."""
+    """What both joints keep of the mixture, and the spread of the classifiers."""
     kept = partition.summary(state, data, mixture)
     kept.pop("precision_tril")  # of no classifiers
-    seen = torch.tensor([float(data.total_weight)], dtype=torch.float64)
-    more = {"sticks": state.sticks, "prior_factor": state.q, "num_seen": seen}
-    return kept | more | {"classifier_tril": state.label_tril.squeeze(0)}
+    return kept | {"classifier_tril": state.label_tril.squeeze(0)}
 
 
 STEPS = Steps(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ....models.bnmc import BNMC
 from ....models.data import Data, RowData
+from ....models.likelihoods.exponential_family import ExponentialFamily
 from ....models.mixture import Mixture
 from ....models.priors.sticks import log_stick_weights
 from ...distributed.collectives import own_stream
@@ -24,9 +25,10 @@ from ...posterior.draws import PartitionDraw, drawn
 from ...running.engine import Draw
 from ...seeding import draw_rows
 from ..allocations import Climb, extrapolate, pairs, start, stochastic_sweep
-from ..factors import Placed, allocate, best_places, chunks, joined, see, union, update_factors
+from ..factors import Placed, allocate, best_places, chunks, family_of, joined, see, union, update_factors
 from ..steps import M, Minibatch, S, Steps, Stochastic
 from ..stream import Stream, stream_points
+from ..sums import Sums
 from .factors import VariationalPartition, expected_prior
 from .unions import is_promising
 
@@ -74,10 +76,30 @@ def summary(state: VariationalPartition, data: Placed | Stream[Any], model: Mixt
         log_mixture=torch.cat([mixture, mixture.new_tensor([-torch.inf])]),
         weights=state.mean,
         precision_tril=state.precision_tril,
+        sticks=state.sticks,
+        prior_factor=state.q,
+        num_seen=torch.tensor([float(data.total_weight)], dtype=torch.float64),
     )
     if not state.num_dropped:
         kept["responsibilities"] = state.responsibilities
     return drawn(kept, expected_prior(state, model).hyper)
+
+
+def restored_fields(kept: Draw, data: Data, family: ExponentialFamily, truncation: int) -> dict[str, Any]:
+    """The factors of a partition in a draw, without rows and classifiers."""
+    return {
+        **Sums(family, data.rows(slice(0, 0)), truncation, keep=True).fields(),
+        "hyperparameters": kept["hyperparameters"],
+        "sticks": kept["sticks"],
+        "q": kept["prior_factor"],
+        "bound": kept["sticks"].new_zeros(()),
+    }
+
+
+def restored_partition(kept: Draw, data: Data, model: Mixture) -> VariationalPartition:
+    """The state that a draw was made of, without rows."""
+    fields = restored_fields(kept, data, family_of(model), model.truncation)
+    return VariationalPartition(**fields, mean=kept["weights"], precision_tril=kept["precision_tril"])
 
 
 # -- minibatches of rows, for all structures ---------------------------------------------------------------------------

@@ -181,8 +181,29 @@ def summary(state: VariationalTopics, data: TopicData, model: TopicModel) -> Dra
         topic_sizes=state.word_counts.sum(0).to(dtype),
         document_concentration=hyper["document_concentration"],
         topic_concentration=hyper["topic_concentration"],
+        classifier_tril=state.precision_tril,
+        num_seen=torch.tensor([float(data.total_weight)], dtype=torch.float64),
     )
     return drawn(kept, state.learned.solved)
+
+
+def restored_topics(kept: Draw, data: TopicData, model: TopicModel) -> VariationalTopics:
+    """The state that a draw was made of, without documents; expected counts come back from topics and their sizes."""
+    sizes, beta = kept["topic_sizes"].double(), float(kept["topic_concentration"])
+    shape = kept["topics"].double().T * (sizes + kept["topics"].shape[1] * beta)
+    mean = kept["weights"].double()
+    return VariationalTopics(
+        word_counts=(shape - beta).clamp(min=0.0),
+        mean=mean,
+        precision_tril=kept["classifier_tril"],
+        counts=mean.new_zeros(0, len(sizes)),
+        tilt=mean.new_zeros(0, mean.shape[1]),
+        phi=mean.new_zeros(0, len(sizes)),
+        divergence=mean.new_zeros(()),
+        bound=mean.new_zeros(()),
+        duality_gap=mean.new_tensor(torch.nan),
+        total_weight=0.0,
+    )
 
 
 def require_fixed(model: TopicModel) -> None:

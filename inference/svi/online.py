@@ -1,0 +1,72 @@
+"""Batches of rows that come one after another: a variational posterior goes on from where it stands.
+
+A batch of n rows after M others is a stochastic step with N = M + n points, of which the batch stands for all, and of
+size (N / n + delay)^-forgetting (docs/derivations/scale, "Stochastic steps"; Hoffman et al. 2013). What the posterior
+holds is all that is needed, so the rows of earlier batches may be gone, and a saved posterior goes on as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from ...models.data import Data
+from ...models.domains import shown
+from ...models.label_data import LabelData
+from ...models.topics import TopicData
+from ..posterior.base import Posterior
+from .backend import SVI
+from .label_sets.restored import restored_labels
+from .partition.kernel import restored_partition
+from .steps import Minibatch
+from .topics.kernel import restored_topics
+
+P = TypeVar("P", bound=Posterior)
+
+
+def continue_fit(posterior: P, X: Any, y: Any = None) -> P:
+    """The posterior after one more batch of rows X [n, D] and their y as in a fit, [n] or label sets [n, C].
+
+    What it says of rows, such as assignments, is of the batch. Defaults that came from the first rows stay.
+
+    Raises
+    ------
+    ValueError             unless the posterior is by `SVI`, of a mixture, of topics or of label sets, or if the batch
+                           has other columns.
+    NotImplementedError    if its rule sees all rows at once.
+    """
+    backend = getattr(posterior, "backend", None)
+    restored = _RESTORED.get(posterior.model.data_type) if isinstance(backend, SVI) else None
+    if not isinstance(backend, SVI) or restored is None:
+        raise ValueError(
+            f"posterior is {shown(posterior)}, which cannot go on with another batch; those of mixtures, topics and "
+            "BNMC by SVI() can."
+        )
+    rows: Any = posterior
+    X = rows.checked(X)
+    model = posterior.model.accepting(X, y) if posterior.model.data_type is LabelData else posterior.model
+    data, steps = model.data(X, y), backend.module_of(model).of(backend, model)
+    if steps.stochastic is None:
+        raise NotImplementedError(f"SVI(rule={backend.rule!r}) of {type(model).__name__} sees all points at once.")
+    kept = posterior.draw(0)
+    seen = float(kept["num_seen"]) + data.num_data
+    scale = seen / data.num_data
+    rho = (scale + backend.delay) ** -backend.forgetting
+    state = steps.stochastic.sweep(restored(kept, data, model), Minibatch(data, scale), model, rho)
+    bound, state = state.bound, steps.complete(state, data, model)
+    draw = {**steps.draw(state, data, model), "num_seen": torch.tensor([seen], dtype=torch.float64)}
+    samples = {name: value.unsqueeze(0) for name, value in draw.items()}
+    values = torch.cat([posterior.trace.values, bound.cpu().double().reshape(1, 1)], 1)
+    seconds = torch.cat([posterior.trace.seconds, posterior.trace.seconds[:, -1:]], 1)
+    trace = replace(posterior.trace, values=values, seconds=seconds)
+    return posterior.replace(model=model, samples=samples, num_draws=[1], trace=trace)
+
+
+_RESTORED: dict[type[Any], Callable[..., Any]] = {
+    Data: restored_partition,
+    LabelData: restored_labels,
+    TopicData: restored_topics,
+}
