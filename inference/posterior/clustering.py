@@ -88,6 +88,8 @@ class Clustering:
         return [f"{self.num_components} components"]
 
     def _best_draw(self, loss: str) -> int:
+        if loss == "vi" and EXPECTED_LOSS in self.samples:
+            return int(self.samples[EXPECTED_LOSS].argmin())
         return int(expected_loss(self.samples[LABELS], loss).argmin())
 
 
@@ -101,6 +103,9 @@ def rows_moved(posterior: Posterior, place: Tensor, left_out: Any, joining: Call
     joining : from such rows and a draw to log weights [M, K] of the components that they may join
     """
     samples = dict(posterior.samples)
+    labels = samples[LABELS]
+    if len(labels) > 1 and len(torch.unique(place[place >= 0])) < labels.shape[1]:  # rows that count more than once
+        samples.setdefault(EXPECTED_LOSS, expected_loss(labels, "vi").unsqueeze(1))
     for name in samples.keys() & {LABELS, "responsibilities"}:
         samples[name] = samples[name][:, place.clamp(min=0)]
     if left_out is None or not len(left_out):
@@ -113,6 +118,9 @@ def rows_moved(posterior: Posterior, place: Tensor, left_out: Any, joining: Call
             samples["responsibilities"][index, place < 0] = log_weights.softmax(1)
     samples[LABELS] = stack_labels(list(samples[LABELS]))
     return samples
+
+
+EXPECTED_LOSS = "expected_loss"  # of each draw, over rows as often as they counted in the fit
 
 
 def clustering_summaries(posterior: Clustering) -> Draw:

@@ -40,7 +40,7 @@ def continue_fit(posterior: P, X: Any, y: Any = None) -> P:
     """
     backend = getattr(posterior, "backend", None)
     restored = _RESTORED.get(posterior.model.data_type) if isinstance(backend, SVI) else None
-    if not isinstance(backend, SVI) or restored is None:
+    if not isinstance(backend, SVI) or restored is None or "num_seen" not in posterior.samples:
         raise ValueError(
             f"posterior is {shown(posterior)}, which cannot go on with another batch; those of mixtures, topics and "
             "BNMC by SVI() can."

@@ -263,7 +263,7 @@ def test_a_class_whose_rows_have_no_weight_is_no_class():
     assert_array_equal(classifier.classes_, [0, 2])
     assert set(classifier.predict(X)) == {0, 2}
     assert classifier.predict_proba(X).shape == (30, 2)
-    with pytest.raises(ValueError, match="y has, in the rows of positive weight, only one class"):
+    with pytest.raises(ValueError, match="sample_weight leaves, in the rows where it is positive, only one class"):
         Classifier().fit(X, y, sample_weight=(y == 2).astype(float))
     with pytest.raises(ValueError, match=r"y has only one class \('a'\)"):
         Classifier().fit(X, ["a"] * 30)

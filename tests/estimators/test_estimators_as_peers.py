@@ -1,0 +1,360 @@
+"""What estimators share with scikit-learn's own: containers, densities of clusters, spreads, batches, groups."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pytest
+import sklearn
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import gammaln, logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.datasets import make_blobs
+from sklearn.model_selection import GroupKFold, LeaveOneGroupOut, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from regbayes.estimators import (
+    Classifier,
+    ClassifierCV,
+    Clusterer,
+    FeatureTransformer,
+    MultiLabelClassifier,
+    Regressor,
+    RegressorCV,
+    TopicTransformer,
+)
+from regbayes.estimators.rows import deal_groups
+from regbayes.inference import SVI, Gibbs, SmallVariance, continue_fit
+from regbayes.models import (
+    BNMC,
+    DPM,
+    LDA,
+    BernoulliBeta,
+    ConstantColumnWarning,
+    DirichletProcess,
+    FullGaussian,
+    InfiniteSVM,
+    Logistic,
+    MedLDA,
+    PoissonGamma,
+    RandomFourier,
+    SphericalGaussian,
+    StudentT,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+
+QUICK = SmallVariance(max_steps=5, num_restarts=1)
+FEW = {"weight_scales": [0.5], "num_components": [1], "temperatures": [0.0]}
+CENTERS = [[0, 0], [9, 9], [0, 9]]
+
+
+@pytest.fixture(scope="module")
+def blobs() -> np.ndarray:
+    return make_blobs(90, centers=CENTERS, random_state=0)[0]
+
+
+@pytest.fixture(scope="module")
+def documents() -> np.ndarray:
+    return np.random.default_rng(0).poisson(np.repeat([[3.0, 0.1, 1.0], [0.1, 3.0, 1.0]], 20, axis=0))
+
+
+# -- transformers ------------------------------------------------------------------------------------------------------
+
+
+def test_transforms_come_in_the_container_that_is_asked_for(blobs, documents):
+    pytest.importorskip("pandas")
+    labels = np.arange(40) % 2
+    for estimator, X, names in (
+        (FeatureTransformer(inference=SVI(num_steps=3)), blobs, "feature"),
+        (TopicTransformer(LDA(num_topics=2)), documents, "topic"),
+        (Classifier(MedLDA(num_topics=2)), documents, "topic"),
+    ):
+        estimator.set_output(transform="pandas").fit(X, labels)
+        found = estimator.transform(X)
+        assert list(found.columns) == list(estimator.get_feature_names_out())
+        assert found.columns[1] == f"{names}1"
+        assert_array_equal(found, estimator.set_output(transform="default").transform(X))
+    pipeline = make_pipeline(StandardScaler(), FeatureTransformer(inference=SVI(num_steps=3)), Regressor())
+    assert pipeline.fit(blobs, blobs[:, 0]).predict(blobs).shape == (90,)
+    assert pipeline[:2].get_feature_names_out()[0] == "feature0"
+    for mixture in (Classifier(), Clusterer(), Regressor()):
+        assert not hasattr(mixture, "transform")
+        assert not hasattr(mixture, "set_output")
+
+
+def test_the_score_of_topics_is_below_the_evidence_and_near_it(documents):
+    """Against all topics of all words of short documents; those of one word it meets."""
+    topics = TopicTransformer(LDA(num_topics=2), SVI(num_steps=30)).fit(documents)
+    phi, alpha = topics.components_, float(topics.posterior_.samples["document_concentration"][0])
+    short = np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0], [2, 1, 0], [1, 1, 2]])
+
+    def evidence(counts: np.ndarray) -> float:
+        words = np.repeat(np.arange(3), counts)
+        terms = [
+            sum(math.log(phi[k, w]) for k, w in zip(z, words, strict=True))
+            + gammaln(2 * alpha)
+            - gammaln(2 * alpha + len(z))
+            + sum(gammaln(alpha + z.count(k)) - gammaln(alpha) for k in range(2))
+            for z in itertools.product(range(2), repeat=len(words))
+        ]
+        return float(logsumexp(terms))
+
+    bound, exact = topics.posterior_.log_evidence_bound(short), [evidence(row) for row in short]
+    assert bound[0] == pytest.approx(0)
+    assert (bound <= np.array(exact) + 1e-9).all()
+    assert (bound >= np.array(exact) - 0.15 * short.sum(1)).all()
+    assert topics.score(short) == pytest.approx(bound.sum())
+    assert topics.perplexity(short) == pytest.approx(math.exp(-bound.sum() / short.sum()))
+    assert topics.perplexity(documents) < 3  # of three words that are all alike
+    assert_allclose(topics.components_.sum(1), 1)
+
+
+def test_transformers_take_models_without_targets_alone(blobs, documents):
+    with pytest.raises(ValueError, match=r"model is MedLDA, which needs targets. Use LDA\(\), or Classifier"):
+        TopicTransformer(MedLDA()).fit(documents)
+    with pytest.raises(ValueError, match="model is LDA; FeatureTransformer needs a model of latent features"):
+        FeatureTransformer(LDA()).fit(documents)
+    features = FeatureTransformer(inference=SVI(num_steps=5)).fit(blobs)
+    assert features.components_.shape == (features.transform(blobs).shape[1], 2)
+
+
+# -- clusters as a mixture ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "inference"),
+    [
+        (SphericalGaussian(), SVI()),
+        (FullGaussian(), Gibbs(20, 20)),
+        (None, SVI()),
+        (None, SmallVariance(num_components=3)),
+    ],
+    ids=["spherical", "full", "diagonal", "centres"],
+)
+def test_clusters_are_a_mixture(blobs, likelihood, inference):
+    model = DPM() if likelihood is None else DPM(likelihood)
+    found = Clusterer(model, inference).fit(blobs)
+    order = [int(found.predict([center])[0]) for center in CENTERS]
+    assert found.n_components_ == 3
+    assert_allclose(found.means_[order], CENTERS, atol=0.5)
+    assert_allclose(found.weights_, 1 / 3, atol=0.05)
+    assert found.weights_.sum() == pytest.approx(1)
+    shares = found.predict_proba(blobs)
+    assert_allclose(shares.sum(1), 1)
+    assert_array_equal(shares.argmax(1), found.predict(blobs))
+    assert_array_equal(found.labels_, found.predict(blobs))
+    if not hasattr(found, "score_samples"):
+        with pytest.raises(NotImplementedError, match="centres have no density"):
+            _ = found.covariances_
+        return
+    assert found.score(blobs) == pytest.approx(found.score_samples(blobs).mean())
+    spread = found.covariances_
+    matrices = spread if spread.ndim == 3 else [np.diag(row) for row in spread]
+    laws = zip(found.weights_, found.means_, matrices, strict=True)
+    density = np.log(sum(w * multivariate_normal(mean, matrix).pdf(blobs) for w, mean, matrix in laws))
+    assert np.abs(density - found.score_samples(blobs)).mean() < 0.3  # which has the spread of the parameters as well
+
+
+@pytest.mark.parametrize("likelihood", [PoissonGamma(), BernoulliBeta()], ids=["poisson", "bernoulli"])
+def test_means_of_counts_are_those_of_the_rows(likelihood):
+    rng = np.random.default_rng(0)
+    rates = np.repeat([[0.9, 0.1, 0.9], [0.1, 0.9, 0.1]], 60, axis=0)
+    X = rng.binomial(1, rates).astype(float)
+    found = Clusterer(DPM(likelihood), SVI(num_steps=50)).fit(X)
+    rows = np.stack([X[found.labels_ == k].mean(0) for k in range(found.n_components_)])
+    assert_allclose(found.means_, rows, atol=0.1)
+    with pytest.raises(NotImplementedError, match="no Gaussian components"):
+        _ = found.covariances_
+
+
+def test_rows_that_count_twice_count_twice_for_the_best_draw(blobs):
+    """Of several draws the partition is that of least loss over rows as often as they count."""
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(14, 2)), rng.integers(0, 4, 14)
+    weighted = Clusterer(inference=Gibbs(30, 10)).fit(X, sample_weight=weights)
+    repeated = Clusterer(inference=Gibbs(30, 10)).fit(X.repeat(weights, 0))
+    assert weighted.posterior_.representative == repeated.posterior_.representative
+    loss = weighted.posterior_.samples["expected_loss"]
+    unweighted = Clusterer(inference=Gibbs(30, 10)).fit(X)
+    assert "expected_loss" not in unweighted.posterior_.samples
+    assert loss.shape == (30, 1)
+    assert_array_equal(weighted.predict(X), repeated.predict(X))
+
+
+# -- spread of predictions ---------------------------------------------------------------------------------------------
+
+
+def test_the_spread_of_a_mean_is_that_of_its_draws_and_components():
+    """Against the moments of the score written out, component by component."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = X @ [1.0, -1.0] + 0.3 * rng.normal(size=60)
+    for backend in (SVI(num_steps=20), Gibbs(8, 20), SmallVariance(num_components=2)):
+        model = InfiniteSVM(loss=StudentT(df=10.0, scale=0.3), prior=DirichletProcess(1.0), truncation=3)
+        found = Regressor(model, backend).fit(X, y)
+        posterior, first, second, total = found.posterior_, 0.0, 0.0, 0.0
+        for mixture in posterior.score_mixtures(posterior.checked(X), spread=True):
+            weights = mixture.log_weights.exp().unsqueeze(-1)
+            variance = torch.zeros_like(mixture.mean) if mixture.variance is None else mixture.variance
+            first = first + (weights * mixture.mean).sum(1)
+            second = second + (weights * (mixture.mean.square() + variance)).sum(1)
+            total = total + weights.sum(1)
+        expected = (second / total - (first / total).square()).clamp(min=0).sqrt().squeeze(1)
+        assert_allclose(posterior.score_std(X), expected, atol=1e-6)
+        assert (expected.mean() > 0.01) == (not isinstance(backend, SmallVariance))
+        mean, std = found.predict(X, return_std=True)
+        assert_array_equal(mean, found.predict(X))
+        assert found.noise_scale_ == pytest.approx(np.mean((mean - y) ** 2) ** 0.5)
+        assert_allclose(std, np.hypot(found.target_scale_ * expected.numpy(), found.noise_scale_), rtol=1e-6)
+
+
+def test_intervals_hold_as_many_new_targets_as_they_say():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(600, 3))
+    y = 50 + 7 * (X.sum(1) + 0.5 * rng.normal(size=600))
+    for estimator in (Regressor(), RegressorCV(inference=QUICK, **FEW)):
+        mean, std = estimator.fit(X[:300], y[:300]).predict(X[300:], return_std=True)
+        assert 0.9 < (np.abs(y[300:] - mean) < 1.96 * std).mean() < 0.99
+        assert estimator.noise_scale_ == pytest.approx(3.5, rel=0.2)
+    weights = np.arange(300) % 3
+    weighted, repeated = (
+        Regressor().fit(X[:300], y[:300], weights),
+        Regressor().fit(X[:300].repeat(weights, 0), y[:300].repeat(weights)),
+    )
+    assert weighted.noise_scale_ == pytest.approx(repeated.noise_scale_)
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def test_batches_go_on_where_the_last_one_ended(blobs, documents):
+    y = np.where(blobs[:, 0] > 4, "right", "left")
+    few, steps = {"prior": DirichletProcess(1.0), "truncation": 4}, SVI(num_steps=20)
+    classifier = Classifier(InfiniteSVM(**few), steps).partial_fit(blobs[:5], ["left"] * 5, classes=["left", "right"])
+    for start in range(0, 90, 30):
+        classifier.partial_fit(blobs[start : start + 30], y[start : start + 30])
+    assert classifier.score(blobs, y) == 1
+    assert float(classifier.posterior_.samples["num_seen"]) == 95
+    with pytest.raises(ValueError, match="y has the label 'up', which is not among the classes"):
+        classifier.partial_fit(blobs[:1], ["up"])
+    regressor = Regressor(InfiniteSVM(loss=StudentT(), **few), steps).partial_fit(blobs[:45], blobs[:45, 0])
+    assert regressor.partial_fit(blobs[45:], blobs[45:, 0]).score(blobs, blobs[:, 0]) > 0.8
+    clusters = Clusterer(DPM(**few), steps).partial_fit(blobs[:45]).partial_fit(blobs[45:46])
+    assert clusters.labels_.shape == (1,)
+    topics = TopicTransformer(LDA(num_topics=2), steps).partial_fit(documents[::2])
+    before = topics.perplexity(documents)
+    assert topics.partial_fit(documents[1::2]).perplexity(documents) < before + 0.05
+    words = Classifier(MedLDA(num_topics=2), steps).partial_fit(documents[::2], np.arange(20) // 10)
+    assert words.partial_fit(documents[1::2], np.arange(20) // 10).score(documents, np.arange(40) // 20) > 0.9
+    seen = continue_fit(topics.posterior_, documents[:3]).samples["num_seen"]
+    assert float(seen) == 43
+
+
+def test_only_what_streams_goes_on(blobs):
+    for estimator in (
+        Classifier(),
+        Clusterer(inference=Gibbs()),
+        ClassifierCV(inference=SVI()),
+        MultiLabelClassifier(),
+    ):
+        assert not hasattr(estimator, "partial_fit")
+    for estimator in (Classifier(inference=SVI()), Clusterer(), MultiLabelClassifier(BNMC(), SVI())):
+        assert hasattr(estimator, "partial_fit")
+    averaged = Classifier(inference=SVI(rule="averaging", num_steps=3))
+    averaged.partial_fit(blobs, np.arange(90) % 2)
+    with pytest.raises(NotImplementedError, match="sees all points at once"):
+        averaged.partial_fit(blobs, np.arange(90) % 2)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def subjects(num: int = 12, per: int = 8) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows that tell of which subject they are, and a target that each subject has its own level of."""
+    rng = np.random.default_rng(0)
+    groups = np.arange(num).repeat(per)
+    own = rng.normal(size=(num, 6))
+    X = np.hstack([own[groups], rng.normal(size=(num * per, 1))])
+    y = rng.normal(size=num)[groups] * 3 + X[:, -1]
+    return X, y, groups
+
+
+def test_a_search_on_groups_is_scored_on_new_ones():
+    X, y, groups = subjects()
+    options = {"inference": QUICK, "weight_scales": [0.05, 1.0], "num_components": [1], "temperatures": [0.0]}
+    own = RegressorCV(**options).fit(X, y)
+    for cv in (3, GroupKFold(3), LeaveOneGroupOut()):
+        found = RegressorCV(**options, cv=cv).fit(X, y, groups=groups)
+        assert len(found.scores_) == (12 if isinstance(cv, LeaveOneGroupOut) else 3)
+        assert found.best_score_ < own.best_score_ - 0.2
+        assert found.weight_scale_ == 0.05 < own.weight_scale_
+    labels = (y > 0).astype(int)
+    classifier = ClassifierCV(**options, cv=GroupKFold(3)).fit(X, labels, groups=groups.astype(str))
+    assert classifier.best_score_ < ClassifierCV(**options).fit(X, labels).best_score_
+    with pytest.raises(ValueError, match="groups"):
+        RegressorCV(**options, cv=GroupKFold(3)).fit(X, y)
+    with pytest.raises(ValueError, match="X and groups: Found input variables with inconsistent numbers"):
+        RegressorCV(**options).fit(X, y, groups=groups[:5])
+    with pytest.raises(ValueError, match="groups has one group, 0"):
+        RegressorCV(**options).fit(X, y, groups=np.zeros(len(y), dtype=int))
+
+
+def test_groups_come_by_metadata_routing():
+    X, y, groups = subjects()
+    options = {"inference": QUICK, "weight_scales": [0.05, 1.0], "num_components": [1], "temperatures": [0.0]}
+    with sklearn.config_context(enable_metadata_routing=True):
+        scores = cross_val_score(
+            RegressorCV(**options, cv=GroupKFold(3)), X, y, params={"groups": groups}, cv=GroupKFold(3)
+        )
+    assert scores.shape == (3,)
+
+
+def test_folds_of_groups_are_whole_and_depend_on_how_often_rows_count():
+    rng = np.random.default_rng(0)
+    groups, y, weights = rng.integers(0, 10, 60), rng.normal(size=60), rng.integers(1, 4, 60)
+    fold = deal_groups(groups, y, weights.astype(float), 3)
+    assert all(len(set(fold[groups == g])) == 1 for g in range(10))
+    assert set(fold) == {0, 1, 2}
+    repeated = deal_groups(groups.repeat(weights), y.repeat(weights), np.ones(weights.sum()), 3)
+    assert_array_equal(repeated, fold.repeat(weights))
+    loads = np.bincount(fold, weights)
+    assert loads.max() < 2 * loads.min()
+
+
+# -- searches ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_constant_column_is_told_once_at_the_line_of_the_user(blobs):
+    X, y = np.hstack([blobs, np.ones((90, 1))]), np.arange(90) % 2
+    for estimator in (ClassifierCV(inference=QUICK), RegressorCV(inference=QUICK), Classifier()):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            make_pipeline(estimator).fit(X, y)
+        found = [each for each in found if each.category is ConstantColumnWarning]
+        assert [each.filename for each in found] == [__file__]
+
+
+def test_a_regression_with_a_kernel_takes_wide_scales(blobs):
+    model = InfiniteSVM(loss=StudentT(df=100.0), feature_map=RandomFourier(num_features=6))
+    found = RegressorCV(model, QUICK, num_components=[1], temperatures=[0.0], length_scales=[1.0], cv=2)
+    assert found.fit(blobs, blobs[:, 0]).scores_.shape[4] == 11
+    assert RegressorCV(inference=QUICK, num_components=[1]).fit(blobs, blobs[:, 0]).scores_.shape[4] == 3
+
+
+def test_row_weights_of_classes_are_copies_under_svi(blobs):
+    """The bound, the hyperplanes and predictions of class weights are those of repeated rows."""
+    y, copies = np.arange(90) % 3, np.array([3, 1, 2])
+    model = InfiniteSVM(loss=Logistic(), prior=DirichletProcess(1.0), truncation=4)
+    times = copies[y]
+    order = np.arange(90).repeat(times)
+    weighted = SVI(num_steps=8, tolerance=None).fit(model, blobs, y, sample_weight=times)
+    named = Classifier(model, SVI(num_steps=8), class_weight={0: 3, 1: 1, 2: 2}).fit(blobs, y)
+    repeated = Classifier(model, SVI(num_steps=8)).fit(blobs[order], y[order])
+    assert_allclose(named.decision_function(blobs), repeated.decision_function(blobs), atol=1e-8)
+    assert weighted.num_components > 0
