@@ -121,6 +121,17 @@ class Clusterer(_Clusters):
         """The mean of `score_samples`."""
         return float(self.score_samples(X).mean())
 
+    @available_if(_has_density)
+    def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """New rows [n, D] of the predictive distribution, the same in every call, and their clusters [n].
+
+        A cluster that `labels_` has not is `n_components_`. See `PartitionPosterior.sample`, which takes a generator.
+        """
+        check_is_fitted(self)
+        drawn = self.posterior_.sample(n_samples)
+        labels = np.append(self._label_of[: self._num_labels], self.n_components_)[drawn.assignments.cpu().numpy()]
+        return drawn.X.cpu().numpy(), np.minimum(labels, self.n_components_)
+
     @property
     def weights_(self) -> NDArray[np.float64]:
         """Shares [K] of the clusters."""

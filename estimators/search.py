@@ -23,6 +23,7 @@ from sklearn.utils import check_consistent_length, column_or_1d
 from ..inference import Backend, SmallVariance
 from ..models import ConstantColumnWarning
 from ..models.domains import POSITIVE, Domain, Number, Whole, read, shown
+from ..models.warning import each_once
 from .base import PosteriorEstimator
 from .partition import Prepared
 from .paths import Rows, at, at_length, components, decide, has_length_scale, path, searching, strength_of
@@ -113,12 +114,13 @@ class PathSearch(PosteriorEstimator):
         self.calibrate(found.decisions[place], found.y, found.weights)
         started = time.perf_counter()
         chosen, start = at_length(model, best.length_scale), starts[place[1]]
-        if start is None:
-            super().fit_posterior((at(chosen, best.strength, best.weight_scale), inference), X, y, weights)
-        else:
-            steps = _steps(axes)
-            steps = steps[: steps.index((best.strength, best.weight_scale)) + 1]
-            self.posterior_ = _fitted((chosen, inference), start[kept], steps, rows, kept)
+        with each_once():
+            if start is None:
+                super().fit_posterior((at(chosen, best.strength, best.weight_scale), inference), X, y, weights)
+            else:
+                steps = _steps(axes)
+                steps = steps[: steps.index((best.strength, best.weight_scale)) + 1]
+                self.posterior_ = _fitted((chosen, inference), start[kept], steps, rows, kept)
         if best.temperature:
             self.posterior_ = self.posterior_.tempered(best.temperature)
         self.refit_time_ = time.perf_counter() - started

@@ -154,6 +154,11 @@ def test_clusters_are_a_mixture(blobs, likelihood, inference):
             _ = found.covariances_
         return
     assert found.score(blobs) == pytest.approx(found.score_samples(blobs).mean())
+    X, labels = found.sample(2000)
+    assert X.shape == (2000, 2)
+    assert (found.predict(X) == labels).mean() > 0.9
+    assert_allclose(np.bincount(labels, minlength=3)[:3] / 2000, found.weights_, atol=0.05)
+    assert_allclose([X[labels == k].mean(0) for k in range(3)], found.means_, atol=0.3)
     spread = found.covariances_
     matrices = spread if spread.ndim == 3 else [np.diag(row) for row in spread]
     laws = zip(found.weights_, found.means_, matrices, strict=True)
