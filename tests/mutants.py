@@ -413,6 +413,44 @@ MUTANTS = [
             "if data.at_start else torch.zeros_like": "if True else torch.zeros_like",
         },
     ),
+    Mutants(
+        "inference/svi/topics/kernel.py",
+        "estimators/test_estimators_as_peers.py -k batches",
+        {'(sizes + kept["topics"].shape[1] * beta)': "sizes"},
+    ),
+    Mutants(
+        "inference/svi/online.py",
+        "inference/svi/test_svi_multi_label.py inference/svi/test_svi_online.py -k goes_on",
+        {"(scale + backend.delay) **": "scale **"},
+    ),
+    Mutants(
+        "inference/svi/partition/kernel.py",
+        "inference/svi/test_svi_online.py -k goes_on",
+        {'"sticks": kept["sticks"],': '"sticks": torch.ones_like(kept["sticks"]),'},
+    ),
+    Mutants(
+        "inference/posterior/topics.py",
+        "estimators/test_estimators_as_peers.py -k score_of_topics",
+        {"words - kl_divergence(": "words - 0 * kl_divergence("},
+    ),
+    Mutants(
+        "inference/posterior/scores.py",
+        "estimators/test_estimators_as_peers.py -k spread_of_a_mean",
+        {
+            "within = within + mixture.variance": "within = within + 0 * mixture.variance",
+            "between + torch.stack(squares)": "torch.stack(squares)",
+        },
+    ),
+    Mutants(
+        "inference/posterior/clustering.py",
+        "estimators/test_estimators_as_peers.py -k count_twice",
+        {"samples.setdefault(EXPECTED_LOSS, expected_loss(": "samples.setdefault(EXPECTED_LOSS, -expected_loss("},
+    ),
+    Mutants(
+        "estimators/rows.py",
+        "estimators/test_estimators_as_peers.py -k folds_of_groups",
+        {"np.bincount(place, weights * y) / sizes": "np.bincount(place, y) / sizes"},
+    ),
 ]
 
 
