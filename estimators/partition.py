@@ -45,8 +45,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         rows for each weight of their classifiers; one descent, since searches fit often
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
         class. They multiply `sample_weight`: a row counts so often for its component too, so that under SVI a row of
-        weight 1000 is a component of its own, and far from all such rows light ones decide. Gibbs, NUTS and Autoguide take whole numbers: they are rounded to those,
-        and are at least 1
+        weight 1000 is a component of its own, and far from all such rows light ones decide. Gibbs, NUTS and Autoguide
+        take whole numbers: they are rounded to those, and are at least 1
 
     Attributes
     ----------
