@@ -134,6 +134,31 @@ class SparseRows:
         places = torch.arange(count, device=self.device)
         return SparseRows(self.starts, places, terms.new_ones(count), count) @ terms
 
+    def between(self, first: int, last: int) -> SparseRows:
+        """Columns first..last - 1."""
+
+        def find() -> SparseRows:
+            found = self.where((self.columns >= first) & (self.columns < last))
+            return SparseRows(found.starts, found.columns - first, found.values, last - first)
+
+        part: SparseRows = self.once((first, last), find)
+        return part
+
+    def where(self, kept: Tensor) -> SparseRows:
+        """The entries that are kept [nnz]; 0 for the others."""
+        starts = pad(kept.cumsum(0), (1, 0))[self.starts]
+        return SparseRows(starts, self.columns[kept], self.values[kept], self.num_columns)
+
+    def once(self, name: Any, find: Callable[[], Any]) -> Any:
+        """What is found of the rows under a name, the same each time: these rows never change."""
+        if name not in self._found:
+            self._found[name] = find()
+        return self._found[name]
+
+    @cached_property
+    def _found(self) -> dict[Any, Any]:
+        return {}
+
     def to_dense(self) -> Tensor:
         """The dense tensor [N, D]."""
         X = self.values.new_zeros(self.shape)

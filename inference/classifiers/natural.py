@@ -19,7 +19,7 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.losses.base import Loss, PseudoObservation
 from ..distributed.collectives import all_sum
-from .ridge import Ridge, soft_sums, with_prior
+from .ridge import Ridge, moments_and_sums, soft_sums, with_prior
 from .scored import Scored
 
 
@@ -171,6 +171,19 @@ class Evidence(Scored):
         """The natural step from q(eta), at its moments of the scores [N, C]: rho = 1 does not lower the bound."""
         observed = self.expected(self.moments(q) if moments is None else moments)
         return natural_step(q, self.sums(observed), self.weight_scale, rho)
+
+    def step_with_moments(self, q: Ridge, rho: float = 1.0) -> tuple[Ridge, tuple[Tensor, Tensor]]:
+        """The natural step of classifiers that all rows count for, by known features, and the moments of the scores
+        [N, C] before it."""
+        each = self.counted(torch.ones_like(self.features[:, :1]))
+
+        def observe(rows: slice, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            observed = self.loss.expect(mean, variance, self.targets[rows].unsqueeze(1))
+            precision, shift = (part.expand_as(mean) for part in observed)
+            return precision, shift, each[rows]
+
+        mean, variance, sums = moments_and_sums(q, self.features, observe)
+        return natural_step(q, sums, self.weight_scale, rho), (mean.squeeze(1), variance.squeeze(1))
 
     def bound(self, q: Ridge, moments: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """sum_n r_n E log phi, by its bound, less KL(q(eta) || p(eta)), [] float64."""

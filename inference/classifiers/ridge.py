@@ -230,6 +230,32 @@ def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibiliti
     return gram.view(num_features, *shape, num_features).permute(1, 2, 0, 3), linear
 
 
+def moments_and_sums(
+    q: Ridge, features: Tensor, observe: Callable[[slice, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """`Ridge.moments`, and `soft_sums` of what is observed there; products of features serve both.
+
+    observe : from some rows and the moments [n, K, C] of their scores to precision, shift [n, K, C] and times [n, K]
+    """
+    R, P = q.precision_tril.shape[:2].numel(), features.shape[1]
+    if not _takes_products(features, R):
+        mean, variance = q.moments(features)
+        return mean, variance, soft_sums(features, *observe(slice(None), mean, variance))
+    parts, weights = list[Tensor](), q.mean.mT.flatten(0, 1)
+    sums, linear = features.new_zeros((R, P * (P + 1) // 2)), features.new_zeros((R, P))
+    for rows in _chunks(features, sums.shape[1] + R):
+        own, products = features[rows], _products(features[rows])
+        moments = torch.stack([weights @ own.T, (q._covariances @ products).clamp_(min=0.0)])
+        parts.append(moments)
+        precision, shift, times = observe(rows, *map(q._rows_last, moments))
+        counted = times.T.unsqueeze(1)
+        sums.addmm_((counted * precision.permute(1, 2, 0)).flatten(0, 1), products.T)
+        linear.addmm_((counted * shift.permute(1, 2, 0)).flatten(0, 1), own)
+    mean, variance = map(q._rows_last, torch.cat(parts, 2))
+    shape = q.precision_tril.shape[:2]
+    return mean, variance, (_whole(sums, P).unflatten(0, shape), linear.unflatten(0, shape).mT)
+
+
 def with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tensor, Tensor]:
     """A and B from sums over the rows of one machine, gram [K, C, P, P] and linear [K, P, C]."""
     gram, linear = all_sum(gram).clone(memory_format=torch.contiguous_format), all_sum(linear)

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from ...models.bnmc import BNMC
 from ...models.data import Data
 from ...models.label_data import LabelData
+from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
 from ...models.sums import row_chunks
@@ -121,13 +123,18 @@ def pairs(state: Variational[Any, Any], model: Mixture | StateSpace | BNMC) -> l
     occupied = torch.nonzero(state.sizes > 0.5).squeeze(1)
     first, second = torch.combinations(occupied).unbind(1) if len(occupied) > 1 else (occupied[:0], occupied[:0])
     own = family.log_marginal(chi)
+    gain = block_unions(family, chi, first, second) - own[first] - own[second]
+    best = gain.topk(min(MERGE_TRIES, len(gain))).indices
+    return torch.stack([first[best], second[best]], 1).tolist()
+
+
+def block_unions(family: ExponentialFamily, chi: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """log m [M] of the unions of pairs of components [M], from hyperparameters chi [T, S] of all."""
     unions = [
         family.log_marginal(chi[first[some]] + chi[second[some]] - family.prior())
         for some in row_chunks(first, chi.shape[1])
     ]
-    gain = torch.cat(unions) - own[first] - own[second]
-    best = gain.topk(min(_MERGE_TRIES, len(gain))).indices
-    return torch.stack([first[best], second[best]], 1).tolist()
+    return torch.cat(unions)
 
 
 # -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
@@ -150,4 +157,4 @@ def stochastic_sweep(state: State, batch: Minibatch[Any], model: Mixture | State
     return replace(move(state, target, model, rho), bound=bound)
 
 
-_MERGE_TRIES = 10
+MERGE_TRIES = 10

@@ -74,6 +74,7 @@ class Stochastic(Generic[S, D, M]):
     sweep: Callable[[S, Minibatch[D], M, float], S]  # (state, minibatch, model, rho) -> state
     read: Callable[..., tuple[M, Stream[D]]]  # (loader, model, number of first rows)
     assign: Callable[[S, D, M], Tensor] | None = None  # components [n]: all that streams keep of rows
+    climb: Callable[[S, D, M], S] | None = None  # a sweep on the rows from which steps start; None: `Steps.sweep`
 
 
 @dataclass(frozen=True)
@@ -177,10 +178,10 @@ class Steps(Generic[S, D, M]):
 
     def _settle(self, first: D, model: M, generator: torch.Generator, backend: SVI) -> S:
         """Coordinate ascent on the first rows, no longer than components may merge: stochastic steps do the rest."""
-        state = self.init(model, first, generator)
+        state, climb = self.init(model, first, generator), self._stochastic.climb or self.sweep
         for _ in range(_FIRST_SWEEPS):
             before = state.bound
-            state = self.sweep(state, first, model)
+            state = climb(state, first, model)
             rise, merged = state.bound - before, isinstance(state, Variational) and not state.may_merge
             if merged or rise <= (backend.tolerance or 0.0) * state.total_weight:
                 break

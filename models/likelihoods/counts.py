@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -94,20 +95,35 @@ class CountFamily(ExponentialFamily):
 
 
 def log_rising(X: Rows, shapes: Tensor) -> Tensor:
-    """sum_d log Gamma(a_kd + x_nd) - log Gamma(a_kd), [N, K] in double precision, from shapes a [K, D]."""
-    columns = shapes.double().T.contiguous()
-    width = shapes.numel() if isinstance(X, Tensor) else len(shapes) * (1 + len(X.values) // max(1, len(X)))
-    result = []
-    for rows in row_chunks(X, width):
-        entries = SparseRows.of(X[rows]).double()
-        a, x = columns[entries.columns], entries.values
-        terms = a.log()  # of x = 1, as most words of a document are
-        many = (x != 1).nonzero().squeeze(1)
-        terms[many] = torch.lgamma(a[many] + x[many].unsqueeze(1)) - torch.lgamma(a[many])
-        result.append(entries.entry_sums(terms))
-    return torch.cat(result)
+    """sum_d log Gamma(a_kd + x_nd) - log Gamma(a_kd), [N, K] in double precision, from shapes a [K, D].
+
+    Counts are mostly small: sum_j sum_d [x_nd > j] log(a_kd + j) over j < 4, products with sparse rows. What is left of
+    an entry is log Gamma(a + x) - log Gamma(a + 4).
+    """
+    columns, rows = shapes.double().T.contiguous(), SparseRows.of(X).double()
+    *levels, large = rows.once("levels", lambda: list(_levels(rows)))
+    found = rows.values.new_zeros(len(rows), len(shapes))
+    for j, level in enumerate(levels):
+        if len(level.values):
+            found += level @ (columns + j).log()
+    if len(large.values):
+        for some in row_chunks(large, len(shapes) * (1 + len(large.values) // len(large))):
+            a, x = columns[large[some].columns], large[some].values.unsqueeze(1)
+            found[some] += large[some].entry_sums(torch.lgamma(a + x) - torch.lgamma(a + _SMALL))
+    return found
+
+
+def _levels(rows: SparseRows) -> Iterator[SparseRows]:
+    """[x > j] of rows x [N, D] for j < 4, then those of more than 4."""
+    for j in range(_SMALL):
+        yield replace(rows, values=torch.ones_like(rows.values))
+        rows = rows.where(rows.values > j + 1)
+    yield rows
 
 
 def finite_log(values: Tensor) -> Tensor:
     """log [...] of values [...] of at least 0, finite at 0, so that 0 log 0 = 0."""
     return values.clamp(min=torch.finfo(values.dtype).tiny).log()
+
+
+_SMALL = 4

@@ -18,7 +18,7 @@ from torch.types import _size
 
 from ..compiled import register_compiled
 from ..domains import PositiveNumbers
-from ..sparse import Rows, entries_sum
+from ..sparse import Rows, SparseRows, entries_sum
 from .base import Parameters, Sample
 from .counts import CountFamily, finite_log, log_rising
 from .hyperparameters import hyperparameter
@@ -55,7 +55,10 @@ class MultinomialDirichlet(CountFamily):
         return natural, natural.new_zeros(len(natural))
 
     def log_base_measure(self, X: Rows) -> Tensor:
-        return torch.lgamma(1 + X.sum(-1)) - entries_sum(X, _log_factorial)
+        def find() -> Tensor:
+            return torch.lgamma(1 + X.sum(-1)) - entries_sum(X, _log_factorial)
+
+        return X.once("log_ways", find) if isinstance(X, SparseRows) else find()
 
     def log_partition(self, chi: Tensor) -> Tensor:
         return torch.lgamma(chi).sum(-1) - torch.lgamma(chi.sum(-1))

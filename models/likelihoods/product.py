@@ -237,11 +237,7 @@ class _Columns(dist.TorchDistribution):
 
 def columns_of(X: Rows, first: int, last: int) -> Rows:
     """Columns first..last - 1 of the rows of X [N, D], dense or sparse."""
-    if isinstance(X, Tensor):
-        return X[:, first:last]
-    kept = (X.columns >= first) & (X.columns < last)
-    starts = pad(kept.cumsum(0), (1, 0))[X.starts]
-    return SparseRows(starts, X.columns[kept] - first, X.values[kept], last - first)
+    return X[:, first:last] if isinstance(X, Tensor) else X.between(first, last)
 
 
 def join_columns(blocks: list[Rows]) -> Rows:

@@ -40,3 +40,20 @@ def expect_logs(table, prior, totals, expected):
             total += (chi - prior[v]) * mean - log_gamma
             expected[v, k] = mean
     return total
+
+
+@entry
+def log_gammas_of_sums(table, first, second, less, out):
+    """Fill out [M] with sum_v log Gamma(table[first, v] + table[second, v] - less[v]) of a table [T, V]."""
+    for m in range(len(out)):
+        one, other, total = table[first[m]], table[second[m]], 0.0
+        for v in range(len(less)):
+            chi = float(one[v]) + float(other[v]) - less[v]
+            y = chi + 10.0
+            u = 1.0 / y
+            s = u * u
+            q = _Q[5] + u * (_Q[6] + u * (_Q[7] + u * (_Q[8] + u * _Q[9])))
+            q = _Q[0] + u * (_Q[1] + u * (_Q[2] + u * (_Q[3] + u * (_Q[4] + u * q))))
+            series = u * (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - s / 1188) * s) * s) * s)
+            total += (y - 10.5) * log(y) - y + _HALF_LOG_TWO_PI + series - log(chi * u * q)
+        out[m] = total

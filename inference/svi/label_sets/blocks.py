@@ -1,4 +1,4 @@
-"""The mixture of a multi-label model in a stochastic step: components without classifiers, a family for each block.
+"""The mixture of a multi-label model: components without classifiers, a family for each block of columns.
 
     log r_nk = E log pi_k + sum_j E log p_j(x_nj | theta_kj) + const,    chi_k <- (1 - rho) chi_k + rho (chi0 + sum_n
     s r_nk t(x_n)) for a batch of which each row stands for s
@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from ....models.dpm import DPM
-from ....models.likelihoods import ExponentialFamily, MultinomialDirichlet
+from ....models.likelihoods import ExponentialFamily, MultinomialDirichlet, Product
 from ....models.sparse import Rows
 from ...distributed.collectives import all_sum
+from ..allocations import block_unions
 from ..partition.factors import VariationalPartition
-from ._numba_labels import expect_logs
+from ._numba_labels import expect_logs, log_gammas_of_sums
 
 State = TypeVar("State", bound=VariationalPartition)
 
@@ -36,6 +37,13 @@ class Block(NamedTuple):
     chi: Tensor  # [T, S]
 
 
+class Law(NamedTuple):
+    """q(theta) of a family."""
+
+    log_density: Callable[[Rows], Tensor]  # of rows [n, D] to E log p(x_n | theta_k) [n, T]
+    kl: Tensor  # [] float64 from its prior, of all components
+
+
 class Expected(NamedTuple):
     """What q(theta) expects of the rows, and how far it is from its prior."""
 
@@ -43,10 +51,21 @@ class Expected(NamedTuple):
     kl: Tensor  # [] float64, of all components
 
 
+def laws_of(blocks: list[Block]) -> list[Law]:
+    """Those of the blocks, for any of their rows."""
+    return [_LAWS.get(type(family), _law)(family, chi) for family, _, chi in blocks]
+
+
 def expect(blocks: list[Block]) -> Expected:
     """The sums over the blocks."""
-    found = [_EXPECT.get(type(block.family), _expect)(block) for block in blocks]
-    return Expected(*(reduce(torch.add, values) for values in zip(*found, strict=True)))
+    laws = laws_of(blocks)
+    density = (law.log_density(block.rows) for law, block in zip(laws, blocks, strict=True))
+    return Expected(reduce(torch.add, density), kl_of(laws))
+
+
+def kl_of(laws: list[Law]) -> Tensor:
+    """Of all blocks, [] float64."""
+    return reduce(torch.add, (law.kl for law in laws))
 
 
 def with_log_mixture(state: VariationalPartition, log_density: Tensor) -> Tensor:
@@ -65,36 +84,61 @@ def move(state: State, blocks: list[Block], memberships: Tensor, mixture: DPM, r
     """Sticks and families a step of size rho towards their optimum for rows that count `memberships` [N, T]; before,
     q(h) at its own given the sticks."""
     sizes = all_sum(memberships.sum(0, dtype=torch.float64))
-    chi = state.hyperparameters
-    table, start = chi.new_empty(chi.shape[1], chi.shape[0]), 0
+    chi = stepped(blocks, memberships, rho)
+    return replace(state.stepped(sizes, mixture, rho).without_rows(), hyperparameters=chi)
+
+
+def stepped(blocks: list[Block], memberships: Tensor, rho: float) -> Tensor:
+    """chi [T, S] of all blocks a step of size rho towards their optimum; 1: there."""
+    table = memberships.new_empty(sum(chi.shape[1] for _, _, chi in blocks), memberships.shape[1])
+    start = 0
     for family, rows, own in blocks:
         target = family.prior() + family.weighted_statistics(rows, memberships)
         torch.lerp(own.T, target.T, rho, out=table[start : start + own.shape[1]])
         start += own.shape[1]
-    return replace(state.stepped(sizes, mixture, rho).without_rows(), hyperparameters=table.T)
+    return table.T
+
+
+# -- what unions of components have -------------------------------------------------------------------------------------
+
+
+def log_marginal_of_unions(family: Product, chi: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """log m [M] of the unions of pairs of components [M], from hyperparameters chi [T, S] of all."""
+    own = family.own(chi)
+    return reduce(torch.add, (_UNIONS.get(type(part), block_unions)(part, each, first, second) for part, each in own))
+
+
+def _unions_of_counts(family: Any, chi: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """log Gamma of all words, less that of their totals, less those of the prior."""
+    if chi.is_cuda:
+        return block_unions(family, chi, first, second)
+    prior, found = family.concentration.double().contiguous(), torch.empty(len(first), dtype=torch.float64)
+    log_gammas_of_sums(*(part.numpy() for part in (chi.contiguous(), first, second, prior, found)))
+    totals = chi.sum(1, dtype=torch.float64)
+    found -= torch.lgamma(totals[first] + totals[second] - prior.sum()) + family.log_partition(prior)
+    return found.to(chi)
 
 
 # -- what a family expects -------------------------------------------------------------------------------------------
 
 
-def _expect(block: Block) -> Expected:
-    family, rows, chi = block
-    return Expected(family.expected_log_density(rows, chi), family.kl(chi).sum(dtype=torch.float64))
+def _law(family: ExponentialFamily, chi: Tensor) -> Law:
+    return Law(lambda rows: family.expected_log_density(rows, chi), family.kl(chi).sum(dtype=torch.float64))
 
 
-def _expect_counts(block: Block) -> Expected:
+def _law_of_counts(family: Any, chi: Tensor) -> Law:
     """Of Dirichlet laws of all words: their digammas serve the densities and the KL.
 
     KL = sum_k [A(chi0) - A(chi_k) + <chi_k - chi0, E t_k>],  A(chi) = sum_v log Gamma(chi_v) - log Gamma(sum_v chi_v)
     """
-    family: Any = block.family
-    if block.chi.is_cuda:
-        return _expect(block)
-    table, prior = block.chi.T.contiguous(), family.concentration.double().contiguous()
+    if chi.is_cuda:
+        return _law(family, chi)
+    table, prior = chi.T.contiguous(), family.concentration.double().contiguous()
     totals, expected = table.sum(0, dtype=torch.float64), torch.empty_like(table)
     inner = expect_logs(*(part.numpy() for part in (table, prior, torch.digamma(totals), expected)))
     kl = len(totals) * family.log_partition(prior) + torch.lgamma(totals).sum() + inner
-    return Expected(family.linear_log_density(block.rows, expected.T), kl)
+    return Law(lambda rows: family.linear_log_density(rows, expected.T), kl)
 
 
-_EXPECT: dict[type, Callable[[Block], Expected]] = {MultinomialDirichlet: _expect_counts}
+_UNIONS: dict[type, Callable[..., Tensor]] = {MultinomialDirichlet: _unions_of_counts}
+_LAWS: dict[type, Callable[[Any, Tensor], Law]] = {MultinomialDirichlet: _law_of_counts}

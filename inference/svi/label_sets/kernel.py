@@ -10,7 +10,9 @@ become q(w)).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -22,13 +24,15 @@ from ...classifiers.natural import Evidence
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw
-from ..factors import allocate, family_of
+from ..allocations import Climb
+from ..factors import SETTLED, family_of
 from ..partition import kernel as partition
 from ..rules import NATURAL
 from ..steps import Minibatch, Steps, StepsByRule
 from ..stream import Stream, stream_labels
-from . import coupled
-from .blocks import Block, expect, move, shares, with_log_mixture
+from ..sums import Sums, keep_rows, slices
+from . import coupled, unions
+from .blocks import Block, expect, kl_of, laws_of, move, shares, stepped, with_log_mixture
 from .coupled import LabelFactors, kept_of
 
 
@@ -55,7 +59,7 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator) -> Variationa
 
 def update_classifiers(state: VariationalLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> VariationalLabels:
     """q(w) at its optimum for pseudo-observations at the factors as they are; a point counts `scale` times."""
-    return state.with_classifiers(evidence(data, model, scale).step(state.label_classifiers))
+    return state.with_classifiers(evidence(data, model, scale).step_with_moments(state.label_classifiers)[0])
 
 
 def evidence(data: LabelData, model: BNMC, scale: float = 1.0) -> Evidence:
@@ -70,21 +74,74 @@ def _bounded(state: VariationalLabels, data: LabelData, model: BNMC) -> Variatio
     return replace(state, margin_bound=margin, bound=state.bound + margin)
 
 
+# -- the mixture -------------------------------------------------------------------------------------------------------
+
+
+def update_factors(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
+    """All factors of the mixture but q(z), at their optimum."""
+    moved = state.with_prior(model.mixture)
+    if state.statistics is not None:
+        return replace(moved, hyperparameters=model.family.prior() + state.statistics)
+    return replace(moved, hyperparameters=stepped(blocks_of(state, data, model), state.memberships, 1.0))
+
+
+def update_points(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
+    """q(z) at its optimum, and the bound of the mixture there; responsibilities are kept as long as they are few."""
+    laws = laws_of(blocks_of(state, data, model))
+    sums = Sums(model.family, data.inputs, model.truncation, keep=keep_rows(data.inputs, model.truncation))
+    total = torch.zeros_like(state.bound)
+    for rows in slices(data.inputs, model.truncation):
+        some = data if rows.stop - rows.start >= data.num_data else data.rows(rows)
+        density = reduce(torch.add, (law.log_density(own) for law, own in zip(laws, (some.x, some.y), strict=True)))
+        r, log_total = shares(with_log_mixture(state, density))
+        total += some.margins.counted(log_total).sum(dtype=torch.float64)
+        sums.add(rows, some.inputs if sums.keep else some.points, r, None)
+    bound = all_sum(total) - state.prior_kl(model.mixture) - kl_of(laws)
+    own = {name: value for name, value in sums.fields().items() if name not in ("gram", "linear")}
+    return replace(state, weights=data.weights, bound=bound, **own)
+
+
+def gainful(state: VariationalLabels, data: LabelData, model: BNMC) -> Iterator[VariationalLabels]:
+    """All unions that gain as they are, as one."""
+    return unions.gainful(update_factors(state, data, model), data, model)
+
+
+def unions_of(state: VariationalLabels, data: LabelData, model: BNMC) -> Iterator[VariationalLabels]:
+    """These, then the unions of single pairs that may gain as others follow."""
+    yield from gainful(state, data, model)
+    yield from unions.promising(update_factors(state, data, model), data, model)
+
+
+MIXTURE = Climb(update_factors, update_points, unions_of)
+START = Climb(update_factors, update_points, gainful)
+
+
 # -- sweeps ------------------------------------------------------------------------------------------------------------
 
 
 def sweep(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
     """All factors of the mixture, then those of the classifiers; no block lowers the bound."""
-    moved: Any = partition.sweep(state.mixture, data.points, model.mixture)
+    moved = MIXTURE.sweep(state.mixture, data, model)
     return _bounded(update_classifiers(moved, data, model), data, model)
 
 
 def extrapolate(
     state: VariationalLabels, rows: LabelData, model: BNMC, num_data: int, num_units: float
 ) -> VariationalLabels:
-    """Factors as if the rows were points like them that count `num_units` in all: where stochastic steps start."""
+    """Factors as if the rows were points like them that count `num_units` in all: where stochastic steps start.
+
+    Those of the classifiers, which no sweep of the start has moved, climb until their bound rises by little.
+    """
     moved: Any = partition.extrapolate(state, rows.points, model.mixture, num_data, num_units)
-    return update_classifiers(moved, rows, model, num_units / rows.total_weight)
+    scale, bound = num_units / rows.total_weight, torch.full_like(state.bound, -torch.inf)
+    for _ in range(_MOST_STEPS):
+        said = evidence(rows, model, scale)
+        ridge, moments = said.step_with_moments(moved.label_classifiers)
+        before, bound = bound, said.bound(moved.label_classifiers, moments)
+        moved = moved.with_classifiers(ridge)
+        if bound - before <= SETTLED * num_units:
+            break
+    return replace(moved, margin_bound=bound)
 
 
 def stochastic_sweep(
@@ -96,8 +153,8 @@ def stochastic_sweep(
     """
     (data, scale), mixture = batch, model.mixture
     q, said, blocks = state.label_classifiers, evidence(data, model, scale), blocks_of(state, data, model)
-    moments = said.moments(q)
-    margin, ridge = said.bound(q, moments), said.step(q, rho, moments)
+    ridge, moments = said.step_with_moments(q, rho)
+    margin = said.bound(q, moments)
     expected = expect(blocks)
     r, log_total = shares(with_log_mixture(state, expected.log_density))
     total = all_sum(data.margins.counted(log_total).sum(dtype=torch.float64))
@@ -122,8 +179,7 @@ def blocks_of(state: VariationalLabels, data: LabelData, model: BNMC) -> list[Bl
 
 def complete(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
     """The state with the responsibilities of all rows, and its bound."""
-    moved: Any = allocate(state, data.points, model.mixture)
-    return _bounded(moved, data, model)
+    return _bounded(update_points(state, data, model), data, model)
 
 
 def summary(state: VariationalLabels, data: LabelData | Stream[LabelData], model: BNMC) -> Draw:
@@ -137,7 +193,7 @@ STEPS = Steps(
     sweep=sweep,
     complete=complete,
     draw=summary,
-    stochastic=partition.by_rows(extrapolate, stochastic_sweep, stream_labels, assign),
+    stochastic=partition.by_rows(extrapolate, stochastic_sweep, stream_labels, assign, START.sweep),
 )
 
 
@@ -151,5 +207,7 @@ def require(model: BNMC) -> None:
     model.require_probabilities()
     family_of(model)
 
+
+_MOST_STEPS = 5
 
 BY_RULE = StepsByRule(lambda backend, model: {NATURAL: steps_of(model)}, require)

@@ -126,9 +126,10 @@ def by_rows(
     sweep: Callable[[S, Minibatch[R], M, float], S],
     read: Callable[..., tuple[M, Stream[R]]],
     assign: Callable[[S, R, M], Tensor] | None = None,
+    climb: Callable[[S, R, M], S] | None = None,
 ) -> Stochastic[S, R, M]:
     """Stochastic steps on single rows, drawn as often as they count; `assign` gives the component [n] of each."""
-    return Stochastic(first_rows, attrgetter("total_weight"), extrapolate, minibatch, sweep, read, assign)
+    return Stochastic(first_rows, attrgetter("total_weight"), extrapolate, minibatch, sweep, read, assign, climb)
 
 
 STEPS = Steps(

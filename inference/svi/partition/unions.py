@@ -52,6 +52,8 @@ def _margin_gain(state: VariationalPartition, data: Data, model: Mixture, pair: 
     The second component has no points in the union: its classifiers fall back to their prior, or, where all hyperplanes
     see all points, to rejecting them.
     """
+    if not data.targets.shape[1]:
+        return shares.new_zeros((), dtype=torch.float64)
     own = replace(state, mean=state.mean[pair], precision_tril=state.precision_tril[pair])
     counted = sides_of(model).counted(shares).sum(1)
     rows = torch.nonzero(counted > torch.finfo(shares.dtype).eps).squeeze(1)  # nothing is asked of the others

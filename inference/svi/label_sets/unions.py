@@ -1,0 +1,72 @@
+"""Unions of components of a multi-label mixture, which has no classifiers: what they gain follows from sums.
+
+A union that gains, at the responsibilities as they are, needs no sweep to tell it (`partition.unions.gain`): all such
+are made at once, the best first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ....models.bnmc import BNMC
+from ....models.label_data import LabelData
+from ..allocations import MERGE_TRIES, pairs
+from ..factors import joined
+from ..partition.factors import VariationalPartition
+from ..partition.unions import gain, is_promising
+from .blocks import log_marginal_of_unions
+
+State = TypeVar("State", bound=VariationalPartition)
+
+
+def promising(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
+    """The unions of single pairs that may gain once all factors follow."""
+    for kept, absorbed in pairs(state, model.mixture):
+        if is_promising(state, data.points, model.mixture, kept, absorbed):
+            yield united(state, model, kept, absorbed)
+
+
+def gainful(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
+    """The state, whose q(theta) is at its optimum, after one union after another, each the most promising one that
+    gains; nothing if none does."""
+    family, mixture, start, T = model.family, model.mixture, state, model.truncation
+    own, left = family.log_marginal(state.hyperparameters), torch.nonzero(state.sizes > 0.5).squeeze(1)
+    table = own.new_full((T, T), -torch.inf)  # of block marginals alone
+
+    def look(first: Tensor, second: Tensor) -> None:
+        both = log_marginal_of_unions(family, state.hyperparameters, first, second)
+        table[first, second] = both - own[first] - own[second]
+
+    if len(left) > 1:
+        look(*torch.combinations(left).T.contiguous())
+    while True:
+        best = table.flatten().topk(min(MERGE_TRIES, T * T))
+        tried = (divmod(place, T) for place in best.indices[best.values > -torch.inf].tolist())
+        pair = next((pair for pair in tried if gain(state, data.points, mixture, *pair) > 0), None)
+        if pair is None:
+            break
+        kept, absorbed = pair
+        state, left = united(state, model, kept, absorbed), left[left != absorbed]
+        own[kept] = family.log_marginal(state.hyperparameters[kept])
+        table[absorbed] = table[:, absorbed] = -torch.inf
+        others = left[left != kept]
+        look(others.clamp(max=kept), others.clamp(min=kept))
+    if state is not start:
+        yield state
+
+
+def united(state: State, model: BNMC, kept: int, absorbed: int) -> State:
+    """The points of a second component with the first: their sums add up."""
+    chi = state.hyperparameters.clone()
+    chi[kept] += chi[absorbed] - model.family.prior()
+    chi[absorbed] = model.family.prior()
+    if state.statistics is None or state.counts is None:
+        return replace(state, hyperparameters=chi, responsibilities=joined(state.responsibilities, kept, absorbed))
+    counts = joined(state.counts.unsqueeze(0), kept, absorbed).squeeze(0)
+    statistics = joined(state.statistics.T, kept, absorbed).T
+    return replace(state, hyperparameters=chi, counts=counts, statistics=statistics)
