@@ -403,6 +403,38 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/svi/label_sets/unions.py",
+        "inference/svi/test_svi_label_unions.py",
+        {
+            "chi[kept] += chi[absorbed] - model.family.prior()": "chi[kept] += chi[absorbed]",
+            "gain(state, data.points, mixture, *pair) > 0)": "gain(state, data.points, mixture, *pair) > 1e9)",
+            "joined(state.statistics.T, kept, absorbed).T": "state.statistics",
+        },
+    ),
+    Mutants(
+        "inference/svi/label_sets/_numba_labels.py",
+        "inference/svi/test_svi_label_unions.py -k marginals",
+        {"float(one[v]) + float(other[v]) - less[v]": "float(one[v]) + float(other[v])"},
+    ),
+    Mutants(
+        "inference/svi/label_sets/kernel.py",
+        "inference/svi/test_svi_label_unions.py",
+        {
+            "- state.prior_kl(model.mixture) - kl_of(laws)": "- state.prior_kl(model.mixture)",
+            "some.margins.counted(log_total)": "log_total",
+        },
+    ),
+    Mutants(
+        "models/likelihoods/counts.py",
+        "inference/svi/test_svi_label_unions.py -k rising",
+        {"level @ (columns + j).log()": "level @ columns.log()", "torch.lgamma(a + _SMALL)": "torch.lgamma(a)"},
+    ),
+    Mutants(
+        "inference/classifiers/ridge.py",
+        "inference/svi/test_svi_label_unions.py -k products",
+        {"linear.addmm_((counted * shift": "linear.addmm_((shift"},
+    ),
+    Mutants(
         "inference/svi/sequence/factors.py",
         "inference/svi/test_svi_sequence.py -k 'enumeration or blocks_together or first_steps'",
         {

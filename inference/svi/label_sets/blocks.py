@@ -99,7 +99,7 @@ def stepped(blocks: list[Block], memberships: Tensor, rho: float) -> Tensor:
     return table.T
 
 
-# -- what unions of components have -------------------------------------------------------------------------------------
+# -- what unions of components have ------------------------------------------------------------------------------------
 
 
 def log_marginal_of_unions(family: Product, chi: Tensor, first: Tensor, second: Tensor) -> Tensor:
