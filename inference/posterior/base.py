@@ -163,8 +163,18 @@ class Posterior:
         num_draws = [self.num_draws[chain] for chain in chosen]
         return self.replace(samples=samples, num_draws=num_draws, trace=trace)
 
-    def to_arviz(self) -> Any:
-        """Label-free summaries of one number for each draw, as arviz InferenceData (0.x) or DataTree (1.x)."""
+    def log_likelihood(self, X: Any) -> Any:
+        """log likelihood [S, N] of each row under each draw."""
+        raise NotImplementedError(f"{type(self).__name__} states no density of rows: leave X out.")
+
+    def to_arviz(self, X: Any = None, **options: Any) -> Any:
+        """Label-free summaries of one number for each draw, as arviz InferenceData (0.x) or DataTree (1.x).
+
+        Parameters
+        ----------
+        X : rows of the fit, whose `log_likelihood` is then a group, for `arviz.loo` and `arviz.waic`
+        options : of `log_likelihood`, such as y, or lengths of sequences
+        """
         import arviz
 
         if len(set(self.num_draws)) != 1:
@@ -172,6 +182,9 @@ class Posterior:
         shape = (len(self.num_draws), self.num_draws[0])
         kept = {name: value for name, value in structure_of(self.model).summaries(self).items() if value.ndim == 1}
         groups = {"posterior": {name: np.asarray(value.cpu()).reshape(shape) for name, value in kept.items()}}
+        if X is not None:
+            found = torch.as_tensor(self.log_likelihood(X, **options))
+            groups["log_likelihood"] = {"X": np.asarray(found.cpu()).reshape(*shape, -1)}
         if int(arviz.__version__.split(".")[0]) >= 1:
             return arviz.from_dict(groups)
         return arviz.from_dict(**groups)

@@ -52,6 +52,16 @@ def expected_parameters(model: Model, draw: Draw) -> Parameters:
     return found
 
 
+def draw_parameters(model: Model, draw: Draw, index: Tensor, generator: torch.Generator) -> Parameters:
+    """Parameters [M, ...] of components of a draw with indices [M], drawn where it leaves them open; K: a new one."""
+    if "hyperparameters" not in draw:
+        return {name: value[index] for name, value in _drawn_parameters(draw).items()}
+    seen = draw["hyperparameters"]
+    chi = torch.cat([seen, model.likelihood.prior().to(seen).unsqueeze(0)])
+    found: Parameters = model.likelihood.draw(chi[index], generator)
+    return found
+
+
 def _drawn_parameters(draw: Draw) -> Parameters:
     return {name.removeprefix("parameters."): value for name, value in draw.items() if name.startswith("parameters.")}
 

@@ -8,9 +8,18 @@ import torch
 from torch import Tensor
 
 from ...models.arrays import as_sequences
-from ...models.distributions.sampling import draw
+from ...models.distributions.sampling import draw, draw_categorical, uniforms
 from ...models.likelihoods import Parameters
 from ...models.sequence import StateSpace
+
+
+def draw_paths(start: Tensor, log_rows: Tensor, num_steps: int, generator: torch.Generator) -> Tensor:
+    """Paths [B, T] from log weights of the first states [B, K] and of those after each state [K, K]."""
+    moves, path = start, list[Tensor]()
+    for _ in range(num_steps):
+        path.append(draw_categorical(moves, uniforms((len(start),), generator)))
+        moves = log_rows[path[-1]]
+    return torch.stack(path, 1)
 
 
 def draw_rows(

@@ -83,14 +83,36 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
     def log_predictive_density(self, X: Any) -> Any:
         """log of the mean over the draws of p(x_n) [N], components summed out; margin factors do not count."""
+        found = torch.as_tensor(self.log_likelihood(X))
+        return like(found.logsumexp(0) - math.log(len(found)), X)
+
+    def log_likelihood(self, X: Any, y: Any = None) -> Any:
+        """log p(x_n | draw) [S, N] of rows under each draw, components summed out: what loo and waic take.
+
+        With y, whose loss has to be a likelihood of labels, log p(x_n, y_n | draw); of a label that is missing that of
+        x alone. Of draws that leave parameters open (Gibbs and SVI) p is the predictive density under the draw.
+        """
         rows = self.checked(X)
         if "centers" in self.samples:
             raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
-        parts = [
-            torch.stack([self._log_weights(part, draw).logsumexp(1) for draw in self.draws()]).logsumexp(0)
-            for part in chunks(rows)
-        ]
-        return like(torch.cat(parts) - math.log(sum(self.num_draws)), X)
+        if y is None:
+            each = [
+                torch.stack([self._log_weights(part, draw).logsumexp(1) for draw in self.draws()])
+                for part in chunks(rows)
+            ]
+            return like(torch.cat(each, 1), X)
+        index = self.class_index(y, rows)
+        each = [self._log_joint(part, own) for part, own in zip(chunks(rows), chunks(index), strict=True)]
+        return like(torch.cat(each, 1), X)
+
+    def _log_joint(self, X: Tensor, index: Tensor) -> Tensor:
+        """log p(x_n, y_n | draw) [S, N] of rows [N, D] with the classes of these indices [N], -1: not known."""
+        found = []
+        for mixture in self.score_mixtures(X):
+            log_labels = self._averaged(mixture).log()
+            own = log_labels.gather(2, index.clamp(min=0)[:, None, None].expand(-1, log_labels.shape[1], 1)).squeeze(2)
+            found.append((mixture.log_weights + own.where(index.unsqueeze(1) >= 0, 0.0)).logsumexp(1))
+        return torch.stack(found)
 
     def sample(self, num_rows: int, *, totals: Any = None, generator: torch.Generator | None = None) -> NewData:
         """Independent new rows of the predictive distribution, with targets where the model has them.

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...models.arrays import like
+from ...models.arrays import like, read_labels
 from ...models.distributions.sampling import draw_categorical, normals, uniforms
 from ...models.targets import Target
 
@@ -114,6 +114,20 @@ class ScorePrediction:
         rows = self.checked(X)
         found = torch.cat([self._std_of_chunk(part) for part in chunks(rows)])
         return like(found if self.coding.has_classes else found.squeeze(-1), X)
+
+    def class_index(self, y: Any, X: Any) -> Tensor:
+        """Which class [N] the labels y [N] of rows [N, D] are, counted from 0; -1 where one is missing.
+
+        Raises
+        ------
+        ValueError    if the loss is no likelihood of labels, or on a label that the model does not know.
+        """
+        if not self.averages_probabilities:
+            raise ValueError(
+                f"y is given, but loss={self.model.loss!r} of {type(self.model).__name__} is no likelihood of labels: "
+                "leave y out, or fit with Logistic()."
+            )
+        return read_labels(self.coding.values(y, X), self.model.classes)[0]
 
     @property
     def coding(self) -> Target:

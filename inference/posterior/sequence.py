@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ...models.arrays import like
 from ...models.base import Model
-from ...models.distributions.sampling import draw_categorical, uniforms
 from ...models.domains import SEED, Whole, read
 from ...models.room import require_room
 from ...models.sequence import Sequences
@@ -26,12 +25,14 @@ from .clustering import Clustering, clustering_summaries
 from .components import (
     component_size,
     counts_hyperplanes,
+    draw_parameters,
     hyperplane_gain,
     log_component_density,
     log_unseen_density,
 )
 from .draws import SequenceDraw
-from .emission_draws import draw_rows
+from .emission_draws import draw_paths, draw_rows
+from .new_data import NewData, by_draw, number_of_rows, read_totals, stream
 from .stacking import stacks
 
 
@@ -79,14 +80,61 @@ class SequencePosterior(Clustering, Posterior):
 
         Margin factors do not count. A model with `lags` L takes the first L rows of every sequence as given.
         """
+        found = torch.as_tensor(self.log_likelihood(X, lengths=lengths))
+        return like(found.logsumexp(0) - math.log(len(found)), X)
+
+    def log_likelihood(self, X: Any, *, lengths: Any = None) -> Any:
+        """log p(x_1, ..., x_T | draw) [S, B] of sequences under each draw, as in `log_predictive_density`."""
         if "centers" in self.samples:
-            raise NotImplementedError("Small-variance centres have no density. Fit with Gibbs or SVI.")
+            raise NotImplementedError(_NO_DENSITY)
         log_densities = []
         for index in range(len(self.samples["weights"])):
             chain, sizes = self._chain(X, lengths, index, discriminative=False, unseen=True)
             log_densities.append(markov.filter_states(*chain, sizes)[1])
-        stacked = torch.stack(log_densities)
-        return like(stacked.logsumexp(0) - math.log(len(stacked)), X)
+        return like(torch.stack(log_densities), X)
+
+    def sample(
+        self, num_steps: int, *, num_sequences: int = 1, totals: Any = None, generator: torch.Generator | None = None
+    ) -> NewData:
+        """Independent new sequences of `num_steps` each, one after another in X [N, D], with their states.
+
+        A sequence has a draw g at random and goes along its expected transitions, also to the states not yet seen,
+        which are one more; the parameters of each state are drawn anew for every sequence. Margin factors do not count.
+        `assignments` are labels 0..K-1 of the representative draw, K for states that it does not have. To go on from
+        rows, and with `lags`, use `simulate`.
+
+        Parameters
+        ----------
+        totals : of counts whose total is given, as of `MultinomialDirichlet`, one or [N]
+        generator : on the device of the posterior; None: a new one of seed 0
+
+        Raises
+        ------
+        NotImplementedError    of small-variance centres, which have no density, and of models with `lags`.
+        """
+        model, log_mixture = self.model, self.samples["log_mixture"]
+        if "centers" in self.samples or model.lags:
+            why = "Sequences with lags go on from rows: use simulate(given=...)." if model.lags else _NO_DENSITY
+            raise NotImplementedError(why)
+        steps = read("num_steps", num_steps, Whole(1))
+        number = number_of_rows("num_sequences", num_sequences, steps * model.num_features, log_mixture)
+        own_stream = stream(generator, log_mixture)
+        sums = read_totals(totals, model.likelihood.given_totals, number * steps, log_mixture)
+        draws, found = torch.randint(len(log_mixture), (number,), generator=own_stream, device=log_mixture.device), []
+        for g, which in by_draw(draws):
+            draw, rows = self.draw(g), (which.unsqueeze(1) * steps + torch.arange(steps, device=which.device)).flatten()
+            moves = torch.cat([draw["log_transitions"], draw.get("log_unseen_row", draw["log_start"]).unsqueeze(0)])
+            paths = draw_paths(draw["log_start"].expand(len(which), -1), moves, steps, own_stream)
+            pairs, own = (paths + len(moves) * torch.arange(len(which), device=paths.device)[:, None]).unique(
+                return_inverse=True
+            )
+            parameters = draw_parameters(model, draw, pairs % len(moves), own_stream)
+            rows_of = {name: value[own.flatten()] for name, value in parameters.items()}
+            X = model.likelihood.draw_rows(rows_of, own_stream, None if sums is None else sums[rows])
+            found.append((rows, X, self.labels_of(draw)[paths.flatten()]))
+        rows, X, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+        order = rows.argsort()
+        return NewData(X[order], None, labels[order])
 
     def simulate(self, num_steps: int, *, num_sequences: int = 1, seed: int = 0, given: Any = None) -> tuple[Any, Any]:
         """(X [N, D], states [N]) of new sequences of `num_steps` each, from the representative draw.
@@ -118,11 +166,7 @@ class SequencePosterior(Clustering, Posterior):
             start = torch.as_tensor(self.predict_state(given)).to(chi)[0].log()
         generator = torch.Generator(chi.device).manual_seed(seed)
         parameters = likelihood.draw(chi.contiguous(), generator)
-        moves, path = start[:-1].expand(num_sequences, -1), list[Tensor]()
-        for _ in range(num_steps):
-            path.append(draw_categorical(moves, uniforms((num_sequences,), generator)))
-            moves = log_rows[path[-1], :-1]
-        paths = torch.stack(path, 1)
+        paths = draw_paths(start[:-1].expand(num_sequences, -1), log_rows[:, :-1], num_steps, generator)
         X, states = draw_rows(self.model, parameters, paths, given, generator), paths.flatten()
         return (X, states) if given is None else (like(X, given), like(states, given))
 
@@ -157,6 +201,7 @@ class SequencePosterior(Clustering, Posterior):
         return (log_start, log_rows, torch.where(observed.unsqueeze(1), emission, 0.0)), sizes
 
 
+_NO_DENSITY = "Small-variance centres have no density. Fit with Gibbs or SVI."
 _TENSOR = 200  # bytes, at the least, of a tensor beside its numbers
 
 

@@ -336,6 +336,36 @@ def test_arviz_gets_chains_and_draws(gibbs: Posterior) -> None:
     assert float(arviz.ess(groups["posterior"]["concentration"].values.ravel())) > 0
 
 
+def test_likelihoods_of_draws_have_the_density_and_the_probabilities_for_their_mean(gibbs: Posterior) -> None:
+    """Of x log_predictive_density; of x and y that times predict_proba, and a missing label says nothing."""
+    labels = torch.arange(60) % 3
+    posterior = made(InfiniteSVM(loss=Logistic()), X, labels)
+    alone, both = posterior.log_likelihood(X), posterior.log_likelihood(X, labels)
+    each = [sum(math.exp(value) for value in log_weights_of(posterior, 1, row)) for row in X[:3]]
+    torch.testing.assert_close(alone[1, :3].exp(), torch.tensor(each, dtype=torch.float64))
+    joint, density = both.logsumexp(0) - math.log(3), posterior.log_predictive_density(X)
+    own = posterior.predict_proba(X).gather(1, labels.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close((joint - density).exp(), own)
+    found = posterior.log_likelihood(X, torch.where(labels == 1, -1, labels))
+    torch.testing.assert_close(found, torch.where(labels == 1, alone, both))
+    with pytest.raises(ValueError, match=r"loss=Hinge\(\) of InfiniteSVM is no likelihood of labels"):
+        gibbs.log_likelihood(X, Y)
+
+
+@pytest.mark.filterwarnings("default")
+def test_arviz_compares_models_by_rows() -> None:
+    arviz = pytest.importorskip("arviz")
+    posterior = Gibbs(num_samples=40, num_warmup=10, num_chains=2, scan="slice").fit(InfiniteSVM(loss=Logistic()), X, Y)
+    found = posterior.to_arviz(X, y=Y)
+    assert found.log_likelihood["X"].shape == (2, 40, 60)
+    flat = torch.as_tensor(found.log_likelihood["X"].values).flatten(0, 1)
+    torch.testing.assert_close(flat, posterior.log_likelihood(X, Y))
+    elpd = float(arviz.loo(found).iloc[0] if hasattr(arviz.loo(found), "iloc") else arviz.loo(found).elpd)
+    assert elpd < float((flat.logsumexp(0) - math.log(80)).sum())  # rows are predicted less well where left out
+    with pytest.raises(NotImplementedError, match="have no density"):
+        BACKENDS[0].fit(DPM(), X).to_arviz(X)
+
+
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("scale", [1e8, 1e-8])
 def test_units_do_not_matter(name: str, scale: float) -> None:

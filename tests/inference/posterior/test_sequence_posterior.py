@@ -219,6 +219,33 @@ def test_simulated_states_follow_the_expected_rows(device) -> None:
     assert ((found - steps[0]).abs() < 5 * (steps[0] * (1 - steps[0]) / len(came)).sqrt()).all()
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+def test_rows_of_new_sequences_have_the_law_of_each_step(truncated: bool) -> None:
+    """First moments of the third row of two, and of its state: sums over paths of the predictive moments of states."""
+    posterior = made("IHMM", (2, 3), truncated=truncated)
+    rows, y, states = posterior.sample(3, num_sequences=40_000, generator=torch.Generator().manual_seed(1))
+    assert y is None
+    third, own = rows.view(-1, 3, 2)[:, 2], states.view(-1, 3)[:, 2]
+    shares, mean = [], torch.zeros(2, dtype=torch.float64)
+    reference = int(posterior.samples["assignments"][posterior.representative].max()) + 1
+    by_label = torch.zeros(reference + 1, dtype=torch.float64)
+    for index in range(2):
+        draw, family = posterior.draw(index), posterior.model.likelihood
+        last = draw.get("log_unseen_row", draw["log_start"]).unsqueeze(0)
+        moves = torch.cat([draw["log_transitions"], last]).softmax(1)
+        shares = draw["log_start"].softmax(0) @ moves @ moves / 2
+        chi = torch.cat([draw["hyperparameters"], family.prior().unsqueeze(0)])
+        nodes = torch.linspace(-400, 400, 400_001, dtype=torch.float64)
+        for column in range(2):
+            inputs = torch.zeros(len(nodes), 2, dtype=torch.float64)
+            inputs[:, column] = nodes
+            density = family.log_predictive(inputs, chi).softmax(0)  # columns are independent
+            mean[column] += shares @ (density.T @ nodes.sin())
+        by_label.index_add_(0, posterior.labels_of(draw), shares)
+    gaps = torch.cat([third.sin() - mean, torch.nn.functional.one_hot(own, len(by_label)) - by_label], 1)
+    assert (gaps.mean(0).abs() <= 5 * gaps.std(0) / 200 + 1e-12).all()
+
+
 def test_a_sequence_that_nobody_observed_is_no_evidence() -> None:
     posterior, nothing = made("DIH-S", (2, 3)), torch.full((4, X.shape[1]), NAN, dtype=torch.float64)
     assert float(posterior.log_predictive_density(nothing)) == pytest.approx(0.0, abs=1e-12)
