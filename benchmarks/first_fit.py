@@ -3,8 +3,8 @@
     python benchmarks/first_fit.py [WORD ...]    models whose name has one of the words; all of them
     python benchmarks/first_fit.py one MODEL BACKEND    in this process
 
-Each model with its defaults under each backend, on 60 made-up rows, with an empty folder of numba's. A second fit of
-the same kind is what all later ones cost: 0.1 s at most.
+Each model with its defaults under each backend, on 60 made-up rows, with an empty folder of numba's. The next
+fit in the same process is what all later ones cost.
 """
 
 from __future__ import annotations
