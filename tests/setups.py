@@ -41,6 +41,7 @@ def label_law(model: Any, truncated: bool) -> Any:
 
 COUNTS = [MultinomialDirichlet, PoissonGamma, BernoulliBeta]
 FAMILIES = [SphericalGaussian, DiagonalGaussian, FullGaussian, LinearRegression, *COUNTS]
+LIKELIHOODS = [family() for family in FAMILIES if family is not LinearRegression]
 
 
 class AnotherGaussian(DiagonalGaussian):

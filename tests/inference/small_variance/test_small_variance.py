@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from setups import Ramp, name_of, price_of
+from setups import LIKELIHOODS, Ramp, name_of, price_of
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.metrics import normalized_mutual_info_score
@@ -29,25 +29,10 @@ from regbayes.inference.small_variance.penalty import farthest_first
 from regbayes.inference.small_variance.problem import Problem
 from regbayes.inference.small_variance.state import Descent
 from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, PitmanYor, PrincipalDirections
-from regbayes.models.likelihoods import (
-    BernoulliBeta,
-    DiagonalGaussian,
-    FullGaussian,
-    MultinomialDirichlet,
-    PoissonGamma,
-    SphericalGaussian,
-)
+from regbayes.models.likelihoods import BernoulliBeta, MultinomialDirichlet, PoissonGamma, SphericalGaussian
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
 from regbayes.models.scores import own_scores
 
-LIKELIHOODS = [
-    SphericalGaussian(),
-    DiagonalGaussian(),
-    FullGaussian(),
-    MultinomialDirichlet(),
-    PoissonGamma(),
-    BernoulliBeta(),
-]
 LOSSES = [
     None,
     Hinge(strength=2.0),

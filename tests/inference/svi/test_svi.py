@@ -14,7 +14,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from setups import climbed, mixture_rows, name_of
+from setups import LIKELIHOODS, climbed, mixture_rows, name_of
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.metrics import normalized_mutual_info_score
@@ -41,25 +41,10 @@ from regbayes.models import (
     PitmanYor,
     Standardized,
 )
-from regbayes.models.likelihoods import (
-    BernoulliBeta,
-    DiagonalGaussian,
-    FullGaussian,
-    MultinomialDirichlet,
-    PoissonGamma,
-    SphericalGaussian,
-)
+from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, PoissonGamma, SphericalGaussian
 from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic, OneVsRest
 from regbayes.testing.enumeration import log_classifier_integrals, partition_log_weights
 
-LIKELIHOODS = [
-    SphericalGaussian(),
-    DiagonalGaussian(),
-    FullGaussian(),
-    MultinomialDirichlet(),
-    PoissonGamma(),
-    BernoulliBeta(),
-]
 LOSSES = [None, Hinge(2.0, 1.5), Logistic(), EpsilonInsensitive(1.5, 0.2), OneVsRest(Hinge()), OneVsRest(Logistic())]
 LEARNED = DirichletProcess(1.0, (2.0, 1.0))
 NUM_STEPS = 8
