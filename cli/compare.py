@@ -253,6 +253,7 @@ def _draw(done: list[Method], problem: Problem, rows: NDArray[Any], path: Path) 
     from matplotlib.figure import Figure
 
     from ..plots import plot_components, plot_trace
+    from ..plots.axes import counted
 
     ours = [method for method in done if method.value_name]
     mixture = isinstance(ours[0].estimator[-1].posterior_, PartitionPosterior)
@@ -265,7 +266,7 @@ def _draw(done: list[Method], problem: Problem, rows: NDArray[Any], path: Path) 
         posterior = estimator.posterior_
         if mixture:
             plot_components(posterior, scaler.transform(problem.X[rows]), labels, ax=column[0])
-            column[0].set_title(f"{method.name}: {posterior.num_components} components")
+            column[0].set_title(f"{method.name}: {counted(posterior.num_components, 'component')}")
         else:
             column[0].set_title(method.name)
         plot_trace({method.name: posterior}, ax=column[-1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -52,11 +54,30 @@ ROOMS = {
 }
 
 
+def card(path: Path, generated: Path) -> str:
+    """A tutorial on the page of all: its first picture, its title, and its question, bold in its first cell."""
+    cells = json.loads(path.read_text())["cells"]
+    title, text = "".join(cells[0]["source"]).removeprefix("# ").split("\n", 1)
+    link = path.relative_to(HERE).as_posix()
+    shown = f"**[{title}]({link})**\n\n{text.split('**')[1]}\n"
+    for cell in cells:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                picture = generated / f"{path.stem}.png"
+                picture.write_bytes(base64.b64decode(output["data"]["image/png"]))
+                alt = cell["metadata"].get("mystnb", {}).get("image", {}).get("alt", title)
+                image = f"[![{alt}]({picture.relative_to(HERE).as_posix()})]({link})"
+                return f"````{{container}} tutorial\n{image}\n\n{shown}````"
+    return f"````{{container}} tutorial\n{shown}````"
+
+
 def write_sources() -> None:
     """Pages that other files of the repository hold: the tutorials, and a table of the names in each room."""
     generated = HERE / "_generated"
     shutil.rmtree(generated, ignore_errors=True)
     shutil.copytree(HERE.parent / "tutorials", generated / "tutorials")
+    cards = "\n".join(card(path, generated) for path in sorted((generated / "tutorials").glob("*.ipynb")))
+    (generated / "gallery.txt").write_text(f"`````{{container}} gallery\n{cards}\n`````\n")
     for room, what in ROOMS.items():
         module = importlib.import_module(f"regbayes.{room}")
         names = [name for name in sorted(module.__all__) if callable(getattr(module, name))]

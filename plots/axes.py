@@ -32,6 +32,11 @@ def color_of(index: int) -> str:
     return COLORS[index] if index < len(COLORS) else "0.6"
 
 
+def counted(number: int, noun: str) -> str:
+    """The number with its noun: "1 row", "2 rows"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def as_points(X: Any) -> NDArray[np.float64]:
     """The rows of X [N, D] as float64; NaN stays."""
     rows = read_rows(X)

@@ -15,7 +15,7 @@ from matplotlib.patches import Ellipse, Patch
 from numpy.typing import NDArray
 
 from ..inference import PartitionPosterior
-from .axes import COLORS, as_groups, as_points, axes_or_new, color_of, principal_axes, require_posterior
+from .axes import COLORS, as_groups, as_points, axes_or_new, color_of, counted, principal_axes, require_posterior
 
 Array = NDArray[np.float64]
 
@@ -40,6 +40,7 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
     axes = principal_axes(standard - center)
     points = (standard - center) @ axes
     components, sizes = np.unique(assignments, return_counts=True)
+    lines = []
     for index, position in enumerate(np.argsort(-sizes, kind="stable")):
         component, color = components[position], color_of(index)
         own = assignments == component
@@ -52,8 +53,8 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
         ends = None if hyperplane is None else chord(*hyperplane, root)
         if ends is not None:
             outline = [patheffects.withStroke(linewidth=4.5, foreground="white")]
-            ax.plot(*(mean + ends).T, color=color, linewidth=2.2, path_effects=outline, zorder=3)
-    handles = [*_class_handles(names), *_component_handles(np.sort(sizes)[::-1])]
+            lines += ax.plot(*(mean + ends).T, color=color, linewidth=2.2, path_effects=outline, zorder=3)
+    handles = [*_class_handles(names), *_component_handles(np.sort(sizes)[::-1]), *_hyperplane_handles(lines)]
     ax.legend(handles=handles, frameon=False, fontsize="small", handlelength=1)
     ax.set(xlabel="first principal axis", ylabel="second principal axis")
     return ax
@@ -136,7 +137,7 @@ def _class_handles(names: NDArray[Any]) -> list[Line2D]:
     if len(names) < 2:
         return []
     return [
-        Line2D([], [], linestyle="", marker=marker, color="0.2", markersize=5, label=str(name))
+        Line2D([], [], linestyle="", marker=marker, color="0.2", markersize=5, label=f"class {name}")
         for name, marker in zip(names, _markers(), strict=False)
     ]
 
@@ -144,8 +145,15 @@ def _class_handles(names: NDArray[Any]) -> list[Line2D]:
 def _component_handles(sizes: NDArray[np.int64]) -> list[Patch]:
     """One patch for each component with a colour of its own, and one for all others."""
     handles = [
-        Patch(facecolor=color, alpha=0.7, label=f"{size} rows") for size, color in zip(sizes, COLORS, strict=False)
+        Patch(facecolor=color, alpha=0.7, label=counted(size, "row"))
+        for size, color in zip(sizes, COLORS, strict=False)
     ]
     if rest := sizes[len(COLORS) :].tolist():
-        handles.append(Patch(facecolor=color_of(len(COLORS)), label=f"{sum(rest)} rows in {len(rest)} others"))
+        label = f"{counted(sum(rest), 'row')} in {counted(len(rest), 'other')}"
+        handles.append(Patch(facecolor=color_of(len(COLORS)), label=label))
     return handles
+
+
+def _hyperplane_handles(lines: list[Line2D]) -> list[Line2D]:
+    """One line for all hyperplanes that are drawn."""
+    return [Line2D([], [], color="0.2", linewidth=2.2, label="hyperplane")][: len(lines)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from .axes import as_groups, as_points, axes_or_new, color_of, principal_axes
+from .axes import COLORS, as_groups, as_points, axes_or_new, color_of, counted, principal_axes
 
 
 def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
@@ -32,7 +32,7 @@ def plot_partition(X: Any, labels: Any, ax: Axes | None = None) -> Axes:
     clusters, sizes = np.unique(found, return_counts=True)
     for index, position in enumerate(np.argsort(-sizes, kind="stable")):
         own = found == clusters[position]
-        label = f"{sizes[position]} points" if index < 8 else None
+        label = counted(sizes[position], "point") if index < len(COLORS) else None
         across, up = points[own].T
         ax.scatter(across, up, s=12, color=color_of(index), alpha=0.7, linewidths=0, label=label)
     ax.legend(frameon=False, fontsize="small", handletextpad=0.2)

@@ -15,8 +15,9 @@ from .axes import axes_or_new, color_of, require_posterior
 def plot_trace(posteriors: Mapping[str, Posterior], ax: Axes | None = None) -> Axes:
     """Value of every step against elapsed seconds (logarithmic), one line for each chain.
 
-    A single posterior is drawn in its own units. Values of several backends do not compare, so there each chain is
-    drawn as the share of its way from its first value (0) to its last (1).
+    A single posterior is drawn in its own units; where it settled in its first step, its only value is named. Values
+    of several backends do not compare, so there each chain is drawn as the share of its way from its first value (0)
+    to its last (1).
     """
     if not isinstance(posteriors, Mapping) or not posteriors:
         raise ValueError(f"posteriors is {shown(posteriors)}; expected a dict of posteriors by their names.")
@@ -35,6 +36,10 @@ def plot_trace(posteriors: Mapping[str, Posterior], ax: Axes | None = None) -> A
             label = (f"{name} ({trace.name})" if not alone else trace.name) if chain == 0 else None
             color = color_of(index if not alone else 0)
             ax.plot(seconds, values, color=color, linewidth=1.2, marker="." if len(values) < 40 else None, label=label)
+            if alone and len(values) == 1:
+                ax.axhline(values[0], color=color, linewidth=0.8, alpha=0.5)
+                said = f"{values[0]:.6g} from the first step on"
+                ax.annotate(said, (seconds[0], values[0]), (0, 6), textcoords="offset points", ha="center")
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter(FormatStrFormatter("%g"))

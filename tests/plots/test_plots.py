@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -76,7 +78,18 @@ def test_every_point_is_drawn_once(crossed, ax, labels):
     drawn = np.concatenate([points.get_offsets() for points in ax.collections])
     assert drawn.shape == (200, 2)
     named = {text.get_text() for text in ax.get_legend().get_texts()}
-    assert ({"no", "yes"} if labels == "text" else {"0", "1"}) <= named
+    assert {f"class {name}" for name in (("no", "yes") if labels == "text" else (0, 1))} <= named
+
+
+def test_legend_counts_rows_and_says_what_the_lines_are(crossed, ax):
+    X, y, posterior = crossed
+    left = np.flatnonzero(X[:, 0] < 0)
+    some = np.concatenate([left, np.flatnonzero(X[:, 0] > 0)[:1]])
+    plot_components(posterior, X[some], y[some], ax=ax)
+    named = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert named == ["class 0", "class 1", f"{len(left)} rows", "1 row", "hyperplane"]
+    clusters = SmallVariance(num_components=2, num_restarts=1).fit(DPM(), X)
+    assert "hyperplane" not in {text.get_text() for text in plot_components(clusters, X).get_legend().get_texts()}
 
 
 @pytest.mark.slow
@@ -99,6 +112,15 @@ def test_one_trace_is_in_its_own_units(crossed, ax):
     assert ax.get_ylabel() == "objective"
     assert ax.get_xscale() == "log"
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), posterior.trace.values[0])
+
+
+def test_a_trace_of_one_step_says_its_value(crossed, ax):
+    posterior = crossed[2]
+    trace = replace(posterior.trace, values=torch.tensor([[1234.5]]), seconds=torch.tensor([[0.1]]))
+    plot_trace({"one": posterior.replace(trace=trace)}, ax=ax)
+    assert [text.get_text() for text in ax.texts] == ["1234.5 from the first step on"]
+    plot_trace({"one": posterior})  # with more steps it is seen
+    ax.figure.canvas.draw()
 
 
 def test_traces_of_several_backends_share_a_scale(crossed, ax):
