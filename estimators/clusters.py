@@ -67,7 +67,7 @@ class Clusterer(_Clusters):
     posteriors = (PartitionPosterior,)
     accepted = "a model of partitions"
     default_data = Data
-    streams = (Data,)
+    streams: tuple[type[Any], ...] = (Data,)
 
     def defaults(self) -> tuple[Mixture, Backend]:
         return DPM(), SVI()

@@ -80,7 +80,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
     posteriors = (ProjectionPosterior, MultiLabelPosterior)
     accepted = "a model of many tasks or of label sets"
-    streams = (LabelData,)
+    streams: tuple[type[Any], ...] = (LabelData,)
     classes_: NDArray[Any]
 
     def __init__(self, model: Model | None = None, inference: Backend | None = None, *, cv: int | None = 2) -> None:

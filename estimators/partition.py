@@ -65,7 +65,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 
     classes_: NDArray[Any]
     default_data = Data
-    streams = (Data, TopicData)
+    streams: tuple[type[Any], ...] = (Data, TopicData)
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     """
 
     default_data = Data
-    streams = (Data, TopicData)
+    streams: tuple[type[Any], ...] = (Data, TopicData)
 
     def defaults(self) -> tuple[Model, Backend]:
         loss = StudentT(df=100.0, scale=1.0)

@@ -62,7 +62,7 @@ class PathSearch(PosteriorEstimator):
     length_scales: Sequence[float] | None
     cv: Any
     on_interrupt = "raise"
-    streams = ()  # a search sees all rows
+    streams: tuple[type[Any], ...] = ()  # a search sees all rows
     scales: ClassVar[tuple[float, ...]]  # of weights, by default
     prepared: Callable[..., Prepared]  # what the other base makes of X, y and weights
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}  # as scikit-learn's splitters ask for them
@@ -80,9 +80,11 @@ class PathSearch(PosteriorEstimator):
         parts, rows, targets, weights = self.prepared(X, y, sample_weight)
         if groups is not None:
             given = array_like("groups", groups)
-            groups = named("groups", lambda: column_or_1d(given))
-            named("X and groups", lambda: check_consistent_length(rows, groups))
-        self.fit_posterior(parts, rows, targets, weights, groups)
+            whose: NDArray[Any] | None = named("groups", lambda: column_or_1d(given))
+            named("X and groups", lambda: check_consistent_length(rows, whose))
+        else:
+            whose = None
+        self.fit_posterior(parts, rows, targets, weights, whose)
         return self
 
     def fit_posterior(

@@ -60,7 +60,7 @@ class TopicTransformer(_Transformer):
     accepted = "a topic model"
     elsewhere = "FeatureTransformer for LatentFeatureModel, or Clusterer"
     default_data = TopicData
-    streams = (TopicData,)
+    streams: tuple[type[Any], ...] = (TopicData,)
 
     def defaults(self) -> tuple[Model, Backend]:
         return LDA(), SVI()

@@ -181,7 +181,9 @@ class Posterior:
             raise ValueError(f"The chains have {self.num_draws} draws, but arviz needs equal numbers. Resume the fit.")
         shape = (len(self.num_draws), self.num_draws[0])
         kept = {name: value for name, value in structure_of(self.model).summaries(self).items() if value.ndim == 1}
-        groups = {"posterior": {name: np.asarray(value.cpu()).reshape(shape) for name, value in kept.items()}}
+        groups: dict[str, Any] = {
+            "posterior": {name: np.asarray(value.cpu()).reshape(shape) for name, value in kept.items()}
+        }
         if X is not None:
             found = torch.as_tensor(self.log_likelihood(X, **options))
             groups["log_likelihood"] = {"X": np.asarray(found.cpu()).reshape(*shape, -1)}

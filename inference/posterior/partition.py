@@ -141,8 +141,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         for g, rows in by_draw(index // width):
             draw = self.draw(g)
             labels[rows] = self.labels_of(draw)[own[rows]]
-            if self.model.coding is not None:
-                targets.append((rows, self._draw_own_targets(X[rows], draw, own[rows], own_stream)))
+            y = self._draw_own_targets(X[rows], draw, own[rows], own_stream)
+            if y is not None:
+                targets.append((rows, y))
         return NewData(X, in_place(targets), labels)
 
     def mmd(
@@ -240,11 +241,11 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             unseen = None if variance is None else pad(variance, (0, 0, 0, 1))
             yield ScoreMixture(self._predictive_weights(X, draw), pad(mean, (0, 0, 0, 1)), unseen)
 
-    def _draw_own_targets(self, X: Tensor, draw: Draw, own: Tensor, generator: torch.Generator) -> Tensor:
+    def _draw_own_targets(self, X: Tensor, draw: Draw, own: Tensor, generator: torch.Generator) -> Tensor | None:
         """Targets [N] of rows [N, D] that have a component [N] of a draw, K of one not yet seen."""
-        moments, rows = score_moments(self.model, X, draw), torch.arange(len(X), device=X.device)
-        mean, variance = (None if table is None else pad(table, (0, 0, 0, 1))[rows, own] for table in moments)
-        return self.draw_targets(mean, variance, generator)
+        (mean, variance), rows = score_moments(self.model, X, draw), torch.arange(len(X), device=X.device)
+        spread = None if variance is None else pad(variance, (0, 0, 0, 1))[rows, own]
+        return self.draw_targets(pad(mean, (0, 0, 0, 1))[rows, own], spread, generator)
 
     def _predictive_weights(self, X: Tensor, draw: Draw) -> Tensor:
         """log W [N, K + 1] by which the scores of a draw count."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ def summary(state: VariationalPartition, data: Placed | Stream[Any], model: Mixt
         precision_tril=state.precision_tril,
         sticks=state.sticks,
         prior_factor=state.q,
-        num_seen=torch.tensor([float(data.total_weight)], dtype=torch.float64),
+        num_seen=torch.tensor([float(cast(Data, data).total_weight)], dtype=torch.float64),
     )
     if not state.num_dropped:
         kept["responsibilities"] = state.responsibilities
