@@ -31,9 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--nightly"):
         places: dict[tuple[str, str], dict[Any, int]] = {}
-        nightly = [item for item in items if item.get_closest_marker("nightly") or _left_out(item, places)]
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if item not in set(nightly)]
+        waits = [bool(item.get_closest_marker("nightly")) or _left_out(item, places) for item in items]
+        config.hook.pytest_deselected(items=[item for item, late in zip(items, waits, strict=True) if late])
+        items[:] = [item for item, late in zip(items, waits, strict=True) if not late]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
