@@ -34,7 +34,7 @@ def stream(generator: torch.Generator | None, like: Tensor) -> torch.Generator:
 
 
 def number_of_rows(name: str, value: Any, width: int, like: Tensor) -> int:
-    """The argument of how many rows of so many numbers to draw, for which there is room on the device of `like`."""
+    """How many rows of so many numbers to draw, for which there is room on the device of `like` [...]."""
     number: int = read(name, value, Whole(1))
     require_room(name, number, 8 * number * (1 + width), like.device)
     return number

@@ -87,7 +87,7 @@ class PrecisionWishart(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """df Psi^-1."""
+        """df Psi^-1 [..., D, D]."""
         return self.df[..., None, None] * torch.cholesky_inverse(self.factor)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> PrecisionWishart:
