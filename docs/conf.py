@@ -9,11 +9,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import regbayes
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
-
-import regbayes  # noqa: E402
-
 project, author, release = "regbayes", "The regbayes developers", regbayes.__version__
 copyright = f"2026, {author}"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "plain_docstrings"]

@@ -46,7 +46,7 @@ class _Transform(TransformerMixin):
         return found
 
 
-class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]
+class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]  # scikit-learn has no types
     """An estimator whose `fit` leaves `posterior_`.
 
     With a model of latent features X may have NaN, entries that are missing, unless a feature map needs them; with a

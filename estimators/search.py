@@ -78,13 +78,7 @@ class PathSearch(PosteriorEstimator):
             of whole groups
         """
         parts, rows, targets, weights = self.prepared(X, y, sample_weight)
-        if groups is not None:
-            given = array_like("groups", groups)
-            whose: NDArray[Any] | None = named("groups", lambda: column_or_1d(given))
-            named("X and groups", lambda: check_consistent_length(rows, whose))
-        else:
-            whose = None
-        self.fit_posterior(parts, rows, targets, weights, whose)
+        self.fit_posterior(parts, rows, targets, weights, None if groups is None else _read_groups(groups, rows))
         return self
 
     def fit_posterior(
@@ -255,6 +249,13 @@ def _fitted(
     place, left_out = np.full(len(rows.y), -1), rows.X[np.delete(np.arange(len(rows.y)), kept)]
     place[kept] = seen.place
     return posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if left_out.shape[0] else None)
+
+
+def _read_groups(groups: ArrayLike, rows: Any) -> NDArray[Any]:
+    given = array_like("groups", groups)
+    found: NDArray[Any] = named("groups", lambda: column_or_1d(given))
+    named("X and groups", lambda: check_consistent_length(rows, found))
+    return found
 
 
 def _read_splits(cv: Any, rows: Rows, groups: NDArray[Any] | None) -> list[Any]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,11 +61,11 @@ def sweep(
     num_split_merge: int = 0,
     births: str = "exact",
     num_warmup: int = 0,
-    kind: type[Allocation[S, D, M]] = Points,  # type: ignore[assignment]  # of partitions
+    kind: type[Allocation[Any, Any, Any]] = Points,
 ) -> S:
     """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan)."""
     scan = kind.quickest(data, model) if scan == "auto" else scan
-    z = kind(scan_law(model.prior, model.truncation, scan), data)
+    z: Allocation[S, D, M] = kind(scan_law(model.prior, model.truncation, scan), data)
     if (fused := kind.fused(scan, data, model)) is not None:  # moves come with every sweep
         state = fused(state, data, model, generator, num_moves=num_split_merge)
     else:
@@ -93,7 +94,7 @@ def log_joint(
     model: M,
     *,
     law: Law,
-    kind: type[Allocation[S, D, M]] = Points,  # type: ignore[assignment]  # of partitions
+    kind: type[Allocation[Any, Any, Any]] = Points,
     chi: Tensor | None = None,
 ) -> Tensor:
     """log density [] of (z, eta, h) and the data: theta and the mixture weights, or rows, integrated out, omega too.
@@ -114,7 +115,7 @@ def draw(
     model: M,
     *,
     law: Law,
-    kind: type[Allocation[S, D, M]] = Points,  # type: ignore[assignment]
+    kind: type[Allocation[Any, Any, Any]] = Points,
 ) -> Draw:
     """What the posterior keeps of a state."""
     chi = hyperparameters(state, data, model)
