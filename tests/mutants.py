@@ -200,6 +200,85 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/gibbs/allocations.py",
+        "inference/gibbs/test_split_merge.py -k 'odds_of or merge_leaves or places or no_hyperplane'",
+        {
+            "reserved.reshape(len(reserved), *weights.shape[1:])": "reserved[:0].reshape(0, *weights.shape[1:])",
+            "else at.weights[~kept]": "else state.reservoir",
+            "torch.nonzero(self.counts(at) == 0)": "torch.nonzero(self.counts(at) >= 0)",
+            "torch.where(at.assignments == second, first, at.assignments)": "at.assignments",
+        },
+    ),
+    Mutants(
+        "inference/gibbs/points.py",
+        "inference/gibbs/test_split_merge.py inference/gibbs/test_gibbs.py "
+        "-k 'odds_of or log_joint or concentration or prior_of_a_state'",
+        {
+            "at.hyper) + self.law.prior.log_density(at.hyper)": "at.hyper)",
+            "divided[:, first] -= moved": "pass",
+            "joined.hyper) - self.law.log_prior(counts, joined.hyper)": "joined.hyper)",
+            "hyper=self.law.prior.draw(": "hyper=(lambda hyper, *_: hyper)(",
+        },
+    ),
+    Mutants(
+        "inference/gibbs/paths.py",
+        "inference/gibbs/test_split_merge_sequences.py inference/gibbs/test_gibbs_sequence.py "
+        "-m 'not slow' -k 'odds or share or log_joint'",
+        {
+            "+ math.lgamma(len(kept) - len(base) + 2)": "",
+            "+ self.law.log_base(base, at.hyper) + math": "+ math",
+            "((sizes - 1) * shares.log()).sum()": "(sizes * shares.log()).sum()",
+            "** (1 / _KEPT)": "** _KEPT",
+            "(_KEPT - 1) * (log_kept - total.log())": "(_KEPT + 1) * (log_kept - total.log())",
+            "joined.hyper) - left.log().sum()": "joined.hyper)",
+            "share * total, (1 - share) * total": "(1 - share) * total, share * total",
+        },
+    ),
+    Mutants(
+        "inference/gibbs/moves/split_merge.py",
+        "inference/gibbs/test_split_merge.py -m 'not slow' -k 'two_tests or odds or places or undoes'",
+        {
+            "log_ratio - division.log_screen": "log_ratio",
+            "division.log_screen - log_ratio": "division.log_screen + log_ratio",
+            "log_ratio + log_gain - log_screen": "log_ratio + log_gain",
+            "exchange(division.blocks[[1, 2, 3]], present": "exchange(division.blocks[[2, 1, 3]], present",
+            "-log_gain, log_odds": "log_gain, log_odds",
+        },
+    ),
+    Mutants(
+        "inference/gibbs/moves/union.py",
+        "inference/gibbs/test_split_merge.py -m 'not slow' -k 'odds'",
+        {
+            "return parts[0] + parts[1] - parts[2]": "return parts[0] + parts[1]",
+            "log_places.expand(len(free)) + self.log_evidence(side)": "log_places.expand(len(free))",
+            "+ log_gain - self.sides.log_probability(": "+ log_gain + self.sides.log_probability(",
+            "- division.blocks[[0]].log_ratio(": "+ division.blocks[[0]].log_ratio(",
+            "self.z.log_density(moved) - self.z.log_density(at)": "self.z.log_density(moved)",
+        },
+    ),
+    Mutants(
+        "inference/gibbs/moves/block_classifiers.py",
+        "inference/gibbs/test_split_merge.py -m 'not slow' -k 'quadrature or exchange or odds'",
+        {
+            "log_det - ((gap @ tril)": "-log_det - ((gap @ tril)",
+            "+ log_prior(weights, scored.weight_scale)": "",
+            "candidates[:num_left, 0] = present": "pass",
+            "- log_weights[:num_left].sum()": "",
+            "(len(ratios) - 2 * num_left) * math.log(": "len(ratios) * math.log(",
+        },
+    ),
+    Mutants(
+        "inference/running/processes.py",
+        "inference/running/test_side_by_side.py -m 'not slow'",
+        {
+            "known and known.news(0, len(known.draws))": "None",
+            "torch.set_default_dtype(dtype)": "pass",
+            "chain.news(self._step, self._num_draws)": "chain.news(0, 0)",
+            "signal.signal(signal.SIGINT, signal.SIG_IGN)": "pass",
+            "self._report(ended=True, error=error)": "self._report(ended=True)",
+        },
+    ),
+    Mutants(
         "inference/classifiers/ridge.py",
         "inference/classifiers/test_ridge.py",
         {
