@@ -244,6 +244,7 @@ def _file() -> Path:
 # -- posteriors --------------------------------------------------------------------------------------------------------
 
 _NOT_ASKED = {"load", "score_mixtures", "views", "checked", "over_rows", "facts", "record", "draw", "draws", "replace"}
+_NOT_ASKED |= {"class_index", "draw_targets", "labels_of"}
 
 
 def questions() -> Iterator[Place]:
@@ -264,7 +265,16 @@ def _question(problem: str, name: str, method: str, argument: str) -> Place:
     y = _TWO if case.y is None else case.y
     values = {"X": rows_of(case.X), "given": rows_of(case.X[:2]), "left_out": rows_of(case.X), "lengths": LENGTHS}
     values |= {"y": targets_of(y), "Y": targets_of(y), "known": targets_of(y), "path": NUMBERS}
-    good = {"X": case.X, "y": y, "Y": y, "lengths": None, "num_steps": 2, "mixture": 0.5, "temperature": 1.0}
+    good = {
+        "X": case.X,
+        "y": y,
+        "Y": y,
+        "lengths": None,
+        "num_rows": 2,
+        "num_steps": 2,
+        "mixture": 0.5,
+        "temperature": 1.0,
+    }
     good |= {"chains": [0], "path": None, "loss": None, "slope": 2.0, "folds": []}
 
     def ask(**given: Any) -> Any:

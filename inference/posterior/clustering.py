@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...models.domains import OneOf, read
 from ..running.labels import LABELS, LabelRows, stack_labels
 from ..structures import Draw
 from .base import Posterior
 from .consensus import consensus
 from .pairs import numbers_of, same_label
-from .partition_losses import align, expected_loss
+from .partition_losses import LOSSES, align, expected_loss
 from .scores import chunks
 
 
@@ -88,7 +89,7 @@ class Clustering:
         return [f"{self.num_components} components"]
 
     def _best_draw(self, loss: str) -> int:
-        if loss == "vi" and EXPECTED_LOSS in self.samples:
+        if read("loss", loss, OneOf(*LOSSES)) == "vi" and EXPECTED_LOSS in self.samples:
             return int(self.samples[EXPECTED_LOSS].argmin())
         return int(expected_loss(self.samples[LABELS], loss).argmin())
 

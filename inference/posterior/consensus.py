@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...models.domains import SEED, OneOf, Whole, read
+from .partition_losses import LOSSES
 
 __all__ = ["consensus", "expected_losses"]
 
@@ -44,7 +45,7 @@ def consensus(
     """
     num_draws, num_runs = read("num_draws", num_draws, Whole(1)), read("num_runs", num_runs, Whole(0))
     rng, draws = np.random.default_rng(read("seed", seed, SEED)), _spaced(assignments, num_draws)
-    values = _values(read("loss", loss, OneOf(*_LOSSES)), draws.shape[1])
+    values = _values(read("loss", loss, OneOf(*LOSSES)), draws.shape[1])
     best = draws[_losses(draws, draws, values).argmin()]
     if len(draws) > 1 and best.size:
         best = _searched(rng, draws, best, values, num_runs)
@@ -53,7 +54,7 @@ def consensus(
 
 def expected_losses(candidates: Tensor, assignments: Tensor, loss: str = "vi") -> Tensor:
     """Means [C] over draws [S, N] of the loss of choosing each of the partitions [C, N]; float64."""
-    values = _values(read("loss", loss, OneOf(*_LOSSES)), assignments.shape[1])
+    values = _values(read("loss", loss, OneOf(*LOSSES)), assignments.shape[1])
     found = _losses(_compact(candidates), _compact(assignments), values)
     return torch.as_tensor(found, device=assignments.device)
 
@@ -116,6 +117,5 @@ def _by_size(blocks: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-_LOSSES = ("vi", "binder")
 _FEWEST_DRAWS, _ROOM = 10, 2**24  # numbers in a table of a search
 _MOST_PASSES, _MOST_DESTROYED = 100, 10

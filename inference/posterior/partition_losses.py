@@ -53,13 +53,12 @@ def expected_loss(assignments: Tensor, loss: str, most: int = 50) -> Tensor:
 
     Expectations and candidates are taken over at most `most` draws, evenly spaced; other candidates have loss inf.
     """
-    losses = {"vi": _variation_of_information, "binder": _binder}
-    loss = read("loss", loss, OneOf(*losses))
+    loss = read("loss", loss, OneOf(*LOSSES))
     chosen = torch.linspace(0, len(assignments) - 1, min(most, len(assignments))).round().long().tolist()
     result = torch.full((len(assignments),), torch.inf, dtype=torch.float64)
     for candidate in chosen:
         tables = [contingency(assignments[candidate], assignments[other]) for other in chosen]
-        result[candidate] = sum(losses[loss](table) for table in tables) / len(chosen)
+        result[candidate] = sum(LOSSES[loss](table) for table in tables) / len(chosen)
     return result
 
 
@@ -77,3 +76,6 @@ def _binder(table: Tensor) -> float:
     """Share of ordered pairs that one partition joins and the other parts."""
     squares = table.sum(0).square().sum() + table.sum(1).square().sum() - 2 * table.square().sum()
     return float(squares / table.sum() ** 2)
+
+
+LOSSES = {"vi": _variation_of_information, "binder": _binder}  # of tables of two partitions, by name

@@ -349,7 +349,7 @@ def test_an_estimator_takes_ordered_classes() -> None:
     assert model.predict_proba(rows.numpy()).shape == model.decision_function(rows.numpy()).shape == (200, 4)
     other = clone(model).set_params(model__target__thresholds=(-1.0, 0.0, 1.0))
     assert other.fit(rows.numpy(), names).posterior_.model.loss.thresholds == (-1.0, 0.0, 1.0)
-    assert "target=Ordinal(classes=None, thresholds=(-1.0, 0.0, 1.0))" in repr(other.model)
+    assert "target=Ordinal(thresholds=(-1.0, 0.0, 1.0))" in repr(other.model)
     assert other.get_params()["model__target__thresholds"] == (-1.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="order in the alphabet need not be that of the classes"):
         clone(model).fit(rows.numpy(), np.array(["poor", "fair", "good", "best"])[y.numpy()])
