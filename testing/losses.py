@@ -76,7 +76,7 @@ def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> 
         _check_conditional(loss, scores[::7] + 0.0137, y.expand(35, 1), slice(0, 1), generator)
         for scale in _SCALES:
             _check_one_point(loss, like + scale, y, generator)
-        if loss.draw_target.__func__ is not Loss.draw_target:  # of a wrapped loss: its own
+        if getattr(loss.draw_target, "__func__", None) is not Loss.draw_target:  # a wrapped loss has its own
             _check_drawn_target(loss, y, generator)
     if loss.target == "sign":
         several = torch.cat([scores, scores.flip(0) / 2, torch.sin(scores)], 1)
