@@ -121,6 +121,12 @@ FIGURES = [
         )
         for kind, most in (("InfiniteLatentSVM", 5), ("others", 3))
     ),
+    *(
+        Figure(
+            f"Gibbs of 300 features, 311 rows, 27 classes: {what}", "wide.py gibbs", rf"{what} = {NUMBER}", most=most
+        )
+        for what, most in (("CPU seconds a sweep", 0.5), ("peak memory, GB", 1))
+    ),
     Figure(
         "an outsider's compiled family / PoissonGamma, collapsed scan, D = 8",
         "collapsed.py outsider",

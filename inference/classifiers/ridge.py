@@ -2,13 +2,14 @@
 
     A_kc = I / nu^2 + sum_n r_nk precision_nc a_n a_n^T,    B_kc = sum_n r_nk shift_nc a_n
 
-Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance limit takes its mean.
+Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance limit takes its mean. Where rows are fewer
+than features `row_space` has the same law.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from ...models.distributions.sampling import normals
 from ...models.linalg import safe_cholesky
 from ..distributed.collectives import all_sum
+from .row_space import RowRidge
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,14 @@ class Ridge:
     """Gaussians N(mean_kc, A_kc^-1) of K components and C scores."""
 
     mean: Tensor  # [K, P, C]
-    precision_tril: Tensor  # [K, C, P, P], Cholesky factor L of A = L L^T
+    precision_tril: Tensor  # [K, C, P, P], Cholesky factor L of A = L L^T; or [K, 1, P, P] for all scores
 
     @classmethod
     def of_natural(cls, gram: Tensor, linear: Tensor) -> Ridge:
-        """From A [K, C, P, P] and A m [K, P, C]."""
+        """From A [K, C, P, P], or [K, 1, P, P] for all scores, and A m [K, P, C]."""
         tril = safe_cholesky(gram)
+        if gram.shape[1] == 1:
+            return cls(torch.cholesky_solve(linear, tril.squeeze(1)), tril)
         return cls(torch.cholesky_solve(linear.mT.unsqueeze(-1), tril).squeeze(-1).mT, tril)
 
     @property
@@ -53,10 +57,21 @@ class Ridge:
         return Ridge.of_natural(*(torch.lerp(*pair, rho) for pair in zip(self.natural, natural, strict=True)))
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """One draw [K, P, C]: mean + L^-T e."""
-        noise = normals((*self.precision_tril.shape[:-1], 1), generator, self.mean)
+        """One draw [K, P, C]."""
+        return self.draws(1, generator)[:, 0]
+
+    def draws(self, number: int, generator: torch.Generator) -> Tensor:
+        """R draws [K, R, P, C]: mean + L^-T e."""
+        noise = normals((*self.mean.mT.shape, number), generator, self.mean)
         step = torch.linalg.solve_triangular(self.precision_tril.mT, noise, upper=True)
-        return self.mean + step.squeeze(-1).mT
+        return self.mean.unsqueeze(1) + step.permute(0, 3, 2, 1)
+
+    def log_density(self, weights: Tensor) -> Tensor:
+        """log N(eta; mean, A^-1) [K, R] of R sets of classifiers [K, R, P, C]."""
+        gap = (weights - self.mean.unsqueeze(1)).permute(0, 3, 1, 2)
+        square = (gap @ self.precision_tril).square().sum((1, 3))
+        log_det = self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(2).expand(-1, self.mean.shape[2])
+        return log_det.sum(1, keepdim=True) - (square + self.mean[0].numel() * math.log(2 * math.pi)) / 2
 
     def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance, each [N, K, C], of the scores of features [N, P].
@@ -81,7 +96,7 @@ class Ridge:
 
     def _rows_last(self, values: Tensor) -> Tensor:
         """[N, K, C] of values [K C, N]."""
-        return values.unflatten(0, self.precision_tril.shape[:2]).permute(2, 0, 1)
+        return values.unflatten(0, (len(self.mean), len(values) // max(1, len(self.mean)))).permute(2, 0, 1)
 
     def kl(self, weight_scale: float) -> Tensor:
         """KL(N(mean, A^-1) || N(0, nu^2 I)) [K], summed over the scores."""
@@ -106,6 +121,47 @@ class Ridge:
         return _upper(inverse.mT @ inverse)
 
 
+class Laws(tuple[Ridge | RowRidge, ...]):
+    """Gaussians of K sets of C classifiers over the same rows: of all sets in one, or of one set each."""
+
+    @classmethod
+    def of_rows(cls, features: Tensor, precision: Tensor, shift: Tensor, weight_scale: float) -> Laws:
+        """From precision and shift [N, K, C]. Where features are many of the rows alone that say anything of a set, and
+        with one covariance for all its scores, to their mean precision."""
+        if features.shape[1] < _WIDE:
+            ones = precision.new_ones(precision.shape[:2])
+            return cls([Ridge.of_natural(*soft_natural(features, precision, shift, ones, weight_scale=weight_scale))])
+        laws = list[Ridge | RowRidge]()
+        for k in range(precision.shape[1]):
+            said = torch.nonzero(((precision[:, k] != 0) | (shift[:, k] != 0)).any(1)).squeeze(1)
+            mean = precision[said, k].mean(1, keepdim=True)
+            laws.append(ridge_of_rows(features[said], mean, shift[said, k], weight_scale))
+        return cls(laws)
+
+    @property
+    def mean(self) -> Tensor:
+        """[K, P, C]."""
+        return torch.cat([law.mean for law in self])
+
+    def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance, each [N, K, C], of the scores of features [N, P]."""
+        mean, variance = (torch.cat(parts, 1) for parts in zip(*(law.moments(features) for law in self), strict=True))
+        return mean, variance
+
+    def kl(self, weight_scale: float) -> Tensor:
+        """KL from N(0, nu^2 I) [K]."""
+        return torch.cat([law.kl(weight_scale) for law in self])
+
+    def draws(self, number: int, generator: torch.Generator) -> Tensor:
+        """R draws of each set [K, R, P, C]."""
+        return torch.cat([law.draws(number, generator) for law in self])
+
+    def log_density(self, weights: Tensor) -> Tensor:
+        """log densities [K, R] of R values [K, R, P, C]."""
+        parts = weights.split([len(law.mean) for law in self])
+        return torch.cat([law.log_density(part) for law, part in zip(self, parts, strict=True)])
+
+
 def natural_of_owners(
     features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
 ) -> tuple[Tensor, Tensor]:
@@ -114,11 +170,11 @@ def natural_of_owners(
     Parameters
     ----------
     features : Tensor [N, P]
-    precision, shift : Tensor [N, C], the pseudo-observations of the scores
+    precision, shift : Tensor [N, C], the pseudo-observations of the scores; precision may be [N, 1], and A [K, 1, P, P]
     rows : the numbers of the rows of each of K owners
     """
     (P, C), K = (features.shape[1], precision.shape[1]), len(rows)
-    gram, linear = features.new_zeros((K, C, P, P)), features.new_zeros((K, P, C))
+    gram, linear = features.new_zeros((K, C, P, P)), features.new_zeros((K, P, shift.shape[1]))
     root = precision.sqrt()
     for k, own in enumerate(rows):
         for tile in own.split(_TILE):  # which stay in the cache
@@ -137,41 +193,34 @@ def _square(rows: Tensor) -> Tensor:
 def owner_means(
     features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
 ) -> Tensor:
-    """The means A^-1 B [K, P, C] alone, from the arguments of `natural_of_owners`.
-
-    An owner of fewer rows than features is solved for its N_k rows: nu^2 a^T (I + nu^2 W a a^T)^-1 shift, with W the
-    precisions, in O(N_k^2 (N_k + P)). It needs its rows on one machine.
-    """
-    P, means = features.shape[1], features.new_zeros((len(rows), features.shape[1], precision.shape[1]))
-    wide = [P >= _WIDE and len(own) < P for own in rows]
-    for k, own in enumerate(rows):
-        if wide[k] and len(own):
-            means[k] = row_space_means(features[own], precision[own].T, shift[own].T, weight_scale).T
-    if tall := [k for k in range(len(rows)) if not wide[k]]:
-        natural = natural_of_owners(features, precision, shift, [rows[k] for k in tall], weight_scale)
-        means[tall] = Ridge.of_natural(*natural).mean
-    return means
+    """The means [K, P, C] alone of `ridges_of_owners`."""
+    return torch.cat([law.mean for law in ridges_of_owners(features, precision, shift, rows, weight_scale)])
 
 
-def row_space_means(
-    features: Tensor,
-    precision: Tensor,
-    shift: Tensor,
-    weight_scale: float,
-    factor: Callable[[Tensor], Tensor] = safe_cholesky,
-) -> Tensor:
-    """Means [R, P] of R ridges over the same features [N, P], from precisions and shifts [R, N], solved for the N rows.
+def ridges_of_owners(
+    features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
+) -> Iterator[Ridge | RowRidge]:
+    """The laws N(A^-1 B, A^-1) from the arguments of `natural_of_owners`: of all K sets of classifiers at once, or,
+    where features are many, of one after the other, so that no more are in memory."""
+    if features.shape[1] < _WIDE:
+        yield Ridge.of_natural(*natural_of_owners(features, precision, shift, rows, weight_scale))
+        return
+    for own in rows:
+        yield ridge_of_rows(features[own], precision[own], shift[own], weight_scale)
 
-    With S^2 = W they are nu^2 a^T S (I + nu^2 S a a^T S)^-1 S^-1 shift, where the matrix is as well conditioned as that
-    of P features. A precision of less than its rounding is raised to that. `factor` gives the Cholesky factors.
-    """
-    kernel = weight_scale**2 * (features @ features.T)
-    limits = torch.finfo(kernel.dtype)
-    root = torch.maximum(precision, limits.eps / kernel.diagonal().clamp(min=limits.tiny)).sqrt()
-    inner = root.unsqueeze(2) * kernel * root.unsqueeze(1)
-    inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    solved = torch.cholesky_solve((shift / root).unsqueeze(2), factor(inner)).squeeze(2)
-    return weight_scale**2 * (root * solved) @ features
+
+def ridge_of_rows(features: Tensor, precision: Tensor, shift: Tensor, weight_scale: float) -> Ridge | RowRidge:
+    """The law of one set of classifiers that scores all rows, from precision and shift [N, C]: of fewer rows than
+    features in the space of the rows, which are then on one machine."""
+    if in_row_space(*features.shape):
+        return RowRidge.of(features, precision.T, shift.T, weight_scale)
+    every = torch.arange(len(features), device=features.device)
+    return Ridge.of_natural(*natural_of_owners(features, precision, shift, [every], weight_scale))
+
+
+def in_row_space(num_rows: int, num_features: int) -> bool:
+    """Whether laws of classifiers are taken in the space of the rows."""
+    return num_features >= _WIDE and num_rows < num_features
 
 
 def soft_means(
@@ -182,12 +231,13 @@ def soft_means(
     The host waits for no factor: diagonals are raised by a share of their rounding, and what has no factor is NaN.
     """
     (N, P), (K, C) = features.shape, precision.shape[1:]
-    if P < _WIDE or N >= P:
+    if not in_row_space(N, P):
         gram, linear = soft_natural(features, precision, shift, responsibilities, weight_scale=weight_scale)
         return torch.cholesky_solve(linear.mT.unsqueeze(-1), _raised_cholesky(gram)).squeeze(-1).mT
     weight = responsibilities.unsqueeze(-1)
     precision, shift = ((weight * part).flatten(1).T for part in (precision, shift))
-    return row_space_means(features, precision, shift, weight_scale, _raised_cholesky).view(K, C, P).mT
+    law = RowRidge.of(features, precision, shift, weight_scale, _raised_cholesky)
+    return law.mean[0].T.view(K, C, P).mT
 
 
 def _raised_cholesky(matrix: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ constant. Variational factors are moved by `natural`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import ClassVar
@@ -29,7 +30,8 @@ from ...models.sparse import group_sums
 from ...models.sums import row_chunks
 from ..distributed.collectives import all_sum, own_stream
 from .elliptical_slice import elliptical_slice
-from .ridge import Ridge, natural_of_owners, owner_means, rows_of_owners, soft_means, soft_natural
+from .ridge import Ridge, in_row_space, owner_means, ridges_of_owners, rows_of_owners, soft_means, soft_natural
+from .row_space import RowRidge
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +130,16 @@ class Scored:
 
     # -- given pseudo-observations, a ridge regression -----------------------------------------------------------------
 
-    def posterior(self, observed: PseudoObservation) -> Ridge:
-        """N(A^-1 B, A^-1) given precision and shift [N, C] of the scores; the prior where a set scores no row."""
-        if self.owner is None:
-            return Ridge.of_natural(*soft_natural(*self._shared(observed), weight_scale=self.weight_scale))
+    def posteriors(self, observed: PseudoObservation) -> Iterator[Ridge | RowRidge]:
+        """N(A^-1 B, A^-1) of the sets of classifiers given precision and shift [N, C] of the scores, of all at once or
+        of some after others; the prior where a set scores no row."""
+        if self.owner is None and not in_row_space(*self.features.shape):
+            return iter([Ridge.of_natural(*soft_natural(*self._shared(observed), weight_scale=self.weight_scale))])
         precision, shift = map(self.counted, observed)
-        return Ridge.of_natural(*natural_of_owners(self.features, precision, shift, self.rows(), self.weight_scale))
+        return ridges_of_owners(self.features, precision, shift, self.rows(), self.weight_scale)
 
     def means(self, observed: PseudoObservation) -> Tensor:
-        """The means [K, P, C] of `posterior` alone, in less time where rows are fewer than features."""
+        """The means [K, P, C] of `posteriors` alone."""
         if self.owner is None:
             return soft_means(*self._shared(observed), weight_scale=self.weight_scale)
         precision, shift = map(self.counted, observed)
@@ -158,8 +161,12 @@ class Scored:
         weights = weights.clone()
         for columns in self.loss.blocks(weights.shape[2]):
             observed = self.observe(weights, columns, generator)  # omega given all scores
-            weights[:, :, columns] = self.posterior(observed).draw(generator)
+            weights[:, :, columns] = self.drawn(observed, generator)
         return weights
+
+    def drawn(self, observed: PseudoObservation, generator: torch.Generator) -> Tensor:
+        """Classifiers [K, P, C] from their `posteriors`."""
+        return torch.cat([law.draw(generator) for law in self.posteriors(observed)])
 
     def observe(self, weights: Tensor, columns: slice, generator: torch.Generator) -> PseudoObservation:
         """Pseudo-observations [N, C'] of the scores in some columns, at a draw of omega given weights [K, P, C]."""

@@ -82,7 +82,7 @@ def test_each_class_is_drawn_given_the_new_weights_of_those_before() -> None:
         law = Hinge(1.5, 1.0).augment(1.0 - slack, torch.ones_like(slack), generator)  # omega | slack
         shift = 1.5 * sign.unsqueeze(1) + law.precision * rest.unsqueeze(1)
         observed = law._replace(precision=law.precision, shift=shift)
-        weights[:, own] = gibbs.scored(state, data, model).posterior(observed).draw(generator)[0, :, 0]
+        weights[:, own] = gibbs.scored(state, data, model).drawn(observed, generator)[0, :, 0]
     torch.testing.assert_close(found, weights)
 
 

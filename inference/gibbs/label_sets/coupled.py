@@ -90,7 +90,7 @@ def sweep(state: LabelState, data: LabelData, model: BNMC, generator: torch.Gene
 def draw_labels(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> LabelState:
     """What the labels tell given z: their augmentation, psi, omega and w, in this order."""
     state, observed = _AUGMENTED[model.joint](state, data, model, generator)
-    return replace(state, classifiers=scored(data, model).posterior(observed).draw(generator))
+    return replace(state, classifiers=scored(data, model).drawn(observed, generator))
 
 
 def view(state: LabelState, data: LabelData, model: BNMC) -> tuple[Data, CoupledMixture]:

@@ -18,12 +18,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ....models.distributions.sampling import draw_categorical, normals, uniforms
+from ....models.distributions.sampling import draw_categorical, uniforms
 from ....models.scores import scores
 from ....models.sums import row_chunks
+from ...classifiers.ridge import Laws
 from ...classifiers.scored import RepellingHyperplanes, Scored, log_prior
 from ...distributed.collectives import all_sum
-from .block_fits import BlockFits, gaussian, improve, start_fits
+from .block_fits import BlockFits, improve, laws_of, start_fits
 
 
 class BlockClassifiers:
@@ -58,25 +59,17 @@ class BlockClassifiers:
         return BlockClassifiers(self.members, self.scored, improve(self.fit, self.members, self.scored, _NUM_FINE))
 
     @cached_property
-    def gaussian(self) -> tuple[Tensor, Tensor]:
-        """Means [K, C, P] and Cholesky factors [K, C, P, P] of the precisions."""
-        return gaussian(self.fit.natural, self.scored.features.shape[1])
+    def laws(self) -> Laws:
+        """q(. | S)."""
+        return laws_of(self.fit.natural, self.scored)
 
     def draw(self, number: int, generator: torch.Generator) -> Tensor:
         """R sets of classifiers of each block, [K, R, P, C] float64."""
-        mean, tril = self.gaussian
-        noise = normals((*mean.shape, number), generator, tril)
-        return (mean.unsqueeze(-1) + torch.linalg.solve_triangular(tril.mT, noise, upper=True)).permute(0, 3, 2, 1)
+        return self.laws.draws(number, generator)
 
     def log_ratio(self, weights: Tensor) -> Tensor:
         """log of ghat_S / q(. | S) [K, R] float64 at R sets of classifiers of each block, [K, R, P, C]."""
-        return log_unnormalized(weights, self.members, self.scored) - self._log_density(weights)
-
-    def _log_density(self, weights: Tensor) -> Tensor:
-        mean, tril = self.gaussian
-        gap = weights.double().permute(0, 3, 1, 2) - mean.unsqueeze(2)
-        log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum((1, 2)).unsqueeze(1)
-        return log_det - ((gap @ tril).square().sum((1, 3)) + mean[0].numel() * math.log(2 * math.pi)) / 2
+        return log_unnormalized(weights, self.members, self.scored) - self.laws.log_density(weights.double())
 
 
 def log_unnormalized(weights: Tensor, members: Tensor, scored: Scored | RepellingHyperplanes) -> Tensor:

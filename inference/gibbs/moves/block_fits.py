@@ -14,7 +14,6 @@ of them moves at a time, the others at their means.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,18 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....models.linalg import safe_cholesky
 from ....models.losses import Loss
 from ....models.sums import row_chunks
+from ...classifiers.ridge import Laws
 from ...classifiers.scored import RepellingHyperplanes, Scored
 from ...distributed.collectives import all_sum
 
 
 @dataclass(frozen=True)
 class BlockFits:
-    """Gaussians N(mean_kc, A_kc^-1) of the classifiers of K blocks, all in double precision."""
+    """Gaussians N(mean_kc, A_kc^-1) of the classifiers of K blocks, by what each row adds to A and A m, in float64."""
 
-    natural: Tensor  # [K, C, P^2 + P] A and A m
+    natural: Tensor  # [K, 2, C, N] r_n and s_n + r_n E f_n
     goal: Tensor  # the same of where the next step goes
     bound: Tensor  # [K] E log of the factors - KL(N || prior)
 
@@ -43,21 +42,14 @@ class BlockFits:
         return BlockFits(self.natural[blocks], self.goal[blocks], self.bound[blocks])
 
     def onward(self) -> Tensor:
-        """A and A m [K, C, P^2 + P] half of the way to the goal, whether better or not."""
+        """Half of the way to the goal [K, 2, C, N], whether better or not."""
         return torch.lerp(self.natural, self.goal, 0.5)
 
 
-def gaussian(natural: Tensor, num_features: int) -> tuple[Tensor, Tensor]:
-    """Means [K, C, P] and Cholesky factors [K, C, P, P] of A, from A and A m [K, C, P^2 + P]."""
-    P = num_features
-    tril = safe_cholesky(natural[..., : P * P].unflatten(-1, (P, P)), strict=False)
-    return torch.cholesky_solve(natural[..., P * P :].unsqueeze(-1), tril).squeeze(-1), tril
-
-
-def mean_scores(natural: Tensor, features: Tensor) -> Tensor:
-    """Scores [N, K, C] of features [N, P] under the means of Gaussians [K, C, P^2 + P]."""
-    mean, _ = gaussian(natural, features.shape[1])
-    return (features @ mean.flatten(0, 1).T.to(features)).unflatten(1, mean.shape[:2])
+def laws_of(natural: Tensor, scored: Scored | RepellingHyperplanes) -> Laws:
+    """The Gaussians from what each row adds [K, 2, C, N]."""
+    precision, shift = natural.permute(1, 3, 0, 2)
+    return Laws.of_rows(scored.features.double(), precision, shift, scored.weight_scale)
 
 
 def start_fits(shares: Tensor, scored: Scored | RepellingHyperplanes, natural: Tensor | None = None) -> BlockFits:
@@ -66,9 +58,8 @@ def start_fits(shares: Tensor, scored: Scored | RepellingHyperplanes, natural: T
     `shares` [N, K] are what blocks have of the rows that their classifiers see, bool or in 0..1.
     """
     if natural is None:
-        P = scored.features.shape[1]
-        natural = scored.features.new_zeros(shares.shape[1], scored.num_scores, P * P + P, dtype=torch.float64)
-        natural[..., : P * P : P + 1] = scored.weight_scale**-2
+        shape = shares.shape[1], 2, scored.num_scores, len(shares)
+        natural = scored.features.new_zeros(shape, dtype=torch.float64)
     return BlockFits(natural, *_evaluate(natural, shares, scored))
 
 
@@ -77,42 +68,32 @@ def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplan
     natural, goal, bound = fits.natural, fits.goal, fits.bound
     step = torch.full_like(bound, 0.5)
     for _ in range(num_steps):
-        trial = torch.lerp(natural, goal, step.view(-1, 1, 1))
+        trial = torch.lerp(natural, goal, step.view(-1, 1, 1, 1))
         trial_goal, trial_bound = _evaluate(trial, shares, scored)
         better = trial_bound > bound
         bound, step = (
             torch.where(better, trial_bound, bound),
             torch.where(better, (1.5 * step).clamp(max=0.75), step / 4),
         )
-        better = better.view(-1, 1, 1)
+        better = better.view(-1, 1, 1, 1)
         natural, goal = torch.where(better, trial, natural), torch.where(better, trial_goal, goal)
     return BlockFits(natural, goal, bound)
 
 
 def _evaluate(natural: Tensor, shares: Tensor, scored: Scored | RepellingHyperplanes) -> tuple[Tensor, Tensor]:
-    """The goal [K, C, P^2 + P] of Gaussians, and their bounds [K]."""
-    features, (K, C, _), P = scored.features, natural.shape, scored.features.shape[1]
-    mean, tril = gaussian(natural, P)
-    covariance = torch.cholesky_inverse(tril)
-    total, bound = natural.new_zeros(K * C, P * P + P), natural.new_zeros(K)
-    for rows in row_chunks(features, max(P * P, NUM_NODES * K * C)):
-        own = features[rows]
-        squares = (own.unsqueeze(2) * own.unsqueeze(1)).flatten(1)
-        center = own @ mean.flatten(0, 1).T.to(own)
-        scale = (squares @ covariance.reshape(K * C, P * P).T.to(own)).clamp(min=LEAST_SCALE**2).sqrt()
+    """The goal [K, 2, C, N] of Gaussians, and their bounds [K]."""
+    laws, goal, bound = laws_of(natural, scored), torch.empty_like(natural), natural.new_zeros(len(natural))
+    mean, variance = laws.moments(scored.features.double())
+    for rows in row_chunks(scored.features, NUM_NODES * mean[0].numel()):
+        center, scale = mean[rows], variance[rows].clamp(min=LEAST_SCALE**2).sqrt().expand_as(mean[rows])
         factors = partial(scored.factors, shares=shares[rows], rows=rows)
-        value, slope, curvature = _expected(
-            center.unflatten(1, (K, C)), scale.unflatten(1, (K, C)), factors, scored.loss
-        )
-        toward = (-curvature).clamp(min=0).flatten(1)
-        total += torch.cat([toward.T @ squares, (slope.flatten(1) + toward * center).T @ own], 1)
+        value, slope, curvature = _expected(center, scale, factors, scored.loss)
+        toward = (-curvature).clamp(min=0)
+        if variance.shape[2] < center.shape[2]:  # one covariance for all scores
+            toward = toward.mean(2, keepdim=True).expand_as(center)
+        goal[..., rows] = torch.stack([toward, slope + toward * center]).permute(2, 0, 3, 1)
         bound += value.sum(0, dtype=torch.float64)
-    total, bound = all_sum(total).view(natural.shape), all_sum(bound)
-    total[..., : P * P : P + 1] += scored.weight_scale**-2
-    square = mean.square().sum(-1) + covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
-    log_det = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    kl = square / (2 * scored.weight_scale**2) + log_det + P * (math.log(scored.weight_scale) - 0.5)
-    return total, bound - kl.sum(1)
+    return goal, all_sum(bound) - laws.kl(scored.weight_scale)
 
 
 def _expected(

@@ -8,11 +8,12 @@ from typing import Generic
 import torch
 from torch import Tensor
 
+from ....models import scores as linear
 from ...classifiers.scored import classifiers_of
 from ...distributed.collectives import all_sum
 from ..allocations import Allocation, D, M, S
 from .block_classifiers import BlockClassifiers
-from .block_fits import mean_scores, start_fits
+from .block_fits import laws_of, start_fits
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Union(Generic[S, D, M]):
             odds = self._family_odds(shares)
             if self.with_margin and self.block.targets.shape[1]:
                 natural = start_fits(self.scored.spread(shares, self.rows), self.scored, natural).onward()
-                scores = mean_scores(natural, self.block.features)
+                scores = linear.scores(self.block.features, laws_of(natural, self.scored).mean.to(self.block.features))
                 margin = self.model.log_margin(scores, self.block.targets.unsqueeze(1))
                 odds = odds + margin[:, 1] - margin[:, 0]
             log_odds = odds.new_zeros(len(self.steps)).index_copy(0, self.seen, odds)

@@ -8,14 +8,15 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from regbayes.inference.classifiers import ridge as module
 from regbayes.inference.classifiers.ridge import (
+    Laws,
     Ridge,
     natural_of_owners,
     owner_means,
-    row_space_means,
     rows_of_owners,
     soft_means,
     soft_natural,
 )
+from regbayes.inference.classifiers.row_space import RowRidge
 from regbayes.models.linalg import safe_cholesky
 
 N, K, P, C, NU = 30, 4, 3, 2, 0.7
@@ -109,10 +110,65 @@ def test_soft_means_are_those_of_the_ridge(rows, device, generator) -> None:
 def test_wide_features_are_solved_without_a_matrix_over_them() -> None:
     features = torch.randn(5, 10**6, generator=torch.Generator().manual_seed(0))
     shift = torch.ones(1, 5)
-    mean = row_space_means(features, torch.ones(1, 5), shift, 0.1)
+    mean = RowRidge.of(features, torch.ones(1, 5), shift, 0.1).mean[0].T
     # A mean = B, with A applied to the mean row by row
     residual = mean / 0.1**2 + (mean @ features.T) @ features - shift @ features
     assert residual.abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["each", "alike"])
+@pytest.mark.parametrize("rows", [0, 1, 25])
+def test_laws_in_the_space_of_rows_are_those_in_the_space_of_features(rows, alike, device, generator) -> None:
+    """Of scores with a covariance each, or one for all; a row says nothing, and one is held hard."""
+
+    def randn(*shape):
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float64)
+
+    features, precision, shift, new = (
+        randn(rows, 70),
+        randn(rows, 1 if alike else C).exp(),
+        randn(rows, C),
+        randn(9, 70),
+    )
+    precision[:1], shift[:1], precision[1:2] = 0.0, 0.0, 1e6
+    every = [torch.arange(rows, device=device)]
+    found = RowRidge.of(features, precision.T, shift.T, NU)
+    expected = Ridge.of_natural(*natural_of_owners(features, precision, shift, every, NU))
+    torch.testing.assert_close(found.mean, expected.mean)
+    for each, other in zip(found.moments(new), expected.moments(new), strict=True):
+        torch.testing.assert_close(each, other)
+    torch.testing.assert_close(found.kl(NU), expected.kl(NU), rtol=1e-9, atol=1e-9)
+    values = randn(1, 4, 70, C)
+    torch.testing.assert_close(found.log_density(values), expected.log_density(values))
+    law = MultivariateNormal(expected.mean[0].T, precision_matrix=(tril := expected.precision_tril[0]) @ tril.mT)
+    torch.testing.assert_close(expected.log_density(values)[0], law.log_prob(values[0].mT).sum(1))
+    # what a draw makes of each of its standard normals, so that its covariance is exact
+    ones = torch.eye(70 + rows, dtype=torch.float64, device=device).unsqueeze(1).expand(-1, C, -1)
+    steps = found.drawn(ones[..., :70], ones[..., 70:]) - found.mean[0].T
+    torch.testing.assert_close(found.drawn(0 * ones[:1, :, :70], 0 * ones[:1, :, 70:])[0], found.mean[0].T)
+    for c in range(C):
+        torch.testing.assert_close(steps[:, c].T @ steps[:, c], law.covariance_matrix.expand(C, -1, -1)[c])
+    assert found.draws(3, generator).shape == expected.draws(3, generator).shape == (1, 3, 70, C)
+
+
+def test_laws_of_many_sets_are_those_of_each(device, generator, monkeypatch) -> None:
+    """Of few features in one; of many each on the rows that say something of it, with the mean precision."""
+    features, values = (torch.randn(s, generator=generator, device=device).double() for s in ((6, 4), (3, 2, 4, C)))
+    precision, shift = torch.rand((2, 6, 3, C), generator=generator, device=device).double()
+    precision[2:, 1], shift[2:, 1] = 0.0, 0.0
+    for wide in (100, 1):
+        monkeypatch.setattr(module, "_WIDE", wide)
+        laws = Laws.of_rows(features, precision, shift, NU)
+        assert len(laws) == (1 if wide > 4 else 3)
+        used = precision if wide > 4 else precision.mean(2, keepdim=True).expand_as(precision)
+        expected = Ridge.of_natural(*soft_natural(features, used, shift, used.new_ones(6, 3), weight_scale=NU))
+        torch.testing.assert_close(laws.mean, expected.mean)
+        mean, variance = laws.moments(features)
+        torch.testing.assert_close(mean, expected.moments(features)[0])
+        torch.testing.assert_close(variance.expand_as(mean), expected.moments(features)[1])
+        torch.testing.assert_close(laws.kl(NU), expected.kl(NU))
+        torch.testing.assert_close(laws.log_density(values), expected.log_density(values))
+        assert laws.draws(5, generator).shape == (3, 5, 4, C)
 
 
 def test_draws_have_the_mean_and_covariance(problem, generator) -> None:

@@ -73,7 +73,7 @@ def test_the_posterior_is_the_prior_times_the_pseudo_observations(scored, counts
     both = some_weights(scored), some_weights(scored, 1)
     shape, generator = scored.targets.shape, torch.Generator().manual_seed(2)
     observed = PseudoObservation(*torch.rand((2, *shape), generator=generator, dtype=torch.float64))
-    law, times = scored.posterior(observed), torch.ones(9) if counts is None else counts
+    law, times = next(scored.posteriors(observed)), torch.ones(9) if counts is None else counts
     torch.testing.assert_close(scored.means(observed), law.mean)
     for k, rows in enumerate(of_each_component(scored)):
         found, expected = [], []

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from regbayes.inference.classifiers.scored import classifiers_of
+from regbayes.inference.classifiers import ridge as module
+from regbayes.inference.classifiers.scored import RepellingHyperplanes, Scored, classifiers_of
 from regbayes.inference.gibbs.moves import block_fits
-from regbayes.inference.gibbs.moves.block_fits import improve, mean_scores, start_fits
+from regbayes.inference.gibbs.moves.block_fits import improve, laws_of, start_fits
 from regbayes.models import DDPM, Hinge, Logistic, SphericalGaussian, SquaredHinge
 from regbayes.models.losses import Loss
 
@@ -47,34 +48,44 @@ def log_evidence(features: Tensor, shares: Tensor) -> Tensor:
     return law.log_prob(targets) + N / 2 * math.log(2 * math.pi) - (1 - targets.square()).sum(1) / 2
 
 
+@pytest.fixture(params=[64, 1], ids=["narrow", "wide"])
+def width(request, monkeypatch) -> None:
+    """Three features are few or many."""
+    monkeypatch.setattr(module, "_WIDE", request.param)
+
+
 @pytest.mark.parametrize("shares", [BLOCKS, SHARES], ids=["blocks", "shares"])
-def test_of_a_square_the_fit_is_the_ridge_and_its_bound_the_evidence(shares: Tensor) -> None:
+def test_of_a_square_the_fit_is_the_ridge_and_its_bound_the_evidence(shares: Tensor, width) -> None:
     scored = problem(Square())
     A, start = scored.features, start_fits(shares, scored)
+    pulls = 2 * shares.double().T - 1
     gram = A.T @ A + torch.eye(A.shape[1]) / SCALE**2
-    linear = (2 * shares.double().T - 1) @ A
-    ridge = torch.cat([gram.flatten().expand(4, -1), linear], 1)
-    torch.testing.assert_close(start.goal[:, 0], ridge)
-    prior = torch.cat([torch.eye(3).double().flatten() / SCALE**2, torch.zeros(3)])
-    torch.testing.assert_close(start.onward()[:, 0], (prior + ridge) / 2)
-    torch.testing.assert_close(mean_scores(ridge.unsqueeze(1), A)[..., 0], A @ torch.linalg.solve(gram, linear.T))
+    goal = torch.stack([torch.ones_like(pulls), pulls], 1).unsqueeze(2)
+    torch.testing.assert_close(start.goal, goal)
+    torch.testing.assert_close(start.onward(), goal / 2)
+    mean, covariance = torch.linalg.solve(gram, (pulls @ A).T), torch.linalg.inv(gram)
+    laws = laws_of(goal, scored)
+    torch.testing.assert_close(laws.mean[..., 0].T, mean)
+    moments = A @ mean, ((A @ covariance) * A).sum(1, keepdim=True).expand(-1, 4)
+    for found, expected in zip(laws.moments(A), moments, strict=True):
+        torch.testing.assert_close(found[..., 0], expected)
     elsewhere = start_fits(shares, scored, start.onward())
-    torch.testing.assert_close(elsewhere.goal[:, 0], ridge)
+    torch.testing.assert_close(elsewhere.goal, goal)
     assert (elsewhere.bound > start.bound).all()
     fits = improve(start, shares, scored, 40)
-    torch.testing.assert_close(fits.natural[:, 0], ridge, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(fits.natural, goal, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(fits.bound, log_evidence(A, shares))
 
 
-def expected_bound(mean: Tensor, tril: Tensor, features: Tensor, shares: Tensor, loss: Loss) -> Tensor:
-    """E log of the factors - KL [] of N(mean, tril tril^T), by a fine grid."""
+def expected_bound(mean: Tensor, tril: Tensor, scored: Scored | RepellingHyperplanes, shares: Tensor) -> Tensor:
+    """E log of the factors of one score, with shares [N], - KL [] of N(mean, tril tril^T), by a fine grid."""
     nodes = torch.linspace(-9, 9, 6001, dtype=torch.float64)
     mass = (-nodes.square() / 2).softmax(0).unsqueeze(1)
-    scores = features @ mean + nodes.unsqueeze(1) * (features @ tril).norm(dim=1)
-    other, own = (loss.log_factor(scores, torch.tensor(side)) for side in (-1.0, 1.0))
+    scores = scored.features @ mean + nodes.unsqueeze(1) * (scored.features @ tril).norm(dim=1)
+    factors = scored.factors(scores[..., None, None], shares.unsqueeze(1))[..., 0, 0]
     prior = MultivariateNormal(torch.zeros_like(mean), scale_tril=SCALE * torch.eye(len(mean)).double())
     kl = kl_divergence(MultivariateNormal(mean, scale_tril=tril), prior)
-    return (mass * torch.lerp(other, own, shares)).sum() - kl
+    return (mass * factors).sum() - kl
 
 
 @pytest.mark.parametrize("shares", [BLOCKS, SHARES], ids=["blocks", "shares"])
@@ -83,15 +94,38 @@ def test_bounds_are_level_at_the_fits(loss: Loss, tolerance: float, shares: Tens
     """In units of the fit's own width the slopes vanish, and the bound is E log of the factors - KL."""
     scored = problem(loss)
     fits = improve(start_fits(shares, scored), shares, scored, 60)
-    means, precision_trils = (part[:, 0] for part in block_fits.gaussian(fits.natural, 3))
-    for k, (mean, precision_tril) in enumerate(zip(means, precision_trils, strict=True)):
+    (law,) = laws_of(fits.natural, scored)
+    for k, (mean, precision_tril) in enumerate(zip(law.mean[..., 0], law.precision_tril[:, 0], strict=True)):
         tril = torch.linalg.cholesky(torch.cholesky_inverse(precision_tril)).requires_grad_()
-        mean.requires_grad_()
-        bound = expected_bound(mean, tril, scored.features, shares[:, k].double(), loss)
+        mean = mean.clone().requires_grad_()
+        bound = expected_bound(mean, tril, scored, shares[:, k].double())
         assert float(fits.bound[k]) == pytest.approx(bound.item(), abs=tolerance)
         for slope in torch.autograd.grad(bound, (mean, tril)):
             own = tril.detach().T @ slope
             assert (own.tril() if own.ndim == 2 else own).abs().max() < tolerance
+
+
+def test_bounds_of_many_features_are_level_along_one_covariance_for_all_scores(monkeypatch) -> None:
+    """Of a block with rows fewer than features, one with more, and one without."""
+    monkeypatch.setattr(module, "_WIDE", 1)
+    features, classes = torch.cat([X, X.square(), X.sin()], 1) / 4, torch.arange(30).unsqueeze(1) % 3
+    signs = 2.0 * (classes == torch.arange(3)) - 1
+    scored = Scored(features, signs.double(), Logistic(), SCALE)
+    blocks = torch.stack([torch.arange(30) < 4, torch.ones(30).bool(), torch.zeros(30).bool()], 1)
+    fits = improve(start_fits(blocks, scored), blocks, scored, 60)
+    torch.testing.assert_close(fits.natural[:, 0], fits.natural[:, 0, :1].expand(-1, 3, -1))
+    for k, law in enumerate(laws_of(fits.natural, scored)):
+        A = torch.eye(scored.features.shape[1]).double() / SCALE**2
+        A = A + (scored.features.T * fits.natural[k, 0, 0]) @ scored.features
+        tril, means, bound = torch.linalg.cholesky(torch.linalg.inv(A)).requires_grad_(), law.mean[0].clone(), 0.0
+        means.requires_grad_()
+        for c in range(3):
+            own = Scored(scored.features, scored.targets[:, c : c + 1], scored.loss, SCALE)
+            bound = bound + expected_bound(means[:, c], tril, own, blocks[:, k])
+        assert float(fits.bound[k]) == pytest.approx(bound.item(), abs=1e-5)
+        slopes = torch.autograd.grad(bound, (means, tril))
+        assert (tril.detach().T @ slopes[0]).abs().max() < 1e-5
+        assert (tril.detach().T @ slopes[1]).tril().abs().max() < 1e-4
 
 
 def test_bounds_never_fall_and_are_near_their_ends_after_the_steps_of_a_move() -> None:

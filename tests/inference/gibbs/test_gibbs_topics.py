@@ -232,7 +232,7 @@ def test_the_weights_are_drawn_from_the_gaussian_of_the_log_joint(name, generato
     scores = data.mean_topics(state.document_counts)
     for columns in model.loss.blocks(data.targets.shape[1]):
         observed = observed_in(state, data, model, columns, generator)
-        ridge = topics.scored(state, data, model).posterior(observed)
+        ridge = next(topics.scored(state, data, model).posteriors(observed))
         values = torch.randn(2, 3, observed.shift.shape[1], generator=generator, dtype=torch.float64)
         gap = values - ridge.mean
         found = -torch.einsum("skc,ckl,slc->s", gap, (tril := ridge.precision_tril[0]) @ tril.mT, gap) / 2
