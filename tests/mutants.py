@@ -339,7 +339,7 @@ MUTANTS = [
         {
             "all_sum(self._sums(losses)) + (": "all_sum(self._sums(losses)) - (",
             "(2 * self.weight_scale**2)": "self.weight_scale**2",
-            "map(self.counted, observed)\n        return Ridge": "observed\n        return Ridge",
+            "map(self.counted, observed)\n        return ridges": "observed\n        return ridges",
             "map(self.counted, observed)\n        return owner": "observed\n        return owner",
             "self.counted(torch.ones_like(": "(torch.ones_like(",
             "place[self.owner] >= 0": "place[self.owner] >= 1",
