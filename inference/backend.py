@@ -172,27 +172,41 @@ class Backend(Config):
         return model
 
     @overload
-    def fit(self, model: Mixture, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> PartitionPosterior: ...
+    def fit(self, model: Mixture, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> PartitionPosterior:
+        """Of a mixture."""
+        ...
 
     @overload
-    def fit(self, model: StateSpace, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> SequencePosterior: ...
+    def fit(self, model: StateSpace, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> SequencePosterior:
+        """Of sequences."""
+        ...
 
     @overload
-    def fit(self, model: BNMC, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> MultiLabelPosterior: ...
+    def fit(self, model: BNMC, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> MultiLabelPosterior:
+        """Of label sets."""
+        ...
 
     @overload
-    def fit(self, model: FeatureModel, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> FeaturePosterior: ...
+    def fit(self, model: FeatureModel, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> FeaturePosterior:
+        """Of latent features."""
+        ...
 
     @overload
     def fit(
         self, model: MultiTaskInfiniteLatentSVM, X: Any, y: Any = None, **options: Unpack[FitOptions]
-    ) -> ProjectionPosterior: ...
+    ) -> ProjectionPosterior:
+        """Of many tasks."""
+        ...
 
     @overload
-    def fit(self, model: TopicModel, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> TopicPosterior: ...
+    def fit(self, model: TopicModel, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> TopicPosterior:
+        """Of topics."""
+        ...
 
     @overload
-    def fit(self, model: Model, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> Any: ...
+    def fit(self, model: Model, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> Any:
+        """Of any other model."""
+        ...
 
     def fit(
         self,

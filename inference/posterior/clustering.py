@@ -51,7 +51,7 @@ class Clustering:
         """
         return self.samples[LABELS][self._best_draw(loss)].long()
 
-    def consensus(self, loss: str = "vi", **options: Any) -> Tensor:
+    def consensus(self, loss: str = "vi", *, num_draws: int = 200, num_runs: int = 8, seed: int = 0) -> Tensor:
         """Point partition [N] int64 of the training points of least posterior expected loss, which need be no draw.
 
         It is found by greedy search, is never worse than the best draw, and its blocks 0, 1, ... are in decreasing
@@ -60,9 +60,11 @@ class Clustering:
         Parameters
         ----------
         loss : "vi" (variation of information) or "binder" (pairs put together or apart wrongly)
-        options : `num_draws`, `num_runs` and `seed` of `posterior.consensus.consensus`
+        num_draws : at most so many draws count, evenly spaced; fewer where they have many hundreds of blocks
+        num_runs : further runs, each of which places the rows one after another in an order of its own
+        seed : of these orders
         """
-        return consensus(self.samples[LABELS], loss, **options)
+        return consensus(self.samples[LABELS], loss, num_draws=num_draws, num_runs=num_runs, seed=seed)
 
     def aligned(self) -> Tensor:
         """Assignments [S, N] with the labels of every draw changed to agree best with the representative draw."""
