@@ -1,12 +1,18 @@
-"""Which prior of `FullGaussian` finds clusters that can be believed: ten labelled sets, five seeds each, one thread.
+"""What estimators do as they come, beside rivals; a change of a default is judged by it. One thread.
 
-python benchmarks/defaults.py [SEEDS] [ROWS] [SET]       clusters: of all sets, or of one
+python benchmarks/defaults.py classifiers [SET ...]      `Classifier()` beside LinearSVC() and `ClassifierCV()`
+python benchmarks/defaults.py cubes [SETS]               shares of the Bayes accuracy of Setting II, by backend
+python benchmarks/defaults.py clusters [SEEDS] [ROWS] [SET]       priors of `FullGaussian`: of all sets, or of one
 python benchmarks/defaults.py sequences [SEEDS]          states of an infinite HMM on the sequences of `clustering.py`
 
-Each run takes ROWS (200) rows of a set at most, standardised, and 16 principal components at most. Chains are collapsed
-Gibbs, 40 sweeps of warm-up and 20 draws; the partition is the representative one. Clusters of three rows or fewer are
-tiny; held out is the mean log predictive density of up to 200 other rows, where a set has at least 20. Sequences are
-taken whole, by direct assignment.
+Of rows with targets three folds of at most 600 rows of a set (REGBAYES_DATA) are taken, standardised: accuracy, log
+loss and CPU seconds of a fit, of each contestant in turn.
+
+Clusters: which prior of `FullGaussian` can be believed, on ten labelled sets, five seeds each. Each run takes ROWS
+(200) rows of a set at most, and 16 principal components at most. Chains are collapsed Gibbs, 40 sweeps of warm-up and
+20 draws; the partition is the representative one. Clusters of three rows or fewer are tiny; held out is the mean log
+predictive density of up to 200 other rows, where a set has at least 20. Sequences are taken whole, by direct
+assignment.
 """
 
 from __future__ import annotations
@@ -15,22 +21,30 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import sys
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from clustering import sequences
+from defaults_classifiers import rows_of as labelled_rows
+from sklearn.datasets import make_blobs, make_classification, make_moons
 from sklearn.decomposition import PCA
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, log_loss, normalized_mutual_info_score
+from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from timing import choose
 
-from regbayes.datasets import load, make_dp_mixture
-from regbayes.inference import Gibbs
-from regbayes.models import DPM, IHMM, FullGaussian
+from regbayes.datasets import load, make_dp_mixture, make_setting_two
+from regbayes.estimators import Classifier, ClassifierCV
+from regbayes.inference import SVI, Gibbs, SmallVariance
+from regbayes.models import DPM, IHMM, FullGaussian, InfiniteSVM
+
+Contestants = dict[str, Callable[[], Any]]
 
 SETS = ("iris", "wine", "breast_cancer", "parkinsons", "wireless", "digits", "letter", "mnist", "mixture", "grid")
 # degrees of freedom beyond D: at least, and a column; the expected variance within, in shares of that of the data
@@ -41,6 +55,89 @@ PRIORS = {
     "D + 8, 0.5": (8, 0.0, 0.5),
     "D + 15, 0.5": (15, 0.0, 0.5),
 }
+TABLES = ("iris", "wine", "breast_cancer", "digits", "parkinsons", "wireless", "letter", "skin", "bee_dance")
+MADE: dict[str, Callable[[], Any]] = {
+    "moons": lambda: make_moons(500, noise=0.25, random_state=0),
+    "blobs": lambda: make_blobs(600, n_features=6, centers=12, cluster_std=2.5, random_state=1),
+    "made, 3 classes": lambda: make_classification(600, 20, n_informative=8, n_classes=3, random_state=0),
+    "made, 2 noisy classes": lambda: make_classification(500, 40, n_informative=5, flip_y=0.1, random_state=1),
+}
+
+
+# -- rows with targets -------------------------------------------------------------------------------------------------
+
+
+def rows_with_classes(name: str, most: int = 600) -> tuple[Any, np.ndarray]:
+    """A set by its name; of the twelve blobs every fourth is of one class."""
+    if name not in MADE:
+        return labelled_rows(name, most)
+    X, y = MADE[name]()
+    return X, y % 4
+
+
+def beside(
+    sets: Sequence[str], contestants: Contestants, rows: Callable[[str], Any] = rows_with_classes, scales: bool = True
+) -> np.ndarray:
+    """Prints and gives accuracy, log loss (NaN: no probabilities) and CPU seconds [sets, contestants, 3]."""
+    print(f"{'accuracy, log loss, CPU s':26}" + "".join(f"{name:>28}" for name in contestants))
+    table = []
+    for name in sets:
+        X, y = rows(name)
+        folds = StratifiedKFold(3, shuffle=True, random_state=0).split(X, y)
+        table.append(np.mean([one_fold(X, y, train, test, contestants, scales) for train, test in folds], 0))
+        show_cells(name, table[-1])
+    show_cells("mean", np.mean(table, 0))
+    return np.array(table)
+
+
+def one_fold(X: Any, y: Any, train: Any, test: Any, contestants: Contestants, scales: bool) -> np.ndarray:
+    seen, new = X[train], X[test]
+    if scales:
+        scaler = StandardScaler().fit(seen)
+        seen, new = scaler.transform(seen), scaler.transform(new)
+    found = []
+    for make in contestants.values():
+        started = time.process_time()
+        fitted = make().fit(seen, y[train])
+        spent = time.process_time() - started
+        has = hasattr(fitted, "predict_proba")
+        loss = log_loss(y[test], fitted.predict_proba(new), labels=fitted.classes_) if has else np.nan
+        found.append((fitted.score(new, y[test]), loss, spent))
+    return np.array(found)
+
+
+def show_cells(name: str, cells: Any) -> None:
+    print(f"{name:26}" + "".join(f"{a:13.3f}{loss:7.3f}{spent:8.2f}" for a, loss, spent in cells), flush=True)
+
+
+def classifiers(*names: str) -> None:
+    contestants = {"LinearSVC()": LinearSVC, "Classifier()": Classifier, "ClassifierCV()": ClassifierCV}
+    found = beside(names or (*TABLES, *MADE), contestants)
+    plain, ours, searched = found.transpose(1, 0, 2)
+    print(f"Classifier() above LinearSVC() by {100 * (ours - plain)[:, 0].mean():.2f} points on average (must: over 0)")
+    print(f"its mean log loss / that of ClassifierCV() {ours[:, 1].mean() / searched[:, 1].mean():.2f} (must: 1.2)")
+
+
+def cubes(num_sets: str = "3") -> None:
+    """Labels of the test rows are taken in expectation, as in `settings.py`."""
+    contestants = {
+        "Classifier()": Classifier,
+        "Classifier(inference=SVI())": lambda: Classifier(inference=SVI()),
+        "Classifier(InfiniteSVM(), SVI())": lambda: Classifier(InfiniteSVM(), SVI()),
+        "Classifier(InfiniteSVM(), SmallVariance())": lambda: Classifier(InfiniteSVM(), SmallVariance()),
+    }
+    for name, make in contestants.items():
+        shares = []
+        for seed in range(1000, 1000 + int(num_sets)):
+            data = make_setting_two(4000, seed=seed)
+            X, y, positive = data.X.numpy(), data.y.numpy(), data.probabilities.numpy()[3000:]
+            predicted = make().fit(X[:3000], y[:3000]).predict(X[3000:])
+            right = np.where(predicted == 1, positive, 1 - positive)
+            shares.append(right.mean() / np.maximum(positive, 1 - positive).mean())
+        print(f"{name:45} {np.mean(shares):.4f} of the Bayes accuracy (must: .94)", flush=True)
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------------
 
 
 def labelled(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +188,9 @@ def chain(model: Any, X: np.ndarray, y: np.ndarray, seed: int, **options: Any) -
     return posterior, (len(np.unique(found)), float(tiny), *quality, spent)
 
 
-def clusters(seeds: int = 5, most: int = 200, *names: str) -> None:
+def clusters(num_seeds: str = "5", num_rows: str = "200", *names: str) -> None:
+    seeds, most = int(num_seeds), int(num_rows)
+    print(HEAD)
     total: dict[str, list[np.ndarray]] = {prior: [] for prior in PRIORS}
     for name in names or SETS:
         for prior in PRIORS:
@@ -102,7 +201,9 @@ def clusters(seeds: int = 5, most: int = 200, *names: str) -> None:
         show(f"all: {prior}", np.nanmean(each, 0))
 
 
-def states(seeds: int = 3) -> None:
+def states(num_seeds: str = "3") -> None:
+    seeds = int(num_seeds)
+    print(HEAD)
     total: dict[str, list[np.ndarray]] = {prior: [] for prior in PRIORS}
     for name in ("bee_dance", "ble_rssi", "ujiindoorloc"):
         for title, rows, y, lengths in sequences(name):
@@ -121,8 +222,8 @@ def show(name: str, means: np.ndarray) -> None:
     print(f"{name:50}{clusters:7.1f}{tiny:7.1f}{rand:7.3f}{information:7.3f}{density:10.3f}{spent:7.2f}", flush=True)
 
 
+HEAD = f"{'':50}{'K':>7}{'tiny':>7}{'ARI':>7}{'NMI':>7}{'held out':>10}{'CPU s':>7}"
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    print(f"{'':50}{'K':>7}{'tiny':>7}{'ARI':>7}{'NMI':>7}{'held out':>10}{'CPU s':>7}")
-    words: list[Any] = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
-    states(*words[1:]) if words[:1] == ["sequences"] else clusters(*words)
+    choose(__doc__, classifiers=classifiers, cubes=cubes, clusters=clusters, sequences=states)

@@ -23,7 +23,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from ..inference import SVI, Backend, SmallVariance
 from ..inference.row_weights import weighs
-from ..models import Data, InfiniteSVM, Model, StudentT, TopicData
+from ..models import Data, InfiniteSVM, Logistic, Model, StudentT, TopicData
 from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
 from .reading import array_like, named, read_both
@@ -39,9 +39,10 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 
     Parameters
     ----------
-    model : a model with classes; None: `InfiniteSVM()`. A search of its arguments needs it passed
+    model : a model with classes; None: `InfiniteSVM(loss=Logistic(), weight_scale=3.0)`, whose probabilities are those
+        of logistic regressions. A search of its arguments needs it passed
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()` of topic models, else
-        `SmallVariance(scale=3.0, num_restarts=1)`, which aims at one component, or as many, up to 16, as there are 25
+        `SmallVariance(scale=3.0, num_restarts=1)`, which aims at one component, or as many, up to 16, as there are 15
         rows for each weight of their classifiers; one descent, since searches fit often
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
         class. They multiply `sample_weight`: a row counts so often for its component too, so that under SVI a row of
@@ -77,7 +78,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         self.class_weight = class_weight
 
     def defaults(self) -> tuple[Model, Backend]:
-        return InfiniteSVM(), SVI() if self.is_of(TopicData) else SmallVariance(scale=3.0, num_restarts=1)
+        model = InfiniteSVM(loss=Logistic(), weight_scale=3.0)
+        return model, SVI() if self.is_of(TopicData) else SmallVariance(scale=3.0, num_restarts=1)
 
     def require_targets(self, model: Any) -> None:
         if model.coding is None:
@@ -283,5 +285,5 @@ class Regressor(RegressorMixin, PosteriorEstimator):
         return found, np.hypot(spread, self.noise_scale_)
 
 
-_ROWS = 25  # for each weight of a component's classifier
+_ROWS = 15  # for each weight of a component's classifier
 _MOST_COMPONENTS = 16

@@ -417,7 +417,7 @@ def test_labels_of_a_start_are_checked():
 
 
 @pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
-@pytest.mark.parametrize(("num_rows", "num_columns", "expected"), [(20, 5, 1), (160, 1, 3), (900, 1, 16)])
+@pytest.mark.parametrize(("num_rows", "num_columns", "expected"), [(20, 5, 1), (160, 1, 5), (900, 1, 16)])
 def test_default_classifier_aims_at_as_many_components_as_rows_can_have(num_rows, num_columns, expected):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(num_rows, num_columns)), np.arange(num_rows) % 2
