@@ -100,7 +100,7 @@ MUTANTS = [
         "inference/gibbs/test_gibbs_features.py -k 'bits_of_a_row or lone_row'",
         {
             "half, sign, gain = 0.5 - old": "half, sign, gain = 0.5",
-            "(rows.loss, other, targets) - log_margin": "(rows.loss, other, targets) + log_margin",
+            "_OTHER, targets, n) - _margin": "_OTHER, targets, n) + _margin",
         },
     ),
     Mutants(

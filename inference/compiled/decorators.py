@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from numba import jit
+from numba import jit, njit
 from numba.extending import overload
 
 from ...models.compiled.scalars import OPTIONS
@@ -39,6 +39,11 @@ def lean_entry(function: Callable[..., Any]) -> Any:
     numba counts them whenever one is passed on or sliced: in the visit of a point that takes longer than all else.
     """
     return _kept(function, source_digest(), cache=True, _nrt=False, **OPTIONS)
+
+
+# what lean entries call more than once: given arrays and the numbers of rows, no rows, each of which takes numba longer
+# than the call; Python cannot call it
+lean_part = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
 
 
 def entry_of(function: Any, form: Any) -> Any:

@@ -141,7 +141,7 @@ def test_the_evidence_of_features_of_a_row_alone_sees_every_column() -> None:
     a, b, p = (torch.rand(19, generator=generator, dtype=torch.float64) + 0.1 for _ in range(3))
     prior = torch.distributions.Normal(0.0, (1 / a + 3 / p).sqrt())
     expected = prior.log_prob(b / a) - torch.distributions.Normal(0.0, (1 / a).sqrt()).log_prob(b / a)
-    found = compiled._log_evidence(p.numpy(), a.numpy(), b.numpy(), 3, np.empty(19))
+    found = compiled._log_evidence(p.numpy(), a.view(1, -1).numpy(), 0, b.numpy(), 3, np.empty((6, 19)))
     assert found == pytest.approx(float(expected.sum()))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...compiled._numba_losses import log_margin
-from ...compiled.decorators import inner, lean_entry, part
+from ...compiled.decorators import inner, lean_entry, lean_part
 
 
 class Rows(NamedTuple):
@@ -32,28 +32,24 @@ class Scratch(NamedTuple):
     """What belongs to the row at hand."""
 
     slope: np.ndarray  # [D] of the log density of its entries in their linear predictor
-    scores: np.ndarray  # [C]
-    other: np.ndarray  # [C] scores that are proposed
-    base: np.ndarray  # [C] scores without the features that it has alone
+    scores: np.ndarray  # [3, C]: its own; others that are proposed; without the features that it has alone
     alone: np.ndarray  # [capacity] the features that it has alone
     fresh: np.ndarray  # [room, C] weights that are proposed for them
-    shares: np.ndarray  # [5, D] and
-    halves: np.ndarray  # [5] what `_evidence` says of 0..4 features
-    share: np.ndarray  # [D] of another number
+    shares: np.ndarray  # [6, D] and
+    halves: np.ndarray  # [5] what `_evidence` says of 0..4 features; the last row is of another number
     chances: np.ndarray  # [5]
 
     @classmethod
     def of(cls, rows):
         """Room for whatever a row may need; compiled code makes no arrays, and so counts no references to them."""
         D, C, number, room = rows.loadings.shape[1], rows.scores.shape[1], _NUM_WEIGHED, len(rows.log_number)
-        slope, share, halves, chances = np.empty(D), np.empty(D), np.empty(number), np.empty(number)
-        scores, other, base = np.empty(C), np.empty(C), np.empty(C)
-        alone, fresh, shares = np.empty(len(rows.counts), np.int64), np.empty((room, C)), np.empty((number, D))
-        return cls(slope, scores, other, base, alone, fresh, shares, halves, share, chances)
+        scores, alone, fresh = np.empty((3, C)), np.empty(len(rows.counts), np.int64), np.empty((room, C))
+        return cls(np.empty(D), scores, alone, fresh, np.empty((number + 1, D)), np.empty(number), np.empty(number))
 
 
 _CERTAIN = 40.0  # log odds beyond which a probability is within rounding of 0 or 1
 _NUM_WEIGHED = 5  # numbers 0, 1, .. of features of a row alone whose evidence is compared
+_OWN, _OTHER, _BASE, _DRAWN = np.int64([0, 1, 2, _NUM_WEIGHED])  # rows; numba compiles once more for plain integers
 
 
 @lean_entry
@@ -62,102 +58,187 @@ def scan(rows, scratch, uniforms, normals, place):
 
     It returns before a row for which the arrays or the random numbers might not suffice; at the end place[0] = N.
     """
-    num_columns, num_scores, room = rows.loadings.shape[1], rows.scores.shape[1], len(rows.log_number)
-    first = place[0]
-    for n in range(first, len(rows.scores)):
-        needed = 2 * room * num_scores + (place[1] + room + 1) * num_columns
-        if place[1] + room > len(rows.counts) or place[2] + place[1] + 4 > len(uniforms):
+    bits, counts, loadings, weights, precision, shift, inputs, targets, log_odds = rows[:9]
+    log_number, cumulative, prior, scale, loss = rows[9:]
+    slope, scores, alone, fresh, shares, halves, chances = scratch
+    D, C, room, first = loadings.shape[1], weights.shape[1], len(log_number), place[0]
+    for n in range(first, len(inputs)):
+        width, p = place[1], n if len(precision) > 1 else 0
+        if width + room > len(counts) or place[2] + width + 4 > len(uniforms):
             return
-        if place[3] + needed > len(normals):
+        if place[3] + 2 * room * C + (width + room + 1) * D > len(normals):
             return
-        precision = rows.precision[n if len(rows.precision) > 1 else 0]
-        _predict(rows, n, precision, place[1], scratch)
-        num_alone = _visit_shared(rows, n, precision, uniforms[place[2] :], place[1], scratch, False)
-        place[2] += place[1]
-        if n == first or len(rows.precision) > 1:
+        _predict(n, p, bits, loadings, weights, precision, shift, inputs, width, slope, scores)
+        num_alone = _visit_shared(
+            n,
+            p,
+            bits,
+            counts,
+            loadings,
+            weights,
+            precision,
+            targets,
+            log_odds,
+            loss,
+            uniforms,
+            place[2],
+            width,
+            slope,
+            scores,
+            alone,
+            False,
+        )
+        used = place[2] + width
+        if n == first or len(precision) > 1:
             for number in range(_NUM_WEIGHED):
-                scratch.halves[number] = _evidence(rows.loading_precision, precision, number, scratch.shares[number])
+                halves[number] = _evidence(prior, precision, p, number, shares, number)
         for i in range(num_alone):
-            _move(scratch.slope, 1.0, rows.loadings[scratch.alone[i]], precision)
-        used = place[2]
-        weighed = _weigh(rows.log_number, uniforms[used], scratch)
-        drawn = _draw_poisson(rows.cumulative, uniforms[used + 1])
+            _move(slope, 1.0, loadings, alone[i], precision, p)
+        weighed = _weigh(log_number, uniforms[used], slope, shares, halves, chances)
+        drawn = 0
+        while drawn < room - 1 and uniforms[used + 1] * cumulative[room - 1] > cumulative[drawn]:
+            drawn += 1
         if num_alone or weighed or drawn:
-            _visit_alone(rows, n, precision, weighed, drawn, num_alone, uniforms, normals, place, scratch)
+            _copy(scores, _OWN, scores, _BASE)
+            for i in range(num_alone):
+                _add(scores, _BASE, -1.0, weights, alone[i])
+            for step in range(2):
+                number = drawn if step else weighed
+                if (number == 0 and num_alone == 0) or (step == 0 and num_alone >= _NUM_WEIGHED):
+                    continue
+                log_ratio = 0.0
+                if step == 1:
+                    log_ratio += _log_evidence(prior, precision, p, slope, number, shares)
+                    log_ratio -= _log_evidence(prior, precision, p, slope, num_alone, shares)
+                _copy(scores, _BASE, scores, _OTHER)
+                for i in range(number):
+                    for c in range(C):
+                        fresh[i, c] = scale * normals[place[3]]
+                        place[3] += 1
+                    _add(scores, _OTHER, 1.0, fresh, i)
+                log_ratio += _margin(loss, scores, _OTHER, targets, n) - _margin(loss, scores, _OWN, targets, n)
+                if math.log1p(-uniforms[used + 2 + step]) < log_ratio:
+                    _replace_alone(bits, counts, loadings, weights, n, place, alone, num_alone, fresh, number)
+                    num_alone = number
+                    _copy(scores, _OTHER, scores, _OWN)
+            if num_alone:
+                _draw_alone(loadings, prior, precision, p, slope, normals, place, alone, num_alone)
         place[2] = used + 4
         place[0] = n + 1
 
 
 @lean_entry
 def scan_truncated(rows, scratch, levels):
-    """Visit the bits of all features of all rows, with uniform numbers [N, K]."""
-    for n in range(len(rows.scores)):
-        precision = rows.precision[n if len(rows.precision) > 1 else 0]
-        _predict(rows, n, precision, len(rows.counts), scratch)
-        _visit_shared(rows, n, precision, levels[n], len(rows.counts), scratch, True)
+    """Visit the bits of all features of all rows, with uniform numbers [N K], row after row."""
+    bits, counts, loadings, weights, precision, shift, inputs, targets, log_odds = rows[:9]
+    loss, (slope, scores, alone) = rows[13], scratch[:3]
+    for n in range(len(inputs)):
+        p = n if len(precision) > 1 else 0
+        _predict(n, p, bits, loadings, weights, precision, shift, inputs, len(counts), slope, scores)
+        _visit_shared(
+            n,
+            p,
+            bits,
+            counts,
+            loadings,
+            weights,
+            precision,
+            targets,
+            log_odds,
+            loss,
+            levels,
+            n * len(counts),
+            len(counts),
+            slope,
+            scores,
+            alone,
+            True,
+        )
 
 
-@inner
-def _copy(values, out):
-    """As out[:] = values, which compiles a message for arrays of different lengths as well."""
-    for d in range(len(out)):
-        out[d] = values[d]
+@lean_part
+def _copy(values, i, out, j):
+    """As out[j] = values[i]."""
+    for d in range(out.shape[1]):
+        out[j, d] = values[i, d]
 
 
-@inner
-def _add(total, sign, values):
-    for d in range(len(total)):
-        total[d] += sign * values[d]
+@lean_part
+def _add(total, j, sign, values, i):
+    for d in range(total.shape[1]):
+        total[j, d] += sign * values[i, d]
 
 
-@inner
-def _move(slope, sign, loadings, precision):
+@lean_part
+def _move(slope, sign, loadings, k, precision, p):
     for d in range(len(slope)):
-        slope[d] += sign * precision[d] * loadings[d]
+        slope[d] += sign * precision[p, d] * loadings[k, d]
+
+
+@lean_part
+def _margin(loss, scores, i, targets, n):
+    """log phi(y | f) of row n with scores[i]."""
+    return log_margin(loss, scores[i], targets[n])
 
 
 @inner
-def _predict(rows, n, precision, num_features, scratch):
+def _predict(n, p, bits, loadings, weights, precision, shift, inputs, num_features, slope, scores):
     """Slope [D] and scores [C] of a row."""
-    slope, scores = scratch.slope, scratch.scores
-    _copy(rows.shift[n], slope)
-    _copy(rows.scores[n], scores)
+    for d in range(len(slope)):
+        slope[d] = shift[n, d]
+    _copy(inputs, n, scores, _OWN)
     for k in range(num_features):
-        if rows.bits[k, n]:
-            _move(slope, -1.0, rows.loadings[k], precision)
-            _add(scores, 1.0, rows.weights[k])
+        if bits[k, n]:
+            _move(slope, -1.0, loadings, k, precision, p)
+            _add(scores, _OWN, 1.0, weights, k)
 
 
 @inner
-def _visit_shared(rows, n, precision, levels, num_features, scratch, truncated):
+def _visit_shared(
+    n,
+    p,
+    bits,
+    counts,
+    loadings,
+    weights,
+    precision,
+    targets,
+    log_odds,
+    loss,
+    levels,
+    used,
+    num_features,
+    slope,
+    scores,
+    alone,
+    truncated,
+):
     """The bits of features that other rows have, or of all; returns how many the row has alone."""
-    bits, counts, loadings, weights, log_odds = rows.bits, rows.counts, rows.loadings, rows.weights, rows.log_odds
-    slope, scores, other, targets, loss = scratch.slope, scratch.scores, scratch.other, rows.targets[n], rows.loss
-    current = log_margin(loss, scores, targets)
-    num_alone = np.int64(0)  # 0 is a type of its own, for which numba would compile what takes it once more
+    current = _margin(loss, scores, _OWN, targets, n)
+    num_alone = np.int64(0)
     for k in range(num_features):
         old = bits[k, n]
         others = counts[k] - old
         if others == 0 and not truncated:
-            scratch.alone[num_alone] = k
+            alone[num_alone] = k
             num_alone += 1
             continue
         half, sign, gain = 0.5 - old, 1.0 - 2.0 * old, 0.0
         for d in range(len(slope)):
             w = loadings[k, d]
-            gain += w * (slope[d] - half * precision[d] * w)
-        for c in range(len(scores)):
-            other[c] = scores[c] + sign * weights[k, c]
-        moved = log_margin(loss, other, targets)
+            gain += w * (slope[d] - half * precision[p, d] * w)
+        for c in range(scores.shape[1]):
+            scores[_OTHER, c] = scores[_OWN, c] + sign * weights[k, c]
+        moved = _margin(loss, scores, _OTHER, targets, n)
         gain += log_odds[k if truncated else others] + sign * (moved - current)
         new = 1 if gain > 0.0 else 0
         if abs(gain) < _CERTAIN:
-            new = 1 if levels[k] * (1.0 + math.exp(-gain)) < 1.0 else 0
+            new = 1 if levels[used + k] * (1.0 + math.exp(-gain)) < 1.0 else 0
         if new != old:
             bits[k, n] = new
             counts[k] += new - old
-            _move(slope, -sign, loadings[k], precision)
-            _copy(other, scores)
+            _move(slope, -sign, loadings, k, precision, p)
+            _copy(scores, _OTHER, scores, _OWN)
             current = moved
     return num_alone
 
@@ -166,11 +247,11 @@ def _visit_shared(rows, n, precision, levels, num_features, scratch, truncated):
 
 
 @inner
-def _weigh(log_number, level, scratch):
+def _weigh(log_number, level, slope, shares, halves, chances):
     """A number of 0..4 features by prior and evidence, given the slope without them."""
-    chances, largest, total, number = scratch.chances, -np.inf, 0.0, 0
+    largest, total, number = -np.inf, 0.0, 0
     for i in range(_NUM_WEIGHED):
-        chances[i] = log_number[i] + _square(scratch.slope, scratch.shares[i]) - scratch.halves[i]
+        chances[i] = log_number[i] + _square(slope, shares, i) - halves[i]
         largest = max(largest, chances[i])
     for i in range(_NUM_WEIGHED):
         chances[i] = math.exp(chances[i] - largest) if chances[i] - largest > -_CERTAIN else 0.0
@@ -182,113 +263,67 @@ def _weigh(log_number, level, scratch):
     return number
 
 
-@inner
-def _draw_poisson(cumulative, level):
-    number = 0
-    while number < len(cumulative) - 1 and level * cumulative[-1] > cumulative[number]:
-        number += 1
-    return number
-
-
-@part
-def _evidence(prior, precision, number, share):
-    """share [D] and the number that is returned give the `_log_evidence` sum_d share_d slope_d^2 - number."""
+@lean_part
+def _evidence(prior, precision, p, number, shares, i):
+    """shares[i] [D] and the number that is returned give the `_log_evidence` sum_d share_d slope_d^2 - number."""
     half = 0.0
-    for first in range(0, len(share), 8):  # one logarithm for eight factors
+    for first in range(0, len(prior), 8):  # one logarithm for eight factors
         product = 1.0
-        for d in range(first, min(first + 8, len(share))):
-            ratio = prior[d] + number * precision[d]
-            share[d] = 0.5 * number / ratio
+        for d in range(first, min(first + 8, len(prior))):
+            ratio = prior[d] + number * precision[p, d]
+            shares[i, d] = 0.5 * number / ratio
             product *= ratio / prior[d]
         half += 0.5 * math.log(product)
     return half
 
 
-@inner
-def _square(slope, share):
+@lean_part
+def _square(slope, shares, i):
     total = 0.0
     for d in range(len(slope)):
-        total += share[d] * slope[d] * slope[d]
+        total += shares[i, d] * slope[d] * slope[d]
     return total
 
 
-@part
-def _log_evidence(prior, precision, slope, number, share):
+@inner
+def _log_evidence(prior, precision, p, slope, number, shares):
     """log E exp(slope . u - u^T diag(precision) u / 2) for u [D] the sum of so many loadings from their prior."""
-    half = _evidence(prior, precision, number, share)
-    return _square(slope, share) - half
+    half = _evidence(prior, precision, p, number, shares, _DRAWN)
+    return _square(slope, shares, _DRAWN) - half
 
 
-@part
-def _visit_alone(rows, n, precision, weighed, drawn, num_alone, uniforms, normals, place, scratch):
-    """How many features the row has alone, their weights, and then their loadings; the slope is that without them.
-
-    Two Metropolis-Hastings steps whose proposals have weights from the prior: a number `weighed` by its evidence among
-    0..4, if the present one is one of these, and a number `drawn` from its Poisson law.
-    """
-    slope, scores, other, alone, fresh = scratch.slope, scratch.scores, scratch.other, scratch.alone, scratch.fresh
-    targets = rows.targets[n]
-    _copy(scores, scratch.base)
-    for i in range(num_alone):
-        _add(scratch.base, -1.0, rows.weights[alone[i]])
-    for step in range(2):
-        if step == 0 and num_alone >= _NUM_WEIGHED:
-            continue
-        number = drawn if step else weighed
-        if number == 0 and num_alone == 0:
-            continue
-        log_ratio = 0.0
-        if step == 1:
-            log_ratio += _log_evidence(rows.loading_precision, precision, slope, number, scratch.share)
-            log_ratio -= _log_evidence(rows.loading_precision, precision, slope, num_alone, scratch.share)
-        _copy(scratch.base, other)
-        for i in range(number):
-            for c in range(len(other)):
-                fresh[i, c] = rows.weight_scale * normals[place[3]]
-                place[3] += 1
-            _add(other, 1.0, fresh[i])
-        log_ratio += log_margin(rows.loss, other, targets) - log_margin(rows.loss, scores, targets)
-        if math.log1p(-uniforms[place[2] + 2 + step]) < log_ratio:
-            num_alone = _replace_alone(rows, n, place, alone, num_alone, fresh, number)
-            _copy(other, scores)
-    if num_alone:
-        _draw_alone(rows, precision, slope, normals, place, alone, num_alone)
-
-
-@part
-def _replace_alone(rows, n, place, alone, old, fresh, new):
+@inner
+def _replace_alone(bits, counts, loadings, weights, n, place, alone, old, fresh, new):
     """Give the row `new` features of its own with these weights in place of the `old` ones; loadings come later."""
     for i in range(old - 1, new - 1, -1):
-        last = place[1] - 1
-        _copy(rows.bits[last], rows.bits[alone[i]])
-        rows.counts[alone[i]] = rows.counts[last]
-        _copy(rows.loadings[last], rows.loadings[alone[i]])
-        _copy(rows.weights[last], rows.weights[alone[i]])
+        last, k = place[1] - 1, alone[i]
+        _copy(bits, last, bits, k)
+        counts[k] = counts[last]
+        _copy(loadings, last, loadings, k)
+        _copy(weights, last, weights, k)
         place[1] = last
     for i in range(old, new):
         k = place[1]
-        for m in range(rows.bits.shape[1]):
-            rows.bits[k, m] = 1 if m == n else 0
-        rows.counts[k] = 1
+        for m in range(bits.shape[1]):
+            bits[k, m] = 1 if m == n else 0
+        counts[k] = 1
         alone[i] = k
         place[1] = k + 1
     for i in range(new):
-        _copy(fresh[i], rows.weights[alone[i]])
-    return new
+        _copy(fresh, i, weights, alone[i])
 
 
-@part
-def _draw_alone(rows, precision, slope, normals, place, alone, number):
+@inner
+def _draw_alone(loadings, prior, precision, p, slope, normals, place, alone, number):
     """Loadings of the features that the row has alone: their sum given the row, then each of them given the sum."""
     for d in range(len(slope)):
-        prior = rows.loading_precision[d]
-        total_precision = prior / number + precision[d]
+        total_precision = prior[d] / number + precision[p, d]
         total = slope[d] / total_precision
         total += normals[place[3]] / math.sqrt(total_precision)
         drawn = 0.0
         for i in range(number):
-            rows.loadings[alone[i], d] = normals[place[3] + 1 + i] / math.sqrt(prior)
-            drawn += rows.loadings[alone[i], d]
+            loadings[alone[i], d] = normals[place[3] + 1 + i] / math.sqrt(prior[d])
+            drawn += loadings[alone[i], d]
         for i in range(number):
-            rows.loadings[alone[i], d] += (total - drawn) / number
+            loadings[alone[i], d] += (total - drawn) / number
         place[3] += number + 1

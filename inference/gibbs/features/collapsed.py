@@ -64,7 +64,7 @@ def scan_rows(state: FeatureState, given: Given, generator: torch.Generator) -> 
 def scan_bits(state: FeatureState, given: Given, levels: Tensor) -> FeatureState:
     """One visit of every row of the truncated model, with uniform numbers [K, N]."""
     rows = _arrays(state, given, len(levels))
-    entry_of(compiled.scan_truncated, rows.loss)(rows, compiled.Scratch.of(rows), _doubles(levels.T))
+    entry_of(compiled.scan_truncated, rows.loss)(rows, compiled.Scratch.of(rows), _doubles(levels.T).ravel())
     return replace(state, features=torch.from_numpy(rows.bits.T.copy()))
 
 

@@ -343,14 +343,12 @@ def test_loadings_of_a_row_alone_have_their_posterior(by_tensors, number) -> Non
     if by_tensors:
         draws = torch.stack([tensor_rows._own_loadings(number, b, a, prior, generator) for _ in range(num_draws)])
     else:
-        model, data, state = without_data(3, 1.0)
-        arrays = collapsed._arrays(state, Given(data, model, PseudoObservation(a[:, :2], b[:, :2].expand(3, 2))), 3)
-        arrays = arrays._replace(loadings=np.zeros((3, 4)), loading_precision=prior.numpy())
+        loadings, alone = np.zeros((3, 4)), np.arange(3)
         normals = torch.randn((number + 1) * 4 * num_draws, generator=generator, dtype=torch.float64).numpy()
         place, draws = np.zeros(4, np.int64), torch.empty(num_draws, number, 4, dtype=torch.float64)
         for own in draws:
-            compiled._draw_alone(arrays, a[0].numpy(), b[0].numpy(), normals, place, np.arange(3), number)
-            own[:] = torch.from_numpy(arrays.loadings[:number])
+            compiled._draw_alone(loadings, prior.numpy(), a.numpy(), 0, b[0].numpy(), normals, place, alone, number)
+            own[:] = torch.from_numpy(loadings[:number])
     for d in range(4):
         covariance = torch.linalg.inv(prior[d] * torch.eye(number) + a[0, d] * torch.ones(number, number))
         mean, own = covariance.sum(1) * b[0, d], draws[:, :, d]
