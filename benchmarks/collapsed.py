@@ -1,6 +1,7 @@
 """How fast the collapsed scan is, in CPU seconds of one thread, beside what else is at hand.
 
 python benchmarks/collapsed.py scan         one scan / one EM iteration of scikit-learn's BayesianGaussianMixture
+python benchmarks/collapsed.py repelling    a scan of DDPM and its hyperplanes' draws / the same iteration
 python benchmarks/collapsed.py tensors      one scan in tensor code, which serves any family / the same scan compiled
 python benchmarks/collapsed.py outsider     one scan of a family of tests/negative_binomial.py / of PoissonGamma
 python benchmarks/collapsed.py counts       one scan of multinomial rows / the same scan in plain numpy
@@ -17,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -63,30 +65,53 @@ def scanner(family: str | type, X: np.ndarray, z: np.ndarray, *, compiled: bool 
     return scan
 
 
-def scan() -> None:
+def repeller(X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
+    """A sweep of clusters that repel: the scan, and draws of all hyperplanes."""
+    from regbayes.inference.gibbs import partition
+    from regbayes.inference.gibbs.scans import collapsed
+    from regbayes.models import DDPM, DiagonalGaussian
+    from regbayes.models.priors.laws import Infinite
+
+    rows, generator = torch.from_numpy(X), torch.Generator().manual_seed(0)
+    model = DDPM(DiagonalGaussian()).resolve(rows)
+    data = model.data(rows)
+    state = partition.init(model, data, generator, start=torch.from_numpy(z), law=Infinite(model.prior))
+
+    def sweep() -> None:
+        nonlocal state
+        state = collapsed.scan(state, data, model, generator)
+        state = replace(state, weights=partition.draw_weights(state, data, model, generator))
+
+    for _ in range(3):
+        sweep()
+    return sweep
+
+
+def beside_mixture(name: str, ours: Callable[[], object], X: np.ndarray, covariance_type: str) -> None:
+    """Ours in turn with EM iterations of `BayesianGaussianMixture`."""
     from sklearn.mixture import BayesianGaussianMixture
 
-    for family, covariance_type in (
-        ("SphericalGaussian", "spherical"),
-        ("DiagonalGaussian", "diag"),
-        ("FullGaussian", "full"),
-    ):
+    def fit(max_iter: int) -> None:
+        settings = {"covariance_type": covariance_type, "tol": 0, "init_params": "random", "random_state": 0}
+        BayesianGaussianMixture(n_components=20, max_iter=max_iter, **settings).fit(X)
+
+    own, short, long = medians(ours, lambda: fit(2), lambda: fit(12))
+    theirs = (long - short) / 10
+    print(f"{name} D={X.shape[1]}: {1e3 * own:.1f} ms / {1e3 * theirs:.1f} ms = {own / theirs:.2f}")
+
+
+def scan() -> None:
+    families = {"SphericalGaussian": "spherical", "DiagonalGaussian": "diag", "FullGaussian": "full"}
+    for family, covariance_type in families.items():
         for num_features in (8, 32):
             X, z = blobs(10_000, num_features, 20)
+            beside_mixture(family, scanner(family, X, z), X, covariance_type)
 
-            def fit(max_iter: int, X: np.ndarray = X, covariance_type: str = covariance_type) -> None:
-                BayesianGaussianMixture(
-                    n_components=20,
-                    covariance_type=covariance_type,
-                    max_iter=max_iter,
-                    tol=0,
-                    init_params="random",
-                    random_state=0,
-                ).fit(X)
 
-            ours, short, long = medians(scanner(family, X, z), lambda: fit(2), lambda: fit(12))
-            theirs = (long - short) / 10
-            print(f"{family} D={num_features}: {1e3 * ours:.1f} ms / {1e3 * theirs:.1f} ms = {ours / theirs:.2f}")
+def repelling() -> None:
+    for num_features in (8, 32):
+        X, z = blobs(10_000, num_features, 20)
+        beside_mixture("DDPM", repeller(X, z), X, "diag")
 
 
 def tensors() -> None:
@@ -181,5 +206,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     cold = partial(cold_and_warm, __file__, FAMILIES)
-    jobs = {"scan": scan, "tensors": tensors, "outsider": outsider, "counts": counts, "blobs": fit_blobs}
-    choose(__doc__, **jobs, cold=cold, first=first)
+    jobs = {"scan": scan, "repelling": repelling, "tensors": tensors, "outsider": outsider, "counts": counts}
+    choose(__doc__, **jobs, blobs=fit_blobs, cold=cold, first=first)

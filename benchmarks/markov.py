@@ -1,6 +1,7 @@
 """How fast the recursions over hidden states are, in CPU seconds of one thread, beside hmmlearn.
 
 python benchmarks/markov.py steps       one EM iteration of hmmlearn's GaussianHMM (diag, scaling) / each recursion
+python benchmarks/markov.py sweep       the same / a whole blocked sweep of IHMM: emissions, path, parameters, log joint
 python benchmarks/markov.py short       the same rows as 2,000 short sequences / as one long one
 python benchmarks/markov.py cold        the first path drawn in a new process without any compiled code
 
@@ -67,32 +68,61 @@ def recursions(num_states: int, lengths: list[int]) -> dict[str, Callable[[], ob
     return found
 
 
-def steps() -> None:
+def sweeper(num_states: int) -> Callable[[], object]:
+    """A sweep that goes on from its last state, which has settled, and the log joint that a fit records after it."""
+    from regbayes.inference.gibbs import sequence
+    from regbayes.models import IHMM, DiagonalGaussian
+    from regbayes.models.priors.laws import Truncated
+
+    X, means, _ = observations(num_states)
+    model, data = IHMM(DiagonalGaussian(), truncation=num_states).prepare(torch.from_numpy(X))
+    data, generator = sequence.prepare_sequences(model, data), torch.Generator().manual_seed(0)
+    law = Truncated(model.prior, num_states)
+    state = sequence.Paths(law, data).begin(torch.from_numpy(((X[:, None] - means) ** 2).sum(-1).argmin(1)), model)
+
+    def sweep() -> None:
+        nonlocal state
+        state = sequence.sweep(state, data, model, generator, scan="blocked")
+        sequence.log_joint(state, data, model, law=law)
+
+    for _ in range(3):
+        sweep()
+    return sweep
+
+
+def fitter(num_states: int) -> Callable[[int], None]:
+    """So many EM iterations of hmmlearn."""
     from hmmlearn.hmm import GaussianHMM
 
     logging.getLogger("hmmlearn").setLevel(logging.ERROR)
+    X, means, _ = observations(num_states)
+    start, transition = log_tables(num_states)
+
+    def fit(num_iterations: int) -> None:
+        settings = {"n_iter": num_iterations, "tol": -np.inf, "init_params": "", "implementation": "scaling"}
+        model = GaussianHMM(num_states, "diag", **settings)
+        model.startprob_, model.transmat_ = start.exp().numpy(), transition.exp().numpy()
+        model.means_, model.covars_ = means.copy(), np.ones_like(means)
+        model.fit(X)
+
+    return fit
+
+
+def beside_hmmlearn(jobs: Callable[[int], dict[str, Callable[[], object]]]) -> None:
     for num_states in (10, 50):
-        X, means, _ = observations(num_states)
-
-        def fit(num_iterations: int, X: np.ndarray = X, means: np.ndarray = means) -> None:
-            model = GaussianHMM(
-                len(means),
-                "diag",
-                n_iter=num_iterations,
-                tol=-np.inf,
-                implementation="scaling",
-                init_params="",
-            )
-            start, transition = log_tables(len(means))
-            model.startprob_, model.transmat_ = start.exp().numpy(), transition.exp().numpy()
-            model.means_, model.covars_ = means.copy(), np.ones_like(means)
-            model.fit(X)
-
-        ours = recursions(num_states, [NUM_STEPS])
+        ours, fit = jobs(num_states), fitter(num_states)
         *spent, short, long = medians(*ours.values(), lambda fit=fit: fit(1), lambda fit=fit: fit(4))
         iteration = (long - short) / 3
         for name, value in zip(ours, spent, strict=True):
             print(f"K={num_states} {name}: {1e3 * iteration:.1f} ms / {1e3 * value:.1f} ms = {iteration / value:.1f}")
+
+
+def steps() -> None:
+    beside_hmmlearn(lambda num_states: recursions(num_states, [NUM_STEPS]))
+
+
+def sweep() -> None:
+    beside_hmmlearn(lambda num_states: {"whole sweep": sweeper(num_states)})
 
 
 def short() -> None:
@@ -122,4 +152,4 @@ def first(name: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    choose(__doc__, steps=steps, short=short, cold=cold, first=first)
+    choose(__doc__, steps=steps, sweep=sweep, short=short, cold=cold, first=first)

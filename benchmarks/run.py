@@ -51,6 +51,15 @@ FIGURES = [
     ),
     *(
         Figure(
+            f"one EM iteration of hmmlearn / a whole sweep of IHMM, log joint included, K = {K}",
+            "markov.py sweep",
+            rf"K={K} whole sweep: .* = {NUMBER}",
+            least=least,
+        )
+        for K, least in ((10, 4), (50, 12))
+    ),
+    *(
+        Figure(
             f"direct assignment scan / one EM iteration of hmmlearn, K = {K}",
             "sequences.py direct",
             rf"{K} states: .* = {NUMBER}",
@@ -126,6 +135,14 @@ FIGURES = [
             f"Gibbs of 300 features, 311 rows, 27 classes: {what}", "wide.py gibbs", rf"{what} = {NUMBER}", most=most
         )
         for what, most in (("CPU seconds a sweep", 0.5), ("peak memory, GB", 1))
+    ),
+    *(
+        Figure(
+            f"collapsed scan of DDPM, hyperplanes drawn / iteration of BayesianGaussianMixture, diag, D = {D}",
+            "collapsed.py repelling",
+            rf"DDPM D={D}: .* = {NUMBER}",
+        )
+        for D in (8, 32)
     ),
     Figure(
         "an outsider's compiled family / PoissonGamma, collapsed scan, D = 8",
