@@ -6,7 +6,7 @@ Ctrl-C in `fit` leaves what was reached, with a warning; within a search it is r
 from .class_weights import RoundedWeightsWarning
 from .clusters import Clusterer, SequenceClusterer
 from .cv import ClassifierCV, RegressorCV
-from .multi import MultiLabelClassifier, MultiTaskRegressor
+from .multi import MultiLabelClassifier, MultiTaskRegressor, NothingLearntWarning
 from .partition import Classifier, Regressor
 from .transformers import FeatureTransformer, TopicTransformer
 
@@ -17,6 +17,7 @@ __all__ = [
     "FeatureTransformer",
     "MultiLabelClassifier",
     "MultiTaskRegressor",
+    "NothingLearntWarning",
     "Regressor",
     "RegressorCV",
     "RoundedWeightsWarning",

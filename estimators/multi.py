@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -9,21 +10,36 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logit
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..inference import Backend, MultiLabelPosterior, ProjectionPosterior, SmallVariance
+from ..inference import SVI, Backend, MultiLabelPosterior, ProjectionPosterior, TruncationWarning
 from ..inference.posterior.multi_label import HeldOut
-from ..models import EpsilonInsensitive, LabelData, Model, MultiTaskInfiniteLatentSVM, TaskData, by_task
+from ..models import (
+    BNMC,
+    EpsilonInsensitive,
+    LabelData,
+    Model,
+    MultiTaskInfiniteLatentSVM,
+    PrincipalDirections,
+    TaskData,
+    by_task,
+)
 from ..models.domains import Whole, read, shown
 from ..models.numbers import as_tensor
+from ..models.warning import warn
 from .base import PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, taught
 from .reading import array_like, named, read_targets
 from .rows import sort_rows
+
+
+class NothingLearntWarning(UserWarning):
+    """A fit has no feature in use, or predicts no label of any row that it saw."""
 
 
 class _TaskEstimator(PosteriorEstimator):
@@ -33,39 +49,53 @@ class _TaskEstimator(PosteriorEstimator):
     accepted = "a model of many tasks"
     default_data = TaskData
 
-    def fitted(self, X: Any, targets: Any, *, held_out: bool = False) -> Any:
+    def fitted(self, parts: tuple[Any, Backend], X: Any, targets: Any, *, held_out: bool = False) -> Any:
         """The posterior of X [N, D] and targets [N, M], both dense or X sparse; dense rows in an order of their own.
 
         One that is held out for others' calibration never comes cut short by Ctrl-C.
         """
-        model, inference = self.parts()
+        model, inference = parts
         rows = sort_rows(X, targets.astype(X.dtype), None, merge=False)
-        posterior = inference.fit(model, rows.X, rows.y, on_interrupt="raise" if held_out else self.on_interrupt)
+        with warnings.catch_warnings():
+            if held_out or self.model is None:  # the default stops before components unite
+                warnings.simplefilter("ignore", TruncationWarning)
+            posterior = inference.fit(model, rows.X, rows.y, on_interrupt="raise" if held_out else self.on_interrupt)
         if isinstance(posterior, MultiLabelPosterior):
             posterior = posterior.over_rows(torch.from_numpy(rows.place))
+        elif not posterior.num_latent_features:
+            warn(
+                "No feature of the projection is in use, so that tasks share nothing. Fit with a larger concentration, "
+                "or with SVI().",
+                NothingLearntWarning,
+            )
         return posterior
 
 
 class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
-    """Sets of labels, by classifiers that share a binary projection of X, each label a task, or that stand beside a
-    mixture of rows and label sets (`BNMC`).
+    """Sets of labels, by classifiers that stand beside a mixture of rows and label sets (`BNMC`), or that share a
+    binary projection of X, each label a task.
 
     y is a matrix [N, L] of 0 and 1, NaN where a label is missing, or a sparse one, which misses none; or a vector [N]
     of one label each, of any kind (NaN: missing): a task for each of more than two classes, of which the one with the
     highest score is predicted. X may be sparse for `BNMC` with a likelihood and a feature map that take it, such as
     `MultinomialDirichlet` and `PrincipalDirections`. Rows have no weights.
 
+    A label is predicted where its probability is above `threshold_`, which the folds choose for the highest micro-F1:
+    below one half where labels are rare. A fit that predicts no label of any of its rows warns.
+
     Parameters
     ----------
-    model : a model of many tasks or of label sets (`BNMC`); None: `MultiTaskInfiniteLatentSVM()`
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+    model : a model of many tasks or of label sets; None: `BNMC()`, whose classifiers see 150 principal directions
+        where there are more columns than rows (`PrincipalDirections(150)`, `weight_scale=3.0`)
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)`
     cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
-        posterior): as many fits to the other rows, some cv times the time of one. None: as the posterior states them,
-        as also where there are too few rows for folds. Many tasks have no such choice
+        posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. None: as
+        the posterior states them, as also where there are too few rows for folds. Many tasks have no such choice
 
     Attributes
     ----------
     posterior_ : ProjectionPosterior or MultiLabelPosterior of the fit, calibrated
+    threshold_ : of the probabilities of all labels of a matrix y; one half without folds
     classes_ : sorted labels [L] of a vector y, or the numbers 0..L-1 of the columns of a matrix
     n_components_ : number of features of the projection, or of occupied components
     n_features_in_ : width of X
@@ -80,6 +110,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
     posteriors = (ProjectionPosterior, MultiLabelPosterior)
     accepted = "a model of many tasks or of label sets"
+    default_data = LabelData
     streams: tuple[type[Any], ...] = (LabelData,)
     classes_: NDArray[Any]
 
@@ -88,7 +119,14 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         self.cv = cv
 
     def defaults(self) -> tuple[Any, Backend]:
-        return MultiTaskInfiniteLatentSVM(), SmallVariance()
+        return BNMC(), SVI(tolerance=_TOLERANCE)
+
+    def _parts_for(self, X: Any) -> tuple[Any, Backend]:
+        """The parts; by default with classifiers that so many rows [N, D] can tell."""
+        model, inference = self.parts()
+        if self.model is None and X.shape[1] > X.shape[0]:
+            model = model.replace(feature_map=PrincipalDirections(_MOST_DIRECTIONS), weight_scale=_WIDE_SCALE)
+        return model, inference
 
     def require_targets(self, model: Any) -> None:
         if model.coding is None or not model.coding.has_classes:
@@ -102,10 +140,18 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, L] of 0 and 1, or labels y [N]."""
         rows = self.fit_data(X)
-        targets = self._targets(rows, y, None)
-        held_out = list(self._hold_out(rows, targets))
-        posterior = self.fitted(rows, targets)
+        targets, parts = self._targets(rows, y, None), self._parts_for(rows)
+        held_out = list(self._hold_out(parts, rows, targets))
+        posterior, self.threshold_ = self.fitted(parts, rows, targets), 0.5
         self.posterior_ = posterior.calibrated_by(held_out) if held_out else posterior
+        if held_out and self._matrix:
+            self.threshold_ = self.posterior_.threshold_by(held_out)
+        if self._matrix and not (self._decisions(rows) > 0).any():
+            warn(
+                "No label is predicted of any row of the fit. Choose labels by predict_proba, or by "
+                "posterior_.predict(X, top_k=1); fit with folds (cv=2), or with a larger weight_scale.",
+                NothingLearntWarning,
+            )
         return self
 
     @available_if(goes_on)
@@ -118,7 +164,8 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         first = not hasattr(self, "posterior_")
         rows = self.fit_data(X, reset=first)
         if first:
-            self.posterior_ = self.fitted(rows, self._targets(rows, y, classes))
+            targets = self._targets(rows, y, classes)
+            self.posterior_, self.threshold_ = self.fitted(self._parts_for(rows), rows, targets), 0.5
         else:
             targets = self._targets(rows, y, None if self._matrix else self.classes_)
             self.go_on(rows, targets.astype(rows.dtype))
@@ -148,7 +195,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
             )
         return labels
 
-    def _hold_out(self, X: Any, targets: Any) -> Iterator[HeldOut]:
+    def _hold_out(self, parts: tuple[Any, Backend], X: Any, targets: Any) -> Iterator[HeldOut]:
         """What fits without each fold say of it; nothing where there is nothing to calibrate."""
         number = read("cv", self.cv, Whole(2), optional=True)
         if number is None or not self.is_of(LabelData):
@@ -156,7 +203,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         fold = deal_rows(X, targets, number)
         for k in range(fold.max() + 1) if can_be_fitted(fold) else ():
             seen, held = fold != k, fold == k
-            posterior = self.fitted(X[seen], targets[seen], held_out=True)
+            posterior = self.fitted(parts, X[seen], targets[seen], held_out=True)
             yield posterior.held_out(X[held], taught(targets[held], targets[seen]))
 
     def _targets(self, X: Any, y: Any, classes: ArrayLike | None) -> Any:
@@ -233,10 +280,20 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return found / found.sum(1, keepdims=True)
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
-        """Posterior mean scores, or log odds, [N, L] of each label (positive: the row has it); [N] for two classes."""
-        rows = self.new_data(X)
-        scores: NDArray[Any] = self.posterior_.decision_function(rows)
+        """Posterior mean scores, or log odds less those of `threshold_`, [N, L] of each label (positive: the row has
+        it); [N] for two classes."""
+        scores = self._decisions(self.new_data(X))
         return scores.ravel() if scores.shape[1] == 1 else scores
+
+    def _decisions(self, rows: Any) -> NDArray[Any]:
+        """The scores [N, L] of rows that were read."""
+        found: NDArray[Any] = self.posterior_.decision_function(rows) - logit(self.threshold_)
+        return found
+
+
+_TOLERANCE = 0.03
+_MOST_DIRECTIONS = 150
+_WIDE_SCALE = 3.0  # of log odds of rows whose mean square length is 1: from 0.05 to 0.95
 
 
 def _missing(labels: Any) -> Any:
@@ -256,7 +313,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     ----------
     model : a model of many tasks with a regression loss; None:
         `MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive())`
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SmallVariance()`
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`
 
     Attributes
     ----------
@@ -274,7 +331,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     """
 
     def defaults(self) -> tuple[Any, Backend]:
-        return MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive()), SmallVariance()
+        return MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive()), SVI()
 
     def require_targets(self, model: Any) -> None:
         if model.coding is None or model.coding.has_classes:
@@ -291,7 +348,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
         self._one = targets.ndim == 1 and tasks is None
         if tasks is not None:
             targets = by_task(targets, self._tasks(tasks, rows))
-        self.posterior_ = self.fitted(rows, targets.reshape(len(rows), -1))
+        self.posterior_ = self.fitted(self.parts(), rows, targets.reshape(len(rows), -1))
         return self
 
     def predict(self, X: ArrayLike, tasks: ArrayLike | None = None) -> NDArray[Any]:

@@ -315,7 +315,8 @@ def _estimators() -> Iterator[tuple[str, Any, dict[str, Any], Problem]]:
     yield "Clusterer", estimators.Clusterer, {"inference": BACKENDS["SVI"]}, PROBLEMS["DPM"]
     yield "Clusterer by DP-means", estimators.Clusterer, {"inference": quick}, PROBLEMS["DPM"]
     yield "SequenceClusterer", estimators.SequenceClusterer, {"inference": BACKENDS["SVI"]}, PROBLEMS["IHMM"]
-    yield "MultiLabelClassifier", estimators.MultiLabelClassifier, {"inference": quick}, sets
+    tasks = {"model": models.MultiTaskInfiniteLatentSVM(), "inference": quick}
+    yield "MultiLabelClassifier of tasks", estimators.MultiLabelClassifier, tasks, sets
     label_sets = {"model": sets.model, "inference": BACKENDS["SVI"]}
     yield "MultiLabelClassifier of BNMC", estimators.MultiLabelClassifier, label_sets, sets
     tasks = PROBLEMS["MultiTaskInfiniteLatentSVM of reals"]

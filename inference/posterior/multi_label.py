@@ -32,7 +32,7 @@ from .base import Posterior
 from .clustering import Clustering, clustering_summaries, rows_moved
 from .components import component_size
 from .draws import LabelDraw
-from .label_calibration import best_thresholds, fit_calibration, largest
+from .label_calibration import best_thresholds, fit_calibration, largest, shared_threshold
 from .label_draws import counts_labels
 from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
 from .scores import chunks
@@ -125,12 +125,14 @@ class MultiLabelPosterior(Clustering, Posterior):
         ------
         ValueError    unless `folds` is a list of what `held_out` returns, of as many labels.
         """
-        C = self.model.num_labels
-        parts = list(folds) if isinstance(folds, list | tuple | Iterator) else []
-        if not parts or not all(isinstance(part, HeldOut) and part.signs.shape[1] == C for part in parts):
-            raise ValueError(f"folds is {shown(folds)}; expected a list of what `held_out` returns, of {C} labels.")
-        mixture, classifiers, signs = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+        mixture, classifiers, signs = self._joined(folds)
         return self._recalibrated(fit_calibration(mixture, classifiers, signs, self._offset(mixture)))
+
+    def threshold_by(self, folds: Iterable[HeldOut]) -> float:
+        """The one threshold of all labels with the highest micro-F1 on folds (`held_out`), at the calibration of this
+        posterior; one half where the folds have too few labels to tell (`label_calibration.shared_threshold`)."""
+        mixture, classifiers, signs = self._joined(folds)
+        return shared_threshold(self._calibrated(mixture, classifiers).sigmoid(), signs)
 
     def weighing(self, mixture: NonNegative) -> Self:
         """The same posterior in which the mixture has this much of a say beside the classifiers:
@@ -200,7 +202,10 @@ class MultiLabelPosterior(Clustering, Posterior):
         return found if labels is None else torch.where(labels.isnan(), found, (labels > 0).to(found))
 
     def _log_odds(self, X: Any, labels: Tensor | None = None) -> Tensor:
-        mixture, classifiers = self._stated(X, labels)
+        return self._calibrated(*self._stated(X, labels))
+
+    def _calibrated(self, mixture: Tensor, classifiers: Tensor) -> Tensor:
+        """Log odds [N, C] from those of both views."""
         if "calibration" not in self.metadata:
             return mixture + classifiers + self._offset(mixture)
         a, b, offset = self.metadata["calibration"].to(mixture).tensor_split([1, 2])
@@ -218,6 +223,14 @@ class MultiLabelPosterior(Clustering, Posterior):
     def _joining(self, X: Any, draw: Draw, labels: Tensor | None = None) -> Tensor:
         """Log weights [N, K] of the components of a draw for rows of which `labels` [N, C] are known."""
         return component_weights(self.model, X, labels, draw)[:, :-1]
+
+    def _joined(self, folds: Iterable[HeldOut]) -> HeldOut:
+        """All folds as one; ValueError unless they are what `held_out` returns, of as many labels."""
+        C = self.model.num_labels
+        parts = list(folds) if isinstance(folds, list | tuple | Iterator) else []
+        if not parts or not all(isinstance(part, HeldOut) and part.signs.shape[1] == C for part in parts):
+            raise ValueError(f"folds is {shown(folds)}; expected a list of what `held_out` returns, of {C} labels.")
+        return HeldOut(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
 
     def _recalibrated(self, calibration: Tensor) -> Self:
         metadata = {**self.metadata, "calibration": calibration}

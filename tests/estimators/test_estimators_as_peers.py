@@ -266,7 +266,6 @@ def test_only_what_streams_goes_on(blobs):
         Classifier(),
         Clusterer(inference=Gibbs()),
         ClassifierCV(inference=SVI()),
-        MultiLabelClassifier(),
     ):
         assert not hasattr(estimator, "partial_fit")
     for estimator in (Classifier(inference=SVI()), Clusterer(), MultiLabelClassifier(BNMC(), SVI())):

@@ -130,7 +130,7 @@ def test_regression(documents, model):
 
 def test_sets_of_labels():
     X, Y = make_multilabel_classification(n_samples=80, n_classes=4, n_labels=2, random_state=0)
-    classifier = MultiLabelClassifier(inference=SVI(num_steps=40)).fit(X, Y)
+    classifier = MultiLabelClassifier(MultiTaskInfiniteLatentSVM(), SVI(num_steps=40)).fit(X, Y)
     assert_array_equal(classifier.predict(X), classifier.decision_function(X) > 0)
     assert classifier.predict_proba(X).shape == (80, 4)
     assert (classifier.predict(X) == Y).mean() > 0.8
@@ -142,7 +142,7 @@ def test_sets_of_labels():
 def test_one_label_of_several_classes_is_a_task_for_each():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    classifier = MultiLabelClassifier(inference=SVI(num_steps=40)).fit(X, names)
+    classifier = MultiLabelClassifier(MultiTaskInfiniteLatentSVM(), SVI(num_steps=40)).fit(X, names)
     assert classifier.score(X, names) > 0.7
     assert_allclose(classifier.predict_proba(X).sum(1), 1)
 

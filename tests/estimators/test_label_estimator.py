@@ -9,10 +9,11 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from regbayes.estimators import MultiLabelClassifier
+from regbayes.estimators import MultiLabelClassifier, NothingLearntWarning
 from regbayes.estimators.label_folds import deal_rows, taught
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.models import BNMC, BernoulliBeta, MultinomialDirichlet, PrincipalDirections
+from regbayes.inference.posterior.label_calibration import best_thresholds, shared_threshold
+from regbayes.models import BNMC, BernoulliBeta, MultinomialDirichlet, MultiTaskInfiniteLatentSVM, PrincipalDirections
 
 pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 
@@ -59,7 +60,7 @@ def test_missing_labels_are_left_out(name: str) -> None:
 
 
 def test_many_tasks_may_miss_labels_and_take_sparse_ones() -> None:
-    fit = MultiLabelClassifier(inference=SVI(num_steps=20)).fit(X, HOLES)
+    fit = MultiLabelClassifier(MultiTaskInfiniteLatentSVM(), SVI(num_steps=20)).fit(X, HOLES)
     assert ((fit.predict(X) == Y)[HIDDEN]).mean() > 0.7
     assert_array_equal(clone(fit).fit(X, scipy.sparse.csr_array(Y)).predict(X), clone(fit).fit(X, Y).predict(X))
 
@@ -148,11 +149,61 @@ def test_probabilities_are_calibrated_by_folds(name: str) -> None:
     assert "calibration" not in plain.posterior_.metadata
     before, after = (log_loss_of(labels[200:], fit.predict_proba(rows[200:])) for fit in (plain, folds))
     assert after < before - 0.03
-    assert_array_equal(folds.predict(rows), folds.predict_proba(rows) > 0.5)
+    assert_array_equal(folds.predict(rows), folds.predict_proba(rows) > folds.threshold_)
+    assert plain.threshold_ == 0.5
     assert_array_equal(folds.predict(rows), folds.decision_function(rows) > 0)
     order = rng.permutation(200)
     again = clone(folds).fit(rows[:200][order], labels[:200][order])
     assert_allclose(again.predict_proba(rows), folds.predict_proba(rows), rtol=1e-9)
+
+
+def rare_labels(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities [N, 4] of labels that are rare, and which rows have them, as signs: calibrated."""
+    generator = torch.Generator().manual_seed(0)
+    p = torch.rand(num_rows, 4, generator=generator, dtype=torch.float64) ** 3 / 2
+    return p, torch.where(torch.rand(p.shape, generator=generator) < p, 1.0, -1.0).double()
+
+
+def test_the_threshold_of_calibrated_probabilities_is_half_of_the_best_f1() -> None:
+    p, signs = rare_labels(20_000)
+    threshold = shared_threshold(p, signs)
+    hits = 2 * ((p > threshold) & (signs > 0)).sum() / ((p > threshold).sum() + (signs > 0).sum())
+    assert threshold == pytest.approx(float(hits) / 2, abs=0.02)
+    assert threshold == float(best_thresholds(p.flatten().unsqueeze(1), signs.flatten().unsqueeze(1)))
+    hidden = torch.rand(p.shape, generator=torch.Generator().manual_seed(1)) < 0.3
+    assert shared_threshold(p, signs.masked_fill(hidden, torch.nan)) == pytest.approx(threshold, abs=0.02)
+
+
+def test_the_threshold_is_one_half_where_rows_cannot_tell() -> None:
+    p, signs = torch.tensor([[0.45, 0.9]] * 12, dtype=torch.float64), torch.tensor([[-1.0, 1.0]] * 12).double()
+    for present, expected in ((0, 0.5), (5, 0.5), (9, 0.225)):
+        signs[:present, 0] = 1.0
+        best = float(best_thresholds(p.reshape(-1, 1), signs.reshape(-1, 1)))
+        assert best == pytest.approx(0.225 if present else 0.675)  # a rise of 0.03 at 5, of 0.21 at 9
+        assert shared_threshold(p, signs) == pytest.approx(expected)
+
+
+def test_labels_of_a_wide_table_that_are_rare_are_predicted_by_default() -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random((300, 12)) < 0.07).astype(int)
+    rows = rng.poisson(0.05 + 1.0 * np.repeat(labels, 6, axis=1)).astype(float)
+    rows = np.hstack([rows, rng.poisson(0.1, size=(300, 228))])  # 300 columns
+    fit = MultiLabelClassifier().fit(rows[:150], labels[:150])
+    assert isinstance(fit.posterior_.model.feature_map, PrincipalDirections)
+    found, truth = fit.predict(rows[150:]), labels[150:]
+    f1 = 2 * (found & truth).sum() / (found.sum() + truth.sum())
+    assert f1 > 0.5
+    assert fit.threshold_ < 0.5
+    assert_array_equal(found, fit.predict_proba(rows[150:]) > fit.threshold_)
+
+
+def test_a_fit_that_predicts_no_label_says_so() -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(80, 2)), (rng.random((80, 3)) < 0.03).astype(int)
+    with pytest.warns(NothingLearntWarning, match="No label is predicted of any row of the fit. Choose labels by"):
+        MultiLabelClassifier(cv=None).fit(rows, labels)
+    with pytest.warns(NothingLearntWarning, match="No feature of the projection is in use"):
+        MultiLabelClassifier(MultiTaskInfiniteLatentSVM(), SmallVariance(penalty=1e9)).fit(rows, 1 - labels)
 
 
 def test_what_folds_say_is_what_their_fits_say() -> None:
