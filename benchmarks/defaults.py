@@ -1,6 +1,7 @@
 """What estimators do as they come, beside rivals; a change of a default is judged by it. One thread.
 
 python benchmarks/defaults.py classifiers [SET ...]      `Classifier()` beside LinearSVC() and `ClassifierCV()`
+python benchmarks/defaults.py features [SET ...]         `Classifier(InfiniteLatentSVM())` beside a tuned LinearSVC
 python benchmarks/defaults.py cubes [SETS]               shares of the Bayes accuracy of Setting II, by backend
 python benchmarks/defaults.py clusters [SEEDS] [ROWS] [SET]       priors of `FullGaussian`: of all sets, or of one
 python benchmarks/defaults.py sequences [SEEDS]          states of an infinite HMM on the sequences of `clustering.py`
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from clustering import sequences
+from defaults_classifiers import STRENGTHS, tuned
 from defaults_classifiers import rows_of as labelled_rows
 from sklearn.datasets import make_blobs, make_classification, make_moons
 from sklearn.decomposition import PCA
@@ -42,7 +44,7 @@ from timing import choose
 from regbayes.datasets import load, make_dp_mixture, make_setting_two
 from regbayes.estimators import Classifier, ClassifierCV
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.models import DPM, IHMM, FullGaussian, InfiniteSVM
+from regbayes.models import DPM, IHMM, FullGaussian, InfiniteLatentSVM, InfiniteSVM
 
 Contestants = dict[str, Callable[[], Any]]
 
@@ -116,6 +118,26 @@ def classifiers(*names: str) -> None:
     plain, ours, searched = found.transpose(1, 0, 2)
     print(f"Classifier() above LinearSVC() by {100 * (ours - plain)[:, 0].mean():.2f} points on average (must: over 0)")
     print(f"its mean log loss / that of ClassifierCV() {ours[:, 1].mean() / searched[:, 1].mean():.2f} (must: 1.2)")
+
+
+def features(*names: str) -> None:
+    within(
+        beside(
+            names or ("iris", "wine", "breast_cancer", "parkinsons", "digits", "wireless"),
+            {"LinearSVC, tuned": tuned_machine, "latent features": lambda: Classifier(InfiniteLatentSVM())},
+        )
+    )
+
+
+def tuned_machine() -> Any:
+    return tuned(LinearSVC(random_state=0), 0, C=STRENGTHS)
+
+
+def within(found: np.ndarray) -> None:
+    """What is said of the second contestant beside the first."""
+    below, ratios = 100 * (found[:, 0] - found[:, 1])[:, 0], found[:, 1, 2] / found[:, 0, 2]
+    print(f"within 2 points on {(below <= 2).sum()} of {len(found)} sets (must: most), {below.max():.1f} at worst")
+    print(f"CPU {np.median(ratios):.1f}x in the median, {ratios.max():.1f}x at most (must: 10x)")
 
 
 def cubes(num_sets: str = "3") -> None:
@@ -226,4 +248,4 @@ HEAD = f"{'':50}{'K':>7}{'tiny':>7}{'ARI':>7}{'NMI':>7}{'held out':>10}{'CPU s':
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    choose(__doc__, classifiers=classifiers, cubes=cubes, clusters=clusters, sequences=states)
+    choose(__doc__, classifiers=classifiers, features=features, cubes=cubes, clusters=clusters, sequences=states)

@@ -39,7 +39,7 @@ def sweeper(scan: str, X: np.ndarray, y: np.ndarray, Z: np.ndarray) -> Callable[
     from regbayes.models import InfiniteLatentSVM, LinearGaussian
 
     K, generator = Z.shape[1], torch.Generator().manual_seed(0)
-    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=K)
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), feature_map=None, truncation=K)
     model, data = model.prepare(torch.from_numpy(X), torch.from_numpy(y))
     hyper = model.prior.start(data.X)
     state = FeatureState(
@@ -126,7 +126,9 @@ def bars() -> None:
 
         def fit(found: list = found, scan: str = scan) -> None:
             backend = Gibbs(scan=scan, num_samples=20, num_warmup=100, progress=False)
-            found.append(backend.fit(InfiniteLatentSVM(LinearGaussian(offset=0.0)), X[:1000], y[:1000]))
+            found.append(
+                backend.fit(InfiniteLatentSVM(LinearGaussian(offset=0.0), feature_map=None), X[:1000], y[:1000])
+            )
 
         time = seconds(fit)
         posterior = found[0]

@@ -43,7 +43,7 @@ def sweep(name: str = "float64") -> None:
     X, y = made_up(getattr(torch, name))
     rule = RULES["averaging"]
     for loss in (Hinge(), CrammerSinger()):
-        model, data = InfiniteLatentSVM(LinearGaussian(), loss, truncation=K).prepare(X, y)
+        model, data = InfiniteLatentSVM(LinearGaussian(), loss, feature_map=None, truncation=K).prepare(X, y)
         state = features.init(model, data, torch.Generator().manual_seed(0), rule=rule)
         products, mean_field, plain, dual, bounds = [], [], [], [], [float(state.bound)]
         for _ in range(REPEATS):

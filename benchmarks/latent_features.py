@@ -101,7 +101,7 @@ class Contest:
         law = LinearGaussian(noise_variance=noise, loading_variance=1.0, learn=False)
         if strength:
             nu = (constant / (2 * strength)) ** 0.5
-            svm = InfiniteLatentSVM(law, Hinge(strength), weight_scale=nu, truncation=self.truncation)
+            svm = InfiniteLatentSVM(law, Hinge(strength), feature_map=None, weight_scale=nu, truncation=self.truncation)
             posterior = self.svi.fit(svm, rows.X, rows.y)
         else:
             posterior = self.svi.fit(LatentFeatureModel(law, truncation=self.truncation), rows.X)

@@ -3,6 +3,7 @@
 Ctrl-C in `fit` leaves what was reached, with a warning; within a search it is raised, and ends the search.
 """
 
+from .base import NothingLearntWarning
 from .class_weights import RoundedWeightsWarning
 from .clusters import Clusterer, SequenceClusterer
 from .cv import ClassifierCV, RegressorCV

@@ -17,6 +17,7 @@ from ..inference import SVI, Backend, FeaturePosterior, PartitionPosterior, Topi
 from ..inference.row_weights import weighs
 from ..models import FeatureData, Model, TaskData, TopicData
 from ..models.arrays import as_weights
+from ..models.warning import warn
 from .parts import PartsEstimator, copy_of
 from .reading import named, read_rows
 from .rows import sort_rows
@@ -25,6 +26,10 @@ from .rows import sort_rows
 def _transforms(estimator: PosteriorEstimator) -> bool:
     """Whether fits of the model have latent features or topics of rows."""
     return any(map(estimator.is_of, (FeatureData, TopicData, TaskData)))
+
+
+class NothingLearntWarning(UserWarning):
+    """A fit has no feature in use, or predicts no label of any row that it saw."""
 
 
 def goes_on(estimator: PosteriorEstimator) -> bool:
@@ -49,7 +54,7 @@ class _Transform(TransformerMixin):
 class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]  # scikit-learn has no types
     """An estimator whose `fit` leaves `posterior_`.
 
-    With a model of latent features X may have NaN, entries that are missing, unless a feature map needs them; with a
+    With a model of latent features X may have NaN, entries that are missing, unless a feature map mixes columns; with a
     topic model it holds counts. These may be sparse, as may rows of a family that takes sparse ones.
     """
 
@@ -67,6 +72,13 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
     def defaults(self) -> tuple[Any, Backend]:
         """What None stands for."""
         raise NotImplementedError
+
+    def variational(self) -> SVI | None:
+        """What serves topics and latent features, of which small variance keeps few or none: SVI, by the rule that the
+        loss has; None for other models."""
+        if not (self.is_of(TopicData) or self.is_of(FeatureData)):
+            return None
+        return SVI() if getattr(getattr(self.model, "loss", None), "has_expectation", True) else SVI(rule="averaging")
 
     def require_targets(self, model: Any) -> None:
         """Raise ValueError unless the targets of the model are those of the estimator."""
@@ -100,7 +112,8 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
 
     @property
     def _takes_nan(self) -> bool:
-        features = self.is_of(FeatureData) and getattr(self.model, "feature_map", None) is None
+        feature_map = getattr(self.model, "feature_map", None)
+        features = self.is_of(FeatureData) and (feature_map is None or getattr(feature_map, "column_wise", False))
         return features or getattr(self.model, "takes_missing", False)
 
     @property
@@ -119,6 +132,12 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
         options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
         posterior = inference.fit(model, rows.X, rows.y, on_interrupt=self.on_interrupt, **options)
         self.posterior_ = posterior.over_rows(torch.from_numpy(rows.place))
+        if self.n_components_ == 0:
+            warn(
+                f"No latent feature is in use after a fit by {type(inference).__name__}. Fit by SVI() or Gibbs(), with "
+                "a smaller penalty, or with a loss of larger strength.",
+                NothingLearntWarning,
+            )
 
     fit: Callable[..., Self]  # each estimator says to what
 

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
-from ..inference import SVI, Backend, SmallVariance
-from ..models import InfiniteSVM, Model, SquaredHinge, TopicData
+from ..inference import Backend, SmallVariance
+from ..models import InfiniteSVM, Model, SquaredHinge
 from .partition import Classifier, Regressor
 from .search import PathSearch
 
@@ -30,7 +30,8 @@ class ClassifierCV(PathSearch, Classifier):
     model : a model with classes; None: `InfiniteSVM(loss=SquaredHinge())`, which with one component is scikit-learn's
         LinearSVC at C = 2 strength weight_scale^2. A loss without a strength keeps it
     inference : as in `Classifier`; None: `SmallVariance(scale=10.0)`, whose components follow the rows more than the
-        labels, or `SVI()` of topic models. Fits of the search make one descent unless a number of restarts is given
+        labels, or as there of topics and latent features. Fits of the search make one descent unless a number of
+        restarts is given
     class_weight : as in `Classifier`
     strengths : of the loss, to choose from. Of one component only strength weight_scale^2 matters
     weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which
@@ -89,7 +90,7 @@ class ClassifierCV(PathSearch, Classifier):
     scales = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
 
     def defaults(self) -> tuple[Any, Backend]:
-        return InfiniteSVM(loss=SquaredHinge()), SVI() if self.is_of(TopicData) else SmallVariance(scale=_SCALE)
+        return InfiniteSVM(loss=SquaredHinge()), self.variational() or SmallVariance(scale=_SCALE)
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         return (_logits(decisions).argmax(1) == y).astype(np.float64)
@@ -152,7 +153,7 @@ class RegressorCV(PathSearch, Regressor):
     scales = (0.1, 0.3, 1.0)
 
     def defaults(self) -> tuple[Any, Backend]:
-        return super().defaults()[0], SVI() if self.is_of(TopicData) else SmallVariance(scale=_SCALE)
+        return super().defaults()[0], self.variational() or SmallVariance(scale=_SCALE)
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         found: NDArray[np.float64] = 1 - (y - decisions.astype(np.float64)) ** 2  # y has variance 1

@@ -21,7 +21,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..inference import SVI, Backend, SmallVariance
+from ..inference import Backend, SmallVariance
 from ..inference.row_weights import weighs
 from ..models import Data, InfiniteSVM, Logistic, Model, StudentT, TopicData
 from .base import PosteriorEstimator, goes_on
@@ -41,7 +41,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=Logistic(), weight_scale=3.0)`, whose probabilities are those
         of logistic regressions. A search of its arguments needs it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()` of topic models, else
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()` of topics and latent
+        features (`SVI(rule="averaging")` where the loss has no expectation, as `CrammerSinger`), else
         `SmallVariance(scale=3.0, num_restarts=1)`, which aims at one component, or as many, up to 16, as there are 15
         rows for each weight of their classifiers; one descent, since searches fit often
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
@@ -79,7 +80,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 
     def defaults(self) -> tuple[Model, Backend]:
         model = InfiniteSVM(loss=Logistic(), weight_scale=3.0)
-        return model, SVI() if self.is_of(TopicData) else SmallVariance(scale=3.0, num_restarts=1)
+        return model, self.variational() or SmallVariance(scale=3.0, num_restarts=1)
 
     def require_targets(self, model: Any) -> None:
         if model.coding is None:
@@ -192,8 +193,8 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     ----------
     model : a model with a regression loss; None: `InfiniteSVM(loss=StudentT(df=100.0, scale=1.0))`, near a squared loss
     inference : a backend of `regbayes.inference`, which owns the seed; None:
-        `SmallVariance(num_components=1, num_restarts=1)`, or `SVI()` of topic models. With one component the default
-        is near ridge regression; `RegressorCV` finds out whether more serve better
+        `SmallVariance(num_components=1, num_restarts=1)`, or `SVI()` of topics and latent features. With one
+        component the default is near ridge regression; `RegressorCV` finds out whether more serve better
 
     Attributes
     ----------
@@ -217,9 +218,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
 
     def defaults(self) -> tuple[Model, Backend]:
         loss = StudentT(df=100.0, scale=1.0)
-        return InfiniteSVM(loss=loss), SVI() if self.is_of(TopicData) else SmallVariance(
-            num_components=1, num_restarts=1
-        )
+        return InfiniteSVM(loss=loss), self.variational() or SmallVariance(num_components=1, num_restarts=1)
 
     def require_targets(self, model: Any) -> None:
         if model.coding is None or model.coding.has_classes:

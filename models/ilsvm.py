@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from .domains import Count, Positive, Truncation
-from .feature_maps import AnyFeatureMap
+from .feature_maps import AnyFeatureMap, Standardized
 from .labelled import Labelled
 from .latent_features import FeatureModel
 from .likelihoods import LinearGaussian, LinearLikelihood
@@ -37,8 +37,8 @@ class InfiniteLatentSVM(Labelled, FeatureModel):
     likelihood : of the columns given the features: `LinearGaussian`, `LinearBernoulli`, or `Blocks` of both
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
     prior : over the features, `IndianBuffetProcess` or `BetaBernoulli`
-    feature_map : what the classifiers see of x beside the latent features: `Standardized`, ... or any callable from
-        [N, D] to [N, P]; None: a constant
+    feature_map : what the classifiers see of x beside the latent features: `Standardized`, which puts entries that are
+        missing at their means, ... or any callable from [N, D] to [N, P]; None: a constant, as for sparse rows
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : K >= 2, number of features of the Pyro program, of SVI and of the blocked Gibbs scan
     classes : sorted integer labels [L]; None: those in the data
@@ -61,7 +61,7 @@ class InfiniteLatentSVM(Labelled, FeatureModel):
     likelihood: LinearLikelihood = field(default_factory=LinearGaussian)
     loss: Loss = field(default_factory=Hinge)
     prior: FeaturePrior = field(default_factory=IndianBuffetProcess)
-    feature_map: AnyFeatureMap | None = None
+    feature_map: AnyFeatureMap | None = field(default_factory=Standardized)
     weight_scale: Positive = 1.0
     truncation: Truncation = 20
     classes: Annotated[Tensor, Classes()] | None = None

@@ -26,6 +26,7 @@ from .likelihoods import LinearLikelihood
 from .priors import FeaturePrior
 from .priors.hyper import sample_hyper
 from .sparse import Rows
+from .sums import all_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +66,25 @@ class FeatureModel(Model):
         model = self.checked()
         rows, observed = as_incomplete(X, num_features=model.num_features)
         model.likelihood.admit(rows, observed)
-        if model.feature_map is not None and observed is not None:
-            raise ValueError(
-                "X has missing entries (NaN), and feature_map needs them all: impute them, or leave feature_map out."
-            )
         likelihood = model.likelihood.resolve(rows, weights, observed)
-        return model.replace(likelihood=likelihood, num_features=rows.shape[1]).resolve_feature_map(rows, weights)
+        model = model.replace(likelihood=likelihood, num_features=rows.shape[1])
+        if observed is not None and model.feature_map is not None:
+            model.require_missing()
+            rows = _at_means(rows, observed if weights is None else observed * weights.to(rows).unsqueeze(1))
+        return model.resolve_feature_map(rows, weights)
+
+    def require_missing(self) -> None:
+        """ValueError unless classifiers can do without entries of X: those that a map sees in columns of their own."""
+        if self.feature_map is not None and not self.feature_map.column_wise:
+            raise ValueError(
+                f"X has missing entries (NaN), and {type(self.feature_map).__name__} needs them all: impute them, or "
+                "take feature_map=Standardized()."
+            )
+
+    def features(self, X: Any) -> Tensor:
+        """What the classifiers see [N, P] of the rows of X [N, D]; 0, a mean, where an entry is missing (NaN)."""
+        found = super().features(X)
+        return found if self.feature_map is None or not isinstance(X, Tensor) else found.masked_fill(found.isnan(), 0.0)
 
     def as_rows(self, X: Any, **options: Any) -> Rows:
         """X [N, D] as `as_incomplete` reads it with these options, NaN where an entry is missing."""
@@ -80,7 +94,8 @@ class FeatureModel(Model):
     def data(self, X: Any, y: Any = None, weights: Tensor | None = None) -> FeatureData:
         """The kernels' view of X [N, D], NaN where missing, and y [N], rows counted `weights` [N] times."""
         rows, observed = as_incomplete(X, num_features=self.num_features)
-        return FeatureData(rows, self.features(rows), self.targets(rows, y), observed, weights)
+        inputs = self.features(rows if observed is None else rows.masked_fill(observed == 0, torch.nan))
+        return FeatureData(rows, inputs, self.targets(rows, y), observed, weights)
 
     def scores(self, features: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:
         """f = eta^T [z; b], [..., N, C], of features [..., N, K], inputs [N, P] and weights [K + P, C]."""
@@ -107,3 +122,9 @@ class FeatureModel(Model):
                 entries = entries.mask(data.observed.bool())
             pyro.sample("X", entries.to_event(1), obs=X)
             pyro.factor("margin", self.log_margin(self.scores(features, data.inputs, weights), data.targets))
+
+
+def _at_means(X: Tensor, counted: Tensor) -> Tensor:
+    """X [N, D] with the mean of its column where an entry counts [N, D] 0 times."""
+    total, number = all_sum(torch.stack([(X * counted).double().sum(0), counted.double().sum(0)]))
+    return torch.where(counted == 0, (total / number).to(X.dtype), X)

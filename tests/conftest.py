@@ -53,7 +53,7 @@ def _with_large_loops() -> list[tuple[Any, torch.Tensor, torch.Tensor | None]]:
     """Models and their data whose default scans take about five seconds each to compile."""
     counts, y = mixture_rows(MultinomialDirichlet, 12)[0], torch.arange(12) % 2
     families = [(DPM(family()), mixture_rows(family, 12)[0], None) for family in FAMILIES]
-    return [*families, (IHMM(), counts, None), (InfiniteLatentSVM(), counts, y), (MedLDA(), counts, y)]
+    return [*families, (IHMM(), counts, None), (InfiniteLatentSVM(feature_map=None), counts, y), (MedLDA(), counts, y)]
 
 
 def _left_out(item: pytest.Item, places: dict[tuple[str, str], dict[Any, int]]) -> bool:

@@ -57,7 +57,7 @@ PROBLEMS = {
     "BNMC": Problem(models.BNMC(**_SMALL), _X, _SETS),
     "BNMC of and": Problem(models.BNMC(joint="and", **_SMALL), _X, _SETS),
     "LatentFeatureModel": Problem(models.LatentFeatureModel(**_SMALL), _X),
-    "InfiniteLatentSVM": Problem(models.InfiniteLatentSVM(**_SMALL), _X, _TWO),
+    "InfiniteLatentSVM": Problem(models.InfiniteLatentSVM(feature_map=None, **_SMALL), _X, _TWO),
     "InfiniteLatentSVM of three": Problem(
         models.InfiniteLatentSVM(feature_map=models.Standardized(), **_SMALL), _X, _THREE
     ),

@@ -31,6 +31,15 @@ class Mutants(NamedTuple):
 
 MUTANTS = [
     Mutants(
+        "models/latent_features.py",
+        "estimators/test_estimators_features.py -k missing",
+        {
+            "(X * counted).double()": "X.double()",
+            "found.masked_fill(found.isnan(), 0.0)": "found.masked_fill(found.isnan(), 1.0)",
+            "observed * weights.to(rows).unsqueeze(1)": "observed",
+        },
+    ),
+    Mutants(
         "models/distributions/inverse_gaussian.py",
         "models/test_distributions.py -k inverse",
         {

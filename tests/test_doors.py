@@ -45,7 +45,7 @@ FITS: dict[str, tuple[Any, np.ndarray, np.ndarray | None, list[int] | None]] = {
     "IHMM": (IHMM(**FEW), ROWS, None, [5, 7]),
     "BNMC": (BNMC(**FEW), ROWS, SETS, None),
     "LatentFeatureModel": (LatentFeatureModel(**FEW), ROWS, None, None),
-    "InfiniteLatentSVM": (InfiniteLatentSVM(**FEW), ROWS, Y, None),
+    "InfiniteLatentSVM": (InfiniteLatentSVM(feature_map=None, **FEW), ROWS, Y, None),
     "tasks": (MultiTaskInfiniteLatentSVM(**FEW), ROWS, SETS, None),
     "LDA": (LDA(num_topics=2), COUNTS, None, None),
     "MedLDA": (MedLDA(num_topics=2), COUNTS, Y, None),
@@ -111,7 +111,7 @@ def test_rows_with_a_graph_are_the_numbers_that_they_hold() -> None:
 def test_rows_in_another_precision_go_on() -> None:
     """A later fit takes the numbers of one in double precision."""
     single = torch.tensor(ROWS, dtype=torch.float32)
-    fitted = QUICK.fit(InfiniteLatentSVM(**FEW), torch.tensor(ROWS), Y)
+    fitted = QUICK.fit(InfiniteLatentSVM(feature_map=None, **FEW), torch.tensor(ROWS), Y)
     for rows in (ROWS.astype(np.float32), ROWS.astype(">f4")):
         again = fitted.refit(rows, Y)
         assert again.samples["weights"].dtype == torch.float64
@@ -129,7 +129,7 @@ def test_rows_in_another_precision_go_on() -> None:
         (InfiniteSVM(loss=None), "^loss is None; expected an object of class Loss"),
         (InfiniteSVM(loss="hinge"), "^loss is 'hinge'; expected an object of class Loss"),
         (InfiniteSVM(loss=OneVsRest(None)), "^loss__loss is None; expected an object of class Loss"),
-        (InfiniteLatentSVM(loss=0), "^loss is 0; expected an object of class Loss"),
+        (InfiniteLatentSVM(loss=0, feature_map=None), "^loss is 0; expected an object of class Loss"),
         (MultiTaskInfiniteLatentSVM(loss=[]), r"^loss is \[\]; expected an object of class Loss"),
         (BNMC(loss=DPM()), "^loss is DPM.*; expected an object of class Loss"),
         (BNMC(joint=np.ones(2)), r"^joint is array\(\[1\., 1\.\]\); it must be one of"),

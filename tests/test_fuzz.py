@@ -253,7 +253,7 @@ def test_arguments_of_plots(name: str, posteriors: dict[str, Any]) -> None:
     good |= {"shape": (1, 2), "num": 2, "columns": 1, "vocabulary": ["a", "b"], "num_words": 1}
     quick = Gibbs(num_samples=1, num_warmup=1)
     if name in ("plot_activations", "plot_loadings"):
-        good["posterior"] = quick.fit(InfiniteLatentSVM(truncation=3), ROWS, SIGNS)
+        good["posterior"] = quick.fit(InfiniteLatentSVM(truncation=3, feature_map=None), ROWS, SIGNS)
     elif name == "plot_topics":
         good["posterior"] = quick.fit(MedLDA(num_topics=2), COUNTS, SIGNS)
     arguments = [argument for argument in inspect.signature(function).parameters if argument != "ax"]

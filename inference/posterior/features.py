@@ -115,12 +115,11 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
         self.model.likelihood.admit(rows, observed)
         if observed is None:
             return rows
-        if self.model.feature_map is not None:
-            raise ValueError("X has missing entries (NaN), and feature_map needs them all: impute them.")
+        self.model.require_missing()
         return rows.masked_fill(observed == 0, torch.nan)
 
     def score_mixtures(self, X: Tensor, *, spread: bool = False) -> Iterator[ScoreMixture]:
-        inputs = self.model.features(X.nan_to_num())
+        inputs = self.model.features(X)
         for index in range(sum(self.num_draws)):
             draw = self.draw(index)
             scores = self._features(X, draw) @ draw["weights"] + inputs @ draw["input_weights"]

@@ -5,18 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_multilabel_classification
 
-from regbayes.estimators import Classifier, Clusterer, MultiLabelClassifier, MultiTaskRegressor, Regressor
+from regbayes.estimators import (
+    Classifier,
+    Clusterer,
+    MultiLabelClassifier,
+    MultiTaskRegressor,
+    NothingLearntWarning,
+    Regressor,
+)
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import (
+    CrammerSinger,
     EpsilonInsensitive,
     InfiniteLatentSVM,
     InfiniteSVM,
     MedLDA,
     MultiTaskInfiniteLatentSVM,
+    RandomFourier,
     Standardized,
 )
 
@@ -75,12 +85,46 @@ def test_missing_entries_are_taken_by_latent_features_alone():
     X, y = load_iris(return_X_y=True)
     X = X.copy()
     X[::7, 1] = np.nan
-    classifier = Classifier(InfiniteLatentSVM(), QUICK).fit(X, y)
-    assert classifier.predict(X).shape == (150,)
-    for model in (InfiniteSVM(), InfiniteLatentSVM(feature_map=Standardized())):
+    for feature_map in (None, Standardized()):
+        classifier = Classifier(InfiniteLatentSVM(feature_map=feature_map), QUICK).fit(X, y)
+        assert classifier.predict(X).shape == (150,)
+    for model in (InfiniteSVM(), InfiniteLatentSVM(feature_map=RandomFourier(4))):
         with pytest.raises(ValueError, match="Input X contains NaN"):
             Classifier(model, QUICK).fit(X, y)
     assert not hasattr(Classifier(InfiniteSVM()), "transform")
+
+
+def test_a_missing_entry_is_at_the_mean_of_its_column_to_the_classifiers():
+    """As if the mean of the others stood there, whatever the features make of it; weights count each row."""
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(3.0, 2.0, (40, 3)), torch.from_numpy(rng.integers(1, 4, 40).astype(float))
+    X[::5, 1] = np.nan
+    seen = ~np.isnan(X[:, 1])
+    filled = X.copy()
+    filled[~seen, 1] = np.average(X[seen, 1], weights=weights.numpy()[seen])
+    y = np.arange(40) % 2
+    (model, data), (_, other) = (InfiniteLatentSVM().prepare(rows, y, weights=weights) for rows in (X, filled))
+    assert_allclose(data.inputs, other.inputs, atol=1e-12)
+    assert_allclose(model.features(torch.from_numpy(X)), data.inputs, atol=1e-12)
+    with pytest.raises(ValueError, match=r"X has missing entries \(NaN\), and RandomFourier needs them all"):
+        InfiniteLatentSVM(feature_map=RandomFourier(4)).prepare(X, y)
+
+
+def test_latent_features_are_fitted_by_svi_unless_a_backend_is_given():
+    X, y = load_iris(return_X_y=True)
+    found = Classifier(InfiniteLatentSVM()).fit(X, y)
+    assert isinstance(found.posterior_.backend, SVI)
+    assert found.n_components_ > 0
+    assert found.score(X, y) > 0.9
+    joint = InfiniteLatentSVM(loss=CrammerSinger(), truncation=4)
+    assert Classifier(joint).parts()[1].rule == "averaging"
+    assert Regressor(joint).variational().rule == "averaging"
+
+
+def test_a_fit_without_a_feature_in_use_warns():
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(NothingLearntWarning, match=r"No latent feature is in use after a fit by SmallVariance.*SVI\(\)"):
+        Classifier(InfiniteLatentSVM(), SmallVariance(penalty=1e9, num_restarts=1)).fit(X, y)
 
 
 @pytest.mark.parametrize("backend", [None, Gibbs(num_samples=5, num_warmup=15)], ids=["default", "gibbs"])

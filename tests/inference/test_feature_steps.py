@@ -50,7 +50,7 @@ def problem(
     X = (X > 0).double() if isinstance(likelihood, LinearBernoulli) else X
     X[0, 1] = torch.nan if missing else X[0, 1]
     prior = BetaBernoulli(1.5, (2.0, 1.0)) if missing else IndianBuffetProcess(8.0)
-    model = InfiniteLatentSVM(likelihood, Hinge(0.7), prior, truncation=3, weight_scale=1.3)
+    model = InfiniteLatentSVM(likelihood, Hinge(0.7), prior, truncation=3, weight_scale=1.3, feature_map=None)
     return model.prepare(X, torch.arange(num_rows) % 2)
 
 
@@ -220,7 +220,9 @@ def test_a_feature_opens_where_what_it_saves_exceeds_its_ridge_and_its_price(wei
     """
     X, weights = torch.ones(5 if weighted else 10, 1, dtype=torch.float64), torch.full((5,), 2.0) if weighted else None
     likelihood = LinearGaussian(0.0, noise_variance=1.0, loading_variance=1 / 20, learn=False)
-    model, data = InfiniteLatentSVM(likelihood, Hinge(1.0)).prepare(X, torch.arange(len(X)) % 2, weights=weights)
+    model, data = InfiniteLatentSVM(likelihood, Hinge(1.0), feature_map=None).prepare(
+        X, torch.arange(len(X)) % 2, weights=weights
+    )
     problem = FeatureProblem.of(model, data, 0.5)
 
     def opened(price: float, single: bool = False) -> float | None:

@@ -161,4 +161,4 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         LinearGaussian().admit(SparseRows.of(scipy.sparse.csr_array(REALS.numpy())))
     for wrong in ([], [(LinearGaussian(), 0)], [("gaussian", 2)], "gaussian"):
         with pytest.raises(ValueError, match="parts is"):
-            InfiniteLatentSVM(Blocks(wrong)).checked()
+            InfiniteLatentSVM(Blocks(wrong), feature_map=None).checked()

@@ -163,7 +163,7 @@ MODELS = {
     "tasks": (MultiTaskInfiniteLatentSVM(), X, PAIRS % 2),
     "tasks, logistic": (MultiTaskInfiniteLatentSVM(loss=Logistic()), X, PAIRS % 2),
     "real tasks": (MultiTaskInfiniteLatentSVM(loss=StudentT()), X, torch.stack([NUMBERS, -NUMBERS], 1)),
-    "real": (InfiniteLatentSVM(loss=EpsilonInsensitive()), X, NUMBERS),
+    "real": (InfiniteLatentSVM(loss=EpsilonInsensitive(), feature_map=None), X, NUMBERS),
 }
 
 

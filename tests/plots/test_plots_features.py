@@ -22,7 +22,7 @@ def features():
     Z = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 1, 0]])
     X, y = Z.double() @ LOADINGS, np.array(["a", "a", "b", "b", "b"])
     likelihood = LinearGaussian(offset=0.0, noise_variance=0.1)
-    model = InfiniteLatentSVM(likelihood=likelihood).resolve(X, [0, 0, 1, 1, 1])
+    model = InfiniteLatentSVM(likelihood=likelihood, feature_map=None).resolve(X, [0, 0, 1, 1, 1])
     samples = {
         "features": Z.to(torch.int8),
         "log_odds": torch.tensor([0.0, 0.0, -9.0], dtype=torch.float64),

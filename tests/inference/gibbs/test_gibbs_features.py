@@ -61,7 +61,7 @@ def no_inputs(rows: Tensor) -> Tensor:
 
 
 def model_of(loss: Loss | None = None, likelihood=FIXED, prior=None, **options) -> InfiniteLatentSVM:
-    options = {"truncation": 2} | options
+    options = {"truncation": 2, "feature_map": None} | options
     return InfiniteLatentSVM(likelihood, loss or Hinge(0.7), prior or IndianBuffetProcess(1.0), **options)
 
 
@@ -425,7 +425,7 @@ def synthetic(num_data: int = 120, seed: int = 0, dtype=torch.float64) -> tuple[
 def test_features_are_found_and_new_rows_predicted(scan, dtype, device) -> None:
     rows, labels, _ = synthetic(dtype=dtype)
     backend = Gibbs(scan=scan, num_samples=5, num_warmup=15, seed=0)
-    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6)
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6, feature_map=None)
     posterior = backend.fit(model, rows.to(device), labels.to(device))
     new, truth, _ = synthetic(seed=1, dtype=dtype)
     new, truth = new.to(device), truth.to(device)
@@ -446,28 +446,28 @@ def test_missing_entries_and_targets_are_left_out() -> None:
     holes = rows.masked_fill(torch.rand(rows.shape, generator=generator) < 0.2, NAN)
     some = labels.double().masked_fill(torch.arange(150) % 3 == 0, NAN)
     posterior = Gibbs(num_samples=5, num_warmup=15, seed=0).fit(
-        InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6), holes, some
+        InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6, feature_map=None), holes, some
     )
     assert (posterior.predict(holes) == labels).double().mean() > 0.85
 
 
 def test_options_that_features_do_not_have_are_refused() -> None:
-    fit = partial(Gibbs.fit, model=InfiniteLatentSVM(), X=X, y=SIGNS)
+    fit = partial(Gibbs.fit, model=InfiniteLatentSVM(feature_map=None), X=X, y=SIGNS)
     with pytest.raises(ValueError, match="scan is 'beam'; for InfiniteLatentSVM it must be one of 'auto', 'collapsed'"):
         fit(Gibbs(scan="beam"))
     with pytest.raises(ValueError, match="rows of InfiniteLatentSVM have features, not labels"):
         fit(Gibbs(init=torch.tensor([0, 1, 0])))
     for scan in ("slice", "collapsed"):
         with pytest.raises(ValueError, match=r"of them\. Use scan='blocked', or Indian"):
-            fit(Gibbs(scan=scan), model=InfiniteLatentSVM(prior=BetaBernoulli()))
+            fit(Gibbs(scan=scan), model=InfiniteLatentSVM(prior=BetaBernoulli(), feature_map=None))
 
 
 def test_auto_takes_what_the_model_and_the_device_have(monkeypatch) -> None:
-    data = InfiniteLatentSVM().prepare(X, SIGNS)[1]
-    assert features._scan("auto", data, InfiniteLatentSVM()) == "collapsed"
-    assert features._scan("auto", data, InfiniteLatentSVM(prior=BetaBernoulli())) == "blocked"
+    data = InfiniteLatentSVM(feature_map=None).prepare(X, SIGNS)[1]
+    assert features._scan("auto", data, InfiniteLatentSVM(feature_map=None)) == "collapsed"
+    assert features._scan("auto", data, InfiniteLatentSVM(prior=BetaBernoulli(), feature_map=None)) == "blocked"
     monkeypatch.setattr(collapsed, "compiled_loss", lambda loss: None)
-    assert features._scan("auto", data, InfiniteLatentSVM()) == "slice"
+    assert features._scan("auto", data, InfiniteLatentSVM(feature_map=None)) == "slice"
 
 
 def test_many_new_features_find_room(monkeypatch) -> None:
@@ -476,7 +476,10 @@ def test_many_new_features_find_room(monkeypatch) -> None:
     monkeypatch.setattr(collapsed, "_widened", lambda rows, size: widths.append(size) or widen(rows, size))
     rows, labels, _ = synthetic(60)
     model = InfiniteLatentSVM(
-        LinearGaussian(noise_variance=0.01, learn=False), prior=IndianBuffetProcess(200.0), truncation=2
+        LinearGaussian(noise_variance=0.01, learn=False),
+        prior=IndianBuffetProcess(200.0),
+        truncation=2,
+        feature_map=None,
     )
     model, data = model.prepare(rows, labels)
     generator = torch.Generator().manual_seed(0)
@@ -495,7 +498,7 @@ def test_digits_by_their_features_nearly_as_well_as_by_their_pixels() -> None:
     pixels, labels = np.asarray(digits.X, float) / 16, np.asarray(digits.y)
     kept = np.isin(labels, [3, 5, 8])
     pixels, labels = pixels[kept], labels[kept]
-    model = InfiniteLatentSVM(loss=Hinge(2.0), truncation=20, weight_scale=2.0)
+    model = InfiniteLatentSVM(loss=Hinge(2.0), truncation=20, weight_scale=2.0, feature_map=None)
     posterior = Gibbs(num_samples=10, num_warmup=40, seed=0).fit(model, pixels[:250], labels[:250])
     rival = LinearSVC(random_state=0).fit(pixels[:250], labels[:250])
     ours, theirs = ((found.predict(pixels[250:]) == labels[250:]).mean() for found in (posterior, rival))

@@ -211,7 +211,7 @@ LEARNED = 1.0, (2.0, 1.5)
 
 def model_of(learn: bool = False, offset: float = 0.1, **options: Any) -> InfiniteLatentSVM:
     likelihood = LinearGaussian(offset=offset, noise_variance=0.5, loading_variance=1.5, learn=learn)
-    defaults = {"loss": Hinge(1.0), "prior": IndianBuffetProcess(1.0), "truncation": 2}
+    defaults = {"loss": Hinge(1.0), "prior": IndianBuffetProcess(1.0), "truncation": 2, "feature_map": None}
     return InfiniteLatentSVM(likelihood, **(defaults | options))
 
 

@@ -191,7 +191,7 @@ def test_every_structure_has_quantities_of_its_own() -> None:
     y, counts = (X[:, 0] > 0).long(), torch.poisson(torch.ones(12, 5), generator=generator)
     for model, scan, data, pairs in [
         (IHMM(truncation=4), "blocked", (X,), "together"),
-        (InfiniteLatentSVM(LinearGaussian(), truncation=4), "blocked", (X, y), "shared"),
+        (InfiniteLatentSVM(LinearGaussian(), truncation=4, feature_map=None), "blocked", (X, y), "shared"),
         (LDA(num_topics=2), "collapsed", (counts,), "together"),
     ]:
         backend = Gibbs(num_samples=20, num_warmup=2, num_chains=2, scan=scan)

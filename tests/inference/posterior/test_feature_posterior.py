@@ -18,7 +18,7 @@ NEW = make_bars(12, noise=0.6, seed=1).X
 
 @pytest.fixture(scope="module")
 def posterior() -> FeaturePosterior:
-    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6)
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6, feature_map=None)
     return Gibbs(num_samples=4, num_warmup=6).fit(model, BARS.X, BARS.y)
 
 
@@ -34,7 +34,7 @@ def test_rows_do_not_depend_on_those_beside_them(posterior: FeaturePosterior) ->
 def test_probabilities_are_averages_over_the_draws(num_classes: int) -> None:
     """Each draw is a posterior of one, whose features of new rows are what `transform` gives."""
     labels = BARS.features[:, :2].sum(1).clamp(max=num_classes - 1)
-    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), loss=Logistic(), truncation=6)
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), loss=Logistic(), truncation=6, feature_map=None)
     posterior = Gibbs(num_samples=3, num_warmup=3, num_chains=2).fit(model, BARS.X, labels)
     posterior.samples["weights"] *= torch.tensor([0.3, 1, 3, -1, 1, 2]).view(6, 1, 1)  # that do not agree
     means = []
@@ -116,7 +116,7 @@ def test_draws_are_padded_by_features_that_no_row_has(posterior: FeaturePosterio
 def test_refitted_classifiers_are_svms_on_features_without_labels(num_classes: int) -> None:
     X, y = BARS.X.clone(), BARS.features[:, :2].sum(1).clamp(max=num_classes - 1)
     X[::5, :6] = torch.nan
-    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6)
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), truncation=6, feature_map=None)
     fitted = SVI(rule="averaging", num_steps=10).fit(model, X, y)
     labels = y.clone()
     labels[:4] = -1  # not known

@@ -78,13 +78,19 @@ STATES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 FEATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "features alone": (LatentFeatureModel(FIXED, IndianBuffetProcess(1.5), truncation=2), (ROWS, None)),
     "blocks with gaps": (LatentFeatureModel(MIXED, truncation=2), (torch.cat([ROWS, BINARY], 1), None)),
-    "classes": (InfiniteLatentSVM(LinearGaussian(), Logistic(), BetaBernoulli(**LAW), truncation=2), (ROWS, CLASSES)),
-    "three classes": (InfiniteLatentSVM(loss=CrammerSinger(), truncation=2), (ROWS, torch.tensor([0, 1, 2]))),
+    "classes": (
+        InfiniteLatentSVM(LinearGaussian(), Logistic(), BetaBernoulli(**LAW), truncation=2, feature_map=None),
+        (ROWS, CLASSES),
+    ),
+    "three classes": (
+        InfiniteLatentSVM(loss=CrammerSinger(), truncation=2, feature_map=None),
+        (ROWS, torch.tensor([0, 1, 2])),
+    ),
     "a target missing": (
-        InfiniteLatentSVM(prior=IndianBuffetProcess(**LAW), loss=Hinge(2.0), truncation=2),
+        InfiniteLatentSVM(prior=IndianBuffetProcess(**LAW), loss=Hinge(2.0), truncation=2, feature_map=None),
         (ROWS, torch.tensor([0.0, 1.0, NONE])),
     ),
-    "regression": (InfiniteLatentSVM(FIXED, EpsilonInsensitive(), truncation=2), (ROWS, ROWS[:, 0])),
+    "regression": (InfiniteLatentSVM(FIXED, EpsilonInsensitive(), truncation=2, feature_map=None), (ROWS, ROWS[:, 0])),
 }
 CASES = LABELS | STATES | FEATURES
 MATRICES = [torch.tensor(bits, dtype=torch.float64).view(3, 2) for bits in itertools.product((0, 1), repeat=6)]

@@ -59,7 +59,7 @@ def problem_of(likelihood, loss, generator, *, weights=None, missing=False, scal
         X[torch.rand(X.shape, generator=generator, device=X.device) < 0.2] = math.nan
         y = y.double()
         y[::3] = math.nan
-    model = InfiniteLatentSVM(likelihood, loss, **options).resolve(X, y, weights)
+    model = InfiniteLatentSVM(likelihood, loss, **({"feature_map": None} | options)).resolve(X, y, weights)
     return FeatureProblem.of(model, model.data(X, y, weights), scale)
 
 
@@ -164,7 +164,9 @@ def row_costs(problem: FeatureProblem, state: FeatureDescent) -> torch.Tensor:
 @pytest.mark.parametrize("loss", [CrammerSinger(), EpsilonInsensitive()], ids=name_of)
 def test_fit_descends_converges_and_reports_its_objective(loss, generator) -> None:
     X, y = data_of(LinearGaussian(), loss, generator)
-    posterior = SmallVariance(num_restarts=1, penalty=4.0, progress=False).fit(InfiniteLatentSVM(loss=loss), X, y)
+    posterior = SmallVariance(num_restarts=1, penalty=4.0, progress=False).fit(
+        InfiniteLatentSVM(loss=loss, feature_map=None), X, y
+    )
     values = posterior.trace.values[0]
     assert (values.diff() <= 1e-9 * values[0].abs()).all()
     assert len(values) < 60
@@ -189,7 +191,9 @@ def test_objective_is_the_limit_of_the_program(prior, generator) -> None:
     X, y = data_of(LinearGaussian(), CrammerSinger(), generator, N=6, D=3)
     for tau, most in ((1e-2, 0.7), (1e-4, 0.02), (1e-6, 4e-4)):
         penalty = min(1.3, 600 * tau)  # whose exponential is a number
-        model = InfiniteLatentSVM(LinearGaussian(noise_variance=0.5, loading_variance=2.0), CrammerSinger(1.2, 0.9))
+        model = InfiniteLatentSVM(
+            LinearGaussian(noise_variance=0.5, loading_variance=2.0), CrammerSinger(1.2, 0.9), feature_map=None
+        )
         model = model.replace(weight_scale=1.5).resolve(X, y)
         problem = FeatureProblem.of(model, model.data(X, y), 0.7)
         gaps = []
@@ -225,7 +229,9 @@ def test_labels_open_features_that_no_entry_asks_for(generator) -> None:
     """X is noise: nothing but the proposals by labels finds a feature."""
     X = torch.randn(30, 4, generator=generator, dtype=torch.float64)
     y = torch.arange(30) % 2
-    model = InfiniteLatentSVM(LinearGaussian(offset=0.0, noise_variance=100.0), Hinge(3.0), weight_scale=3.0)
+    model = InfiniteLatentSVM(
+        LinearGaussian(offset=0.0, noise_variance=100.0), Hinge(3.0), weight_scale=3.0, feature_map=None
+    )
     posterior = SmallVariance(num_restarts=1, penalty=5.0, progress=False).fit(model, X, y)
     assert posterior.num_latent_features == 1
     column = posterior.features[:, 0].long()
@@ -246,7 +252,7 @@ def features_data(seed: int = 0, N: int = 150, K: int = 4) -> tuple[torch.Tensor
 @pytest.mark.slow
 def test_penalty_from_a_number_finds_the_true_features() -> None:
     X, y, Z = features_data()
-    model = InfiniteLatentSVM(LinearGaussian(offset=0.0))
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), feature_map=None)
     posterior = SmallVariance(num_restarts=1, num_components=4, progress=False).fit(model, X, y)
     found = posterior.features.double()
     assert found.shape == Z.shape
@@ -271,7 +277,9 @@ def test_penalties_grow_with_the_rows_and_fall_with_the_number(generator) -> Non
 def test_single_creation_opens_features_only_where_a_row_alone_pays() -> None:
     X, y, _ = features_data(N=60)
     X[0] += 30  # one row far out: too few rows for a joint penalty, more than enough alone
-    model = InfiniteLatentSVM(LinearGaussian(offset=0.0, noise_variance=1.0, loading_variance=100.0), Hinge(0.01))
+    model = InfiniteLatentSVM(
+        LinearGaussian(offset=0.0, noise_variance=1.0, loading_variance=100.0), Hinge(0.01), feature_map=None
+    )
     options = {"penalty": 400.0, "progress": False}
     single = SmallVariance(num_restarts=1, creation="single", **options).fit(model, X, y)
     assert single.num_latent_features == 1
@@ -313,7 +321,7 @@ def test_a_row_of_weight_zero_gets_its_features_at_the_end() -> None:
     weights = torch.ones(40, dtype=torch.float64)
     weights[5] = 0.0
     posterior = SmallVariance(num_restarts=1, penalty=10.0, progress=False).fit(
-        InfiniteLatentSVM(), X, y, sample_weight=weights
+        InfiniteLatentSVM(feature_map=None), X, y, sample_weight=weights
     )
     assert posterior.features.shape[0] == 40
     torch.testing.assert_close(posterior.features[5].double(), posterior.transform(X)[5])
@@ -321,7 +329,7 @@ def test_a_row_of_weight_zero_gets_its_features_at_the_end() -> None:
 
 def test_single_precision_agrees() -> None:
     X, y, _ = features_data(N=20)
-    model = InfiniteLatentSVM(loss=Logistic())
+    model = InfiniteLatentSVM(loss=Logistic(), feature_map=None)
     backend = SmallVariance(penalty=12.0, num_restarts=2, num_jobs=1, progress=False)
     posterior = backend.fit(model, X.float(), y)
     assert posterior.loadings.dtype == torch.float32
@@ -331,7 +339,9 @@ def test_single_precision_agrees() -> None:
 
 def test_a_penalty_beyond_all_savings_leaves_no_feature() -> None:
     X, y, _ = features_data(N=30)
-    posterior = SmallVariance(num_restarts=1, penalty=1e9, progress=False).fit(InfiniteLatentSVM(), X, y)
+    posterior = SmallVariance(num_restarts=1, penalty=1e9, progress=False).fit(
+        InfiniteLatentSVM(feature_map=None), X, y
+    )
     assert posterior.num_latent_features == 0
     assert posterior.transform(X).shape == (30, 0)
     assert posterior.predict(X).shape == (30,)
@@ -350,6 +360,8 @@ def test_features_without_labels_are_bp_means(generator) -> None:
 def test_breast_cancer_is_told_by_a_few_features() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X, y = torch.as_tensor(StandardScaler().fit_transform(X)), torch.as_tensor(y)
-    posterior = SmallVariance(num_components=3, progress=False).fit(InfiniteLatentSVM(), X[:200], y[:200])
+    posterior = SmallVariance(num_components=3, progress=False).fit(
+        InfiniteLatentSVM(feature_map=None), X[:200], y[:200]
+    )
     assert 2 <= posterior.num_latent_features <= 6
     assert (posterior.predict(X[200:]) == y[200:]).double().mean() > 0.85  # the larger class has 0.68

@@ -286,7 +286,9 @@ def feature_case(likelihood: str, rule_name: str, loss: Any, missing: bool) -> C
         X[1, 0], X[4, 3], X[20, 1], y[7] = torch.nan, torch.nan, torch.nan, torch.nan
     prior = (BetaBernoulli if missing else IndianBuffetProcess)(1.5, (2.0, 1.0))
     parts = {"likelihood": LIKELIHOODS[likelihood], "prior": prior, "truncation": 3}
-    model: Any = LatentFeatureModel(**parts) if loss is None else InfiniteLatentSVM(**parts, loss=loss)
+    model: Any = (
+        LatentFeatureModel(**parts) if loss is None else InfiniteLatentSVM(feature_map=None, **parts, loss=loss)
+    )
     model, data = model.prepare(X, y) if loss is not None else model.prepare(X)
     rule, few = RULES[rule_name], data.rows(slice(5, 18))
     state = features.init(model, few, seeded(), rule=rule)

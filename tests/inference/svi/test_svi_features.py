@@ -54,7 +54,7 @@ def problem(likelihood, loss, prior, *, N=7, D=3, K=3, L=3, seed=0, missing=Fals
     if missing:
         y = y.to(dtype)
         X[0, 0], X[1, 2], y[-1] = torch.nan, torch.nan, torch.nan
-    model = InfiniteLatentSVM(likelihood, loss, prior, truncation=K, weight_scale=1.3)
+    model = InfiniteLatentSVM(likelihood, loss, prior, truncation=K, weight_scale=1.3, feature_map=None)
     return model.prepare(X, y, weights=weights)
 
 

@@ -126,7 +126,7 @@ def test_a_joint_hinge_of_many_features_is_solved_at_the_end_of_a_fit() -> None:
     generator = torch.Generator().manual_seed(0)
     X, bits = (torch.randn(300, size, generator=generator, dtype=torch.float64) for size in (2, 60))
     y = torch.randint(9, (300,), generator=generator)
-    state, _, given = run_of("features", InfiniteLatentSVM(loss=CrammerSinger(), truncation=60), X, y)
+    state, _, given = run_of("features", InfiniteLatentSVM(loss=CrammerSinger(), truncation=60, feature_map=None), X, y)
     state = replace(state, features=(2 * bits).sigmoid())
 
     def value() -> float:
