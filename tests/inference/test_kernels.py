@@ -52,6 +52,7 @@ SAMPLED = ("logistic", "regression")
 PAIRS = [(m, b) for m in MODELS for b in BACKENDS if m in SAMPLED or not isinstance(BACKENDS[b], Gibbs)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "backend"), PAIRS, ids=str)
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")

@@ -109,7 +109,7 @@ def assert_conditionals_are_the_joints(state, data, model, compiled):
 # -- one conditional ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @BOTH
 @EVERY_PRIOR
 @pytest.mark.parametrize("family", FAMILIES)
@@ -120,7 +120,7 @@ def test_conditional_is_the_joints(family, prior, compiled):
     assert_conditionals_are_the_joints(start(z, data, model), data, model, compiled)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @BOTH
 @EVERY_PRIOR
 @pytest.mark.parametrize("missing", [False, True], ids=["", "a label missing"])
@@ -158,6 +158,7 @@ def test_conditional_with_hyperplanes_is_the_joints(loss, prior, compiled):
 # -- the scan ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["mixture", "classifiers", "hyperplanes"])
 @pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
 def test_compiled_scan_is_the_tensor_scan(family, kind):

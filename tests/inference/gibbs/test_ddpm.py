@@ -589,6 +589,7 @@ def exact_draws(model: DDPM, num_draws: int, *, truncated: bool) -> Posterior:
     return PartitionPosterior(model, Gibbs(), structure_of(model).stack(draws), [num_draws], trace)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)

@@ -107,6 +107,7 @@ def assert_conditionals_are_the_joints(state, data, model, compiled):
         torch.testing.assert_close(found.log_softmax(0), expected.log_softmax(0), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("stickiness", [0.0, 0.4])
 @pytest.mark.parametrize("family", [None, Hinge(0.8), Logistic()], ids=["IHMM", "DIH-S", "DIH-L"])
@@ -164,6 +165,7 @@ def test_tiny_weights_of_the_rest_keep_their_order():
 # -- the scan ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
 @pytest.mark.parametrize("repels", [False, True])
 def test_compiled_scan_is_the_tensor_scan(family, repels):
@@ -243,6 +245,7 @@ def test_an_outlier_leaves_no_trace():
     assert components.visit(0, torch.arange(30), uniforms) == (1, 1, -1, True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("repels", [False, True])
 def test_states_that_open_and_close_leave_no_trace(repels, compiled):

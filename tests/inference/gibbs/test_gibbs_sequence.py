@@ -71,6 +71,7 @@ def sampler(scan: str, **options) -> Gibbs:
 # -- base weights, concentrations, labels ------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("rho", [0.0, 0.4])

@@ -366,6 +366,7 @@ def test_arviz_compares_models_by_rows() -> None:
         BACKENDS[0].fit(DPM(), X).to_arviz(X)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("scale", [1e8, 1e-8])
 def test_units_do_not_matter(name: str, scale: float) -> None:

@@ -228,6 +228,7 @@ def test_a_file_that_is_cut_short_or_missing_is_refused_by_name(written: Path, t
 # -- Ctrl-C in the middle of a sweep -----------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", [DPM(), InfiniteSVM(), DDPM(), IHMM()], ids=lambda model: type(model).__name__)
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_scan_in_pieces_is_the_scan_in_one(model: Any, compiled: bool, monkeypatch) -> None:

@@ -121,7 +121,7 @@ def assert_no_rise(before: float, after: float) -> None:
 # -- descent -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
@@ -450,7 +450,7 @@ def test_unlabelled_rows_help_to_find_the_components(generator) -> None:
     assert (torch.as_tensor(posterior.predict(X)) == z % 2).double().mean() > 0.95
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{"penalty": 3.0}, {}, {"creation": "single"}], ids=str)
 @pytest.mark.parametrize("likelihood", [MultinomialDirichlet(), PoissonGamma(), BernoulliBeta()], ids=name_of)
 def test_sparse_rows_are_fitted_as_dense_ones(likelihood, options, generator, monkeypatch) -> None:

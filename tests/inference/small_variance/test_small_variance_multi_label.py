@@ -51,6 +51,7 @@ def after(restarts: LabelRestarts, num_sweeps: int, generator) -> LabelDescent:
     return state
 
 
+@pytest.mark.one_in(3)
 @WEIGHED
 @BINARY
 @pytest.mark.parametrize("joint", ["product", "and"])

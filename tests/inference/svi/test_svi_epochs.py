@@ -297,7 +297,7 @@ def feature_case(likelihood: str, rule_name: str, loss: Any, missing: bool) -> C
     return Case(partial(features.stochastic_sweep, rule=rule), of_features, state, data, model)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("missing", [False, True], ids=["whole", "missing"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize(("rule_name", "loss"), LABELS, ids=str)

@@ -142,7 +142,7 @@ def loop_bound(state, data, model, rule_name) -> float:
     return total
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("missing", [False, True], ids=["whole", "missing"])
 @pytest.mark.parametrize("prior", PRIORS, ids=["stick", "beta"])
 @pytest.mark.parametrize("likelihood", [LinearGaussian(), LinearBernoulli()], ids=["gaussian", "binary"])

@@ -70,6 +70,7 @@ def test_documents_start_anew_whatever_the_bound_was() -> None:
 # -- gaps --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("structure", "loss"), CASES, ids=IDS)
 def test_a_fit_says_how_far_its_duals_are_from_the_optimum(structure, loss, tmp_path: Path) -> None:
     model, X, y = problem(structure, loss)

@@ -164,6 +164,7 @@ def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, stream) 
         assert bound >= surrogate.mean() - error
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("stickiness", [0.0, 0.5])
 @pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
