@@ -91,12 +91,14 @@ def labels(*names: str) -> None:
         show(f"{name} {X.shape[0]} x {X.shape[1]}, {Y.shape[1]}", found)
 
 
-def schools(num_tasks: int, rows: int, num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tasks whose linear functions are near two of them, with noise half as large."""
+def schools(
+    num_tasks: int, rows: int, num_columns: int, noise: float = 0.5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tasks whose linear functions are sums of two, and noise of this deviation."""
     rng = np.random.default_rng(0)
     X, task = rng.normal(size=(num_tasks * rows, num_columns)), np.repeat(np.arange(num_tasks), rows)
     W = rng.normal(size=(num_tasks, 2)) @ rng.normal(size=(2, num_columns)) / num_columns**0.5
-    return X, (X * W[task]).sum(1) + 0.5 * rng.normal(size=len(X)), task
+    return X, (X * W[task]).sum(1) + noise * rng.normal(size=len(X)), task
 
 
 def diabetes(num_tasks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -115,6 +117,8 @@ TASKS: dict[str, Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray]]] = {
     "few tasks": lambda: schools(5, 100, 10),
     "many tasks": lambda: schools(40, 30, 10),
     "wide tasks": lambda: schools(10, 60, 40),
+    "quiet": lambda: schools(5, 100, 10, 0.1),
+    "quiet, many": lambda: schools(30, 40, 12, 0.1),
     "diabetes in 3": lambda: diabetes(3),
     "diabetes in 6": lambda: diabetes(6),
     "schools, 25": lambda: exams(25),

@@ -312,7 +312,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     Parameters
     ----------
     model : a model of many tasks with a regression loss; None:
-        `MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive())`
+        `MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), weight_scale=0.15)`, since tasks have few rows
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`
 
     Attributes
@@ -331,7 +331,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     """
 
     def defaults(self) -> tuple[Any, Backend]:
-        return MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive()), SVI()
+        return MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), weight_scale=0.15), SVI()
 
     def require_targets(self, model: Any) -> None:
         if model.coding is None or model.coding.has_classes:
