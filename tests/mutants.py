@@ -105,6 +105,16 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/gibbs/_numba_topics.py",
+        "inference/gibbs/test_gibbs_topics.py -k 'compiled_scan_visits and hinge'",
+        {
+            "(tokens.word_counts[word, k] - 1 + tokens.beta)": "(tokens.word_counts[word, k] + tokens.beta)",
+            "((count - 1 + alpha) * (size + rest))": "((count + alpha) * (size + rest))",
+            "weight = 0.0 if k == old else weight": "weight = weight",
+            "own * row[old], work, row": "own, work, row",
+        },
+    ),
+    Mutants(
         "inference/gibbs/features/_numba_collapsed.py",
         "inference/gibbs/test_gibbs_features.py -k 'bits_of_a_row or lone_row'",
         {

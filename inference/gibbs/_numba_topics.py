@@ -8,6 +8,9 @@ with rest the sums of eta over its other tokens, j the token's own topic, F the 
 and E_jk = exp(sum_c precision_c eta_jc eta_kc / M^2). Rows of E are computed when a document first needs them, and F
 changes by one quotient of them with every token that changes its topic: an exponential is rare. F is computed anew
 where its entries could leave the range of numbers.
+
+The counts include the token at hand: only its own topic weighs otherwise without it, and if it stays there, nothing
+changes.
 """
 
 import math
@@ -15,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...models.compiled.scalars import exp
-from ..compiled.decorators import entry, inner, part
+from ...models.compiled.scalars import exp, prefetch
+from ..compiled.decorators import inner, lean_entry, lean_part
 
 
 class Tokens(NamedTuple):
@@ -35,19 +38,24 @@ class Tokens(NamedTuple):
 
 
 WIDTH = 8  # weights that are summed together
+_AHEAD = 4  # tokens whose counts are on their way to the processor
 _FAR = 100.0  # the largest exponent of E
 _DRIFT = 200.0  # by how much log F may move before it is computed anew
 
 
-@entry
-def scan(tokens, precision, shift, eta, first, last):
+@lean_entry
+def scan(tokens, work, precision, shift, eta, first, last):
     """Visit the tokens of documents first : last, given pseudo-observations [N, C] and weights eta [C, padded K]."""
-    work = _workspace(tokens, eta)
-    largest = np.zeros(len(eta))
+    largest = work.scores
     for c in range(len(eta)):
-        largest[c] = np.abs(eta[c]).max()
+        largest[c] = 0.0
+        for k in range(eta.shape[1]):
+            largest[c] = max(largest[c], abs(eta[c, k]))
     for n in range(first, last):
-        if not (np.any(precision[n]) or np.any(shift[n])):
+        is_plain = True
+        for c in range(len(eta)):
+            is_plain = is_plain and precision[n, c] == 0.0 and shift[n, c] == 0.0
+        if is_plain:
             _visit_plain(tokens, n, work)
             continue
         length, reach = max(1, tokens.starts[n + 1] - tokens.starts[n]), 0.0
@@ -56,14 +64,13 @@ def scan(tokens, precision, shift, eta, first, last):
         _visit(tokens, n, precision[n], shift[n], eta, reach, work)
 
 
-@entry
-def scan_crammer_singer(tokens, classes, strength, margin, eta, first, last):
+@lean_entry
+def scan_crammer_singer(tokens, work, classes, strength, margin, eta, first, last):
     """Visit the tokens of documents first : last under exp(-2c max_y (l 1[y != y_n] + f_y - f_{y_n})).
 
     y_n [N] are the classes, -1 where missing. A Metropolis-Hastings step for each token: the maximum is linear while
     the same class attains it, so the proposal has the class that does at the sums over the other tokens.
     """
-    work = _workspace(tokens, eta)
     for n in range(first, last):
         if classes[n] < 0:
             _visit_plain(tokens, n, work)
@@ -71,7 +78,9 @@ def scan_crammer_singer(tokens, classes, strength, margin, eta, first, last):
             _visit_maximum(tokens, n, classes[n], strength, margin, eta, work)
 
 
-class _Work(NamedTuple):
+class Work(NamedTuple):
+    """What a scan writes to; compiled code makes no arrays, and so counts no references to them."""
+
     factor: np.ndarray  # [padded K] tilt_k (C_nk + alpha) / (C_k. + V beta), 0 beyond K
     tilt: np.ndarray  # [padded K] F when the factors were last computed
     weights: np.ndarray  # [padded K]
@@ -81,35 +90,42 @@ class _Work(NamedTuple):
     known: np.ndarray  # [padded K] the document whose row it is
     scores: np.ndarray  # [C]
 
-
-@inner
-def _workspace(tokens, eta):
-    width, num_scores = tokens.word_counts.shape[1], len(eta)
-    rows = max(width, num_scores)
-    return _Work(
-        np.zeros(width),
-        np.ones(width),
-        np.zeros(width),
-        np.ones(width),
-        np.empty((rows, width)),
-        np.empty((rows, width)),
-        np.full(rows, -1),
-        np.zeros(num_scores),
-    )
+    @classmethod
+    def of(cls, eta):
+        """Room for weights [C, padded K]; no row is known."""
+        (C, width), rows = eta.shape, max(eta.shape)
+        square = np.empty((2, rows, width))
+        vectors = np.zeros(width), np.ones(width), np.zeros(width), np.ones(width)
+        return cls(*vectors, *square, np.full(rows, -1), np.zeros(C))
 
 
 # -- one token ---------------------------------------------------------------------------------------------------------
 
 
 @inner
-def _shift_token(tokens, n, word, k, by, work):
-    """Count a token in or out; the factor of its topic changes by a quotient."""
+def _left_out(tokens, n, word, k, work):
+    """The factor of topic k without one of its tokens, and the weight of that topic for it but for a row of E."""
     alpha, rest = tokens.alpha, tokens.beta * len(tokens.word_counts)
     count, size = tokens.document_counts[n, k], tokens.topic_sizes[k]
-    work.factor[k] *= ((count + by + alpha) * (size + rest)) / ((count + alpha) * (size + by + rest))
-    tokens.document_counts[n, k] = count + by
-    tokens.topic_sizes[k] = size + by
-    tokens.word_counts[word, k] += by
+    factor = work.factor[k] * ((count - 1 + alpha) * (size + rest)) / ((count + alpha) * (size - 1 + rest))
+    return factor, (tokens.word_counts[word, k] - 1 + tokens.beta) * factor
+
+
+@inner
+def _move_token(tokens, n, m, word, old, new, factor, work):
+    """Count a token at its new topic; `factor` is that of the old one without it, and that of the new one changes by a
+    quotient."""
+    alpha, rest = tokens.alpha, tokens.beta * len(tokens.word_counts)
+    count, size = tokens.document_counts[n, new], tokens.topic_sizes[new]
+    work.factor[old] = factor
+    work.factor[new] *= ((count + 1 + alpha) * (size + rest)) / ((count + alpha) * (size + 1 + rest))
+    tokens.document_counts[n, old] -= 1
+    tokens.topic_sizes[old] -= 1
+    tokens.word_counts[word, old] -= 1
+    tokens.document_counts[n, new] = count + 1
+    tokens.topic_sizes[new] = size + 1
+    tokens.word_counts[word, new] += 1
+    tokens.assignments[m] = new
 
 
 @inner
@@ -121,14 +137,24 @@ def _set_factors(tokens, n, work):
 
 
 @inner
-def _draw(tokens, word, uniform, work, row):
-    """A topic with weights (C_kw + beta) factor_k row_k: first its block of `WIDTH`, then its place there."""
-    counts, factor, weights, beta, total = tokens.word_counts[word], work.factor, work.weights, tokens.beta, 0.0
+def _draw(tokens, m, old, own, work, row):
+    """A topic with weights (C_kw + beta) factor_k row_k, but `own` of the old one, which comes first.
+
+    Of the others first the block of `WIDTH` is found, then the place there.
+    """
+    counts, factor, weights, beta = tokens.word_counts[tokens.words[m]], work.factor, work.weights, tokens.beta
+    total = 0.0
+    following = tokens.words[min(m + _AHEAD, len(tokens.words) - 1)] * len(factor)
+    for k in range(0, len(factor), 16):
+        prefetch(tokens.word_counts, following + k)
     for k in range(len(factor)):
         weight = (counts[k] + beta) * factor[k] * row[k]
+        weight = 0.0 if k == old else weight
         weights[k] = weight
         total += weight
-    level, first = uniform * total, 0
+    level, first = tokens.uniforms[m] * (own + total) - own, 0
+    if level < 0.0 or total <= 0.0:
+        return old
     while first < len(factor) - WIDTH:
         partial = 0.0
         for k in range(first, first + WIDTH):
@@ -149,38 +175,42 @@ def _draw(tokens, word, uniform, work, row):
 # -- one document ------------------------------------------------------------------------------------------------------
 
 
-@part
+@lean_part
 def _visit_plain(tokens, n, work):
     """A document without a target."""
     work.tilt[:] = 1.0
     _set_factors(tokens, n, work)
     for m in range(tokens.starts[n], tokens.starts[n + 1]):
         word, old = tokens.words[m], tokens.assignments[m]
-        _shift_token(tokens, n, word, old, -1, work)
-        new = _draw(tokens, word, tokens.uniforms[m], work, work.ones)
-        _shift_token(tokens, n, word, new, 1, work)
-        tokens.assignments[m] = new
+        factor, own = _left_out(tokens, n, word, old, work)
+        new = _draw(tokens, m, old, own, work, work.ones)
+        if new != old:
+            _move_token(tokens, n, m, word, old, new, factor, work)
 
 
-@part
+@lean_part
 def _visit(tokens, n, precision, shift, eta, reach, work):
     """A document with pseudo-observations [C] of its scores; |log E| <= reach."""
     length, drift, direct = tokens.starts[n + 1] - tokens.starts[n], 0.0, reach > _FAR
     _set_tilt(tokens, n, precision, shift, eta, length, work)
     for m in range(tokens.starts[n], tokens.starts[n + 1]):
         word, old = tokens.words[m], tokens.assignments[m]
-        _shift_token(tokens, n, word, old, -1, work)
-        if direct:
+        if direct:  # the tilt of the other tokens
+            tokens.document_counts[n, old] -= 1
             _set_tilt(tokens, n, precision, shift, eta, length, work)
-            new = _draw(tokens, word, tokens.uniforms[m], work, work.ones)
+            tokens.document_counts[n, old] += 1
+            _set_factors(tokens, n, work)
         else:
             _require_row(n, old, precision, eta, length, work)
-            new = _draw(tokens, word, tokens.uniforms[m], work, work.up[old])
-        _shift_token(tokens, n, word, new, 1, work)
-        tokens.assignments[m] = new
-        if new == old or direct:
+        row = work.ones if direct else work.up[old]
+        factor, own = _left_out(tokens, n, word, old, work)
+        new = _draw(tokens, m, old, own * row[old], work, row)
+        if new == old:
             continue
+        _move_token(tokens, n, m, word, old, new, factor, work)
         drift += 2 * reach
+        if direct:
+            continue
         if drift > _DRIFT:
             _set_tilt(tokens, n, precision, shift, eta, length, work)
             drift = 0.0
@@ -190,7 +220,7 @@ def _visit(tokens, n, precision, shift, eta, reach, work):
                 work.factor[k] *= work.up[old, k] * work.down[new, k]
 
 
-@part
+@lean_part
 def _set_tilt(tokens, n, precision, shift, eta, length, work):
     """F [padded K] of the tokens that the counts have, relative to its largest entry."""
     tilt, counts = work.tilt, tokens.document_counts
@@ -218,7 +248,7 @@ def _require_row(n, j, precision, eta, length, work):
         _set_row(n, j, precision, eta, length, work)
 
 
-@part
+@lean_part
 def _set_row(n, j, precision, eta, length, work):
     work.known[j] = n
     up, down = work.up[j], work.down[j]
@@ -232,7 +262,7 @@ def _set_row(n, j, precision, eta, length, work):
         down[k] = 1.0 / up[k]
 
 
-@part
+@lean_part
 def _visit_maximum(tokens, n, own, strength, margin, eta, work):
     """A document of class `own`; rows of `up` are exp(-2c (eta_yk - eta_own k) / M) for the classes y."""
     length, scores = tokens.starts[n + 1] - tokens.starts[n], work.scores
@@ -245,7 +275,6 @@ def _visit_maximum(tokens, n, own, strength, margin, eta, work):
             scores[c] += tokens.document_counts[n, k] * eta[c, k]
     for m in range(tokens.starts[n], tokens.starts[n + 1]):
         word, old = tokens.words[m], tokens.assignments[m]
-        _shift_token(tokens, n, word, old, -1, work)
         top, before = 0, -np.inf
         for c in range(len(eta)):
             before = max(before, scores[c])
@@ -254,7 +283,8 @@ def _visit_maximum(tokens, n, own, strength, margin, eta, work):
                 top = c
         if work.known[top] != n:
             _set_linear(n, top, own, slope, eta, tokens.document_counts.shape[1], work)
-        new = _draw(tokens, word, tokens.uniforms[m], work, work.up[top])
+        factor, own_weight = _left_out(tokens, n, word, old, work)
+        new = _draw(tokens, m, old, own_weight * work.up[top, old], work, work.up[top])
         if new != old:
             after = -np.inf
             for c in range(len(eta)):
@@ -265,11 +295,11 @@ def _visit_maximum(tokens, n, own, strength, margin, eta, work):
                 new = old
         for c in range(len(eta)):
             scores[c] += eta[c, new]
-        _shift_token(tokens, n, word, new, 1, work)
-        tokens.assignments[m] = new
+        if new != old:
+            _move_token(tokens, n, m, word, old, new, factor, work)
 
 
-@part
+@lean_part
 def _set_linear(n, top, own, slope, eta, num_topics, work):
     work.known[top] = n
     row = work.up[top]

@@ -180,10 +180,11 @@ def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: t
         float(state.hyper["topic_concentration"]),
     )
     eta = pad(state.weights.double().T, (0, padding)).contiguous().numpy()
+    work = compiled.Work.of(eta)
     scan = compiled.scan_crammer_singer if proposes else compiled.scan
     step = max(1, _MOST_WORK * data.num_data // max(1, num_tokens * num_topics))
     for first in range(0, data.num_data, step):
-        scan(tokens, *margin, eta, first, min(first + step, data.num_data))
+        scan(tokens, work, *margin, eta, first, min(first + step, data.num_data))
     return replace(state, word_counts=word_counts[:, :num_topics].contiguous())
 
 

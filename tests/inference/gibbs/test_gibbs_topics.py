@@ -122,13 +122,19 @@ def moved(model, data, state, m, k) -> topics.TopicState:
     return state_of(model, data, state.assignments.long().index_fill(0, torch.tensor([m]), int(k)), state.weights)
 
 
+def chosen(logits, own, level) -> int:
+    """The inverse CDF at a uniform number, a token's own topic first."""
+    order = torch.tensor([own, *(k for k in range(len(logits)) if k != own)])
+    return int(order[draw_categorical(logits[order], level)])
+
+
 def assert_visits_by_conditionals(model, data, state, observed) -> torch.Tensor:
     """The compiled scan draws what inverse CDFs of `token_logits` draw from the same uniform numbers."""
     margin = tuple(part.numpy() for part in observed)
     found = topics.visit(state, data, margin, torch.Generator().manual_seed(3))
     for m, level in enumerate(uniforms((len(data.words),), torch.Generator().manual_seed(3))):
-        chosen = draw_categorical(token_logits(m, state, data, model, observed), level)
-        state = moved(model, data, state, m, chosen)
+        own = int(state.assignments[m])
+        state = moved(model, data, state, m, chosen(token_logits(m, state, data, model, observed), own, level))
     assert found.assignments.tolist() == state.assignments.tolist()
     assert torch.equal(found.document_counts, state.document_counts)
     assert torch.equal(found.word_counts, state.word_counts)
@@ -193,7 +199,7 @@ def test_proposals_under_a_maximum_are_accepted_by_the_factor(generator):
         if (label := int(classes[n])) >= 0:
             cost = inner.margin * int(data.lengths[n]) * (torch.arange(3) != label)
             proposal += slope * (state.weights[:, label] - state.weights[:, int((rest + cost).argmax())])
-        new = int(draw_categorical(proposal, levels[m]))
+        new = chosen(proposal, own, levels[m])
         log_ratio = target[new] - target[own] - proposal[new] + proposal[own]
         state = moved(model, data, state, m, new if thresholds[m] < log_ratio.exp() else own)
     assert found.assignments.tolist() == state.assignments.tolist()
