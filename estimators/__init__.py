@@ -7,7 +7,7 @@ from .base import NothingLearntWarning
 from .class_weights import RoundedWeightsWarning
 from .clusters import Clusterer, SequenceClusterer
 from .cv import ClassifierCV, RegressorCV
-from .multi import MultiLabelClassifier, MultiTaskRegressor, NothingLearntWarning
+from .multi import MultiLabelClassifier, MultiTaskRegressor
 from .partition import Classifier, Regressor
 from .transformers import FeatureTransformer, TopicTransformer
 

@@ -32,14 +32,10 @@ from ..models import (
 from ..models.domains import Whole, read, shown
 from ..models.numbers import as_tensor
 from ..models.warning import warn
-from .base import PosteriorEstimator, goes_on
+from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, taught
 from .reading import array_like, named, read_targets
 from .rows import sort_rows
-
-
-class NothingLearntWarning(UserWarning):
-    """A fit has no feature in use, or predicts no label of any row that it saw."""
 
 
 class _TaskEstimator(PosteriorEstimator):
