@@ -53,6 +53,8 @@ class Sequences:
 
     def spread(self, rows: Tensor) -> Tensor:
         """[N, ...] with the rows [M, ...] at the observed steps and 0 at the missing ones."""
+        if len(rows) == self.num_data:
+            return rows
         return rows.new_zeros(self.num_data, *rows.shape[1:]).index_copy(0, self.steps, rows)
 
     def sequences(self, chosen: list[int]) -> Sequences:

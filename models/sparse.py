@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from itertools import starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -218,30 +219,38 @@ def weighted_sums(X: Rows, weights: Tensor, function: Function | None = None) ->
     """sum_n w_nk f(x_n) [K, S] in double precision from weights [N, K]; f is the identity or a `function` of rows."""
     if isinstance(X, SparseRows):
         return X.double().transposed_product(weights.double()).T
-    return _chunk_sums(X, weights, weights.shape[1], lambda own: own.T, function)
+    chunks = _chunks(X, weights, weights.shape[1], function)
+    return reduce(Tensor.add_, ((own.T @ values).double() for values, own in chunks))
 
 
 def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function | None = None) -> Tensor:
     """Sums [K, S] of f(x_n) over the rows of each group in double precision, from assignments [N] in 0..K-1.
 
-    Of dense rows a product with one-hot rows: unlike `index_add_` it is the same in every run on a GPU.
+    On a CPU row by row; elsewhere a product with one-hot rows: unlike `index_add_` it is the same in every run.
     """
     if isinstance(X, SparseRows):
         cells = assignments[X.row_index] * X.num_columns + X.columns
         sums = torch.bincount(cells, X.values.double(), minlength=num_groups * X.num_columns)
         return sums.view(num_groups, X.num_columns)
-    labels = torch.arange(num_groups, device=X.device).unsqueeze(1)
-    return _chunk_sums(X, assignments, num_groups, lambda own: (own == labels).to(X.dtype), function)
+    is_cpu, labels = X.device.type == "cpu", torch.arange(num_groups, device=X.device).unsqueeze(1)
+
+    def summed(values: Tensor, own: Tensor) -> Tensor:
+        if not is_cpu:
+            return ((own == labels).to(values) @ values).double()
+        zeros = values.new_zeros(num_groups, values.shape[1], dtype=torch.float64)
+        return zeros.index_add_(0, own, values.double())
+
+    return reduce(Tensor.add_, starmap(summed, _chunks(X, assignments, 0 if is_cpu else num_groups, function)))
 
 
-def _chunk_sums(X: Tensor, given: Tensor, num_sums: int, weights: Function, function: Function | None) -> Tensor:
-    """Chunks of n rows, each a product with weights [K, n], in the dtype of X, of what is given [N, ...] for the rows;
-    they are added up in double precision."""
-    function, chunks = function or (lambda rows: rows), iter([(X, given)])
-    if X.numel() > _FEW:  # else the width need not be known before
-        width = function(X[:1]).shape[1] + num_sums
-        chunks = ((X[rows], given[rows]) for rows in row_chunks(X, width))
-    return reduce(Tensor.add_, ((weights(own) @ function(rows)).double() for rows, own in chunks))
+def _chunks(X: Tensor, given: Tensor, width: int, function: Function | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """f(x) and what is given [N, ...] of chunks of rows, which have so many numbers a row beside those of f."""
+    function = function or (lambda rows: rows)
+    if X.numel() <= _FEW:  # the width need not be known before
+        yield function(X), given
+        return
+    for rows in row_chunks(X, function(X[:1]).shape[1] + width):
+        yield function(X[rows]), given[rows]
 
 
 _FEW = 2**10
