@@ -226,21 +226,23 @@ def weighted_sums(X: Rows, weights: Tensor, function: Function | None = None) ->
 def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function | None = None) -> Tensor:
     """Sums [K, S] of f(x_n) over the rows of each group in double precision, from assignments [N] in 0..K-1.
 
-    On a CPU row by row; elsewhere a product with one-hot rows: unlike `index_add_` it is the same in every run.
+    A product with one-hot rows: unlike `index_add_` it is the same in every run. On a CPU both are, and of many groups
+    rows are added one by one.
     """
     if isinstance(X, SparseRows):
         cells = assignments[X.row_index] * X.num_columns + X.columns
         sums = torch.bincount(cells, X.values.double(), minlength=num_groups * X.num_columns)
         return sums.view(num_groups, X.num_columns)
-    is_cpu, labels = X.device.type == "cpu", torch.arange(num_groups, device=X.device).unsqueeze(1)
+    by_rows = X.device.type == "cpu" and num_groups > _MANY
+    labels = torch.arange(num_groups, device=X.device).unsqueeze(1)
 
     def summed(values: Tensor, own: Tensor) -> Tensor:
-        if not is_cpu:
+        if not by_rows:
             return ((own == labels).to(values) @ values).double()
         zeros = values.new_zeros(num_groups, values.shape[1], dtype=torch.float64)
         return zeros.index_add_(0, own, values.double())
 
-    return reduce(Tensor.add_, starmap(summed, _chunks(X, assignments, 0 if is_cpu else num_groups, function)))
+    return reduce(Tensor.add_, starmap(summed, _chunks(X, assignments, 0 if by_rows else num_groups, function)))
 
 
 def _chunks(X: Tensor, given: Tensor, width: int, function: Function | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -254,3 +256,4 @@ def _chunks(X: Tensor, given: Tensor, width: int, function: Function | None) -> 
 
 
 _FEW = 2**10
+_MANY = 8  # groups, of which a product takes as long as additions
