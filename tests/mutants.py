@@ -69,6 +69,11 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "models/sparse.py",
+        "models/test_likelihoods.py -k sums_of_many_groups",
+        {"index_add_(0, own, values": "index_add_(0, own.flip(0), values", "yield function(X[rows])": "yield X[rows]"},
+    ),
+    Mutants(
         "models/likelihoods/_numba_poisson.py",
         "models/test_likelihoods.py -k 'conformance and PoissonGamma'",
         {

@@ -26,7 +26,7 @@ from regbayes.models.likelihoods import (
 )
 from regbayes.models.likelihoods.hyperparameters import column_variances, hyperparameter
 from regbayes.models.likelihoods.multinomial import Counts
-from regbayes.models.sparse import SparseRows
+from regbayes.models.sparse import SparseRows, group_sums
 from regbayes.testing import check_likelihood
 
 GAUSSIANS = (SphericalGaussian, DiagonalGaussian, FullGaussian)
@@ -287,6 +287,19 @@ def test_chunks_of_rows_add_up(likelihood, make):
     torch.testing.assert_close(family.weighted_statistics(many, responsibilities.repeat(copies, 1)), copies * sums)
     chi = family.prior() + sums
     torch.testing.assert_close(family.expected_log_density(many, chi)[-len(X) :], family.expected_log_density(X, chi))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num_groups", [8, 9])
+def test_sums_of_many_groups_and_of_few_are_those_of_their_rows(num_groups, dtype):
+    """On both sides of where rows are added one by one, in more than one chunk; the last group is empty."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(70_000, 3, generator=generator).to(dtype)
+    labels = torch.randint(num_groups - 1, (len(X),), generator=generator)
+    found = group_sums(X, labels, num_groups, torch.square)
+    expected = torch.stack([X[labels == k].double().square().sum(0) for k in range(num_groups)])
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0.0)
 
 
 @pytest.mark.parametrize("family", GAUSSIANS)
