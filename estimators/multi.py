@@ -43,7 +43,7 @@ class _TaskEstimator(PosteriorEstimator):
 
     posteriors: tuple[type[Any], ...] = (ProjectionPosterior,)
     accepted = "a model of many tasks"
-    default_data = TaskData
+    default_data: type[Any] = TaskData
 
     def fitted(self, parts: tuple[Any, Backend], X: Any, targets: Any, *, held_out: bool = False) -> Any:
         """The posterior of X [N, D] and targets [N, M], both dense or X sparse; dense rows in an order of their own.

@@ -125,12 +125,18 @@ PRODUCT = [
 ]
 
 
+# fits as short as these need not find a feature in noise
+LEARNT_OR_NOT = pytest.mark.filterwarnings("ignore::regbayes.estimators.NothingLearntWarning")
+
+
+@LEARNT_OR_NOT
 @pytest.mark.one_in(3)
 @parametrize_with_checks(ONCE)
 def test_each_estimator_and_backend_once_which_may_use_global_stream(estimator, check):
     check(estimator)
 
 
+@LEARNT_OR_NOT
 @pytest.mark.nightly
 @parametrize_with_checks(
     [CountClassifier(MedLDA(num_topics=4), SVI(num_steps=15)), CountTransformer(LDA(num_topics=3), SVI(num_steps=5))]

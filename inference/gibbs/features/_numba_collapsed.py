@@ -49,7 +49,9 @@ class Scratch(NamedTuple):
 
 _CERTAIN = 40.0  # log odds beyond which a probability is within rounding of 0 or 1
 _NUM_WEIGHED = 5  # numbers 0, 1, .. of features of a row alone whose evidence is compared
-_OWN, _OTHER, _BASE, _DRAWN = np.int64([0, 1, 2, _NUM_WEIGHED])  # rows; numba compiles once more for plain integers
+_OWN, _OTHER, _BASE, _DRAWN = np.array(
+    [0, 1, 2, _NUM_WEIGHED], np.int64
+)  # rows; numba compiles once more for plain integers
 
 
 @lean_entry
