@@ -71,7 +71,7 @@ FIGURES = [
         Figure(
             f"{model}, tokens a second / those of tomotopy, K = {K}",
             "topics.py speed",
-            rf"{model}, K = {K},.* = {NUMBER}",
+            rf"(?m)^{model}, K = {K},.* = {NUMBER}",
             least=1,
         )
         for model in ("MedLDA", "LDA")

@@ -311,7 +311,7 @@ MUTANTS = [
             "(1 + (first < second).to(matrices))": "(first < second).to(matrices)",
             "self.mean.unsqueeze(1) + step": "self.mean.unsqueeze(1) + 2 * step",
             "log_det.sum(1, keepdim=True) - (square": "log_det.sum(1, keepdim=True) - (2 * square",
-            "mean = precision[said, k].mean(1": "mean = precision[said, k].sum(1",
+            "mean = precision[:, k].mean(1": "mean = precision[:, k].sum(1",
             ".any(1)).squeeze(1)": ".all(1)).squeeze(1)",
         },
     ),

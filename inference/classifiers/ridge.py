@@ -134,8 +134,8 @@ class Laws(tuple[Ridge | RowRidge, ...]):
         laws = list[Ridge | RowRidge]()
         for k in range(precision.shape[1]):
             said = torch.nonzero(((precision[:, k] != 0) | (shift[:, k] != 0)).any(1)).squeeze(1)
-            mean = precision[said, k].mean(1, keepdim=True)
-            laws.append(ridge_of_rows(features[said], mean, shift[said, k], weight_scale))
+            mean = precision[:, k].mean(1, keepdim=True)
+            laws += ridges_of_owners(features, mean, shift[:, k], [said], weight_scale)
         return cls(laws)
 
     @property
@@ -200,26 +200,25 @@ def owner_means(
 def ridges_of_owners(
     features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
 ) -> Iterator[Ridge | RowRidge]:
-    """The laws N(A^-1 B, A^-1) from the arguments of `natural_of_owners`: of all K sets of classifiers at once, or,
-    where features are many, of one after the other, so that no more are in memory."""
-    if features.shape[1] < _WIDE:
-        yield Ridge.of_natural(*natural_of_owners(features, precision, shift, rows, weight_scale))
-        return
+    """The laws N(A^-1 B, A^-1) from features [N, P], precision and shift [N, C] and the rest as in `natural_of_owners`:
+    of as many of the K sets of classifiers at once as are small; in the space of the rows one after the other."""
+    (_, P), together = features.shape, list[Tensor]()
+    most = max(1, _MOST_NUMBERS // max(1, precision.shape[1] * P * P))
     for own in rows:
-        yield ridge_of_rows(features[own], precision[own], shift[own], weight_scale)
-
-
-def ridge_of_rows(features: Tensor, precision: Tensor, shift: Tensor, weight_scale: float) -> Ridge | RowRidge:
-    """The law of one set of classifiers that scores all rows, from precision and shift [N, C]: of fewer rows than
-    features in the space of the rows, which are then on one machine."""
-    if in_row_space(*features.shape):
-        return RowRidge.of(features, precision.T, shift.T, weight_scale)
-    every = torch.arange(len(features), device=features.device)
-    return Ridge.of_natural(*natural_of_owners(features, precision, shift, [every], weight_scale))
+        apart = in_row_space(len(own), P)
+        if together and (apart or len(together) == most):
+            yield Ridge.of_natural(*natural_of_owners(features, precision, shift, together, weight_scale))
+            together = []
+        if apart:
+            yield RowRidge.of(features[own], precision[own].T, shift[own].T, weight_scale)
+        else:
+            together.append(own)
+    if together:
+        yield Ridge.of_natural(*natural_of_owners(features, precision, shift, together, weight_scale))
 
 
 def in_row_space(num_rows: int, num_features: int) -> bool:
-    """Whether laws of classifiers are taken in the space of the rows."""
+    """Whether laws of classifiers are taken in the space of the rows, which are then on one machine."""
     return num_features >= _WIDE and num_rows < num_features
 
 
@@ -354,4 +353,5 @@ def _chunks(features: Tensor, width: int) -> Iterator[slice]:
 
 _TILE = 1024  # rows at a time, few enough for a cache
 _MANY = 16  # ridges over the same rows
-_WIDE = 64  # features, below which the Cholesky factors of all components at once are as fast
+_WIDE = 64  # features, from which on the space of fewer rows is worth its steps
+_MOST_NUMBERS = 2**22  # of the matrices A that are in memory at once

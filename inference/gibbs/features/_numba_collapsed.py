@@ -49,9 +49,8 @@ class Scratch(NamedTuple):
 
 _CERTAIN = 40.0  # log odds beyond which a probability is within rounding of 0 or 1
 _NUM_WEIGHED = 5  # numbers 0, 1, .. of features of a row alone whose evidence is compared
-_OWN, _OTHER, _BASE, _DRAWN = np.array(
-    [0, 1, 2, _NUM_WEIGHED], np.int64
-)  # rows; numba compiles once more for plain integers
+# rows of scores and of shares; for plain integers numba would compile what takes them once more
+_OWN, _OTHER, _BASE, _DRAWN = np.array([0, 1, 2, _NUM_WEIGHED])
 
 
 @lean_entry
@@ -60,37 +59,16 @@ def scan(rows, scratch, uniforms, normals, place):
 
     It returns before a row for which the arrays or the random numbers might not suffice; at the end place[0] = N.
     """
-    bits, counts, loadings, weights, precision, shift, inputs, targets, log_odds = rows[:9]
-    log_number, cumulative, prior, scale, loss = rows[9:]
-    slope, scores, alone, fresh, shares, halves, chances = scratch
-    D, C, room, first = loadings.shape[1], weights.shape[1], len(log_number), place[0]
+    loadings, weights, precision, inputs, capacity = rows[2], rows[3], rows[4], rows[6], len(rows[1])
+    log_number, cumulative, prior = rows[9], rows[10], rows[11]
+    slope, alone, shares, halves, chances = scratch[0], scratch[2], scratch[4], scratch[5], scratch[6]
+    room, first = len(log_number), place[0]
     for n in range(first, len(inputs)):
-        width, p = place[1], n if len(precision) > 1 else 0
-        if width + room > len(counts) or place[2] + width + 4 > len(uniforms):
+        width, used, p = place[1], place[2] + place[1], n if len(precision) > 1 else 0
+        needed = 2 * room * weights.shape[1] + (width + room + 1) * loadings.shape[1]
+        if width + room > capacity or used + 4 > len(uniforms) or place[3] + needed > len(normals):
             return
-        if place[3] + 2 * room * C + (width + room + 1) * D > len(normals):
-            return
-        _predict(n, p, bits, loadings, weights, precision, shift, inputs, width, slope, scores)
-        num_alone = _visit_shared(
-            n,
-            p,
-            bits,
-            counts,
-            loadings,
-            weights,
-            precision,
-            targets,
-            log_odds,
-            loss,
-            uniforms,
-            place[2],
-            width,
-            slope,
-            scores,
-            alone,
-            False,
-        )
-        used = place[2] + width
+        num_alone = _visit_shared(n, p, rows, scratch, uniforms, place[2], width, False)
         if n == first or len(precision) > 1:
             for number in range(_NUM_WEIGHED):
                 halves[number] = _evidence(prior, precision, p, number, shares, number)
@@ -101,30 +79,7 @@ def scan(rows, scratch, uniforms, normals, place):
         while drawn < room - 1 and uniforms[used + 1] * cumulative[room - 1] > cumulative[drawn]:
             drawn += 1
         if num_alone or weighed or drawn:
-            _copy(scores, _OWN, scores, _BASE)
-            for i in range(num_alone):
-                _add(scores, _BASE, -1.0, weights, alone[i])
-            for step in range(2):
-                number = drawn if step else weighed
-                if (number == 0 and num_alone == 0) or (step == 0 and num_alone >= _NUM_WEIGHED):
-                    continue
-                log_ratio = 0.0
-                if step == 1:
-                    log_ratio += _log_evidence(prior, precision, p, slope, number, shares)
-                    log_ratio -= _log_evidence(prior, precision, p, slope, num_alone, shares)
-                _copy(scores, _BASE, scores, _OTHER)
-                for i in range(number):
-                    for c in range(C):
-                        fresh[i, c] = scale * normals[place[3]]
-                        place[3] += 1
-                    _add(scores, _OTHER, 1.0, fresh, i)
-                log_ratio += _margin(loss, scores, _OTHER, targets, n) - _margin(loss, scores, _OWN, targets, n)
-                if math.log1p(-uniforms[used + 2 + step]) < log_ratio:
-                    _replace_alone(bits, counts, loadings, weights, n, place, alone, num_alone, fresh, number)
-                    num_alone = number
-                    _copy(scores, _OTHER, scores, _OWN)
-            if num_alone:
-                _draw_alone(loadings, prior, precision, p, slope, normals, place, alone, num_alone)
+            _visit_alone(n, p, rows, scratch, weighed, drawn, num_alone, uniforms, used, normals, place)
         place[2] = used + 4
         place[0] = n + 1
 
@@ -132,30 +87,10 @@ def scan(rows, scratch, uniforms, normals, place):
 @lean_entry
 def scan_truncated(rows, scratch, levels):
     """Visit the bits of all features of all rows, with uniform numbers [N K], row after row."""
-    bits, counts, loadings, weights, precision, shift, inputs, targets, log_odds = rows[:9]
-    loss, (slope, scores, alone) = rows[13], scratch[:3]
+    precision, inputs, num_features = rows[4], rows[6], len(rows[1])
     for n in range(len(inputs)):
         p = n if len(precision) > 1 else 0
-        _predict(n, p, bits, loadings, weights, precision, shift, inputs, len(counts), slope, scores)
-        _visit_shared(
-            n,
-            p,
-            bits,
-            counts,
-            loadings,
-            weights,
-            precision,
-            targets,
-            log_odds,
-            loss,
-            levels,
-            n * len(counts),
-            len(counts),
-            slope,
-            scores,
-            alone,
-            True,
-        )
+        _visit_shared(n, p, rows, scratch, levels, n * num_features, num_features, True)
 
 
 @lean_part
@@ -196,26 +131,11 @@ def _predict(n, p, bits, loadings, weights, precision, shift, inputs, num_featur
 
 
 @inner
-def _visit_shared(
-    n,
-    p,
-    bits,
-    counts,
-    loadings,
-    weights,
-    precision,
-    targets,
-    log_odds,
-    loss,
-    levels,
-    used,
-    num_features,
-    slope,
-    scores,
-    alone,
-    truncated,
-):
+def _visit_shared(n, p, rows, scratch, levels, used, num_features, truncated):
     """The bits of features that other rows have, or of all; returns how many the row has alone."""
+    bits, counts, loadings, weights, precision, shift, inputs, targets, log_odds = rows[:9]
+    loss, (slope, scores, alone) = rows[13], scratch[:3]
+    _predict(n, p, bits, loadings, weights, precision, shift, inputs, num_features, slope, scores)
     current = _margin(loss, scores, _OWN, targets, n)
     num_alone = np.int64(0)
     for k in range(num_features):
@@ -292,6 +212,42 @@ def _log_evidence(prior, precision, p, slope, number, shares):
     """log E exp(slope . u - u^T diag(precision) u / 2) for u [D] the sum of so many loadings from their prior."""
     half = _evidence(prior, precision, p, number, shares, _DRAWN)
     return _square(slope, shares, _DRAWN) - half
+
+
+@inner
+def _visit_alone(n, p, rows, scratch, weighed, drawn, num_alone, uniforms, used, normals, place):
+    """How many features the row has alone, their weights, and then their loadings; the slope is that without them.
+
+    Two Metropolis-Hastings steps whose proposals have weights from the prior: a number `weighed` by its evidence among
+    0..4, if the present one is one of these, and a number `drawn` from its Poisson law.
+    """
+    bits, counts, loadings, weights, precision = rows[:5]
+    targets, prior, scale, loss = rows[7], rows[11], rows[12], rows[13]
+    slope, scores, alone, fresh, shares = scratch[:5]
+    _copy(scores, _OWN, scores, _BASE)
+    for i in range(num_alone):
+        _add(scores, _BASE, -1.0, weights, alone[i])
+    for step in range(2):
+        number = drawn if step else weighed
+        if (number == 0 and num_alone == 0) or (step == 0 and num_alone >= _NUM_WEIGHED):
+            continue
+        log_ratio = 0.0
+        if step == 1:
+            log_ratio += _log_evidence(prior, precision, p, slope, number, shares)
+            log_ratio -= _log_evidence(prior, precision, p, slope, num_alone, shares)
+        _copy(scores, _BASE, scores, _OTHER)
+        for i in range(number):
+            for c in range(weights.shape[1]):
+                fresh[i, c] = scale * normals[place[3]]
+                place[3] += 1
+            _add(scores, _OTHER, 1.0, fresh, i)
+        log_ratio += _margin(loss, scores, _OTHER, targets, n) - _margin(loss, scores, _OWN, targets, n)
+        if math.log1p(-uniforms[used + 2 + step]) < log_ratio:
+            _replace_alone(bits, counts, loadings, weights, n, place, alone, num_alone, fresh, number)
+            num_alone = number
+            _copy(scores, _OTHER, scores, _OWN)
+    if num_alone:
+        _draw_alone(loadings, prior, precision, p, slope, normals, place, alone, num_alone)
 
 
 @inner
