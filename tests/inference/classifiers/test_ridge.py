@@ -155,7 +155,8 @@ def test_laws_of_many_sets_are_those_of_each(device, generator, monkeypatch) -> 
     """Of few features in one; of many each on the rows that say something of it, with the mean precision."""
     features, values = (torch.randn(s, generator=generator, device=device).double() for s in ((6, 4), (3, 2, 4, C)))
     precision, shift = torch.rand((2, 6, 3, C), generator=generator, device=device).double()
-    precision[2:, 1], shift[2:, 1] = 0.0, 0.0
+    precision[2:, 1], shift[2:, 1] = 0.0, 0.0  # rows that say nothing of a set
+    precision[0, 2, 0], shift[0, 2, 0] = 0.0, 0.0  # one that says something of another score
     for wide in (100, 1):
         monkeypatch.setattr(module, "_WIDE", wide)
         laws = Laws.of_rows(features, precision, shift, NU)
