@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ...models.arrays import as_incomplete, like
 from ...models.base import Model
+from ...models.distributions.sampling import draw as drawn_from
+from ...models.distributions.sampling import normals, uniforms
 from ...models.domains import Number, read
 from ...models.latent_features import FeatureData
 from ...models.losses import Loss
@@ -19,6 +21,7 @@ from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .binary_features import BinaryFeatures, summaries_per
 from .draws import FeatureDraw
+from .new_data import NewData, by_draw, in_place, number_of_rows, stream
 from .scores import ScoreMixture, ScorePrediction, chunks
 from .stacking import stacks
 
@@ -47,6 +50,37 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
         rows = self.checked(X)
         draw = self.draw(self.representative)
         return like(torch.cat([self._features(part, draw) for part in chunks(rows)]), X)
+
+    def sample(self, num_rows: int, *, generator: torch.Generator | None = None) -> NewData:
+        """Independent new rows of the predictive distribution, with targets where the model has them.
+
+        A row has a draw g at random, bits z_k ~ Bernoulli(sigmoid(log_odds_k)) of the draw's own features, none that no
+        row of the fit has, and x ~ p(x | W^T z), with loadings of SVI drawn from their q. Its scores are those of its
+        bits and of what the classifiers see of x. Margin factors do not count for x, and there are no `assignments`.
+
+        Raises
+        ------
+        NotImplementedError    of small variance, whose bits and loadings have no density.
+        """
+        if self.backend.kind == "objective":
+            raise NotImplementedError("Features of small variance have no density. Fit with Gibbs or SVI.")
+        model, loadings = self.model, self.samples["loadings"]
+        number, own_stream = (
+            number_of_rows("num_rows", num_rows, loadings.shape[2], loadings),
+            stream(generator, loadings),
+        )
+        draws = torch.randint(len(loadings), (number,), generator=own_stream, device=loadings.device)
+        X, targets = loadings.new_empty(number, loadings.shape[2]), list[tuple[Tensor, Tensor]]()
+        for g, rows in by_draw(draws):
+            draw = self.draw(g)
+            odds = draw["log_odds"].sigmoid().expand(len(rows), -1)
+            bits = (uniforms(odds.shape, own_stream) < odds).to(loadings)
+            X[rows] = drawn_from(model.likelihood.distribution(*self._linear(bits, draw, own_stream)), own_stream)
+            scores = bits @ draw["weights"] + model.features(X[rows]) @ draw["input_weights"]
+            y = self.draw_targets(scores, None, own_stream)
+            if y is not None:
+                targets.append((rows, y))
+        return NewData(X, in_place(targets), None)
 
     @property
     def loadings(self) -> Tensor:
@@ -125,12 +159,25 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
             scores = self._features(X, draw) @ draw["weights"] + inputs @ draw["input_weights"]
             yield ScoreMixture(scores.new_zeros(len(scores), 1), scores.unsqueeze(1), None)
 
+    def _linear(self, bits: Tensor, draw: Draw, generator: torch.Generator) -> tuple[Tensor, Draw]:
+        """W^T z [N, D] of bits [N, K], each row at loadings of its own where the draw has only their law, and the
+        hyperparameters of the likelihood."""
+        mean = bits @ draw["loadings"]
+        if "loading_covariance" in draw:
+            variance = torch.einsum("nk,ukl,nl->nu", bits, draw["loading_covariance"], bits)[:, draw["kind"]]
+            mean = mean + variance.sqrt() * normals(mean.shape, generator, mean)
+        return mean, self._hyperparameters(draw, mean)
+
+    def _hyperparameters(self, draw: Draw, like: Tensor) -> Draw:
+        """Those of the likelihood."""
+        return {name: draw[name] for name in self.model.likelihood.start(like)}
+
     def _features(self, X: Tensor, draw: Draw) -> Tensor:
         """Probabilities [N, K] of the features of rows [N, D], NaN where an entry is missing."""
         missing = X.isnan()
         counted = (~missing).to(X) if missing.any() else None
         loadings = LoadingMoments(draw["loadings"], draw.get("loading_covariance"), draw.get("kind"))
-        h = {name: draw[name] for name in self.model.likelihood.start(X)}
+        h = self._hyperparameters(draw, X)
         hard = self.backend.kind == "objective"
         candidates = different_rows(draw["features"] > 0.5, _NUM_CANDIDATES)
         rows = BinaryRows(X.nan_to_num(), counted, self.model.likelihood, h, draw["log_odds"].to(X), loadings)

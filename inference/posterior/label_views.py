@@ -35,7 +35,7 @@ def mixture_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | No
         log_weights = component_weights(model, X, labels, draw)
         share = log_weights.softmax(1)
         evidence.append(log_weights.logsumexp(1))
-        found.append(share @ _means(model, draw))
+        found.append(share @ component_means(model, draw))
         if "label_totals" in draw:
             totals.append(share @ draw["label_totals"])
     each = torch.stack(evidence).softmax(0)
@@ -48,7 +48,7 @@ def classifier_view(model: BNMC, draws: Sequence[Draw], X: Any) -> Tensor:
     if not model.loss.is_likelihood:
         scores = model.features(X) @ torch.stack([draw["classifiers"] for draw in draws]).mean(0)
         return model.coding.decisions(scores, model.loss)
-    return logit(torch.stack([_scores(model, X, draw).sigmoid() for draw in draws]).mean(0))
+    return logit(torch.stack([row_scores(model, X, draw).sigmoid() for draw in draws]).mean(0))
 
 
 def joint_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | None) -> Tensor:
@@ -57,7 +57,7 @@ def joint_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | None
     for draw in draws:
         log_weights = component_weights(model, X, labels, draw)
         evidence.append(log_weights.logsumexp(1))
-        share, psi, sigma = log_weights.softmax(1), _means(model, draw), _scores(model, X, draw).sigmoid()
+        share, psi, sigma = log_weights.softmax(1), component_means(model, draw), row_scores(model, X, draw).sigmoid()
         if model.joint == "and":
             found.append(share @ psi * sigma)
             continue
@@ -89,9 +89,9 @@ def logit(p: Tensor) -> Tensor:
 
 def _log_labels(model: BNMC, X: Any, labels: Tensor, draw: Draw) -> Tensor:
     """log probability [N, K + 1] of known labels in each component."""
-    means = _means(model, draw)
+    means = component_means(model, draw)
     if model.is_coupled:
-        scores = _scores(model, X, draw).unsqueeze(1)
+        scores = row_scores(model, X, draw).unsqueeze(1)
         return log_label_factor(model.joint, means, scores, labels.unsqueeze(1))
     means = means.clamp(_LEAST, 1 - _LEAST)
     known = ~labels.isnan()
@@ -99,7 +99,7 @@ def _log_labels(model: BNMC, X: Any, labels: Tensor, draw: Draw) -> Tensor:
     return ones @ means.log().T + zeros @ torch.log1p(-means).T
 
 
-def _scores(model: BNMC, X: Any, draw: Draw) -> Tensor:
+def row_scores(model: BNMC, X: Any, draw: Draw) -> Tensor:
     """Log odds [N, C] of rows under the classifiers of a draw; of variational ones those whose sigma is about
     E sigma(f)."""
     features = model.features(X)
@@ -110,7 +110,7 @@ def _scores(model: BNMC, X: Any, draw: Draw) -> Tensor:
     return model.coding.decisions(scores, model.loss)
 
 
-def _means(model: BNMC, draw: Draw) -> Tensor:
+def component_means(model: BNMC, draw: Draw) -> Tensor:
     """E psi [K + 1, C] of the components of a draw, the last one not yet seen."""
     labels: Any = model.label_likelihood
     prior = label_means(model, labels.prior()).unsqueeze(0)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...models.arrays import as_features, like
 from ...models.bnmc import BNMC
+from ...models.distributions.sampling import uniforms
 from ...models.domains import NonNegative, Number, read, shown
 from ...models.label_data import LabelData
 from ...models.likelihoods import MaskedBernoulli
@@ -34,7 +35,17 @@ from .components import component_size
 from .draws import LabelDraw
 from .label_calibration import best_thresholds, fit_calibration, largest, shared_threshold
 from .label_draws import counts_labels
-from .label_views import Views, classifier_view, component_weights, joint_view, logit, mixture_view
+from .label_views import (
+    Views,
+    classifier_view,
+    component_means,
+    component_weights,
+    joint_view,
+    logit,
+    mixture_view,
+    row_scores,
+)
+from .new_data import NewData, by_draw, in_place, mixture_rows
 from .scores import chunks
 from .stacking import stacks
 
@@ -161,6 +172,35 @@ class MultiLabelPosterior(Clustering, Posterior):
         found = [self._joining(part, draw, known).argmax(1) for part, known in _both(rows, labels)]
         return like(torch.cat(found), X)
 
+    def sample(self, num_rows: int, *, totals: Any = None, generator: torch.Generator | None = None) -> NewData:
+        """Independent new rows of the predictive distribution, with their label sets y [N, C] of 0 and 1.
+
+        A row has a draw g at random, a component of it by its weight, and x ~ p(x | component). Its labels are
+        independent given these three, with the odds that `predict_proba` has of the one component: of a coupled joint
+        psi_c sigma(f_c), of "product" those of psi_c and of the classifier as independent views. `assignments` are as
+        in `PartitionPosterior.sample`.
+
+        Parameters
+        ----------
+        totals : of inputs that are counts whose total is given, as of `MultinomialDirichlet`, one or [num_rows]
+        generator : on the device of the posterior; None: a new one of seed 0
+
+        Raises
+        ------
+        NotImplementedError    of small-variance centres, which have no density, and of labels that are counts, whose
+            totals are not modelled.
+        """
+        if counts_labels(self.model):
+            raise NotImplementedError("Labels that are counts have no law of their totals, so none are drawn.")
+        X, draws, own, own_stream = mixture_rows(self.model, self.samples, num_rows, totals, generator)
+        labels, targets = torch.empty_like(own), list[tuple[Tensor, Tensor]]()
+        for g, rows in by_draw(draws):
+            draw = self.draw(g)
+            labels[rows] = self.labels_of(draw)[own[rows]]
+            p = self._calibrated(*self._of_components(X[rows], draw, own[rows])).sigmoid()
+            targets.append((rows, (uniforms(p.shape, own_stream) < p).long()))
+        return NewData(X, in_place(targets), labels)
+
     def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
         """The same posterior with other rows for its training rows: row n is the row place[n] [N] of this one, or the
         next of those left out [M, D] where that is -1, which join a component of each draw as new rows do."""
@@ -218,6 +258,14 @@ class MultiLabelPosterior(Clustering, Posterior):
             return logit(views.mixture), views.classifiers
         draws = list(self.draws())
         joint = logit(torch.cat([joint_view(self.model, draws, *part) for part in _both(X, labels)]))
+        return torch.zeros_like(joint), joint
+
+    def _of_components(self, X: Tensor, draw: Draw, own: Tensor) -> tuple[Tensor, Tensor]:
+        """As `_stated`, for rows [N, D] whose component [N] of a draw is known, K of one not yet seen."""
+        psi = component_means(self.model, draw)[own]
+        if not self.model.is_coupled:
+            return logit(psi), classifier_view(self.model, [draw], X)
+        joint = logit(psi * row_scores(self.model, X, draw).sigmoid())
         return torch.zeros_like(joint), joint
 
     def _joining(self, X: Any, draw: Draw, labels: Tensor | None = None) -> Tensor:

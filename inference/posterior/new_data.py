@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.domains import Whole, read, shown
 from ...models.numbers import as_tensor
 from ...models.room import require_room
+from ..hilbert_embedding.atoms import Predictive
+from ..structures import Draw
 from .scores import chunks
 
 
@@ -58,6 +61,28 @@ def read_totals(totals: Any, given: bool, number: int, like: Tensor) -> Tensor |
             f"totals=100, or {number} of them."
         )
     return found.to(like).expand(number)
+
+
+class MixtureRows(NamedTuple):
+    """N rows of the mixture that the draws of a posterior make up."""
+
+    X: Tensor  # [N, D]
+    draws: Tensor  # [N], which draw a row has come from
+    own: Tensor  # [N], its component among those of the draw
+    generator: torch.Generator  # for what goes with the rows
+
+
+def mixture_rows(
+    model: Model, samples: Draw, num_rows: int, totals: Any, generator: torch.Generator | None
+) -> MixtureRows:
+    """Rows drawn from the mixture of x that samples [S, ...] leave of a model, as `PartitionPosterior.sample` says."""
+    log_mixture, mixture = samples["log_mixture"], Predictive.of(model, samples)
+    number = number_of_rows("num_rows", num_rows, model.num_features, log_mixture)
+    own_stream = stream(generator, log_mixture)
+    sums = read_totals(totals, model.likelihood.given_totals, number, log_mixture)
+    X, index = mixture.rows(number, sums, own_stream)
+    width = len(mixture.weights) // len(log_mixture)
+    return MixtureRows(X, index // width, index % width, own_stream)
 
 
 def by_draw(draws: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -19,7 +19,6 @@ from ...models.base import Model
 from ...models.data import Data
 from ...models.domains import POSITIVE, Number, read
 from ...models.scores import scores as scores_of
-from ..hilbert_embedding.atoms import Predictive
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -33,7 +32,7 @@ from .components import (
     score_moments,
 )
 from .draws import PartitionDraw
-from .new_data import NewData, by_draw, in_place, number_of_rows, read_totals, stream
+from .new_data import NewData, by_draw, in_place, mixture_rows
 from .scores import ScoreMixture, ScorePrediction, chunks
 from .stacking import stacks
 
@@ -131,14 +130,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         ------
         NotImplementedError    of small-variance centres, which have no density.
         """
-        log_mixture, mixture = self.samples["log_mixture"], Predictive.of(self.model, self.samples)
-        number = number_of_rows("num_rows", num_rows, self.model.num_features, log_mixture)
-        own_stream = stream(generator, log_mixture)
-        sums = read_totals(totals, self.model.likelihood.given_totals, number, log_mixture)
-        X, index = mixture.rows(number, sums, own_stream)
-        width = len(mixture.weights) // len(log_mixture)
-        own, labels, targets = index % width, torch.empty_like(index), list[tuple[Tensor, Tensor]]()
-        for g, rows in by_draw(index // width):
+        X, draws, own, own_stream = mixture_rows(self.model, self.samples, num_rows, totals, generator)
+        labels, targets = torch.empty_like(own), list[tuple[Tensor, Tensor]]()
+        for g, rows in by_draw(draws):
             draw = self.draw(g)
             labels[rows] = self.labels_of(draw)[own[rows]]
             y = self._draw_own_targets(X[rows], draw, own[rows], own_stream)

@@ -14,6 +14,7 @@ from torch.distributions import Dirichlet, kl_divergence
 
 from ...models.arrays import as_features, like
 from ...models.base import Model
+from ...models.distributions.sampling import log_dirichlet
 from ...models.domains import Whole, read, shown
 from ...models.priors.topics import mean_proportions
 from ...models.sparse import SparseRows
@@ -23,6 +24,7 @@ from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .draws import TopicDraw
 from .fold_in import expected_counts
+from .new_data import NewData, by_draw, in_place, number_of_rows, read_totals, stream
 from .pairs import numbers_of, same_label, weight_norms
 from .scores import ScoreMixture, ScorePrediction, chunks
 from .stacking import stacks
@@ -69,6 +71,31 @@ class TopicPosterior(ScorePrediction, Posterior):
             words = rows.entry_sums((rows.values.double() * own.logsumexp(1)).unsqueeze(1)).squeeze(1)
             found.append(words - kl_divergence(law, Dirichlet(alpha.expand_as(counts), validate_args=False)))
         return like((torch.stack(found).logsumexp(0) - math.log(len(found))).to(rows.dtype), X)
+
+    def sample(self, num_documents: int, *, totals: Any, generator: torch.Generator | None = None) -> NewData:
+        """Independent new documents X [N, V], with targets where the model has them.
+
+        A document has a draw g at random, theta ~ Dir(alpha 1_K), a topic of each token from theta and its word from
+        that topic of the draw, which is an expectation. Its scores are eta . zbar of its own tokens. There are no
+        `assignments`, as tokens have them and not documents.
+
+        Parameters
+        ----------
+        totals : numbers of tokens, which the model takes as given: one, or [num_documents]
+        generator : on the device of the posterior; None: a new one of seed 0
+        """
+        topics = self.samples["topics"]
+        number = number_of_rows("num_documents", num_documents, topics.shape[2], topics)
+        own_stream, lengths = stream(generator, topics), read_totals(totals, True, number, topics)
+        draws = torch.randint(len(topics), (number,), generator=own_stream, device=topics.device)
+        X, targets = topics.new_empty(number, topics.shape[2]), list[tuple[Tensor, Tensor]]()
+        for g, rows in by_draw(draws):
+            draw = self.draw(g)
+            X[rows], counts = _documents(draw, lengths[rows], own_stream)
+            y = self.draw_targets(counts / lengths[rows, None].clamp(min=1.0) @ draw["weights"], None, own_stream)
+            if y is not None:
+                targets.append((rows, y))
+        return NewData(X, in_place(targets), None)
 
     def top_words(self, num: int = 10, vocabulary: Sequence[Any] | None = None) -> list[list[Any]]:
         """The most probable words of each of the K topics, most probable first: columns of X, or their names.
@@ -160,6 +187,24 @@ class TopicPosterior(ScorePrediction, Posterior):
         # of each word relative to its likeliest topic, so that rare words do not underflow
         weights = draw["topics"] if collapsed else (draw["log_topics"] - draw["log_topics"].amax(0)).exp()
         return expected_counts(X, weights, float(draw["document_concentration"]), collapsed=collapsed)
+
+
+def _documents(draw: Draw, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Documents [n, V] of so many tokens [n] under a draw, and the numbers [n, K] of tokens of each topic in them."""
+    topics = draw["topics"]
+    alpha = draw["document_concentration"].double().expand(len(lengths), len(topics))
+    most = max(int(lengths.max()), 1)
+    own = torch.multinomial(log_dirichlet(alpha, generator).exp(), most, replacement=True, generator=generator)
+    words = torch.empty_like(own)
+    for k, topic in enumerate(topics):
+        here = own == k
+        number = int(here.sum())
+        if number:
+            words[here] = torch.multinomial(topic, number, replacement=True, generator=generator)
+    counted = (torch.arange(most, device=own.device) < lengths.unsqueeze(1)).to(topics)
+    tables = (topics.new_zeros(len(own), width) for width in (topics.shape[1], len(topics)))
+    X, counts = (table.scatter_add_(1, index, counted) for table, index in zip(tables, (words, own), strict=True))
+    return X, counts
 
 
 def _summaries(posterior: TopicPosterior) -> Draw:

@@ -34,7 +34,7 @@ def check(backend: Gibbs, model: BNMC) -> None:
     model.require_probabilities()
     mixture: Any = model
     partition.check(backend, mixture)
-    if model.is_coupled and backend.scan != "blocked":
+    if model.is_coupled and backend.scan not in {"auto", "blocked"}:
         raise ValueError(f"scan is {backend.scan!r}; the joint {model.joint!r} has scan='blocked' alone.")
 
 

@@ -8,17 +8,27 @@ import pytest
 import torch
 from scipy.stats import chisquare
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-from regbayes.inference import SmallVariance
+from regbayes.datasets import make_bars
+from regbayes.inference import SVI, FeaturePosterior, Gibbs, SmallVariance
 from regbayes.models import (
+    BNMC,
     DDPM,
     DPM,
+    LDA,
     DiagonalGaussian,
+    DirichletTopics,
     EpsilonInsensitive,
     FullGaussian,
     Hinge,
+    InfiniteLatentSVM,
     InfiniteSVM,
+    LatentFeatureModel,
+    LinearBernoulli,
+    LinearGaussian,
     Logistic,
+    MedLDA,
     MultinomialDirichlet,
     Product,
     StudentT,
@@ -130,6 +140,137 @@ def test_counts_have_the_totals_given_and_their_law() -> None:
     assert chisquare(found.numpy(), (mass / mass.sum() * NUM).numpy()).pvalue > 1e-4
     each = posterior.sample(3, totals=[1, 0, 4], generator=seeded()).X
     assert each[:, :3].sum(1).tolist() == [1.0, 0.0, 4.0]
+
+
+# -- features, topics, label sets --------------------------------------------------------------------------------------
+
+
+def all_bits(K: int) -> Tensor:
+    return torch.tensor(list(itertools.product([0.0, 1.0], repeat=K)), dtype=torch.float64)
+
+
+def linear_spread(posterior: FeaturePosterior, bits: Tensor) -> tuple[Tensor, Tensor]:
+    """Means [B, D] of the linear predictor of sets of bits [B, K], and variances [B, D] of loadings with a law."""
+    draw = posterior.draw(0)
+    mean = bits @ draw["loadings"]
+    if "loading_covariance" not in draw:
+        return mean, torch.zeros_like(mean)
+    spread = [(bits * (bits @ covariance)).sum(1) for covariance in draw["loading_covariance"][draw["kind"]]]
+    return mean, torch.stack(spread, 1)
+
+
+@pytest.mark.filterwarnings("ignore")  # of short fits
+@pytest.mark.parametrize("backend", [Gibbs(num_samples=1, num_warmup=4), SVI(num_steps=4)], ids=["gibbs", "svi"])
+@pytest.mark.parametrize("loss", [Logistic(), EpsilonInsensitive(0.7, 0.3)], ids=lambda own: type(own).__name__)
+def test_rows_of_features_and_their_targets_have_their_law(backend, loss) -> None:
+    """Given x the bits of a row have a posterior over all sets of them, and the target follows from each."""
+    bars = make_bars(40, noise=0.4)
+    model = InfiniteLatentSVM(LinearGaussian(offset=0.0), loss=loss, truncation=3, feature_map=None)
+    labels = bars.y if isinstance(loss, Logistic) else bars.X[:, 0]
+    posterior = backend.fit(model, bars.X[:, :4], labels)
+    draw = posterior.draw(0)
+    if "loading_covariance" in draw:
+        draw["loading_covariance"] *= 40  # so that it is seen
+    rows, y, assignments = posterior.sample(NUM, generator=seeded())
+    assert assignments is None
+    bits, odds = all_bits(len(draw["loadings"])), draw["log_odds"]
+    log_prior = bits @ logsigmoid(odds) + (1 - bits) @ logsigmoid(-odds)
+    mean, variance = linear_spread(posterior, bits)
+    variance = variance + 1 / draw["noise_precision"]
+    require_centered(rows - log_prior.exp() @ mean)
+    second = rows.unsqueeze(2) * rows.unsqueeze(1)
+    expected = torch.einsum("b,bi,bj->ij", log_prior.exp(), mean, mean)
+    require_centered(second - expected - (log_prior.exp() @ variance).diag())
+    normal = torch.distributions.Normal(mean, variance.sqrt())
+    shares = (log_prior + normal.log_prob(rows.unsqueeze(1)).sum(2)).softmax(1)
+    scores = bits @ draw["weights"] + draw["input_weights"][0]
+    if isinstance(loss, Logistic):
+        chosen = (y.unsqueeze(1) == posterior.model.classes).double()
+        own = posterior.coding.probabilities(scores, posterior.model.loss)
+    else:
+        chosen, own = y.unsqueeze(1), scores
+    require_centered(weighed(chosen - shares @ own, rows))
+
+
+def test_rows_of_binary_columns_have_their_law() -> None:
+    """Chi-square of all rows of three columns."""
+    bits = (make_bars(60, noise=0.1).X[:, :3] > 0.5).double()
+    posterior = Gibbs(num_samples=2, num_warmup=3).fit(LatentFeatureModel(LinearBernoulli(), truncation=3), bits)
+    rows, y, _ = posterior.sample(NUM, generator=seeded())
+    assert y is None
+    mass = torch.zeros(8, dtype=torch.float64)
+    for draw in posterior.draws():
+        sets, odds = all_bits(len(draw["loadings"])), draw["log_odds"]
+        prior = (sets @ logsigmoid(odds.clamp(min=-1e9)) + (1 - sets) @ logsigmoid(-odds)).exp()
+        one = (sets @ draw["loadings"] + posterior.model.likelihood.offset).sigmoid().unsqueeze(1)
+        mass += prior @ torch.where(all_bits(3) > 0, one, 1 - one).prod(2) / 2
+    found = torch.bincount((rows @ torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)).long(), minlength=8)
+    assert chisquare(found.numpy(), (mass * NUM).numpy()).pvalue > 1e-4
+
+
+@pytest.mark.filterwarnings("ignore")  # of short fits
+@pytest.mark.parametrize("backend", [Gibbs(num_samples=2, num_warmup=3), SVI(num_steps=3)], ids=["gibbs", "svi"])
+def test_documents_have_the_law_of_their_topics(backend) -> None:
+    """Of two tokens: all pairs of words, theta integrated out, and the mean score of each pair."""
+    counts = torch.randint(0, 4, (12, 3), generator=seeded()).double()
+    model = MedLDA(DirichletTopics(document_concentration=0.7), loss=EpsilonInsensitive(0.7, 0.3), num_topics=2)
+    posterior = backend.fit(model, counts, counts[:, 0])
+    posterior.samples["weights"] *= torch.tensor([[1.0], [-2.0]], dtype=torch.float64)
+    rows, y, assignments = posterior.sample(NUM, totals=2, generator=seeded())
+    assert assignments is None
+    assert posterior.sample(3, totals=[0, 5, 1]).X.sum(1).tolist() == [0.0, 5.0, 1.0]
+    mass, scores = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.float64)
+    each = len(posterior.samples["topics"])
+    for draw in posterior.draws():
+        alpha, topics, eta = draw["document_concentration"], draw["topics"], draw["weights"].squeeze(1)
+        for one, other in itertools.product(range(2), repeat=2):
+            share = (alpha + (one == other)) / (2 * (2 * alpha + 1)) / each
+            words = share * topics[one].unsqueeze(1) * topics[other]
+            mass, scores = mass + words, scores + words * (eta[one] + eta[other]) / 2
+    cells = [(i, j) for i in range(3) for j in range(i, 3)]
+    for total, sums in ((mass, None), (scores, y)):
+        expected = torch.stack([(total + total.T)[i, j] / (1 + (i == j)) for i, j in cells])
+        here = torch.stack([(rows == torch.eye(3)[i] + torch.eye(3)[j]).all(1) for i, j in cells], 1).double()
+        require_centered((here if sums is None else here * sums.unsqueeze(1)) - expected)
+
+
+@pytest.mark.filterwarnings("ignore")  # of short fits
+@pytest.mark.parametrize("joint", ["and", "product"])
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_label_sets_go_with_the_component_of_their_row(joint: str, calibrated: bool) -> None:
+    """The coupled joint states p(y | x), which averages over components; "product" has that of the row's component."""
+    sets = torch.stack([Y, (X[:, 1] > 0).long()], 1)
+    posterior = Gibbs(num_samples=1, num_warmup=2).fit(BNMC(joint=joint, truncation=3), X, sets)
+    posterior = posterior.calibrated(X, sets) if calibrated else posterior
+    rows, y, labels = posterior.sample(NUM, generator=seeded())
+    assert y.dtype == torch.int64
+    draw = posterior.draw(0)
+    chi = draw.get("label_hyperparameters")
+    psi = draw["label_means"] if chi is None else chi[:, :2] / chi.view(-1, 2, 2).sum(1)
+    psi = torch.cat([psi, posterior.model.label_likelihood.a.unsqueeze(0)])[labels]  # a + b = 1
+    if joint == "and":
+        views = (0.0, (psi * (posterior.model.features(rows) @ draw["classifiers"]).sigmoid()).logit())
+    else:
+        views = (psi.logit(), posterior.views(rows).classifiers)
+    rate = posterior.model.label_rates.logit() * (joint == "product")
+    a, b, offset = posterior.metadata["calibration"].tensor_split([1, 2]) if calibrated else (1.0, 1.0, -rate)
+    require_centered(weighed(y - (a * views[0] + b * views[1] + offset).sigmoid(), rows))
+    shares = torch.nn.functional.pad(posterior.assign(rows).unsqueeze(1) == torch.arange(len(psi) - 1), (0, 1))
+    assert shares[torch.arange(NUM), labels].double().mean() > 0.6  # most rows are in the component that x tells
+    if joint == "and" and not calibrated:
+        require_centered(weighed(y - posterior.predict_proba(rows), rows))
+
+
+@pytest.mark.filterwarnings("ignore")  # of short fits
+def test_what_has_no_density_is_not_drawn() -> None:
+    bars = make_bars(20)
+    with pytest.raises(NotImplementedError, match="no density"):
+        SmallVariance(max_steps=2, num_restarts=1).fit(LatentFeatureModel(truncation=3), bars.X).sample(2)
+    counted = SVI(num_steps=2).fit(BNMC(joint="multinomial", truncation=2), X, torch.ones(len(X), 2))
+    with pytest.raises(NotImplementedError, match="no law of their totals"):
+        counted.sample(2)
+    with pytest.raises(ValueError, match="totals is None"):
+        SVI(num_steps=2).fit(LDA(num_topics=2), torch.ones(4, 3)).sample(2, totals=None)
 
 
 # -- what all share ----------------------------------------------------------------------------------------------------
