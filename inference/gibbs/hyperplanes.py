@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from ...models.base import Model
-from ...models.distributions.sampling import normals
+from ...models.distributions.sampling import draw_categorical, normals, uniforms
 from ...models.mixture import Mixture
 from ...models.sequence import StateSpace
 from ..classifiers.scored import RepellingHyperplanes
+from .moves.block_classifiers import BlockClassifiers
 
-NUM_RESERVED = 100
+NUM_RESERVED = 50
 
 
 def reserve(features: Tensor, model: Mixture | StateSpace, generator: torch.Generator) -> Tensor | None:
@@ -33,11 +34,19 @@ def reserve(features: Tensor, model: Mixture | StateSpace, generator: torch.Gene
 
 
 def fill_reservoir(
-    features: Tensor, model: Model, generator: torch.Generator, *, size: int = NUM_RESERVED, num_steps: int = 50
+    features: Tensor, model: Model, generator: torch.Generator, *, size: int = NUM_RESERVED, num_steps: int = 12
 ) -> Tensor:
-    """Hyperplanes [A, P, 1] near draws from G, by `num_steps` steps each."""
+    """Hyperplanes [A, P, 1] near draws from G, each one of some candidates of the Gaussian of least KL to it, chosen by
+    its weight; then `num_steps` steps, since that Gaussian is narrower than G."""
     P = features.shape[1]
-    weights = features.new_zeros(size, P, 1 if P else 0)
+    if not P:
+        return features.new_zeros(size, 0, 0)
+    near = BlockClassifiers(features.new_zeros(len(features), 1, dtype=torch.bool), nobodys(features, model)).refined()
+    candidates = near.draw(size * _NUM_CANDIDATES, generator).to(features)
+    log_ratio = near.log_ratio(candidates).view(size, _NUM_CANDIDATES)
+    chosen = draw_categorical(log_ratio, uniforms((size,), generator))
+    places = torch.arange(size, device=chosen.device) * _NUM_CANDIDATES + chosen
+    weights = candidates[0, places]
     for _ in range(num_steps):
         weights = move_all(weights, features, model, generator)
     return weights
@@ -53,13 +62,21 @@ def refresh_reservoir(reservoir: Tensor, features: Tensor, model: Model, generat
 
 
 def renew_reservoir(
-    reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator, *, births: str, grows: bool
+    reservoir: Tensor,
+    features: Tensor,
+    model: Model,
+    generator: torch.Generator,
+    *,
+    births: str,
+    step: int,
+    grows: bool,
 ) -> Tensor:
-    """The reserved hyperplanes [A, P, 1] after a sweep: topped up where it `grows`, and some of them moved."""
+    """The reserved hyperplanes [A, P, 1] after a sweep: topped up where it `grows`, and at times some of them moved."""
     if grows:
         reservoir = top_up(reservoir, features, model, generator)
-    refill = refresh_reservoir if births == "exact" else draw_from_prior
-    return refill(reservoir, features, model, generator)
+    if births == "prior":
+        return draw_from_prior(reservoir, features, model, generator)
+    return reservoir if step % _RARE else refresh_reservoir(reservoir, features, model, generator)
 
 
 def top_up(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
@@ -82,8 +99,13 @@ def give_back(reservoir: Tensor, closed: Tensor, size: int) -> Tensor:
 
 def move_all(weights: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
     """A step of hyperplanes [A, P, 1] without points."""
+    return nobodys(features, model).draw(weights, generator)
+
+
+def nobodys(features: Tensor, model: Model) -> RepellingHyperplanes:
+    """Hyperplanes of which no row [N, P] is."""
     nobody = torch.full((len(features),), -1, device=features.device)
-    return RepellingHyperplanes(features, model.loss, model.weight_scale, nobody).draw(weights, generator)
+    return RepellingHyperplanes(features, model.loss, model.weight_scale, nobody)
 
 
 def draw_from_prior(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
@@ -103,4 +125,5 @@ def take_reserved(
     return reservoir[order[:number]], reservoir[order[number:]]
 
 
-_NUM_REFRESHED = 20
+_NUM_REFRESHED, _RARE = 10, 4  # so many are moved in every fourth sweep: they cost as much as that many components
+_NUM_CANDIDATES = 8

@@ -75,7 +75,7 @@ def sweep(
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if state.reservoir is not None:
         features, grows = data.points.features, step < num_warmup
-        reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, grows=grows)
+        reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, step=step, grows=grows)
         state = replace(state, reservoir=reservoir)
     return z.relabel(z.draw_prior(state, generator), generator)
 
@@ -246,4 +246,4 @@ def init_generatively(
     return harden(state, data, model, generator, one, 2 * num_sweeps)
 
 
-_NUM_SETTLING = 20  # draws of the hyperplanes before the first sweep with them
+_NUM_SETTLING = 5  # draws of the hyperplanes before the first sweep with them

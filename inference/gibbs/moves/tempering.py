@@ -17,7 +17,7 @@ from ....models.base import Model
 from ....models.data import Data
 from ....models.losses.base import Loss, PseudoObservation
 from ....models.sequence import Sequences
-from ..hyperplanes import move_all, top_up
+from ..hyperplanes import fill_reservoir
 from ..state import PartitionState
 
 S = TypeVar("S", bound=PartitionState)
@@ -62,8 +62,8 @@ def harden(
         power = _LEAST_POWER ** (1 - (step + 1) / num_sweeps)
         soft = model.replace(loss=Tempered(model.loss, power))
         if state.reservoir is not None:
-            reserved = top_up(state.reservoir, features, soft, generator)
-            state = replace(state, reservoir=move_all(reserved, features, soft, generator))
+            steps = {} if power == 1 else {"num_steps": 0}
+            state = replace(state, reservoir=fill_reservoir(features, soft, generator, **steps))
         state = sweep(state, data, soft, generator)
     return state
 

@@ -122,9 +122,8 @@ class PartitionSlots(Slots):
 
     def __init__(self, state: PartitionState, data: Data, model: Mixture) -> None:
         exact, model = double(data, model)
-        founders: Founders = Marginal(exact, model)
-        if state.reservoir is not None:
-            founders = Reserved(state.reservoir, exact, model)
+        reservoir = state.reservoir
+        founders: Founders = Marginal(exact, model) if reservoir is None else Reserved(reservoir, exact, model)
         self.prior, self.hyper = model.prior, state.hyper
         super().__init__(state.assignments, state.weights, model, exact, exact, founders)
 

@@ -397,7 +397,7 @@ def test_reserved_hyperplanes_reject_all_points(loss: str, monkeypatch: pytest.M
     mass = (log_prior + model.loss.log_factor(data.features @ nodes.T, -data.targets).sum(0)).softmax(0)
     reserved = hyperplanes.fill_reservoir(data.features, model, generator, size=4000)
     refreshed = hyperplanes.refresh_reservoir(reserved, data.features, model, generator)
-    assert (refreshed != reserved).any(1).sum() == 20
+    assert (refreshed != reserved).any(1).sum() == hyperplanes._NUM_REFRESHED
     monkeypatch.setattr(hyperplanes, "_NUM_REFRESHED", 4000)
     again = hyperplanes.refresh_reservoir(reserved, data.features, model, generator)
     for draws in (reserved.squeeze(-1), again.squeeze(-1)):
@@ -409,8 +409,16 @@ def test_reserved_hyperplanes_reject_all_points(loss: str, monkeypatch: pytest.M
 def test_a_reservoir_that_components_emptied_is_filled_again() -> None:
     state, data, model, generator = start(tiny(), TINY)
     renew = partial(hyperplanes.renew_reservoir, features=data.features, model=model, generator=generator)
-    assert renew(state.reservoir[:3], births="exact", grows=True).shape == state.reservoir.shape
-    assert len(renew(state.reservoir[:60], births="exact", grows=True)) == 60
+    assert renew(state.reservoir[:3], births="exact", step=0, grows=True).shape == state.reservoir.shape
+    assert len(renew(state.reservoir[:30], births="exact", step=0, grows=True)) == 30
+
+
+def test_a_reservoir_moves_in_every_fourth_sweep() -> None:
+    state, data, model, generator = start(tiny(), TINY)
+    renew = partial(hyperplanes.renew_reservoir, state.reservoir, data.features, model, generator, grows=False)
+    moved = [bool((renew(births="exact", step=step) != state.reservoir).any()) for step in range(9)]
+    assert moved == [step % 4 == 0 for step in range(9)]
+    assert all((renew(births="prior", step=step) != state.reservoir).all() for step in range(4))
 
 
 def test_a_reservoir_does_not_grow_after_the_warm_up() -> None:
@@ -474,7 +482,7 @@ def every_hyperplane(state: PartitionState) -> Tensor:
 def test_scans_lose_no_hyperplane_and_give_each_component_one(scan, family) -> None:
     state, data, model, generator = start(tiny(likelihood=family, prior=DirichletProcess(2.0)), TINY)
     known, sizes = every_hyperplane(state), set()
-    assert len(known) == 101
+    assert len(known) == 1 + hyperplanes.NUM_RESERVED
     for _ in range(60):
         before = state
         state = scan(state, data, model, generator)

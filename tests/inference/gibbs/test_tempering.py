@@ -37,7 +37,7 @@ def test_of_a_hinge_pseudo_observations_have_the_means_of_the_power() -> None:
 
 def test_the_power_rises_to_one_and_the_reserve_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = DDPM(SphericalGaussian()).resolve(X)
-    data, generator, moved = model.data(X), torch.Generator().manual_seed(0), []
+    data, generator, filled = model.data(X), torch.Generator().manual_seed(0), []
     state = partition.init(model, data, generator, start=LABELS, law=label_law(model, False))
     powers, sizes = [], []
 
@@ -46,13 +46,13 @@ def test_the_power_rises_to_one_and_the_reserve_follows(monkeypatch: pytest.Monk
         sizes.append(len(state.reservoir))
         return tempering.replace(state, reservoir=state.reservoir[:10])  # components took the others
 
-    def move(reserved, features, model, generator):
-        moved.append(model.loss.power)
-        return hyperplanes.move_all(reserved, features, model, generator)
+    def fill(features, model, generator, **options):
+        filled.append(model.loss.power)
+        return hyperplanes.fill_reservoir(features, model, generator, **options)
 
-    monkeypatch.setattr(tempering, "move_all", move)
+    monkeypatch.setattr(tempering, "fill_reservoir", fill)
     harden(state, data, model, generator, sweep, 4)
-    assert powers == moved == pytest.approx([0.1**0.75, 0.1**0.5, 0.1**0.25, 1.0])
+    assert powers == filled == pytest.approx([0.1**0.75, 0.1**0.5, 0.1**0.25, 1.0])
     assert sizes == [hyperplanes.NUM_RESERVED] * 4
     assert harden(state, data, model, generator, sweep, 0) is state
 
