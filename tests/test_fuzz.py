@@ -134,6 +134,7 @@ def use(part: Config) -> Any:
     return part.fit(DPM(truncation=3), ROWS)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_argument_of_every_configuration(kind: type[Config]) -> None:
     for field in dataclasses.fields(kind):
@@ -161,6 +162,7 @@ def check_all(values: dict[str, Callable[[], Any]], call: Callable[[Any], Any]) 
     assert not any(found.values()), "\n".join(f"{name}: {text:.200}" for name, text in found.items() if text)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FITS)
 def test_rows_to_fit(name: str) -> None:
     check_all(ARRAYS, lambda X: FITS[name](X, SIGNS))

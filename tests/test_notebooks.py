@@ -21,7 +21,7 @@ def case(path: Path) -> Any:
     return pytest.param(path, id=path.stem, marks=pytest.mark.real_data if "REGBAYES_DATA" in path.read_text() else ())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", [case(path) for path in TUTORIALS])

@@ -167,6 +167,7 @@ def test_clusters_have_labels_without_gaps(backend):
     assert (clusterer.predict(X) == clusterer.labels_).mean() > 0.95
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
 def test_regression_follows_each_piece(backend):
     X = np.linspace(-3, 3, 200)[:, None]

@@ -363,6 +363,7 @@ def test_program_sums_over_paths_of_an_autoregression() -> None:
     torch.testing.assert_close(trace.nodes["paths"]["log_prob_sum"], total)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("backend", [SVI(num_steps=40), SmallVariance(penalty=1.0)], ids=["svi", "small_variance"])
 @pytest.mark.filterwarnings("ignore:All 2 components are occupied")

@@ -451,6 +451,7 @@ def starts(model: DDPM, *, truncated: bool) -> PartitionStarts:
     return PartitionStarts(model, TINY, step, truncated=truncated)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_moves_keep_the_posterior(loss: str, truncated: bool, poor_fits) -> None:
@@ -466,7 +467,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "truncated"),
@@ -477,7 +478,7 @@ def test_more_moves_keep_the_posterior(name: str, truncated: bool, poor_fits) ->
     starts(VARIANTS[name], truncated=truncated).check(700, 3)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "truncated"),

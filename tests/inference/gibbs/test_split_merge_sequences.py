@@ -239,7 +239,7 @@ def test_moves_keep_the_posterior(truncated: bool, poor_fits) -> None:
     Starts(MODELS["hinge"], truncated=truncated).check(250, 2)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", MODELS)

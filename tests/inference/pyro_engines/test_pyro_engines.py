@@ -123,12 +123,14 @@ def test_assignments_of_a_chain_of_nuts_have_their_conditional_law(name: str) ->
     assert ((found - exact).abs() <= 5 * error + 1e-12).all()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_nuts_has_the_exact_co_assignments() -> None:
     backend = NUTS(num_samples=250, num_warmup=80, max_tree_depth=4, progress=False)
     check_kernel(backend, PROGRAMS["alpha has a law"].replace(prior=PitmanYor(0.5)), NEAR)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "y"),

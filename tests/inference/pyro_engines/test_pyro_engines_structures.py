@@ -213,7 +213,7 @@ def test_the_density_of_a_chain_of_nuts_is_that_of_the_program(name: str, monkey
     assert value == pytest.approx(log_density(model, data, latents, every), rel=1e-8)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["product", "states that repel", "features alone"])
 def test_nuts_has_the_exact_indicators(name: str) -> None:

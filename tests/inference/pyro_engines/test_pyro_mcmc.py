@@ -490,7 +490,7 @@ QUICK = partial(HMC, step_size=0.3, num_steps=2, adapt_step_size=False, adapt_ma
 _DAILY = ("rows and features", "targets")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in _DAILY else pytest.mark.nightly) for name in PARTS]
 )

@@ -356,6 +356,7 @@ def test_features_without_labels_are_bp_means(generator) -> None:
     assert float(apart.max()) <= 3
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_breast_cancer_is_told_by_a_few_features() -> None:
     X, y = load_breast_cancer(return_X_y=True)

@@ -116,6 +116,7 @@ def test_a_move_changes_the_objective_by_the_change_of_its_cost(loss) -> None:
         torch.testing.assert_close(moved - own, costs[k, n] - costs[state.assignments[n], n])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("seed", range(3))
 def test_descent_ends_near_the_best_of_all_partitions(loss, seed) -> None:
