@@ -16,6 +16,7 @@ from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
 from ..models.labelled import with_factor
 from ..models.priors import PartitionPrior
+from .distributed.together import together
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.draws import require_record
@@ -52,13 +53,15 @@ class FitOptions(TypedDict, total=False):
     checkpoint_every: float
     resume: str | os.PathLike[str] | None
     on_interrupt: str
+    group: Any
 
 
 class KernelModule(Protocol[B_contra, M_contra]):
     """What a backend's table holds for a structure: a module, or any object, with these two functions.
 
     One that serves a structure in part has `why_not(model) -> str` as well: "" for the models that it serves, else what
-    comes after "has no ... backend" in a sentence.
+    comes after "has no ... backend" in a sentence. One whose fits may be split among ranks has
+    `alone(backend, model) -> str`: "" where they may, else which fits to take, the end of a sentence.
     """
 
     def kernel(self, backend: B_contra, model: M_contra) -> Kernel:
@@ -220,6 +223,7 @@ class Backend(Config):
         checkpoint_every: float = 60.0,
         resume: str | os.PathLike[str] | None = None,
         on_interrupt: str = "return",
+        group: Any = None,
     ) -> Any:
         """The posterior of `model` given X [N, D] and targets y [N] or [N, C].
 
@@ -237,6 +241,9 @@ class Backend(Config):
             same, bit for bit, as that of one long run
         on_interrupt : what Ctrl-C does: "return" what was drawn until then, with a `FitInterrupted` warning, or
             "raise" KeyboardInterrupt, as a fit must that is part of a search or a loop, which is to end as well
+        group : a process group of torch.distributed, such as `dist.group.WORLD`, whose ranks all make this call, each
+            with rows of its own; they are fitted as if they were in one place, one rank's after the other's. The
+            posterior of each rank has all components, and the assignments of its rows. None: all rows are here
 
         Raises
         ------
@@ -257,17 +264,21 @@ class Backend(Config):
             )
         if resume is not None and not os.path.exists(resume):
             raise FileNotFoundError(f"resume is {os.fspath(resume)!r}, but there is no such file.")
-        rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
-        X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
-        kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
-        resolved = backend.resolve(data)
-        require_room_to_fit(resolved, model, data, schedule)
-        if not schedule.repeatable and (checkpoint is not None or resume is not None):
-            raise ValueError("A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead.")
-        whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
-        files: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": every, "resume": resume}
-        schedule = replace(schedule, **whose, **files, on_interrupt=on_interrupt, backend=backend.identity())
-        posterior = resolved.finish(model, data, schedule, kernel)
+        given: dict[str, Any] = {"sample_weight": sample_weight, "checkpoint": checkpoint, "resume": resume}
+        with together(group, backend, model, X, y, given):
+            rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
+            X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
+            kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
+            resolved = backend.resolve(data)
+            require_room_to_fit(resolved, model, data, schedule)
+            if not schedule.repeatable and (checkpoint is not None or resume is not None):
+                raise ValueError(
+                    "A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead."
+                )
+            whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
+            files: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": every, "resume": resume}
+            schedule = replace(schedule, **whose, **files, on_interrupt=on_interrupt, backend=backend.identity())
+            posterior = resolved.finish(model, data, schedule, kernel)
         return posterior if rows is None else rows.completed(posterior)
 
     def prepare(

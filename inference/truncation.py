@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-import torch
-
 from ..models.base import Model
+from ..models.sums import all_values
 from .structures import Draw
 
 
@@ -19,7 +18,7 @@ def warn_if_full(draws: list[Draw], model: Model, remedy: str = "") -> None:
 
     It is what kernels of truncated models give as `Kernel.warn`. `remedy` comes after a larger truncation.
     """
-    full = [len(torch.unique(draw["assignments"])) == model.truncation for draw in draws]
+    full = [len(all_values(draw["assignments"])) == model.truncation for draw in draws]
     _warn("components are occupied", full, model, remedy)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from .domains import LARGEST, shown
 from .numbers import as_tensor, require_readable
 from .sparse import Rows, SparseRows, first_entry
+from .sums import all_count, all_values
 
 
 def as_features(
@@ -213,7 +214,7 @@ def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
             )
     y = y.long()
     if classes is None:
-        classes = torch.unique(y[known])
+        classes = all_values(y[known])
         if classes.tolist() != [-1, 1]:
             classes = classes[classes != -1]
     if -1 not in classes.tolist():
@@ -236,7 +237,7 @@ def read_targets(y: Tensor, X: Rows, *, min_known: int = 1) -> Tensor:
     y = y.to(X.dtype)
     if (wrong := y.abs() > _largest(X)).any():
         raise ValueError(f"y has the value {y[wrong][0].item():g}, whose square overflows. Scale y down.")
-    if int((~y.isnan()).sum()) < min_known:
+    if all_count(int((~y.isnan()).sum())) < min_known:
         raise ValueError("y has no target that is not NaN. Give some, or fit a model without targets.")
     return y
 

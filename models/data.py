@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .sparse import Rows, SparseRows
-from .sums import all_sum
+from .sums import all_count, all_sum
 
 
 class RowData:
@@ -28,7 +28,7 @@ class RowData:
     def total_weight(self) -> float:
         """R = sum_n r_n, by which weights take the place of N."""
         if self.weights is None:
-            return self.num_data
+            return all_count(self.num_data)
         return float(all_sum(self.weights.sum(dtype=torch.float64)))
 
     def rows(self, index: Tensor | slice) -> Self:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .losses import Loss, masked
 from .sparse import Rows
+from .sums import all_any
 from .targets import Binary, EachClass, Ordinal, Real, Target
 
 
@@ -78,7 +79,7 @@ class Labelled:
         values = self.coding.values(y, X)
         model: Self = self.replace(classes=self.coding.find_classes(values, X))
         loss = model.coding.factor(model.loss)
-        missing = model.targets(X, y).isnan().any()
+        missing = all_any(model.targets(X, y).isnan())
         return model.replace(loss=masked(loss) if missing else loss)
 
     def targets(self, X: Any, y: Any = None) -> Tensor:

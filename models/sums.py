@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+from .ranks import ranks
 
 
 class Sized(Protocol):
@@ -18,11 +21,55 @@ class Sized(Protocol):
 
 
 def all_sum(tensor: Tensor) -> Tensor:
-    """The sum [...] over all machines of what each has summed over its own rows; here one machine has all rows.
+    """The sum [...] over all ranks of what each has summed over its own rows; the tensor itself where one has all rows.
 
-    Every sum over rows ends here, data-dependent defaults included, so that many machines need this function alone.
+    Every sum over rows ends here, data-dependent defaults included, and all ranks come here in the same order.
     """
-    return tensor
+    those = ranks()
+    return tensor if those is None else those.sum(tensor)
+
+
+def all_count(number: int) -> int:
+    """How many rows all ranks have together, from how many are here."""
+    return number if ranks() is None else int(all_sum(torch.tensor(number)))
+
+
+def all_any(flags: Tensor) -> bool:
+    """Whether any of [...] is true, on any rank."""
+    found = flags.any()
+    return bool(found) if ranks() is None else bool(all_sum(found.long()) > 0)
+
+
+def all_largest(tensor: Tensor) -> Tensor:
+    """The largest entries [...] among the tensors of all ranks."""
+    those = ranks()
+    return tensor if those is None else those.largest(tensor)
+
+
+def all_rows(table: Tensor) -> Tensor:
+    """The rows [N, ...] of all ranks, one rank after the other, from those [n, ...] that are here."""
+    if ranks() is None:
+        return table
+    start, total = span(len(table))
+    rows = table.new_zeros(total, *table.shape[1:])
+    rows[start : start + len(table)] = table
+    return all_sum(rows)
+
+
+def all_values(values: Tensor) -> Tensor:
+    """The different values [L] among [n] of all ranks, in increasing order."""
+    return torch.unique(all_rows(torch.unique(values)))
+
+
+def span(number: int) -> tuple[int, int]:
+    """Where the rows of this rank start among those of all, from how many are here, and how many all are."""
+    those = ranks()
+    if those is None:
+        return 0, number
+    sizes = torch.zeros(those.size, dtype=torch.int64)
+    sizes[those.number] = number
+    sizes = all_sum(sizes)
+    return int(sizes[: those.number].sum()), int(sizes.sum())
 
 
 def row_chunks(X: Sized, width: int) -> Iterator[slice]:

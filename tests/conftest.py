@@ -16,6 +16,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from setups import FAMILIES, mixture_rows
+from two_ranks import TwoRanks
 
 from regbayes.inference import Gibbs
 from regbayes.models import DPM, IHMM, InfiniteLatentSVM, MedLDA, MultinomialDirichlet
@@ -147,3 +148,11 @@ def _unchanged_globals():
     if "may_use_global_stream" not in os.environ.get("PYTEST_CURRENT_TEST", ""):
         assert torch.equal(streams[0], torch.get_rng_state()), "the test moved torch's global stream"
         assert (streams[1] == np.random.get_state()[1]).all(), "the test moved numpy's global stream"  # noqa: NPY002
+
+
+@pytest.fixture(scope="session")
+def two_ranks() -> Iterator[Any]:
+    """Two processes with a process group, which serve all tests of a run that ask for them."""
+    ranks = TwoRanks()
+    yield ranks
+    ranks.close()

@@ -24,9 +24,10 @@ from torch import Tensor
 from ...models.domains import POSITIVE, Number, Whole, read, shown
 from ...models.losses import CrammerSinger, Loss, Masked
 from ...models.losses.conjugates import Box
+from ...models.ranks import among, ranks
 from ...models.sparse import entries_sum
 from ...models.sums import row_chunks
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_count, all_rows, all_sum, own_draws
 from .dual_newton import box_piece, joint_piece
 
 
@@ -75,10 +76,14 @@ def solve(
     _require_tensors(features, targets, loss, row_weights=row_weights, start=start)
     tolerance, max_passes = read("tolerance", tolerance, Number(least=0.0)), read("max_passes", max_passes, Whole())
     weight_scale = read("weight_scale", weight_scale, POSITIVE)
+    if ranks() is not None and all_count(len(features)) <= _MOST_TOGETHER:
+        given = features, targets, row_weights, start
+        return _together(*given, loss=loss, weight_scale=weight_scale, tolerance=tolerance, max_passes=max_passes)
     problem = _Problem(features, targets, loss, weight_scale, row_weights)
     tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
     exact = problem.double()
-    patience = max_passes if (least := _patience(exact)) is None else min(max_passes, least)
+    least = None if ranks() is not None else _patience(exact)
+    patience = max_passes if least is None else min(max_passes, least)
     found = _by_passes(problem, exact, tilt, tolerance, patience)
     if found.gap > tolerance and patience < max_passes:
         found = _by_newton(exact, found.to(torch.float64), tolerance)
@@ -87,6 +92,17 @@ def solve(
         left = left._replace(num_passes=found.num_passes + left.num_passes)
         found = left if left.gap < found.gap else found._replace(num_passes=left.num_passes)
     return found.to(features.dtype)
+
+
+def _together(
+    features: Tensor, targets: Tensor, row_weights: Tensor | None, start: Tensor | None, **options: Any
+) -> Dual:
+    """The dual of a few rows that several ranks have: each of them solves it for all rows."""
+    rows, known = all_rows(features), all_rows(targets)
+    others = [None if part is None else all_rows(part) for part in (row_weights, start)]
+    with among(None):
+        found = solve(rows, known, row_weights=others[0], start=others[1], **options)
+    return found._replace(tilt=own_draws(len(features), lambda number: found.tilt))
 
 
 def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> None:
@@ -152,7 +168,7 @@ class _Problem:
 
 def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """By turns where they are compiled, else by all points at once."""
-    visit = _visitor(exact) if problem.features.device.type == "cpu" else None
+    visit = _visitor(exact) if problem.features.device.type == "cpu" and ranks() is None else None
     if visit is not None:
         return _take_turns(exact, visit, tilt.double(), tolerance, max_passes)
     return _accelerate(problem, tilt, tolerance, max_passes)
@@ -284,6 +300,7 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
 
 
 _CHECK_EVERY = 5
+_MOST_TOGETHER = 2000  # rows of several ranks that each of them solves for
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step
 _LEAST_PATIENCE = 40  # where a step's many short operations cost more than its matrix
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first

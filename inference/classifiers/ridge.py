@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...models.distributions.sampling import normals
 from ...models.linalg import safe_cholesky
+from ...models.ranks import ranks
 from ..distributed.collectives import all_sum
 from .row_space import RowRidge
 
@@ -219,7 +220,7 @@ def ridges_of_owners(
 
 def in_row_space(num_rows: int, num_features: int) -> bool:
     """Whether laws of classifiers are taken in the space of the rows, which are then on one machine."""
-    return num_features >= _WIDE and num_rows < num_features
+    return ranks() is None and num_features >= _WIDE and num_rows < num_features
 
 
 def soft_means(

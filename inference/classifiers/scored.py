@@ -126,7 +126,9 @@ class Scored:
             members = self.owner.unsqueeze(1) == torch.arange(self.num_owners, device=values.device)
             return members.double().T @ values.double()
         columns = [torch.bincount(self.owner, column, self.num_owners) for column in values.double().T]
-        return torch.stack(columns, 1) if columns else values.new_zeros(self.num_owners, 0, dtype=torch.float64)
+        if not columns:
+            return values.new_zeros(self.num_owners, 0, dtype=torch.float64)
+        return torch.stack(columns, 1).double()  # of no rows bincount counts in whole numbers
 
     # -- given pseudo-observations, a ridge regression -----------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from ...models.config import to_plain
 from ...models.domains import shown
+from ...models.ranks import ranks
 from ..posterior.draws import axes_of, names_of
 from ..posterior.shapes import require_samples
 from ..protocol import Model
@@ -83,7 +84,9 @@ class _Fit:
         self.checkpoint: Checkpoint | None = None
         self.num_kept = self.schedule.num_kept  # draws of each chain
         self.rows = LabelRows(self.num_kept * self.schedule.num_chains)
-        self.may_share = self.schedule.num_chains > 1 and self.schedule.num_jobs != 1
+        # ranks have processes of their own, and take the chains in one order
+        alone = ranks() is None
+        self.may_share = alone and self.schedule.num_chains > 1 and self.schedule.num_jobs != 1
         self.started, self.num_swept = time.monotonic(), 0
 
     def open_files(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...models.domains import Auto, Count, Labels, NonNegative, OneOf, Positive, Seed, Whole
 from ..backend import Backend
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_count
 from ..protocol import KernelData, Model
 from ..running.engine import Chain, Draw, Schedule, Sweeps
 
@@ -134,19 +134,24 @@ class SmallVariance(Backend):
 
 
 def _lowest(chains: list[Chain]) -> Chain:
-    """The descent that the posterior is of: among those that made a step, if Ctrl-C left any."""
-    moved = [chain for chain in chains if chain.step]
-    return min(moved or chains, key=lambda chain: float(chain.state.objective))
+    """The descent that the posterior is of, the first of those that differ by rounding alone: among those that made a
+    step, if Ctrl-C left any."""
+    moved = [chain for chain in chains if chain.step] or chains
+    values = [float(chain.state.objective) for chain in moved]
+    return next(
+        chain for chain, value in zip(moved, values, strict=True) if value <= min(values) + _ROUNDING * abs(value)
+    )
 
 
 def _cheap_restarts(data: KernelData) -> int:
     """How many descents together see about as many numbers as one descent of many rows does."""
     seen = getattr(data, "features", None)  # what classifiers see; latent features and tasks add a few columns at most
     width = data.X.shape[1] + (0 if seen is None else seen.shape[1])
-    num_rows = int(all_sum(torch.tensor(data.num_data, device=data.X.device)))
+    num_rows = all_count(data.num_data)
     return max(1, min(_MOST_RESTARTS, _NUMBERS // (num_rows * (_OVERHEAD + width))))
 
 
 _MOST_RESTARTS = 16
 _NUMBERS = 10**5
+_ROUNDING = 1e-10
 _OVERHEAD = 10  # columns that cost as much as what a row costs whatever its columns

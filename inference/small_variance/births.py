@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_count, all_sum, own_draws
+from ..distributed.picked import own_of, taken, top
 from .assignment import all_costs
 from .problem import Problem
 from .state import Descent
@@ -31,11 +32,11 @@ def open_components(
     [N], and K counts these. With `single` only points for which a component of their own would pay are candidates.
     """
     K = state.num_components
-    most = problem.num_data if most_components is None else most_components - K
+    most = all_count(problem.num_data) if most_components is None else most_components - K
     excess = cost - problem.founding
     chosen = candidates(excess, K, problem.X.shape[1], generator, problem.data.weights)
     if single:
-        chosen = chosen[excess[chosen] > problem.next_price(state.penalty, K)]
+        chosen = chosen[taken(excess, chosen) > problem.next_price(state.penalty, K)]
     if not len(chosen):
         return replace(state, grows=False)
     centers, weights = problem.founders(chosen)
@@ -68,18 +69,18 @@ def candidates(
     generator: torch.Generator,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Points [M] that may found a component: those that cost most beyond a component of their own [N], and a random
-    sample in proportion to it and to their weights [N]."""
-    N = len(excess)
+    """The numbers [M] of points that may found a component: those that cost most beyond a component of their own [N],
+    and a random sample in proportion to it and to their weights [N]."""
+    N = all_count(len(excess))
     most = max(4, min(max(16, num_components), _GAIN_NUMBERS // max(N, num_features)))
     count = min(most, (N + 1) // 2)
-    dearest = excess.topk(max(1, count // 4)).indices
-    noise = torch.empty_like(excess).exponential_(generator=generator)
+    dearest = top(excess, max(1, count // 4))
+    noise = own_draws(len(excess), lambda number: excess.new_empty(number).exponential_(generator=generator))
     weight = excess.clamp(min=torch.finfo(excess.dtype).tiny) / noise
     if weights is not None:
         weight *= weights.to(weight)
-    weight[dearest] = 0.0
-    return torch.cat([dearest, weight.topk(count - len(dearest)).indices])
+    weight[own_of(dearest, len(weight))] = 0.0
+    return torch.cat([dearest, top(weight, count - len(dearest))])
 
 
 def _best_first(

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_sum, own_stream
-from ..seeding import draw_rows
+from ..distributed.collectives import all_any, all_count, all_sum, own_draws
+from ..distributed.picked import draw_rows
 from .assignment import all_costs, component_sums, nearest_components
 from .births import open_components
 from .classifiers import fit_classifiers
@@ -59,14 +59,14 @@ def scattered(problem: Problem, penalty: float, most_components: int, generator:
     """
     state = init(problem, penalty)
     costs, founders = all_costs(problem, state.centers, state.weights)[0], list[Tensor]()
-    most = min(most_components, problem.num_data)
+    most = min(most_components, all_count(problem.num_data))
     for _ in range(int(torch.randint(1, most + 1, (), generator=generator, device=generator.device))):
         excess = (costs - problem.founding).clamp(min=torch.finfo(costs.dtype).tiny)
         founders.append(draw_rows(problem.data.counted(excess), 1, generator))
         costs = torch.minimum(costs, all_costs(problem, *problem.founders(founders[-1]))[0])
     centers, weights = problem.founders(torch.cat(founders))
     state, _ = assign(replace(state, centers=centers, weights=weights), problem)
-    state = _stirred(state, own_stream(generator))
+    state = _stirred(state, generator)
     state, parts = fit_components(state, problem, 1)
     return replace(state, objective=_objective(problem, state, parts))
 
@@ -85,7 +85,7 @@ def sweep(
     before = state
     state, cost = assign(state, problem)
     price = problem.next_price(state.penalty, state.num_components)
-    if state.grows or state.settled or bool((cost - problem.founding > price).any()):
+    if state.grows or state.settled or all_any(cost - problem.founding > price):
         state = open_components(state, cost, problem, generator, single=single, most_components=most_components)
     state, parts = fit_components(state, problem, _POLISH if state.settled else 1)
     if merge and state.settled:
@@ -129,8 +129,9 @@ def _objective(problem: Problem, state: Descent, parts: Parts) -> Tensor:
 def _stirred(state: Descent, generator: torch.Generator) -> Descent:
     """The state with a share of its points in components at random."""
     options: dict[str, Any] = {"generator": generator, "device": generator.device}
-    moves = torch.rand(len(state.assignments), **options) < _STIRRED
-    anywhere = torch.randint(state.num_components, moves.shape, **options)
+    N, K = len(state.assignments), state.num_components
+    moves = own_draws(N, lambda number: torch.rand(number, **options) < _STIRRED)
+    anywhere = own_draws(N, lambda number: torch.randint(K, (number,), **options))
     return replace(state, assignments=torch.where(moves, anywhere, state.assignments)).occupied()
 
 

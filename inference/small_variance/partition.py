@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...models.data import Data
 from ...models.mixture import Mixture
+from ..classifiers.duals import joint_hinge
 from ..running.engine import Draw, Kernel
 from . import descent, repelling
 from .backend import SmallVariance
@@ -29,6 +30,13 @@ def check(backend: SmallVariance, model: Mixture) -> None:
 def takes_labels(model: Mixture) -> bool:
     """Whether a descent may start from labels."""
     return not model.repels
+
+
+def alone(backend: SmallVariance, model: Mixture) -> str:
+    """Ranks may have rows each, except where the descent starts from labels, or solves a joint dual to its gap."""
+    if joint_hinge(model.loss) is not None:
+        return "take loss=Hinge()"
+    return "leave init out" if isinstance(backend.init, Tensor) else ""
 
 
 def kernel(backend: SmallVariance, model: Mixture) -> Kernel:

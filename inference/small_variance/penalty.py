@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_largest, all_sum
+from ..distributed.picked import top
 from .assignment import all_costs
 from .births import candidates
 from .descent import assign, fit_components, init, sweep
@@ -37,7 +38,8 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
     if state.num_components > 1:
         *_, gains = merge_once(state, parts, sample, most=1, least_gain=-torch.inf)
         below = -gains[0]
-    alone = float((assign(state, sample)[1] - sample.founding).max())  # at which no point opens a component for itself
+    # at which no point opens a component for itself
+    alone = float(all_largest(_largest(assign(state, sample)[1] - sample.founding)))
     least = _LEAST * float(state.objective)
     above = max(above, least)
     below = max(below, least) if below else 4 * above
@@ -83,9 +85,9 @@ def farthest_first(problem: Problem, num_components: int) -> Tensor:
     whole = init(problem, 0.0)
     cost, founders = all_costs(problem, whole.centers, whole.weights)[0], list[Tensor]()
     for _ in range(num_components):
-        founders.append((cost - problem.founding).argmax())
-        cost = torch.minimum(cost, all_costs(problem, *problem.founders(founders[-1].unsqueeze(0)))[0])
-    return torch.stack(founders)
+        founders.append(top(cost - problem.founding, 1))
+        cost = torch.minimum(cost, all_costs(problem, *problem.founders(founders[-1]))[0])
+    return torch.cat(founders)
 
 
 def _asking(problem: Problem, price: float, num_components: int) -> float:
@@ -102,14 +104,20 @@ def _asking(problem: Problem, price: float, num_components: int) -> float:
 def _largest_savings(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[float, float]:
     """What a component of its own saves a point at most: as it is; and without the point's present component, at the
     component for which that is least."""
-    present, missing = -torch.inf, torch.full_like(centers[:, 0], -torch.inf)
+    present, missing = torch.full_like(centers[:1, 0], -torch.inf), torch.full_like(centers[:, 0], -torch.inf)
     for rows in torch.arange(problem.num_data, device=centers.device).split(_MOST_ROWS):
         part = problem.rows(rows)
         cost, best = all_costs(part, centers, weights).topk(min(2, len(centers)), dim=0, largest=False)
         saved = cost - part.founding
-        present = max(present, float(saved[0].max()))
+        present = torch.maximum(present, _largest(saved[0]))
         missing = missing.scatter_reduce(0, best[0], saved[-1], "amax")
-    return present, float(missing[missing > -torch.inf].min())
+    present, missing = all_largest(present), all_largest(missing)
+    return float(present), float(missing[missing > -torch.inf].min())
+
+
+def _largest(values: Tensor) -> Tensor:
+    """The largest of [n], [1]; of none, as a rank may have, -inf."""
+    return torch.cat([values, values.new_full((1,), -torch.inf)]).amax(0, keepdim=True)
 
 
 _MOST_ROWS = 20_000

@@ -24,6 +24,7 @@ from ...models.likelihoods import ExponentialFamily
 from ...models.sparse import Rows, entries_sum
 from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
+from ..distributed.picked import taken
 from .restarts import Priced
 
 
@@ -126,14 +127,16 @@ class Problem(Priced):
     # -- components of one point -----------------------------------------------------------------------------------
 
     def founders(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The best centres [M, D] and classifiers [M, P, C] of components that hold one point each."""
-        features = self.data.features[index]
+        """The best centres [M, D] and classifiers [M, P, C] of components that hold one point each, from the numbers of
+        these points [M] among those of all ranks."""
+        features = cast(Tensor, taken(self.data.features, index))
         square = features.square().sum(1, keepdim=True)
-        score, _ = self.model.loss.one_point(self.model.weight_scale**2 * square, self.data.targets[index])
+        targets = cast(Tensor, taken(self.data.targets, index))
+        score, _ = self.model.loss.one_point(self.model.weight_scale**2 * square, targets)
         direction = features / square.clamp(min=torch.finfo(square.dtype).tiny)
         return self.founding_centers(index), direction.unsqueeze(2) * score.unsqueeze(1)
 
     def founding_centers(self, index: Tensor) -> Tensor:
-        """The best centres [M, D] of components that hold one point each."""
-        rows = self.X[index].to_dense().double()
+        """The best centres [M, D] of components that hold one point each, as `founders`."""
+        rows = taken(self.X, index).to_dense().double()
         return self.centers(rows, rows.new_ones(len(rows)))

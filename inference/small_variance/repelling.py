@@ -16,6 +16,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..distributed.collectives import all_count, all_largest, own_draws
+from ..distributed.picked import own_of, top
 from ..protocol import D, M
 from ..running.engine import Draw, Kernel
 from . import descent
@@ -179,7 +181,8 @@ def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> Rep
     The moves of a path to the point and on from it are in use from the start.
     """
     centers = torch.cat([state.centers, landscape.problem.founding_centers(index.unsqueeze(0))])
-    assignments = state.assignments.index_fill(0, landscape.places(index.unsqueeze(0)), state.num_components)
+    here = landscape.places(own_of(index.unsqueeze(0), landscape.problem.num_data))
+    assignments = state.assignments.index_fill(0, here, state.num_components)
     weights = torch.cat([state.weights, landscape.empty])
     alone = replace(state, assignments=assignments, centers=centers, weights=weights)
     moved = assign(alone, landscape)
@@ -187,11 +190,12 @@ def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> Rep
 
 
 def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.Generator) -> Tensor:
-    """Points [M'] that may found a component: drawn with weights in proportion to what they cost."""
+    """The numbers [M'] of points that may found a component: drawn with weights in proportion to what they cost."""
     costs = all_costs(landscape.problem, state.centers, state.weights).amin(0)
-    weight = landscape.problem.data.counted((costs - costs.min()).clamp(min=torch.finfo(costs.dtype).tiny))
-    noise = torch.empty_like(weight).exponential_(generator=generator)
-    return (weight / noise).topk(min(_TRIES, len(weight))).indices
+    excess = costs + all_largest(-costs.amin())
+    weight = landscape.problem.data.counted(excess.clamp(min=torch.finfo(costs.dtype).tiny))
+    noise = own_draws(len(weight), lambda number: weight.new_empty(number).exponential_(generator=generator))
+    return top(weight / noise, min(_TRIES, all_count(len(weight))))
 
 
 def _start(plain: Problem, penalty: float, generator: torch.Generator) -> Descent:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ...models.base import Model
+from ..distributed.collectives import all_count, own_draws
+from ..distributed.picked import own_of, top
 from ..protocol import KernelData, S
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
@@ -71,9 +73,10 @@ def changed_little(before: _Descended, state: _Descended, tolerance: float, move
 def sampled(problem: R, most: int, generator: torch.Generator) -> R:
     """The problem of at most so many of the rows, drawn at random."""
     N, device = problem.data.num_data, problem.data.X.device
-    if most >= N:
+    if most >= all_count(N):
         return problem
-    return problem.rows(torch.rand(N, generator=generator, device=device).topk(most).indices)
+    chosen = top(own_draws(N, lambda number: torch.rand(number, generator=generator, device=device)), most)
+    return problem.rows(own_of(chosen.sort().values, N))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
 from ...models.sums import row_chunks
 from ..classifiers.natural import prior
+from ..distributed.picked import taken
 from ..seeding import far_apart
 from .factors import (
     MERGE_ROUNDS,
@@ -56,7 +57,7 @@ def start(
     """A state with points on their own, from seeds that are far apart, largest component first; classifiers at their
     prior. It `observes` what these expect of the points; else all responsibilities are kept and no more."""
     points, family, T = data.points, family_of(model), model.truncation
-    seeds = points.X[far_apart(family, points.X, T, generator, points.weights)]
+    seeds = taken(points.X, far_apart(family, points.X, T, generator, points.weights))
     chi = family.prior() + family.statistics(seeds)
     q = prior(T, points.features.shape[1], points.targets.shape[1], model.weight_scale, points.features)
     keep = not (kind.separate and observes) or keep_rows(points, T)

@@ -28,7 +28,7 @@ from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
 from ..classifiers.natural import BothSides, OwnSide, natural_step, sides_of
 from ..classifiers.ridge import Ridge
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_count, all_sum
 from ..protocol import Model
 from .sums import Sums, keep_rows, slices
 
@@ -77,7 +77,9 @@ class Variational(Generic[D, M]):
     @cached_property
     def total_weight(self) -> float:
         """R = sum_n r_n; N where each point counts once."""
-        return self.num_data if self.weights is None else float(all_sum(self.weights.sum(dtype=torch.float64)))
+        if self.weights is None:
+            return all_count(self.num_data)
+        return float(all_sum(self.weights.sum(dtype=torch.float64)))
 
     @property
     def memberships(self) -> Tensor:

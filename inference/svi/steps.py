@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from ..distributed.collectives import all_count
 from ..protocol import Model
 from ..running.engine import Draw, Kernel
 from ..running.labels import LABELS
@@ -129,13 +130,14 @@ class Steps(Generic[S, D, M]):
         own = self._stochastic
         first = own.first(data, NUM_FIRST, generator)
         state = self._settle(first, model, generator, backend)
-        return own.extrapolate(state, first, model, data.num_data, own.count(data))
+        return own.extrapolate(state, first, model, all_count(data.num_data), own.count(data))
 
     def _sweep(self, state: S, data: D, model: M, generator: torch.Generator, step: int, *, backend: SVI) -> S:
         if not backend.batch_size or step >= backend.num_steps:
             return self.sweep(state, data, model)
         batch = self._stochastic.minibatch(data, backend.batch_size, generator)
-        return self._stochastic.sweep(state, batch, model, _step_size(step, batch.scale, data.num_data, backend))
+        size = _step_size(step, batch.scale, all_count(data.num_data), backend)
+        return self._stochastic.sweep(state, batch, model, size)
 
     def _finish(self, state: S, data: D, model: M) -> S:
         """Of a fit that was stopped among its stochastic steps, the responsibilities are not those of all rows."""
@@ -194,6 +196,14 @@ class StepsByRule(Generic[M]):
 
     steps: Callable[[SVI, M], dict[Rule, Steps[Any, Any, M]]]
     require: Callable[[M], object] = lambda model: None  # raises unless a model has what all rules need
+    splits: bool = False  # whether ranks may have rows each, by the natural rule
+
+    def alone(self, backend: SVI, model: M) -> str:
+        """Which fit to take in place of one of several ranks; "" where they may."""
+        natural = backend.rule == NATURAL.name
+        if self.splits and natural:
+            return ""
+        return "fit on one rank, without group" if natural else f'take rule="{NATURAL.name}"'
 
     def check(self, backend: SVI, model: M) -> None:
         """Raise NotImplementedError, with what to do, unless model and options have what the rule needs."""

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ...models.data import Data
 from ...models.likelihoods.exponential_family import ExponentialFamily
+from ...models.ranks import among
 from ..classifiers.natural import BothSides, OwnSide
 from ..classifiers.ridge import soft_sums
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_count, all_sum
 
 MOST_KEPT = 2**24  # responsibilities that a fit keeps, N T of them
 
@@ -39,7 +40,8 @@ class Sums:
         else:
             times = data.counted(r)
             self.counts += times.sum(0, dtype=torch.float64)
-            self.statistics = self.statistics + self.family.weighted_statistics(data.X, times)
+            with among(None):  # of this chunk; ranks may have more of them or fewer
+                self.statistics = self.statistics + self.family.weighted_statistics(data.X, times)
         if seen is not None:
             precision, shift, times = seen.times(r)
             gram, linear = soft_sums(data.features, precision, shift, data.counted(times))
@@ -51,13 +53,13 @@ class Sums:
         own: dict[str, Any] = {"responsibilities": self.responsibilities, "gram": self.gram, "linear": self.linear}
         if self.keep:
             return own | {"counts": None, "statistics": None, "num_dropped": 0}
-        statistics = self.statistics.to(self.responsibilities.dtype)
+        statistics = all_sum(self.statistics).to(self.responsibilities.dtype)
         return own | {"counts": all_sum(self.counts), "statistics": statistics, "num_dropped": self.num_data}
 
 
 def keep_rows(data: Data, truncation: int) -> bool:
     """Whether the responsibilities of all points are kept, where they need not be."""
-    return data.num_data * truncation <= MOST_KEPT
+    return all_count(data.num_data) * truncation <= MOST_KEPT
 
 
 def slices(data: Data, truncation: int) -> Iterator[slice]:

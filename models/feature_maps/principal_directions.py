@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..domains import AnyNumbers, Count, NonNegative
 from ..likelihoods.hyperparameters import hyperparameter
+from ..ranks import ranks
 from ..sparse import SparseRows
-from ..sums import all_sum
+from ..sums import all_count, all_largest, all_sum
 from .base import FeatureMap, Rows, require_matrix
 
 
@@ -64,10 +65,10 @@ class PrincipalDirections(FeatureMap):
 
 def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """The mean [D] of X [N, D] in double precision, and scaled axes [D, P]; with weights [N] if given."""
-    total: Any = len(X) if weights is None else all_sum(weights.sum(dtype=torch.float64))
+    total: Any = all_count(len(X)) if weights is None else all_sum(weights.sum(dtype=torch.float64))
     loc = all_sum(_counted(X, weights).sum(0)) / total
     if isinstance(X, SparseRows):
-        axes = _subspace(X, loc, min(most, *X.shape), weights)
+        axes = _subspace(X, loc, min(most, all_count(len(X)), X.shape[1]), weights)
         projected = X @ axes - loc @ axes
     else:
         centred = X - loc
@@ -76,7 +77,7 @@ def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Ten
     # the sign of an axis is arbitrary; fixed, so that a fit can be repeated
     sign = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
     size = (all_sum(_counted(projected.square(), weights).sum()) / total).sqrt()
-    tiny = torch.finfo(X.dtype).eps * (X.values if isinstance(X, SparseRows) else X).abs().amax()
+    tiny = torch.finfo(X.dtype).eps * all_largest((X.values if isinstance(X, SparseRows) else X).abs().amax())
     return loc, axes * sign / (size if size > tiny else torch.ones_like(size))
 
 
@@ -88,7 +89,8 @@ def _leading(centred: Tensor, most: int, weights: Tensor | None) -> Tensor:
     num_columns = centred.shape[1]
     if num_columns <= most:
         return torch.eye(num_columns, dtype=torch.float64, device=centred.device)
-    if len(centred) < num_columns:
+    most = min(most, all_count(len(centred)))
+    if len(centred) < num_columns and ranks() is None:
         root = None if weights is None else weights.sqrt()
         return torch.linalg.svd(_counted(centred, root), full_matrices=False).Vh[:most].T
     return torch.linalg.eigh(all_sum(centred.T @ _counted(centred, weights))).eigenvectors.flip(1)[:, :most]

@@ -19,6 +19,7 @@ from ..distributions.polya_gamma import polya_gamma
 from ..domains import AnyNumbers, Positive
 from ..losses.base import PseudoObservation
 from ..priors.hyper import Hyper
+from ..sums import all_count
 from .hyperparameters import hyperparameter
 from .linear import LinearLikelihood
 from .linear_gaussian import loading_evidence, observed_moments, precision_laws, start_precisions
@@ -45,7 +46,8 @@ class LinearBernoulli(LinearLikelihood):
     learn: bool = True
 
     def resolve(self, X: Tensor, weights: Tensor | None = None, observed: Tensor | None = None) -> Self:
-        means = observed_moments(X, weights, observed)[0].clamp(1 / (2 * len(X)), 1 - 1 / (2 * len(X)))
+        least = 1 / (2 * all_count(len(X)))
+        means = observed_moments(X, weights, observed)[0].clamp(least, 1 - least)
         return self.replace(offset=hyperparameter("offset", self.offset, torch.logit(means), X, X.shape[1]))
 
     def check(self, X: Tensor, observed: Tensor | None = None) -> None:

@@ -14,6 +14,7 @@ from ..losses import AllThresholds
 from ..losses.all_thresholds import Increasing
 from ..losses.base import Loss
 from ..sparse import Rows
+from ..sums import all_values
 from .classes import ClassTarget
 
 
@@ -49,7 +50,7 @@ class Ordinal(ClassTarget):
     ordered = True
 
     def find_classes(self, y: Tensor, like: Rows) -> Tensor:
-        levels = torch.unique(y[~y.isnan()])
+        levels = all_values(y[~y.isnan()].double())
         return read_labels(y, levels.long() if self.classes is None and len(levels) > 1 else self.classes)[1]
 
     def codes(self) -> Tensor:

@@ -16,6 +16,7 @@ from variational import elbo, retold
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, seeding
 from regbayes.inference.classifiers.duals import solve
 from regbayes.inference.classifiers.minimum import target_size
+from regbayes.inference.distributed import picked
 from regbayes.inference.small_variance import descent
 from regbayes.inference.small_variance.assignment import component_sums
 from regbayes.inference.small_variance.births import open_components
@@ -168,7 +169,7 @@ def test_the_mean_over_all_batches_is_the_full_step(name, monkeypatch) -> None:
     penalty, targets = factors.kl(state, model), []
     for pair in itertools.product(range(R), repeat=size):
         levels = (torch.tensor(pair, dtype=torch.float64) + 0.5) / R
-        monkeypatch.setattr(seeding, "uniforms", lambda shape, generator, levels=levels: levels)
+        monkeypatch.setattr(picked, "uniforms", lambda shape, generator, levels=levels: levels)
         batch = partition.minibatch(data, size, torch.Generator())
         local = factors.allocate(state, batch.data, model, penalty)
         scaled = local.scaled(batch.scale)

@@ -20,10 +20,10 @@ from ....models.data import Data, RowData
 from ....models.likelihoods.exponential_family import ExponentialFamily
 from ....models.mixture import Mixture
 from ....models.priors.sticks import log_stick_weights
-from ...distributed.collectives import own_stream
+from ...distributed.collectives import all_count
+from ...distributed.picked import draw_rows, own_of
 from ...posterior.draws import PartitionDraw, drawn
 from ...running.engine import Draw
-from ...seeding import draw_rows
 from ..allocations import Climb, extrapolate, pairs, start, stochastic_sweep
 from ..factors import Placed, allocate, best_places, chunks, family_of, joined, see, union, update_factors
 from ..steps import M, Minibatch, S, Steps, Stochastic
@@ -107,17 +107,20 @@ def restored_partition(kept: Draw, data: Data, model: Mixture) -> VariationalPar
 
 def first_rows(data: R, num_rows: int, generator: torch.Generator) -> R:
     """Rows from which a stochastic fit starts."""
-    order = torch.randperm(data.num_data, generator=own_stream(generator), device=data.targets.device)
-    return data.rows(order[:num_rows])
+    number = all_count(data.num_data)
+    if number <= num_rows:
+        return data
+    chosen = torch.randperm(number, generator=generator, device=data.targets.device)[:num_rows]
+    return data.rows(own_of(chosen.sort().values, data.num_data))
 
 
 def minibatch(data: R, size: int, generator: torch.Generator) -> Minibatch[R]:
     """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
-    own = own_stream(generator)
     if data.weights is None:
-        chosen = torch.randint(data.num_data, (size,), generator=own, device=data.targets.device)
-        return Minibatch(data.rows(chosen), data.num_data / size)
-    batch: Any = data.rows(draw_rows(data.weights, size, own))
+        number = all_count(data.num_data)
+        chosen = torch.randint(number, (size,), generator=generator, device=data.targets.device)
+        return Minibatch(data.rows(own_of(chosen, data.num_data)), number / size)
+    batch: Any = data.rows(own_of(draw_rows(data.weights, size, generator), data.num_data))
     return Minibatch(replace(batch, weights=None), data.total_weight / size)
 
 

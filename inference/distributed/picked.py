@@ -1,0 +1,66 @@
+"""Single rows among those of all ranks: by their numbers when the rows of one rank follow those of another.
+
+Such numbers are the same on every rank. Where one process has all rows they are their indices.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...models.distributions.sampling import uniforms
+from ...models.ranks import ranks
+from ...models.sparse import Rows, SparseRows
+from ...models.sums import all_rows, all_sum, span
+
+
+def taken(table: Rows, index: Tensor) -> Rows:
+    """The rows [M, ...] with these numbers [M], on every rank, of a table [n, ...] of its own rows."""
+    if ranks() is None:
+        return table[index]
+    place, own = _places(index, len(table))
+    mine = table[place]
+    mine = mine.to_dense() if isinstance(mine, SparseRows) else mine
+    found = mine.new_zeros(len(index), *mine.shape[1:])
+    found[own] = mine
+    return all_sum(found)
+
+
+def own_of(index: Tensor, number: int) -> Tensor:
+    """Of rows with these numbers [M] those that are here: their indices among the so many rows of this rank."""
+    return index if ranks() is None else _places(index, number)[0]
+
+
+def top(values: Tensor, count: int) -> Tensor:
+    """The numbers [M] of the rows with the largest values, from those [n] of this rank's rows."""
+    if ranks() is None:
+        return values.topk(count).indices
+    start, _ = span(len(values))
+    best = values.topk(min(count, len(values)))
+    numbers = all_rows(best.indices + start)
+    return numbers[all_rows(best.values).topk(count).indices]
+
+
+def draw_rows(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Numbers [count] of rows, each drawn on its own with weight prop. to `weights` [n]."""
+    ends, number = weights.double().cumsum(0), len(weights)
+    levels = uniforms((count,), generator).to(ends)
+    if ranks() is None:
+        return torch.searchsorted(ends, levels * ends[-1]).clamp(max=number - 1)
+    _, total = span(number)
+    masses = all_rows(ends[-1:] if number else ends.new_zeros(1)).cumsum(0)
+    before = masses[_rank() - 1] if _rank() else masses.new_zeros(())
+    below = torch.searchsorted(before + ends, levels * masses[-1])
+    return all_sum(below).clamp(max=total - 1)
+
+
+def _places(index: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Indices here [M'] of the rows with some numbers [M] that are here, and which these are [M]."""
+    start, _ = span(number)
+    own = (index >= start) & (index < start + number)
+    return index[own] - start, own
+
+
+def _rank() -> int:
+    those = ranks()
+    return 0 if those is None else those.number

@@ -1,0 +1,126 @@
+"""Two ranks that serve many tests: processes with a group of torch.distributed, started once in a run.
+
+A task is a function of a module that the ranks can import, called on both with the process group and its rank. While
+it runs a watch compares, before each exchange, where in the package it is made, of what shape and in what dtype: a sum
+that one rank makes and the other does not is an error on both, at once, and not a hang.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+import traceback
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from regbayes.models.ranks import Ranks
+
+_SECONDS = 60  # for which a rank waits for the other one, and a test for both
+
+
+class TwoRanks:
+    """The processes, and a pipe to each."""
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        with closing(socket.socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.pipes, self.processes = [], []
+        for rank in range(2):
+            here, there = spawn.Pipe()
+            process = spawn.Process(target=_serve, args=(rank, port, there), daemon=True)
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def outcomes(self, task: Callable[..., Any], *args: Any) -> list[Any]:
+        """What the task returns on each rank, or the exception that it raises there."""
+        for pipe in self.pipes:
+            pipe.send((task, args))
+        found = []
+        for rank, pipe in enumerate(self.pipes):
+            if not pipe.poll(3 * _SECONDS):
+                raise TimeoutError(f"rank {rank} has not answered")
+            found.append(pipe.recv())
+        return found
+
+    def __call__(self, task: Callable[..., Any], *args: Any) -> list[Any]:
+        """What the task returns on each rank."""
+        found = self.outcomes(task, *args)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return found
+
+    def close(self) -> None:
+        """End both."""
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            pipe.close()
+            process.join(5)
+            if process.is_alive():
+                process.terminate()
+
+
+def split(rows: Any, rank: int, first: int) -> Any:
+    """The first so many rows, or what is left of them; of None nothing."""
+    return None if rows is None else (rows[:first], rows[first:])[rank]
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """A context in which both ranks must make the same exchanges; where they were made, so far."""
+    places, reduce = list[str](), Ranks._reduced
+
+    def reduced(those: Ranks, tensor: Tensor, how: Any) -> Tensor:
+        places.append(f"{_place()}: {tuple(tensor.shape)} of {tensor.dtype}")
+        own = torch.tensor([zlib.crc32(places[-1].encode())])
+        every = [torch.zeros_like(own) for _ in range(those.size)]
+        dist.all_gather(every, own, those.group)
+        if any(int(other) != int(own) for other in every):
+            raise AssertionError(f"rank {those.number} exchanges, unlike the other one, at {places[-1]}")
+        return reduce(those, tensor, how)
+
+    Ranks._reduced = reduced
+    try:
+        yield places
+    finally:
+        Ranks._reduced = reduce
+
+
+def _place() -> str:
+    """The nearest call that is not of the seams themselves."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.endswith(("ranks.py", "sums.py", "collectives.py", "picked.py")) and frame.f_back:
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _serve(rank: int, port: int, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    address, wait = f"tcp://127.0.0.1:{port}", timedelta(seconds=_SECONDS)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=wait)
+    while True:
+        try:
+            task, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            with warnings.catch_warnings(), watched():
+                warnings.simplefilter("ignore")
+                found = task(dist.group.WORLD, rank, *args)
+        except BaseException as error:
+            error.add_note("".join(traceback.format_exception(error)))
+            found = error
+        pipe.send(found)
