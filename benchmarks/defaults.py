@@ -4,6 +4,7 @@ python benchmarks/defaults.py classifiers [SET ...]      `Classifier()` beside L
 python benchmarks/defaults.py features [SET ...]         `Classifier(InfiniteLatentSVM())` beside a tuned LinearSVC
 python benchmarks/defaults.py cubes [SETS]               shares of the Bayes accuracy of Setting II, by backend
 python benchmarks/defaults.py clusters [SEEDS] [ROWS] [SET]       priors of `FullGaussian`: of all sets, or of one
+python benchmarks/defaults.py repelling [SEEDS] [ROWS] [SET]      strengths of `DDPM` beside `DPM`, diagonal and full
 python benchmarks/defaults.py sequences [SEEDS]          states of an infinite HMM on the sequences of `clustering.py`
 
 Of rows with targets three folds of at most 600 rows of a set (REGBAYES_DATA) are taken, standardised: accuracy, log
@@ -41,10 +42,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from timing import choose
 
-from regbayes.datasets import load, make_dp_mixture, make_setting_two
+from regbayes.datasets import load, make_chained_gaussians, make_dp_mixture, make_setting_two
 from regbayes.estimators import Classifier, ClassifierCV
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.models import DPM, IHMM, FullGaussian, InfiniteLatentSVM, InfiniteSVM
+from regbayes.models import DDPM, DPM, IHMM, DiagonalGaussian, FullGaussian, Hinge, InfiniteLatentSVM, InfiniteSVM
 
 Contestants = dict[str, Callable[[], Any]]
 
@@ -163,7 +164,13 @@ def cubes(num_sets: str = "3") -> None:
 
 
 def labelled(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A set and its classes; "grid": nine clusters of twenty rows in the plane."""
+    """A set and its classes; "grid": nine clusters of twenty rows in the plane; "inside": one inside a wide one."""
+    if name == "inside":
+        y = np.arange(300) % 2
+        return np.random.default_rng(seed).normal(size=(300, 6)) * (1 + 2 * y)[:, None], y
+    if name == "chains":
+        chains = make_chained_gaussians(seed=seed)
+        return chains.X.numpy(), chains.y.numpy()
     if name == "mixture":
         mixture = make_dp_mixture(400, seed=seed)
         return mixture.X.numpy(), mixture.assignments.numpy()
@@ -223,6 +230,22 @@ def clusters(num_seeds: str = "5", num_rows: str = "200", *names: str) -> None:
         show(f"all: {prior}", np.nanmean(each, 0))
 
 
+def repelling(num_seeds: str = "2", num_rows: str = "300", *names: str) -> None:
+    seeds, most = range(int(num_seeds)), int(num_rows)
+    print(HEAD)
+    total: dict[str, list[np.ndarray]] = {}
+    for name in names or ("inside", "chains", "iris", "wine", "breast_cancer", "digits", "mixture", "grid"):
+        for family in (DiagonalGaussian(), FullGaussian()):
+            models = {"DPM": DPM(family), "DDPM": DDPM(family)}
+            models |= {f"DDPM, strength {strength}": DDPM(family, Hinge(strength)) for strength in (0.03, 0.3, 1.0)}
+            for label, model in models.items():
+                each = [chain(model, *rows_of(name, seed, most)[:2], seed)[1] for seed in seeds]
+                total.setdefault(label, []).append(np.insert(np.mean(each, 0), 4, np.nan))
+                show(f"{name}, {type(family).__name__}: {label}", total[label][-1])
+    for label, found in total.items():
+        show(f"all: {label}", np.mean(found, 0))
+
+
 def states(num_seeds: str = "3") -> None:
     seeds = int(num_seeds)
     print(HEAD)
@@ -248,4 +271,12 @@ HEAD = f"{'':50}{'K':>7}{'tiny':>7}{'ARI':>7}{'NMI':>7}{'held out':>10}{'CPU s':
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    choose(__doc__, classifiers=classifiers, features=features, cubes=cubes, clusters=clusters, sequences=states)
+    choose(
+        __doc__,
+        classifiers=classifiers,
+        features=features,
+        cubes=cubes,
+        clusters=clusters,
+        repelling=repelling,
+        sequences=states,
+    )

@@ -2,6 +2,7 @@
 
 from .backend import Backend
 from .gibbs import Gibbs
+from .gibbs.hyperplanes import ClustersEmptied
 from .hilbert_embedding.backend import HilbertEmbedding
 from .hilbert_embedding.closed_kernels import QuadraticKernel, RBFKernel
 from .hilbert_embedding.fourier_kernel import FourierKernel
@@ -39,6 +40,7 @@ __all__ = [
     "Chain",
     "ChainsDisagree",
     "CheckpointWarning",
+    "ClustersEmptied",
     "Diagnosis",
     "FeaturePosterior",
     "FitInterrupted",

@@ -22,10 +22,15 @@ from ...models.base import Model
 from ...models.distributions.sampling import draw_categorical, normals, uniforms
 from ...models.mixture import Mixture
 from ...models.sequence import StateSpace
+from ...models.warning import warn
 from ..classifiers.scored import RepellingHyperplanes
 from .moves.block_classifiers import BlockClassifiers
 
 NUM_RESERVED = 50
+
+
+class ClustersEmptied(UserWarning):
+    """Hyperplanes left one cluster of those that the likelihood alone holds."""
 
 
 def reserve(features: Tensor, model: Mixture | StateSpace, generator: torch.Generator) -> Tensor | None:
@@ -112,6 +117,18 @@ def draw_from_prior(reservoir: Tensor, features: Tensor, model: Model, generator
     """Hyperplanes [A, P, 1] from N(0, nu^2 I) in place of those reserved: the paper's births, under which no law is
     invariant."""
     return model.weight_scale * normals((NUM_RESERVED, *reservoir.shape[1:]), generator, features)
+
+
+def warn_if_emptied(alone: Tensor, repelled: Tensor, model: Model) -> None:
+    """Warn if one component is left, from the numbers of points [K] of those of the mixture without hyperplanes, and of
+    those that repel each other; one of fewer than a twentieth of the points does not count."""
+    held, left = (int((sizes >= sizes.sum() / 20).sum()) for sizes in (alone, repelled))
+    if held > 1 >= left:
+        message = (
+            f"The likelihood alone holds {held} clusters, but hyperplanes left one of them: loss {model.loss!r} "
+            "outweighs the density of the rows. Take a weaker one, such as Hinge(strength=0.05), or DPM()."
+        )
+        warn(message, ClustersEmptied)
 
 
 def take_reserved(

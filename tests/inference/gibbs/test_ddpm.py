@@ -15,7 +15,16 @@ from exact_starts import PartitionStarts
 from setups import batch_errors, first_appearance, label_law
 from torch import Tensor
 
-from regbayes.inference import SVI, Gibbs, PartitionPosterior, Posterior, SmallVariance, Trace, structure_of
+from regbayes.inference import (
+    SVI,
+    ClustersEmptied,
+    Gibbs,
+    PartitionPosterior,
+    Posterior,
+    SmallVariance,
+    Trace,
+    structure_of,
+)
 from regbayes.inference.gibbs import hyperplanes, partition
 from regbayes.inference.gibbs.partition import draw as summarize
 from regbayes.inference.gibbs.partition import draw_weights
@@ -25,6 +34,7 @@ from regbayes.inference.gibbs.scans import slice as slice_scan
 from regbayes.inference.gibbs.scans.components import Components, assignment_logits
 from regbayes.inference.gibbs.scans.founders import Reserved
 from regbayes.inference.gibbs.state import PartitionState
+from regbayes.inference.posterior.partition_losses import pair_f1
 from regbayes.models import (
     DDPM,
     DPM,
@@ -681,6 +691,34 @@ def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:
 def test_options_outside_their_domain_are_named(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         quick(**options).fit(DDPM(truncation=5), X)
+
+
+def inside_another(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """A cluster inside a wide one [300, 6], and which rows are of it."""
+    labels = torch.arange(300) % 2
+    rows = torch.randn((300, 6), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return rows * (1 + 2 * labels).unsqueeze(1), labels
+
+
+def test_the_default_strength_leaves_a_cluster_inside_another(recwarn: pytest.WarningsRecorder) -> None:
+    """Which no hyperplane tells apart: a strength of 1 leaves one cluster, and says so."""
+    rows, labels = inside_another()
+    backend = Gibbs(num_warmup=10, num_samples=10, progress=False)
+    found = backend.fit(DDPM(), rows).partition()
+    assert not recwarn.list
+    assert pair_f1(found, labels) > 0.8
+    with pytest.warns(ClustersEmptied, match=r"holds 2 clusters, but hyperplanes left one of them: loss Hinge\(\)"):
+        found = backend.fit(DDPM(loss=Hinge()), rows).partition()
+    assert torch.bincount(found).max() > 200
+
+
+def test_clusters_count_as_emptied_where_one_is_left(recwarn: pytest.WarningsRecorder) -> None:
+    some = torch.tensor([50.0, 46.0, 4.0])
+    hyperplanes.warn_if_emptied(some, some, DDPM())
+    hyperplanes.warn_if_emptied(torch.tensor([97.0, 3.0]), torch.tensor([100.0]), DDPM())
+    assert not recwarn.list
+    with pytest.warns(ClustersEmptied, match="holds 2 clusters"):
+        hyperplanes.warn_if_emptied(some, torch.tensor([99.0, 1.0]), DDPM())
 
 
 def test_a_clustering_has_no_scores_to_predict() -> None:
