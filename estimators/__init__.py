@@ -6,8 +6,9 @@ Ctrl-C in `fit` leaves what was reached, with a warning; within a search it is r
 from .base import NothingLearntWarning
 from .class_weights import RoundedWeightsWarning
 from .clusters import Clusterer, SequenceClusterer
-from .cv import ClassifierCV, RegressorCV
+from .cv import ClassifierCV, RegressorCV, TopicClassifierCV
 from .multi import MultiLabelClassifier, MultiTaskRegressor
+from .multi_cv import MultiLabelClassifierCV
 from .partition import Classifier, Regressor
 from .transformers import FeatureTransformer, TopicTransformer
 
@@ -17,11 +18,13 @@ __all__ = [
     "Clusterer",
     "FeatureTransformer",
     "MultiLabelClassifier",
+    "MultiLabelClassifierCV",
     "MultiTaskRegressor",
     "NothingLearntWarning",
     "Regressor",
     "RegressorCV",
     "RoundedWeightsWarning",
     "SequenceClusterer",
+    "TopicClassifierCV",
     "TopicTransformer",
 ]

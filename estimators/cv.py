@@ -1,17 +1,17 @@
-"""Estimators that choose their settings by folds: `ClassifierCV`, `RegressorCV`; the search is in `search`."""
+"""Estimators that choose their settings by folds: of rows with one target each; the search is in `search`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
-from ..inference import Backend, SmallVariance
-from ..models import InfiniteSVM, Model, SquaredHinge
+from ..inference import SVI, Backend, SmallVariance, TopicPosterior
+from ..models import InfiniteSVM, MedLDA, Model, SquaredHinge, TopicData
 from .partition import Classifier, Regressor
 from .search import PathSearch
 
@@ -37,7 +37,8 @@ class ClassifierCV(PathSearch, Classifier):
     weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which
         components are found. None: eleven from 0.01 to 3, or where there are length scales to choose from 0.03 to 10
     num_components : how many the penalty aims at, to choose from; None: 1, and unless there are length scales to
-        choose from 2, 4, 8 and 16 where there are 8 rows for each; of `SmallVariance` on a mixture alone
+        choose from 2, 4, 8 and 16 where there are 8 rows for each; of `SmallVariance` on a mixture. Of latent features
+        and topics the numbers of these (`truncation`, `num_topics`), None: that of the model
     temperatures : of the divergence by which components count for new rows (`PartitionPosterior.tempered`), to choose
         from; of `SmallVariance` on a mixture alone
     length_scales : of a feature map that leaves its own open (`RandomFourier`), to choose from; None: half of that of
@@ -87,7 +88,7 @@ class ClassifierCV(PathSearch, Classifier):
         self.length_scales = length_scales
         self.cv = cv
 
-    scales = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
+    scales: ClassVar[tuple[float, ...]] = (0.01, 0.018, 0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0)
 
     def defaults(self) -> tuple[Any, Backend]:
         return InfiniteSVM(loss=SquaredHinge()), self.variational() or SmallVariance(scale=_SCALE)
@@ -108,6 +109,65 @@ class ClassifierCV(PathSearch, Classifier):
         logits = _logits(self.decision_function(X))
         found: NDArray[Any] = softmax(self.slope_ * logits, axis=1)
         return found
+
+
+class TopicClassifierCV(ClassifierCV):
+    """`ClassifierCV` of documents, counts [N, V] of words, dense or sparse: it chooses the number of topics, their
+    concentration in a document, and how much the labels pull on them.
+
+    A loss of margin l and strength c with weights of scale nu is one of margin 1, strength c l and scale nu / l, so
+    that strengths and scales cover margins as well.
+
+    Parameters
+    ----------
+    model : a topic model with classes; None: `MedLDA()`
+    inference : as in `Classifier` of topics
+    class_weight, strengths, cv : as in `ClassifierCV`
+    weight_scales : prior standard deviations of the weights of topics, to choose from; None: 1 and 8
+    num_topics : to choose from; more than the first only where they are better by more than chance
+    concentrations : of the topics of a document (`DirichletTopics.document_concentration`), to choose from
+
+    Attributes
+    ----------
+    num_topics_, concentration_, strength_, weight_scale_, best_params_, best_score_, refit_time_, slope_ : as in
+        `ClassifierCV`
+    scores_ : accuracies [F, K, A, S, W] by fold, number of topics, concentration, strength and weight scale
+    posterior_, classes_, n_components_, n_features_in_ : as in `Classifier`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).poisson(2.0, (40, 6)) * np.eye(2).repeat(3, 1)[np.arange(40) % 2]
+    >>> TopicClassifierCV(num_topics=[2], strengths=[1.0]).fit(X, np.arange(40) % 2).best_score_ > 0.9
+    True
+    """
+
+    posteriors = (TopicPosterior,)
+    accepted = "a topic model with classes"
+    elsewhere = "ClassifierCV"
+    default_data = TopicData
+    arguments = ("num_topics", "concentrations", "strengths", "weight_scales")
+    size = "num_topics"
+    scales = (1.0, 8.0)
+
+    def __init__(
+        self,
+        model: Model | None = None,
+        inference: Backend | None = None,
+        class_weight: dict[Any, float] | str | None = None,
+        *,
+        num_topics: Sequence[int] = (10, 20, 40),
+        concentrations: Sequence[float] = (0.1, 1.0),
+        strengths: Sequence[float] = (1.0, 10.0),
+        weight_scales: Sequence[float] | None = None,
+        cv: Any = 3,
+    ) -> None:
+        super().__init__(model, inference, class_weight, strengths=strengths, weight_scales=weight_scales, cv=cv)
+        self.num_topics = num_topics
+        self.concentrations = concentrations
+
+    def defaults(self) -> tuple[Any, Backend]:
+        return MedLDA(), self.variational() or SVI()
 
 
 class RegressorCV(PathSearch, Regressor):

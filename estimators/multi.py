@@ -104,7 +104,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     (2, 3)
     """
 
-    posteriors = (ProjectionPosterior, MultiLabelPosterior)
+    posteriors: tuple[type[Any], ...] = (ProjectionPosterior, MultiLabelPosterior)
     accepted = "a model of many tasks or of label sets"
     default_data = LabelData
     streams: tuple[type[Any], ...] = (LabelData,)
@@ -117,7 +117,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def defaults(self) -> tuple[Any, Backend]:
         return BNMC(), SVI(tolerance=_TOLERANCE)
 
-    def _parts_for(self, X: Any) -> tuple[Any, Backend]:
+    def parts_for(self, X: Any) -> tuple[Any, Backend]:
         """The parts; by default with classifiers that so many rows [N, D] can tell."""
         model, inference = self.parts()
         if self.model is None and X.shape[1] > X.shape[0]:
@@ -136,19 +136,22 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, L] of 0 and 1, or labels y [N]."""
         rows = self.fit_data(X)
-        targets, parts = self._targets(rows, y, None), self._parts_for(rows)
-        held_out = list(self._hold_out(parts, rows, targets))
+        targets, parts = self.read_labels(rows, y, None), self.parts_for(rows)
+        self.fit_and_calibrate(parts, rows, targets, list(self._by_folds(parts, rows, targets)))
+        return self
+
+    def fit_and_calibrate(self, parts: tuple[Any, Backend], rows: Any, targets: Any, held_out: list[HeldOut]) -> None:
+        """Fit to rows [N, D] and targets [N, C]; what folds say of rows held out sets probabilities and threshold."""
         posterior, self.threshold_ = self.fitted(parts, rows, targets), 0.5
         self.posterior_ = posterior.calibrated_by(held_out) if held_out else posterior
-        if held_out and self._matrix:
+        if held_out and self.has_matrix:
             self.threshold_ = self.posterior_.threshold_by(held_out)
-        if self._matrix and not (self._decisions(rows) > 0).any():
+        if self.has_matrix and not (self._decisions(rows) > 0).any():
             warn(
                 "No label is predicted of any row of the fit. Choose labels by predict_proba, or by "
                 "posterior_.predict(X, top_k=1); fit with folds (cv=2), or with a larger weight_scale.",
                 NothingLearntWarning,
             )
-        return self
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
@@ -160,10 +163,10 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         first = not hasattr(self, "posterior_")
         rows = self.fit_data(X, reset=first)
         if first:
-            targets = self._targets(rows, y, classes)
-            self.posterior_, self.threshold_ = self.fitted(self._parts_for(rows), rows, targets), 0.5
+            targets = self.read_labels(rows, y, classes)
+            self.posterior_, self.threshold_ = self.fitted(self.parts_for(rows), rows, targets), 0.5
         else:
-            targets = self._targets(rows, y, None if self._matrix else self.classes_)
+            targets = self.read_labels(rows, y, None if self.has_matrix else self.classes_)
             self.go_on(rows, targets.astype(rows.dtype))
         return self
 
@@ -181,6 +184,11 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         weights = None if sample_weight is None else sample_weight[known]
         return named("y", lambda: float(accuracy_score(labels, predicted[known], sample_weight=weights)))
 
+    @property
+    def has_matrix(self) -> bool:
+        """Whether the y of the fit is a matrix, with a column for each label."""
+        return self._matrix
+
     def _labels(self, y: Any) -> Any:
         """Labels [N] or [N, L] that a user gives, NaN where one is missing; ValueError on those that are none."""
         labels = read_targets(self, y, accept_sparse="csr", dtype=None)
@@ -191,7 +199,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
             )
         return labels
 
-    def _hold_out(self, parts: tuple[Any, Backend], X: Any, targets: Any) -> Iterator[HeldOut]:
+    def _by_folds(self, parts: tuple[Any, Backend], X: Any, targets: Any) -> Iterator[HeldOut]:
         """What fits without each fold say of it; nothing where there is nothing to calibrate."""
         number = read("cv", self.cv, Whole(2), optional=True)
         if number is None or not self.is_of(LabelData):
@@ -202,7 +210,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
             posterior = self.fitted(parts, X[seen], targets[seen], held_out=True)
             yield posterior.held_out(X[held], taught(targets[held], targets[seen]))
 
-    def _targets(self, X: Any, y: Any, classes: ArrayLike | None) -> Any:
+    def read_labels(self, X: Any, y: Any, classes: ArrayLike | None) -> Any:
         """0 and 1 [N, L], NaN where missing, of labels as a user gives them, all of which are `classes` if there are
         such; sparse if they and X [N, D] are."""
         labels = self._labels(y)
@@ -213,7 +221,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         known = np.where(missing, 0, labels) if missing.any() else labels
         named("y", lambda: check_classification_targets(known))
         self._matrix = labels.ndim == 2 and labels.shape[1] > 1
-        return self._bits(labels) if self._matrix else self._classes(labels, classes)
+        return self._bits(labels) if self.has_matrix else self._classes(labels, classes)
 
     def _bits(self, labels: Any) -> Any:
         """A matrix [N, L] as it is; ValueError unless it is of 0, 1 and NaN."""
@@ -255,7 +263,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """0 and 1 [N, L] for each label, or labels [N] if the fit had such."""
         decision = self.decision_function(X)
-        if self._matrix:
+        if self.has_matrix:
             return (decision > 0).astype(int)
         found: NDArray[Any] = self.classes_[decision.argmax(1) if decision.ndim == 2 else (decision > 0).astype(int)]
         return found
@@ -269,7 +277,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """
         rows = self.new_data(X)
         found: NDArray[Any] = self.posterior_.predict_proba(rows)
-        if self._matrix:
+        if self.has_matrix:
             return found
         if found.shape[1] == 1:
             return np.hstack([1 - found, found])

@@ -66,7 +66,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     """
 
     classes_: NDArray[Any]
-    default_data = Data
+    default_data: type[Any] = Data
     streams: tuple[type[Any], ...] = (Data, TopicData)
 
     def __init__(
@@ -213,7 +213,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     ((2,), (2,))
     """
 
-    default_data = Data
+    default_data: type[Any] = Data
     streams: tuple[type[Any], ...] = (Data, TopicData)
 
     def defaults(self) -> tuple[Model, Backend]:

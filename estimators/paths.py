@@ -1,7 +1,8 @@
 """Paths of fits through strengths and weight scales, from components that the rows alone have shown.
 
 Where labels may start a descent and the loss has a dual, the components are found once, at the first step of a path:
-the further ones change the classifiers alone, from the duals of the step before (`hyperplanes`).
+the further ones change the classifiers alone, from the duals of the step before (`hyperplanes`). So do those of label
+sets beside one mixture, from its variational classifiers.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from torch import Tensor
 
-from ..inference import Backend
+from ..inference import SVI, Backend, SmallVariance
+from ..inference.classifiers.ridge import Ridge
 from ..inference.row_weights import weighs
-from ..models import DPM
+from ..inference.svi.label_sets.kernel import climb, evidence
+from ..models import DPM, FeatureData, LabelData, TopicData
 from ..models.labelled import coding_of, with_factor
 from .hyperplanes import Hyperplanes, has_dual
 from .rows import SortedRows, sort_rows
 
 Step = tuple[float | None, float]  # strength, weight scale
+Starts = dict[int | None, NDArray[np.int64]]  # components [N] by their number
 
 
 class Rows(NamedTuple):
     """Rows with positive weights, in the order of the user."""
 
     X: Any  # [N, D]
-    y: NDArray[Any]  # [N]
+    y: Any  # [N], or label sets [N, L], which may be sparse
     weights: NDArray[np.float64]  # [N]
 
     def taken(self, index: NDArray[Any]) -> Rows:
@@ -43,15 +47,15 @@ class Rows(NamedTuple):
         return sort_rows(*self, merge=weighs(inference, model))
 
 
-def components(parts: tuple[Any, Any], numbers: tuple[int | None, ...], rows: Rows) -> list[NDArray[np.int64] | None]:
-    """Components [N] of the rows, without their targets, at penalties that aim at so many of them; None: the backend
-    has no such aim."""
+def components(parts: tuple[Any, Any], numbers: tuple[int | None, ...], rows: Rows) -> Starts:
+    """Components [N] of the rows, without their targets, at penalties that aim at so many of them; none where fits do
+    not start from such."""
     model, inference = parts
+    if not takes_start(parts):
+        return {}
     different = cache(lambda: sort_rows(rows.X, None, rows.weights, merge=True))
 
-    def found(number: int | None) -> NDArray[np.int64] | None:
-        if number is None:
-            return None
+    def found(number: int) -> NDArray[np.int64]:
         if number == 1:
             return np.zeros(len(rows.y), dtype=np.int64)
         backend = inference.replace(num_components=number)
@@ -60,7 +64,7 @@ def components(parts: tuple[Any, Any], numbers: tuple[int | None, ...], rows: Ro
         labels: NDArray[np.int64] = fitted.partition().numpy()[seen.place]
         return labels
 
-    return [found(number) for number in numbers]
+    return {number: found(number) for number in numbers if number is not None}
 
 
 def searching(inference: Any) -> Any:
@@ -71,9 +75,13 @@ def searching(inference: Any) -> Any:
 def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[Step], rows: SortedRows) -> Iterator[Any]:
     """Posteriors at each (strength, weight scale), from components [N] of the rows of the user.
 
-    None: each fit is its own. A loss without a dual has a descent at each step, from the components of the one before.
+    None: each fit is its own, but that those of label sets share a mixture in which their classifiers have no say. A
+    loss without a dual has a descent at each step, from the components of the one before.
     """
     model, inference = parts
+    if start is None and shares_mixture(parts):
+        yield from _of_one_mixture(parts, steps, rows)
+        return
     if start is None:
         yield from (_fit(inference, at(model, *step), rows) for step in steps)
         return
@@ -96,9 +104,32 @@ def at(model: Any, strength: float | None, weight_scale: float) -> Any:
     return clone(model).set_params(**named)
 
 
-def at_length(model: Any, length_scale: float | None) -> Any:
-    """The model with features of this length scale; None: as it is."""
-    return model if length_scale is None else clone(model).set_params(**{_LENGTH_SCALE: length_scale})
+def takes_start(parts: tuple[Any, Any]) -> bool:
+    """Whether fits start from components of the rows."""
+    model, inference = parts
+    return isinstance(inference, SmallVariance) and inference.takes_labels(model)
+
+
+def varied(parts: tuple[Any, Any], setting: dict[str, Any]) -> tuple[Any, Any]:
+    """The model and the backend with what a setting says of them, but for the steps of a path and the components of a
+    start."""
+    model, inference = parts
+    named = {name: setting[part] for part, name in _NAMES.items() if setting.get(part) is not None}
+    number = setting.get("num_components")
+    if number is not None and not takes_start(parts):
+        if isinstance(inference, SmallVariance):
+            inference = inference.replace(num_components=number)
+        else:
+            named[size_of(model, inference)] = number
+    return clone(model).set_params(**named), inference
+
+
+def size_of(model: Any, inference: Any) -> str:
+    """The argument of the model or, of small variance, of the backend that says how many latent features, topics or
+    components of label sets there are; "" for other models."""
+    kinds = {FeatureData: "truncation", LabelData: "truncation", TopicData: "num_topics"}
+    name = next((name for kind, name in kinds.items() if issubclass(model.data_type, kind)), "")
+    return "num_components" if name and isinstance(inference, SmallVariance) else name
 
 
 def strength_of(model: Any) -> str | None:
@@ -109,7 +140,7 @@ def strength_of(model: Any) -> str | None:
 
 def has_length_scale(model: Any) -> bool:
     """Whether the classifiers see features of a kernel with a length scale that is left open."""
-    return model.get_params().get(_LENGTH_SCALE, 1.0) is None
+    return model.get_params().get(_NAMES["length_scale"], 1.0) is None
 
 
 def decide(posterior: Any, X: Any, temperatures: tuple[float, ...]) -> list[NDArray[Any]]:
@@ -131,6 +162,28 @@ def _with_duals(parts: tuple[Any, Any], labels: Tensor, steps: list[Step], rows:
         yield type(found)(setting, backend, samples, found.num_draws, found.trace)
 
 
+def shares_mixture(parts: tuple[Any, Any]) -> bool:
+    """Whether fits differ in their classifiers alone, which variational inference finds for itself."""
+    model, inference = parts
+    whole = isinstance(inference, SVI) and inference.batch_size is None and inference.rule == "gibbs"
+    return whole and issubclass(model.data_type, LabelData) and not model.is_coupled
+
+
+def _of_one_mixture(parts: tuple[Any, Any], steps: list[Step], rows: SortedRows) -> Iterator[Any]:
+    """A fit at the first step, and the classifiers at the others, each from those of the step before."""
+    (model, inference), weights = parts, None if rows.weights is None else torch.from_numpy(rows.weights)
+    found = _fit(inference, at(model, *steps[0]), rows)
+    yield found
+    data = found.model.data(rows.X, rows.y, weights)
+    q = Ridge(found.samples["classifiers"], found.samples["classifier_tril"])
+    least = min(inference.tolerance or 0.0, _SETTLED) * data.total_weight
+    for step in steps[1:]:
+        setting = at(found.model, *step)
+        q, _ = climb(evidence(data, setting), q, least, inference.num_steps)
+        classifiers = {"classifiers": q.mean, "classifier_tril": q.precision_tril}
+        yield found.replace(model=setting, samples=found.samples | classifiers)
+
+
 def _fit(inference: Any, model: Any, rows: SortedRows) -> Any:
     y = None if coding_of(model) is None else rows.y
     return inference.fit(model, rows.X, y, sample_weight=rows.weights, on_interrupt="raise")
@@ -145,4 +198,9 @@ def _without_targets(model: Any) -> DPM:
     return DPM(model.likelihood, model.prior)
 
 
-_LENGTH_SCALE = "feature_map__length_scale"
+_SETTLED = 1e-3  # nats for each row, of a step of classifiers alone
+_NAMES = {
+    "length_scale": "feature_map__length_scale",
+    "num_topics": "num_topics",
+    "concentration": "prior__document_concentration",
+}

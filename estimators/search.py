@@ -1,4 +1,4 @@
-"""The search behind `ClassifierCV` and `RegressorCV`: settings tried on folds, and the best one fitted to all rows.
+"""The search behind `ClassifierCV` and the others: settings tried on folds, and the best one fitted to all rows.
 
 Components come from all rows without their targets; a search takes the paths of `paths` from them through its
 settings, on all rows but those of a fold. A number of folds deals out the different rows in an order of their own, so
@@ -7,7 +7,6 @@ that a search depends on how often each row occurs, and not on where it stands.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import time
 import warnings
@@ -15,115 +14,109 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import scipy.sparse
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
 from ..inference import Backend, SmallVariance
+from ..inference.truncation import TruncationWarning
 from ..models import ConstantColumnWarning
-from ..models.domains import POSITIVE, Domain, Number, Whole, read, shown
+from ..models.domains import shown
 from ..models.warning import each_once
+from .axes import AXES, given_values, require_use
 from .base import PosteriorEstimator
 from .partition import Prepared
-from .paths import Rows, at, at_length, components, decide, has_length_scale, path, searching, strength_of
+from .paths import (
+    Rows,
+    Starts,
+    Step,
+    at,
+    components,
+    decide,
+    has_length_scale,
+    path,
+    searching,
+    size_of,
+    strength_of,
+    varied,
+)
 from .reading import array_like, named
 from .rows import deal, deal_groups, sort_rows
 
-_Axes = tuple[tuple[Any, ...], ...]  # of the settings' five parts: G, K, S, W and T values
-
-
-class _Setting(NamedTuple):
-    """A point of the grid; None: the model or the backend has no such argument."""
-
-    length_scale: float | None
-    num_components: int | None
-    strength: float | None
-    weight_scale: float
-    temperature: float
+_Axes = dict[str, tuple[Any, ...]]  # of the parts of a setting, in their order; (None,): there is no such argument
 
 
 class _HeldOut(NamedTuple):
     """What fits without some rows say of them: M rows in all folds together, those of each fold in turn."""
 
-    decisions: NDArray[Any]  # [G, K, S, W, T, M] or [G, K, S, W, T, M, L]
+    decisions: NDArray[Any]  # [*axes, M] or [*axes, M, L]
     y: NDArray[Any]  # [M]
     weights: NDArray[np.float64]  # [M]
-    scores: NDArray[np.float64]  # [F, G, K, S, W, T]
+    scores: NDArray[np.float64]  # [F, *axes]
 
 
-class PathSearch(PosteriorEstimator):
-    """What both estimators add to those they derive from: `fit_posterior` searches first. Ctrl-C ends all of it."""
+class _Best(NamedTuple):
+    """The best setting, the components that its path starts from, and what folds say of it."""
 
-    strengths: Sequence[float]
+    setting: dict[str, Any]
+    steps: list[Step]  # up to it
+    start: NDArray[np.int64] | None  # [N]
+    decisions: NDArray[Any]  # [M] or [M, L]
+    y: NDArray[Any]  # [M]
+    weights: NDArray[np.float64]  # [M]
+
+
+class Search(PosteriorEstimator):
+    """What estimators add to those they derive from: settings are searched first. Ctrl-C ends all of it.
+
+    A setting has a part for each of `arguments`, which hold the values to choose from. Those after the first kinds, the
+    strengths and the weight scales, are the steps of a path; those after them need no fit of their own.
+    """
+
+    arguments: ClassVar[tuple[str, ...]]
+    size: ClassVar[str] = "num_components"  # the argument whose further values have to be better by more than chance
     weight_scales: Sequence[float] | None
-    num_components: Sequence[int] | None
-    temperatures: Sequence[float]
-    length_scales: Sequence[float] | None
     cv: Any
     on_interrupt = "raise"
     streams: tuple[type[Any], ...] = ()  # a search sees all rows
     scales: ClassVar[tuple[float, ...]]  # of weights, by default
-    prepared: Callable[..., Prepared]  # what the other base makes of X, y and weights
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}  # as scikit-learn's splitters ask for them
 
-    def fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
-    ) -> Self:
-        """Search, and fit the best setting to X [N, D], y [N] and weights [N] of at least 0.
-
-        Parameters
-        ----------
-        groups : what rows [N] belong together, such as those of one subject: `cv` gets it, and folds of a number are
-            of whole groups
-        """
-        parts, rows, targets, weights = self.prepared(X, y, sample_weight)
-        self.fit_posterior(parts, rows, targets, weights, None if groups is None else _read_groups(groups, rows))
-        return self
-
-    def fit_posterior(
-        self,
-        parts: tuple[Any, Backend],
-        X: Any,
-        y: NDArray[Any] | None,
-        weights: NDArray[np.float64] | None = None,
-        groups: NDArray[Any] | None = None,
-    ) -> None:
-        """Search, then fit the best setting to all rows."""
-        (model, inference), y = parts, np.asarray(y)
-        if model.coding.has_classes:
-            model = model.replace(classes=torch.arange(int(y.max()) + 1))  # a fold may miss one
-        each = np.ones(len(y)) if weights is None else weights
-        kept = np.flatnonzero(each > 0)
-        rows, axes = Rows(X, y, each), self._axes(model, inference, each.sum(), X.shape[1])
-        search = model, searching(inference)
-        splits = [[part[each[part] > 0] for part in split] for split in self._splits(rows, kept, groups)]
+    def search(self, parts: tuple[Any, Backend], rows: Rows, groups: ArrayLike | None) -> _Best:
+        """The best setting for rows with weights of at least 0; leaves what the search found."""
+        (model, inference), kept = parts, np.flatnonzero(rows.weights > 0)
+        named = None if groups is None else _read_groups(groups, rows.X)
+        axes, search = self._axes(model, inference, rows), (model, searching(inference))
+        splits = [[part[rows.weights[part] > 0] for part in split] for split in self._splits(rows, kept, named)]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConstantColumnWarning)  # the fit to all rows says it once
-            starts = components(search, axes[1], rows)
+            for told in (ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it once
+                warnings.simplefilter("ignore", told)
+            starts = components(search, axes.get("num_components", (None,)), rows)
             found = self._hold_out(search, rows, splits, axes, starts)
         place = self._best(found)
-        best = _Setting(*(axis[index] for axis, index in zip(axes, place, strict=True)))
-        self.scores_, self.best_params_ = found.scores, best._asdict()
+        setting = {name: values[index] for (name, values), index in zip(axes.items(), place, strict=True)}
+        self.scores_, self.best_params_ = found.scores, setting
         self.best_score_ = float(found.scores.mean(0)[place].round(_DIGITS))
-        self.length_scale_, self.num_components_, self.strength_, self.weight_scale_, self.temperature_ = best
-        self.calibrate(found.decisions[place], found.y, found.weights)
-        started = time.perf_counter()
-        chosen, start = at_length(model, best.length_scale), starts[place[1]]
-        with each_once():
-            if start is None:
-                super().fit_posterior((at(chosen, best.strength, best.weight_scale), inference), X, y, weights)
-            else:
-                steps = _steps(axes)
-                steps = steps[: steps.index((best.strength, best.weight_scale)) + 1]
-                self.posterior_ = _fitted((chosen, inference), start[kept], steps, rows, kept)
-        if best.temperature:
-            self.posterior_ = self.posterior_.tempered(best.temperature)
-        self.refit_time_ = time.perf_counter() - started
+        for name, value in setting.items():
+            setattr(self, f"{name}_", value)
+        steps = _steps(axes)
+        steps = steps[: steps.index((setting["strength"], setting["weight_scale"])) + 1]
+        start = starts.get(setting.get("num_components"))
+        return _Best(setting, steps, start, found.decisions[place], found.y, found.weights)
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         """How good decisions [n] or [n, L] are for targets y [n]; the score of a fold is the mean."""
         raise NotImplementedError
+
+    def settled(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+        """Decisions [M] or [M, L] of all folds with what these choose together."""
+        return decisions
+
+    def decide(self, posterior: Any, held: Rows, seen: Any, temperatures: tuple[float, ...]) -> list[NDArray[Any]]:
+        """Decisions [n] or [n, L] of a fit to other rows, at each temperature."""
+        return decide(posterior, held.X, temperatures)
 
     def log_losses(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of each row [M], by decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them; 0 where there
@@ -137,9 +130,10 @@ class PathSearch(PosteriorEstimator):
         """The place of the best setting, of equals that of the least log loss, and then the first; another number of
         components than the one before has to be better by more than chance."""
         best: tuple[Any, ...] = ()
-        for number in range(found.scores.shape[2]):
-            mean = found.scores[:, :, number].mean(0).round(_DIGITS)
-            equals = [(length, number, *others) for length, *others in np.argwhere(mean == mean.max())]
+        at_size = self.arguments.index(self.size)
+        for number in range(found.scores.shape[1 + at_size]):
+            mean = found.scores.mean(0).take(number, at_size).round(_DIGITS)
+            equals = [(*place[:at_size], number, *place[at_size:]) for place in np.argwhere(mean == mean.max())]
             losses = [np.average(self._measures(found, place)[1], weights=found.weights) for place in equals]
             place = equals[int(np.argmax(np.round(losses, _DIGITS)))]
             best = place if not best or self._is_better(found, place, best) else best
@@ -156,41 +150,29 @@ class PathSearch(PosteriorEstimator):
 
     def _measures(self, found: _HeldOut, place: tuple[Any, ...]) -> NDArray[np.float64]:
         """Scores and log likelihoods [2, M] of the rows held out."""
-        decisions = found.decisions[place]
+        decisions = self.settled(found.decisions[place], found.y)
         losses = self.log_losses(decisions, found.y, found.weights)
         return np.stack([self.score_rows(decisions, found.y), -losses])
 
-    def _axes(self, model: Any, inference: Backend, num_rows: float, num_columns: int) -> _Axes:
+    def _axes(self, model: Any, inference: Backend, rows: Rows) -> _Axes:
         """The values of each part of a setting."""
         local, kernel = isinstance(inference, SmallVariance) and inference.takes_labels(model), has_length_scale(model)
-        given: dict[str, Any] = {name: _values(name, getattr(self, name), domain) for name, domain in _DOMAINS.items()}
-        strengths, scales, numbers, temperatures, lengths = given.values()
-        used = {
-            "length_scales": kernel,
-            "strengths": strength_of(model),
-            "num_components": local,
-            "temperatures": local,
+        num_columns, given = rows.X.shape[1], given_values(self, self.arguments)
+        numbers = (1,) if kernel else tuple(k for k in _NUMBERS if k == 1 or k * _ROWS <= rows.weights.sum())
+        used: dict[str, tuple[Any, Any]] = {
+            "length_scales": (kernel, tuple(factor * (num_columns / 2) ** 0.5 for factor in _LENGTHS)),
+            "num_components": (local or size_of(model, inference), numbers if local else (None,)),
+            "strengths": (strength_of(model), None),
+            "weight_scales": (True, _KERNEL_SCALES if kernel else self.scales),
+            "temperatures": (local, None),
         }
-        self._require_use({name: given[name] for name, found in used.items() if not found}, model, inference)
-        if numbers is None:
-            numbers = (1,) if kernel else tuple(k for k in _NUMBERS if k == 1 or k * _ROWS <= num_rows)
-        return (
-            (lengths or tuple(factor * (num_columns / 2) ** 0.5 for factor in _LENGTHS)) if kernel else (None,),
-            numbers if local else (None,),
-            strengths if strength_of(model) else (None,),
-            scales or (_KERNEL_SCALES if kernel else self.scales),
-            temperatures if local else (0.0,),
-        )
-
-    def _require_use(self, idle: dict[str, Any], model: Any, inference: Backend) -> None:
-        """ValueError if values were given of something that the model and the backend do not have."""
-        defaults = inspect.signature(type(self)).parameters
-        for name, values in idle.items():
-            if values not in (None, defaults[name].default):
-                raise ValueError(
-                    f"{name} is {shown(getattr(self, name))}, but {type(inference).__name__} with {shown(model)} has "
-                    f"nothing to choose there. Leave {name} out."
-                )
+        require_use(self, {name: given[name] for name in given if not used.get(name, (True,))[0]}, model, inference)
+        idle = {"temperatures": (0.0,)}
+        found = {}
+        for name, values in given.items():
+            has, default = used.get(name, (True, None))
+            found[AXES[name].setting] = (values or default) if has else idle.get(name, (None,))
+        return found
 
     def _splits(self, rows: Rows, kept: NDArray[np.int64], groups: NDArray[Any] | None) -> list[Any]:
         """Places of the rows to train on and of those to hold out. A number of folds deals out those kept, different
@@ -200,44 +182,112 @@ class PathSearch(PosteriorEstimator):
         if self.cv < 2 or isinstance(self.cv, bool):
             raise ValueError(f"cv is {self.cv}; expected at least 2 folds, or a splitter of scikit-learn.")
         if groups is None:
-            different = sort_rows(*rows.taken(kept), merge=True)
-            own = deal(different, np.asarray(different.y), int(self.cv))
+            own = self.deal(rows.taken(kept), int(self.cv))
         else:
-            own = deal_groups(groups[kept], rows.y[kept], rows.weights[kept], int(self.cv))
+            own = deal_groups(groups[kept], self.order(rows.y[kept]), rows.weights[kept], int(self.cv))
         return [(kept[own != k], kept[own == k]) for k in range(own.max() + 1)]
 
+    def deal(self, rows: Rows, number: int) -> NDArray[np.int64]:
+        """The fold [N] of each row."""
+        different = sort_rows(*rows, merge=True)
+        return deal(different, np.asarray(different.y), number)
+
+    def order(self, y: Any) -> NDArray[Any]:
+        """Numbers [N] by whose means groups are dealt out."""
+        found: NDArray[Any] = y
+        return found
+
     def _hold_out(
-        self, parts: tuple[Any, Backend], rows: Rows, splits: list[Any], axes: _Axes, starts: list[Any]
+        self, parts: tuple[Any, Backend], rows: Rows, splits: list[Any], axes: _Axes, starts: Starts
     ) -> _HeldOut:
         """Decisions at all settings for the rows of each fold, whose paths start from components [N] of all rows."""
-        lengths, *_, temperatures = axes
-        steps, decisions, scores = _steps(axes), [], []
-        for step in steps:
-            at(parts[0], *step).checked()
+        names = [name for name in axes if name not in ("strength", "weight_scale", "temperature")]
+        settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*map(axes.get, names))]  # type: ignore[arg-type]
+        variants = [(varied(parts, each), starts.get(each.get("num_components"))) for each in settings]
+        steps, temperatures, decisions = _steps(axes), axes.get("temperature", (0.0,)), []
+        for (model, inference), _ in variants:
+            inference.checked()
+            for step in steps:
+                at(model, *step).checked()
         for train, test in splits:
             seen, held = rows.taken(train).sorted(parts), rows.taken(test)
-            _require_rows(seen.X.shape[0], len(held.y))
+            _require_rows(seen.X.shape[0], len(test))
             found = [
                 decision
-                for length in lengths
-                for start in starts
-                for posterior in path(
-                    (at_length(parts[0], length), parts[1]), None if start is None else start[train], steps, seen
-                )
-                for decision in decide(posterior, held.X, temperatures)
+                for variant, start in variants
+                for posterior in path(variant, None if start is None else start[train], steps, seen)
+                for decision in self.decide(posterior, held, seen, temperatures)
             ]
-            scores.append([np.average(self.score_rows(each, held.y), weights=held.weights) for each in found])
             decisions.append(np.stack(found))
-        shape, together = tuple(map(len, axes)), np.concatenate(decisions, 1)
+        shape, together = tuple(map(len, axes.values())), np.concatenate(decisions, 1)
         held = rows.taken(np.concatenate([test for _, test in splits]))
-        reshaped = together.reshape(*shape, *together.shape[1:])
-        return _HeldOut(reshaped, held.y, held.weights, np.array(scores).reshape(-1, *shape))
+        y = held.y.toarray() if scipy.sparse.issparse(held.y) else held.y
+        scores = [self._scores(each, y, held.weights, [len(test) for _, test in splits]) for each in together]
+        by_fold = np.array(scores).T.reshape(-1, *shape)
+        return _HeldOut(together.reshape(*shape, *together.shape[1:]), y, held.weights, by_fold)
+
+    def _scores(self, decisions: Any, y: Any, weights: Any, sizes: list[int]) -> list[float]:
+        """Those of the folds [F], with so many rows each."""
+        parts = [np.split(each, np.cumsum(sizes)[:-1]) for each in (self.settled(decisions, y), y, weights)]
+        return [np.average(self.score_rows(own, some), weights=each) for own, some, each in zip(*parts, strict=True)]
 
 
-def _steps(axes: _Axes) -> list[tuple[Any, Any]]:
+class PathSearch(Search):
+    """The search of one target a row: its fit starts from the components of the best setting."""
+
+    arguments: ClassVar[tuple[str, ...]] = (
+        "length_scales",
+        "num_components",
+        "strengths",
+        "weight_scales",
+        "temperatures",
+    )
+    prepared: Callable[..., Prepared]  # what the other base makes of X, y and weights
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
+        """Search, and fit the best setting to X [N, D], y [N] and weights [N] of at least 0.
+
+        Parameters
+        ----------
+        groups : what rows [N] belong together, such as those of one subject: `cv` gets it, and folds of a number are
+            of whole groups
+        """
+        self.fit_posterior(*self.prepared(X, y, sample_weight), groups)
+        return self
+
+    def fit_posterior(
+        self,
+        parts: tuple[Any, Backend],
+        X: Any,
+        y: NDArray[Any] | None,
+        weights: NDArray[np.float64] | None = None,
+        groups: ArrayLike | None = None,
+    ) -> None:
+        """Search, then fit the best setting to all rows."""
+        (model, inference), y = parts, np.asarray(y)
+        if model.coding.has_classes:
+            model = model.replace(classes=torch.arange(int(y.max()) + 1))  # a fold may miss one
+        rows = Rows(X, y, np.ones(len(y)) if weights is None else weights)
+        best = self.search((model, inference), rows, groups)
+        self.calibrate(best.decisions, best.y, best.weights)
+        started = time.perf_counter()
+        model, inference = varied((model, inference), best.setting)
+        with each_once():
+            if best.start is None:
+                super().fit_posterior((at(model, *best.steps[-1]), inference), X, y, weights)
+            else:
+                kept = np.flatnonzero(rows.weights > 0)
+                self.posterior_ = _fitted((model, inference), best.start[kept], best.steps, rows, kept)
+        if temperature := best.setting.get("temperature"):
+            self.posterior_ = self.posterior_.tempered(temperature)
+        self.refit_time_ = time.perf_counter() - started
+
+
+def _steps(axes: _Axes) -> list[Step]:
     """(strength, weight scale) along a path."""
-    _, _, strengths, scales, _ = axes
-    return list(itertools.product(strengths, scales))
+    return list(itertools.product(axes["strength"], axes["weight_scale"]))
 
 
 def _fitted(
@@ -293,26 +343,6 @@ def _require_rows(num_seen: int, num_held: int) -> None:
         )
 
 
-def _values(name: str, given: Any, domain: Domain) -> tuple[Any, ...] | None:
-    """The values to choose from, each in the domain of the argument that takes it; None: by default."""
-    if given is None and name not in ("strengths", "temperatures"):
-        return None
-    try:
-        values = () if isinstance(given, str | bytes | dict | set) else tuple(given[:])
-    except (TypeError, ValueError, IndexError):
-        values = ()
-    if not values:
-        raise ValueError(f"{name} is {shown(given)}; expected a sequence of at least one value, such as [1.0].")
-    return tuple(read(name, value, domain) for value in values)
-
-
-_DOMAINS: dict[str, Domain] = {
-    "strengths": POSITIVE,
-    "weight_scales": POSITIVE,
-    "num_components": Whole(1),
-    "temperatures": Number(least=0.0),
-    "length_scales": POSITIVE,
-}
 _DIGITS = 10
 _KERNEL_SCALES = (0.03, 0.055, 0.1, 0.18, 0.3, 0.55, 1.0, 1.8, 3.0, 5.5, 10.0)  # of rows of length 1
 _LENGTHS = (0.5, 1.0, 2.0)

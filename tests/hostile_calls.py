@@ -310,6 +310,8 @@ def _estimators() -> Iterator[tuple[str, Any, dict[str, Any], Problem]]:
     yield "Classifier of features", estimators.Classifier, {"model": PROBLEMS["InfiniteLatentSVM"].model}, svm
     yield "ClassifierCV", estimators.ClassifierCV, {"inference": quick, **paths}, svm
     yield "ClassifierCV of three", estimators.ClassifierCV, {"inference": quick, **paths}, three
+    labels = {"inference": BACKENDS["SVI"], "weight_scales": [1.0], "cv": 2}
+    yield "MultiLabelClassifierCV", estimators.MultiLabelClassifierCV, {"model": sets.model, **labels}, sets
     yield "Regressor", estimators.Regressor, {"inference": quick}, reals
     yield "RegressorCV", estimators.RegressorCV, {"inference": quick, **paths}, reals
     yield "Clusterer", estimators.Clusterer, {"inference": BACKENDS["SVI"]}, PROBLEMS["DPM"]

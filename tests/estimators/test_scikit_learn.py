@@ -15,10 +15,12 @@ from regbayes.estimators import (
     Clusterer,
     FeatureTransformer,
     MultiLabelClassifier,
+    MultiLabelClassifierCV,
     MultiTaskRegressor,
     Regressor,
     RegressorCV,
     SequenceClusterer,
+    TopicClassifierCV,
     TopicTransformer,
 )
 from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance
@@ -65,6 +67,10 @@ class CountClassifier(Counting, Classifier):
         return False  # of any real numbers, dense, without a transform
 
 
+class CountClassifierCV(CountClassifier, TopicClassifierCV):
+    """A search of topics of counts."""
+
+
 class CountTransformer(Counting, TopicTransformer):
     """Topics of counts."""
 
@@ -109,6 +115,7 @@ ONCE = [
     MultiTaskRegressor(REAL_TASKS, SVI(num_steps=8)),
     ClassifierCV(ISVM, SmallVariance(max_steps=5), **GRID),
     RegressorCV(REGRESSION, SmallVariance(max_steps=5), **GRID),
+    MultiLabelClassifierCV(SETS, SVI(num_steps=12), weight_scales=[0.3, 1.0], cv=2),
 ]
 PRODUCT = [
     *(Classifier(ISVM, backend) for backend in (DESCENT, BOUND, TREE, POINT)),
@@ -139,7 +146,11 @@ def test_each_estimator_and_backend_once_which_may_use_global_stream(estimator, 
 @LEARNT_OR_NOT
 @pytest.mark.nightly
 @parametrize_with_checks(
-    [CountClassifier(MedLDA(num_topics=4), SVI(num_steps=15)), CountTransformer(LDA(num_topics=3), SVI(num_steps=5))]
+    [
+        CountClassifier(MedLDA(num_topics=4), SVI(num_steps=15)),
+        CountClassifierCV(inference=SVI(num_steps=15), num_topics=[4], strengths=[1.0], concentrations=[0.1], cv=2),
+        CountTransformer(LDA(num_topics=3), SVI(num_steps=5)),
+    ]
 )
 def test_counts_which_may_use_global_stream(estimator, check):
     check(estimator)

@@ -21,6 +21,7 @@ from torch import Tensor
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
 from ...classifiers.natural import Evidence
+from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw
@@ -133,15 +134,21 @@ def extrapolate(
     Those of the classifiers, which no sweep of the start has moved, climb until their bound rises by little.
     """
     moved: Any = partition.extrapolate(state, rows.points, model.mixture, num_data, num_units)
-    scale, bound = num_units / rows.total_weight, torch.full_like(state.bound, -torch.inf)
-    for _ in range(_MOST_STEPS):
-        said = evidence(rows, model, scale)
-        ridge, moments = said.step_with_moments(moved.label_classifiers)
-        before, bound = bound, said.bound(moved.label_classifiers, moments)
-        moved = moved.with_classifiers(ridge)
-        if bound - before <= SETTLED * num_units:
+    said = evidence(rows, model, num_units / rows.total_weight)
+    ridge, bound = climb(said, moved.label_classifiers, SETTLED * num_units, _MOST_STEPS)
+    return replace(moved, margin_bound=bound).with_classifiers(ridge)
+
+
+def climb(said: Evidence, q: Ridge, least: float, most_steps: int) -> tuple[Ridge, Tensor]:
+    """q(w) of the classifiers alone after at most so many steps, until their bound rises by no more than `least`; and
+    that bound [] before the last step."""
+    before = bound = torch.full((), -torch.inf, dtype=torch.float64, device=q.mean.device)
+    for _ in range(most_steps):
+        ridge, moments = said.step_with_moments(q)
+        before, bound, q = bound, said.bound(q, moments), ridge
+        if bound - before <= least:
             break
-    return replace(moved, margin_bound=bound)
+    return q, bound
 
 
 def stochastic_sweep(

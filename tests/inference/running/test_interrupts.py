@@ -19,6 +19,7 @@ from regbayes.estimators import (
     ClassifierCV,
     Clusterer,
     MultiLabelClassifier,
+    MultiLabelClassifierCV,
     RegressorCV,
     SequenceClusterer,
 )
@@ -60,8 +61,9 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         lambda: clone(Clusterer(inference=SHORT)).fit(X),
         lambda: clone(SequenceClusterer(inference=SHORT)).fit(X),
         lambda: clone(clone(MultiLabelClassifier(inference=SmallVariance(num_restarts=9)))).fit(X, np.eye(2)[Y]),
+        lambda: MultiLabelClassifierCV(inference=SmallVariance(num_restarts=9), cv=2).fit(X, np.eye(2)[Y]),
     ],
-    ids=["grid", "pipeline", "folds", "ClassifierCV", "paths", "RegressorCV", "clusters", "states", "labels"],
+    ids=["grid", "pipeline", "folds", "ClassifierCV", "paths", "RegressorCV", "clusters", "states", "labels", "label folds"],
 )
 def test_ctrl_c_ends_the_search_that_a_fit_is_part_of(search: Any, sweeps: list[int]) -> None:
     with pytest.raises(KeyboardInterrupt):
