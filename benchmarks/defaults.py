@@ -4,6 +4,7 @@ python benchmarks/defaults.py classifiers [SET ...]      `Classifier()` beside L
 python benchmarks/defaults.py features [SET ...]         `Classifier(InfiniteLatentSVM())` beside a tuned LinearSVC
 python benchmarks/defaults.py cubes [SETS]               shares of the Bayes accuracy of Setting II, by backend
 python benchmarks/defaults.py clusters [SEEDS] [ROWS] [SET]       priors of `FullGaussian`: of all sets, or of one
+python benchmarks/defaults.py families [SET ...]         covariances of `Clusterer`: diagonal, full, as it comes
 python benchmarks/defaults.py repelling [SEEDS] [ROWS] [SET]      strengths of `DDPM` beside `DPM`, diagonal and full
 python benchmarks/defaults.py sequences [SEEDS]          states of an infinite HMM on the sequences of `clustering.py`
 
@@ -43,7 +44,7 @@ from sklearn.svm import LinearSVC
 from timing import choose
 
 from regbayes.datasets import load, make_chained_gaussians, make_dp_mixture, make_setting_two
-from regbayes.estimators import Classifier, ClassifierCV
+from regbayes.estimators import Classifier, ClassifierCV, Clusterer
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import DDPM, DPM, IHMM, DiagonalGaussian, FullGaussian, Hinge, InfiniteLatentSVM, InfiniteSVM
 
@@ -230,6 +231,23 @@ def clusters(num_seeds: str = "5", num_rows: str = "200", *names: str) -> None:
         show(f"all: {prior}", np.nanmean(each, 0))
 
 
+def families(*names: str) -> None:
+    models = {"diagonal": DPM(), "full": DPM(FullGaussian()), "as it comes": None}
+    print(HEAD)
+    total: dict[str, list[np.ndarray]] = {}
+    for name in names or (*SETS, "skin", "inside"):
+        X, y, _ = rows_of(name, 0, 600)
+        for label, model in models.items():
+            started = time.process_time()
+            found = Clusterer(model).fit(X)
+            spent, tiny = time.process_time() - started, (np.bincount(found.labels_) <= 3).sum()
+            quality = adjusted_rand_score(y, found.labels_), normalized_mutual_info_score(y, found.labels_)
+            total.setdefault(label, []).append(np.array([found.n_components_, tiny, *quality, np.nan, spent]))
+            show(f"{name}: {label}", total[label][-1])
+    for label, each in total.items():
+        show(f"all: {label}", np.mean(each, 0))
+
+
 def repelling(num_seeds: str = "2", num_rows: str = "300", *names: str) -> None:
     seeds, most = range(int(num_seeds)), int(num_rows)
     print(HEAD)
@@ -277,6 +295,7 @@ if __name__ == "__main__":
         features=features,
         cubes=cubes,
         clusters=clusters,
+        families=families,
         repelling=repelling,
         sequences=states,
     )

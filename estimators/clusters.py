@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from ..inference import SVI, Backend, PartitionPosterior, SequencePosterior
 from ..inference.hilbert_embedding.mean_families import gaussian_moments
 from ..inference.posterior.components import expected_parameters
-from ..models import DPM, IHMM, Data, Mixture, StateSpace
+from ..models import DPM, IHMM, Data, DiagonalGaussian, FullGaussian, Mixture, StateSpace
 from .base import PosteriorEstimator, goes_on
 
 
@@ -31,6 +32,29 @@ class _Clusters(ClusterMixin, PosteriorEstimator):
         return self
 
 
+def covaries(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> bool:
+    """Whether a few steps of SVI on some of the rows [N, D] reach a higher bound of the log evidence of a mixture with
+    full covariances than with independent columns."""
+    if not 1 < rows.shape[1] <= _MOST_COLUMNS:
+        return False
+    counted = np.arange(len(rows)) if weights is None else np.flatnonzero(weights)
+    some = np.sort(np.random.default_rng(0).permutation(counted)[:_NUM_PILOT])
+    if len(some) < 2:
+        return False
+    counts = None if weights is None else weights[some]
+    pilot = SVI(num_steps=_NUM_PILOT_STEPS, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit itself says what matters
+        alone, full = (
+            pilot.fit(DPM(family), rows[some], sample_weight=counts, on_interrupt="raise").trace.best
+            for family in (DiagonalGaussian(), FullGaussian())
+        )
+    return full > alone
+
+
+_NUM_PILOT, _NUM_PILOT_STEPS, _MOST_COLUMNS = 400, 6, 32  # a step with full covariances is cubic in the columns
+
+
 def _has_density(estimator: Clusterer) -> bool:
     """Whether fits have a density, as all have but those of the small-variance limit."""
     return getattr(estimator.inference, "kind", "") != "objective"
@@ -44,7 +68,8 @@ class Clusterer(_Clusters):
 
     Parameters
     ----------
-    model : a model without classes; None: `DPM()`
+    model : a model without classes; None: `DPM()`, with `FullGaussian()` where short fits of some rows of at most 32
+        columns reach a higher bound of the log evidence with it (not for `SmallVariance`)
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`, which needs no
         penalty or number of clusters
 
@@ -81,7 +106,10 @@ class Clusterer(_Clusters):
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D] and weights [N] of at least 0; y is ignored."""
         rows = self.fit_data(X)
-        self.fit_posterior(self.parts(), rows, None, self.row_weights(sample_weight, rows))
+        (model, inference), weights = self.parts(), self.row_weights(sample_weight, rows)
+        if self.model is None and inference.kind != "objective" and covaries(rows, weights):
+            model = model.replace(likelihood=FullGaussian())
+        self.fit_posterior((model, inference), rows, None, weights)
         return self._numbered()
 
     @available_if(goes_on)

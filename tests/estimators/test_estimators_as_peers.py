@@ -28,6 +28,7 @@ from regbayes.estimators import (
     RegressorCV,
     TopicTransformer,
 )
+from regbayes.estimators.clusters import covaries
 from regbayes.estimators.rows import deal_groups
 from regbayes.inference import SVI, Gibbs, SmallVariance, continue_fit
 from regbayes.models import (
@@ -36,6 +37,7 @@ from regbayes.models import (
     LDA,
     BernoulliBeta,
     ConstantColumnWarning,
+    DiagonalGaussian,
     DirichletProcess,
     FullGaussian,
     InfiniteSVM,
@@ -362,3 +364,24 @@ def test_row_weights_of_classes_are_copies_under_svi(blobs):
     repeated = Classifier(model, SVI(num_steps=8)).fit(blobs[order], y[order])
     assert_allclose(named.decision_function(blobs), repeated.decision_function(blobs), atol=1e-8)
     assert weighted.num_components > 0
+
+
+@pytest.mark.parametrize(("slope", "family"), [(0.0, DiagonalGaussian), (2.0, FullGaussian)])
+def test_a_clusterer_has_full_covariances_where_columns_vary_together(slope: float, family: type) -> None:
+    """The same where a row counts twice in place of two rows; never of a model that was given, or small variance."""
+    noise = np.random.default_rng(0).normal(size=(240, 3))
+    noise[:, 1] += slope * noise[:, 0]
+    rows = noise + 9 * np.eye(3)[np.arange(240) % 3]
+    assert isinstance(Clusterer().fit(rows).posterior_.model.likelihood, family)
+    twice = Clusterer().fit(np.concatenate([rows, rows[:40]]))
+    weighted = Clusterer().fit(rows, sample_weight=np.where(np.arange(240) < 40, 2.0, 1.0))
+    assert type(twice.posterior_.model.likelihood) is type(weighted.posterior_.model.likelihood)
+    for others in (Clusterer(DPM()), Clusterer(inference=SmallVariance())):
+        assert isinstance(others.fit(rows).posterior_.model.likelihood, DiagonalGaussian)
+
+
+def test_a_clusterer_of_one_column_or_of_many_has_columns_apart() -> None:
+    for columns in (1, 33):
+        rows = np.random.default_rng(0).normal(size=(60, 1)) * np.ones(columns)
+        assert not covaries(rows + 0.1 * np.random.default_rng(1).normal(size=rows.shape), None)
+    assert not covaries(np.zeros((5, 2)), np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
