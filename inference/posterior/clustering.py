@@ -54,8 +54,10 @@ class Clustering:
     def consensus(self, loss: str = "vi", *, num_draws: int = 200, num_runs: int = 8, seed: int = 0) -> Tensor:
         """Point partition [N] int64 of the training points of least posterior expected loss, which need be no draw.
 
-        It is found by greedy search, is never worse than the best draw, and its blocks 0, 1, ... are in decreasing
-        order of size; they are no components of a draw, so that new rows have none of them (see `partition`).
+        It is found by greedy search, and its expected loss is never above that of any draw. It stands for the draws,
+        and is no nearer to a truth than they are: on labelled sets it is level with their mean, not above the best
+        of them. Its blocks 0, 1, ... are in decreasing order of size; they are no components of a draw, so that new
+        rows have none of them (see `partition`).
 
         Parameters
         ----------
