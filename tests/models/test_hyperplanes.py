@@ -152,3 +152,14 @@ def test_slice_steps_leave_every_hyperplane_in_the_law_of_its_own_points(device)
     assert (planes != starts.flatten()).all()
     for own, distribution in zip(planes.view(num_copies, 3).T, mass.cumsum(1), strict=True):
         assert_law(own.contiguous(), grid, distribution)
+
+
+def test_the_reserve_starts_near_its_law() -> None:
+    """Before any step: candidates are chosen by their weights, so that they spread more than their Gaussian."""
+    inputs = torch.randn(1000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = DDPM(loss=Hinge(0.1)).resolve(inputs)
+    features, generator = model.features(inputs), torch.Generator().manual_seed(0)
+    first = fill_reservoir(features, model, generator, size=500, num_steps=0).squeeze(-1)
+    settled = fill_reservoir(features, model, generator, size=500, num_steps=40).squeeze(-1)
+    assert ((first.mean(0) - settled.mean(0)).abs() < 0.4 * settled.std(0)).all()
+    assert (first.std(0) > 0.7 * settled.std(0)).all()
