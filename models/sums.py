@@ -61,6 +61,14 @@ def all_values(values: Tensor) -> Tensor:
     return torch.unique(all_rows(torch.unique(values)))
 
 
+def all_named(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The different labels [K] of all ranks in increasing order, and which of them each of [n] is, [n]."""
+    if ranks() is None:
+        return torch.unique(labels, return_inverse=True)
+    values = all_values(labels)
+    return values, torch.searchsorted(values, labels)
+
+
 def span(number: int) -> tuple[int, int]:
     """Where the rows of this rank start among those of all, from how many are here, and how many all are."""
     those = ranks()

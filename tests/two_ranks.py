@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import socket
 import sys
 import traceback
@@ -17,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -32,34 +34,31 @@ class TwoRanks:
     """The processes, and a pipe to each."""
 
     def __init__(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.pipes, self.processes = [], []
-        for rank in range(2):
-            here, there = spawn.Pipe()
-            process = spawn.Process(target=_serve, args=(rank, port, there), daemon=True)
-            process.start()
-            there.close()
-            self.pipes.append(here)
-            self.processes.append(process)
+        self.pipes: list[Any] = []
+        self.processes: list[Any] = []
 
     def outcomes(self, task: Callable[..., Any], *args: Any) -> list[Any]:
         """What the task returns on each rank, or the exception that it raises there."""
+        if not self.processes:
+            self._start()
         for pipe in self.pipes:
-            pipe.send((task, args))
-        found = []
-        for rank, pipe in enumerate(self.pipes):
-            if not pipe.poll(3 * _SECONDS):
-                raise TimeoutError(f"rank {rank} has not answered")
-            found.append(pipe.recv())
-        return found
+            pipe.send_bytes(pickle.dumps((task, args)))  # tensors by value: none is shared
+        found: dict[Any, Any] = {}
+        while waiting := [pipe for pipe in self.pipes if pipe not in found]:
+            failed = any(isinstance(each, BaseException) for each in found.values())
+            ready = wait(waiting, 5 if failed else 3 * _SECONDS)
+            found |= {pipe: pickle.loads(pipe.recv_bytes()) for pipe in ready}
+            if not ready:  # it waits for the other one, which has left
+                found |= {pipe: TimeoutError("a rank has not answered") for pipe in waiting}
+        outcomes = [found[pipe] for pipe in self.pipes]
+        if any(isinstance(each, TimeoutError) for each in outcomes):
+            self.close()  # the next task starts new ones
+        return outcomes
 
     def __call__(self, task: Callable[..., Any], *args: Any) -> list[Any]:
         """What the task returns on each rank."""
         found = self.outcomes(task, *args)
-        for each in found:
+        for each in sorted(found, key=lambda each: isinstance(each, TimeoutError)):
             if isinstance(each, BaseException):
                 raise each
         return found
@@ -67,10 +66,23 @@ class TwoRanks:
     def close(self) -> None:
         """End both."""
         for pipe, process in zip(self.pipes, self.processes, strict=True):
+            process.terminate()
+            process.join()
             pipe.close()
-            process.join(5)
-            if process.is_alive():
-                process.terminate()
+        self.pipes, self.processes = [], []
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        with closing(socket.socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for rank in range(2):
+            here, there = spawn.Pipe()
+            process = spawn.Process(target=_serve, args=(rank, port, there), daemon=True)
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
 
 
 def split(rows: Any, rank: int, first: int) -> Any:
@@ -109,11 +121,11 @@ def _place() -> str:
 
 def _serve(rank: int, port: int, pipe: Any) -> None:
     torch.set_num_threads(1)
-    address, wait = f"tcp://127.0.0.1:{port}", timedelta(seconds=_SECONDS)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=wait)
+    address, limit = f"tcp://127.0.0.1:{port}", timedelta(seconds=_SECONDS)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=limit)
     while True:
         try:
-            task, args = pipe.recv()
+            task, args = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
         try:
@@ -123,4 +135,4 @@ def _serve(rank: int, port: int, pipe: Any) -> None:
         except BaseException as error:
             error.add_note("".join(traceback.format_exception(error)))
             found = error
-        pipe.send(found)
+        pipe.send_bytes(pickle.dumps(found))

@@ -129,7 +129,7 @@ class Laws(tuple[Ridge | RowRidge, ...]):
     def of_rows(cls, features: Tensor, precision: Tensor, shift: Tensor, weight_scale: float) -> Laws:
         """From precision and shift [N, K, C]. Where features are many of the rows alone that say anything of a set, and
         with one covariance for all its scores, to their mean precision."""
-        if features.shape[1] < _WIDE:
+        if features.shape[1] < _WIDE or ranks() is not None:
             ones = precision.new_ones(precision.shape[:2])
             return cls([Ridge.of_natural(*soft_natural(features, precision, shift, ones, weight_scale=weight_scale))])
         laws = list[Ridge | RowRidge]()

@@ -28,7 +28,7 @@ from ...models.hyperplanes import Hyperplanes
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.sparse import group_sums
 from ...models.sums import row_chunks
-from ..distributed.collectives import all_sum, own_stream
+from ..distributed.collectives import all_count, all_sum, own_stream
 from .elliptical_slice import elliptical_slice
 from .ridge import Ridge, in_row_space, owner_means, ridges_of_owners, rows_of_owners, soft_means, soft_natural
 from .row_space import RowRidge
@@ -230,7 +230,7 @@ class RepellingHyperplanes:
         """A block of hyperplanes after the other: given the rows they are independent."""
         if not self.loss.is_augmented:
             return self.slide(weights, generator, num_steps=_NUM_STEPS)
-        step = max(1, _PAIRS // len(self.features))
+        step = max(1, _PAIRS // all_count(len(self.features)))
         labels = torch.arange(len(weights), device=weights.device).split(step)
         drawn = [self.sides(own).draw(weights[own].transpose(0, 2), generator).transpose(0, 2) for own in labels]
         return torch.cat(drawn)

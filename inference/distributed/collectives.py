@@ -19,6 +19,7 @@ from ...models.ranks import ranks
 from ...models.sums import all_any as all_any
 from ...models.sums import all_count as all_count
 from ...models.sums import all_largest as all_largest
+from ...models.sums import all_named as all_named
 from ...models.sums import all_rows as all_rows
 from ...models.sums import all_sum as all_sum
 from ...models.sums import span

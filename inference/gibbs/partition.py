@@ -142,6 +142,19 @@ def check(backend: Gibbs, model: Mixture) -> None:
         raise model.loss.lacking("log_marginal", "scan='collapsed'", "take CrammerSinger(), scan='slice' or 'blocked'")
 
 
+def alone(backend: Gibbs, model: Mixture) -> str:
+    """Ranks may have rows each under the scans that move all labels at once, unless components repel: that these draw
+    from the posterior was not shown."""
+    if model.without_hyperplanes() is not model:
+        return "take SVI() or SmallVariance()"
+    if isinstance(backend.init, Tensor):
+        return "leave init out"
+    served = [scan for scan, method in NEEDED.items() if not model.prior.lacks(method)]
+    if backend.scan in served or (backend.scan == "auto" and "slice" in served):
+        return ""
+    return f"take scan={served[0]!r}" if served else "fit on one rank, without group"
+
+
 def kernel(backend: Gibbs, model: Mixture) -> Kernel:
     """The scans of partitions, with the options of a backend bound."""
     return kernel_of(Points, backend, model, _start, prepare_points)

@@ -13,6 +13,7 @@ from ...models.compiled import is_compiled
 from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors.laws import PointLaw
+from ...models.ranks import ranks
 from ..distributed.collectives import all_sum
 from ..posterior.draws import PartitionDraw
 from .allocations import Allocation
@@ -35,7 +36,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
     @staticmethod
     def quickest(data: Data, model: Mixture) -> str:
         compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
-        quick = compiled and model.loss.has_marginal
+        quick = compiled and model.loss.has_marginal and ranks() is None
         return "collapsed" if quick or model.prior.lacks("draw_rest") else "slice"
 
     @staticmethod

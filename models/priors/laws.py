@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..distributions.sampling import uniforms
+from ..sums import all_largest, all_named
 from .base import Hyper, PartitionPrior
 from .hierarchical_dirichlet_process import HierarchicalDirichletProcess
 from .sticks import log_labelled_prior, log_stick_weights, posterior_sticks
@@ -38,11 +39,11 @@ class Infinite(Generic[Prior]):
 
     def named(self, labels: Tensor) -> Tensor:
         """Any labels [N] as those of a state."""
-        return torch.unique(labels, return_inverse=True)[1]
+        return all_named(labels)[1]
 
     def num_places(self, labels: Tensor) -> int:
         """The number of components of a state with these labels [N]."""
-        return int(labels.max()) + 1
+        return int(all_largest(labels.amax())) + 1
 
     def kept(self, counts: Tensor) -> Tensor:
         """Which places a state keeps, bool [M], from counts [M]."""

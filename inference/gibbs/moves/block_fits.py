@@ -84,7 +84,7 @@ def _evaluate(natural: Tensor, shares: Tensor, scored: Scored | RepellingHyperpl
     """The goal [K, 2, C, N] of Gaussians, and their bounds [K]."""
     laws, goal, bound = laws_of(natural, scored), torch.empty_like(natural), natural.new_zeros(len(natural))
     mean, variance = laws.moments(scored.features.double())
-    for rows in row_chunks(scored.features, NUM_NODES * mean[0].numel()):
+    for rows in row_chunks(scored.features, NUM_NODES * mean.shape[1:].numel()):
         center, scale = mean[rows], variance[rows].clamp(min=LEAST_SCALE**2).sqrt().expand_as(mean[rows])
         factors = partial(scored.factors, shares=shares[rows], rows=rows)
         value, slope, curvature = _expected(center, scale, factors, scored.loss)

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from ....models.distributions.sampling import draw_categorical, uniforms
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_count, all_sum
 from ..allocations import Allocation, D, M, S
 from .block_classifiers import exchange
 from .union import Union
@@ -53,7 +53,7 @@ def split_merge(state: S, z: Allocation[S, D, M], model: M, generator: torch.Gen
 
 def propose(at: S, z: Allocation[S, D, M], model: M, generator: torch.Generator) -> S:
     """One proposal for an open state. Its kind is chosen before it is known whether the pair is together."""
-    pair = torch.tensor(draw_pair(z.points.num_data, generator), device=at.assignments.device)
+    pair = torch.tensor(draw_pair(all_count(z.points.num_data), generator), device=at.assignments.device)
     kind, basis, habit = uniforms((3,), generator).tolist()
     union = Union(at, z, model, pair, with_margin=basis < 0.5, persistent=habit < 0.5)
     together = union.own == union.other
@@ -126,7 +126,7 @@ def redivide(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
 
 
 def draw_pair(num_data: int, generator: torch.Generator) -> tuple[int, int]:
-    """Two different points."""
+    """The numbers of two different points."""
     first, second = uniforms((2,), generator).tolist()
     i, step = int(first * num_data), int(second * (num_data - 1))
     return i, (i + 1 + step) % num_data

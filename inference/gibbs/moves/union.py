@@ -11,6 +11,7 @@ from torch import Tensor
 from ....models import scores as linear
 from ...classifiers.scored import classifiers_of
 from ...distributed.collectives import all_sum
+from ...distributed.picked import own_of, taken
 from ..allocations import Allocation, D, M, S
 from .block_classifiers import BlockClassifiers
 from .block_fits import laws_of, start_fits
@@ -47,12 +48,15 @@ class Union(Generic[S, D, M]):
         persistent: bool = False,
     ) -> None:
         self.z, self.model, self.with_margin = z, model, with_margin
-        self.own, self.other = at.assignments[z.steps[pair]].tolist()
+        self.own, self.other = taken(at.assignments[z.steps], pair).tolist()
         self.steps = torch.nonzero((at.assignments == self.own) | (at.assignments == self.other)).squeeze(1)
         rows = z.rows[self.steps]
         self.seen = torch.nonzero(rows >= 0).squeeze(1)
         self.rows, self.sides = rows[self.seen], z.sides(self.steps, persistent=persistent)
-        self.block, self.pair = z.points.rows(self.rows), torch.searchsorted(self.rows, pair)
+        self.block = z.points.rows(self.rows)
+        # which of the pair are here, and where in the block
+        self.ends = torch.cat([torch.full_like(own_of(end, len(z.steps)), k) for k, end in enumerate(pair.split(1))])
+        self.pair = torch.searchsorted(self.rows, own_of(pair, len(z.steps)))
         self.scored = classifiers_of(model, z.points, z.data.observed(at.assignments), len(at.weights))
         self.scored = self.scored.within(self.rows)
 
@@ -60,7 +64,7 @@ class Union(Generic[S, D, M]):
         """Log odds [B] of the second side, 0 where there is no x; -inf and +inf at the pair."""
         natural = None
         shares = self.block.features.new_zeros(self.block.num_data, 2)
-        shares[self.pair, [0, 1]] = 1
+        shares[self.pair, self.ends] = 1
         for _ in range(NUM_ROUNDS):
             odds = self._family_odds(shares)
             if self.with_margin and self.block.targets.shape[1]:
@@ -78,7 +82,7 @@ class Union(Generic[S, D, M]):
         chi = family.prior() + family.weighted_statistics(self.block.X, shares)
         expected = family.expected_log_density(self.block.X, chi) + all_sum(shares.sum(0)).log()
         log_odds = expected[:, 1] - expected[:, 0]
-        log_odds[self.pair] = log_odds.new_tensor([-torch.inf, torch.inf])
+        log_odds[self.pair] = log_odds.new_tensor([-torch.inf, torch.inf])[self.ends]
         return log_odds
 
     def log_evidence(self, side: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from ....models.data import Data
 from ....models.distributions.sampling import log_gamma_draw, normals, uniforms
 from ....models.likelihoods.base import Parameters
 from ....models.mixture import Mixture
-from ...distributed.collectives import own_stream
+from ...distributed.collectives import all_largest, all_named, own_stream
 from ..hyperplanes import give_back, take_reserved
 from ..state import PartitionState
 from .components import Components, count_members, draw_assignments, draw_parameters
@@ -43,7 +43,7 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
     occupied = Components(log_weights, draw_parameters(state, data, model, generator), state.weights)
     log_slices = log_weights[state.assignments] + torch.log1p(-slices)
     exponent, mass = torch.stack(model.prior.draw_rest(state.hyper, len(counts), generator)).tolist()
-    log_floor = max(float(log_slices.min()), _log_guard(exponent))
+    log_floor = max(-float(all_largest(-log_slices.amin())), _log_guard(exponent))
     log_jumps = draw_jumps(exponent, mass, log_floor, generator)
     chosen = draw_assignments(data, occupied, model, points, log_slices)
     reserved = state.reservoir
@@ -59,7 +59,7 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
 def settled(state: S, chosen: Tensor, weights: Tensor, reserved: Tensor | None) -> tuple[S, Tensor, Tensor]:
     """The state with the components that points [N] chose among some with classifiers [M, P, C], which of these they
     are [K], and which no point chose, bool [M]. `reserved` are the hyperplanes that were not taken."""
-    labels, assignments = torch.unique(chosen, return_inverse=True)
+    labels, assignments = all_named(chosen)
     unseen = torch.ones(len(weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
     if state.reservoir is not None and reserved is not None:
         size = len(state.weights) + len(state.reservoir) - len(labels)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from two_ranks import split
 
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance
+from regbayes.inference.distributed import together
+from regbayes.inference.gibbs.moves.block_classifiers import BlockClassifiers
+from regbayes.inference.gibbs.prepared import Prepared
 from regbayes.models import (
     BNMC,
     DDPM,
@@ -27,6 +36,7 @@ from regbayes.models import (
     PrincipalDirections,
     RandomFourier,
 )
+from regbayes.testing import check_kernel
 
 FIRST = 23  # rows of the first rank; it has the labels
 
@@ -120,7 +130,10 @@ REFUSED = {
     "a checkpoint": (SVI(), DPM(), None, {"checkpoint": "chain.pt"}, "leave checkpoint out"),
     "weights of rows": (SVI(), DPM(), None, {"sample_weight": [1.0]}, "leave sample_weight out"),
     "another backend": (NUTS(), DPM(), None, {}, ALONE),
-    "Gibbs": (Gibbs(), DPM(), None, {}, ALONE),
+    "collapsed scans": (Gibbs(scan="collapsed"), DPM(), None, {}, "take scan='slice'"),
+    "Gibbs where components repel": (Gibbs(), DDPM(), None, {}, "take SVI() or SmallVariance()"),
+    "Gibbs from labels": (Gibbs(init=LABELS), DPM(), None, {}, "leave init out"),
+    "Gibbs of sequences": (Gibbs(), IHMM(), None, {}, ALONE),
     "sequences": (SVI(), IHMM(), None, {}, ALONE),
     "sequences, small variance": (SmallVariance(), IHMM(), None, {}, ALONE),
     "latent features": (SVI(), InfiniteLatentSVM(truncation=4), None, {}, ALONE),
@@ -177,3 +190,104 @@ def test_two_ranks_find_what_one_process_does(two_ranks, way, case) -> None:
         pytest.skip("no such cell")
     whole = alone(EXACT[way], case)
     require_equal(two_ranks(fit, EXACT[way], case), whole)
+
+
+# -- Gibbs: ranks have the same components, and the law is that of one process -----------------------------------------
+
+SHARED = "hyperparameters", "log_mixture", "weights", "log_joint", "unseen_weights", "concentration"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith("DDPM")])
+@pytest.mark.parametrize("scan", ["auto", "blocked"])
+def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
+    (first, trace), (second, other) = two_ranks(fit, Gibbs(6, 6, scan=scan, num_generative=2), case)
+    assert torch.equal(trace, other)
+    for name in set(SHARED) & first.keys():
+        torch.testing.assert_close(first[name], second[name], rtol=0, atol=0, equal_nan=True)
+    model, X, y = CASES[case]
+    family, chi = model.prepare(X, y)[0].likelihood, first["hyperparameters"]
+    labels = torch.cat([first["assignments"], second["assignments"]], 1)
+    for draw, own in enumerate(labels):  # the components are those of the rows of both ranks
+        K = model.truncation if scan == "blocked" else int(own.max()) + 1
+        torch.testing.assert_close(
+            chi[draw, :K], family.prior() + family.summed_statistics(X, own, K), rtol=1e-9, atol=1e-9
+        )
+
+
+@dataclass
+class Thread:
+    """One of two ranks that are threads of one process: many short exchanges take less time so."""
+
+    number: int
+    parts: list
+    barrier: Any
+    size: int = 2
+
+    def objects(self, own):
+        self.parts[self.number] = own
+        self.barrier.wait(60)
+        found = list(self.parts)
+        self.barrier.wait(60)
+        return found
+
+    def sum(self, tensor):
+        first, second = self.objects(tensor.clone())
+        assert (first.shape, first.dtype) == (second.shape, second.dtype)
+        return first + second
+
+    def largest(self, tensor):
+        return torch.maximum(*self.objects(tensor.clone()))
+
+
+@dataclass
+class Split:
+    """A backend that is two ranks, as `check_kernel` takes it; the first has two rows."""
+
+    backend: Any
+
+    @property
+    def scan(self) -> str:
+        return self.backend.scan
+
+    def fit(self, model, X, y=None, *, lengths=None):
+        """The posterior of the first rank, with the assignments of both."""
+        parts, barrier = [None, None], threading.Barrier(2)
+
+        def own(rank):
+            try:
+                return self.backend.fit(model, split(X, rank, 2), split(y, rank, 2), group=Thread(rank, parts, barrier))
+            except BaseException:
+                barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(2) as pool:
+            fits = [pool.submit(own, rank) for rank in range(2)]
+        errors = [error for each in fits if (error := each.exception()) is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            raise error
+        first, second = (each.result() for each in fits)
+        assert torch.equal(first.trace.values, second.trace.values)
+        joined = torch.cat([first.samples["assignments"], second.samples["assignments"]], 1)
+        samples = first.samples | {"assignments": joined}
+        return SimpleNamespace(model=first.model, trace=first.trace, samples=samples, backend=self.backend)
+
+
+FEW = torch.tensor([[-1.6], [-0.7], [0.3], [0.9], [1.8]], dtype=torch.float64)
+TINY = {
+    "DPM": (DPM(truncation=3), None),
+    "InfiniteSVM": (InfiniteSVM(truncation=3), torch.tensor([0, 1, -1, -1, -1])),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:All 3 components are occupied")
+@pytest.mark.parametrize("case", TINY)
+@pytest.mark.parametrize("scan", ["slice", "blocked"])
+def test_two_ranks_draw_from_the_posterior(monkeypatch, scan, case) -> None:
+    monkeypatch.setattr(together, "_ranks_of", lambda group: group)
+    for kind, name in [(BlockClassifiers, "fit"), (BlockClassifiers, "laws"), (Prepared, "log_constants")]:
+        # until Python 3.12 one lock is that of all objects, and a thread that meets the other one inside holds it
+        monkeypatch.setattr(vars(kind)[name], "lock", nullcontext(), raising=False)
+    model, y = TINY[case]
+    backend = Gibbs(600, 50, scan=scan, split_merge=1, num_generative=2, progress=False)
+    check_kernel(Split(backend), model, FEW, y)
