@@ -33,11 +33,7 @@ def begin(options: argparse.Namespace) -> tuple[Problem, TextReport]:
 def _problem(options: argparse.Namespace) -> Problem:
     _check_options(options)
     if options.data is None:
-        from sklearn.datasets import load_breast_cancer
-
-        bunch = load_breast_cancer()
-        names = list(bunch.feature_names)
-        return Problem("breast cancer", "classification", names, bunch.data, bunch.target_names[bunch.target])
+        return _made_problem()
     table = read_table(options.data, options.drop)
     if options.targets is not None:
         return label_problem(table, options.targets, options.folds)
@@ -45,6 +41,15 @@ def _problem(options: argparse.Namespace) -> Problem:
         last = table.names[-1]
         raise CommandError(f"--data needs --target COLUMN, or --targets A,B,C for labels; the last column is {last!r}.")
     return problem_of(table, options.target, options.task, options.folds)
+
+
+def _made_problem() -> Problem:
+    """Three classes, each of three clusters in its own place, so that no one hyperplane for each class tells them."""
+    from sklearn.datasets import make_classification
+
+    of_clusters = {"n_classes": 3, "n_clusters_per_class": 3, "class_sep": 2.0}
+    X, y = make_classification(600, 4, n_informative=4, n_redundant=0, random_state=0, **of_clusters)
+    return Problem("made rows", "classification", [f"x{column}" for column in range(4)], X, y)
 
 
 def _check_options(options: argparse.Namespace) -> None:

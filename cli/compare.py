@@ -31,7 +31,7 @@ from .problems import Problem
 from .progress import bar
 from .report import NOTES, Method, Score, TextReport, as_json
 from .rivals import SCORING, rivals
-from .setups import LABEL_MODELS, backend_of, backends_for, model_of, suited
+from .setups import LABEL_MODELS, backend_of, backends_for, model_of
 
 
 class Candidate(NamedTuple):
@@ -128,7 +128,7 @@ def _admit(name: str, backend: str, problem: Problem, options: argparse.Namespac
 def _estimator(name: str, backend: str, problem: Problem, weight_scale: float, options: argparse.Namespace) -> Pipeline:
     real = problem.task == "regression"
     model = model_of(name, options.likelihood, problem.X.shape[1], real).set_params(weight_scale=weight_scale)
-    inference = _shortened(suited(backend_of(backend, options.seed, progress=False), model))
+    inference = _shortened(backend_of(backend, options.seed, progress=False))
     estimator = _ESTIMATORS[problem.task](model, inference)
     scaler = "passthrough" if name == "MedLDA" else StandardScaler()  # counts stay counts
     return Pipeline([("scaler", scaler), ("estimator", estimator)])

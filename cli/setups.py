@@ -93,10 +93,4 @@ def backend_of(name: str, seed: int, progress: bool | None = None) -> Backend:
     return backends[name]
 
 
-def suited(backend: Backend, model: Model) -> Backend:
-    """The backend as the model takes it: of a coupled joint of label sets, Gibbs has the blocked scan alone."""
-    coupled = getattr(model, "is_coupled", False)
-    return backend.replace(scan="blocked") if coupled and isinstance(backend, Gibbs) else backend
-
-
 _MOST_FOR_FULL = 50

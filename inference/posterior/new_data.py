@@ -77,7 +77,7 @@ def mixture_rows(
 ) -> MixtureRows:
     """Rows drawn from the mixture of x that samples [S, ...] leave of a model, as `PartitionPosterior.sample` says."""
     log_mixture, mixture = samples["log_mixture"], Predictive.of(model, samples)
-    number = number_of_rows("num_rows", num_rows, model.num_features, log_mixture)
+    number = number_of_rows("num_rows", num_rows, int(model.num_features or 0), log_mixture)
     own_stream = stream(generator, log_mixture)
     sums = read_totals(totals, model.likelihood.given_totals, number, log_mixture)
     X, index = mixture.rows(number, sums, own_stream)
