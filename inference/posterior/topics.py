@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -86,7 +86,8 @@ class TopicPosterior(ScorePrediction, Posterior):
         """
         topics = self.samples["topics"]
         number = number_of_rows("num_documents", num_documents, topics.shape[2], topics)
-        own_stream, lengths = stream(generator, topics), read_totals(totals, True, number, topics)
+        own_stream = stream(generator, topics)
+        lengths = cast(Tensor, read_totals(totals, True, number, topics))
         draws = torch.randint(len(topics), (number,), generator=own_stream, device=topics.device)
         X, targets = topics.new_empty(number, topics.shape[2]), list[tuple[Tensor, Tensor]]()
         for g, rows in by_draw(draws):

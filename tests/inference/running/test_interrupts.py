@@ -63,7 +63,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         lambda: clone(clone(MultiLabelClassifier(inference=SmallVariance(num_restarts=9)))).fit(X, np.eye(2)[Y]),
         lambda: MultiLabelClassifierCV(inference=SmallVariance(num_restarts=9), cv=2).fit(X, np.eye(2)[Y]),
     ],
-    ids=["grid", "pipeline", "folds", "ClassifierCV", "paths", "RegressorCV", "clusters", "states", "labels", "label folds"],
+    ids=["grid", "pipeline", "folds", "ClassifierCV", "paths", "RegressorCV", "clusters", "states", "labels", "sets"],
 )
 def test_ctrl_c_ends_the_search_that_a_fit_is_part_of(search: Any, sweeps: list[int]) -> None:
     with pytest.raises(KeyboardInterrupt):
