@@ -121,8 +121,9 @@ def draw_from_prior(reservoir: Tensor, features: Tensor, model: Model, generator
 
 def warn_if_emptied(alone: Tensor, repelled: Tensor, model: Model) -> None:
     """Warn if one component is left, from the numbers of points [K] of those of the mixture without hyperplanes, and of
-    those that repel each other; one of fewer than a twentieth of the points does not count."""
-    held, left = (int((sizes >= sizes.sum() / 20).sum()) for sizes in (alone, repelled))
+    those that repel each other; one of fewer than ten points, or than a twentieth of all, does not count."""
+    least = max(float(alone.sum()) / 20, _FEWEST)
+    held, left = (int((sizes >= least).sum()) for sizes in (alone, repelled))
     if held > 1 >= left:
         message = (
             f"The likelihood alone holds {held} clusters, but hyperplanes left one of them: loss {model.loss!r} "
@@ -144,3 +145,4 @@ def take_reserved(
 
 _NUM_REFRESHED, _RARE = 10, 4  # so many are moved in every fourth sweep: they cost as much as that many components
 _NUM_CANDIDATES = 8
+_FEWEST = 10  # of fewer points two draws need not agree upon a cluster
