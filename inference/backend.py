@@ -16,6 +16,7 @@ from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
 from ..models.labelled import with_factor
 from ..models.priors import PartitionPrior
+from ..models.ranks import among
 from .distributed.together import together
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
@@ -265,7 +266,7 @@ class Backend(Config):
         if resume is not None and not os.path.exists(resume):
             raise FileNotFoundError(f"resume is {os.fspath(resume)!r}, but there is no such file.")
         given: dict[str, Any] = {"sample_weight": sample_weight, "checkpoint": checkpoint, "resume": resume}
-        with together(group, backend, model, X, y, given):
+        with among(None) if group is None else together(group, backend, model, X, y, given):
             rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
             X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)

@@ -18,17 +18,13 @@ from ...models.ranks import Ranks, among
 
 @contextmanager
 def together(group: Any, backend: Any, model: Any, X: Any, y: Any, files: dict[str, Any]) -> Iterator[None]:
-    """A context in which a fit has the rows X [n, D] and y of each of the ranks of a group; None: those given alone.
+    """A context in which a fit has the rows X [n, D] and y of each of the ranks of a group.
 
     Raises
     ------
     NotImplementedError    if the backend cannot fit the model so, before anything is exchanged.
     ValueError             on all ranks if one refuses its data, or if they differ in what they fit.
     """
-    if group is None:
-        with among(None):
-            yield
-        return
     those = _ranks_of(group)
     _require_split(backend, model, X, files)
     _agree(those, backend, model, X, y)

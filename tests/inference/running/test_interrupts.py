@@ -71,7 +71,7 @@ def test_ctrl_c_ends_the_search_that_a_fit_is_part_of(search: Any, sweeps: list[
     assert len(sweeps) == 5
 
 
-@pytest.mark.parametrize("estimator", [Classifier(InfiniteSVM(), SHORT), Clusterer(inference=SHORT)])
+@pytest.mark.parametrize("estimator", [Classifier(InfiniteSVM(), SHORT), Clusterer(DPM(), SHORT)])
 def test_a_fit_of_the_user_returns_what_was_reached(estimator: Any, sweeps: list[int]) -> None:
     with pytest.warns(FitInterrupted, match="after step 4 of 8"):
         found = make_pipeline(StandardScaler(), estimator).fit(X, Y)
