@@ -16,7 +16,7 @@ from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
 from ..models.labelled import with_factor
 from ..models.priors import PartitionPrior
-from ..models.ranks import among
+from ..models.sums import among
 from .distributed.together import together
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree

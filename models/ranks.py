@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,21 +54,3 @@ class Ranks:
         if total.numel():
             torch.distributed.all_reduce(total, how, self.group)
         return total.to(tensor.device)
-
-
-_CURRENT: ContextVar[Ranks | None] = ContextVar("ranks", default=None)
-
-
-def ranks() -> Ranks | None:
-    """Those of the fit that runs here; None: it has all rows."""
-    return _CURRENT.get()
-
-
-@contextmanager
-def among(those: Ranks | None) -> Iterator[None]:
-    """A context in which these are the `ranks()`; of None each process is on its own."""
-    before = _CURRENT.set(those)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(before)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from .ranks import ranks
+if TYPE_CHECKING:
+    from .ranks import Ranks
+
+_CURRENT: ContextVar[Ranks | None] = ContextVar("ranks", default=None)
 
 
 class Sized(Protocol):
@@ -85,3 +90,18 @@ def row_chunks(X: Sized, width: int) -> Iterator[slice]:
     step = max(1, (2**25 if X.is_cuda else 2**18) // max(1, width))
     # one empty chunk for no rows, so that results have their shape
     yield from (slice(start, start + step) for start in range(0, max(1, len(X)), step))
+
+
+def ranks() -> Ranks | None:
+    """Those of the fit that runs here; None: it has all rows."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def among(those: Ranks | None) -> Iterator[None]:
+    """A context in which these are the `ranks()`; of None each process is on its own."""
+    before = _CURRENT.set(those)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(before)

@@ -24,9 +24,8 @@ from torch import Tensor
 from ...models.domains import POSITIVE, Number, Whole, read, shown
 from ...models.losses import CrammerSinger, Loss, Masked
 from ...models.losses.conjugates import Box
-from ...models.ranks import among, ranks
 from ...models.sparse import entries_sum
-from ...models.sums import row_chunks
+from ...models.sums import among, ranks, row_chunks
 from ..distributed.collectives import all_count, all_rows, all_sum, own_draws
 from .dual_newton import box_piece, joint_piece
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...models.distributions.sampling import normals
 from ...models.linalg import safe_cholesky
-from ...models.ranks import ranks
+from ...models.sums import ranks
 from ..distributed.collectives import all_sum
 from .row_space import RowRidge
 

@@ -15,14 +15,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...models.ranks import ranks
 from ...models.sums import all_any as all_any
 from ...models.sums import all_count as all_count
 from ...models.sums import all_largest as all_largest
 from ...models.sums import all_named as all_named
 from ...models.sums import all_rows as all_rows
 from ...models.sums import all_sum as all_sum
-from ...models.sums import span
+from ...models.sums import ranks, span
 
 
 def own_stream(generator: torch.Generator) -> torch.Generator:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ...models.distributions.sampling import uniforms
-from ...models.ranks import ranks
 from ...models.sparse import Rows, SparseRows
-from ...models.sums import all_rows, all_sum, span
+from ...models.sums import all_rows, all_sum, ranks, span
 
 
 def taken(table: Rows, index: Tensor) -> Rows:

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from ...models.domains import shown
 from ...models.labelled import coding_of, with_factor
-from ...models.ranks import Ranks, among
+from ...models.ranks import Ranks
+from ...models.sums import among
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ...models.compiled import is_compiled
 from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.priors.laws import PointLaw
-from ...models.ranks import ranks
+from ...models.sums import ranks
 from ..distributed.collectives import all_sum
 from ..posterior.draws import PartitionDraw
 from .allocations import Allocation

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ...models.config import to_plain
 from ...models.domains import shown
-from ...models.ranks import ranks
+from ...models.sums import ranks
 from ..posterior.draws import axes_of, names_of
 from ..posterior.shapes import require_samples
 from ..protocol import Model

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...models.data import Data
 from ...models.likelihoods.exponential_family import ExponentialFamily
-from ...models.ranks import among
+from ...models.sums import among
 from ..classifiers.natural import BothSides, OwnSide
 from ..classifiers.ridge import soft_sums
 from ..distributed.collectives import all_count, all_sum

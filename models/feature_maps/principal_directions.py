@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..domains import AnyNumbers, Count, NonNegative
 from ..likelihoods.hyperparameters import hyperparameter
-from ..ranks import ranks
 from ..sparse import SparseRows
-from ..sums import all_count, all_largest, all_sum
+from ..sums import all_count, all_largest, all_sum, ranks
 from .base import FeatureMap, Rows, require_matrix
 
 
