@@ -256,15 +256,7 @@ class Backend(Config):
         backend, every = self.checked(), read("checkpoint_every", checkpoint_every, Number(least=0.0))
         on_interrupt = read("on_interrupt", on_interrupt, OneOf("return", "raise"))
         model = backend.admit(model)
-        for name, path in (("checkpoint", checkpoint), ("resume", resume)):
-            if path is not None:
-                path_text(name, path)
-        if not self.resumable and (checkpoint is not None or resume is not None):
-            raise ValueError(
-                f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
-            )
-        if resume is not None and not os.path.exists(resume):
-            raise FileNotFoundError(f"resume is {os.fspath(resume)!r}, but there is no such file.")
+        self._require_files(checkpoint, resume)
         given: dict[str, Any] = {"sample_weight": sample_weight, "checkpoint": checkpoint, "resume": resume}
         with among(None) if group is None else together(group, backend, model, X, y, given):
             rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
@@ -281,6 +273,18 @@ class Backend(Config):
             schedule = replace(schedule, **whose, **files, on_interrupt=on_interrupt, backend=backend.identity())
             posterior = resolved.finish(model, data, schedule, kernel)
         return posterior if rows is None else rows.completed(posterior)
+
+    def _require_files(self, checkpoint: Any, resume: Any) -> None:
+        """Raise unless these are paths that the backend can write, and read; None: nothing is asked of it."""
+        for name, path in (("checkpoint", checkpoint), ("resume", resume)):
+            if path is not None:
+                path_text(name, path)
+        if not self.resumable and (checkpoint is not None or resume is not None):
+            raise ValueError(
+                f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
+            )
+        if resume is not None and not os.path.exists(resume):
+            raise FileNotFoundError(f"resume is {os.fspath(resume)!r}, but there is no such file.")
 
     def prepare(
         self, model: Model, X: Any, y: Any, lengths: Any, **weights: Tensor

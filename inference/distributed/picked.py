@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...models.distributions.sampling import uniforms
-from ...models.sparse import Rows, SparseRows
+from ...models.sparse import Rows
 from ...models.sums import all_rows, all_sum, ranks, span
 
 
@@ -19,7 +19,7 @@ def taken(table: Rows, index: Tensor) -> Rows:
         return table[index]
     place, own = _places(index, len(table))
     mine = table[place]
-    mine = mine.to_dense() if isinstance(mine, SparseRows) else mine
+    mine = mine.to_dense() if mine.is_sparse else mine
     found = mine.new_zeros(len(index), *mine.shape[1:])
     found[own] = mine
     return all_sum(found)
