@@ -166,7 +166,7 @@ def shares_mixture(parts: tuple[Any, Any]) -> bool:
     """Whether fits differ in their classifiers alone, which variational inference finds for itself."""
     model, inference = parts
     whole = isinstance(inference, SVI) and inference.batch_size is None and inference.rule == "gibbs"
-    return whole and issubclass(model.data_type, LabelData) and not model.is_coupled
+    return whole and not getattr(model, "is_coupled", True)
 
 
 def _of_one_mixture(parts: tuple[Any, Any], steps: list[Step], rows: SortedRows) -> Iterator[Any]:

@@ -202,7 +202,8 @@ class Search(PosteriorEstimator):
     ) -> _HeldOut:
         """Decisions at all settings for the rows of each fold, whose paths start from components [N] of all rows."""
         names = [name for name in axes if name not in ("strength", "weight_scale", "temperature")]
-        settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*map(axes.get, names))]  # type: ignore[arg-type]
+        every = itertools.product(*(axes[name] for name in names))
+        settings = [dict(zip(names, values, strict=True)) for values in every]
         variants = [(varied(parts, each), starts.get(each.get("num_components"))) for each in settings]
         steps, temperatures, decisions = _steps(axes), axes.get("temperature", (0.0,)), []
         for (model, inference), _ in variants:

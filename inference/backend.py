@@ -244,7 +244,8 @@ class Backend(Config):
             "raise" KeyboardInterrupt, as a fit must that is part of a search or a loop, which is to end as well
         group : a process group of torch.distributed, such as `dist.group.WORLD`, whose ranks all make this call, each
             with rows of its own; they are fitted as if they were in one place, one rank's after the other's. The
-            posterior of each rank has all components, and the assignments of its rows. None: all rows are here
+            posterior of each rank has all components, and the assignments of its rows. None, as `group.WORLD` is before
+            `init_process_group()`: all rows are here
 
         Raises
         ------

@@ -427,6 +427,77 @@ MUTANTS = [
         {"log_weights.argmax(1)": "log_weights.argmin(1)"},
     ),
     Mutants(
+        "inference/posterior/features.py",
+        "inference/posterior/test_sample.py -k features",
+        {
+            "mean + variance.sqrt() * normals": "mean + 0 * normals",
+            "uniforms(odds.shape, own_stream) < odds": "uniforms(odds.shape, own_stream) < 0.5",
+            'bits @ draw["weights"] + model.features': "model.features",
+        },
+    ),
+    Mutants(
+        "inference/posterior/topics.py",
+        "inference/posterior/test_sample.py -k documents",
+        {
+            "counts / lengths[rows, None].clamp(min=1.0)": "counts",
+            "log_dirichlet(alpha, generator)": "log_dirichlet(2 * alpha, generator)",
+            "words[here] = torch.multinomial(topic": "words[here] = torch.multinomial(topics[0]",
+        },
+    ),
+    Mutants(
+        "inference/posterior/multi_label.py",
+        "inference/posterior/test_sample.py -k label_sets",
+        {
+            "return logit(psi), classifier_view": "return 0 * psi, classifier_view",
+            "psi * row_scores(self.model, X, draw).sigmoid()": "psi",
+        },
+    ),
+    Mutants(
+        "models/sums.py",
+        "inference/distributed/test_ranks.py -k 'find_what and DPM'",
+        {
+            "tensor if those is None else those.sum(tensor)": "tensor",
+            "int(sizes[: those.number].sum()), int": "0, int",
+        },
+    ),
+    Mutants(
+        "inference/distributed/picked.py",
+        "inference/distributed/test_ranks.py -k 'find_what and DPM'",
+        {
+            "found[own] = mine": "found[~own] = mine",
+            "best.indices + start": "best.indices",
+            "before + ends": "ends",
+        },
+    ),
+    Mutants(
+        "inference/distributed/collectives.py",
+        "inference/distributed/test_ranks.py -k 'posterior or find_what'",
+        {
+            "manual_seed(seed + those.number)": "manual_seed(seed)",
+            "draw(total)[start : start + number]": "draw(total)[:number]",
+        },
+    ),
+    Mutants(
+        "inference/gibbs/hyperplanes.py",
+        "models/test_hyperplanes.py inference/gibbs/test_ddpm.py -k 'default or emptied or reserve'",
+        {
+            "near.log_ratio(candidates)": "-near.log_ratio(candidates)",
+            "held > 1 >= left": "held > 1",
+            "alone.sum()) / 20": "alone.sum()) / 2000",
+        },
+    ),
+    Mutants("models/ddpm.py", "inference/gibbs/test_ddpm.py -k default_strength", {"strength=0.1": "strength=1.0"}),
+    Mutants(
+        "estimators/clusters.py",
+        "estimators/test_estimators_as_peers.py -k covariances",
+        {"full > alone": "full < alone"},
+    ),
+    Mutants(
+        "estimators/multi_cv.py",
+        "estimators/test_other_searches.py",
+        {"f1 + (hits - f1 * total)": "f1 + (hits - total)", "(decisions > 0) & known": "decisions > 0.5"},
+    ),
+    Mutants(
         "inference/posterior/partition.py",
         "inference/posterior/test_sample.py -k 'components or labels_of'",
         {

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -120,6 +121,7 @@ def _place() -> str:
 
 
 def _serve(rank: int, port: int, pipe: Any) -> None:
+    sys.path.append(str(Path(__file__).parents[1]))  # of `tests`, wherever the run was started
     torch.set_num_threads(1)
     address, limit = f"tcp://127.0.0.1:{port}", timedelta(seconds=_SECONDS)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=limit)

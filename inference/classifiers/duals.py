@@ -76,8 +76,7 @@ def solve(
     tolerance, max_passes = read("tolerance", tolerance, Number(least=0.0)), read("max_passes", max_passes, Whole())
     weight_scale = read("weight_scale", weight_scale, POSITIVE)
     if ranks() is not None and all_count(len(features)) <= _MOST_TOGETHER:
-        given = features, targets, row_weights, start
-        return _together(*given, loss=loss, weight_scale=weight_scale, tolerance=tolerance, max_passes=max_passes)
+        return _together(features, targets, loss, weight_scale, row_weights, start, tolerance, max_passes)
     problem = _Problem(features, targets, loss, weight_scale, row_weights)
     tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
     exact = problem.double()
@@ -94,13 +93,29 @@ def solve(
 
 
 def _together(
-    features: Tensor, targets: Tensor, row_weights: Tensor | None, start: Tensor | None, **options: Any
+    features: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    weight_scale: float,
+    row_weights: Tensor | None,
+    start: Tensor | None,
+    tolerance: float,
+    max_passes: int,
 ) -> Dual:
     """The dual of a few rows that several ranks have: each of them solves it for all rows."""
     rows, known = all_rows(features), all_rows(targets)
     others = [None if part is None else all_rows(part) for part in (row_weights, start)]
     with among(None):
-        found = solve(rows, known, row_weights=others[0], start=others[1], **options)
+        found = solve(
+            rows,
+            known,
+            loss,
+            weight_scale,
+            row_weights=others[0],
+            start=others[1],
+            tolerance=tolerance,
+            max_passes=max_passes,
+        )
     return found._replace(tilt=own_draws(len(features), lambda number: found.tilt))
 
 

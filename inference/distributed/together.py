@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -13,12 +13,21 @@ from torch.utils.data import DataLoader
 
 from ...models.domains import shown
 from ...models.labelled import coding_of, with_factor
+from ...models.mixture import Mixture
 from ...models.ranks import Ranks
 from ...models.sums import among
+from ..protocol import Model
+
+
+class Fits(Protocol):
+    """A backend: what begins a fit asks of it."""
+
+    def module_of(self, model: Model) -> Any:
+        """The module with its kernel of the structure of the model."""
 
 
 @contextmanager
-def together(group: Any, backend: Any, model: Any, X: Any, y: Any, files: dict[str, Any]) -> Iterator[None]:
+def together(group: Any, backend: Fits, model: Model, X: Any, y: Any, files: dict[str, Any]) -> Iterator[None]:
     """A context in which a fit has the rows X [n, D] and y of each of the ranks of a group.
 
     Raises
@@ -28,7 +37,7 @@ def together(group: Any, backend: Any, model: Any, X: Any, y: Any, files: dict[s
     """
     those = _ranks_of(group)
     _require_split(backend, model, X, files)
-    _agree(those, backend, model, X, y)
+    _agree(those, backend, cast(Mixture, model), X, y)  # no other is served
     with among(those):
         yield
 
@@ -43,7 +52,7 @@ def _ranks_of(group: Any) -> Ranks:
     return Ranks(group)
 
 
-def _require_split(backend: Any, model: Any, X: Any, files: dict[str, Any]) -> None:
+def _require_split(backend: Fits, model: Model, X: Any, files: dict[str, Any]) -> None:
     """NotImplementedError on a fit that was not verified on several ranks."""
     which = f"{type(backend).__name__} of {type(model).__name__}"
     alone = getattr(backend.module_of(model), "alone", None)
@@ -57,7 +66,7 @@ def _require_split(backend: Any, model: Any, X: Any, files: dict[str, Any]) -> N
         raise NotImplementedError(f"{which} does not run on several ranks yet; {reason}.")
 
 
-def _agree(those: Ranks, backend: Any, model: Any, X: Any, y: Any) -> None:
+def _agree(those: Ranks, backend: Fits, model: Mixture, X: Any, y: Any) -> None:
     """ValueError on all ranks unless each has rows that the model takes, and all have the same model."""
     try:
         own = _described(backend, model, X, y), ""
@@ -77,7 +86,7 @@ def _agree(those: Ranks, backend: Any, model: Any, X: Any, y: Any) -> None:
                 )
 
 
-def _described(backend: Any, model: Any, X: Any, y: Any) -> dict[str, str]:
+def _described(backend: Fits, model: Mixture, X: Any, y: Any) -> dict[str, str]:
     """What ranks must have in common, by its name; raises on rows that the model does not take."""
     rows = model.as_rows(X)
     model.likelihood.admit(rows)

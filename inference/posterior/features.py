@@ -65,10 +65,8 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
         if self.backend.kind == "objective":
             raise NotImplementedError("Features of small variance have no density. Fit with Gibbs or SVI.")
         model, loadings = self.model, self.samples["loadings"]
-        number, own_stream = (
-            number_of_rows("num_rows", num_rows, loadings.shape[2], loadings),
-            stream(generator, loadings),
-        )
+        number = number_of_rows("num_rows", num_rows, loadings.shape[2], loadings)
+        own_stream = stream(generator, loadings)
         draws = torch.randint(len(loadings), (number,), generator=own_stream, device=loadings.device)
         X, targets = loadings.new_empty(number, loadings.shape[2]), list[tuple[Tensor, Tensor]]()
         for g, rows in by_draw(draws):

@@ -715,7 +715,8 @@ def test_the_default_strength_leaves_a_cluster_inside_another(recwarn: pytest.Wa
 def test_clusters_count_as_emptied_where_one_is_left(recwarn: pytest.WarningsRecorder) -> None:
     some = torch.tensor([50.0, 46.0, 4.0])
     hyperplanes.warn_if_emptied(some, some, DDPM())
-    hyperplanes.warn_if_emptied(torch.tensor([97.0, 3.0]), torch.tensor([100.0]), DDPM())
+    hyperplanes.warn_if_emptied(torch.tensor([970.0, 30.0]), torch.tensor([1000.0]), DDPM())
+    hyperplanes.warn_if_emptied(torch.tensor([9.0, 9.0]), torch.tensor([18.0]), DDPM())
     assert not recwarn.list
     with pytest.warns(ClustersEmptied, match="holds 2 clusters"):
         hyperplanes.warn_if_emptied(some, torch.tensor([99.0, 1.0]), DDPM())
