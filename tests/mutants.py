@@ -471,7 +471,7 @@ MUTANTS = [
     ),
     Mutants(
         "inference/distributed/collectives.py",
-        "inference/distributed/test_ranks.py -k 'posterior or find_what'",
+        "inference/distributed/test_ranks.py -k 'own_streams or find_what'",
         {
             "manual_seed(seed + those.number)": "manual_seed(seed)",
             "draw(total)[start : start + number]": "draw(total)[:number]",

@@ -16,6 +16,7 @@ from two_ranks import split
 
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance
 from regbayes.inference.distributed import together
+from regbayes.inference.distributed.collectives import own_stream
 from regbayes.inference.gibbs.moves.block_classifiers import BlockClassifiers
 from regbayes.inference.gibbs.prepared import Prepared
 from regbayes.models import (
@@ -36,6 +37,8 @@ from regbayes.models import (
     PrincipalDirections,
     RandomFourier,
 )
+from regbayes.models.ranks import Ranks
+from regbayes.models.sums import among
 from regbayes.testing import check_kernel
 
 FIRST = 23  # rows of the first rank; it has the labels
@@ -190,6 +193,20 @@ def test_two_ranks_find_what_one_process_does(two_ranks, way, case) -> None:
         pytest.skip("no such cell")
     whole = alone(EXACT[way], case)
     require_equal(two_ranks(fit, EXACT[way], case), whole)
+
+
+def draws_of(group, rank):
+    """Numbers of a rank's own stream, and those of the shared one after it."""
+    generator = torch.Generator().manual_seed(3)
+    with among(Ranks(group)):
+        own = torch.rand(4, generator=own_stream(generator))
+    return own, torch.rand(4, generator=generator)
+
+
+def test_own_streams_differ_and_the_shared_one_does_not(two_ranks) -> None:
+    (first, shared), (second, other) = two_ranks(draws_of)
+    assert not torch.isin(first, second).any()
+    assert torch.equal(shared, other)
 
 
 # -- Gibbs: ranks have the same components, and the law is that of one process -----------------------------------------
