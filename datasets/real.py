@@ -4,14 +4,12 @@ Three places are tried in this order.
 
 1. scikit-learn's bundled sets (breast_cancer, diabetes, digits, iris, wine), and two published tables that come with
    this package (faithful, galaxy), need nothing.
-2. The others are read from `<name>.npz` in the folder that the environment variable REGBAYES_DATA names. Arrays in
-   such a file: `X`, `y` (or `Y`, a 0/1 label matrix), or `X_train`, `y_train`, `X_test`, `y_test` where a customary
-   split exists; a sparse matrix is stored as its CSR parts `X_data`, `X_indices`, `X_indptr`, `X_shape`; `groups`,
-   `feature_names`, `class_names` or `label_names`. Whatever else there is goes to `Dataset.extra`.
-3. Where the file is absent, scikit-learn downloads what it can (cached in its own folder): OpenML's copies, which know
-   neither speakers nor customary splits, and the 20 newsgroups, which it tokenizes in its own way.
+2. The others are read from `<name>.npz` in the folder that the environment variable REGBAYES_DATA names.
+3. Where the file is absent, the set is downloaded (`downloads.py`), unless it has no home that can be read: the error
+   then says where it is from.
 
-Nothing is standardised. Integer classes run from 0.
+docs/data.md lists the sets, where each comes from, and what a file of that folder holds. Nothing is standardised.
+Integer classes run from 0.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +26,7 @@ import scipy.sparse
 import sklearn.datasets
 from numpy.typing import NDArray
 
-Arrays = dict[str, Any]
+from .downloads import DOWNLOADS, HOMES, Arrays, content, download
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,8 @@ def load(name: str, *, features: str | None = None) -> Dataset:
 
     Raises
     ------
-    ValueError           on an unknown name or group of features (lists those known).
+    ValueError           on an unknown name or group of features (lists those known); where what was downloaded is not
+                         what is known by that name.
     FileNotFoundError    where the data are in none of the places that the module names.
 
     >>> iris = load("iris")
@@ -194,20 +192,29 @@ def load(name: str, *, features: str | None = None) -> Dataset:
         return _bundled(name)
     if name in _TABLES:
         return _dataset(name, _table(name))
+    prepare = _PREPARE.get(name, dict)
     path = Path(os.environ.get("REGBAYES_DATA", "")) / f"{name}.npz"
     if "REGBAYES_DATA" in os.environ and path.is_file():
         arrays = _read(path)
         if name == "protein_fold":
             arrays = _protein_fold(arrays, features or "composition")
-    elif name in _DOWNLOADS:
-        arrays = _download(name)
-    else:
-        place = f"at {path}" if "REGBAYES_DATA" in os.environ else "(REGBAYES_DATA is not set)"
+        return _dataset(name, prepare(arrays))
+    place = f"at {path}" if "REGBAYES_DATA" in os.environ else "(REGBAYES_DATA is not set)"
+    mend = (
+        f"Set the environment variable REGBAYES_DATA to a folder that holds {name}.npz (docs/data.md says what is in "
+        f"it). Public home of the data: {_FILES[name].source}."
+    )
+    if name not in DOWNLOADS:
+        raise FileNotFoundError(f"The data set {name!r} was not found {place}, and has no home to load it from. {mend}")
+    try:
+        data = _dataset(name, prepare(download(name)))
+    except OSError as error:
         raise FileNotFoundError(
-            f"The data set {name!r} was not found {place}. Set the environment variable REGBAYES_DATA to the folder "
-            f"that holds {name}.npz. Public home of the data: {_FILES[name].source}."
-        )
-    return _dataset(name, _PREPARE.get(name, dict)(arrays))
+            f"The data set {name!r} was not found {place}, and could not be downloaded: {error}. {mend}"
+        ) from error
+    if name in HOMES and content(data.X, data.y, data.groups, data.X_test, data.y_test) != HOMES[name].content:
+        raise ValueError(f"What was downloaded as {name!r} is not the data that are known by that name. {mend}")
+    return data
 
 
 def _dataset(name: str, arrays: Arrays) -> Dataset:
@@ -315,70 +322,3 @@ _PREPARE: dict[str, Callable[[Arrays], Arrays]] = {
     "school": _school,
     "ujiindoorloc": _ujiindoorloc,
 }
-
-
-class _OpenML(NamedTuple):
-    query: dict[str, Any]  # arguments of sklearn.datasets.fetch_openml
-    shape: tuple[int, int]  # of X as it is there
-    prepare: Callable[[Arrays], Arrays]  # from X and y as they are there
-
-
-def _multi_label(arrays: Arrays) -> Arrays:
-    return arrays | {"y": (np.char.upper(arrays["y"].astype(str)) == "TRUE").astype(np.int64)}
-
-
-def _class_one(of: str) -> Callable[[Arrays], Arrays]:
-    return lambda arrays: arrays | {"y": (arrays["y"].astype(str) == of).astype(np.int64)}
-
-
-def _letters(arrays: Arrays) -> Arrays:
-    names, y = np.unique(arrays["y"].astype(str), return_inverse=True)
-    return arrays | {"y": y, "class_names": names}
-
-
-def _mnist(arrays: Arrays) -> Arrays:
-    even = slice(60_000, None, 2)  # the test file comes after the 60,000 training images
-    return {"X": arrays["X"][even], "y": arrays["y"][even].astype(np.int64)}
-
-
-_OPENML = {
-    "emotions": _OpenML({"data_id": 40589}, (593, 72), _multi_label),
-    "letter": _OpenML({"data_id": 6}, (20_000, 16), _letters),  # in another order: no customary split
-    "mnist": _OpenML({"data_id": 554}, (70_000, 784), _mnist),
-    "parkinsons": _OpenML({"data_id": 1488}, (195, 22), _class_one("2")),
-    "scene": _OpenML({"name": "scene", "version": 4}, (2407, 294), _multi_label),
-    "skin": _OpenML({"data_id": 1502}, (245_057, 3), _class_one("1")),
-    "yeast": _OpenML({"name": "yeast", "version": 4}, (2417, 103), _multi_label),
-}
-
-
-def _openml(name: str) -> Arrays:
-    query, shape, prepare = _OPENML[name]
-    bunch = sklearn.datasets.fetch_openml(**query, as_frame=False, parser="liac-arff")
-    if bunch.data.shape != shape:
-        raise ValueError(f"OpenML ({query}) gave an array of shape {bunch.data.shape} for {name}; expected {shape}.")
-    arrays = {"X": bunch.data, "y": bunch.target, "feature_names": bunch.feature_names}
-    return prepare(arrays | ({"label_names": bunch.target_names} if bunch.target.ndim == 2 else {}))
-
-
-def _newsgroups() -> Arrays:
-    train, test = (
-        sklearn.datasets.fetch_20newsgroups_vectorized(subset=part, normalize=False) for part in ("train", "test")
-    )
-    rows = {"X_train": train.data, "y_train": train.target, "X_test": test.data, "y_test": test.target}
-    return rows | {"vocab": train.feature_names, "class_names": train.target_names}
-
-
-_DOWNLOADS: dict[str, Callable[[], Arrays]] = {name: partial(_openml, name) for name in _OPENML}
-_DOWNLOADS["newsgroups20"] = _newsgroups
-
-
-def _download(name: str) -> Arrays:
-    try:
-        return _DOWNLOADS[name]()
-    except OSError as error:
-        raise FileNotFoundError(
-            f"The data set {name!r} is not in the folder that REGBAYES_DATA names ({os.environ.get('REGBAYES_DATA')}), "
-            f"and scikit-learn could not download it: {error}. Set REGBAYES_DATA to the folder that holds {name}.npz. "
-            f"Public home of the data: {_FILES[name].source}."
-        ) from error

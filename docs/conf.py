@@ -30,6 +30,7 @@ html_sidebars = {
     "evidence": [],
     "guide": [],
     "practice": [],
+    "data": [],
 }  # long equations and tables need the room
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -27,6 +27,7 @@ def case(path: Path) -> Any:
 @pytest.mark.parametrize("path", [case(path) for path in TUTORIALS])
 def test_tutorial_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGBAYES_BUDGET", "small")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # no test downloads
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
 
