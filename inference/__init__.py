@@ -1,6 +1,8 @@
 """How posteriors are computed: one backend a class, one posterior a structure."""
 
 from .backend import Backend
+from .distributed.rows import rows_of
+from .distributed.sources import RowSource
 from .gibbs import Gibbs
 from .gibbs.hyperplanes import ClustersEmptied
 from .hilbert_embedding.backend import HilbertEmbedding
@@ -57,6 +59,7 @@ __all__ = [
     "PyroGibbs",
     "QuadraticKernel",
     "RBFKernel",
+    "RowSource",
     "Schedule",
     "SequencePosterior",
     "SmallVariance",
@@ -68,6 +71,7 @@ __all__ = [
     "__version__",
     "continue_fit",
     "register_structure",
+    "rows_of",
     "run",
     "structure_of",
 ]

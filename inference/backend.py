@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, Unpack, overload
 
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
 from ..models.labelled import with_factor
 from ..models.priors import PartitionPrior
 from ..models.sums import among
+from .distributed.rows import streamed
 from .distributed.together import together
 from .posterior.base import Posterior
 from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
@@ -231,7 +231,8 @@ class Backend(Config):
         Parameters
         ----------
         model : a model of `regbayes.models`; it is not changed
-        X, y : torch tensors (device and dtype are kept) or anything numpy-like
+        X, y : torch tensors (device and dtype are kept) or anything numpy-like; for `SVI` X may be rows that
+            need not fit into memory, `rows_of(...)` or a torch DataLoader, with y in its blocks
         lengths : rows of each sequence, one after another in X, for the models of sequences; None: one sequence
         sample_weight : how many times each row counts [N], at least 0: 0 leaves a row out, which gets its component
             at the end. Whole numbers alone where single rows are drawn into components (Gibbs, NUTS, Autoguide)
@@ -267,7 +268,7 @@ class Backend(Config):
             require_room_to_fit(resolved, model, data, schedule)
             if not schedule.repeatable and (checkpoint is not None or resume is not None):
                 raise ValueError(
-                    "A fit from a DataLoader cannot be resumed: its order is not ours. Pass tensors instead."
+                    "A fit from a source of rows cannot be resumed: its order is not ours. Pass tensors instead."
                 )
             whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
             files: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": every, "resume": resume}
@@ -294,9 +295,9 @@ class Backend(Config):
 
         `weights` is for rows that have any, how many times each counts [N], as the model's `prepare` takes it.
         """
-        if isinstance(X, DataLoader):
+        if (source := streamed(X)) is not None:
             raise ValueError(
-                f"X is a DataLoader, which {type(self).__name__} cannot read: pass its rows, or use SVI()."
+                f"X comes from {source.name}, which {type(self).__name__} cannot read: pass its rows, or use SVI()."
             )
         resolved, data = model.prepare(X, y, lengths, **weights)
         return self.kernel(resolved), resolved, data, self.resolve(data).schedule()

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..models.arrays import as_vector, as_weights
 from ..models.labelled import coding_of
 from ..models.sparse import Rows
 from ..models.topics import TopicData
+from .distributed.rows import streamed
 from .protocol import Model
 
 
@@ -46,7 +46,7 @@ class CountedRows:
         Raises
         ------
         ValueError    on weights that are negative, not finite or all zero; that are not whole numbers for a backend
-                      or a model that does not weigh; for a model of sequences or of many tasks; with a DataLoader.
+                      or a model that does not weigh; for a model of sequences or of many tasks; with a source of rows.
         """
         _require_weighable(model, X)
         X = model.as_rows(X)
@@ -81,8 +81,8 @@ def weighs(backend: Weighing, model: Model) -> bool:
 
 
 def _require_weighable(model: Model, X: Any) -> None:
-    if isinstance(X, DataLoader):
-        raise ValueError("sample_weight goes with arrays. Leave it out of a fit from a DataLoader, or repeat its rows.")
+    if streamed(X) is not None:
+        raise ValueError("sample_weight goes with arrays. Leave it out of a fit from a source, or repeat its rows.")
     if not _takes_weights(model) and not issubclass(model.data_type, TopicData):
         raise ValueError(
             f"{type(model).__name__} takes no sample_weight: only rows that are exchangeable have weights, not the "

@@ -453,6 +453,28 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/distributed/tables.py",
+        "inference/distributed/test_sources.py",
+        {
+            "X[filled : filled + len(some), place]": "X[: len(some), place]",
+            "if column.null_count:": "if False:",
+            "start += len(batch)": "start = len(batch)",
+            "if kinds == {pa.float32()}": "if False",
+            "if found not in index": "if True",
+        },
+    ),
+    Mutants(
+        "inference/svi/stream.py",
+        "inference/distributed/test_sources.py",
+        {
+            "if found != self.num_data:": "if False:",
+            "[_gist(torch.cat([*said, values]), coding.has_classes)]": "[_gist(values, coding.has_classes)]",
+            "torch.cat([ends, y[missing][:1]])": "ends",
+            "if total >= _NUM_DEFAULTS:": "if False:",
+            "max(largest, number), missing or some": "max(largest, number), some",
+        },
+    ),
+    Mutants(
         "models/sums.py",
         "inference/distributed/test_ranks.py -k 'find_what and DPM'",
         {

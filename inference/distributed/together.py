@@ -9,7 +9,6 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ...models.domains import shown
 from ...models.labelled import coding_of, with_factor
@@ -17,6 +16,7 @@ from ...models.mixture import Mixture
 from ...models.ranks import Ranks
 from ...models.sums import among
 from ..protocol import Model
+from .rows import streamed
 
 
 class Fits(Protocol):
@@ -60,8 +60,8 @@ def _require_split(backend: Fits, model: Model, X: Any, files: dict[str, Any]) -
     given = [name for name, value in files.items() if value is not None]
     if not reason and given:
         which, reason = f"{which} with {given[0]}", f"leave {given[0]} out"
-    if not reason and isinstance(X, DataLoader):
-        which, reason = f"{which} from a DataLoader", "pass each rank its rows as a tensor"
+    if not reason and streamed(X) is not None:
+        which, reason = f"{which} from a source of rows", "pass each rank its rows as a tensor"
     if reason:
         raise NotImplementedError(f"{which} does not run on several ranks yet; {reason}.")
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ...models.domains import Count, Natural, NonNegative, Number, OneOf, Seed
 from ..backend import Backend
+from ..distributed.rows import streamed
 from ..protocol import KernelData, Model
 from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
 from .factors import SETTLED
@@ -22,7 +22,7 @@ class SVI(Backend):
     """Mean-field variational inference of the truncated model; a lower bound of its log evidence, a local optimum.
 
     States of its kernels have `total_weight`, the number of rows or steps by which the tolerance is multiplied. Their
-    modules also offer `stream(backend, model, loader) -> (kernel, resolved model, its data)`.
+    modules also offer `stream(backend, model, source) -> (kernel, resolved model, its data)`.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ class SVI(Backend):
         never. What comes later is slow, or a jump after a plateau, and hardly changes predictions
     num_restarts : seeds to start from; the highest final ELBO is kept
     delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
-        (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]; a batch of a DataLoader that
+        (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]; a block of a source that
         is smaller than its largest one takes a step that is smaller in proportion
-    num_full_steps : most sweeps over all points that finish a stochastic fit of a tensor (a DataLoader gets none).
+    num_full_steps : most sweeps over all points that finish a stochastic fit of a tensor (a source of rows gets none).
         Unless `tolerance` is None they stop after one that raises the ELBO by less than 0.01 nats per point, since
         predictions have settled by then
     rule : "gibbs": the expected loss, so that hyperplanes are learnt with their uncertainty. "averaging", for
@@ -46,16 +46,19 @@ class SVI(Backend):
         the dual of its classifiers is solved to 1e-9, or as far as so many passes lead;
         `posterior.samples["duality_gap"]` [1] says how far, as a fraction of their objective, they are from the optimum
         given all else (after stochastic steps alone there is none). For InfiniteSVM there is no batch_size or
-        DataLoader with it
+        source of rows with it
     num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
     seed, progress : of the random stream; whether to show a bar (None: on a terminal)
 
-    X may also be a torch DataLoader of batches (X [n, D], y [n]) or (X [n, D],); for the models of sequences of
-    (X, lengths) or (X,): whole sequences, or one. It is read once for the labels and for the defaults that come from
-    the data (from its first 100,000 rows), then one batch a step, and once at the end for the assignments, in the order
-    of that last pass. Of points and label sets nothing else is kept that grows with their number: no responsibilities.
-    Nor are they of a tensor whose rows times components are more than 2^24 (134 MB), except with rule="averaging" or
-    coupled label sets: each step finds them again, chunk by chunk, and the posterior has the `assignments` alone.
+    X may also be a source of rows (`rows_of`: arrays on disk, Parquet and Arrow files, functions), or a torch
+    DataLoader of batches (X [n, D], y [n]) or (X [n, D],); for the models of sequences of (X, lengths) or (X,): whole
+    sequences, or one. It is read once for the labels, then a block a step, again from the start after the last: of
+    `batch_size` rows (None: 4,096), or of as many as a DataLoader or a function gives. Defaults that come from the
+    data, and the start of the fit, are of its first 100,000 rows: rows should come in no order that means something.
+    What the posterior says row by row, such as `assignments`, is of these first rows alone, so that memory does not
+    grow with their number; `rows_of` and a loop over `blocks` say it of all. Nor are responsibilities kept of a tensor
+    whose rows times components are more than 2^24 (134 MB), except with rule="averaging" or coupled label sets: each
+    step finds them again, chunk by chunk, and the posterior has the `assignments` alone.
 
     References
     ----------
@@ -83,12 +86,12 @@ class SVI(Backend):
     def prepare(
         self, model: Model, X: Any, y: Any, lengths: Any, **weights: Tensor
     ) -> tuple[Kernel, Model, KernelData, Schedule]:
-        """As `Backend.prepare`; X [N, D] may also be a DataLoader."""
-        if not isinstance(X, DataLoader):
+        """As `Backend.prepare`; X [N, D] may also be a source of rows."""
+        if (source := streamed(X)) is None:
             return super().prepare(model, X, y, lengths, **weights)
         if y is not None or lengths is not None:
-            raise ValueError("y and lengths come with the batches of a DataLoader: leave them out.")
-        kernel, model, data = self.module_of(model).stream(self, model, X)
+            raise ValueError("y and lengths come with the blocks of a source of rows: leave them out.")
+        kernel, model, data = self.module_of(model).stream(self, model, source)
         endless = dataclasses.replace(
             self.schedule(), num_steps=self.num_steps, stop=lambda chain: False, repeatable=False
         )

@@ -13,9 +13,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..distributed.collectives import all_count
+from ..distributed.sources import RowSource
 from ..protocol import Model
 from ..running.engine import Draw, Kernel
 from ..running.labels import LABELS
@@ -73,7 +73,7 @@ class Stochastic(Generic[S, D, M]):
     extrapolate: Callable[[S, D, M, int, float], S]  # (state, rows, model, num_data, num_units): they stand for all
     minibatch: Callable[..., Minibatch[D]]  # (data, size, generator) -> what a step sees
     sweep: Callable[[S, Minibatch[D], M, float], S]  # (state, minibatch, model, rho) -> state
-    read: Callable[..., tuple[M, Stream[D]]]  # (loader, model, number of first rows)
+    read: Callable[..., tuple[M, Stream[D]]]  # (source, block size, model, number of first rows)
     assign: Callable[[S, D, M], Tensor] | None = None  # components [n]: all that streams keep of rows
     climb: Callable[[S, D, M], S] | None = None  # a sweep on the rows from which steps start; None: `Steps.sweep`
 
@@ -104,10 +104,9 @@ class Steps(Generic[S, D, M]):
             warn=self.warn,
         )
 
-    def stream(self, backend: SVI, model: M, loader: DataLoader[Any]) -> tuple[Kernel, M, Stream[D]]:
-        """The kernel of stochastic steps on the batches of a loader, the resolved model, and the stream as its data."""
-        own = self._stochastic
-        model, stream = own.read(loader, model, NUM_FIRST)
+    def stream(self, backend: SVI, model: M, source: RowSource) -> tuple[Kernel, M, Stream[D]]:
+        """The kernel of stochastic steps on the blocks of a source, the resolved model, and the stream as its data."""
+        model, stream = self._stochastic.read(source, backend.batch_size or _BLOCK, model, NUM_FIRST)
         kernel = replace(
             self.kernel(backend, model),
             init=partial(self._init_stream, backend=backend),
@@ -164,16 +163,16 @@ class Steps(Generic[S, D, M]):
     def _finish_stream(self, state: S, data: Stream[D], model: M) -> S:
         if self._stochastic.assign is not None:
             return state
-        parts = [getattr(self.complete(state, batch, model), self.rows) for batch in data.once()]
+        parts = [getattr(self.complete(state, batch, model), self.rows) for batch in data.sampled()]
         whole: S = replace(state, **{self.rows: torch.cat(parts)})  # type: ignore[type-var]
         return whole
 
     def _draw_stream(self, state: S, data: Stream[D], model: M) -> Draw:
-        """Of rows no more than their components, in the order of a last pass: nothing of N x T numbers."""
+        """Of rows no more than the components of the first ones: nothing of N or N x T numbers."""
         found, assign = self.draw(state, data, model), self._stochastic.assign
         if assign is None:
             return found
-        found[LABELS] = torch.cat([assign(state, batch, model) for batch in data.once()])
+        found[LABELS] = torch.cat([assign(state, batch, model) for batch in data.sampled()])
         return {name: value for name, value in found.items() if name != self.rows}
 
     # -- both ----------------------------------------------------------------------------------------------------------
@@ -218,12 +217,12 @@ class StepsByRule(Generic[M]):
         """As `Steps.kernel`."""
         return self.of(backend, model).kernel(backend, model)
 
-    def stream(self, backend: SVI, model: M, loader: DataLoader[Any]) -> tuple[Kernel, M, Stream[Any]]:
+    def stream(self, backend: SVI, model: M, source: RowSource) -> tuple[Kernel, M, Stream[Any]]:
         """As `Steps.stream`."""
         steps = self.of(backend, model)
         if steps.stochastic is None:
-            raise NotImplementedError(f"X is a DataLoader; {_at_once(backend, model)}")
-        return steps.stream(backend, model, loader)
+            raise NotImplementedError(f"X comes from {source.name}; {_at_once(backend, model)}")
+        return steps.stream(backend, model, source)
 
     def of(self, backend: SVI, model: M) -> Steps[Any, Any, M]:
         """The steps of a fit; NotImplementedError if the rule has none for the model."""
@@ -248,3 +247,4 @@ def _step_size(step: int, num_batches: float, num_data: int, backend: SVI) -> fl
 
 
 _FIRST_SWEEPS = 50
+_BLOCK = 4096  # rows of a source in a step, unless batch_size says another number

@@ -1,37 +1,55 @@
-"""Minibatches from a torch DataLoader, in the form that the kernels read."""
+"""Minibatches from a source of rows, in the form that the kernels read.
+
+A source is read once for its labels and the number of its rows; its first rows are kept: from them come the defaults
+and the start of a fit, and of them alone the posterior says something row by row. So memory does not grow with N.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ...models.arrays import as_features, as_sequences
 from ...models.bnmc import BNMC
 from ...models.data import Data
 from ...models.label_data import LabelData
+from ...models.labelled import coding_of
 from ...models.mixture import Mixture
 from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace
 from ...models.sparse import Rows, SparseRows
+from ..distributed.sources import Block, RowSource
 
-D = TypeVar("D")
+
+class Counted(Protocol):
+    """What all data have."""
+
+    @property
+    def num_data(self) -> int:
+        """N, the number of points, documents or steps."""
+
+
+B = TypeVar("B")
+D = TypeVar("D", bound=Counted)
+R = TypeVar("R")
 
 
 @dataclass
 class Stream(Generic[D]):
-    """A loader of N points or steps, and the first of them, from which a fit starts."""
+    """A source of N points or steps, and the first of them, from which a fit starts."""
 
-    loader: DataLoader[Any]
-    convert: Callable[[Any], D]  # of a batch
+    source: RowSource
+    size: int  # of the blocks to read
+    convert: Callable[[Block], D]
+    head: list[Block]  # of which the posterior says something row by row
     first: D
     num_data: int
     num_units: int  # points, or sequences
-    largest: int  # of a batch, in units
+    largest: int  # of a block, in units
     batches: Iterator[D] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,117 +71,125 @@ class Stream(Generic[D]):
         """The next batch, from the start again after the last."""
         return next(self.batches)
 
-    def once(self) -> Iterator[D]:
-        """The batches of one pass."""
-        return map(self.convert, self.loader)
+    def sampled(self) -> Iterator[D]:
+        """The blocks of the first rows."""
+        return map(self.convert, self.head)
 
     def _endless(self) -> Iterator[D]:
         while True:
-            yield from self.once()
+            found = 0
+            for block in _named(self.source, self.source.blocks(self.size), self.convert):
+                found += block.num_data
+                yield block
+            if found != self.num_data:
+                raise ValueError(
+                    f"{self.source.name} gives {found} rows in a later pass, but gave {self.num_data} in the first. "
+                    "Give the same rows in every pass."
+                )
 
 
-def stream_points(loader: DataLoader[Any], model: Mixture, num_first: int) -> tuple[Mixture, Stream[Data]]:
-    """The resolved model and the stream of batches (X [n, D], y [n]) or (X [n, D],).
+def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) -> tuple[Mixture, Stream[Data]]:
+    """The resolved model and the stream of batches (X [n, D], y [n]) or (X [n, D], None).
 
-    The loader is read once: all labels, the number of rows, and the first rows for defaults from the data. One missing
-    label anywhere is enough for a loss that allows them.
+    One missing label anywhere is enough for a loss that allows them.
     """
-    inputs, targets, total, largest = list[Any](), list[Tensor](), 0, 0
-    for place, (X, y) in enumerate(map(_split, loader)):
-        if total < _NUM_DEFAULTS:
-            inputs.append(_rows_of_batch(model, place, X))
-        total, largest = total + X.shape[0], max(largest, X.shape[0])
-        if y is not None:
-            targets.append(as_tensor("y", y))
-    if total < 2:
-        raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
-    X, y = _stack(inputs), torch.cat(targets) if targets else None
-    if y is not None:  # all classes, not only those of the first rows
-        model = model.checked().resolve_targets(X.new_zeros(len(y), 0), y)
-    model = model.resolve(X, None if y is None else y[: len(X)])
+    head, X = _begin(source, size, model.as_rows)
+    y = None if head[0][1] is None else torch.cat([as_tensor("y", y) for _, y in head])
+    coding, said, total, largest, like = coding_of(model.checked()), list[Tensor](), 0, 0, X.new_zeros(0, 0)
 
-    def convert(batch: Any) -> Data:
-        X, y = _split(batch)
+    def gist(outline: tuple[int, Any]) -> int:
+        number, targets = outline
+        if targets is not None and coding is not None:
+            values = coding.values(targets, like.new_zeros(number, 0))
+            said[:] = [_gist(torch.cat([*said, values]), coding.has_classes)]
+        return number
+
+    for number in _named(source, source.outline(size), gist):
+        total, largest = total + number, max(largest, number)
+    if said:  # all classes, not only those of the first rows
+        model = model.checked().resolve_targets(like.new_zeros(len(said[0]), 0), said[0])
+    model = model.resolve(X, y)
+
+    def convert(block: Block) -> Data:
+        X, y = block
         return model.data(model.as_rows(X, num_features=model.num_features), y)
 
-    first = model.data(X[:num_first], None if y is None else y[: len(X)][:num_first])
-    return model, Stream(loader, convert, first, total, total, largest)
+    first = model.data(X[:num_first], None if y is None else y[:num_first])
+    return model, Stream(source, size, convert, head, first, total, total, largest)
 
 
 def stream_sequences(
-    loader: DataLoader[Any], model: StateSpace, num_first: int
+    source: RowSource, size: int, model: StateSpace, num_first: int
 ) -> tuple[StateSpace, Stream[Sequences]]:
-    """The resolved model and the stream of batches (X [n, D], lengths) or (X [n, D],): whole sequences, or one.
-
-    The loader is read once: the number of steps and of sequences, and the first of them for defaults from the data.
-    """
-    inputs, joined, total, num_sequences, largest = list[Tensor](), list[int](), 0, 0, 0
-    for X, lengths in map(_split, loader):
-        _, sizes, _ = as_sequences(X, lengths)
-        if total < _NUM_DEFAULTS:
-            inputs.append(as_tensor("X", X))
-            joined += sizes
-        total, largest = total + sum(sizes), max(largest, len(sizes))
-        num_sequences += len(sizes)
-    if total < 2:
-        raise ValueError(f"The DataLoader gives {total} steps; it must give at least 2.")
-    model, data = model.prepare(torch.cat(inputs), None, joined)
+    """The resolved model and the stream of batches (X [n, D], lengths) or (X [n, D], None): whole sequences, or one."""
+    total, num_sequences, largest = 0, 0, 0
+    for number, lengths in source.outline(size):
+        num_here = 1 if lengths is None else len(lengths)
+        total, num_sequences, largest = total + number, num_sequences + num_here, max(largest, num_here)
+    head, X = _begin(source, size, lambda X: as_tensor("X", X), "steps")
+    joined = [size for rows, lengths in head for size in as_sequences(rows, lengths)[1]]
+    model, data = model.prepare(X, None, joined)
     ends = torch.tensor(joined).cumsum(0)
     first = data.sequences(list(range(1 + int((ends < num_first).sum())))) if ends[-1] > num_first else data
-
-    def convert(batch: Any) -> Sequences:
-        return model.data(*_split(batch))
-
-    return model, Stream(loader, convert, first, total, num_sequences, largest)
+    return model, Stream(source, size, lambda block: model.data(*block), head, first, total, num_sequences, largest)
 
 
-def stream_labels(loader: DataLoader[Any], model: BNMC, num_first: int) -> tuple[BNMC, Stream[LabelData]]:
-    """The resolved model and the stream of batches (X [n, D], Y [n, C]), dense or sparse.
+def stream_labels(source: RowSource, size: int, model: BNMC, num_first: int) -> tuple[BNMC, Stream[LabelData]]:
+    """The resolved model and the stream of batches (X [n, D], Y [n, C]), dense or sparse."""
+    head, X = _begin(source, size, lambda X: as_features(X, num_features=model.num_features))
+    total, largest, missing, like = 0, 0, False, X.new_zeros(0, 0)
 
-    The loader is read once: the number of rows, whether any label is missing, and the first rows for defaults from the
-    data.
-    """
-    inputs, targets, total, largest, missing = list[Rows](), list[Rows](), 0, 0, False
-    for X, y in loader:
-        rows = as_features(X, num_features=model.num_features)
-        labels = model.labels(rows, y)
-        if total < _NUM_DEFAULTS:
-            inputs.append(rows)
-            targets.append(labels)
+    def read(outline: tuple[int, Any]) -> tuple[int, bool]:
+        number, y = outline
+        labels = model.labels(like.new_zeros(number, 0), y)
         values = labels.values if labels.is_sparse else labels
-        missing = missing or bool(values.isnan().any())
-        total, largest = total + len(rows), max(largest, len(rows))
-    if total < 2:
-        raise ValueError(f"The DataLoader gives {total} rows; it must give at least 2.")
-    X, Y = _stack(inputs), _stack(targets)
+        return number, bool(values.isnan().any())
+
+    for number, some in _named(source, source.outline(size), read):
+        total, largest, missing = total + number, max(largest, number), missing or some
+    Y = _stack([model.labels(like.new_zeros(rows.shape[0], 0), y) for rows, y in head])
     model = model.resolve(X, Y)
     if missing:
         model = model.with_missing()
-
-    def convert(batch: Any) -> LabelData:
-        X, y = batch
-        return model.data(X, y)
-
-    return model, Stream(loader, convert, model.data(X[:num_first], Y[:num_first]), total, total, largest)
+    first = model.data(X[:num_first], Y[:num_first])
+    return model, Stream(source, size, lambda block: model.data(*block), head, first, total, total, largest)
 
 
-def _split(batch: Any) -> tuple[Any, Any]:
-    """(X, y or lengths, None without)."""
-    if isinstance(batch, tuple | list):
-        return batch[0], batch[1] if len(batch) > 1 else None
-    return batch, None
+def _begin(source: RowSource, size: int, read: Callable[[Any], Rows], unit: str = "rows") -> tuple[list[Block], Rows]:
+    """The first blocks, and their rows [M, D] together, each as `read` makes them of a block."""
+    head, inputs, total = list[Block](), list[Rows](), 0
+    for block, rows in _named(source, source.blocks(size), lambda block: (block, read(block[0]))):
+        head.append(block)
+        inputs.append(rows)
+        total += rows.shape[0]
+        if total >= _NUM_DEFAULTS:
+            break
+    if total < 2:
+        raise ValueError(f"X gives {total} {unit} ({source.name}); it must give at least 2.")
+    return head, _stack(inputs)
 
 
-def _rows_of_batch(model: Mixture, place: int, X: Any) -> Any:
-    """The rows of X [n, D] as the model takes them; errors count rows within the batch and tell which it is."""
-    try:
-        return model.as_rows(X)
-    except ValueError as error:
-        raise ValueError(f"batch {place} of the DataLoader: {error}") from None
+def _named(source: RowSource, blocks: Iterable[B], read: Callable[[B], R]) -> Iterator[R]:
+    """What is read of each block; errors count rows within it, and tell which it is."""
+    for place, block in enumerate(blocks):
+        try:
+            found = read(block)
+        except ValueError as error:
+            raise ValueError(f"block {place} of {source.name}: {error}") from None
+        yield found
+
+
+def _gist(y: Tensor, has_classes: bool) -> Tensor:
+    """A few of the values y [n] that say all that a target takes from them: each label once, of numbers the ends, and
+    NaN if one is missing."""
+    missing = y.isnan()
+    known = y[~missing]
+    ends = known.unique() if has_classes or not len(known) else torch.stack(known.aminmax())
+    return torch.cat([ends, y[missing][:1]])
 
 
 def _stack(parts: list[Rows]) -> Rows:
-    """All rows [N, D] of some batches, dense or sparse; the list is empty afterwards, as there may be many rows."""
+    """All rows [N, D] of some blocks, dense or sparse; the list is empty afterwards, as there may be many rows."""
     rows, width = list(parts), parts[0].shape[1]
     parts.clear()
     if isinstance(rows[0], Tensor):

@@ -421,7 +421,7 @@ def test_sequences_and_streams_take_no_weights() -> None:
     X, _ = rows_and_targets(DPM())
     with pytest.raises(ValueError, match="IHMM takes no sample_weight: only rows that are exchangeable have weights"):
         SVI().fit(IHMM(), X, sample_weight=WEIGHTS)
-    with pytest.raises(ValueError, match=r"sample_weight goes with arrays. Leave it out of a fit from a DataLoader"):
+    with pytest.raises(ValueError, match=r"sample_weight goes with arrays. Leave it out of a fit from a source"):
         SVI().fit(DPM(), DataLoader(X, batch_size=4), sample_weight=WEIGHTS)
 
 

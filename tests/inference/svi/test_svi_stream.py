@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from variational import blobs, purity, walk
 
-from regbayes.inference import SVI, Gibbs, SmallVariance
+from regbayes.inference import SVI, Gibbs, SmallVariance, rows_of
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.models import DIH, DPM, IHMM, InfiniteSVM
@@ -130,7 +130,9 @@ def test_batches_of_sequences_find_the_states(generator) -> None:
 
 def test_streams_count_what_their_batches_stand_for(generator) -> None:
     X, _ = walk([150, 100, 30], generator)
-    kernel, model, data = sequence.STEPS.stream(SVI(), IHMM(truncation=4), loader_of((X[:250], [150, 100]), (X[250:],)))
+    kernel, model, data = sequence.STEPS.stream(
+        SVI(), IHMM(truncation=4), rows_of(loader_of((X[:250], [150, 100]), (X[250:],)))
+    )
     assert (data.num_data, data.num_units, data.first.lengths) == (280, 3, [150, 100])
     batches = [data.next(), data.next(), data.next()]
     assert [batch.lengths for batch in batches] == [[150, 100], [30], [150, 100]]
@@ -141,7 +143,7 @@ def test_streams_count_what_their_batches_stand_for(generator) -> None:
     assert float(state.transitions[:-1].sum()) == pytest.approx(248 * 280 / 250)
     points, y = blobs(240, generator)
     _, _, data = partition.STEPS.stream(
-        SVI(), InfiniteSVM(), loader_of(*zip(points.split(80), y.split(80), strict=True))
+        SVI(), InfiniteSVM(), rows_of(loader_of(*zip(points.split(80), y.split(80), strict=True)))
     )
     assert (data.num_data, data.num_units, data.first.num_data) == (240, 240, 200)
 
@@ -150,10 +152,10 @@ def test_bad_loaders_are_refused(generator) -> None:
     X, y = blobs(20, generator)
     with pytest.raises(ValueError, match="cannot be resumed"):
         SVI().fit(DPM(), loader_of((X,)), checkpoint="chain")
-    with pytest.raises(ValueError, match="come with the batches"):
+    with pytest.raises(ValueError, match="come with the blocks"):
         SVI().fit(IHMM(), loader_of((X,)), lengths=[20])
     for backend in (Gibbs(num_samples=1), SmallVariance()):
-        with pytest.raises(ValueError, match=r"X is a DataLoader, which \w+ cannot read: pass its rows, or use SVI"):
+        with pytest.raises(ValueError, match=r"X comes from the DataLoader, which \w+ cannot read: pass its rows"):
             backend.fit(DPM(), loader_of((torch.zeros(3, 2),)))
     with pytest.raises(ValueError, match="gives 1 rows"):
         SVI().fit(DPM(), loader_of((X[:1],)))
@@ -166,5 +168,5 @@ def test_bad_loaders_are_refused(generator) -> None:
 def test_a_bad_row_is_found_in_its_batch() -> None:
     X = torch.zeros(60, 2)
     X[47, 1] = torch.nan
-    with pytest.raises(ValueError, match=r"batch 2 of the DataLoader: .*row 7\b"):
+    with pytest.raises(ValueError, match=r"block 2 of the DataLoader: .*row 7\b"):
         SVI(num_steps=2).fit(DPM(), DataLoader(TensorDataset(X), batch_size=20, generator=torch.Generator()))

@@ -1,0 +1,79 @@
+"""What users pass as rows, read as a source: arrays, files, loaders and functions."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from ...models.domains import Whole, read, shown
+from ...models.sparse import SparseRows
+from .sources import ArrayRows, BlockRows, RowSource
+
+
+def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_blocks: int | None = None) -> RowSource:
+    """The rows of X as a source.
+
+    Parameters
+    ----------
+    X : an array [N, D] (numpy, a `numpy.memmap`, torch, scipy or torch CSR); the path of a Parquet or Arrow file, or of
+        a folder of such; a `pyarrow.dataset.Dataset`; a torch DataLoader of blocks (X [n, D], y [n]), (X [n, D],) or,
+        for models of sequences, (X, lengths); or a function from the number of a block, 0, 1, ..., to such a block
+    y : targets [N] or [N, C] of an array; the name of the column of a file that has them, or a list of C names
+    columns : of a file, the names of the features; None: all but those of y
+    num_blocks : of a function, how many blocks it makes
+
+    Raises
+    ------
+    FileNotFoundError    if there is no such file.
+    ValueError           on a file that cannot be read, or has not these columns, or no numbers in them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [len(X) for X, y in rows_of(np.zeros((5, 2))).blocks(2)]
+    [2, 2, 1]
+    """
+    _require_where_it_means_something(X, y, columns, num_blocks)
+    if isinstance(X, RowSource):
+        return X
+    if isinstance(X, DataLoader):
+        return BlockRows(lambda: X, "the DataLoader")
+    if _is_table(X):
+        from .tables import TableRows
+
+        return TableRows.of(X, y, columns)
+    if callable(X):
+        number = read("num_blocks", num_blocks, Whole(1))
+        return BlockRows(lambda: map(X, range(number)), "the function")
+    if scipy.sparse.issparse(X) or (isinstance(X, Tensor) and X.layout != torch.strided):
+        X = SparseRows.of(X)
+    elif not isinstance(X, Tensor | np.ndarray | SparseRows):
+        X = np.asarray(X)
+    return ArrayRows(X, y if y is None or hasattr(y, "ndim") else np.asarray(y))
+
+
+def streamed(X: Any) -> RowSource | None:
+    """The source that the X of a fit is; None of an array."""
+    return rows_of(X) if isinstance(X, RowSource | DataLoader) else None
+
+
+def _is_table(X: Any) -> bool:
+    return isinstance(X, str | os.PathLike) or type(X).__module__.startswith("pyarrow")
+
+
+def _require_where_it_means_something(X: Any, y: Any, columns: Any, num_blocks: Any) -> None:
+    """Raise ValueError on an argument for rows of another kind."""
+    with_own = isinstance(X, RowSource | DataLoader) or callable(X)
+    for name, value, means in (
+        ("y", y, not with_own),
+        ("columns", columns, _is_table(X)),
+        ("num_blocks", num_blocks, callable(X) and not isinstance(X, DataLoader)),
+    ):
+        if value is not None and not means:
+            raise ValueError(f"{name} is {shown(value)}, which means nothing for {type(X).__name__}: leave it out.")

@@ -1,0 +1,80 @@
+"""Rows that need not fit into memory: one interface to arrays, files, loaders and functions.
+
+A fit or a prediction reads a source block by block, as often as it needs to, and keeps no block. So its memory does not
+grow with the number of rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Block = tuple[Any, Any]
+"""Rows X [n, D], and their y [n] or label sets [n, C], or the lengths of the sequences that they are; None without."""
+
+
+class RowSource(ABC):
+    """Rows that are read anew at each use, the same ones in each pass (a shuffled order may change).
+
+    Derive from it for rows of any other kind: a fit asks for `blocks` and `outline`, which follows from them.
+    """
+
+    name: str  # in messages
+
+    @property
+    def num_rows(self) -> int:
+        """N; by a pass over the rows where nothing else tells."""
+        return sum(number for number, _ in self.outline(_BLOCK))
+
+    @abstractmethod
+    def blocks(self, size: int) -> Iterator[Block]:
+        """All rows, `size` at a time and the last ones fewer; in blocks of their own where they come in such."""
+
+    def outline(self, size: int) -> Iterator[tuple[int, Any]]:
+        """The number of rows of each block, and their y alone: read by itself where that is quicker."""
+        return ((X.shape[0], y) for X, y in self.blocks(size))
+
+
+@dataclass(frozen=True)
+class ArrayRows(RowSource):
+    """Rows of an array [N, D], of whichever kind: a `numpy.memmap` is read from disk as its blocks are."""
+
+    X: Any
+    y: Any = None
+    name: str = "the array"
+
+    def __post_init__(self) -> None:
+        if self.y is not None and len(self.y) != self.num_rows:
+            raise ValueError(f"y has {len(self.y)} entries, but X has {self.num_rows} rows. Give one for each row.")
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.X.shape[0])
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        return ((self.X[rows], None if self.y is None else self.y[rows]) for rows in self._slices(size))
+
+    def outline(self, size: int) -> Iterator[tuple[int, Any]]:
+        for rows in self._slices(size):
+            yield min(rows.stop, self.num_rows) - rows.start, None if self.y is None else self.y[rows]
+
+    def _slices(self, size: int) -> Iterator[slice]:
+        return (slice(start, start + size) for start in range(0, self.num_rows, size))
+
+
+@dataclass(frozen=True)
+class BlockRows(RowSource):
+    """Blocks that come as they are, (X, y) or X alone: those of a loader, or made on the fly."""
+
+    each: Callable[[], Iterable[Any]]  # the blocks of a pass
+    name: str = "the source"
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        for block in self.each():
+            X, *others = block if isinstance(block, tuple | list) else (block,)
+            yield X, others[0] if others else None
+
+
+_BLOCK = 8192

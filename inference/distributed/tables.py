@@ -1,0 +1,183 @@
+"""Rows of Parquet and Arrow files, one or many, as pyarrow reads them: some columns, a part of a file at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from numpy.typing import NDArray
+
+from ...models.domains import shown
+from .sources import Block, RowSource
+
+
+@dataclass(frozen=True)
+class TableRows(RowSource):
+    """The rows of a dataset: columns of numbers, and one of labels (or several, of label sets)."""
+
+    dataset: Any
+    columns: list[str]  # [D] of the features
+    targets: list[str]  # of y
+    is_matrix: bool  # whether y is [n, C]
+    name: str
+
+    @classmethod
+    def of(cls, X: Any, y: str | list[str] | None, columns: list[str] | None) -> Self:
+        """The dataset at a path, or a dataset itself; see `rows_of`."""
+        given = isinstance(X, str | os.PathLike)
+        name = repr(os.fspath(X)) if given else "the dataset"
+        with _readable(name):
+            dataset = ds.dataset(os.fspath(X), format=_format(Path(X))) if given else X
+        if not isinstance(dataset, ds.Dataset):
+            raise ValueError(
+                f"X is {shown(X)}; expected a pyarrow.dataset.Dataset, such as pyarrow.dataset.dataset(path)."
+            )
+        index = json.loads((dataset.schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+        names = [found for found in dataset.schema.names if found not in index]  # a data frame's own is no column
+        targets = [] if y is None else [y] if isinstance(y, str) else list(y)
+        columns = [found for found in names if found not in targets] if columns is None else list(columns)
+        for argument, asked in (("y", targets), ("columns", columns)):
+            if unknown := [found for found in asked if found not in names]:
+                raise ValueError(f"{argument}: {name} has no column {unknown[0]!r}; its columns are {_listed(names)}.")
+        if not columns:
+            raise ValueError(f"{name} has no column beside y. Name the features by columns.")
+        found = cls(dataset, columns, targets, y is not None and not isinstance(y, str), name)
+        for column in [*columns, *(targets if found.is_matrix else [])]:
+            found._require_numbers(column)
+        return found
+
+    @property
+    def num_rows(self) -> int:
+        with _readable(self.name):
+            return int(self.dataset.count_rows())
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        width, dtype = len(self.columns), self._dtype(self.columns)
+        X, parts, filled = np.empty((size, width), dtype), list[Any](), 0
+        for start, batch in self._batches([*self.columns, *self.targets]):
+            done = 0
+            while done < len(batch):
+                some = batch.slice(done, size - filled)
+                for place, column in enumerate(some.columns[:width]):
+                    X[filled : filled + len(some), place] = self._numbers(column, start + done, self.columns[place])
+                parts.append(self._y(some, start + done))
+                done, filled = done + len(some), filled + len(some)
+                if filled == size:
+                    yield X, self._joined(parts)
+                    X, parts, filled = np.empty((size, width), dtype), [], 0
+        if filled:
+            yield X[:filled], self._joined(parts)
+
+    def outline(self, size: int) -> Iterator[tuple[int, Any]]:
+        if self.targets:
+            labels = replace(self, columns=[])
+            yield from ((len(X), y) for X, y in labels.blocks(size))
+            return
+        left = self.num_rows
+        while left:
+            yield min(size, left), None
+            left -= min(size, left)
+
+    def _batches(self, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows, of these columns alone, with the number of the first one."""
+        start = 0
+        with _readable(self.name):
+            for batch in self.dataset.to_batches(columns=names, **_frugal(self.dataset)):
+                yield start, batch
+                start += len(batch)
+
+    def _y(self, batch: pa.RecordBatch, start: int) -> Any:
+        if not self.targets:
+            return None
+        columns = batch.columns[-len(self.targets) :]
+        if self.is_matrix:
+            return np.stack(
+                [self._numbers(each, start, name) for each, name in zip(columns, self.targets, strict=True)], 1
+            )
+        kind = columns[0].type
+        if _is_number(kind) and not columns[0].null_count:
+            return columns[0].to_numpy(zero_copy_only=False)
+        if _is_number(kind):  # null is a missing target
+            return columns[0].cast(pa.float64()).to_numpy(zero_copy_only=False)
+        self._require_whole(columns[0], start, self.targets[0])
+        return np.array(columns[0].to_pylist())
+
+    def _joined(self, parts: list[Any]) -> Any:
+        return np.concatenate(parts) if self.targets else None
+
+    def _numbers(self, column: pa.Array, start: int, name: str) -> NDArray[Any]:
+        self._require_whole(column, start, name)
+        found: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return found
+
+    def _require_whole(self, column: pa.Array, start: int, name: str) -> None:
+        """Raise ValueError on a cell without a value."""
+        if column.null_count:
+            row = start + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise ValueError(
+                f"{self.name} has no value (null) in row {row}, column {name!r}. Fill it, or drop the row."
+            )
+
+    def _require_numbers(self, column: str) -> None:
+        kind = self.dataset.schema.field(column).type
+        if not _is_number(kind):
+            raise ValueError(
+                f"{self.name} has no numbers in column {column!r}, but {kind}. Encode them, or name the columns of "
+                "numbers by columns."
+            )
+
+    def _dtype(self, names: list[str]) -> type[Any]:
+        """Single precision where all columns have it."""
+        kinds = {self.dataset.schema.field(name).type for name in names}
+        return np.float32 if kinds == {pa.float32()} else np.float64
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
+
+
+def _format(path: Path) -> str:
+    """That of a file, or of the first one in a folder, by its first bytes."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
+    first = path
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.is_file() and each.name[0] not in "._")
+        if not files:
+            raise FileNotFoundError(f"there is no file in {os.fspath(path)!r}.")
+        first = files[0]
+    with first.open("rb") as file:
+        start = file.read(6)
+    if not start.startswith((b"PAR1", b"ARROW1")):
+        raise ValueError(f"{os.fspath(first)!r} is no Parquet or Arrow file. Write it as one, or pass arrays.")
+    return "parquet" if start.startswith(b"PAR1") else "ipc"
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return ", ".join(map(repr, names[:most])) + (f", ... ({len(names)} in all)" if len(names) > most else "")
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{name} is broken or cut short: {error}. Write it again.") from None
+
+
+def _frugal(dataset: ds.Dataset) -> dict[str, Any]:
+    """Options by which little of one file is in memory at a time: quicker than pyarrow's own, by which much is."""
+    found: dict[str, Any] = {"batch_size": 2**15, "batch_readahead": 2, "fragment_readahead": 1}
+    if isinstance(getattr(dataset, "format", None), ds.ParquetFileFormat):
+        found["fragment_scan_options"] = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
+    return found

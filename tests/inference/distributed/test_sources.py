@@ -1,0 +1,214 @@
+"""Sources of rows: whatever they come from, the same blocks are the same fit; bad ones are refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse
+import torch
+from torch.utils.data import DataLoader
+
+from regbayes.inference import SVI, RowSource, SmallVariance, rows_of
+from regbayes.models import BNMC, DPM, IHMM, LDA, InfiniteLatentSVM, InfiniteSVM
+from regbayes.models.losses import EpsilonInsensitive, Masked
+
+N, SIZE = 170, 40
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 3)) + 4 * RNG.integers(0, 2, (N, 1))
+Y = (X[:, 0] > 2).astype(np.int64)
+LABELS = np.stack([Y, X[:, 1] > 2], 1).astype(float)
+BLOCKS = [(X[start : start + SIZE], Y[start : start + SIZE]) for start in range(0, N, SIZE)]
+
+
+def table(first: int = 0, last: int = N, **columns) -> pa.Table:
+    made = {f"x{d}": X[first:last, d] for d in range(3)} | {"label": Y[first:last]}
+    return pa.table(made | columns)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two Parquet files, the second in row groups of 7 rows, and the same rows in Arrow and as arrays on disk."""
+    path = tmp_path_factory.mktemp("rows")
+    (path / "parts").mkdir()
+    pq.write_table(table(0, 65), path / "parts" / "a.parquet")
+    pq.write_table(table(65, N), path / "parts" / "b.parquet", row_group_size=7)
+    pyarrow.feather.write_feather(table(), str(path / "rows.arrow"))
+    np.save(path / "X.npy", X)
+    return path
+
+
+def sources(folder) -> dict[str, RowSource]:
+    """The same rows and labels, however they are kept."""
+    return {
+        "arrays": rows_of(X, Y),
+        "tensors": rows_of(torch.as_tensor(X), torch.as_tensor(Y)),
+        "memmap": rows_of(np.load(folder / "X.npy", mmap_mode="r"), Y),
+        "Parquet": rows_of(folder / "parts", y="label"),
+        "Arrow": rows_of(str(folder / "rows.arrow"), y="label"),
+        "dataset": rows_of(ds.dataset(folder / "parts"), y="label", columns=["x0", "x1", "x2"]),
+        "loader": rows_of(DataLoader(BLOCKS, batch_size=None, generator=torch.Generator())),
+        "function": rows_of(BLOCKS.__getitem__, num_blocks=len(BLOCKS)),
+    }
+
+
+KINDS = ["arrays", "tensors", "memmap", "Parquet", "Arrow", "dataset", "loader", "function"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sources_give_the_same_blocks(kind, folder) -> None:
+    source = sources(folder)[kind]
+    assert source.num_rows == N
+    for _ in range(2):
+        found = list(source.blocks(SIZE))
+        assert [len(rows) for rows, _ in found] == [40, 40, 40, 40, 10]
+        assert [(number, list(y)) for number, y in source.outline(SIZE)] == [(len(y), list(y)) for _, y in BLOCKS]
+        for ours, theirs in zip(found, BLOCKS, strict=True):
+            np.testing.assert_array_equal(np.asarray(ours[0]), theirs[0])
+            np.testing.assert_array_equal(np.asarray(ours[1]), theirs[1])
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_fit_from_any_source_is_that_from_an_array(kind, folder) -> None:
+    backend, model = SVI(num_steps=7, batch_size=SIZE), InfiniteSVM(truncation=4)
+    expected, found = (backend.fit(model, sources(folder)[each]) for each in ("arrays", kind))
+    assert torch.equal(found.trace.values, expected.trace.values)
+    for name, value in expected.samples.items():
+        assert torch.equal(found.samples[name], value), name
+
+
+STREAMING = {
+    "mixture": (DPM(truncation=3), X, None),
+    "regression": (InfiniteSVM(loss=EpsilonInsensitive(), truncation=3), X, X[:, 0]),
+    "label sets": (BNMC(truncation=3), X, LABELS),
+    "latent features": (InfiniteLatentSVM(truncation=3), X, Y),
+    "topics": (LDA(num_topics=2), np.abs(X).round(), None),
+}
+
+
+@pytest.mark.parametrize("name", STREAMING)
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_every_structure_streams_what_a_loader_gives(name) -> None:
+    model, rows, y = STREAMING[name]
+    given = [torch.as_tensor(part) for part in (rows, y) if part is not None]
+    blocks = list(zip(*(part.split(SIZE) for part in given), strict=True))
+    loader = DataLoader(blocks, batch_size=None, generator=torch.Generator())
+    expected = SVI(num_steps=6).fit(model, loader)
+    found = SVI(num_steps=6, batch_size=SIZE).fit(model, rows_of(*given))
+    for key, value in expected.samples.items():
+        assert torch.equal(found.samples[key], value), key
+
+
+def test_sequences_come_in_blocks_of_their_own() -> None:
+    source = rows_of(lambda index: (X[index * 60 : index * 60 + 60], [25, 35]), num_blocks=2)
+    posterior = SVI(num_steps=3).fit(IHMM(truncation=3), source)
+    assert posterior.samples["assignments"].shape == (1, 120)
+
+
+def test_a_posterior_says_of_single_rows_what_the_first_ones_are(monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.stream._NUM_DEFAULTS", 60)
+    posterior = SVI(num_steps=4, batch_size=SIZE).fit(InfiniteSVM(truncation=4), rows_of(X, Y))
+    assert posterior.samples["assignments"].shape == (1, 80)  # two whole blocks
+    assert posterior.samples["num_seen"].item() == N
+    late = np.where(np.arange(N) < 120, 0, Y + 1)
+    model = SVI(num_steps=2, batch_size=SIZE).fit(InfiniteSVM(), rows_of(X, late)).model
+    assert model.classes.tolist() == [0, 1, 2]
+
+
+def test_a_label_missing_in_one_block_is_missing(monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.inference.svi.stream._NUM_DEFAULTS", 30)
+    given = Y.astype(float)
+    given[60] = np.nan
+    fitted = SVI(num_steps=2, batch_size=30).fit(InfiniteSVM(), rows_of(X, given))
+    assert isinstance(fitted.model.loss, Masked)
+    sets = LABELS.copy()
+    sets[60, 1] = np.nan
+    assert isinstance(SVI(num_steps=2, batch_size=30).fit(BNMC(), rows_of(X, sets)).model.loss, Masked)
+
+
+def test_sparse_rows_and_several_label_columns(tmp_path) -> None:
+    counts = scipy.sparse.csr_matrix(np.abs(X).round())
+    (first, _), *_ = rows_of(counts).blocks(SIZE)
+    np.testing.assert_array_equal(first.to_dense(), counts[:SIZE].toarray())
+    pq.write_table(table(other=pa.array(Y)), tmp_path / "sets.parquet")
+    source = rows_of(tmp_path / "sets.parquet", y=["label", "other"])
+    (rows, sets), *_ = source.blocks(50)
+    assert (rows.shape, sets.shape) == ((50, 3), (50, 2))
+
+
+def test_columns_have_the_types_of_the_file(tmp_path) -> None:
+    given = {"a": pa.array([1.0, 2.0], pa.float32()), "b": pa.array([1, 2]), "y": pa.array(["no", "yes"])}
+    pq.write_table(pa.table(given), tmp_path / "rows.parquet")
+    (rows, y), *_ = rows_of(tmp_path / "rows.parquet", y="y", columns=["a"]).blocks(9)
+    assert rows.dtype == np.float32
+    assert y.tolist() == ["no", "yes"]
+    (rows, _), *_ = rows_of(tmp_path / "rows.parquet", columns=["b", "a"]).blocks(9)
+    assert rows.tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index([7, 8], name="key"))
+    frame.to_parquet(tmp_path / "frame.parquet")
+    assert rows_of(tmp_path / "frame.parquet").columns == ["a"]
+    targets = pa.array([1, None, 2])
+    pq.write_table(pa.table({"a": [1.0, 2.0, 3.0], "y": targets}), tmp_path / "missing.parquet")
+    (_, y), *_ = rows_of(tmp_path / "missing.parquet", y="y").blocks(9)
+    assert np.isnan(y).tolist() == [False, True, False]
+
+
+def test_bad_files_are_refused_by_name(tmp_path) -> None:
+    path = tmp_path / "rows.parquet"
+    with pytest.raises(FileNotFoundError, match="no file"):
+        rows_of(path)
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="no Parquet or Arrow file"):
+        rows_of(path)
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(ValueError, match="broken or cut short"):
+        rows_of(path)
+    word = pa.array(["a"] * N)
+    pq.write_table(table(word=word), path)
+    with pytest.raises(ValueError, match="no numbers in column 'word', but string"):
+        rows_of(path, y="label")
+    with pytest.raises(ValueError, match=r"y: .* has no column 'target'; its columns are 'x0', 'x1'"):
+        rows_of(path, y="target")
+    with pytest.raises(ValueError, match=r"columns: .* has no column 'x9'"):
+        rows_of(path, y="label", columns=["x0", "x9"])
+    holes = pa.array([None if row == 93 else 1.0 for row in range(N)])
+    pq.write_table(table(x1=holes), path, row_group_size=20)
+    with pytest.raises(ValueError, match=r"rows.parquet' has no value \(null\) in row 93, column 'x1'"):
+        SVI(num_steps=2, batch_size=SIZE).fit(InfiniteSVM(), rows_of(path, y="label"))
+
+
+def test_bad_sources_are_refused() -> None:
+    with pytest.raises(ValueError, match="y has 9 entries, but X has 170 rows"):
+        rows_of(X, Y[:9])
+    with pytest.raises(ValueError, match="num_blocks is None"):
+        rows_of(BLOCKS.__getitem__)
+    with pytest.raises(ValueError, match=r"columns is .* means nothing for ndarray"):
+        rows_of(X, columns=["a"])
+    with pytest.raises(ValueError, match=r"y is .* means nothing for DataLoader"):
+        rows_of(DataLoader(BLOCKS, batch_size=None), Y)
+    with pytest.raises(ValueError, match="X comes from the array, which SmallVariance cannot read"):
+        SmallVariance().fit(DPM(), rows_of(X))
+    with pytest.raises(ValueError, match="come with the blocks"):
+        SVI().fit(InfiniteSVM(), rows_of(X, Y), Y)
+    broken = X.copy()
+    broken[93, 1] = np.inf
+    with pytest.raises(ValueError, match=r"block 2 of the array: .* row 13, column 1"):
+        SVI(batch_size=SIZE).fit(DPM(), rows_of(broken))
+
+
+def test_a_source_that_changes_its_mind_is_noticed() -> None:
+    passes = []
+
+    class Fewer(RowSource):
+        name = "my rows"
+
+        def blocks(self, size):
+            passes.append(len(passes))
+            yield X[: N - len(passes)], None
+
+    with pytest.raises(ValueError, match="my rows gives 167 rows in a later pass, but gave 168 in the first"):
+        SVI(num_steps=3).fit(DPM(truncation=2), Fewer())
