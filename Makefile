@@ -1,7 +1,7 @@
 # Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
 PYTHON ?= python
 
-.PHONY: lint format types fast test nightly mutants docs notebooks grid site bench
+.PHONY: lint format types fast test nightly mutants docs notebooks grid site peers bench evidence
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -38,7 +38,14 @@ grid:  # the table of models and backends in README, whose cells test_grid.py fi
 site:  # the documentation as pages, in docs/_build/html; needs `.[docs]`
 	$(PYTHON) -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-bench:  # every ratio of speed beside its peer, in an environment of its own; on an idle machine
+peers:  # environments with what benchmarks compare with
 	$(PYTHON) -m venv build/bench
-	build/bench/bin/pip install -q -c constraints.txt . hmmlearn==0.3.3 tomotopy==0.14.0
+	build/bench/bin/pip install -q -c constraints.txt ".[data]" hmmlearn==0.3.3 tomotopy==0.14.0 polyagamma==2.0.2
+	$(PYTHON) -m venv build/pdc
+	build/pdc/bin/pip install -q pdc-dp-means==0.0.8 "scikit-learn<1.4" "numpy<2"
+
+bench: peers  # every ratio of speed beside its peer, on an idle machine
 	build/bench/bin/python benchmarks/run.py
+
+evidence: peers  # pages of docs/evidence: make evidence PART="chain samplers", or none, which lists them
+	build/bench/bin/python benchmarks/evidence.py $(PART)

@@ -28,6 +28,7 @@ html_theme_options = {
 html_sidebars = {
     "derivations/*": [],
     "evidence": [],
+    "evidence/*": [],
     "guide": [],
     "practice": [],
     "data": [],

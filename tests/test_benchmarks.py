@@ -33,3 +33,22 @@ def test_ratios_name_files_that_are_there(monkeypatch):
     figure = run.Figure("ours / theirs", "run.py", run.NUMBER, most=2)
     assert "reached" in figure.shown(1.5)
     assert "MISSED" in figure.shown(2.5)
+
+
+def test_evidence_names_files_that_are_there_and_writes_a_page_of_what_they_print(monkeypatch, tmp_path):
+    evidence = load(FOLDER / "evidence.py", monkeypatch)
+    commands = [command for part in evidence.PARTS.values() for command in part.commands]
+    assert {command.split()[0] for command in commands} <= {path.name for path in FILES}
+    monkeypatch.setattr(evidence, "PAGES", tmp_path)
+    parts = {"good": ("timing.py",), "bad": ("timing.py", "evidence.py gone")}  # timing.py prints nothing
+    monkeypatch.setattr(evidence, "PARTS", {name: evidence.Part("A title", jobs) for name, jobs in parts.items()})
+    monkeypatch.setattr(evidence.sys, "argv", ["evidence.py", "all"])
+    with pytest.raises(SystemExit, match=r"benchmarks/evidence.py gone failed; its page stays"):
+        evidence.main()
+    page = (tmp_path / "good.md").read_text()
+    assert page.startswith('# A title\n\n`make evidence PART="good"` wrote this page on 20')
+    assert "## `benchmarks/timing.py`\n\n```text\n\n```" in page
+    assert not (tmp_path / "bad.md").exists()
+    monkeypatch.setattr(evidence.sys, "argv", ["evidence.py", "none"])
+    with pytest.raises(SystemExit, match="no part 'none'; the parts are: good, bad"):
+        evidence.main()

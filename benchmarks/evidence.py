@@ -1,0 +1,139 @@
+"""Pages of docs/evidence: what the benchmarks print, with date, versions and machine.
+
+    make evidence [PART="chain samplers"]           in an environment with the peers, made in build/
+    python benchmarks/evidence.py [PART ...]        in this environment
+
+Without a PART it lists them; `all` runs them all, which takes days. A part runs its commands one after another, one
+thread each, and writes docs/evidence/PART.md; where one fails, the page that is there stays.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+PAGES = HERE.parent / "docs" / "evidence"
+PACKAGES = ("regbayes", "torch", "pyro-ppl", "numpy", "scipy", "scikit-learn", "numba")
+PEERS = ("hmmlearn", "tomotopy", "polyagamma")
+
+
+class Part(NamedTuple):
+    """A page: its title, and the commands of this folder whose output it shows."""
+
+    title: str
+    commands: tuple[str, ...]
+
+
+PARTS = {
+    "settings": Part(
+        "Settings I and II of Wang & Zhu",
+        ("settings.py --folds 5", "settings.py --folds 5 --loss logistic", "settings.py --folds 2"),
+    ),
+    "real-data": Part("Parkinson's disease and protein folds", ("real_data.py",)),
+    "classifiers": Part("Classifiers that choose for themselves", ("defaults_classifiers.py",)),
+    "chain": Part("Two chains of Gaussians", ("clustering.py chain",)),
+    "clustering": Part(
+        "Clusters that can be told apart: digits, scenes, posts",
+        ("clustering.py mnist 10", "clustering.py scene15 3", "clustering.py newsgroups 3"),
+    ),
+    "states": Part(
+        "States over time: bees and walks",
+        tuple(f"clustering.py {name} 3" for name in ("bee_dance", "ble_rssi", "ujiindoorloc")),
+    ),
+    "clusters": Part(
+        "Defaults of clustering",
+        (
+            "defaults.py clusters",
+            "chains.py consensus",
+            "defaults.py repelling 2 250",
+            "defaults.py families",
+            "defaults.py sequences 8",
+        ),
+    ),
+    "latent-features": Part("Latent features with a margin", ("latent_features.py",)),
+    "tasks": Part("Tasks that share a projection", ("multi_task.py", "defaults_tasks.py tasks")),
+    "topics": Part("Topics with a margin", ("topics.py classes", "topics.py pair")),
+    "label-sets": Part("Label sets", ("label_sets.py", "defaults_tasks.py labels")),
+    "speed": Part("Ratios of speed beside their peers", ("run.py",)),
+    "samplers": Part("Draws of the mixture variables", ("samplers.py",)),
+    "sweeps": Part(
+        "Sweeps and steps",
+        (
+            *("collapsed.py counts", "collapsed.py tensors", "collapsed.py blobs", "clustering.py cost"),
+            *("features_gibbs.py sweep", "elbo_step.py", "small_data.py sweeps", "small_data.py effective"),
+        ),
+    ),
+    "pyro-engines": Part("Gibbs sweeps beside Pyro's NUTS", ("pyro_engines.py 150 100",)),
+    "chains": Part("Chains in processes", ("chains.py parallel",)),
+    "small-variance": Part(
+        "Small variance: growth with N, wide tables, pdc-dp-means",
+        ("small_variance.py growth", "small_variance.py wide", "small_variance.py pdc ../build/pdc/bin/python"),
+    ),
+    "embedding": Part("The Hilbert embedding", ("embedding.py",)),
+    "memory": Part(
+        "Peak memory",
+        ("memory.py scans", "elbo_step.py --memory 500000,16,20", "elbo_step.py --memory 300000,16,200"),
+    ),
+}
+
+
+def main() -> None:
+    names = list(PARTS) if sys.argv[1:] == ["all"] else sys.argv[1:]
+    if not names:
+        print(*(f"{name:16} {part.title}" for name, part in PARTS.items()), sep="\n")
+    if unknown := [name for name in names if name not in PARTS]:
+        sys.exit(f"There is no part {unknown[0]!r}; the parts are: {', '.join(PARTS)}.")
+    for name in names:
+        page = "\n".join([f"# {PARTS[name].title}\n", setting(name), *map(section, PARTS[name].commands)])
+        PAGES.mkdir(exist_ok=True)
+        (PAGES / f"{name}.md").write_text(page)
+        print(PAGES / f"{name}.md", flush=True)
+
+
+def setting(name: str) -> str:
+    """When, with what and on which machine a part runs."""
+    found = {package: installed(package) for package in (*PACKAGES, *PEERS)}
+    versions = ", ".join(f"{package} {number}" for package, number in found.items() if number)
+    return (
+        f'`make evidence PART="{name}"` wrote this page on {date.today()}.\n\n'
+        f"- Versions: {versions}; Python {platform.python_version()}.\n"
+        f"- Machine: {processor()}, {os.cpu_count()} cores, {platform.system()}; one thread a command.\n"
+    )
+
+
+def section(command: str) -> str:
+    """What a command of this folder prints, under its name; its end is ours where it fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *command.split()], cwd=HERE, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode:
+        sys.exit(f"benchmarks/{command} failed; its page stays as it was.")
+    return f"## `benchmarks/{command}`\n\n```text\n{done.stdout.rstrip()}\n```\n\n{time.monotonic() - start:.0f} s.\n"
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+if __name__ == "__main__":
+    main()
