@@ -2,7 +2,7 @@
 
 All components are one dual problem (`inference.duals`) with a column for each component and score, whose target is
 missing in the rows of other components. It starts from the tilts of the setting before. Where there are fewer rows
-than features it is solved in the space of the rows, which `back` takes to that of the features.
+than features it is solved in the space of the rows, where rows have the same products; the tilts give the weights.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ class Hyperplanes:
 
     def __init__(self, data: Data, labels: Tensor) -> None:
         self.weights, self.num_scores = data.weights, data.targets.shape[1]
-        self.rows, self.back = data.features, None
+        self.features, self.rows = data.features, data.features
         if data.num_data < data.features.shape[1]:
-            self.back, triangle = torch.linalg.qr(data.features.T)
-            self.rows = triangle.T.contiguous()
+            self.rows = torch.linalg.qr(data.features.T, mode="r").R.T.contiguous()
         own = torch.nn.functional.one_hot(labels.long()).bool().repeat_interleave(self.num_scores, 1)
         self.targets = data.targets.repeat(1, own.shape[1] // self.num_scores).where(own, torch.nan)
         self.tilts = torch.zeros_like(self.targets)
@@ -49,7 +48,9 @@ class Hyperplanes:
             max_passes=_MOST_PASSES,
         )
         self.tilts = found.tilt
-        weights = found.weights if self.back is None else self.back @ found.weights
+        weights = found.weights
+        if self.rows is not self.features:
+            weights = model.weight_scale**2 * (self.features.T @ found.tilt)
         return weights.unflatten(1, (-1, self.num_scores)).transpose(0, 1)
 
 

@@ -144,7 +144,10 @@ def has_length_scale(model: Any) -> bool:
 
 
 def decide(posterior: Any, X: Any, temperatures: tuple[float, ...]) -> list[NDArray[Any]]:
-    """Decisions [n] or [n, L] of a posterior for rows [n, D] at each temperature; 0: as it is."""
+    """Decisions [n] or [n, L] of a posterior for rows [n, D] at each temperature; 0: as it is, and so is one component
+    at any."""
+    if len(temperatures) > 1 and posterior.num_components == 1:
+        return decide(posterior, X, (0.0,)) * len(temperatures)
     tempered = (posterior.tempered(each) if each else posterior for each in temperatures)
     return [np.asarray(each.decision_function(X)) for each in tempered]
 

@@ -31,6 +31,28 @@ class Mutants(NamedTuple):
 
 MUTANTS = [
     Mutants(
+        "models/feature_maps/random_fourier.py",
+        "models/test_feature_maps.py -k 'features or scale or frequencies'",
+        {
+            "(total / size).sqrt()": "total.sqrt()",
+            "max(2.0, size / 10)": "max(2.0, size / 5)",
+            "max(2.0, size": "max(1.0, size",
+            "torch.linalg.qr(blocks).Q * blocks.norm(dim=1, keepdim=True)": "blocks",
+            "* blocks.norm(dim=1, keepdim=True)": "* num_columns**0.5",
+            "and total > 0 else": "else",
+        },
+    ),
+    Mutants(
+        "estimators/hyperplanes.py",
+        "estimators/test_estimators_cv.py -k classifier_of_linear_svc",
+        {"weights = model.weight_scale**2 *": "weights = model.weight_scale *"},
+    ),
+    Mutants(
+        "estimators/paths.py",
+        "estimators/test_estimators_cv.py -k decisions_at_each_temperature",
+        {"posterior.num_components == 1": "posterior.num_components >= 1"},
+    ),
+    Mutants(
         "models/latent_features.py",
         "estimators/test_estimators_features.py -k missing",
         {

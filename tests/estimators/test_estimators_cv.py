@@ -21,7 +21,7 @@ from sklearn.svm import LinearSVC
 from regbayes.datasets import make_setting_two
 from regbayes.estimators import Classifier, ClassifierCV, Regressor, RegressorCV
 from regbayes.estimators.hyperplanes import Hyperplanes
-from regbayes.estimators.paths import at
+from regbayes.estimators.paths import at, decide
 from regbayes.estimators.rows import sort_rows
 from regbayes.estimators.search import _HeldOut
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
@@ -284,6 +284,17 @@ def test_length_scale_of_a_kernel_is_chosen():
     assert fixed.length_scale_ is None
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_decisions_at_each_temperature_are_those_of_the_tempered_posterior(number):
+    X, y = make_blobs(60, centers=4, cluster_std=3.0, random_state=0)
+    posterior = SmallVariance(num_components=number, seed=1).fit(InfiniteSVM(), X, y % 2)
+    assert posterior.num_components == number
+    found = decide(posterior, X, (0.0, 4.0))
+    assert_array_equal(found[0], posterior.decision_function(X))
+    assert_allclose(found[1], posterior.tempered(4.0).decision_function(X), rtol=1e-12)
+    assert (number == 1) == np.allclose(found[0], found[1])
+
+
 # -- classifiers of components that stay -------------------------------------------------------------------------------
 
 
@@ -483,8 +494,8 @@ def test_rows_of_one_hash_stay_different(monkeypatch):
         found = rows.sort_rows(X, y, None, merge=True)
         both = np.column_stack([found.X, found.y])
         assert len(np.unique(both, axis=0)) == len(both) == len(np.unique(np.column_stack([X, y]), axis=0))
-        np.testing.assert_array_equal(both[found.place], np.column_stack([X, y]))
-        np.testing.assert_array_equal(found.weights, np.bincount(found.place))
+        assert_array_equal(both[found.place], np.column_stack([X, y]))
+        assert_array_equal(found.weights, np.bincount(found.place))
 
 
 def test_a_slope_makes_probabilities(four_groups):

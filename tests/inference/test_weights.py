@@ -89,7 +89,13 @@ def test_defaults_of_families_see_weights(family) -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(
     "feature_map",
-    [Standardized(), RandomFourier(6), PrincipalDirections(), PrincipalDirections(2), PrincipalDirections(2, True)],
+    [
+        Standardized(),
+        RandomFourier(6, common_scale=True),
+        PrincipalDirections(),
+        PrincipalDirections(2),
+        PrincipalDirections(2, True),
+    ],
     ids=repr,
 )
 def test_defaults_of_feature_maps_see_weights(feature_map, sparse) -> None:

@@ -29,8 +29,10 @@ MAPS = [
     PrincipalDirections(num_directions=3, proportions=True, intercept=0.0),
     RandomFourier(num_features=8),
     RandomFourier(num_features=6, length_scale=0.5, seed=3, intercept=0.0),
+    RandomFourier(num_features=10, common_scale=True),
+    RandomFourier(num_features=10, common_scale=False),
 ]
-WIDTHS = [5, 4, 3, 5, 3, 9, 6]
+WIDTHS = [5, 4, 3, 5, 3, 9, 6, 11, 11]
 
 
 def rows(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -138,15 +140,74 @@ def test_maps_that_would_make_sparse_rows_dense_refuse_them(feature_map) -> None
         feature_map.resolve(SparseRows.of(sparse_rows()))
 
 
+@pytest.mark.parametrize("common", [False, True])
 @pytest.mark.parametrize("length_scale", [0.7, None])
-def test_random_features_have_the_products_of_an_rbf_kernel(length_scale) -> None:
+def test_random_features_have_the_products_of_an_rbf_kernel(length_scale, common) -> None:
     X = rows()
-    features = RandomFourier(20_000, length_scale, intercept=0.0).resolve(X)(X)
-    u = (X - X.mean(0)) / X.std(0, correction=0)
+    features = RandomFourier(20_000, length_scale, intercept=0.0, common_scale=common).resolve(X)(X)
+    variances = X.var(0, correction=0)
+    u = (X - X.mean(0)) / (variances.mean() if common else variances).sqrt()
     square = 2.0 if length_scale is None else length_scale**2  # D / 2
     kernel = (-torch.cdist(u, u).square() / (2 * square)).exp()
     assert (features @ features.T - kernel).abs().max() < 5 / 20_000**0.5
     torch.testing.assert_close(features.square().sum(1), torch.ones(30, dtype=X.dtype))
+
+
+def test_one_scale_unless_a_few_columns_would_drown_the_others() -> None:
+    """Principal components stay what they are; columns in units of their own do not."""
+    X = torch.randn(200, 25, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = torch.linalg.qr(X - X.mean(0)).Q * 200**0.5  # columns of deviation 1
+    mapped, falling = RandomFourier(10), torch.linspace(1.0, 0.1, 25, dtype=torch.float64)
+    common = mapped.replace(common_scale=True).resolve(X * falling)
+    assert torch.equal(mapped.resolve(X * falling).scale, common.scale)
+    torch.testing.assert_close(common.scale, falling.square().mean().sqrt().expand(25))
+    own = mapped.replace(common_scale=False).resolve(X * falling)
+    torch.testing.assert_close(own.scale, falling)
+    for sizes, is_common in [
+        ([1.0] * 3 + [1e-3] * 22, True),  # a tenth of the columns, and more than 2
+        ([1.0] * 2 + [1e-3] * 23, False),
+        ([1.0, 0.8, 1e-3], False),  # fewer than 2
+        ([1.0, 1.0, 0.3], True),
+        ([5.0] * 4, True),
+    ]:
+        scales = torch.tensor(sizes, dtype=torch.float64)
+        found = mapped.resolve(X[:, : len(sizes)] * scales).scale
+        assert bool((found == found[0]).all()) == is_common, sizes
+    zeros = torch.zeros(5, 3, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="constant"):
+        assert torch.equal(mapped.resolve(zeros).scale, torch.ones(3, dtype=torch.float64))
+
+
+def test_frequencies_are_normal_draws_at_right_angles() -> None:
+    """Blocks of D; the lengths have the moments of chi with D degrees of freedom, D and D (D + 2)."""
+    frequencies = RandomFourier(12_002, 1.0).resolve(rows()).frequencies
+    assert frequencies.shape == (4, 6001)
+    blocks = frequencies[:, :6000].unflatten(1, (-1, 4)).transpose(0, 1)
+    squares = blocks.mT @ blocks
+    torch.testing.assert_close(squares, torch.diag_embed(squares.diagonal(dim1=1, dim2=2)))
+    square = frequencies.square().sum(0)
+    assert float(square.mean()) == pytest.approx(4, abs=4 * (8 / 6001) ** 0.5)
+    assert float(square.square().mean()) == pytest.approx(24, rel=0.1)
+    # directions are uniform: of fourth moments 3 / (D (D + 2)), of two columns together a third of that
+    directions = (frequencies / square.sqrt()).square()
+    torch.testing.assert_close(
+        directions @ directions.T / 6001, (1 + 2 * torch.eye(4, dtype=torch.float64)) / 24, rtol=0.08, atol=0.0
+    )
+    assert RandomFourier(4).resolve(rows().repeat(1, 1000)).frequencies.shape == (4000, 2)
+
+
+def test_the_error_of_the_kernel_falls_with_the_features_and_below_that_of_independent_ones() -> None:
+    """Of M independent frequencies its variance is (1 - k^2)^2 / (2 M)."""
+    X = rows()
+    u = (X - X.mean(0)) / X.std(0, correction=0)
+    kernel = (-torch.cdist(u, u).square() / 4).exp()
+    independent = float((1 - kernel.square()).square().mean() / 2)
+    for num_features in (16, 128):
+        maps = (RandomFourier(num_features, intercept=0.0, common_scale=False, seed=seed) for seed in range(60))
+        errors = torch.stack([(resolved(X) @ resolved(X).T) - kernel for resolved in (m.resolve(X) for m in maps)])
+        assert float(errors.mean(0).abs().max()) < 5 * (independent / num_features) ** 0.5 / 60**0.5 * 2**0.5
+        share = float(errors.square().mean()) * num_features / 2 / independent
+        assert 0.3 < share < 0.85, num_features
 
 
 def test_random_features_are_those_of_their_seed(device) -> None:

@@ -63,7 +63,7 @@ CASES = {
     "InfiniteSVM": (InfiniteSVM(truncation=6), X, Y),
     "InfiniteSVM of two classes": (InfiniteSVM(loss=Logistic(), truncation=6), X, Y.clamp(max=1)),
     "InfiniteSVM, regression": (InfiniteSVM(loss=EpsilonInsensitive(), truncation=6), X, REAL),
-    "InfiniteSVM, Fourier": (InfiniteSVM(feature_map=RandomFourier(num_features=64), truncation=4), X, Y),
+    "InfiniteSVM, Fourier": (InfiniteSVM(feature_map=RandomFourier(64, common_scale=True), truncation=4), X, Y),
     "InfiniteSVM, ordinal": (InfiniteSVM(target=Ordinal(), truncation=6), X, Y),
     "DDPM": (DDPM(truncation=6), X, None),
     "DDPM of two directions": (DDPM(feature_map=PrincipalDirections(2), loss=Logistic(), truncation=6), X, None),
