@@ -13,7 +13,16 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
-from ..inference import SVI, Backend, FeaturePosterior, PartitionPosterior, TopicPosterior, continue_fit, structure_of
+from ..inference import (
+    SVI,
+    Backend,
+    FeaturePosterior,
+    PartitionPosterior,
+    RowSource,
+    TopicPosterior,
+    continue_fit,
+    structure_of,
+)
 from ..inference.row_weights import weighs
 from ..models import FeatureData, Model, TaskData, TopicData
 from ..models.arrays import as_weights
@@ -132,6 +141,18 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
         options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
         posterior = inference.fit(model, rows.X, rows.y, on_interrupt=self.on_interrupt, **options)
         self.posterior_ = posterior.over_rows(torch.from_numpy(rows.place))
+        self._require_learnt(inference)
+
+    def fit_source(self, parts: tuple[Any, Backend], source: RowSource) -> Self:
+        """Fit to rows that need not fit into memory, by stochastic steps of `SVI`, the default of such fits."""
+        model, inference = parts
+        inference = SVI() if self.inference is None else inference
+        self.posterior_ = inference.fit(model, source, on_interrupt=self.on_interrupt)
+        self.n_features_in_ = int(self.posterior_.model.num_features)
+        self._require_learnt(inference)
+        return self
+
+    def _require_learnt(self, inference: Backend) -> None:
         if self.n_components_ == 0:
             warn(
                 f"No latent feature is in use after a fit by {type(inference).__name__}. Fit by SVI() or Gibbs(), with "

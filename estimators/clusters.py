@@ -17,6 +17,7 @@ from ..inference.hilbert_embedding.mean_families import gaussian_moments
 from ..inference.posterior.components import expected_parameters
 from ..models import DPM, IHMM, Data, DiagonalGaussian, FullGaussian, Mixture, StateSpace
 from .base import PosteriorEstimator, goes_on
+from .streams import first_rows, source_of
 
 
 class _Clusters(ClusterMixin, PosteriorEstimator):
@@ -103,13 +104,22 @@ class Clusterer(_Clusters):
                 f"model is {type(model).__name__}, which needs targets. Use DPM() or DDPM(), or else Classifier."
             )
 
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit copies of the model and the backend to X [N, D] and weights [N] of at least 0; y is ignored."""
-        rows = self.fit_data(X)
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit copies of the model and the backend to X [N, D] and weights [N] of at least 0; y is ignored.
+
+        X may also be the path of a Parquet or Arrow file, of which y names a column to leave out, or a source of rows
+        (`regbayes.inference.rows_of`), none of which need fit into memory: by stochastic steps of `SVI`. `labels_` are
+        then those of the first 100,000 rows.
+        """
+        source = source_of(X, y, sample_weight=sample_weight)
+        rows = self.fit_data(X) if source is None else first_rows(source)
         (model, inference), weights = self.parts(), self.row_weights(sample_weight, rows)
         if self.model is None and inference.kind != "objective" and covaries(rows, weights):
             model = model.replace(likelihood=FullGaussian())
-        self.fit_posterior((model, inference), rows, None, weights)
+        if source is None:
+            self.fit_posterior((model, inference), rows, None, weights)
+        else:
+            self.fit_source((model, inference), source)
         return self._numbered()
 
     @available_if(goes_on)

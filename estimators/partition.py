@@ -28,6 +28,7 @@ from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
 from .reading import array_like, named, read_both
 from .rows import moments
+from .streams import CodedRows, classes_of, source_of
 
 Prepared = tuple[tuple[Any, Backend], Any, NDArray[Any], NDArray[np.float64] | None]  # parts, X, y, weights
 
@@ -89,8 +90,16 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         if not model.coding.has_classes:
             raise ValueError(f"model has {model.loss!r}, a loss of real targets. Use Regressor, or Hinge().")
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit copies of the model and the backend to X [N, D], labels y [N] and weights [N] of at least 0."""
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit copies of the model and the backend to X [N, D], labels y [N] and weights [N] of at least 0.
+
+        X may also be the path of a Parquet or Arrow file and y the name of its column of labels, or X a source of rows
+        (`regbayes.inference.rows_of`), none of which need fit into memory: by stochastic steps of `SVI`.
+        """
+        source = source_of(X, y, sample_weight=sample_weight, class_weight=self.class_weight)
+        if source is not None:
+            self.classes_ = classes_of(source)
+            return self.fit_source(self.parts(), CodedRows(source, self.classes_))
         self.fit_posterior(*self.prepared(X, y, sample_weight))
         return self
 

@@ -246,7 +246,7 @@ class PathSearch(Search):
     prepared: Callable[..., Prepared]  # what the other base makes of X, y and weights
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
         """Search, and fit the best setting to X [N, D], y [N] and weights [N] of at least 0.
 

@@ -1,6 +1,7 @@
 """How posteriors are computed: one backend a class, one posterior a structure."""
 
 from .backend import Backend
+from .distributed.mapped import map_rows
 from .distributed.rows import rows_of
 from .distributed.sources import RowSource
 from .gibbs import Gibbs
@@ -70,6 +71,7 @@ __all__ = [
     "TruncationWarning",
     "__version__",
     "continue_fit",
+    "map_rows",
     "register_structure",
     "rows_of",
     "run",

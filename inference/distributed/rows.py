@@ -53,7 +53,7 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
         return BlockRows(lambda: map(X, range(number)), "the function")
     if scipy.sparse.issparse(X) or (isinstance(X, Tensor) and X.layout != torch.strided):
         X = SparseRows.of(X)
-    elif not isinstance(X, Tensor | np.ndarray | SparseRows):
+    elif not (isinstance(X, np.ndarray) or hasattr(X, "is_cuda")):  # a tensor, or sparse rows
         X = np.asarray(X)
     return ArrayRows(X, y if y is None or hasattr(y, "ndim") else np.asarray(y))
 

@@ -147,12 +147,12 @@ def _is_number(kind: pa.DataType) -> bool:
 def _format(path: Path) -> str:
     """That of a file, or of the first one in a folder, by its first bytes."""
     if not path.exists():
-        raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
+        raise FileNotFoundError(f"X is {os.fspath(path)!r}, but there is no such file.")
     first = path
     if path.is_dir():
         files = sorted(each for each in path.rglob("*") if each.is_file() and each.name[0] not in "._")
         if not files:
-            raise FileNotFoundError(f"there is no file in {os.fspath(path)!r}.")
+            raise FileNotFoundError(f"X is {os.fspath(path)!r}, a folder without files.")
         first = files[0]
     with first.open("rb") as file:
         start = file.read(6)

@@ -65,7 +65,7 @@ def require_target(name: str, path: Any) -> Path:
             raise ValueError(f"{whose}but there is no folder {str(target.parent)!r}. Make it, or name another file.")
         if target.exists() and not target.is_file():
             raise ValueError(f"{whose}which is a folder or a device. Name a file.")
-        with _partial(target) as partial, open(partial, "xb") as file:
+        with partial_file(target) as partial, open(partial, "xb") as file:
             file.write(bytes(4096))
     except OSError as error:
         raise ValueError(f"{whose}where no file can be written: {error.strerror}. Name another file.") from None
@@ -84,7 +84,7 @@ def write_file(path: str | os.PathLike[str], kind: str, content: dict[str, Any])
     """
     parts = _parts(kind, {name: plain(value, name) for name, value in content.items()})
     target = require_target("path", path)
-    with _partial(target) as partial:
+    with partial_file(target) as partial:
         try:
             with open(partial, "xb") as file:
                 _write(file, parts)
@@ -246,7 +246,7 @@ def _broken(name: str, kind: str) -> ValueError:
 
 
 @contextmanager
-def _partial(target: Path) -> Iterator[Path]:
+def partial_file(target: Path) -> Iterator[Path]:
     """A name beside a file to write to, and to take away whatever happens."""
     partial = target.with_name(f".{secrets.token_hex(8)}.partial")
     try:

@@ -94,8 +94,8 @@ def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) 
     One missing label anywhere is enough for a loss that allows them.
     """
     head, X = _begin(source, size, model.as_rows)
-    y = None if head[0][1] is None else torch.cat([as_tensor("y", y) for _, y in head])
     coding, said, total, largest, like = coding_of(model.checked()), list[Tensor](), 0, 0, X.new_zeros(0, 0)
+    y = None if coding is None or head[0][1] is None else torch.cat([as_tensor("y", y) for _, y in head])
 
     def gist(outline: tuple[int, Any]) -> int:
         number, targets = outline

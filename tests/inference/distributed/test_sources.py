@@ -13,7 +13,7 @@ import scipy.sparse
 import torch
 from torch.utils.data import DataLoader
 
-from regbayes.inference import SVI, RowSource, SmallVariance, rows_of
+from regbayes.inference import SVI, RowSource, SmallVariance, map_rows, rows_of
 from regbayes.models import BNMC, DPM, IHMM, LDA, InfiniteLatentSVM, InfiniteSVM
 from regbayes.models.losses import EpsilonInsensitive, Masked
 
@@ -159,7 +159,7 @@ def test_columns_have_the_types_of_the_file(tmp_path) -> None:
 
 def test_bad_files_are_refused_by_name(tmp_path) -> None:
     path = tmp_path / "rows.parquet"
-    with pytest.raises(FileNotFoundError, match="no file"):
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
         rows_of(path)
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="no Parquet or Arrow file"):
@@ -212,3 +212,32 @@ def test_a_source_that_changes_its_mind_is_noticed() -> None:
 
     with pytest.raises(ValueError, match="my rows gives 167 rows in a later pass, but gave 168 in the first"):
         SVI(num_steps=3).fit(DPM(truncation=2), Fewer())
+
+
+# -- answers for all rows ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["arrays", "Parquet", "function"])
+def test_answers_stream_to_memory_and_to_files(kind, folder, tmp_path) -> None:
+    posterior = SVI(num_steps=5, batch_size=SIZE).fit(InfiniteSVM(truncation=4), rows_of(X, Y))
+    source, expected = sources(folder)[kind], posterior.predict_proba(X)
+    np.testing.assert_array_equal(map_rows(posterior.assign, source, batch_size=SIZE), posterior.assign(X))
+    np.testing.assert_allclose(map_rows(posterior.predict_proba, source), expected)
+    map_rows(posterior.predict_proba, source, tmp_path / "p.npy", batch_size=SIZE)
+    found = np.load(tmp_path / "p.npy", mmap_mode="r")
+    np.testing.assert_allclose(found, expected)
+    for answer in (posterior.predict, posterior.predict_proba):
+        map_rows(answer, source, tmp_path / "p.parquet", batch_size=SIZE)
+        found = pq.read_table(tmp_path / "p.parquet").to_pandas()
+        np.testing.assert_allclose(found.to_numpy().squeeze(), answer(X))
+    assert found.columns.tolist() == ["predict_proba0", "predict_proba1"]
+
+
+def test_answers_come_whole_or_not_at_all(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"to is .*labels.csv'; expected a name that ends in .npy or .parquet"):
+        map_rows(len, X, tmp_path / "labels.csv")
+    with pytest.raises(ValueError, match=r"answer gives \(3,\) for the 170 rows of block 0"):
+        map_rows(lambda X: X[:3, 0], X, tmp_path / "sums.npy")
+    assert not list(tmp_path.iterdir())
+    map_rows(lambda X: torch.ones(len(X), 10**3), X, tmp_path / "ones.npy", batch_size=7)
+    assert np.load(tmp_path / "ones.npy").shape == (N, 10**3)

@@ -1,0 +1,122 @@
+"""What a function says of all rows of a source, block by block: in memory, or in a file that need not fit there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from ...models.domains import Whole, read
+from ..running.files import partial_file, require_target
+from .rows import rows_of
+from .sources import RowSource
+
+
+def map_rows(
+    function: Callable[[Any], Any],
+    source: Any,
+    to: str | os.PathLike[str] | None = None,
+    *,
+    batch_size: int = 4096,
+    progress: bool | None = None,
+) -> NDArray[Any] | None:
+    """What a function says of all rows: `posterior.assign`, `posterior.predict`, the `transform` of an estimator, ...
+
+    Parameters
+    ----------
+    function : from the rows X [n, D] of a block to answers [n, ...]
+    source : rows, or what `rows_of` makes such of without further arguments
+    to : a file to write, whole or not at all: "FILE.npy" for an array [N, ...], or "FILE.parquet" for a column, of
+        answers [N, K] one for each of K, by the name of the function; None: the answers are returned
+    batch_size : rows of a block, where the source has no blocks of its own
+    progress : a progress bar; None: on a terminal only
+
+    Raises
+    ------
+    ValueError    if `to` has another ending, or a block has not an answer for each of its rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> map_rows(lambda X: X.sum(1), np.ones((3, 2))).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    rows, size = rows_of(source), read("batch_size", batch_size, Whole(1))
+    target = None if to is None else require_target("to", to)
+    if target is not None and target.suffix not in _WRITERS:
+        raise ValueError(f"to is {str(to)!r}; expected a name that ends in {' or '.join(_WRITERS)}.")
+    counts = type(rows).num_rows is not RowSource.num_rows  # without a pass
+    with tqdm(
+        total=rows.num_rows if counts else None,
+        disable=None if progress is None else not progress,
+        unit="row",
+        unit_scale=True,
+        leave=False,
+    ) as bar:
+        answers = _answers(function, rows, size, bar)
+        if target is None:
+            return np.concatenate(list(answers))
+        with partial_file(target) as partial:
+            _WRITERS[target.suffix](partial, answers, _name_of(function))
+            os.replace(partial, target)
+    return None
+
+
+def _answers(function: Callable[[Any], Any], rows: RowSource, size: int, bar: Any) -> Iterator[NDArray[Any]]:
+    """The answers [n, ...] of one block after another."""
+    for place, (X, _) in enumerate(rows.blocks(size)):
+        number, found = X.shape[0], function(X)
+        found = found.cpu().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
+        if found.shape[:1] != (number,):
+            raise ValueError(
+                f"{_name_of(function)} gives {found.shape} for the {number} rows of block {place}; expected an answer "
+                "for each."
+            )
+        yield found
+        bar.update(number)
+
+
+def _name_of(function: Callable[[Any], Any]) -> str:
+    name: str = getattr(function, "__name__", "")
+    return name if name.isidentifier() else "answer"
+
+
+def _write_array(path: Path, answers: Iterator[NDArray[Any]], name: str) -> None:
+    """An array [N, ...] in numpy's format, whose header leaves room for the N that is known at the end."""
+    first, total = next(answers), 0
+    header = header_data_from_array_1_0(np.ascontiguousarray(first))
+    with path.open("wb") as file:
+        write_array_header_1_0(file, header)
+        for found in chain([first], answers):
+            np.ascontiguousarray(found, dtype=first.dtype).tofile(file)
+            total += len(found)
+        file.seek(0)
+        write_array_header_1_0(file, header | {"shape": (total, *first.shape[1:])})
+
+
+def _write_table(path: Path, answers: Iterator[NDArray[Any]], name: str) -> None:
+    """A Parquet file with a column, or with one for each of those of answers [N, K]."""
+    from pyarrow.parquet import ParquetWriter
+
+    first = next(answers)
+    schema = _columns(first, name).schema
+    with ParquetWriter(path, schema) as writer:
+        for found in chain([first], answers):
+            writer.write_table(_columns(found, name).cast(schema))
+
+
+def _columns(found: NDArray[Any], name: str) -> pa.Table:
+    each = {name: found} if found.ndim == 1 else {f"{name}{k}": column for k, column in enumerate(found.T)}
+    return pa.table({key: pa.array(column) for key, column in each.items()})
+
+
+_WRITERS = {".npy": _write_array, ".parquet": _write_table}

@@ -1,0 +1,66 @@
+"""Estimators of rows in files: the labels of any type, a pass for the classes, and what goes with arrays alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from regbayes.estimators import Classifier, Clusterer
+from regbayes.inference import SVI, SmallVariance, map_rows, rows_of
+from regbayes.models import DPM, InfiniteSVM
+
+RNG = np.random.default_rng(0)
+PLACE = RNG.integers(0, 2, 300)
+X = RNG.normal(size=(300, 2)) + 8 * PLACE[:, None]
+WORDS = np.array(["left", "right"])[PLACE]
+
+
+@pytest.fixture
+def path(tmp_path):
+    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "label": WORDS}), tmp_path / "rows.parquet")
+    return str(tmp_path / "rows.parquet")
+
+
+def test_a_classifier_takes_a_path_and_the_name_of_its_labels(path, tmp_path) -> None:
+    inference = SVI(num_steps=12, batch_size=60)
+    found = Classifier(inference=inference).fit(path, y="label")
+    assert found.classes_.tolist() == ["left", "right"]
+    assert found.n_features_in_ == 2
+    assert found.score(X, WORDS) > 0.98
+    same = inference.fit(found.parts()[0], rows_of(X, PLACE))
+    np.testing.assert_array_equal(found.predict_proba(X), same.predict_proba(X))
+    source = rows_of(path, columns=["a", "b"])
+    map_rows(found.predict, source, tmp_path / "labels.parquet", batch_size=70)
+    answers = pq.read_table(tmp_path / "labels.parquet")["predict"].to_pylist()
+    assert answers == found.predict(X).tolist()
+    assert Classifier().fit(rows_of(path, y="label")).score(X, WORDS) > 0.98
+
+
+def test_a_clusterer_takes_a_path(path) -> None:
+    found = Clusterer(inference=SVI(num_steps=10, batch_size=100)).fit(path, y="label")
+    assert found.n_components_ == 2
+    assert found.labels_.tolist() == found.predict(X).tolist()
+    assert type(found.posterior_.model.likelihood).__name__ in ("DiagonalGaussian", "FullGaussian")
+    given = Clusterer(DPM(truncation=5)).fit(rows_of(X))
+    assert given.n_components_ == 2
+
+
+def test_what_a_file_cannot_have_is_refused(path) -> None:
+    with pytest.raises(ValueError, match="sample_weight goes with arrays"):
+        Classifier().fit(path, "label", sample_weight=np.ones(300))
+    with pytest.raises(ValueError, match="class_weight goes with arrays"):
+        Classifier(class_weight="balanced").fit(path, "label")
+    with pytest.raises(ValueError, match="requires y to be passed: name the column"):
+        Classifier().fit(rows_of(path, columns=["a"]))
+    with pytest.raises(ValueError, match="has only one class"):
+        Classifier().fit(rows_of(X, np.zeros(300)))
+    with pytest.raises(ValueError, match="missing labels"):
+        Classifier().fit(rows_of(X, np.where(PLACE == 0, np.nan, PLACE)))
+    with pytest.raises(ValueError, match="which SmallVariance cannot read"):
+        Classifier(InfiniteSVM(), SmallVariance()).fit(path, "label")
+    with pytest.raises(FileNotFoundError, match=r"X is 'no.parquet', but there is no such file"):
+        Classifier().fit("no.parquet", "label")
+    with pytest.raises(ValueError, match="has no column 'kind'"):
+        Clusterer().fit(path, "kind")
