@@ -1,11 +1,14 @@
-"""Estimators of label sets and of many tasks as they are, beside linear machines: held-out scores and CPU seconds.
+"""Estimators of label sets, tasks and documents as they are, beside linear machines: held-out scores and CPU seconds.
 
     REGBAYES_DATA=... OMP_NUM_THREADS=1 python benchmarks/defaults_tasks.py labels [SET ...]    micro-F1 in percent
     REGBAYES_DATA=... OMP_NUM_THREADS=1 python benchmarks/defaults_tasks.py tasks [SET ...]     R2 in percent
+    REGBAYES_DATA=... OMP_NUM_THREADS=1 python benchmarks/defaults_tasks.py topics [SET ...]    accuracy in percent
 
 Rivals of label sets, on standardized columns, are a LogisticRegression or a LinearSVC for each label, at their defaults
 and at the C of six that three folds of the training rows prefer by micro-F1; of tasks a RidgeCV for each. Folder sets
-have their customary split, made ones and schools half of their rows; `corel` is 50 labels of 1,000 rows.
+have their customary split, made ones and schools half of their rows; `corel` is 50 labels of 1,000 rows. Rivals of
+`Classifier(MedLDA())` are LinearSVCs of the counts, each column in parts of its largest, and of tf-idf, with the C of
+six that three folds prefer; means of three folds. Words are in at least five documents, and in at most 30 % of them.
 """
 
 from __future__ import annotations
@@ -21,19 +24,22 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix, vstack
 from sklearn.base import BaseEstimator
-from sklearn.datasets import load_diabetes, make_multilabel_classification
+from sklearn.datasets import load_diabetes, load_digits, make_multilabel_classification
+from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import f1_score, r2_score
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from sklearn.svm import LinearSVC
 from timing import choose
 
 from regbayes.datasets import load
-from regbayes.estimators import MultiLabelClassifier, MultiTaskRegressor
+from regbayes.estimators import Classifier, MultiLabelClassifier, MultiTaskRegressor
+from regbayes.models import MedLDA
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # X, y, X_test, y_test
 
@@ -150,6 +156,63 @@ def tasks(*names: str) -> None:
         show(f"{name} {train.sum()} x {X.shape[1]}, {task.max() + 1}", found)
 
 
+Documents = tuple[csr_matrix, np.ndarray]  # counts [N, V], classes [N]
+
+
+def news(classes: tuple[int, ...], num_rows: int) -> Documents:
+    """Some documents of the newsgroups of these numbers."""
+    data = load("newsgroups20")
+    X, y = vstack([data.X, data.X_test]).tocsr(), np.concatenate([data.y, data.y_test])
+    rows = np.random.default_rng(0).permutation(np.flatnonzero(np.isin(y, classes)))[:num_rows]
+    X = X[rows].astype(float)
+    share = np.asarray((X > 0).sum(0)).ravel()
+    X = X[:, (share >= 5) & (share <= 0.3 * len(rows))]
+    kept = np.asarray(X.sum(1)).ravel() > 0
+    return X[kept], np.unique(y[rows][kept], return_inverse=True)[1]
+
+
+def images(X: np.ndarray, y: np.ndarray, num_rows: int) -> Documents:
+    """Images as documents, with pixels as words."""
+    rows = np.random.default_rng(0).permutation(len(y))[:num_rows]
+    return csr_matrix(np.asarray(X, dtype=float)[rows].round()), np.asarray(y)[rows]
+
+
+def written() -> Documents:
+    """Documents of 60 words and twelve topics, three of which each of six classes prefers."""
+    rng = np.random.default_rng(0)
+    topics, y, place = rng.dirichlet(np.full(400, 0.05), 12), rng.integers(6, size=600), np.arange(12)
+    shares = [rng.dirichlet(0.1 + np.isin(place, [c, c + 3, 6 + c])) for c in y]
+    return csr_matrix(np.array([rng.multinomial(60, share @ topics) for share in shares], dtype=float)), y
+
+
+DOCUMENTS: dict[str, Callable[[], Documents]] = {
+    "digits": lambda: images(*load_digits(return_X_y=True), 900),
+    "mnist": lambda: images(load("mnist").X / 32, load("mnist").y, 800),
+    "religion": lambda: news((0, 19), 800),
+    "science": lambda: news((11, 12, 13, 14), 900),
+    "computers": lambda: news((1, 2, 3, 4, 5), 900),
+    "written": written,
+}
+
+
+def topics(*names: str) -> None:
+    grid = {"linearsvc__C": np.logspace(-3, 2, 6)}
+    contestants: dict[str, Callable[[], Any]] = {
+        "Classifier(MedLDA())": lambda: Classifier(MedLDA()),
+        "LinearSVC": lambda: GridSearchCV(make_pipeline(MaxAbsScaler(), LinearSVC()), grid, cv=3),
+        "tf-idf": lambda: GridSearchCV(make_pipeline(TfidfTransformer(), LinearSVC()), grid, cv=3),
+    }
+    for name in names or DOCUMENTS:
+        X, y = DOCUMENTS[name]()
+        found: dict[str, tuple[float, float]] = {}
+        folds = list(StratifiedKFold(3, shuffle=True, random_state=0).split(X, y))
+        for label, make in contestants.items():
+            runs = [(*fitted(make(), X[train], y[train]), test) for train, test in folds]
+            score = np.mean([model.score(X[test], y[test]) for model, _, test in runs])
+            found[label] = float(score), float(np.mean([spent for _, spent, _ in runs]))
+        show(f"{name} {X.shape[0]} x {X.shape[1]}, {y.max() + 1}", found)
+
+
 def fitted(estimator: Any, *arguments: Any, **options: Any) -> tuple[Any, float]:
     """The estimator, and its CPU seconds."""
     started = time.process_time()
@@ -164,4 +227,4 @@ def show(name: str, found: dict[str, tuple[float, float]]) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    choose(__doc__, labels=labels, tasks=tasks)
+    choose(__doc__, labels=labels, tasks=tasks, topics=topics)

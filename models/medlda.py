@@ -55,7 +55,7 @@ class MedLDA(Labelled, TopicModel):
     prior : Dirichlet laws of topics and documents
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
     weight_scale : nu > 0, prior standard deviation of the weights eta of the topics
-    num_topics : K >= 1
+    num_topics : K >= 1; each class needs some of its own
     classes : sorted integer labels [L]; None: those in the data
     num_features : size V of the vocabulary; None: that of the data
     target : what y is: None: classes, or a real number where the loss has real targets; `Ordinal()`: ordered classes
@@ -74,7 +74,7 @@ class MedLDA(Labelled, TopicModel):
     prior: DirichletTopics = field(default_factory=DirichletTopics)
     loss: Loss = field(default_factory=Hinge)
     weight_scale: Positive = 1.0
-    num_topics: Count = 20
+    num_topics: Count = 40
     classes: Annotated[Tensor, Classes()] | None = None
     num_features: Count | None = None
     target: Target | None = None

@@ -597,7 +597,12 @@ MUTANTS = [
     Mutants(
         "inference/svi/topics/tokens.py",
         "inference/svi/test_svi_topics.py -k augmented_bound",
-        {"grams -= torch.stack": "grams += torch.stack", "-number[some] * own": "number[some] * own"},
+        {"grams -= (weight": "grams += (weight", "square[some] -= own": "square[some] += own"},
+    ),
+    Mutants(
+        "inference/svi/topics/_numba_topics.py",
+        "inference/svi/test_svi_topics.py -k compiled_tokens",
+        {"times * own[k]": "own[j] * own[k]", "step[k] += own[k]": "step[k] += 0.0"},
     ),
     Mutants(
         "inference/svi/features/kernel.py",

@@ -256,26 +256,23 @@ def visit_tokens(rows, log_weights, log_share, linear, precision, moments, phi, 
     """
     starts, columns, values = rows
     num_topics = phi.shape[1]
-    curvature, pulled, logits = np.empty((num_topics, num_topics)), np.empty(num_topics), np.empty(num_topics)
+    curvature, logits = np.empty((num_topics, num_topics)), np.empty(num_topics)
+    pulled, step = np.empty(num_topics), np.empty(num_topics)
     for n in range(len(counts)):
         length = 0.0
         for e in range(starts[n], starts[n + 1]):
             length += values[e]
-        _curvature(precision[n], moments, length, curvature)
-        largest = 0.0
-        for j in range(num_topics):
-            pulled[j] = 0.0
-            for k in range(num_topics):
-                pulled[j] += curvature[j, k] * counts[n, k]
-                largest = max(largest, abs(curvature[j, k]))
+        largest = _curvature(precision[n], moments, length, curvature)
+        for k in range(num_topics):
+            pulled[k] = 0.0
+        _add_product(curvature, counts[n], 1.0, pulled)
         for e in range(starts[n], starts[n + 1]):
             own, number = phi[e], values[e]
             damping = largest * (number - 1.0)
+            _add_product(curvature, own, -1.0, pulled)  # the others' pull
             top, scale = -np.inf, 0.0
             for k in range(num_topics):
                 others = pulled[k] + curvature[k, k] / 2
-                for j in range(num_topics):
-                    others -= curvature[k, j] * own[j]
                 logits[k] = log_share[n, k] + log_weights[columns[e], k] + linear[n, k] - others
                 if damping > 0.0:
                     logits[k] = (logits[k] + damping * math.log(max(own[k], 1e-300))) / (1.0 + damping)
@@ -284,19 +281,48 @@ def visit_tokens(rows, log_weights, log_share, linear, precision, moments, phi, 
                 logits[k] = math.exp(logits[k] - top)
                 scale += logits[k]
             for k in range(num_topics):
-                step = number * (logits[k] / scale - own[k])
-                own[k] = logits[k] / scale
-                counts[n, k] += step
-                for j in range(num_topics):
-                    pulled[j] += curvature[j, k] * step
+                new = logits[k] / scale
+                step[k] = number * (new - own[k])
+                counts[n, k] += step[k]
+                step[k] += own[k]  # this token's own pull is back
+                own[k] = new
+            _add_product(curvature, step, 1.0, pulled)
+
+
+@entry
+def add_grams(starts, values, phi, grams):
+    """Add sum_e n_e phi_e phi_e^T of each document to grams [N, K, K]."""
+    for n in range(len(grams)):
+        for e in range(starts[n], starts[n + 1]):
+            own = phi[e]
+            for j in range(len(own)):
+                times = values[e] * own[j]
+                if times > 0.0:
+                    for k in range(len(own)):
+                        grams[n, j, k] += times * own[k]
+
+
+@part
+def _add_product(matrix, vector, times, total):
+    """Add `times` the product of a symmetric matrix and a vector to total, row by row."""
+    for j in range(len(vector)):
+        factor = times * vector[j]
+        if factor != 0.0:
+            for k in range(len(total)):
+                total[k] += factor * matrix[j, k]
 
 
 @part
 def _curvature(precision, moments, length, curvature):
-    """sum_c a_c E[eta_c eta_c^T] / M^2 [K, K]."""
+    """Fill in sum_c a_c E[eta_c eta_c^T] / M^2 [K, K]; its largest entry in size."""
+    curvature[:] = 0.0
+    largest = 0.0
+    for c in range(len(precision)):
+        times = precision[c] / max(length, 1.0) ** 2
+        for j in range(len(curvature)):
+            for k in range(len(curvature)):
+                curvature[j, k] += times * moments[c, j, k]
     for j in range(len(curvature)):
         for k in range(len(curvature)):
-            total = 0.0
-            for c in range(len(precision)):
-                total += precision[c] * moments[c, j, k]
-            curvature[j, k] = total / max(length, 1.0) ** 2
+            largest = max(largest, abs(curvature[j, k]))
+    return largest

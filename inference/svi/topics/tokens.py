@@ -6,8 +6,7 @@ With pseudo-observations (a, b) of the scores, E eta eta^T = B and S = sum_e n_e
     log phi_mk = E log theta_k + E log topic_kw + sum_c [b mu_k / M - a (B_kk / 2 + (B (S - phi_m))_k) / M^2] + const
 
 (docs/derivations/topics, "Joint density"). The n tokens of one word share their phi: their quadratic among each other
-is
-replaced by its tangent and (n - 1) max |a B| / M^2 KL(phi || phi before), which is above it by Pinsker's inequality.
+is replaced by its tangent and (n - 1) max |a B| / M^2 KL(phi || phi before), which is above it by Pinsker's inequality.
 """
 
 from __future__ import annotations
@@ -51,10 +50,8 @@ def score_moments(X: SparseRows, phi: Tensor, counts: Tensor, classifiers: Ridge
     lengths, moments = _lengths(X), eta_moments(classifiers)
     mean = mean_topics(counts, X) @ classifiers.mean[0]
     square = torch.einsum("nj,cjk,nk->nc", counts, moments, counts) + counts @ moments.diagonal(dim1=-2, dim2=-1).T
-    number = X.values.double().unsqueeze(1)
-    for some in _entries(phi):
-        own = torch.stack([(phi[some] @ matrix * phi[some]).sum(1) for matrix in moments], 1)
-        square.index_add_(0, X.row_index[some], -number[some] * own)
+    for some, own in own_grams(X, phi):
+        square[some] -= own.flatten(1) @ moments.flatten(1).T
     return Scores(mean, (square / lengths.square() - mean.square()).clamp(min=0.0))
 
 
@@ -63,11 +60,30 @@ def score_grams(X: SparseRows, phi: Tensor, counts: Tensor, precision: Tensor) -
     weight = precision / _lengths(X).square()
     diagonal = torch.diag_embed(weight.T @ counts)
     grams = torch.stack([counts.T @ (counts * column.unsqueeze(1)) for column in weight.T]) + diagonal
-    number = X.values.double().unsqueeze(1)
-    for some in _entries(phi):
-        own = weight[X.row_index[some]] * number[some]
-        grams -= torch.stack([phi[some].T @ (phi[some] * column.unsqueeze(1)) for column in own.T])
+    for some, own in own_grams(X, phi):
+        grams -= (weight[some].T @ own.flatten(1)).view_as(grams)
     return grams
+
+
+def own_grams(X: SparseRows, phi: Tensor, *, compiled: bool | None = None) -> Iterator[tuple[slice, Tensor]]:
+    """sum_e n_e phi_e phi_e^T [n, K, K] of n documents X [N, V] at a time, from phi [nnz, K]; the slices of documents.
+
+    All classifiers share it. `compiled` chooses the code; by default it is compiled on a CPU.
+    """
+    K, values = phi.shape[1], X.values.double()
+    for some in row_chunks(X, K * K):
+        starts = X.starts[some.start : some.stop + 1]
+        entries = slice(int(starts[0]), int(starts[-1])) if len(starts) else slice(0)
+        found, number, own = phi.new_zeros(max(len(starts) - 1, 0), K, K), values[entries], phi[entries]
+        if compiled if compiled is not None else not X.is_cuda:
+            from . import _numba_topics  # compiles or loads machine code: only where it is needed
+
+            places = (starts - entries.start).numpy()
+            _numba_topics.add_grams(places, number.numpy(), own.contiguous().numpy(), found.numpy())
+        else:
+            rows = X.row_index[entries] - some.start
+            found.index_add_(0, rows, torch.einsum("e,ej,ek->ejk", number, own, own))
+        yield some, found
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,10 +165,6 @@ def _visit_tensors(
 def _lengths(X: SparseRows) -> Tensor:
     """M [N, 1], 1 for a document without tokens."""
     return X.sum(1, torch.float64).clamp(min=1.0).unsqueeze(1)
-
-
-def _entries(phi: Tensor) -> Iterator[slice]:
-    return row_chunks(phi, phi.shape[1])
 
 
 def _copy(tensor: Tensor) -> Tensor:

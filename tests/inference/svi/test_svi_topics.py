@@ -28,7 +28,7 @@ from regbayes.inference.svi.steps import Minibatch
 from regbayes.inference.svi.topics import factors
 from regbayes.inference.svi.topics import kernel as topics
 from regbayes.inference.svi.topics.documents import Globals, fit_documents
-from regbayes.inference.svi.topics.tokens import mean_topics, score_moments, visit_tokens
+from regbayes.inference.svi.topics.tokens import mean_topics, own_grams, score_moments, visit_tokens
 from regbayes.models import LDA, DirichletTopics, MedLDA
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest, SquaredHinge, StudentT
 
@@ -371,6 +371,13 @@ def test_compiled_tokens_are_the_tensors(loss, num_classes) -> None:
     for one, other in zip(compiled, plain, strict=True):
         torch.testing.assert_close(one, other)
     torch.testing.assert_close(compiled[1], data.X.entry_sums(data.X.values.unsqueeze(1) * compiled[0]))
+    for choice in (True, False):
+        places, grams = zip(*own_grams(data.X, compiled[0], compiled=choice), strict=True)
+        outer = torch.einsum("e,ej,ek->ejk", data.X.values, compiled[0], compiled[0])
+        assert [place.start for place in places] == [0]
+        torch.testing.assert_close(
+            grams[0], torch.stack([outer[data.X.row_index == n].sum(0) for n in range(len(data.X))])
+        )
 
 
 def test_tokens_of_one_word_never_overshoot() -> None:
