@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import regbayes
 
@@ -42,8 +43,8 @@ autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 add_module_names = False
-# pages of the repository are linked from outside docs/; types of notebooks' output that a page cannot show are left out
-suppress_warnings = ["myst.xref_missing", "mystnb.unknown_mime_type", "misc.highlighting_failure"]
+# types of notebooks' output that a page cannot show are left out
+suppress_warnings = ["mystnb.unknown_mime_type", "misc.highlighting_failure"]
 
 ROOMS = {
     "models": "What is believed: models and the parts that they are built from.",
@@ -73,10 +74,12 @@ def card(path: Path, generated: Path) -> str:
 
 
 def write_sources() -> None:
-    """Pages that other files of the repository hold: the tutorials, and a table of the names in each room."""
+    """Pages that other files of the repository hold: tutorials, contributing, changes, and the names in each room."""
     generated = HERE / "_generated"
     shutil.rmtree(generated, ignore_errors=True)
     shutil.copytree(HERE.parent / "tutorials", generated / "tutorials")
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        shutil.copy(HERE.parent / name, generated)
     cards = "\n".join(card(path, generated) for path in sorted((generated / "tutorials").glob("*.ipynb")))
     (generated / "gallery.txt").write_text(f"`````{{container}} gallery\n{cards}\n`````\n")
     for room, what in ROOMS.items():
@@ -87,6 +90,15 @@ def write_sources() -> None:
         (generated / f"{room}.rst").write_text(
             f"{text}.. autosummary::\n    :toctree: api\n    :nosignatures:\n\n{table}\n"
         )
+
+
+def link_to_copies(app: Any, docname: str, source: list[str]) -> None:
+    """Links out of docs/ lead to the copies of `write_sources`."""
+    source[0] = source[0].replace("](../", "](_generated/") if "/" not in docname else source[0]
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", link_to_copies)
 
 
 write_sources()

@@ -15,7 +15,8 @@ import regbayes
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = [ROOT / "CONTRIBUTING.md", README, *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "CONTRIBUTING.md", README, *sorted((ROOT / "docs").glob("[!_]*.md"))]
+PAGES += sorted((ROOT / "docs").glob("[!_]*/*.md"))
 ROOMS = ["models", "inference", "estimators", "datasets", "plots", "cli", "testing"]
 MODULES = [
     module.name
@@ -38,7 +39,10 @@ def test_docstring_examples(name: str) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
-def test_python_blocks_of_a_page_run_as_one_program(page: Path) -> None:
+def test_python_blocks_of_a_page_run_as_one_program(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a block may write a file
     namespace: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
         exec(compile(block, str(page), "exec"), namespace)

@@ -42,7 +42,10 @@ def test_import_works_from_the_checkout_too():
 
 
 def test_version_and_names():
-    assert regbayes.__version__ == version("regbayes") == PROJECT["project"]["version"]
+    release = PROJECT["project"]["version"]
+    assert regbayes.__version__ == version("regbayes") == release
+    assert f"\nversion: {release}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {release} (" in (ROOT / "CHANGELOG.md").read_text()
     assert regbayes.__all__ == SUBPACKAGES
     assert all(getattr(regbayes, name) is import_module(f"regbayes.{name}") for name in SUBPACKAGES)
     with pytest.raises(AttributeError, match=r"'regbayes' has no attribute 'modles'; it has: cli, .*, models, "):

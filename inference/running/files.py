@@ -189,7 +189,7 @@ def _require_whole(file: BinaryIO, name: str, kind: str) -> None:
     if int(schema) != SCHEMA:
         raise ValueError(
             f"{name} has schema {schema}, written by regbayes {written_by}; this release reads schema {SCHEMA}. "
-            "Upgrade regbayes to that version."
+            "Read it with that version, or a later one of that schema."
         )
     whole = hashlib.sha256(start[: found.start(3)] + _OPEN.encode() + start[found.end(3) :])
     while part := file.read(_CHUNK):

@@ -1028,7 +1028,7 @@ def test_bad_posteriors(tmp_path, capsys, table, fitted):
     nameless.save(tmp_path / "nameless.pt")
     assert "not written by `regbayes fit`" in refuse(capsys, "info", "--posterior", tmp_path / "nameless.pt")
     (tmp_path / "newer.pt").write_bytes(fitted.read_bytes().replace(b'"regbayes":"3 ', b'"regbayes":"9 ', 1))
-    assert "Upgrade regbayes" in refuse(capsys, "info", "--posterior", tmp_path / "newer.pt")
+    assert "Read it with that version" in refuse(capsys, "info", "--posterior", tmp_path / "newer.pt")
 
 
 @pytest.mark.parametrize(
