@@ -38,3 +38,9 @@ def far_apart(
         deficit = (own - best).clamp(min=0).double()
         deficit = deficit if weights is None else deficit * weights
         chosen = torch.cat([chosen, draw_rows(deficit, 1, generator)])
+
+
+def nearest(likelihood: ExponentialFamily, X: Rows, count: int, generator: torch.Generator) -> Tensor:
+    """Labels [N] 0..count-1 of the rows of X [N, D]: which of `count` rows far apart explains each best."""
+    seeds = taken(X, far_apart(likelihood, X, count, generator))
+    return likelihood.log_predictive(X, likelihood.prior() + likelihood.statistics(seeds)).argmax(1)

@@ -31,6 +31,16 @@ class Mutants(NamedTuple):
 
 MUTANTS = [
     Mutants(
+        "inference/running/sweeps.py",
+        "inference/gibbs/test_gibbs.py -k different_places",
+        {"self.kernel.init_further if index else None": "None"},
+    ),
+    Mutants(
+        "inference/seeding.py",
+        "inference/gibbs/test_gibbs.py -k different_places",
+        {".argmax(1)": ".argmin(1) * 0"},
+    ),
+    Mutants(
         "models/feature_maps/random_fourier.py",
         "models/test_feature_maps.py -k 'features or scale or frequencies'",
         {

@@ -44,7 +44,9 @@ class Gibbs(Backend):
     births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
         good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
         leave no distribution invariant and open far too many components
-    init : "one" (all points in one component), "random" (in `model.truncation` components), or a Tensor [N] of labels;
+    init : "one" (all points in one component), "random" (in `model.truncation` components), a Tensor [N] of labels, or
+        "auto": of points and sequences the first chain starts as by "one", each other one in some number of components
+        around rows far apart, so that `diagnose` compares chains from different places; else as by "one";
         for topics a Tensor [M], the topic of each token in the order of `TopicData`; else each starts at a random one
         for latent features "one" (features opened one after another, at most `model.truncation`), or "random" (that
         many, bits at random)
@@ -62,7 +64,7 @@ class Gibbs(Backend):
     split_merge: Annotated[int, Whole(0, 10**6)] = 2
     num_generative: Annotated[int, Whole(0, 10**6)] = 10
     births: Annotated[str, OneOf("exact", "prior")] = "exact"
-    init: Annotated[str | Tensor, Labels("one", "random")] = "one"
+    init: Annotated[str | Tensor, Labels("auto", "one", "random")] = "auto"
     seed: Seed = 0
     num_jobs: Count | None = None
     progress: bool | None = None

@@ -29,15 +29,17 @@ import torch
 from torch import Tensor
 
 from ...models.data import Data
+from ...models.distributions.sampling import uniforms
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.priors.base import NEEDED
 from ...models.priors.laws import Law
 from ...models.sequence import Sequences, StateSpace
 from ..classifiers.scored import classifiers_of
-from ..distributed.collectives import own_stream
+from ..distributed.collectives import all_count, own_stream
 from ..posterior.draws import drawn
 from ..running.engine import Draw, Kernel
+from ..seeding import nearest
 from ..truncation import warn_if_full
 from .allocations import Allocation, D, M, S
 from .backend import Gibbs
@@ -172,6 +174,7 @@ def kernel_of(
     kernel = Kernel(
         state=kind.state,
         init=partial(start, backend=backend),
+        init_further=partial(start, backend=backend.replace(init=_APART)) if backend.init == "auto" else None,
         sweep=partial(
             sweep,
             scan=backend.scan,
@@ -206,15 +209,26 @@ def _start(model: Mixture, data: Data, generator: torch.Generator, *, backend: G
 
 
 def init(model: Mixture, data: Data, generator: torch.Generator, *, start: str | Tensor, law: Law) -> PartitionState:
-    """A state with all points in one component (`start` is "one"), at random in T ("random"), or as given [N]."""
+    """A state with all points in one component (`start` is "one" or "auto"), at random in T ("random"), in a number of
+    components that is drawn, around rows far apart ("apart"), or as given [N]."""
     if isinstance(start, Tensor):
         assignments = torch.unique(start.to(data.X.device), return_inverse=True)[1]
     elif start == "random":
         stream, size = own_stream(generator), (data.num_data,)
         assignments = law.named(torch.randint(model.truncation, size, generator=stream, device=data.X.device))
+    elif start == _APART:
+        assignments = law.named(_around_rows(model, data, generator))
     else:
         assignments = torch.zeros(data.num_data, dtype=torch.long, device=data.X.device)
     return settle(Points(law, data).begin(assignments, model), data, model, generator, num_draws=1, law=law)
+
+
+def _around_rows(model: Mixture, data: Data, generator: torch.Generator) -> Tensor:
+    """Labels [N]: each row beside that of 2..T rows far apart which explains it best; the log of their number is
+    uniform."""
+    most = min(model.truncation, all_count(data.num_data))
+    share = float(uniforms((), generator))
+    return nearest(model.likelihood, data.X, min(most, int(2 * (most / 2) ** share)), generator)
 
 
 def settle(
@@ -261,4 +275,5 @@ def init_generatively(
     return state
 
 
+_APART = "apart"  # the start of further chains
 _NUM_SETTLING = 5  # draws of the hyperplanes before the first sweep with them

@@ -25,9 +25,8 @@ from torch import Tensor
 from ...models.dpm import DPM
 from ...models.likelihoods import ExponentialFamily
 from ...models.sequence import Sequences, StateSpace
-from ..distributed.picked import taken
 from ..running.engine import Kernel
-from ..seeding import far_apart
+from ..seeding import nearest
 from . import partition
 from .backend import Gibbs
 from .hyperplanes import reserve
@@ -119,9 +118,7 @@ def _best_start(
         )
     labels = [mixture.assignments]
     for count in sorted({min(count, plain.truncation, len(data.X)) for count in _NUM_SEEDS}):
-        seeds = taken(data.X, far_apart(plain.likelihood, data.X, count, generator))
-        chi = plain.likelihood.prior() + plain.likelihood.statistics(seeds)
-        labels.append(plain.likelihood.log_predictive(data.X, chi).argmax(1))
+        labels.append(nearest(plain.likelihood, data.X, count, generator))
     paths = Paths(scan_law(plain.prior, plain.truncation, "blocked"), bare)
     ends = []
     for own in labels:

@@ -25,8 +25,8 @@ class Kernel:
     States are frozen dataclasses of tensors and plain data: all that a chain needs to go on from, so that a checkpoint
     holds it. Randomness comes from `generator` alone; `step` is the number of the sweep, 0-based, warm-up included.
     A sweep changes nothing but the generator: Ctrl-C drops an unfinished one. What is computed once in a fit, once in
-    each of its processes, is for `prepare`; all other functions get that as their `data`. It, `finish` and `warn` are
-    for those who need them.
+    each of its processes, is for `prepare`; all other functions get that as their `data`. It, `init_further`, `finish`
+    and `warn` are for those who need them.
     """
 
     state: type[Any]  # the dataclass, by which a checkpoint is read
@@ -34,6 +34,8 @@ class Kernel:
     sweep: Callable[..., Any]  # (state, data, model, generator, step) -> state
     value: Callable[..., Tensor | float]  # (state, data, model) -> log joint, ELBO or objective
     draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
+    # the same for chains after the first, where they start elsewhere; None: they start alike
+    init_further: Callable[..., Any] | None = None
     # (model, data) -> the data with what is computed once in a fit
     prepare: Callable[[Any, Any], Any] = lambda model, data: data
     # (state, data, model) -> a chain's last state, completed to be drawn
@@ -99,8 +101,9 @@ class Sweeps:
     def start(self, index: int, interrupts: Interrupts) -> Chain:
         """A new chain."""
         generator = torch.Generator(self.data.X.device).manual_seed(self.schedule.seed + 1_000_003 * index)
+        further = self.kernel.init_further if index else None
         with interrupts.droppable():
-            return Chain(self.kernel.init(self.model, self.prepared, generator), generator)
+            return Chain((further or self.kernel.init)(self.model, self.prepared, generator), generator)
 
     def unfinished(self, chain: Chain) -> bool:
         """Whether there is a sweep left to do."""

@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -609,3 +610,24 @@ def test_the_log_joint_of_a_kept_draw_is_computed_once() -> None:
 
 def test_sweeps_of_few_rows_have_several_scans_by_their_number_alone() -> None:
     assert [collapsed.rounds_of(DPM().prepare(X.repeat(times, 1))[1]) for times in (1, 30, 900)] == [4, 2, 1]
+
+
+@pytest.mark.parametrize("scan", ["collapsed", "slice", "blocked"])
+def test_chains_start_in_different_places(scan) -> None:
+    """The first in one component, the others around rows far apart; with a word for `init` all as it says."""
+    X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model, data = DPM(truncation=12).prepare(X, None, None)
+    kernel = Gibbs(scan=scan).kernel(model)
+    prepared = kernel.prepare(model, data)
+
+    def number(init: Callable[..., PartitionState], seed: int) -> int:
+        return len(torch.unique(init(model, prepared, torch.Generator().manual_seed(seed)).assignments))
+
+    assert number(kernel.init, 0) == 1
+    numbers = {number(kernel.init_further, seed) for seed in range(8)}
+    assert len(numbers) >= 3
+    assert min(numbers) >= 2
+    assert max(numbers) <= 12
+    assert Gibbs(scan=scan, init="one").kernel(model).init_further is None
+    chains = [Sweeps(kernel, model, data, Gibbs().schedule()).start(index, Interrupts()) for index in (0, 1)]
+    assert len(torch.unique(chains[0].state.assignments)) == 1 < len(torch.unique(chains[1].state.assignments))
