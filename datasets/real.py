@@ -205,7 +205,9 @@ def load(name: str, *, features: str | None = None) -> Dataset:
         f"it). Public home of the data: {_FILES[name].source}."
     )
     if name not in DOWNLOADS:
-        raise FileNotFoundError(f"The data set {name!r} was not found {place}, and has no home to load it from. {mend}")
+        raise FileNotFoundError(
+            f"The data set {name!r} was not found {place}, and no home of it has a file that can be read as it is. {mend}"
+        )
     try:
         data = _dataset(name, prepare(download(name)))
     except OSError as error:

@@ -742,6 +742,25 @@ MUTANTS = [
         "estimators/test_estimators_as_peers.py -k folds_of_groups",
         {"np.bincount(place, weights * y) / sizes": "np.bincount(place, y) / sizes"},
     ),
+    Mutants(
+        "datasets/downloads.py",
+        "datasets/test_downloads.py",
+        {
+            "table[:, :520] != 100": "(table[:, :520] != 100) & (table[:, :520] != 0)",
+            '("time", "phone", "user")': '("phone", "user", "time")',
+            'np.argsort(seconds, kind="stable")': "np.argsort(seconds)[::-1]",
+            '"time": seconds[order]': '"time": seconds',
+            "X[:, np.ptp(X, axis=0) > 0]": "X",
+            "table[:, 499:].toarray()": "table[:, 498:].toarray()",
+            "registry=home.files": "registry=dict.fromkeys(home.files)",
+            'f"{part.shape}".encode() + ': "",
+        },
+    ),
+    Mutants(
+        "datasets/real.py",
+        "datasets/test_downloads.py -k differs",
+        {"data.X_test, data.y_test) != HOMES": "data.X_test, data.y_test) == HOMES"},
+    ),
 ]
 
 

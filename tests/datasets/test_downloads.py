@@ -59,6 +59,7 @@ def test_walks_are_sorted_by_time_in_both_forms_of_dates(tmp_path: Path) -> None
     assert (found["y"].tolist(), found["groups"].tolist()) == ([1, 0, 0, 1], [0, 1, 1, 2])
     assert found["class_grid"].tolist() == [[1, 1], [10, 4]]
     assert found["group_names"][1] == "2016-08-04"
+    assert found["time"].tolist() == [1461058643, 1470315960, 1470315960, 1476789321]
 
 
 def test_words_and_labels_of_images_stand_in_one_sparse_table(tmp_path: Path) -> None:
