@@ -199,6 +199,12 @@ _FIT = _Command(
             "random if there are more), fits them to all rows, and says what it chose; by svi and gibbs that is the "
             "weight scale, found by small_variance; other models and a --checkpoint never search",
         },
+        "--batch-size": {
+            "metavar": "ROWS",
+            "type": _integer(1),
+            "help": "svi in stochastic steps, a pass over the table or 200 steps, that read so many rows at a time and "
+            "keep none: for tables, best in Parquet, that do not fit into memory; rows should be in no order",
+        },
         "--checkpoint": {},
         "--output": {"metavar": "FILE", "required": True, "help": "the posterior"},
     },

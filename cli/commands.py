@@ -22,24 +22,17 @@ from .problems import problem_of
 from .progress import bar
 from .search import search, why_no_search, with_weight_scale
 from .setups import backend_of, backends_for, model_of
+from .streaming import fit_blocks
 from .tables import Table, listed, read_table
 
 
 def fit(options: argparse.Namespace) -> None:
     """Search settings, fit to a table and save the posterior, with names of features and classes in its metadata."""
     check_output(options.output, options.data, options.checkpoint)
-    X, y, metadata = _given(read_table(options.data, options.drop), options)
+    table = read_table(options.data, options.drop)
     stopped: list[str] = []
     with reported(), when_interrupted(stopped.append):
-        model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
-        name, reason = options.inference or backends_for(options.model)[0], why_no_search(options, X, y)
-        if reason is None and name == "small_variance":
-            posterior, said = search(model, X, y, options)
-        else:
-            said = f"fitted at the default settings, without a search: {reason}" if reason else ""
-            if reason is None:
-                model, said = with_weight_scale(model, X, y, options)
-            posterior = backend_of(name, options.seed).fit(model, X, y, **checkpoint_options(options.checkpoint))
+        posterior, metadata, said = (fit_blocks if options.batch_size else _fit_at_once)(table, options)
         posterior.metadata = metadata
         path = str(interrupted_name(options.output)) if stopped else options.output
         posterior.save(path)
@@ -49,24 +42,41 @@ def fit(options: argparse.Namespace) -> None:
     print(*filter(None, [said, posterior, f"saved to {options.output}"]), sep="\n")
 
 
+def _fit_at_once(table: Table, options: argparse.Namespace) -> tuple[Any, dict[str, Any], str]:
+    """The posterior of a fit to all rows, the metadata for `predict`, and what is said of it."""
+    X, y, metadata = _given(table, options)
+    model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
+    name, reason = options.inference or backends_for(options.model)[0], why_no_search(options, X, y)
+    if reason is None and name == "small_variance":
+        posterior, said = search(model, X, y, options)
+        return posterior, metadata, said
+    said = f"fitted at the default settings, without a search: {reason}" if reason else ""
+    if reason is None:
+        model, said = with_weight_scale(model, X, y, options)
+    posterior = backend_of(name, options.seed).fit(model, X, y, **checkpoint_options(options.checkpoint))
+    return posterior, metadata, said
+
+
 def predict(options: argparse.Namespace) -> None:
     """Write the prediction, class probabilities and, of a mixture, the component of every row of a table."""
     to_file = options.output != "-"
     if to_file:
         check_output(options.output, options.data, options.posterior)
     posterior = _load(options.posterior)
-    X = _features(posterior.metadata, options)
+    table, names = _features(posterior.metadata, options)
     with (
         reported(),
         text_file(options.output) if to_file else nullcontext(sys.stdout) as file,
-        bar(len(X), "predict", unit="row", hidden=not to_file) as progress,
+        bar(table.num_rows, "predict", unit="row", hidden=not to_file) as progress,
     ):
         writer = csv.writer(file, delimiter=delimiter_of(options.output), lineterminator="\n")
-        writer.writerow(_header(posterior))
-        for start in range(0, len(X), _CHUNK):
-            rows = X[start : start + _CHUNK]
-            writer.writerows(zip(*_answers(posterior, rows), strict=True))
-            progress.update(len(rows))
+        for place, block, _ in table.number_blocks(names):
+            if not place:  # a bad row among the first is told before anything is written
+                writer.writerow(_header(posterior))
+            for start in range(0, len(block), _CHUNK):
+                rows = block[start : start + _CHUNK]
+                writer.writerows(zip(*_answers(posterior, rows), strict=True))
+                progress.update(len(rows))
 
 
 def info(options: argparse.Namespace) -> None:
@@ -158,6 +168,8 @@ def _facts(posterior: Any) -> dict[str, Any]:
 def _rows(posterior: Any) -> dict[str, int]:
     """How many rows the fit had, if the posterior says something of each."""
     name = {PartitionPosterior: "assignments", FeaturePosterior: "features"}.get(type(posterior))
+    if "num_seen" in posterior.samples:  # of a fit by blocks more than assignments are kept of
+        return {"rows": round(float(posterior.samples["num_seen"][0]))}
     return {} if name is None else {"rows": posterior.samples[name].shape[1]}
 
 
@@ -222,8 +234,9 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
 
 
-def _features(metadata: dict[str, Any], options: argparse.Namespace) -> NDArray[np.float64]:
-    """The features [N, D] of new rows, once the table has them and nothing else but what the fit left out."""
+def _features(metadata: dict[str, Any], options: argparse.Namespace) -> tuple[Table, list[str]]:
+    """The table of new rows and the names of their features, once it has them and nothing else but what the fit left
+    out."""
     names: list[str] = metadata["features"]
     dropped = [*metadata.get("dropped", []), *options.drop]
     if needed := [name for name in options.drop if name in names]:
@@ -235,7 +248,7 @@ def _features(metadata: dict[str, Any], options: argparse.Namespace) -> NDArray[
         raise CommandError(
             f"{table.path} has columns that the fit did not have: {listed(extra)}. Leave them out by --drop."
         )
-    return table.numbers(names)
+    return table, names
 
 
 _CHUNK = 4096  # rows, between two steps of the bar

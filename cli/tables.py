@@ -67,14 +67,28 @@ class Table:
         With `missing_rows` a row may have all of them empty or "nan", and is NaN then.
         """
         values = np.empty((self.num_rows, len(names)))
-        for start, batch, block in self._blocks(names):
+        for start, block, _ in self.number_blocks(names, missing_rows=missing_rows):
+            values[start : start + len(block)] = block
+        return values
+
+    def number_blocks(
+        self, names: list[str], *, missing_rows: bool = False, beside: str | None = None
+    ) -> Iterator[tuple[int, NDArray[np.float64], list[str]]]:
+        """What `numbers` gives, some rows [n, D] at a time: the place of the first, the numbers, and the cells [n] of
+        the column `beside` them as text."""
+        for start, batch, block in self._blocks(names, beside):
             for row in np.flatnonzero(~np.isfinite(block).all(1)).tolist():
-                cells = [_as_text(column.slice(row, 1))[0].as_py() for column in batch.columns]
+                cells = [_as_text(column.slice(row, 1))[0].as_py() for column in batch.columns[: len(names)]]
                 if not (missing_rows and all(map(is_missing, cells))):
                     raise self._not_finite(start + row, cells, names)
                 block[row] = math.nan
-            values[start : start + len(block)] = block
-        return values
+            yield start, block, [] if beside is None else _as_text(batch.column(len(names))).to_pylist()
+
+    def cell_blocks(self, name: str) -> Iterator[list[str]]:
+        """The cells of one column as text, some rows at a time; CommandError if there is no such column."""
+        self.require(name)
+        for _, batch in self._batches([name]):
+            yield _as_text(batch.column(0)).to_pylist()
 
     def bits(self, names: list[str]) -> NDArray[np.int64]:
         """The cells [N, C] of some columns, each of which must be 0 or 1.
@@ -122,12 +136,16 @@ class Table:
         if name not in self.header:
             raise CommandError(f"{self.path} has no column {name!r}; its columns are {listed(self.names)}.")
 
-    def _blocks(self, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch, NDArray[np.float64]]]:
-        """Some rows at a time: the place of the first, their cells, and as numbers, NaN where there is none."""
+    def _blocks(
+        self, names: list[str], beside: str | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch, NDArray[np.float64]]]:
+        """Some rows at a time: the place of the first, their cells, `beside` last, and those of the names as numbers,
+        NaN where there is none."""
         for name in names:
             self.require(name)
-        for start, batch in self._batches(names):
-            yield start, batch, np.stack([_as_numbers(cells) for cells in batch.columns], axis=1)
+        for start, batch in self._batches([*names, *([] if beside is None else [beside])]):
+            numbers = [_as_numbers(cells) for cells in batch.columns[: len(names)]]
+            yield start, batch, np.stack(numbers, axis=1)
 
     def _batches(self, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
         start = 0

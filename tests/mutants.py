@@ -488,11 +488,36 @@ MUTANTS = [
         "inference/distributed/tables.py",
         "inference/distributed/test_sources.py",
         {
-            "X[filled : filled + len(some), place]": "X[: len(some), place]",
+            "X[:, place] =": "X[:, -place] =",
             "if column.null_count:": "if False:",
             "start += len(batch)": "start = len(batch)",
             "if kinds == {pa.float32()}": "if False",
             "if found not in index": "if True",
+        },
+    ),
+    Mutants(
+        "inference/distributed/sources.py",
+        "inference/distributed/test_sources.py",
+        {
+            "start, missing = start + missing,": "start, missing = start + size,",
+            "kept, missing = [], size": "missing = size",
+        },
+    ),
+    Mutants(
+        "inference/distributed/mapped.py",
+        "inference/distributed/test_sources.py -k answers",
+        {
+            "total += len(found)": "total = len(found)",
+            "found.shape[:1] != (number,)": "False",
+            "enumerate(found.T)": "enumerate(found)",
+        },
+    ),
+    Mutants(
+        "estimators/streams.py",
+        "estimators/test_estimators_from_files.py",
+        {
+            "np.union1d(found, some) if len(found) else some": "some",
+            "if value is not None:": "if False:",
         },
     ),
     Mutants(

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 Block = tuple[Any, Any]
 """Rows X [n, D], and their y [n] or label sets [n, C], or the lengths of the sequences that they are; None without."""
 
@@ -75,6 +77,29 @@ class BlockRows(RowSource):
         for block in self.each():
             X, *others = block if isinstance(block, tuple | list) else (block,)
             yield X, others[0] if others else None
+
+
+def cut(parts: Iterable[Block], size: int) -> Iterator[Block]:
+    """Rows that come in parts of any length, of numpy, as blocks of `size` and a last one of what is left."""
+    kept, missing = list[Block](), size
+    for X, y in parts:
+        start = 0
+        while start < len(X):
+            some = slice(start, start + missing)
+            kept.append((X[some], None if y is None else y[some]))
+            start, missing = start + missing, missing - len(kept[-1][0])
+            if not missing:
+                yield _joined(kept)
+                kept, missing = [], size
+    if kept:
+        yield _joined(kept)
+
+
+def _joined(parts: list[Block]) -> Block:
+    if len(parts) == 1:
+        return parts[0]
+    rows, targets = zip(*parts, strict=True)
+    return np.concatenate(rows), None if targets[0] is None else np.concatenate(targets)
 
 
 _BLOCK = 8192

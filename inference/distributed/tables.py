@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from ...models.domains import shown
-from .sources import Block, RowSource
+from .sources import Block, RowSource, cut
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,8 @@ class TableRows(RowSource):
             return int(self.dataset.count_rows())
 
     def blocks(self, size: int) -> Iterator[Block]:
-        width, dtype = len(self.columns), self._dtype(self.columns)
-        X, parts, filled = np.empty((size, width), dtype), list[Any](), 0
-        for start, batch in self._batches([*self.columns, *self.targets]):
-            done = 0
-            while done < len(batch):
-                some = batch.slice(done, size - filled)
-                for place, column in enumerate(some.columns[:width]):
-                    X[filled : filled + len(some), place] = self._numbers(column, start + done, self.columns[place])
-                parts.append(self._y(some, start + done))
-                done, filled = done + len(some), filled + len(some)
-                if filled == size:
-                    yield X, self._joined(parts)
-                    X, parts, filled = np.empty((size, width), dtype), [], 0
-        if filled:
-            yield X[:filled], self._joined(parts)
+        parts = self._batches([*self.columns, *self.targets])
+        return cut(((self._rows(batch, start), self._y(batch, start)) for start, batch in parts), size)
 
     def outline(self, size: int) -> Iterator[tuple[int, Any]]:
         if self.targets:
@@ -94,6 +81,14 @@ class TableRows(RowSource):
                 yield start, batch
                 start += len(batch)
 
+    def _rows(self, batch: pa.RecordBatch, start: int) -> NDArray[Any]:
+        """The features [n, D], in single precision where all columns have it."""
+        kinds = {self.dataset.schema.field(name).type for name in self.columns}
+        X = np.empty((len(batch), len(self.columns)), np.float32 if kinds == {pa.float32()} else np.float64)
+        for place, name in enumerate(self.columns):
+            X[:, place] = self._numbers(batch.column(place), start, name)
+        return X
+
     def _y(self, batch: pa.RecordBatch, start: int) -> Any:
         if not self.targets:
             return None
@@ -109,9 +104,6 @@ class TableRows(RowSource):
             return columns[0].cast(pa.float64()).to_numpy(zero_copy_only=False)
         self._require_whole(columns[0], start, self.targets[0])
         return np.array(columns[0].to_pylist())
-
-    def _joined(self, parts: list[Any]) -> Any:
-        return np.concatenate(parts) if self.targets else None
 
     def _numbers(self, column: pa.Array, start: int, name: str) -> NDArray[Any]:
         self._require_whole(column, start, name)
@@ -133,11 +125,6 @@ class TableRows(RowSource):
                 f"{self.name} has no numbers in column {column!r}, but {kind}. Encode them, or name the columns of "
                 "numbers by columns."
             )
-
-    def _dtype(self, names: list[str]) -> type[Any]:
-        """Single precision where all columns have it."""
-        kinds = {self.dataset.schema.field(name).type for name in names}
-        return np.float32 if kinds == {pa.float32()} else np.float64
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -177,7 +164,7 @@ def _readable(name: str) -> Iterator[None]:
 
 def _frugal(dataset: ds.Dataset) -> dict[str, Any]:
     """Options by which little of one file is in memory at a time: quicker than pyarrow's own, by which much is."""
-    found: dict[str, Any] = {"batch_size": 2**15, "batch_readahead": 2, "fragment_readahead": 1}
+    found: dict[str, Any] = {"batch_size": 2**14, "batch_readahead": 2, "fragment_readahead": 1}
     if isinstance(getattr(dataset, "format", None), ds.ParquetFileFormat):
         found["fragment_scan_options"] = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
     return found

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -18,6 +22,7 @@ from regbayes.models import BNMC, DPM, IHMM, LDA, InfiniteLatentSVM, InfiniteSVM
 from regbayes.models.losses import EpsilonInsensitive, Masked
 
 N, SIZE = 170, 40
+RUN = {"capture_output": True, "text": True, "check": True}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 3)) + 4 * RNG.integers(0, 2, (N, 1))
 Y = (X[:, 0] > 2).astype(np.int64)
@@ -212,6 +217,33 @@ def test_a_source_that_changes_its_mind_is_noticed() -> None:
 
     with pytest.raises(ValueError, match="my rows gives 167 rows in a later pass, but gave 168 in the first"):
         SVI(num_steps=3).fit(DPM(truncation=2), Fewer())
+
+
+@pytest.mark.nightly
+def test_memory_does_not_grow_with_the_rows() -> None:
+    """A pass over ten times as many rows, in a process of its own, has the same peak within 20 MB."""
+    code = """
+import resource, sys, torch
+from regbayes.inference import SVI, map_rows, rows_of
+from regbayes.models import InfiniteSVM
+
+def block(index):
+    X = torch.randn(10_000, 10, generator=torch.Generator().manual_seed(index))
+    return X, (X[:, 0] > 0).long()
+
+source = rows_of(block, num_blocks=int(sys.argv[1]))
+posterior = SVI(num_steps=int(sys.argv[1]), progress=False).fit(InfiniteSVM(truncation=5), source)
+map_rows(posterior.assign, source, sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        peaks = [
+            float(subprocess.run([sys.executable, "-c", code, str(number), f"{folder}/{number}.npy"], **RUN).stdout)
+            for number in (30, 300)
+        ]
+        assert np.load(f"{folder}/300.npy", mmap_mode="r").shape == (3_000_000,)
+    assert peaks[1] < peaks[0] + 20
+    assert peaks[1] < 1500
 
 
 # -- answers for all rows ----------------------------------------------------------------------------------------------
