@@ -26,14 +26,9 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {
-    "derivations/*": [],
-    "evidence": [],
-    "evidence/*": [],
-    "guide": [],
-    "practice": [],
-    "data": [],
-}  # long equations and tables need the room
+# long equations and tables need the room, and pages without pages below them have nothing to show there
+alone = ["derivations/*", "evidence", "evidence/*", "guide", "practice", "data", "command-line", "glossary"]
+html_sidebars = {page: [] for page in [*alone, "_generated/CONTRIBUTING", "_generated/CHANGELOG"]}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 myst_enable_extensions = ["dollarmath", "amsmath"]
