@@ -33,6 +33,12 @@ class _Clusters(ClusterMixin, PosteriorEstimator):
         return self
 
 
+def covarying(model: Any, inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None) -> Any:
+    """The model, with full covariances where a backend weighs these and the rows [N, D] have them."""
+    full = inference.kind != "objective" and covaries(rows, weights)
+    return model.replace(likelihood=FullGaussian()) if full else model
+
+
 def covaries(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> bool:
     """Whether a few steps of SVI on some of the rows [N, D] reach a higher bound of the log evidence of a mixture with
     full covariances than with independent columns."""
@@ -114,8 +120,8 @@ class Clusterer(_Clusters):
         source = source_of(X, y, sample_weight=sample_weight)
         rows = self.fit_data(X) if source is None else first_rows(source)
         (model, inference), weights = self.parts(), self.row_weights(sample_weight, rows)
-        if self.model is None and inference.kind != "objective" and covaries(rows, weights):
-            model = model.replace(likelihood=FullGaussian())
+        if self.model is None:
+            model = covarying(model, inference, rows, weights)
         if source is None:
             self.fit_posterior((model, inference), rows, None, weights)
         else:
@@ -220,7 +226,8 @@ class SequenceClusterer(_Clusters):
 
     Parameters
     ----------
-    model : `IHMM` or `DIH`; None: `IHMM()`. A search of its arguments needs it passed
+    model : `IHMM` or `DIH`; None: `IHMM()`, with `FullGaussian()` as in `Clusterer`, for which the steps are rows. A
+        search of its arguments needs it passed
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`
 
     Attributes
@@ -249,6 +256,8 @@ class SequenceClusterer(_Clusters):
         """Fit copies of the model and the backend to the steps X [N, D] of sequences; y is ignored."""
         model, inference = self.parts()
         steps = self.fit_data(X)
+        if self.model is None:
+            model = covarying(model, inference, steps[~np.isnan(steps).any(1)], None)
         self.posterior_ = inference.fit(model, steps, lengths=lengths, on_interrupt=self.on_interrupt)
         return self._numbered()
 

@@ -572,6 +572,11 @@ MUTANTS = [
         {"full > alone": "full < alone"},
     ),
     Mutants(
+        "estimators/clusters.py",
+        "estimators/test_sequence_estimator.py -k covariances",
+        {"steps[~np.isnan(steps).any(1)]": "steps"},
+    ),
+    Mutants(
         "estimators/multi_cv.py",
         "estimators/test_other_searches.py",
         {"f1 + (hits - f1 * total)": "f1 + (hits - total)", "(decisions > 0) & known": "decisions > 0.5"},

@@ -46,6 +46,18 @@ def test_the_defaults_are_an_ihmm_by_svi():
     assert isinstance(clusterer.posterior_.backend, SVI)
 
 
+@pytest.mark.parametrize(("slope", "family"), [(0.0, DiagonalGaussian), (2.0, FullGaussian)])
+def test_states_have_full_covariances_where_columns_vary_together(slope, family):
+    """Missing steps say nothing of it; a model that was given is left alone."""
+    noise = np.random.default_rng(0).normal(size=(120, 2))
+    noise[:, 1] += slope * noise[:, 0]
+    steps = noise + 9 * np.eye(2)[np.arange(120) // 20 % 2]
+    steps[[3, 4]] = np.nan
+    few = SVI(num_steps=3)
+    assert isinstance(SequenceClusterer(None, few).fit(steps).posterior_.model.likelihood, family)
+    assert isinstance(SequenceClusterer(IHMM(), few).fit(steps).posterior_.model.likelihood, DiagonalGaussian)
+
+
 def test_lengths_are_passed_on():
     """Sequences of one step each tell nothing of moves, so that rows are as they were a priori."""
     whole, cut = (clone(QUICK).fit(X, lengths=lengths) for lengths in ([120], [1] * 120))
