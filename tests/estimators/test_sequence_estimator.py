@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from regbayes.estimators import SequenceClusterer
 from regbayes.inference import SVI, Gibbs, SequencePosterior
-from regbayes.models import DIH, DPM, IHMM, Logistic
+from regbayes.models import DIH, DPM, IHMM, DiagonalGaussian, FullGaussian, Logistic
 
 LENGTHS = [70, 50]
 TRUTH = np.repeat([0, 1, 2, 0, 2, 1], 20)
