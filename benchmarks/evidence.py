@@ -39,6 +39,7 @@ PARTS = {
     ),
     "real-data": Part("Parkinson's disease and protein folds", ("real_data.py",)),
     "classifiers": Part("Classifiers that choose for themselves", ("defaults_classifiers.py",)),
+    "kernels": Part("Kernel machines", ("kernels.py machines", "kernels.py few", "kernels.py error")),
     "chain": Part("Two chains of Gaussians", ("clustering.py chain",)),
     "clustering": Part(
         "Clusters that can be told apart: digits, scenes, posts",

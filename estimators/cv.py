@@ -41,8 +41,8 @@ class ClassifierCV(PathSearch, Classifier):
         and topics the numbers of these (`truncation`, `num_topics`), None: that of the model
     temperatures : of the divergence by which components count for new rows (`PartitionPosterior.tempered`), to choose
         from; of `SmallVariance` on a mixture alone
-    length_scales : of a feature map that leaves its own open (`RandomFourier`), to choose from; None: half of that of
-        gamma = 1 / D, itself and twice that
+    length_scales : of a feature map that leaves its own open (`Nystroem`, `RandomFourier`), to choose from; None: half
+        of that of gamma = 1 / D, itself and twice that
     cv : number of folds, equal rows in one, and of `groups` whole ones; or a splitter of scikit-learn, or its splits
 
     Attributes

@@ -34,14 +34,14 @@ class Hyperplanes:
             self.rows = torch.linalg.qr(data.features.T, mode="r").R.T.contiguous()
         own = torch.nn.functional.one_hot(labels.long()).bool().repeat_interleave(self.num_scores, 1)
         self.targets = data.targets.repeat(1, own.shape[1] // self.num_scores).where(own, torch.nan)
-        self.tilts = torch.zeros_like(self.targets)
+        self.misses, self.tilts = bool(self.targets.isnan().any()), torch.zeros_like(self.targets)
 
     def at(self, model: Any) -> Tensor:
         """Weights [K, P, C] at the strength and the weight scale of a resolved model."""
         found = solve(
             self.rows,
             self.targets,
-            masked(model.loss),
+            masked(model.loss) if self.misses else model.loss,
             model.weight_scale,
             row_weights=self.weights,
             start=self.tilts,

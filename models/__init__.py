@@ -8,7 +8,7 @@ from .data import Data
 from .ddpm import DDPM
 from .dih import DIH
 from .dpm import DPM
-from .feature_maps import FeatureMap, PrincipalDirections, RandomFourier, Standardized
+from .feature_maps import FeatureMap, Nystroem, PrincipalDirections, RandomFourier, Standardized
 from .feature_maps.standardized import ConstantColumnWarning
 from .ihmm import IHMM
 from .ilsvm import InfiniteLatentSVM
@@ -115,6 +115,7 @@ __all__ = [
     "Model",
     "MultiTaskInfiniteLatentSVM",
     "MultinomialDirichlet",
+    "Nystroem",
     "OneVsRest",
     "Ordinal",
     "PartitionPrior",

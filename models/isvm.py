@@ -37,7 +37,7 @@ class InfiniteSVM(Labelled, Mixture):
     likelihood : family of the inputs; hyperparameters left at None are set from the data
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
     prior : over the partition, `DirichletProcess` or `PitmanYor`
-    feature_map : what the classifiers see of x: `Standardized`, `RandomFourier` (a kernel), `PrincipalDirections`, or
+    feature_map : what the classifiers see of x: `Standardized`, `Nystroem` (a kernel), `PrincipalDirections`, or
         any callable from [N, D] to [N, P]
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan

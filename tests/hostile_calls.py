@@ -150,7 +150,7 @@ def _parts() -> Iterator[tuple[Any, str, Problem]]:
     yield models.LinearGaussian(), "likelihood", PROBLEMS["LatentFeatureModel"]
     yield models.LinearBernoulli(), "likelihood", dataclasses.replace(PROBLEMS["LatentFeatureModel"], X=_BINARY)
     yield models.Blocks([(models.LinearGaussian(), 2)]), "likelihood", PROBLEMS["LatentFeatureModel"]
-    for kind in (models.Standardized, models.RandomFourier, models.PrincipalDirections):
+    for kind in (models.Standardized, models.RandomFourier, models.Nystroem, models.PrincipalDirections):
         yield kind(), "feature_map", svm
 
 

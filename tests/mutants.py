@@ -44,12 +44,29 @@ MUTANTS = [
         "models/feature_maps/random_fourier.py",
         "models/test_feature_maps.py -k 'features or scale or frequencies'",
         {
+            "torch.linalg.qr(blocks).Q * blocks.norm(dim=1, keepdim=True)": "blocks",
+            "* blocks.norm(dim=1, keepdim=True)": "* num_columns**0.5",
+        },
+    ),
+    Mutants(
+        "models/feature_maps/rbf.py",
+        "models/test_feature_maps.py -k 'features or scale'",
+        {
             "(total / size).sqrt()": "total.sqrt()",
             "max(2.0, size / 10)": "max(2.0, size / 5)",
             "max(2.0, size": "max(1.0, size",
-            "torch.linalg.qr(blocks).Q * blocks.norm(dim=1, keepdim=True)": "blocks",
-            "* blocks.norm(dim=1, keepdim=True)": "* num_columns**0.5",
             "and total > 0 else": "else",
+        },
+    ),
+    Mutants(
+        "models/feature_maps/nystroem.py",
+        "models/test_feature_maps.py inference/distributed/test_ranks.py -k 'landmark or Nystroem'",
+        {
+            "- start).sort()": ").sort()",
+            "return all_rows(X[own.to(X.device)])": "return X[own.to(X.device)]",
+            "landmarks.square().sum(1) / 2": "landmarks.square().sum(1)",
+            ".rsqrt()": ".reciprocal()",
+            ".where(kept, 0.0)": "",
         },
     ),
     Mutants(

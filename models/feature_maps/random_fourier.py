@@ -17,40 +17,25 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor
 
-from ..domains import AnyNumbers, NonNegative, Positive, PositiveNumbers, Seed, Whole
-from ..likelihoods.hyperparameters import column_variances
+from ..domains import AnyNumbers, Whole
 from ..room import require_room
-from .base import FeatureMap, Rows, dense_rows, require_matrix
-from .standardized import Standardized
+from .base import Rows, dense_rows, require_matrix
+from .rbf import RBFFeatures
 
 
 @dataclass(eq=False)
-class RandomFourier(FeatureMap):
-    """Random features of an RBF kernel.
+class RandomFourier(RBFFeatures):
+    """Random features of an RBF kernel, which do not depend on the rows but for the scales of their columns.
 
     Parameters
     ----------
     num_features : 2 M, an even number; the kernel's error is about num_features^(-1/2)
-    length_scale : of the kernel, in units of `scale`; None: (D / 2)^(1/2), scikit-learn's gamma="scale" where the
-        columns have one scale, and gamma = 1 / D of standardized ones where each has its own
+    length_scale, intercept, common_scale, loc, scale : as in `Nystroem`
     seed : of the frequencies
-    intercept : value of the constant feature; 0 for none
-    common_scale : whether the columns keep their sizes beside one another, as those of images and principal components
-        should, or each is standardized by itself, as those in units of their own. None: they keep them unless a few
-        would drown the others: with variances v the effective number of columns (sum v)^2 / sum v^2 has to be at
-        least 2 and D / 10
-    loc, scale : numbers or [D]; None: means of the columns, and of `common_scale` the root of their mean variance, else
-        their standard deviations
     frequencies : [D, M]; None: drawn from the seed
     """
 
     num_features: Annotated[int, Whole(2)] = 200
-    length_scale: Positive | None = None
-    seed: Seed = 0
-    intercept: NonNegative = 1.0
-    common_scale: bool | None = None
-    loc: AnyNumbers = None
-    scale: PositiveNumbers = None
     frequencies: AnyNumbers = None
 
     def checked(self, name: str = "") -> Self:
@@ -61,27 +46,18 @@ class RandomFourier(FeatureMap):
 
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         X = dense_rows(X, "RandomFourier")
-        scale = self.scale if self.scale is not None else self._common(column_variances(X, weights))
-        inputs, frequencies = Standardized(self.loc, scale).resolve(X, weights), self.frequencies
+        inputs, frequencies = self.scaled(X, weights), self.frequencies
         if frequencies is None:
             P, numbers = self.num_features, len(X) + 2 * X.shape[1]
             require_room("num_features", P, numbers * P * X.dtype.itemsize, X.device, mend="Take fewer.")
-            length = math.sqrt(X.shape[1] / 2) if self.length_scale is None else float(self.length_scale)
-            frequencies = _orthogonal(X.shape[1], P // 2, self.seed) / length
+            frequencies = _orthogonal(X.shape[1], P // 2, self.seed) / self.length(X.shape[1])
         frequencies = torch.as_tensor(frequencies, dtype=X.dtype, device=X.device)
         require_matrix("frequencies", frequencies, X.shape[1])
         return self.replace(loc=inputs.loc, scale=inputs.scale, frequencies=frequencies)
 
-    def _common(self, variances: Tensor) -> Tensor | None:
-        """One scale [] for columns of these variances [D]; None: each has its own."""
-        total, size = variances.sum(), len(variances)
-        drowned = total**2 < max(2.0, size / 10) * variances.square().sum()
-        common = not drowned if self.common_scale is None else self.common_scale
-        return (total / size).sqrt() if common and total > 0 else None
-
     def project(self, X: Rows) -> Tensor:
         frequencies = self.require(self.frequencies)
-        angles = Standardized(self.loc, self.scale).project(X) @ frequencies
+        angles = self.inputs(X) @ frequencies
         return torch.cat([angles.cos(), angles.sin()], 1) / math.sqrt(frequencies.shape[1])
 
 

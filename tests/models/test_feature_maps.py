@@ -12,6 +12,7 @@ from regbayes.models import (
     Hinge,
     InfiniteSVM,
     MultinomialDirichlet,
+    Nystroem,
     PrincipalDirections,
     RandomFourier,
     SparseRows,
@@ -31,8 +32,10 @@ MAPS = [
     RandomFourier(num_features=6, length_scale=0.5, seed=3, intercept=0.0),
     RandomFourier(num_features=10, common_scale=True),
     RandomFourier(num_features=10, common_scale=False),
+    Nystroem(num_features=8, common_scale=True),
+    Nystroem(num_features=50, length_scale=0.7, seed=3, intercept=0.0),
 ]
-WIDTHS = [5, 4, 3, 5, 3, 9, 6, 11, 11]
+WIDTHS = [5, 4, 3, 5, 3, 9, 6, 11, 11, 9, 30]
 
 
 def rows(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -69,7 +72,7 @@ def test_a_map_is_resolved_once_and_takes_what_it_needs_from_the_data(feature_ma
     assert torch.equal(from_plain(to_plain(once))(X), features)
 
 
-@pytest.mark.parametrize("feature_map", [Standardized(), PrincipalDirections(), RandomFourier()], ids=str)
+@pytest.mark.parametrize("feature_map", [Standardized(), PrincipalDirections(), RandomFourier(), Nystroem()], ids=str)
 def test_a_map_that_is_not_resolved_says_so(feature_map) -> None:
     with pytest.raises(ValueError, match=r"Call model.resolve\(X\) first"):
         feature_map(rows())
@@ -134,7 +137,7 @@ def test_sparse_rows_have_the_features_of_dense_ones(num_directions, proportions
         torch.testing.assert_close(one(sparse), other(sparse), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("feature_map", [Standardized(), RandomFourier()], ids=str)
+@pytest.mark.parametrize("feature_map", [Standardized(), RandomFourier(), Nystroem()], ids=str)
 def test_maps_that_would_make_sparse_rows_dense_refuse_them(feature_map) -> None:
     with pytest.raises(ValueError, match=r"X is sparse, .* Use feature_map=PrincipalDirections\(\)"):
         feature_map.resolve(SparseRows.of(sparse_rows()))
@@ -210,6 +213,37 @@ def test_the_error_of_the_kernel_falls_with_the_features_and_below_that_of_indep
         assert 0.3 < share < 0.85, num_features
 
 
+@pytest.mark.parametrize("common", [False, True])
+def test_features_of_landmarks_have_the_products_of_an_rbf_kernel(common, device) -> None:
+    X = rows(device)
+    variances = X.var(0, correction=0)
+    u = (X - X.mean(0)) / (variances.mean() if common else variances).sqrt()
+    for length_scale, square in ((0.7, 0.49), (None, 2.0)):
+        kernel = (-torch.cdist(u, u).square() / (2 * square)).exp()
+        whole = Nystroem(30, length_scale, intercept=0.0, common_scale=common).resolve(X)
+        torch.testing.assert_close(whole(X) @ whole(X).T, kernel, rtol=0, atol=1e-6)
+        errors = []
+        for number in (4, 12):
+            found = Nystroem(number, length_scale, intercept=0.0, common_scale=common).resolve(X)
+            mine = (X.unsqueeze(1) == found.landmarks).all(2).any(1)
+            assert int(mine.sum()) == number
+            products = found(X) @ found(X).T
+            torch.testing.assert_close(products[mine], kernel[mine], rtol=0, atol=1e-6)
+            assert float(torch.linalg.eigvalsh(kernel - products)[0]) > -1e-6  # below the kernel, as projections are
+            errors.append(float((kernel - products).trace()))
+        assert errors[1] < 0.7 * errors[0]
+
+
+def test_landmarks_may_be_equal_rows_and_are_those_of_their_seed() -> None:
+    X = rows()
+    twice = Nystroem(40, intercept=0.0).resolve(X[:20].repeat(2, 1))
+    once = Nystroem(20, intercept=0.0).resolve(X[:20])
+    torch.testing.assert_close(twice(X) @ twice(X).T, once(X) @ once(X).T, rtol=0, atol=1e-5)
+    one, again, other = (Nystroem(6, seed=seed).resolve(X) for seed in (1, 1, 2))
+    assert torch.equal(one(X), again(X))
+    assert not torch.equal(one.landmarks, other.landmarks)
+
+
 def test_random_features_are_those_of_their_seed(device) -> None:
     X = rows()
     one, again, other = (RandomFourier(6, seed=seed).resolve(X) for seed in (1, 1, 2))
@@ -244,6 +278,8 @@ def test_functions_and_modules_are_maps() -> None:
         (Standardized(scale=0.0), "feature_map__scale is 0.0; it must be positive"),
         (PrincipalDirections(loc=0.0), "give both or neither"),
         (RandomFourier(num_features=7), "num_features is 7; it must be even"),
+        (Nystroem(landmarks=torch.ones(3, 2)), r"landmarks has shape \(3, 2\); expected rows \[P, 4\]"),
+        (Nystroem(landmarks=torch.ones(3, 4), root=torch.eye(2)), r"root has shape \(2, 2\); expected \[3, M\]"),
     ],
     ids=lambda value: type(value).__name__,
 )

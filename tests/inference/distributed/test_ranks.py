@@ -32,6 +32,7 @@ from regbayes.models import (
     InfiniteSVM,
     Logistic,
     MultinomialDirichlet,
+    Nystroem,
     Ordinal,
     PitmanYor,
     PrincipalDirections,
@@ -64,6 +65,7 @@ CASES = {
     "InfiniteSVM of two classes": (InfiniteSVM(loss=Logistic(), truncation=6), X, Y.clamp(max=1)),
     "InfiniteSVM, regression": (InfiniteSVM(loss=EpsilonInsensitive(), truncation=6), X, REAL),
     "InfiniteSVM, Fourier": (InfiniteSVM(feature_map=RandomFourier(64, common_scale=True), truncation=4), X, Y),
+    "InfiniteSVM, Nystroem": (InfiniteSVM(feature_map=Nystroem(num_features=40), truncation=4), X, Y),
     "InfiniteSVM, ordinal": (InfiniteSVM(target=Ordinal(), truncation=6), X, Y),
     "DDPM": (DDPM(truncation=6), X, None),
     "DDPM of two directions": (DDPM(feature_map=PrincipalDirections(2), loss=Logistic(), truncation=6), X, None),
@@ -113,7 +115,14 @@ def has(way: str, case: str) -> bool:
     """Whether a case is served that way, by one process too."""
     if "single" in way:
         return not case.startswith("DDPM")
-    few = ("DPM", "InfiniteSVM", "InfiniteSVM, Fourier", "InfiniteSVM, regression", "DDPM of two directions")
+    few = (
+        "DPM",
+        "InfiniteSVM",
+        "InfiniteSVM, Fourier",
+        "InfiniteSVM, Nystroem",
+        "InfiniteSVM, regression",
+        "DDPM of two directions",
+    )
     return case in few if way.startswith("small") else "ordinal" not in case
 
 
