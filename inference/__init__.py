@@ -32,6 +32,7 @@ from .small_variance import SmallVariance
 from .structures import Structure, register_structure, structure_of
 from .svi import SVI
 from .svi.online import continue_fit
+from .svi.stream import RowsInOrder
 from .truncation import TruncationWarning
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "QuadraticKernel",
     "RBFKernel",
     "RowSource",
+    "RowsInOrder",
     "Schedule",
     "SequencePosterior",
     "SmallVariance",

@@ -542,6 +542,7 @@ MUTANTS = [
         "inference/distributed/test_sources.py",
         {
             "if found != self.num_data:": "if False:",
+            "~torch.isin(classes, first)": "torch.isin(classes, first)",
             "[_gist(torch.cat([*said, values]), coding.has_classes)]": "[_gist(values, coding.has_classes)]",
             "torch.cat([ends, y[missing][:1]])": "ends",
             "if total >= _NUM_DEFAULTS:": "if False:",

@@ -6,6 +6,7 @@ and the start of a fit, and of them alone the posterior says something row by ro
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -31,6 +32,10 @@ class Counted(Protocol):
     @property
     def num_data(self) -> int:
         """N, the number of points, documents or steps."""
+
+
+class RowsInOrder(UserWarning):
+    """The first rows of a source lack labels that later ones have, as where rows are sorted."""
 
 
 B = TypeVar("B")
@@ -108,6 +113,7 @@ def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) 
         total, largest = total + number, max(largest, number)
     if said:  # all classes, not only those of the first rows
         model = model.checked().resolve_targets(like.new_zeros(len(said[0]), 0), said[0])
+        _warn_of_order(source, X.new_zeros(0) if y is None else y, model.classes)
     model = model.resolve(X, y)
 
     def convert(block: Block) -> Data:
@@ -177,6 +183,17 @@ def _named(source: RowSource, blocks: Iterable[B], read: Callable[[B], R]) -> It
         except ValueError as error:
             raise ValueError(f"block {place} of {source.name}: {error}") from None
         yield found
+
+
+def _warn_of_order(source: RowSource, first: Tensor, classes: Tensor | None) -> None:
+    """Warn if there are classes [L] that none of the first labels [M] has."""
+    if classes is None or not len(late := classes[~torch.isin(classes, first)]):
+        return
+    message = (
+        f"The first rows of {source.name}, which the fit starts from, have no label {late[0].item():g}. If rows are in "
+        "an order that means something, shuffle them once: stochastic steps see a block after the other."
+    )
+    warnings.warn(message, RowsInOrder, stacklevel=7)  # of a call of `Backend.fit`
 
 
 def _gist(y: Tensor, has_classes: bool) -> Tensor:

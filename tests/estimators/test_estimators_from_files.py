@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from regbayes.estimators import Classifier, Clusterer
+from regbayes.estimators.streams import classes_of
 from regbayes.inference import SVI, SmallVariance, map_rows, rows_of
 from regbayes.models import DPM, InfiniteSVM
 
@@ -36,6 +37,12 @@ def test_a_classifier_takes_a_path_and_the_name_of_its_labels(path, tmp_path) ->
     answers = pq.read_table(tmp_path / "labels.parquet")["predict"].to_pylist()
     assert answers == found.predict(X).tolist()
     assert Classifier().fit(rows_of(path, y="label")).score(X, WORDS) > 0.98
+
+
+def test_classes_are_those_of_all_blocks(monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.estimators.streams._BLOCK", 50)
+    order = np.argsort(PLACE, kind="stable")
+    assert classes_of(rows_of(X[order], WORDS[order])).tolist() == ["left", "right"]
 
 
 def test_a_clusterer_takes_a_path(path) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from variational import blobs, purity, walk
 
-from regbayes.inference import SVI, Gibbs, SmallVariance, rows_of
+from regbayes.inference import SVI, Gibbs, RowsInOrder, SmallVariance, rows_of
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.models import DIH, DPM, IHMM, InfiniteSVM
@@ -68,7 +68,8 @@ def test_labels_may_be_missing_in_any_batch(generator, monkeypatch) -> None:
     given[120::3] = -1
     assert not (given[:100] == -1).any()
     loader = loader_of(*zip(X.split(50), given.split(50), strict=True))
-    posterior = SVI(num_steps=60).fit(InfiniteSVM(truncation=8), loader)
+    with pytest.warns(RowsInOrder, match="have no label 2"):
+        posterior = SVI(num_steps=60).fit(InfiniteSVM(truncation=8), loader)
     assert posterior.model.classes.tolist() == [0, 1, 2]
     assert isinstance(posterior.model.loss, Masked)
     assert isinstance(posterior.model.loss.loss, OneVsRest)
