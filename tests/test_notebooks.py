@@ -12,7 +12,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOT_YET = ("04", "10")  # tutorials that still show their checks
 TUTORIALS = sorted((Path(__file__).parent.parent / "tutorials").glob("*.ipynb"))
 
 
@@ -40,9 +39,7 @@ def test_tutorial_has_committed_outputs(path: Path) -> None:
     assert not any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs)
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in TUTORIALS if path.stem[:2] not in NOT_YET], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorial_is_a_page(path: Path) -> None:
     """Short lines; checks in cells that are left out, and nothing that these print; words for every picture."""
     for cell in nbformat.read(path, as_version=4).cells:
