@@ -150,6 +150,21 @@ FIGURES = [
         rf"D=8: .* = {NUMBER}",
         most=1.5,
     ),
+    Figure(
+        "stochastic InfiniteSVM from Parquet of 10^7 x 16 / reading it into arrays",
+        "out_of_core.py parquet",
+        rf"200 steps.*fit / arrays {NUMBER}",
+        most=5,
+    ),
+    *(
+        Figure(
+            f"exponent of time against rows to 10^7, stochastic SVI of {name}",
+            "out_of_core.py growth",
+            rf"{name}: time grows as N\^{NUMBER}",
+            most=1.05,
+        )
+        for name in ("DPM", "InfiniteSVM")
+    ),
 ]
 
 
