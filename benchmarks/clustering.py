@@ -232,6 +232,7 @@ def curve() -> None:
 def cost() -> None:
     """Scan and draw of the hyperplanes for N = 2,000 points in 10 dimensions around K centres."""
     from regbayes.inference.gibbs import partition
+    from regbayes.inference.gibbs.prepared import prepare_points
     from regbayes.inference.gibbs.scans import collapsed
     from regbayes.models.priors.laws import Infinite
 
@@ -242,7 +243,7 @@ def cost() -> None:
         labels = torch.arange(2000) % num_clusters
         X = torch.from_numpy(centers[labels] + rng.normal(size=(2000, 10)))
         model = DDPM(DiagonalGaussian()).resolve(X)
-        data, generator = model.data(X), torch.Generator().manual_seed(0)
+        data, generator = prepare_points(model, model.data(X)), torch.Generator().manual_seed(0)
         state = partition.init(model, data, generator, start=labels, law=Infinite(model.prior))
         scan, hyperplanes = [], []
         for _ in range(7):

@@ -46,6 +46,7 @@ def blobs(num_data: int, num_features: int, num_clusters: int) -> tuple[np.ndarr
 
 def scanner(family: str | type, X: np.ndarray, z: np.ndarray, *, compiled: bool = True) -> Callable[[], object]:
     """A scan that goes on from its last state, which has settled."""
+    from regbayes.inference.gibbs.prepared import prepare_points
     from regbayes.inference.gibbs.scans import collapsed
     from regbayes.inference.gibbs.state import PartitionState
     from regbayes.models import DPM, likelihoods
@@ -53,7 +54,7 @@ def scanner(family: str | type, X: np.ndarray, z: np.ndarray, *, compiled: bool 
     X, z = torch.from_numpy(X), torch.from_numpy(np.unique(z, return_inverse=True)[1])
     family = getattr(likelihoods, family) if isinstance(family, str) else family
     model = DPM(likelihood=family()).resolve(X)
-    data, generator = model.data(X), torch.Generator().manual_seed(0)
+    data, generator = prepare_points(model, model.data(X)), torch.Generator().manual_seed(0)
     state = PartitionState(z, X.new_zeros(int(z.max()) + 1, 0, 0), model.prior.start(X))
 
     def scan(compiled: bool = compiled) -> None:
@@ -68,13 +69,14 @@ def scanner(family: str | type, X: np.ndarray, z: np.ndarray, *, compiled: bool 
 def repeller(X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
     """A sweep of clusters that repel: the scan, and draws of all hyperplanes."""
     from regbayes.inference.gibbs import partition
+    from regbayes.inference.gibbs.prepared import prepare_points
     from regbayes.inference.gibbs.scans import collapsed
     from regbayes.models import DDPM, DiagonalGaussian
     from regbayes.models.priors.laws import Infinite
 
     rows, generator = torch.from_numpy(X), torch.Generator().manual_seed(0)
     model = DDPM(DiagonalGaussian()).resolve(rows)
-    data = model.data(rows)
+    data = prepare_points(model, model.data(rows))
     state = partition.init(model, data, generator, start=torch.from_numpy(z), law=Infinite(model.prior))
 
     def sweep() -> None:
