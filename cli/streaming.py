@@ -25,11 +25,7 @@ class TableSource(RowSource):
     features: list[str]
     target: str | None
     classes: list[str]
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The path."""
-        return self.table.path
+    name: str  # the path
 
     @property
     def num_rows(self) -> int:
@@ -62,7 +58,7 @@ def fit_blocks(table: Table, options: argparse.Namespace) -> tuple[Posterior, di
     features = [name for name in table.names if name != options.target]
     if not features:
         raise CommandError(f"{table.path} has no column beside the target {options.target!r}.")
-    source = TableSource(table, features, target, classes)
+    source = TableSource(table, features, target, classes, table.path)
     steps = max(_LEAST_STEPS, -(-table.num_rows // options.batch_size))
     backend = SVI(num_steps=steps, batch_size=options.batch_size, seed=options.seed)
     posterior = backend.fit(model_of(options.model, options.likelihood, len(features)), source)

@@ -99,7 +99,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         source = source_of(X, y, sample_weight=sample_weight, class_weight=self.class_weight)
         if source is not None:
             self.classes_ = classes_of(source)
-            return self.fit_source(self.parts(), CodedRows(source, self.classes_))
+            return self.fit_source(self.parts(), CodedRows(source, self.classes_, source.name))
         self.fit_posterior(*self.prepared(X, y, sample_weight))
         return self
 

@@ -20,11 +20,7 @@ class CodedRows(RowSource):
 
     source: RowSource
     classes: NDArray[Any]  # [L] sorted
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """That of the source."""
-        return self.source.name
+    name: str  # of the source
 
     @property
     def num_rows(self) -> int:

@@ -78,10 +78,10 @@ def init(
 ) -> SequenceState:
     """A state from labels [N], or from the best of some starts after blocked sweeps without hyperplanes.
 
-    One of these starts is a mixture without time (`start` is how it starts itself, "one" or "random"), the others put
-    every step to the nearest of some steps that are far apart. States alike are then joined. A chain of states hardly
-    ever leaves a bad start. Where states repel, sweeps along which the factors of their hyperplanes come to their full
-    power follow.
+    One of these starts is a mixture without time (`start` is how it starts itself, see `partition.init`), the others
+    put every step to the nearest of some steps that are far apart. States alike are then joined. A chain of states
+    hardly ever leaves a bad start. Where states repel, sweeps along which the factors of their hyperplanes come to
+    their full power follow.
     """
     law = scan_law(model.prior, model.truncation, scan)
     if isinstance(start, Tensor):

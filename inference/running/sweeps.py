@@ -34,7 +34,7 @@ class Kernel:
     sweep: Callable[..., Any]  # (state, data, model, generator, step) -> state
     value: Callable[..., Tensor | float]  # (state, data, model) -> log joint, ELBO or objective
     draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
-    # the same for chains after the first, where they start elsewhere; None: they start alike
+    # (model, data, generator) -> the state of a chain after the first; None: as by `init`
     init_further: Callable[..., Any] | None = None
     # (model, data) -> the data with what is computed once in a fit
     prepare: Callable[[Any, Any], Any] = lambda model, data: data

@@ -73,8 +73,8 @@ def own_grams(X: SparseRows, phi: Tensor, *, compiled: bool | None = None) -> It
     K, values = phi.shape[1], X.values.double()
     for some in row_chunks(X, K * K):
         starts = X.starts[some.start : some.stop + 1]
-        entries = slice(int(starts[0]), int(starts[-1])) if len(starts) else slice(0)
-        found, number, own = phi.new_zeros(max(len(starts) - 1, 0), K, K), values[entries], phi[entries]
+        entries = slice(int(starts[0]), int(starts[-1]))
+        found, number, own = phi.new_zeros(len(starts) - 1, K, K), values[entries], phi[entries]
         if compiled if compiled is not None else not X.is_cuda:
             from . import _numba_topics  # compiles or loads machine code: only where it is needed
 
