@@ -27,6 +27,7 @@ from .row_weights import CountedRows
 from .running.engine import Chain, Draw, Kernel, Schedule, Sweeps, run
 from .running.files import path_text
 from .running.memory import require_room_to_fit
+from .running.shards import shard_of
 from .structures import lookup, structure_of
 
 if TYPE_CHECKING:  # by which `fit` says its posterior
@@ -245,22 +246,27 @@ class Backend(Config):
             "raise" KeyboardInterrupt, as a fit must that is part of a search or a loop, which is to end as well
         group : a process group of torch.distributed, such as `dist.group.WORLD`, whose ranks all make this call, each
             with rows of its own; they are fitted as if they were in one place, one rank's after the other's. The
-            posterior of each rank has all components, and the assignments of its rows. None, as `group.WORLD` is before
-            `init_process_group()`: all rows are here
+            posterior of each rank has all components, and the assignments of its rows (`gather` gives those of all).
+            A checkpoint is in a folder that all of them see, beside it a file of the rows of each; any other number of
+            ranks, or one process, goes on from it. None, as `group.WORLD` is before `init_process_group()`: all rows
+            are here
 
         Raises
         ------
         KeyboardInterrupt      on Ctrl-C if `on_interrupt` says so, or if there is nothing to return.
         NotImplementedError    if this backend has no kernel for the model (names those that have).
         FileNotFoundError      if `resume` names no file.
+        RankLost               if a rank of the group ends (names it), or does not answer within its timeout.
         ValueError             on bad data or options, before any work.
         """
         backend, every = self.checked(), read("checkpoint_every", checkpoint_every, Number(least=0.0))
         on_interrupt = read("on_interrupt", on_interrupt, OneOf("return", "raise"))
         model = backend.admit(model)
-        self._require_files(checkpoint, resume)
-        given: dict[str, Any] = {"sample_weight": sample_weight, "checkpoint": checkpoint, "resume": resume}
-        with among(None) if group is None else together(group, backend, model, X, y, given):
+        files: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume}
+        parts = {name: part for name, part in model.get_params(deep=False).items() if name in _FROM_DATA}
+        if group is None:
+            self.require_files(**files)
+        with among(None) if group is None else together(group, backend, model, X, y, sample_weight, **files):
             rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
             X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
@@ -271,12 +277,12 @@ class Backend(Config):
                     "A fit from a source of rows cannot be resumed: its order is not ours. Pass tensors instead."
                 )
             whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
-            files: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": every, "resume": resume}
-            schedule = replace(schedule, **whose, **files, on_interrupt=on_interrupt, backend=backend.identity())
+            files |= {"checkpoint_every": every, "on_interrupt": on_interrupt}
+            schedule = replace(schedule, **whose, **files, backend=backend.identity(), parts=parts)
             posterior = resolved.finish(model, data, schedule, kernel)
         return posterior if rows is None else rows.completed(posterior)
 
-    def _require_files(self, checkpoint: Any, resume: Any) -> None:
+    def require_files(self, checkpoint: Any, resume: Any) -> None:
         """Raise unless these are paths that the backend can write, and read; None: nothing is asked of it."""
         for name, path in (("checkpoint", checkpoint), ("resume", resume)):
             if path is not None:
@@ -316,9 +322,12 @@ class Backend(Config):
         require_record(next(draw for chain in drawn for draw in chain), kind.record, type(self).__name__)
         samples = structure.stack([draw for chain in drawn for draw in chain])
         trace = Trace.of(self.value_name, self.kind, self.traced(chains))
-        posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace)
+        posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace, shard=shard_of(data.num_data))
         _warn_of_chains(posterior)
         return posterior
+
+
+_FROM_DATA = "likelihood", "feature_map"  # parts of a model whose defaults are computed from the rows
 
 
 def _why_not(module: Any, model: Model) -> str:

@@ -38,12 +38,12 @@ class TwoRanks:
         self.pipes: list[Any] = []
         self.processes: list[Any] = []
 
-    def outcomes(self, task: Callable[..., Any], *args: Any) -> list[Any]:
+    def outcomes(self, task: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
         """What the task returns on each rank, or the exception that it raises there."""
         if not self.processes:
             self._start()
         for pipe in self.pipes:
-            pipe.send_bytes(pickle.dumps((task, args)))  # tensors by value: none is shared
+            pipe.send_bytes(pickle.dumps((task, args, options)))  # tensors by value: none is shared
         found: dict[Any, Any] = {}
         while waiting := [pipe for pipe in self.pipes if pipe not in found]:
             failed = any(isinstance(each, BaseException) for each in found.values())
@@ -56,9 +56,9 @@ class TwoRanks:
             self.close()  # the next task starts new ones
         return outcomes
 
-    def __call__(self, task: Callable[..., Any], *args: Any) -> list[Any]:
+    def __call__(self, task: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
         """What the task returns on each rank."""
-        found = self.outcomes(task, *args)
+        found = self.outcomes(task, *args, **options)
         for each in sorted(found, key=lambda each: isinstance(each, TimeoutError)):
             if isinstance(each, BaseException):
                 raise each
@@ -127,13 +127,13 @@ def _serve(rank: int, port: int, pipe: Any) -> None:
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=limit)
     while True:
         try:
-            task, args = pickle.loads(pipe.recv_bytes())
+            task, args, options = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
         try:
             with warnings.catch_warnings(), watched():
                 warnings.simplefilter("ignore")
-                found = task(dist.group.WORLD, rank, *args)
+                found = task(dist.group.WORLD, rank, *args, **options)
         except BaseException as error:
             error.add_note("".join(traceback.format_exception(error)))
             found = error

@@ -11,6 +11,7 @@ classifiers, hyperparameters); what belongs to a rank's own points (assignments,
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from ...models.sums import all_rows as all_rows
 from ...models.sums import all_sum as all_sum
 from ...models.sums import ranks, span
 
+T = TypeVar("T")
+
 
 def own_stream(generator: torch.Generator) -> torch.Generator:
     """The stream for draws that belong to a rank's own points: of each rank another one, that the generator seeds."""
@@ -31,6 +34,26 @@ def own_stream(generator: torch.Generator) -> torch.Generator:
         return generator
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     return torch.Generator(generator.device).manual_seed(seed + those.number)
+
+
+def agreed(*flags: bool) -> list[bool]:
+    """Of each flag, whether any rank has it: where ranks go on from what their clocks or users say, which differs."""
+    return list(flags) if ranks() is None else all_sum(torch.tensor(flags).long()).bool().tolist()
+
+
+def on_all(work: Callable[[], T]) -> T:
+    """What work gives that asks no other rank: if it fails on one, ValueError on all, in one sentence."""
+    if (those := ranks()) is None:
+        return work()
+    found, failure = list[T](), ""
+    try:
+        found.append(work())
+    except Exception as error:  # whatever a part raises on rows or files that it does not take
+        failure = str(error) or repr(error)
+    for rank, said in enumerate(those.objects(failure)):
+        if said:
+            raise ValueError(f"Rank {rank} of {those.size} cannot begin: {said}")
+    return found[0]
 
 
 def own_draws(number: int, draw: Callable[[int], Tensor]) -> Tensor:

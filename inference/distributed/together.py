@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from ...models.domains import shown
 from ...models.labelled import coding_of, with_factor
 from ...models.mixture import Mixture
-from ...models.ranks import Ranks
+from ...models.ranks import Ranks, meeting
 from ...models.sums import among
 from ..protocol import Model
+from ..running.files import release
+from .collectives import on_all
 from .rows import streamed
 
 
@@ -25,59 +25,43 @@ class Fits(Protocol):
     def module_of(self, model: Model) -> Any:
         """The module with its kernel of the structure of the model."""
 
+    def require_files(self, checkpoint: Any, resume: Any) -> None:
+        """Raise unless these can be written, and read."""
+
 
 @contextmanager
-def together(group: Any, backend: Fits, model: Model, X: Any, y: Any, files: dict[str, Any]) -> Iterator[None]:
+def together(group: Any, backend: Fits, model: Model, X: Any, y: Any, weights: Any, **files: Any) -> Iterator[None]:
     """A context in which a fit has the rows X [n, D] and y of each of the ranks of a group.
 
     Raises
     ------
     NotImplementedError    if the backend cannot fit the model so, before anything is exchanged.
-    ValueError             on all ranks if one refuses its data, or if they differ in what they fit.
+    ValueError             on all ranks if one refuses its data or files, or if they differ in what they fit.
+    RankLost               if one ends.
     """
-    those = _ranks_of(group)
-    _require_split(backend, model, X, files)
-    _agree(those, backend, cast(Mixture, model), X, y)  # no other is served
-    with among(those):
+    with meeting(group) as those, among(those):
+        _require_split(backend, model, X, weights)
+        _agree(those, on_all(lambda: _described(backend, cast(Mixture, model), X, y, files)))  # no other is served
         yield
 
 
-def _ranks_of(group: Any) -> Ranks:
-    dist = torch.distributed
-    if not (dist.is_available() and dist.is_initialized() and isinstance(group, dist.ProcessGroup)):
-        raise ValueError(
-            f"group is {shown(group)}; expected a process group that this rank is in, such as dist.group.WORLD after "
-            "dist.init_process_group()."
-        )
-    return Ranks(group)
-
-
-def _require_split(backend: Fits, model: Model, X: Any, files: dict[str, Any]) -> None:
+def _require_split(backend: Fits, model: Model, X: Any, weights: Any) -> None:
     """NotImplementedError on a fit that was not verified on several ranks."""
     which = f"{type(backend).__name__} of {type(model).__name__}"
     alone = getattr(backend.module_of(model), "alone", None)
     reason = "fit on one rank, without group" if alone is None else alone(backend, with_factor(model))
-    given = [name for name, value in files.items() if value is not None]
-    if not reason and given:
-        which, reason = f"{which} with {given[0]}", f"leave {given[0]} out"
+    if not reason and weights is not None:
+        which, reason = f"{which} with sample_weight", "leave sample_weight out"
     if not reason and streamed(X) is not None:
         which, reason = f"{which} from a source of rows", "pass each rank its rows as a tensor"
     if reason:
         raise NotImplementedError(f"{which} does not run on several ranks yet; {reason}.")
 
 
-def _agree(those: Ranks, backend: Fits, model: Mixture, X: Any, y: Any) -> None:
-    """ValueError on all ranks unless each has rows that the model takes, and all have the same model."""
-    try:
-        own = _described(backend, model, X, y), ""
-    except Exception as error:  # whatever a part raises on rows that it does not take
-        own = {}, str(error)
-    found = those.objects(own)
-    for rank, (_, refusal) in enumerate(found):
-        if refusal:
-            raise ValueError(f"Rank {rank} of {those.size} refuses its data: {refusal}")
-    first = found[0][0]
-    for rank, (described, _) in enumerate(found):
+def _agree(those: Ranks, own: dict[str, str]) -> None:
+    """ValueError on all ranks unless they have the same of all that is described."""
+    first, *others = those.objects(own)
+    for rank, described in enumerate(others, 1):
         for name, value in described.items():
             if value != first[name]:
                 raise ValueError(
@@ -86,8 +70,9 @@ def _agree(those: Ranks, backend: Fits, model: Mixture, X: Any, y: Any) -> None:
                 )
 
 
-def _described(backend: Fits, model: Mixture, X: Any, y: Any) -> dict[str, str]:
-    """What ranks must have in common, by its name; raises on rows that the model does not take."""
+def _described(backend: Fits, model: Mixture, X: Any, y: Any, files: dict[str, Any]) -> dict[str, str]:
+    """What ranks must have in common, by its name; raises on rows that the model does not take, and on files."""
+    backend.require_files(**files)
     rows = model.as_rows(X)
     model.likelihood.admit(rows)
     coding = coding_of(model)
@@ -98,11 +83,13 @@ def _described(backend: Fits, model: Mixture, X: Any, y: Any) -> dict[str, str]:
         with among(None):
             coding.find_classes(values, rows)
     return {
-        "version of regbayes": version("regbayes"),
+        "version of regbayes": release,
+        "version of torch": torch.__version__,
         "backend": repr(backend),
         "model": repr(model),
         "number of columns": str(rows.shape[1]),
         "dtype": str(rows.dtype),
         "kind of rows": "dense" if isinstance(rows, Tensor) else "sparse",
         "targets": "none" if y is None else "some",
+        **{name: str(path) for name, path in files.items()},
     }

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...models.priors import HierarchicalDirichletProcess, Hyper, PartitionPrior
 from ...models.priors.laws import Law, law_of
+from ..running.chains import OfRows
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class PartitionState:
     them.
     """
 
-    assignments: Tensor  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
+    assignments: OfRows  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
     weights: Tensor  # [K, P, C]; blocked: [T, P, C]
     hyper: Hyper  # hyperparameters of the prior, each [] float64
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where components repel; see `hyperplanes`

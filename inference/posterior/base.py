@@ -12,11 +12,14 @@ import torch
 
 from ...models.config import from_plain, to_plain
 from ...models.domains import Whole, shown
+from ...models.ranks import meeting
 from ..protocol import Model
-from ..running.files import read_file, require_entries, write_file
+from ..running.files import require_entries
+from ..running.plain import plain as as_plain
+from ..running.shards import Shard, Table, read_shards, write_shards
 from ..structures import Draw, structure_of
 from .diagnosis import Diagnosis, diagnose
-from .draws import AnyDraw, axes_of, names_of
+from .draws import AnyDraw, axes_of, names_of, tables_of
 from .html import posterior_html
 from .shapes import require_samples
 from .trace import Trace
@@ -33,6 +36,7 @@ class Posterior:
     num_draws : int list, draws of each chain
     trace : Trace
     metadata : dict of plain data that travels with the posterior; empty unless its user fills it
+    shard : of a fit among ranks, whose rows these are: samples by row, such as assignments, are of them; None: of all
     """
 
     record: ClassVar[type[Any]] = AnyDraw  # what a draw of the structure holds
@@ -45,6 +49,7 @@ class Posterior:
         num_draws: list[int],
         trace: Trace,
         metadata: dict[str, Any] | None = None,
+        shard: Shard | None = None,
     ) -> None:
         self.model: Any = model
         self.backend = backend
@@ -52,6 +57,7 @@ class Posterior:
         self.num_draws = num_draws
         self.trace = trace
         self.metadata = dict(metadata or {})
+        self.shard = shard
 
     def draw(self, index: int) -> Draw:
         """The draw of an index 0..S-1: its tensors [...] by name."""
@@ -63,8 +69,31 @@ class Posterior:
 
     def replace(self, **parts: Any) -> Self:
         """The same posterior with other parts, by the names of the attributes."""
-        own = {name: getattr(self, name) for name in _PARTS}
+        own = {name: getattr(self, name) for name in [*_PARTS, "shard"]}
         return type(self)(**own | parts)
+
+    def gather(self, group: Any = None) -> Self:
+        """The same posterior with what it says of the rows of all ranks, one's after the other's, on each of them.
+
+        Parameters
+        ----------
+        group : that of the fit, whose ranks all make this call; None: all ranks
+
+        Raises
+        ------
+        ValueError    if the group has another number of ranks than the fit.
+        """
+        if self.shard is None:
+            return self
+        with meeting(torch.distributed.group.WORLD if group is None else group) as those:
+            if those.size != len(self.shard.sizes):
+                raise ValueError(f"group has {those.size} ranks; expected the {len(self.shard.sizes)} of the fit.")
+            rows = {name: torch.cat(those.objects(self.samples[name]), 1) for name in self._tables()}
+        return self.replace(samples=self.samples | rows, shard=None)
+
+    def _tables(self) -> list[str]:
+        """Names of samples [S, N, ...] that have an entry for each row."""
+        return sorted(tables_of(self.record) & self.samples.keys())
 
     def __repr__(self) -> str:
         facts = [f"{sum(self.num_draws)} draws", *self.facts()]
@@ -81,6 +110,9 @@ class Posterior:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tensors and plain data to `path`, atomically: a safetensors file with a digest of its bytes.
 
+        Of a fit among ranks all make this call, in a folder that they see: the first writes `path`, and each beside it
+        a file of its rows.
+
         Raises
         ------
         OSError       if the file cannot be written to its end, as on a full disk; `path` is then as it was.
@@ -91,11 +123,15 @@ class Posterior:
             raise ValueError(f"metadata is {shown(self.metadata)}; expected a dict of plain data.")
         plain = {"model": to_plain(self.model), "backend": to_plain(self.backend), "trace": vars(self.trace)}
         own = {name: getattr(self, name) for name in _PARTS}
-        write_file(path, "posterior", own | plain)
+        if self.shard is not None:
+            plain["metadata"] = as_plain(self.metadata, "metadata")
+            own["samples"] = self.samples | {name: Table(self.samples[name], 1) for name in self._tables()}
+        write_shards(path, "posterior", own | plain, self.shard)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: Any = None) -> Any:
-        """Read a saved posterior, of the class that its model's structure has; never runs code from the file.
+        """Read a saved posterior, of the class that its model's structure has; never runs code from the file. One of
+        a fit among ranks is of the rows of all.
 
         The digest notices accidents, such as a copy that was cut short. It is no signature: a file that somebody made
         to look like ours is refused if its parts do not go together, but it may say anything in what it predicts.
@@ -106,12 +142,12 @@ class Posterior:
 
         Raises
         ------
-        FileNotFoundError    if there is no such file.
+        FileNotFoundError    if there is no such file, or one of its shards is missing.
         OSError              if it cannot be read.
         ValueError           if it was changed, is of another schema, has parts that do not go together, or needs a
                              class that is not imported.
         """
-        content = read_file(path, "posterior", device)
+        content = read_shards(path, "posterior", device)
         require_entries(content, "content", _PARTS)
         model, backend = from_plain(content["model"]), from_plain(content["backend"])
         if not hasattr(model, "data_type") or not hasattr(backend, "fit"):

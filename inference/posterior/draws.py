@@ -136,6 +136,11 @@ def axes_of(record: type[Any]) -> Axes:
     return {name: text[0] for name, text in _notes(record).items()}
 
 
+def tables_of(record: type[Any]) -> set[str]:
+    """The names of a record that have an entry for each row, along their first axis in one draw."""
+    return {name for name, axes in axes_of(record).items() if axes.rpartition(":")[2].startswith("N")}
+
+
 def fills_of(record: type[Any]) -> dict[str, tuple[Any, ...]]:
     """What fills the axes K and K+1 of each name where a draw has fewer components than others, in their order."""
     return {name: text[1:] for name, text in _notes(record).items()}

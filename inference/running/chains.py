@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import torch
+from torch import Tensor
 
 from ..structures import Draw
 
 State = Any
 """What a chain goes on from: a frozen dataclass of tensors and plain data, of the kernel's own class."""
+
+OfRows = Annotated[Tensor, "N"]
+"""The type of the fields [N, ...] of a state that have an entry for each row: of each rank those of its own."""
+
+PartOfSum = Annotated[Tensor, "sum over ranks"]
+"""The type of the fields [...] of a state that are sums over the rows of each rank: their sum over all is what counts.
+"""
 
 News = dict[str, Any]
 """The fields of a chain, the state of its generator in place of the generator; of values, times, draws the latest."""
@@ -53,3 +61,12 @@ def chain_of(news: News) -> Chain:
     chain = Chain(None, torch.Generator())
     chain.add(news)
     return chain
+
+
+def fields_of(state: type[Any], kind: Any) -> list[str]:
+    """Names of the fields of a class of states that are `OfRows`, or `PartOfSum`."""
+    try:
+        hints = get_type_hints(state, include_extras=True)
+    except NameError:  # a class of a user, with annotations that only a type checker can read
+        return []
+    return [name for name, hint in hints.items() if kind in (hint, *get_args(hint))]

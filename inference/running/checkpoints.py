@@ -3,80 +3,103 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import time
 import types
 import typing
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...models.domains import shown
+from ...models.ranks import Ranks
+from ...models.sums import all_sum, ranks
 from ..structures import Draw
-from .chains import Chain
-from .files import foreign, read_file, require_entries, require_target, write_file
+from .chains import Chain, OfRows, PartOfSum, fields_of
+from .files import foreign, require_entries, require_target, write_file
+from .fingerprints import Fingerprint, fingerprint
 from .labels import LABELS
-from .plain import inner_name, plain
-
-Fingerprint = dict[str, Any]
+from .plain import plain
+from .shards import Shard, Table, read_shards, write_shards
 
 
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be written; the fit goes on without, and the file is as it was."""
 
 
-def fingerprint(**parts: Any) -> Fingerprint:
-    """What tells a fit from another, by name: values, and digests of tensors and of whatever is long.
-
-    Raises
-    ------
-    ValueError    if a part holds what no file can keep.
-    """
-    return dict(_leaves("", {name: _described(name, part) for name, part in parts.items()}))
-
-
 class Checkpoint:
-    """A file that chains are written to, whole or not at all, every so many seconds and at the end."""
+    """A file that chains are written to, whole or not at all, every so many seconds and at the end.
 
-    def __init__(self, path: str | os.PathLike[str], every: float, whose: Fingerprint) -> None:
-        """Raises ValueError unless the file can be written."""
+    Ranks write one together, each its rows (see `shards`).
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], every: float, whose: Fingerprint, shard: Shard | None, tables: set[str]
+    ) -> None:
+        """Raises ValueError unless the file can be written. `tables` are names in draws of what is [N, ...]."""
         require_target("checkpoint", path)
-        self._path, self._every, self._whose = path, every, whose
+        self._path, self._every, self._whose, self._shard, self._tables = path, every, whose, shard, tables
         self._last = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to write."""
+        return time.monotonic() - self._last >= self._every
 
     def admit(self, chain: Chain) -> None:
         """Raise ValueError if what a chain has is more than a file can keep: before it has done any work."""
         plain(_written(chain), "chain")
 
-    def write(self, chains: list[Chain], *, now: bool = False) -> None:
-        """Write the chains if it is time to, or `now`; warn if that fails, since a fit is worth more than its file."""
-        if not now and time.monotonic() - self._last < self._every:
-            return
+    def write(self, chains: list[Chain]) -> None:
+        """Write the chains; warn if that fails, since a fit is worth more than its file."""
         content = {"chains": [_written(chain) for chain in chains], "fingerprint": self._whose}
         try:
-            write_file(self._path, "checkpoint", content)
+            if self._shard is None or (those := ranks()) is None:
+                write_file(self._path, "checkpoint", content)
+            else:
+                content = _marked(content, type(chains[0].state), self._tables)
+                _require_together(content, those)
+                shard = replace(self._shard, name=f"{self._shard.name}-{sum(chain.step for chain in chains)}")
+                write_shards(self._path, "checkpoint", content, shard, those.objects)
         except (OSError, ValueError) as error:
             warnings.warn(f"No checkpoint: {error}", CheckpointWarning, stacklevel=2)
         self._last = time.monotonic()
 
 
 def read_chains(
-    path: str | os.PathLike[str], state: type[Any], device: torch.device, whose: Fingerprint
+    path: str | os.PathLike[str],
+    state: type[Any],
+    device: torch.device,
+    whose: Fingerprint,
+    shard: Shard | None,
+    tables: set[str],
 ) -> list[Chain]:
-    """The chains of a checkpoint, with states of this class.
+    """The chains of a checkpoint, with states of this class; of the rows of a shard, however ranks had split them.
 
     Raises
     ------
     FileNotFoundError    if there is no such file.
     ValueError           if it was changed, or was written by another fit (names what differs).
     """
-    content = read_file(path, "checkpoint", device)
-    require_entries(content, "checkpoint", {"fingerprint": dict, "chains": list})
-    theirs = content["fingerprint"]
+
+    def mark(content: dict[str, Any]) -> dict[str, Any]:
+        require_entries(content, "checkpoint", {"fingerprint": dict, "chains": list})
+        _require_same(path, content["fingerprint"], whose)
+        return content if shard is None else _marked(content, state, tables)
+
+    content = read_shards(path, "checkpoint", device, None if shard is None else shard.rows, mark)
+    chains = [_read_chain(written, state, device) for written in content["chains"]]
+    for name in fields_of(state, PartOfSum) if shard is not None and shard.number else []:  # the first rank has it
+        for chain in chains:
+            chain.state = replace(chain.state, **{name: torch.zeros_like(getattr(chain.state, name))})
+    return chains
+
+
+def _require_same(path: str | os.PathLike[str], theirs: Fingerprint, whose: Fingerprint) -> None:
     for name in [*whose, *theirs]:
         one, other = theirs.get(name, "missing"), whose.get(name, "missing")
         if one != other and not (one != one and other != other):  # NaN is itself here
@@ -85,14 +108,41 @@ def read_chains(
                 f"{shown(other)}. Resume with the same data, model and options; only the number of steps, draws and "
                 "chains may grow."
             )
-    return [_read_chain(written, state, device) for written in content["chains"]]
+
+
+def _marked(content: dict[str, Any], state: type[Any], tables: set[str]) -> dict[str, Any]:
+    """The content with what has an entry for each row known as such: fields of states, and tables of draws."""
+
+    def mark(part: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        return part | {name: Table(part[name]) for name in names if isinstance(part.get(name), Tensor)}
+
+    def of_chain(chain: dict[str, Any]) -> dict[str, Any]:
+        draws = [mark(draw, tables) for draw in chain["draws"]]
+        return chain | {"state": mark(chain["state"], fields_of(state, OfRows)), "draws": draws}
+
+    return content | {"chains": [of_chain(chain) for chain in content["chains"]]}
+
+
+def _require_together(content: dict[str, Any], those: Ranks) -> None:
+    """ValueError, on all ranks, unless what they have in common is the same on each of them."""
+    chains = [{name: chain[name] for name in ("state", "generator", "values", "step")} for chain in content["chains"]]
+    states = [
+        {name: part for name, part in chain.pop("state").items() if not isinstance(part, Table)} for chain in chains
+    ]
+    own = fingerprint(chains=dict(enumerate(chains)), states=dict(enumerate(states)))
+    first, *others = those.objects(own)
+    for rank, each in enumerate(others, 1):
+        if differs := [name for name, value in each.items() if value != first[name]]:
+            raise ValueError(f"ranks 0 and {rank} of {those.size} have come apart in {differs[0]}: their states differ")
 
 
 def _written(chain: Chain) -> dict[str, Any]:
-    """A chain as tensors and plain data."""
+    """A chain as tensors and plain data; what ranks have parts of is there as a whole."""
+    parts = fields_of(type(chain.state), PartOfSum)
+    state = {item.name: getattr(chain.state, item.name) for item in dataclasses.fields(chain.state)}
     return {
         **{item.name: getattr(chain, item.name) for item in dataclasses.fields(chain)},
-        "state": {item.name: getattr(chain.state, item.name) for item in dataclasses.fields(chain.state)},
+        "state": state | {name: all_sum(state[name]) for name in parts},
         "generator": chain.generator.get_state(),
         "values": torch.tensor(chain.values, dtype=torch.float64),
         "times": torch.tensor(chain.times, dtype=torch.float64),
@@ -149,35 +199,4 @@ def kind_of(draw: Draw) -> dict[str, tuple[torch.dtype, int]]:
     return {name: (torch.int64 if name == LABELS else value.dtype, value.ndim) for name, value in draw.items()}
 
 
-def _described(name: str, value: Any) -> Any:
-    """Plain data with digests for tensors; a data set by its fields."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _described(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: _described(inner_name(name, key), inner) for key, inner in value.items()}
-    found = plain(value, name)
-    if isinstance(found, Tensor):
-        return _digest(found)
-    text = repr([_described(name, inner) for inner in found]) if isinstance(found, list | tuple) else found
-    return text if not isinstance(text, str) or len(text) <= _LONGEST else _hashed(text.encode())
-
-
-def _digest(tensor: Tensor) -> str:
-    bytes_of = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return f"{tensor.dtype} {list(tensor.shape)} {_hashed(bytes_of)}".removeprefix("torch.")
-
-
-def _hashed(content: Any) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict):
-        yield name, value
-        return
-    for key, inner in value.items():
-        yield from _leaves(inner_name(name, key), inner)
-
-
-_LONGEST = 80
 _CHAIN = _types(Chain) | {"state": dict} | dict.fromkeys(("generator", "values", "times"), Tensor)  # see `_written`

@@ -13,24 +13,28 @@ import os
 import time
 import warnings
 from contextlib import closing
+from typing import Any, cast
 
 from tqdm import tqdm
 
 from ...models.config import to_plain
 from ...models.domains import shown
 from ...models.sums import ranks
-from ..posterior.draws import axes_of, names_of
+from ..distributed.collectives import agreed, on_all
+from ..posterior.draws import AnyDraw, axes_of, names_of, tables_of
 from ..posterior.shapes import require_samples
 from ..protocol import Model
 from ..structures import Draw as Draw
 from ..structures import structure_of
 from .chains import Chain as Chain
 from .chains import chain_of
-from .checkpoints import Checkpoint, fingerprint, kind_of, read_chains
+from .checkpoints import Checkpoint, kind_of, read_chains
 from .files import foreign
+from .fingerprints import fingerprint
 from .interrupts import FitStopped, Interrupts
 from .labels import LabelRows
 from .processes import CannotTravel, ProcessLost, Report, most_jobs, sweep_apart
+from .shards import shard_of
 from .sweeps import Kernel as Kernel
 from .sweeps import Schedule as Schedule
 from .sweeps import Sweeps
@@ -59,14 +63,14 @@ def run(sweeps: Sweeps) -> list[Chain]:
         try:
             fit.run()
         except FitStopped:
-            fit.write(now=True)
+            fit.write()
             if schedule.on_interrupt == "raise" or not fit.reached():
                 raise KeyboardInterrupt from None
             # of a call by `Backend.finish`
             warnings.warn(fit.how_far(), FitInterrupted, stacklevel=4)
         else:
-            fit.write(now=True)
-    if schedule.on_interrupt == "raise" and fit.interrupts.noted:  # after the last sweep
+            fit.write()
+    if schedule.on_interrupt == "raise" and any(agreed(fit.interrupts.noted)):  # after the last sweep
         raise KeyboardInterrupt
     return fit.reached()
 
@@ -94,13 +98,17 @@ class _Fit:
         path, schedule = self.schedule.resume, self.schedule
         if schedule.checkpoint is None and path is None:
             return
-        described = {"backend": schedule.backend, "model": to_plain(self.sweeps.model), "seed": schedule.seed}
-        whose = fingerprint(data=self.sweeps.data, **described)
+        model, data = self.sweeps.model, self.sweeps.data
+        described = to_plain(model)
+        described["params"] |= {name: to_plain(part) for name, part in schedule.parts.items()}
+        whose = fingerprint(data=data, backend=schedule.backend, model=described, seed=schedule.seed)
+        shard, tables = shard_of(data.num_data), tables_of(_record_of(model) or AnyDraw)
         if schedule.checkpoint is not None:
-            self.checkpoint = Checkpoint(schedule.checkpoint, schedule.checkpoint_every, whose)
+            self.checkpoint = Checkpoint(schedule.checkpoint, schedule.checkpoint_every, whose, shard, tables)
         if path is None:
             return
-        chains = read_chains(path, self.sweeps.kernel.state, self.sweeps.data.X.device, whose)
+        kind, device = self.sweeps.kernel.state, data.X.device
+        chains = on_all(lambda: read_chains(path, kind, device, whose, shard, tables))
         done = max((chain.step for chain in chains), default=0)
         if done > schedule.num_steps or len(chains) > schedule.num_chains:
             raise ValueError(
@@ -162,7 +170,6 @@ class _Fit:
             self._keep(index, num_draws)
             self.num_swept += 1
             self._tell(chain, 1)
-            self.interrupts.check()
             if self.may_share and self._num_useful(self._unfinished()) > 1:
                 return
 
@@ -191,12 +198,16 @@ class _Fit:
         self.bar.update(num_steps)
         if chain.values:
             self.bar.set_postfix_str(f"{self.schedule.value_name} {chain.values[-1]:.6g}", refresh=False)
-        self.write()
+        stops, is_due = agreed(self.interrupts.noted, self.checkpoint is not None and self.checkpoint.is_due)
+        if is_due:
+            self.write()
+        if stops:
+            raise FitStopped
 
-    def write(self, *, now: bool = False) -> None:
-        """Write the checkpoint, if there is one and it is time to."""
+    def write(self) -> None:
+        """Write the checkpoint, if there is one and anything to write."""
         if self.checkpoint and self.reached():
-            self.checkpoint.write(self.reached(), now=now)
+            self.checkpoint.write(self.reached())
 
     # -- side by side --------------------------------------------------------------------------------------------------
 
@@ -282,13 +293,19 @@ def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
 
 def _sizes(draw: Draw, model: Model) -> dict[str, int]:
     """The lengths of the axes of one draw, without the number of components; ValueError if they do not fit together."""
-    try:
-        posterior = structure_of(model).posterior
-    except NotImplementedError:  # nobody has said what draws of the kernel look like
+    if (record := _record_of(model)) is None:
         return {}
     samples = {name: value.unsqueeze(0) for name, value in draw.items()}
-    sizes = require_samples(samples, [1], names_of(posterior.record), axes_of(posterior.record))
+    sizes = require_samples(samples, [1], names_of(record), axes_of(record))
     return {axis: size for axis, size in sizes.items() if axis != "K"}
+
+
+def _record_of(model: Model) -> type[Any] | None:
+    """What a draw is; None where nobody has said what draws of the kernel look like."""
+    try:
+        return cast(type[Any], structure_of(model).posterior.record)
+    except NotImplementedError:
+        return None
 
 
 def _no_state(error: Exception) -> ValueError:

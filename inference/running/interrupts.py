@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from ...models.sums import ranks
+
 
 class FitStopped(KeyboardInterrupt):
     """Ctrl-C, raised where nothing is lost but the work at hand."""
@@ -44,7 +46,10 @@ class Interrupts:
 
     @contextmanager
     def droppable(self) -> Iterator[None]:
-        """Work that Ctrl-C ends at once, by `FitStopped`."""
+        """Work that Ctrl-C ends at once, by `FitStopped`; not among ranks, which stop together after a sweep."""
+        if ranks() is not None:
+            yield
+            return
         try:
             self._droppable = True
             self.check()

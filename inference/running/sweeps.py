@@ -62,6 +62,8 @@ class Schedule:
     resume: str | os.PathLike[str] | None = None
     on_interrupt: str = "return"  # what was reached, with a warning; or "raise" KeyboardInterrupt
     backend: dict[str, Any] | None = None  # options that a resumed fit must share, as plain data
+    # parts of the model before they took anything from the data, whose sums round otherwise on other ranks
+    parts: dict[str, Any] = field(default_factory=dict)
     repeatable: bool = True  # whether a later run sees the same data in the same order
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...models.base import Model
 from ..distributed.collectives import all_sum
 from ..posterior.draws import PartitionDraw, drawn
+from ..running.chains import OfRows
 from ..running.engine import Draw
 
 
@@ -18,7 +19,7 @@ from ..running.engine import Draw
 class _Partition:
     """What both kinds of states hold: N points, K components, D coordinates, P features, C scores."""
 
-    assignments: Tensor  # [N] int64, 0..K-1, all occupied
+    assignments: OfRows  # [N] int64, 0..K-1, all occupied
     centers: Tensor  # [K, D] in the likelihood's coordinates
     weights: Tensor  # [K, P, C]
     penalty: Tensor  # []
@@ -66,7 +67,7 @@ class _Partition:
 class Descent(_Partition):
     """One descent of components that see their own points alone."""
 
-    duals: Tensor  # [N, C] of a joint multi-class loss, which warm-start the next pass
+    duals: OfRows  # [N, C] of a joint multi-class loss, which warm-start the next pass
     objective: Tensor  # [] float64, L after the last sweep
     grows: bool = True  # the last search for new components found some
     settled: bool = False  # the last sweep changed little: search, polish and merge in the next one

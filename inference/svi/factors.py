@@ -30,6 +30,7 @@ from ..classifiers.natural import BothSides, OwnSide, natural_step, sides_of
 from ..classifiers.ridge import Ridge
 from ..distributed.collectives import all_count, all_sum
 from ..protocol import Model
+from ..running.chains import OfRows, PartOfSum
 from .sums import Sums, keep_rows, slices
 
 SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried and stochastic fits are finished
@@ -57,15 +58,15 @@ class Variational(Generic[D, M]):
     hyperparameters: Tensor  # [T, S] chi of q(theta_k)
     mean: Tensor  # [T, P, C] of q(eta_k)
     precision_tril: Tensor  # [T, C, P, P]
-    gram: Tensor  # [T, C, P, P] sum_n r_nk precision_nk a_n a_n^T of the expected pseudo-observations
-    linear: Tensor  # [T, P, C] sum_n r_nk shift_nk a_n
-    responsibilities: Tensor  # [N, T] q(z_n), or marginals of it; [0, T] after a stochastic step
+    gram: PartOfSum  # [T, C, P, P] sum_n r_nk precision_nk a_n a_n^T of the expected pseudo-observations
+    linear: PartOfSum  # [T, P, C] sum_n r_nk shift_nk a_n
+    responsibilities: OfRows  # [N, T] q(z_n), or marginals of it; [0, T] after a stochastic step
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
     may_merge: bool = True  # until all promising unions have been tried in vain
-    weights: Tensor | None = None  # [N] how many times each point counts; None: once
+    weights: OfRows | None = None  # [N] how many times each point counts; None: once
     counts: Tensor | None = None  # [T] float64 and
     statistics: Tensor | None = None  # [T, S], sums over all points, where these are too many to keep responsibilities
-    num_dropped: int = 0  # points whose responsibilities, optimal for the other factors, are not kept
+    dropped: OfRows | None = None  # [N, 0] points whose responsibilities, optimal for the other factors, are not kept
 
     separate: ClassVar[bool]  # whether points are weighed apart: then in chunks, and responsibilities may be dropped
 
@@ -73,6 +74,11 @@ class Variational(Generic[D, M]):
     def num_data(self) -> int:
         """N."""
         return len(self.responsibilities) + self.num_dropped
+
+    @property
+    def num_dropped(self) -> int:
+        """How many points have no responsibilities here."""
+        return 0 if self.dropped is None else len(self.dropped)
 
     @cached_property
     def total_weight(self) -> float:
@@ -113,7 +119,7 @@ class Variational(Generic[D, M]):
 
     def without_rows(self) -> Self:
         """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
-        sums: dict[str, Any] = {"counts": None, "statistics": None, "num_dropped": 0}
+        sums: dict[str, Any] = {"counts": None, "statistics": None, "dropped": None}
         return replace(self, responsibilities=self.responsibilities[:0], weights=None, **sums)
 
     # -- the law of z --------------------------------------------------------------------------------------------------

@@ -52,9 +52,10 @@ class Sums:
         """Of a `Variational`."""
         own: dict[str, Any] = {"responsibilities": self.responsibilities, "gram": self.gram, "linear": self.linear}
         if self.keep:
-            return own | {"counts": None, "statistics": None, "num_dropped": 0}
+            return own | {"counts": None, "statistics": None, "dropped": None}
         statistics = all_sum(self.statistics).to(self.responsibilities.dtype)
-        return own | {"counts": all_sum(self.counts), "statistics": statistics, "num_dropped": self.num_data}
+        dropped = self.responsibilities.new_empty(self.num_data, 0)
+        return own | {"counts": all_sum(self.counts), "statistics": statistics, "dropped": dropped}
 
 
 def keep_rows(data: Data, truncation: int) -> bool:

@@ -69,8 +69,8 @@ def test_other_lengths_and_other_sparse_rows_are_other_data(tmp_path: Path) -> N
     counts = scipy.sparse.csr_matrix(np.eye(6) + np.eye(6)[::-1])
     backend.fit(DPM(MultinomialDirichlet()), counts, checkpoint=file)
     backend.fit(DPM(MultinomialDirichlet()), counts.tocsc(), resume=file)
-    for other, name in [(2 * counts, "values"), (counts[:, [1, 0, 2, 3, 4, 5]], "columns")]:
-        with pytest.raises(ValueError, match=rf"its data\.X\.{name} is "):
+    for other in (2 * counts, counts[:, [1, 0, 2, 3, 4, 5]], counts[[1, 0, 2, 3, 4, 5]]):
+        with pytest.raises(ValueError, match=r"its data\.X is "):
             backend.fit(DPM(MultinomialDirichlet()), other, resume=file)
 
 

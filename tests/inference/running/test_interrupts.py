@@ -93,10 +93,9 @@ def test_ctrl_c_after_the_last_sweep_is_not_lost(tmp_path: Path, monkeypatch) ->
     """While a fit writes, Ctrl-C waits."""
     write = Checkpoint.write
 
-    def pressed(self: Checkpoint, *arguments: Any, now: bool = False) -> None:
-        if now:
-            signal.raise_signal(signal.SIGINT)
-        write(self, *arguments, now=now)
+    def pressed(self: Checkpoint, *arguments: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write(self, *arguments)
 
     monkeypatch.setattr(Checkpoint, "write", pressed)
     file = tmp_path / "chain.pt"

@@ -1,0 +1,97 @@
+"""What tells a fit from another: values by name, and digests of tensors, the same however ranks split the rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...models.data import RowData
+from ...models.sparse import Rows
+from ...models.sums import all_sum, row_chunks, span
+from .plain import inner_name, plain
+
+Fingerprint = dict[str, Any]
+
+
+def fingerprint(**parts: Any) -> Fingerprint:
+    """What tells a fit from another, by name: values, and digests of tensors and of whatever is long.
+
+    Raises
+    ------
+    ValueError    if a part holds what no file can keep.
+    """
+    return dict(_leaves("", {name: _described(name, part) for name, part in parts.items()}))
+
+
+def _described(name: str, value: Any) -> Any:
+    """Plain data with digests for tensors; a data set by its fields, but for features: these follow from X."""
+    if isinstance(value, RowData):
+        keys = [item.name for item in dataclasses.fields(cast(Any, value)) if item.name != "features"]
+        return {key: _digest_of_rows(getattr(value, key)) for key in keys}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _described(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _described(inner_name(name, key), inner) for key, inner in value.items()}
+    found = plain(value, name)
+    if isinstance(found, Tensor):
+        return _digest(found)
+    text = repr([_described(name, inner) for inner in found]) if isinstance(found, list | tuple) else found
+    return text if not isinstance(text, str) or len(text) <= _LONGEST else _hashed(text.encode())
+
+
+def _digest(tensor: Tensor) -> str:
+    bytes_of = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{tensor.dtype} {list(tensor.shape)} {_hashed(bytes_of)}".removeprefix("torch.")
+
+
+def _digest_of_rows(table: Rows | None) -> str:
+    """Of rows [N, ...] of all ranks: the sum of a number for each, from its entries and its place among all."""
+    if table is None:
+        return "none"
+    start, total = span(len(table))
+    found = torch.zeros((), dtype=torch.int64, device=table.device)
+    for rows in row_chunks(table, 4 * table.shape[1:].numel()):
+        some = table[rows]
+        places = torch.arange(start + rows.start, start + rows.start + len(some), device=table.device)
+        if isinstance(some, Tensor):
+            entries = _words(some.reshape(len(some), table.shape[1:].numel()))
+            sums = _mixed(entries + _mixed(torch.arange(entries.shape[1], device=table.device))).sum(1)
+        else:
+            entries = _mixed(_words(some.values) + _mixed(some.columns))
+            sums = torch.zeros_like(places).index_add(0, some.row_index, entries)
+        found += _mixed(sums + _mixed(places)).sum()
+    kind, shape = "" if isinstance(table, Tensor) else " sparse", [total, *table.shape[1:]]
+    return f"{table.dtype}{kind} {shape} {int(all_sum(found)) % 2**64:016x}".removeprefix("torch.")
+
+
+def _words(entries: Tensor) -> Tensor:
+    """The bits of numbers [...], as int64."""
+    return entries.contiguous().view(_WORDS[entries.element_size()]).long()
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """Numbers [...] int64 all of whose bits depend on all bits of those given (Stafford 2011, mix 13)."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        words = (words ^ (words >> shift & (1 << 64 - shift) - 1)) * factor
+    return words ^ (words >> 31 & (1 << 33) - 1)
+
+
+def _hashed(content: Any) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(inner_name(name, key), inner)
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_LONGEST = 80

@@ -1,0 +1,169 @@
+"""What surrounds a fit among ranks: files that any other ranks go on from, Ctrl-C, and ranks that end."""
+
+from __future__ import annotations
+
+import signal
+import warnings
+
+import pytest
+import torch
+from two_ranks import split
+
+from regbayes.inference import SVI, FitInterrupted, Gibbs, Posterior, SmallVariance
+from regbayes.inference.running.sweeps import Sweeps
+from regbayes.models import InfiniteSVM
+
+pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+FIRST = 23  # rows of the first rank; it has the labels
+STREAM = torch.Generator().manual_seed(3)
+PLACE = torch.arange(60) % 4
+X = 4 * torch.eye(4, 3, dtype=torch.float64)[PLACE] + torch.randn(60, 3, generator=STREAM, dtype=torch.float64)
+Y = torch.where(torch.arange(60) < FIRST, PLACE % 3, -1)
+MODEL = InfiniteSVM(truncation=6)
+SHORT = {
+    "small variance": SmallVariance(num_components=4, num_restarts=2, max_steps=2),
+    "SVI": SVI(num_steps=3),
+    "SVI without responsibilities": SVI(num_steps=3),
+    "SVI in minibatches": SVI(num_steps=8, batch_size=20, num_full_steps=0),
+    "slice": Gibbs(4, 2, scan="slice", num_generative=2),
+    "blocked": Gibbs(4, 2, scan="blocked", num_generative=2),
+}
+ROWS = {"assignments", "responsibilities"}
+LONG = {
+    "small variance": {"max_steps": 100},
+    "SVI": {"num_steps": 15},
+    "SVI without responsibilities": {"num_steps": 15},
+    "SVI in minibatches": {"num_steps": 12},
+    "slice": {"num_samples": 8},
+    "blocked": {"num_samples": 8},
+}
+
+
+def fit(group, rank, way, first=FIRST, grown=False, **files):
+    """The posterior of a rank; `first`: rows of the first one."""
+    from regbayes.inference.svi import sums
+
+    if "without" in way:
+        sums.MOST_KEPT = 1
+    try:
+        backend = SHORT[way].replace(**LONG[way] if grown else {})
+        return backend.fit(MODEL, split(X, rank, first), split(Y, rank, first), group=group, **files)
+    finally:
+        sums.MOST_KEPT = 2**24
+
+
+def alone(way, grown=False, **files):
+    """The posterior of one process."""
+    return fit(None, 0, way, len(X), grown, **files)
+
+
+def joined(posteriors, most=None):
+    """The samples of ranks, with the rows of all; of the first draws alone."""
+    rows = {name: [each.samples[name][:most] for each in posteriors] for name in ROWS & posteriors[0].samples.keys()}
+    return posteriors[0].samples | {name: torch.cat(parts, 1) for name, parts in rows.items()}
+
+
+def require_close(posteriors, whole):
+    """Up to the order of sums, ranks have found what others, or one process, did."""
+    torch.testing.assert_close(posteriors[0].trace.values, whole[0].trace.values, rtol=1e-8, atol=0.0)
+    expected = joined(whole)
+    for name, found in joined(posteriors).items():
+        size = float(expected[name].abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if found.numel() else 0.0
+        torch.testing.assert_close(found, expected[name], rtol=1e-8, atol=1e-8 * size)
+
+
+@pytest.mark.parametrize("way", SHORT)
+def test_any_ranks_go_on_from_the_checkpoint_of_any_others(two_ranks, way, tmp_path) -> None:
+    file, one = tmp_path / "chain.pt", tmp_path / "one.pt"
+    two_ranks(fit, way, FIRST, False, checkpoint=file)
+    alone(way, checkpoint=one)
+    whole = two_ranks(fit, way, FIRST, True)
+    same = two_ranks(fit, way, FIRST, True, resume=file)
+    for resumed, long in zip(same, whole, strict=True):
+        for name, value in long.samples.items():
+            torch.testing.assert_close(resumed.samples[name], value, rtol=0, atol=0, equal_nan=True)
+    others = [two_ranks(fit, way, 41, True, resume=file), [alone(way, True, resume=file)]]
+    from_one = two_ranks(fit, way, 30, True, resume=one)
+    if isinstance(SHORT[way], Gibbs):  # what was drawn before is there, whoever has the rows
+        for posteriors, before in (*((other, whole) for other in others), (from_one, [alone(way)])):
+            kept = [joined(each, SHORT[way].num_samples)["assignments"].long() for each in (posteriors, before)]
+            assert torch.equal(*kept)
+            assert posteriors[0].num_draws == [8]
+    else:
+        for posteriors in (*others, from_one):
+            require_close(posteriors, whole)
+
+
+def test_a_checkpoint_of_ranks_has_one_file_of_each_and_no_others(two_ranks, tmp_path) -> None:
+    file, backend = tmp_path / "chain[1].pt", SHORT["slice"]
+    for _ in range(2):
+        two_ranks(fit, "slice", FIRST, False, checkpoint=file, checkpoint_every=0.0)
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert len(names) == 3
+        assert [name[-7:] for name in names[1:]] == ["0-of-2", "1-of-2"] or names[1].endswith("0-of-2")
+    (tmp_path / names[2]).unlink()
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*1-of-2"):
+        backend.fit(MODEL, X, Y, resume=file)
+    for said in two_ranks.outcomes(fit, "slice", FIRST, False, resume=file):
+        assert isinstance(said, ValueError)
+        assert "Rank 1 of 2 cannot begin: There is no file" in str(said)
+
+
+def test_another_fit_is_refused_on_all_ranks(two_ranks, tmp_path) -> None:
+    file = tmp_path / "chain.pt"
+    SHORT["SVI"].fit(MODEL, X.index_fill(0, torch.tensor([50]), 1.5), Y, checkpoint=file)
+    for said in two_ranks.outcomes(fit, "SVI", FIRST, False, resume=file):
+        assert "was written by another fit: its data.X is" in str(said)
+    for said in two_ranks.outcomes(fit, "SVI", FIRST, False, resume=tmp_path / "none.pt"):
+        assert "Rank 0 of 2 cannot begin: resume is " in str(said)
+
+
+def pressed(group, rank, sweep, **files):
+    """A fit in which the second rank alone hears of Ctrl-C."""
+    advance = Sweeps.advance
+
+    def press(self, chain, interrupts):
+        if rank and chain.step == sweep:
+            signal.raise_signal(signal.SIGINT)
+        advance(self, chain, interrupts)
+
+    Sweeps.advance = press
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            found = fit(group, rank, "slice", **files)
+        return found.num_draws, [str(each.message) for each in warned if each.category is FitInterrupted]
+    finally:
+        Sweeps.advance = advance
+
+
+def test_ctrl_c_on_one_rank_ends_all_after_the_same_sweep(two_ranks, tmp_path) -> None:
+    file = tmp_path / "chain.pt"
+    first, second = two_ranks(pressed, 3, checkpoint=file)
+    assert first == second == ([2], ["Interrupted after step 4 of 6, chain 1 of 1; returning what was drawn so far."])
+    for resumed, whole in zip(two_ranks(fit, "slice", resume=file), two_ranks(fit, "slice"), strict=True):
+        assert torch.equal(resumed.samples["assignments"], whole.samples["assignments"])
+
+
+def saved(group, rank, path):
+    """A posterior that a rank saved, and one that has the rows of all."""
+    posterior = fit(group, rank, "slice")
+    posterior.metadata["rank"] = rank
+    posterior.save(path)
+    return posterior, posterior.gather()
+
+
+def test_posteriors_of_ranks_are_gathered_and_saved_by_shards(two_ranks, tmp_path) -> None:
+    (first, all_first), (second, all_second) = two_ranks(saved, tmp_path / "posterior.pt")
+    whole = torch.cat([first.samples["assignments"], second.samples["assignments"]], 1)
+    read = Posterior.load(tmp_path / "posterior.pt")
+    for found in (all_first, all_second, read):
+        assert torch.equal(found.samples["assignments"], whole)
+        assert torch.equal(found.samples["weights"], first.samples["weights"])
+        assert found.shard is None
+    assert read.metadata == {"rank": 0}
+    assert read.predict(X[:5]).shape == (5,)
+    read.save(tmp_path / "posterior.pt")  # by one process, in place of three files
+    assert torch.equal(Posterior.load(tmp_path / "posterior.pt").samples["assignments"], whole)
+    shards = [path for path in tmp_path.iterdir() if path.name != "posterior.pt"]
+    shards[0].write_bytes(shards[0].read_bytes()[:-1])
