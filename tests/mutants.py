@@ -352,6 +352,14 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/classifiers/natural.py",
+        "inference/classifiers/test_natural.py -k not_looked",
+        {
+            "largest + loss.expected_log_factor(*moments, y).sum(-1) - _NO_SHARE": "largest - _NO_SHARE",
+            "_NO_SHARE = 40.0": "_NO_SHARE = 8.0",
+        },
+    ),
+    Mutants(
         "inference/classifiers/ridge.py",
         "inference/classifiers/test_ridge.py",
         {
@@ -400,7 +408,7 @@ MUTANTS = [
             "accepted.sum(-1) - rejection": "accepted.sum(-1) + rejection",
             "q.towards(natural, rho)": "q.towards(natural, rho * rho)",
             "(1 - scale) / weight_scale**2": "1 / weight_scale**2",
-            "each = self.counted(": "each = (",
+            "each = self.counted(self.loss": "each = (",
             "dtype=torch.float64)) - q.kl": "dtype=torch.float64)) + q.kl",
         },
     ),

@@ -19,7 +19,7 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.losses.base import Loss, PseudoObservation
 from ..distributed.collectives import all_sum
-from .ridge import Ridge, moments_and_sums, soft_sums, with_prior
+from .ridge import Ridge, is_sparse, moments_and_sums, soft_sums, with_prior
 from .scored import Scored
 
 
@@ -53,13 +53,21 @@ class OwnSide(NamedTuple):
     rejection: Tensor  # [N] what no membership changes
 
     @classmethod
-    def expect(cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss) -> OwnSide:
-        """Of rows with features [N, P], at targets [N, C]; NaN for a `Masked` loss."""
-        mean, variance = q.moments(features)
+    def expect(
+        cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss, log_weights: Tensor | None = None
+    ) -> OwnSide:
+        """Of rows with features [N, P], at targets [N, C]; NaN for a `Masked` loss.
+
+        log_weights : [N, K] or None, what else tells how rows divide among the components. Those that no gain can give
+            a share of e^-40 of a row have a gain of -inf, and their scores are not looked at.
+        """
         y = targets.T.contiguous().T.unsqueeze(1)  # rows last in memory, as scores are
-        observed, bound = loss.expect_with_bound(mean, variance, y)
-        whole = PseudoObservation(*(part.expand_as(mean) for part in observed))
-        return cls(whole, bound.sum(-1), bound.new_zeros(len(bound)))
+        mean = q.score_mean(features)
+        asked = None if log_weights is None else _asked(features, q, mean, y, loss, log_weights)
+        observed, bound = loss.expect_with_bound(mean, q.score_variance(features, asked), y)
+        whole, gain = PseudoObservation(*(part.expand_as(mean) for part in observed)), bound.sum(-1)
+        gain = gain if asked is None else gain.masked_fill(~asked, -torch.inf)
+        return cls(whole, gain, gain.new_zeros(len(gain)))
 
     @staticmethod
     def counted(r: Tensor) -> Tensor:
@@ -80,8 +88,10 @@ class BothSides(NamedTuple):
     rejection: Tensor  # [N] bound of sum_k E log phi(-1 | f)
 
     @classmethod
-    def expect(cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss) -> BothSides:
-        """On both sides of every hyperplane, of rows with features [N, P], whatever the targets."""
+    def expect(
+        cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss, log_weights: Tensor | None = None
+    ) -> BothSides:
+        """On both sides of every hyperplane, of rows with features [N, P], whatever the targets and the weights."""
         mean, variance = q.moments(features)
         one = torch.ones_like(mean)
         positive, accepted = loss.expect_with_bound(mean, variance, one)
@@ -99,6 +109,21 @@ class BothSides(NamedTuple):
         weight, pairs = r.unsqueeze(-1), zip(self.negative, self.positive, strict=True)
         precision, shift = (negative + weight * (positive - negative) for negative, positive in pairs)
         return precision, shift, self.counted(r)
+
+
+def _asked(features: Tensor, q: Ridge, mean: Tensor, y: Tensor, loss: Loss, log_weights: Tensor) -> Tensor | None:
+    """The pairs [N, K] that may have a share of a row, as no gain is above 0; None where these are most of them.
+
+    The gain at the largest weight [N, 1] is taken for that.
+    """
+    largest, first = log_weights.max(1, keepdim=True)
+    if not is_sparse(features, log_weights > largest - _NO_SHARE):
+        return None
+    one = torch.zeros_like(log_weights, dtype=torch.bool).scatter_(1, first, True)
+    place = first.unsqueeze(2).expand(-1, -1, mean.shape[2])
+    moments = mean.gather(1, place), q.score_variance(features, one).gather(1, place)
+    asked = log_weights > largest + loss.expected_log_factor(*moments, y).sum(-1) - _NO_SHARE
+    return asked if is_sparse(features, asked) else None
 
 
 def sides_of(model: Model) -> type[OwnSide] | type[BothSides]:
@@ -190,3 +215,6 @@ class Evidence(Scored):
         mean, variance = self.moments(q) if moments is None else moments
         each = self.counted(self.loss.expected_log_factor(mean, variance, self.targets))
         return all_sum(each.sum(dtype=torch.float64)) - q.kl(self.weight_scale).sum(dtype=torch.float64)
+
+
+_NO_SHARE = 40.0  # nats: shares below e^-40 are lost in rounding

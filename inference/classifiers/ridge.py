@@ -79,10 +79,23 @@ class Ridge:
 
         In memory rows are last: what is computed of one component after the other runs along them.
         """
-        return self._rows_last(self.mean.mT.flatten(0, 1) @ features.T), self.score_variance(features)
+        return self.score_mean(features), self.score_variance(features)
 
-    def score_variance(self, features: Tensor) -> Tensor:
-        """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2, or of many ridges <A^-1, a_n a_n^T>."""
+    def score_mean(self, features: Tensor) -> Tensor:
+        """Mean [N, K, C] of the scores of features [N, P]."""
+        return self._rows_last(self.mean.mT.flatten(0, 1) @ features.T)
+
+    def score_variance(self, features: Tensor, asked: Tensor | None = None) -> Tensor:
+        """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2, or of many ridges <A^-1, a_n a_n^T>.
+
+        asked : bool [N, K] or None: which rows and components are asked for; the variance of the others is 1
+        """
+        if asked is not None:
+            found = features.new_ones((*self.precision_tril.shape[:2], len(features)))
+            for inverse, own, rows in zip(self._inverse_tril, found, _rows_of(asked), strict=True):
+                reach = inverse.flatten(0, 1) @ features[rows].T
+                own[:, rows] = reach.unflatten(0, inverse.shape[:2]).square_().sum(1)
+            return found.permute(2, 0, 1)
         inverse = self._inverse_tril.flatten(0, 1)
         if _takes_products(features, len(inverse)):
             chunks = _chunks(features, self._covariances.shape[1] + len(inverse))
@@ -111,9 +124,9 @@ class Ridge:
 
     @cached_property
     def _inverse_tril(self) -> Tensor:
-        """L^-1 [K, C, P, P]."""
+        """L^-1 [K, C, P, P], rows last in memory, as products take it."""
         identity = torch.eye(self.mean.shape[1], dtype=self.mean.dtype, device=self.mean.device)
-        return torch.linalg.solve_triangular(self.precision_tril, identity, upper=False)
+        return torch.linalg.solve_triangular(self.precision_tril, identity, upper=False).contiguous()
 
     @cached_property
     def _covariances(self) -> Tensor:
@@ -265,6 +278,11 @@ def soft_natural(
 def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor) -> tuple[Tensor, Tensor]:
     """The sums over these rows in A [K, C, P, P] and B [K, P, C] of `soft_natural`, which has the prior as well."""
     shape, num_features = precision.shape[1:], features.shape[1]
+    if is_sparse(features, responsibilities):
+        pairs = ((rows, slice(k, k + 1)) for k, rows in enumerate(_rows_of(responsibilities != 0)))
+        parts = [soft_sums(features[r], *(x[r, k] for x in (precision, shift, responsibilities))) for r, k in pairs]
+        gram, linear = map(torch.cat, zip(*parts, strict=True))
+        return gram, linear
     times = responsibilities.T.contiguous().unsqueeze(1)
     weight, pull = ((times * part.permute(1, 2, 0)).flatten(0, 1) for part in (precision, shift))
     linear = (pull @ features).unflatten(0, shape).mT
@@ -278,6 +296,18 @@ def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibiliti
         own = features[rows]
         gram.addmm_(own.T, (weight.T[rows].unsqueeze(2) * own.unsqueeze(1)).flatten(1))  # all components in one product
     return gram.view(num_features, *shape, num_features).permute(1, 2, 0, 3), linear
+
+
+def is_sparse(features: Tensor, pairs: Tensor) -> bool:
+    """Whether most pairs [N, K] of rows and components are zero, and components worth a product for their own rows."""
+    if pairs.is_cuda or features.shape[1] < _NARROW:  # where products cost less than to look
+        return False
+    return 2 * int(torch.count_nonzero(pairs)) < pairs.numel()
+
+
+def _rows_of(pairs: Tensor) -> tuple[Tensor, ...]:
+    """The numbers of the rows of each component, of pairs [N, K] that are true."""
+    return torch.nonzero(pairs.T)[:, 1].split(pairs.sum(0).tolist())
 
 
 def moments_and_sums(
@@ -353,6 +383,7 @@ def _chunks(features: Tensor, width: int) -> Iterator[slice]:
 
 
 _TILE = 1024  # rows at a time, few enough for a cache
+_NARROW = 16  # features, below which no row is left out
 _MANY = 16  # ridges over the same rows
 _WIDE = 64  # features, from which on the space of fewer rows is worth its steps
 _MOST_NUMBERS = 2**22  # of the matrices A that are in memory at once

@@ -129,6 +129,10 @@ class Variational(Generic[D, M]):
     def started(cls, model: M, data: D, fields: dict[str, Any]) -> Self:
         """A state with these fields of a `Variational`, where points are on their own; its prior is to be updated."""
 
+    def log_weights(self, log_likelihood: Tensor) -> Tensor | None:
+        """How points divide among the components, [m, T], by log likelihoods [m, T]; None if they are not apart."""
+        return None
+
     @abstractmethod
     def weigh(self, log_likelihood: Tensor, data: D) -> Weighed:
         """q(z) of some points, from log densities and gains [m, T]."""
@@ -182,9 +186,14 @@ def loss_of(model: Model) -> Loss | None:
     return labelled.loss if "loss" in model.get_params(deep=False) else None
 
 
-def see(q: Ridge, points: Data, model: Mixture | StateSpace) -> OwnSide | BothSides:
-    """What classifiers expect of points: of their own components, or of all, where these repel."""
-    return sides_of(model).expect(points.features, q, points.targets, model.loss)
+def see(
+    q: Ridge, points: Data, model: Mixture | StateSpace, log_weights: Tensor | None = None
+) -> OwnSide | BothSides:
+    """What classifiers expect of points: of their own components, or of all, where these repel.
+
+    log_weights : [m, T] or None, how points that are weighed apart divide among the components but for the gains
+    """
+    return sides_of(model).expect(points.features, q, points.targets, model.loss, log_weights)
 
 
 # -- one update for each factor: its optimum given the others ----------------------------------------------------------
@@ -225,8 +234,9 @@ def allocate(state: State, data: Placed, model: Mixture | StateSpace, penalty: T
     sums = Sums(family_of(model), data.points, model.truncation, keep=keep)
     total, places = data.points.features.new_zeros((), dtype=torch.float64), dict[str, Any]()
     for rows, some in chunks(state.separate, data, model):
-        seen = see(state.classifiers, some.points, model)
-        found = state.weigh(log_density(state, some.points, model) + seen.gain, some)
+        densities = log_density(state, some.points, model)
+        seen = see(state.classifiers, some.points, model, state.log_weights(densities))
+        found = state.weigh(densities + seen.gain, some)
         total += found.log_total + some.points.counted(seen.rejection).sum(dtype=torch.float64)
         sums.add(rows, some.points, found.responsibilities, seen)
         places = found.fields

@@ -54,9 +54,12 @@ class VariationalPartition(Variational[Data, Mixture]):
         """E log pi [T] float64."""
         return broken(*self.expected_log_sticks)
 
-    def weigh(self, log_likelihood: Tensor, data: Data) -> Weighed:
+    def log_weights(self, log_likelihood: Tensor) -> Tensor:
         """log r_nk [n, T] = E log pi_k + log likelihood + const."""
-        logits = self.expected_log_mixture.to(log_likelihood.dtype) + log_likelihood
+        return self.expected_log_mixture.to(log_likelihood.dtype) + log_likelihood
+
+    def weigh(self, log_likelihood: Tensor, data: Data) -> Weighed:
+        logits = self.log_weights(log_likelihood)
         log_total = data.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
         return Weighed(logits.softmax(1), log_total, {})
 

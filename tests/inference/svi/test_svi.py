@@ -349,9 +349,9 @@ def test_chunks_of_rows_change_nothing(model_type, weighted, generator, monkeypa
     whole = partition.ascend(state, data, model)
     seen, see = list[int](), factors.see
 
-    def watched(q, points, model):
+    def watched(q, points, *others):
         seen.append(len(points.X))
-        return see(q, points, model)
+        return see(q, points, *others)
 
     monkeypatch.setattr(factors, "see", watched)
     monkeypatch.setattr(factors, "slices", lambda data, truncation: [slice(0, 7), slice(7, 30), slice(30, None)])
