@@ -408,7 +408,7 @@ MUTANTS = [
             "accepted.sum(-1) - rejection": "accepted.sum(-1) + rejection",
             "q.towards(natural, rho)": "q.towards(natural, rho * rho)",
             "(1 - scale) / weight_scale**2": "1 / weight_scale**2",
-            "each = self.counted(self.loss": "each = (",
+            "each = self.counted(self.loss": "each = (self.loss",
             "dtype=torch.float64)) - q.kl": "dtype=torch.float64)) + q.kl",
         },
     ),

@@ -186,9 +186,7 @@ def loss_of(model: Model) -> Loss | None:
     return labelled.loss if "loss" in model.get_params(deep=False) else None
 
 
-def see(
-    q: Ridge, points: Data, model: Mixture | StateSpace, log_weights: Tensor | None = None
-) -> OwnSide | BothSides:
+def see(q: Ridge, points: Data, model: Mixture | StateSpace, log_weights: Tensor | None = None) -> OwnSide | BothSides:
     """What classifiers expect of points: of their own components, or of all, where these repel.
 
     log_weights : [m, T] or None, how points that are weighed apart divide among the components but for the gains
