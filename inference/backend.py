@@ -266,7 +266,7 @@ class Backend(Config):
         parts = {name: part for name, part in model.get_params(deep=False).items() if name in _FROM_DATA}
         if group is None:
             self.require_files(**files)
-        with among(None) if group is None else together(group, backend, model, X, y, sample_weight, **files):
+        with among(None) if group is None else together(group, backend, model, X, y, lengths, sample_weight, **files):
             rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
             X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)

@@ -17,6 +17,7 @@ from .feature_maps import FeatureMap
 from .html import model_html
 from .losses import Hinge, Loss
 from .sparse import Rows
+from .sums import among
 from .targets import Target
 
 
@@ -70,6 +71,26 @@ class Model(Config):
         model.likelihood.admit(X)
         model = model.replace(likelihood=resolved(model.likelihood, X, weights), num_features=X.shape[1])
         return model.resolve_feature_map(X, weights)
+
+    def admit(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Rows, Rows | None]:
+        """The rows [N, D] of X and the values of y as they are read, None of none; raises where a fit takes no such row
+        or value, whatever others there are."""
+        rows = self.readable(X, lengths)
+        if y is None or self.coding is None:
+            return rows, None
+        values = self.coding.values(y, rows)
+        known = values.to_dense().flatten()
+        if self.classes is None:  # some rows may have one class alone, or no label
+            known = torch.cat([known, known.new_tensor([0, 1])])
+        with among(None):
+            self.coding.find_classes(known, rows)
+        return rows, values
+
+    def readable(self, X: Any, lengths: Any = None) -> Rows:
+        """The rows [N, D] of X; raises unless each is one that a fit takes."""
+        rows = self.as_rows(X, num_features=self.num_features, min_rows=self.min_rows)
+        self.likelihood.admit(rows)
+        return rows
 
     def resolve_feature_map(self, X: Rows, weights: Tensor | None = None) -> Self:
         """A copy whose feature map, if there is one, holds what it takes from the rows of X [N, D]."""

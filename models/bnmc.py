@@ -40,7 +40,7 @@ from .losses import Logistic, Loss, masked
 from .mixture import sample_components
 from .priors import DirichletProcess, PartitionPrior
 from .sparse import Rows, SparseRows
-from .sums import all_sum
+from .sums import all_any, all_sum
 from .targets import LabelSet
 
 
@@ -121,12 +121,18 @@ class BNMC(Model):
         labels = model.labels(X, y)
         missing = (labels.values if labels.is_sparse else labels).isnan()
         model = model.replace(num_labels=labels.shape[1])
-        if missing.any():
+        if all_any(missing):
             model = model.with_missing()
         model = model.replace(label_rates=model._rates(model.coding.read(labels, X), weights))
         counts, family = model._counted(labels), model._label_family()
         model._admit_labels(counts)
         return model.replace(label_likelihood=resolved(family, counts, weights))
+
+    def admit(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Rows, Rows | None]:
+        rows, labels = super().admit(X, y, lengths)
+        if labels is not None:
+            self.with_missing()._admit_labels(self._counted(labels))
+        return rows, labels
 
     def accepting(self, X: Any, y: Any) -> Self:
         """A copy of a resolved model that takes further rows X [n, D] and labels y [n, C], in which some may be missing

@@ -91,6 +91,11 @@ class FeatureModel(Model):
         rows, observed = as_incomplete(X, **options)
         return rows if observed is None else rows.masked_fill(observed == 0, torch.nan)
 
+    def readable(self, X: Any, lengths: Any = None) -> Rows:
+        rows, observed = as_incomplete(X, num_features=self.num_features, min_rows=self.min_rows)
+        self.likelihood.admit(rows, observed)
+        return rows
+
     def data(self, X: Any, y: Any = None, weights: Tensor | None = None) -> FeatureData:
         """The kernels' view of X [N, D], NaN where missing, and y [N], rows counted `weights` [N] times."""
         rows, observed = as_incomplete(X, num_features=self.num_features)

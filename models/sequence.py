@@ -98,6 +98,12 @@ class StateSpace(Model):
             )
         return rows, sizes, observed
 
+    def readable(self, X: Any, lengths: Any = None) -> Tensor:
+        rows, _, observed = self.rows(X, lengths, min_rows=2)
+        rows, known = rows[observed], self.lags * (rows.shape[1] // (self.lags + 1))
+        (self.likelihood.given_first(known) if known else self.likelihood).admit(rows)
+        return rows
+
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """As `Model.resolve`, from rows X [N, (lags + 1) D] as `rows` gives them."""
         if not self.lags:

@@ -95,6 +95,9 @@ class TopicModel(Model):
         X = self.as_rows(X, num_features=self.num_features)
         return TopicData(X, self.targets(X, y))
 
+    def readable(self, X: Any, lengths: Any = None) -> SparseRows:
+        return self.as_rows(X, num_features=self.num_features, min_rows=self.min_rows)
+
     def as_rows(self, X: Any, **options: Any) -> SparseRows:
         """Documents X [N, V] as `as_features` reads them with these options: counts, without their zeros."""
         rows = SparseRows.of(as_features(X, **options))

@@ -575,6 +575,25 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/svi/label_sets/coupled.py",
+        "inference/distributed/test_ranks.py -k 'find_what and BNMC'",
+        {"told=all_sum(told)": "told=told"},
+    ),
+    Mutants(
+        "inference/small_variance/label_sets/moves.py",
+        "inference/distributed/test_ranks.py --nightly -k 'find_what and BNMC'",
+        {"len(change))\n    n = ": "0)\n    n = "},
+    ),
+    Mutants(
+        "inference/svi/topics/kernel.py",
+        "inference/distributed/test_ranks.py -k 'find_what and LDA'",
+        {
+            "words[own_of(rows, data.num_data)]": "words[rows % data.num_data]",
+            "(*anew(": "(*started(",
+            "num_data / all_count(rows.num_data)": "num_data / rows.num_data",
+        },
+    ),
+    Mutants(
         "inference/distributed/collectives.py",
         "inference/distributed/test_ranks.py -k 'own_streams or find_what'",
         {

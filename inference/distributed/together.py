@@ -9,8 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from ...models.labelled import coding_of, with_factor
-from ...models.mixture import Mixture
+from ...models.labelled import with_factor
 from ...models.ranks import Ranks, meeting
 from ...models.sums import among
 from ..protocol import Model
@@ -30,8 +29,10 @@ class Fits(Protocol):
 
 
 @contextmanager
-def together(group: Any, backend: Fits, model: Model, X: Any, y: Any, weights: Any, **files: Any) -> Iterator[None]:
-    """A context in which a fit has the rows X [n, D] and y of each of the ranks of a group.
+def together(
+    group: Any, backend: Fits, model: Model, X: Any, y: Any, lengths: Any, weights: Any, **files: Any
+) -> Iterator[None]:
+    """A context in which a fit has the rows X [n, D] and y, or the sequences, of each of the ranks of a group.
 
     Raises
     ------
@@ -41,7 +42,7 @@ def together(group: Any, backend: Fits, model: Model, X: Any, y: Any, weights: A
     """
     with meeting(group) as those, among(those):
         _require_split(backend, model, X, weights)
-        _agree(those, on_all(lambda: _described(backend, cast(Mixture, model), X, y, files)))  # no other is served
+        _agree(those, on_all(lambda: _described(backend, model, X, y, lengths, files)))
         yield
 
 
@@ -70,18 +71,10 @@ def _agree(those: Ranks, own: dict[str, str]) -> None:
                 )
 
 
-def _described(backend: Fits, model: Mixture, X: Any, y: Any, files: dict[str, Any]) -> dict[str, str]:
+def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files: dict[str, Any]) -> dict[str, str]:
     """What ranks must have in common, by its name; raises on rows that the model does not take, and on files."""
     backend.require_files(**files)
-    rows = model.as_rows(X)
-    model.likelihood.admit(rows)
-    coding = coding_of(model)
-    if coding is not None and y is not None:
-        values = coding.values(y, rows)
-        if model.classes is None:  # a rank may have one class alone, or no label
-            values = torch.cat([values, values.new_tensor([0, 1])])
-        with among(None):
-            coding.find_classes(values, rows)
+    rows, values = cast(Any, model).admit(X, y, lengths)
     return {
         "version of regbayes": release,
         "version of torch": torch.__version__,
@@ -90,6 +83,6 @@ def _described(backend: Fits, model: Mixture, X: Any, y: Any, files: dict[str, A
         "number of columns": str(rows.shape[1]),
         "dtype": str(rows.dtype),
         "kind of rows": "dense" if isinstance(rows, Tensor) else "sparse",
-        "targets": "none" if y is None else "some",
+        "targets": "none" if y is None else str([1, *(values.shape[1:] if values is not None else [])]),
         **{name: str(path) for name, path in files.items()},
     }

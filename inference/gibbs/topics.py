@@ -54,6 +54,11 @@ def check(backend: Gibbs, model: TopicModel) -> None:
     backend.require_scan(model, "auto", "collapsed")
 
 
+def alone(backend: Gibbs, model: TopicModel) -> str:
+    """The scan of tokens is serial."""
+    return "take SVI()"
+
+
 def holds_all(backend: Gibbs, model: TopicModel) -> bool:
     """Whether states hold all components of the model from the start, in use or not."""
     return True

@@ -27,7 +27,7 @@ from torch import Tensor
 from ....models.bnmc import BNMC
 from ....models.distributions.sampling import uniforms
 from ....models.label_data import LabelData
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_count, all_sum
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
 from .. import descent
@@ -48,6 +48,11 @@ def why_not(model: BNMC) -> str:
 def check(backend: SmallVariance, model: BNMC) -> None:
     """Raise on a family without a small-variance limit."""
     require_divergence(model)
+
+
+def alone(backend: SmallVariance, model: BNMC) -> str:
+    """Ranks may have rows and their label sets each, as those of a mixture."""
+    return "leave init out" if isinstance(backend.init, Tensor) else ""
 
 
 def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
@@ -148,7 +153,7 @@ class LabelRestarts(Restarts[LabelDescent]):
             state = switch_labels(state, problem, generator)
             state = step_points(state, problem)
         changed = all_sum((state.bits != before)[~before.isnan()].double().sum())
-        if changed > backend.tolerance * before.numel():
+        if changed > backend.tolerance * all_count(before.numel()):
             state = replace(state, settled=False, converged=False)
         return problem.valued(state)
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from ....models.distributions.sampling import uniforms
 from ....models.likelihoods.product import join_columns
 from ....models.sparse import Rows
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_count, all_sum
+from ...distributed.picked import own_of, top
 from ..assignment import component_sums
 from ..problem import Problem
 from .bits import LabelDescent, LabelProblem, refit
@@ -27,7 +28,7 @@ def switch_labels(state: LabelDescent, problem: LabelProblem, generator: torch.G
     N, C = targets.shape
     state, order = problem.valued(state), uniforms((C * (K + 1),), generator).argsort().tolist()
     least = problem.label_cost(state)
-    for place in order[: min(_MOST_SWITCHES, _NUMBERS // (N * C))]:
+    for place in order[: min(_MOST_SWITCHES, _NUMBERS // (all_count(N) * C))]:
         label, component = divmod(place, K + 1)
         moved = (targets[:, label] < 0) & ((state.assignments == component) | (component == K))
         for a, b in _WAYS:
@@ -70,7 +71,7 @@ def step_points(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
     width = data.inputs.X.shape[1] + data.targets.shape[1]
     for _ in range(_MOST_STEPS):
         K = state.num_components
-        if K == 1 or data.num_data * K * width > _NUMBERS:
+        if K == 1 or all_count(data.num_data) * K * width > _NUMBERS:
             return state
         moved = _stepped(state, problem)
         if moved.objective >= state.objective - _NEGLIGIBLE * state.objective.abs():
@@ -93,8 +94,8 @@ def _stepped(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
     each = here.new_ones(N) if data.weights is None else data.weights.to(here)
     gain, toll = _leaving(state, mixture, each), _joining(state, mixture, moved, other, each[point])
     change = toll + each[point] * (there - here[point]) - gain[point]
-    best = int(change.masked_fill(other == z[point], torch.inf).argmin())
-    n = point[best]
+    best = own_of(top(-change.masked_fill(other == z[point], torch.inf), 1), len(change))
+    n = point[best]  # [1], or [0] where another rank has it
     a, b, z = state.bits.clone(), state.signs.clone(), z.clone()
     a[n], b[n], z[n] = bits[best], signs[best], other[best]
     return refit(replace(state, assignments=z, bits=a, signs=b).occupied(), problem)
@@ -105,7 +106,7 @@ def _leaving(state: LabelDescent, problem: Problem, each: Tensor) -> Tensor:
     z, K = state.assignments, state.num_components
     sums, counts = component_sums(problem.X, z, K, problem.data.weights)
     rest = _costs(problem, sums[z] - each.unsqueeze(1) * _dense(problem.X), counts[z] - each)
-    alone = torch.bincount(z, minlength=K)[z] == 1
+    alone = state.counts[z] == 1
     price = problem.next_price(state.penalty, K - 1)
     return _costs(problem, sums, counts)[z] - torch.where(alone, -price, rest)
 

@@ -181,7 +181,7 @@ def unions(state: CoupledLabels, data: LabelData, model: BNMC) -> Iterator[Coupl
 
 def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
     """What the points say in a union: the absorbed component, which has no points left, gives to the other one."""
-    moved = union.responsibilities.sum(0) - state.responsibilities.sum(0)
+    moved = union.sizes - state.sizes
     kept, absorbed = int(moved.argmax()), int(moved.argmin())
     told = state.told.clone()
     told[kept] += told[absorbed]

@@ -217,4 +217,4 @@ def require(model: BNMC) -> None:
 
 _MOST_STEPS = 5
 
-BY_RULE = StepsByRule(lambda backend, model: {NATURAL: steps_of(model)}, require)
+BY_RULE = StepsByRule(lambda backend, model: {NATURAL: steps_of(model)}, require, splits=True)

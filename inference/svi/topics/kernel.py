@@ -23,7 +23,8 @@ from torch import Tensor
 from ....models.losses import Loss
 from ....models.topics import TopicData, TopicModel
 from ...classifiers.natural import extrapolated, prior
-from ...distributed.collectives import all_sum, own_stream
+from ...distributed.collectives import all_count, all_rows, all_sum
+from ...distributed.picked import own_of
 from ...posterior.draws import TopicDraw, drawn
 from ...running.engine import Draw
 from ..backend import SVI
@@ -55,7 +56,7 @@ def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> Vari
     words = data.X.double()
     total = all_sum(words.sum(0))
     seeds = similar(data, K, generator)
-    own = all_sum(torch.stack([words[rows].sum(0) for rows in seeds], 1))
+    own = all_sum(torch.stack([words[own_of(rows, data.num_data)].sum(0) for rows in seeds], 1))
     zeros = total.new_zeros(K, C)
     state = VariationalTopics(
         word_counts=(own / own.sum(0).clamp(min=1.0) * total.sum() + total.unsqueeze(1)) / (2 * K),
@@ -76,13 +77,15 @@ def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> Vari
 
 
 def similar(data: TopicData, num_groups: int, generator: torch.Generator) -> Tensor:
-    """Groups of documents [K, S] in the order of their targets, or of classes, of which each group has about one."""
-    order = torch.randperm(data.num_data, generator=own_stream(generator), device=data.X.device)
-    known = order[~data.targets[order].isnan().any(1)]
-    if data.targets.shape[1] and len(known):
-        targets = data.targets[known]
-        place = targets.argmax(1) if targets.shape[1] > 1 else targets.squeeze(1)
-        order = known[place.argsort(stable=True)]
+    """Numbers [K, S] of documents in groups, in the order of their targets or of classes, of which each group has about
+    one."""
+    order = torch.randperm(all_count(data.num_data), generator=generator, device=data.X.device)
+    targets, num_scores = data.targets, data.targets.shape[1]
+    if num_scores:
+        place = targets.argmax(1).to(targets) if num_scores > 1 else targets.squeeze(1)
+        place = all_rows(place.masked_fill(targets.isnan().any(1), torch.nan))[order]
+        known = torch.nonzero(~place.isnan()).squeeze(1)
+        order = order[known[place[known].argsort(stable=True)]] if len(known) else order
     first = torch.arange(num_groups, device=order.device).unsqueeze(1) * len(order) // num_groups
     return order[(first + torch.arange(_NUM_SEEDS, device=order.device)) % len(order)]
 
@@ -108,8 +111,13 @@ def started(
     state: VariationalTopics, data: TopicData, model: TopicModel
 ) -> tuple[VariationalTopics, TopicData, TopicModel, int]:
     """What documents are given, and how many steps they take; they take more where they start anew."""
-    if state.num_data == data.num_data:
-        return state, data, model, _NUM_STEPS
+    return (state, data, model, _NUM_STEPS) if state.num_data == data.num_data else anew(state, data, model)
+
+
+def anew(
+    state: VariationalTopics, data: TopicData, model: TopicModel
+) -> tuple[VariationalTopics, TopicData, TopicModel, int]:
+    """The same of documents where they start."""
     return with_rows(state, data, model), data, model, _NUM_FIRST_STEPS
 
 
@@ -120,8 +128,8 @@ def extrapolate(
     state: VariationalTopics, rows: TopicData, model: TopicModel, num_data: int, num_units: float
 ) -> VariationalTopics:
     """Factors as if all documents were like these: where stochastic steps start."""
-    scale = num_data / rows.num_data
-    if len(state.phi):
+    scale = num_data / all_count(rows.num_data)
+    if all_count(len(state.phi)):
         q = extrapolated(state.classifiers, weight_scale_of(model), scale)
         state = replace(state, mean=q.mean[0], precision_tril=q.precision_tril[0])
     return without_rows(replace(state, word_counts=scale * state.word_counts))
@@ -132,7 +140,7 @@ def stochastic_sweep(
 ) -> VariationalTopics:
     """Topics move by rho towards those of a batch that stands for all, in natural parameters, and so does q(eta); of
     averaged classifiers it is a step that `implicit` finds. The bound is the batch's estimate from before the step."""
-    local = _DOCUMENTS[rule][0](*started(without_rows(state), batch.data, model))
+    local = _DOCUMENTS[rule][0](*anew(without_rows(state), batch.data, model))
     words = batch.scale * local.word_counts
     fixed = cost(without_rows(state), batch.data.rows(slice(0)), model, rule)
     rows = batch.scale * (local.divergence + cost(local, batch.data, model, rule) - fixed)
@@ -236,7 +244,7 @@ def steps_of(backend: SVI, model: TopicModel) -> dict[Rule, Steps[VariationalTop
     return {rule: steps_by(AVERAGING if loss_of(model) is None else rule) for rule in RULES.values()}
 
 
-BY_RULE = StepsByRule(steps_of, require_fixed)
+BY_RULE = StepsByRule(steps_of, require_fixed, splits=True)
 _DOCUMENTS: dict[Rule, tuple[Callable[..., VariationalTopics], ...]] = {
     AVERAGING: tuple(partial(update_documents, limits=limits) for limits in LIMITS),
     NATURAL: (update_tokens,),
