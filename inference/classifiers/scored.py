@@ -195,7 +195,7 @@ class RepellingHyperplanes:
     owners: Tensor  # [N] int64
 
     num_scores: ClassVar[int] = 1
-    num_rough: ClassVar[int] = 3  # as in `Scored`
+    num_rough: ClassVar[int] = 2  # as in `Scored`
     redivided: ClassVar[float] = 1 / 3
 
     def within(self, rows: Tensor) -> RepellingHyperplanes:

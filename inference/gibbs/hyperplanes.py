@@ -33,9 +33,13 @@ class ClustersEmptied(UserWarning):
     """Hyperplanes left one cluster of those that the likelihood alone holds."""
 
 
-def reserve(features: Tensor, model: Mixture | StateSpace, generator: torch.Generator) -> Tensor | None:
-    """What an infinite model starts with: a reservoir [A, P, 1], or None where components do not repel."""
-    return None if model.without_hyperplanes() is model else fill_reservoir(features, model, generator)
+def reserve(
+    features: Tensor, model: Mixture | StateSpace, generator: torch.Generator, *, rough: bool = False
+) -> Tensor | None:
+    """What an infinite model starts with: a reservoir [A, P, 1], a rough one if it is soon filled anew, or None where
+    components do not repel."""
+    steps = {"num_steps": 0} if rough else {}
+    return None if model.without_hyperplanes() is model else fill_reservoir(features, model, generator, **steps)
 
 
 def fill_reservoir(

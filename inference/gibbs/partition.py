@@ -239,10 +239,11 @@ def settle(
     *,
     num_draws: int,
     law: Law,
+    rough: bool = False,
 ) -> PartitionState:
     """A state with hyperplanes in reserve, where an infinite model has them, and with classifiers that were drawn."""
     if law.alike:
-        state = replace(state, reservoir=reserve(data.features, model, generator))
+        state = replace(state, reservoir=reserve(data.features, model, generator, rough=rough))
     for _ in range(num_draws):
         state = replace(state, weights=draw_weights(state, data, model, generator))
     return state
@@ -269,7 +270,7 @@ def init_generatively(
     for step in range(num_sweeps):
         found = one(found, plain_data, plain, generator, step)
     state = replace(Points(law, data).begin(found.assignments, model), hyper=found.hyper)
-    state = settle(state, data, model, generator, num_draws=_NUM_SETTLING, law=law)
+    state = settle(state, data, model, generator, num_draws=_NUM_SETTLING, law=law, rough=num_sweeps > 0)
     state = harden(state, data, model, generator, one, 2 * num_sweeps)
     warn_if_emptied(count_members(found), count_members(state), model)
     return state

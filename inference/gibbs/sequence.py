@@ -90,12 +90,14 @@ def init(
         states = law.named(_best_start(model, data, generator, start, num_sweeps, num_split_merge))
     paths = Paths(law, data)
     state = paths.begin(states, model)
+    hardens = not isinstance(start, Tensor) and model.without_hyperplanes() is not model
     if law.alike:
-        state = replace(state, reservoir=reserve(data.features, model, generator))
+        rough = hardens and num_sweeps > 0
+        state = replace(state, reservoir=reserve(data.features, model, generator, rough=rough))
     for _ in range(_NUM_SETTLING):
         state = paths.draw_prior(state, generator)
         state = replace(state, weights=draw_weights(state, data, model, generator))
-    if isinstance(start, Tensor) or model.without_hyperplanes() is model:
+    if not hardens:
         return state
     # slices hold paths where they are: step by step where that is compiled
     scan = "auto" if scan == "beam" else scan

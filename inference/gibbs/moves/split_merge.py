@@ -41,9 +41,9 @@ from .union import Union
 
 
 def num_moves(most: int, step: int, num_warmup: int) -> int:
-    """How many moves come before a scan: `most` in the warm-up, where chains leave their starts, and before every tenth
-    scan after it, since a move costs as much as several scans (not so those of `_numba_split_merge`)."""
-    return most if step < num_warmup or step % _RARE == 0 else 0
+    """How many moves come before a scan: `most` before every second one of the warm-up, where chains leave their starts,
+    and before every tenth after it, since a move costs as much as several scans (not so in `_numba_split_merge`)."""
+    return 0 if step % (_OFTEN if step < num_warmup else _RARE) else most
 
 
 def split_merge(state: S, z: Allocation[S, D, M], model: M, generator: torch.Generator) -> S:
@@ -136,4 +136,4 @@ def _put(weights: Tensor, places: list[int], new: Tensor) -> Tensor:
     return weights.index_copy(0, torch.tensor(places, device=weights.device), new)
 
 
-_RARE = 10
+_OFTEN, _RARE = 2, 10

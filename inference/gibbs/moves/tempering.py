@@ -55,17 +55,18 @@ def harden(
     sweep: Callable[..., S],
     num_sweeps: int,
 ) -> S:
-    """A state after sweeps (state, data, model, generator) along which the power of the factors rises to 1 by equal
+    """A state after sweeps (state, data, model, generator, step, num_warmup) along which the power of the factors rises to 1 by equal
     factors. The reserve [A, P, 1] of hyperplanes without points follows."""
     features = data.points.features
     for step in range(num_sweeps):
         power = _LEAST_POWER ** (1 - (step + 1) / num_sweeps)
         soft = model.replace(loss=Tempered(model.loss, power))
-        if state.reservoir is not None:
+        if state.reservoir is not None and (power == 1 or step % _RARE == 0):
             steps = {} if power == 1 else {"num_steps": 0}
             state = replace(state, reservoir=fill_reservoir(features, soft, generator, **steps))
-        state = sweep(state, data, soft, generator)
+        state = sweep(state, data, soft, generator, step, num_warmup=num_sweeps)
     return state
 
 
 _LEAST_POWER = 0.1
+_RARE = 4  # sweeps that the reserve is kept for: to fill it costs as much as several

@@ -7,6 +7,7 @@ is added to the log weights of n's own component and of a new one if n is alone 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,21 +22,25 @@ class Founders:
     """No classifiers."""
 
     def __init__(self, data: Data, log_alone: tuple[float, float]) -> None:
-        self.data = data
-        self.log_new = data.features.new_zeros(len(data.features))
-        self.log_alone = log_alone
+        self.data, self.log_alone = data, log_alone
+
+    @property
+    def log_new(self) -> Tensor:
+        """log I [N]."""
+        return self.data.features.new_zeros(len(self.data.features))
 
     @property
     def reserved(self) -> Tensor | None:
         """Hyperplanes [A, P, 1] that are left without points."""
         return None
 
-    def found(self, n: int, generator: torch.Generator) -> Tensor:
-        """Classifiers [P, C] for the component that point n opens."""
+    def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Classifiers [P, C] for the component that point n opens, and what each point weighs under them, log phi [N].
+        """
         raise NotImplementedError
 
-    def receive(self, weights: Tensor) -> None:
-        """Take back the classifiers [P, C] of a component that closed."""
+    def receive(self, weights: Tensor, log_margin: Tensor) -> None:
+        """Take back the classifiers [P, C] of a component that closed, with log phi [N]."""
 
 
 class Marginal(Founders):
@@ -47,12 +52,17 @@ class Marginal(Founders):
     def __init__(self, data: Data, model: Model) -> None:
         super().__init__(data, (-math.inf, 0.0))
         self.model = model
-        if data.targets.shape[1]:
-            scale = model.weight_scale * data.features.norm(dim=1, keepdim=True)
-            self.log_new = model.loss.log_marginal(scale, data.targets).sum(-1)
 
-    def found(self, n: int, generator: torch.Generator) -> Tensor:
-        return draw_new_weights(n, self.data, self.model, generator)
+    @cached_property
+    def log_new(self) -> Tensor:
+        if not self.data.targets.shape[1]:
+            return super().log_new
+        scale = self.model.weight_scale * self.data.features.norm(dim=1, keepdim=True)
+        return self.model.loss.log_marginal(scale, self.data.targets).sum(-1)
+
+    def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        weights = draw_new_weights(n, self.data, self.model, generator)
+        return weights, self.model.log_margin(self.data.features @ weights, self.data.targets)
 
 
 class Reserved(Founders):
@@ -62,41 +72,42 @@ class Reserved(Founders):
     """
 
     def __init__(self, reserved: Tensor, data: Data, model: Model) -> None:
-        super().__init__(data, (0.0, 0.0))
-        self.model, self.weights = model, reserved.double()  # [A, P, 1]
-        self.gains = self._gains(self.weights)  # h(f) [A, N]
-        self._price()
+        found = scores(data.features, reserved.to(data.features))  # [N, A, 1]
+        self.data, self.weights = data, reserved.double()  # [A, P, 1]
+        self.gains = model.log_margin(found, found.new_ones(1)).T.contiguous()  # h(f) [A, N]
+        self._log_new: Tensor | None = None
 
     @property
     def reserved(self) -> Tensor:
         return self.weights
 
-    def found(self, n: int, generator: torch.Generator) -> Tensor:
+    @property
+    def log_new(self) -> Tensor:
+        if self._log_new is None:
+            self._log_new = self.gains.logsumexp(0) - math.log(max(1, len(self.gains)))
+        return self._log_new
+
+    @property
+    def log_alone(self) -> tuple[float, float]:
+        size = len(self.gains)
+        return -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
+
+    def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         return self.take(n, uniforms((), generator))
 
-    def take(self, n: int, uniform: Tensor) -> Tensor:
-        """The hyperplane [P, 1] with which point n opens a component, with probability prop. to exp(h(f_n))."""
+    def take(self, n: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """The hyperplane [P, 1] with which point n opens a component, with probability prop. to exp(h(f_n)), and h."""
         cumulative = self.gains[:, n].softmax(0).cumsum(0)
         chosen = int(torch.searchsorted(cumulative, uniform * cumulative[-1]).clamp(max=len(self.gains) - 1))
-        taken, kept = self.weights[chosen], torch.arange(len(self.gains), device=cumulative.device) != chosen
-        self.weights, self.gains = self.weights[kept], self.gains[kept]
-        self._price()
+        taken = self.weights[chosen], self.gains[chosen]
+        self._keep(*(torch.cat([every[:chosen], every[chosen + 1 :]]) for every in (self.weights, self.gains)))
         return taken
 
-    def receive(self, weights: Tensor) -> None:
-        self.weights = torch.cat([self.weights, weights.unsqueeze(0)])
-        self.gains = torch.cat([self.gains, self._gains(weights.unsqueeze(0))])
-        self._price()
+    def receive(self, weights: Tensor, log_margin: Tensor) -> None:
+        self._keep(torch.cat([self.weights, weights[None]]), torch.cat([self.gains, log_margin[None]]))
 
-    def _price(self) -> None:
-        size = len(self.weights)
-        self.log_new = self.gains.logsumexp(0) - math.log(max(1, size))
-        self.log_alone = -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
-
-    def _gains(self, weights: Tensor) -> Tensor:
-        """h(f) [A, N] of hyperplanes [A, P, 1]."""
-        found = scores(self.data.features, weights.to(self.data.features))  # [N, A, 1]
-        return self.model.log_margin(found, found.new_ones(1)).T.contiguous()
+    def _keep(self, weights: Tensor, gains: Tensor) -> None:
+        self.weights, self.gains, self._log_new = weights, gains, None
 
 
 def draw_new_weights(n: int, data: Data, model: Model, generator: torch.Generator) -> Tensor:

@@ -336,7 +336,7 @@ def test_prices_follow_the_reservoir() -> None:
         if opens:
             taken.append(founders.found(1, generator))
         else:
-            founders.receive(taken.pop(0))
+            founders.receive(*taken.pop(0))
         assert len(founders.reserved) == size
         fresh = Reserved(founders.reserved, data, model)
         torch.testing.assert_close(founders.log_new, fresh.log_new)
@@ -467,12 +467,12 @@ def test_a_point_takes_a_hyperplane_by_the_odds_of_its_score() -> None:
     uniforms = (torch.arange(3000, dtype=torch.float64) + 0.5) / 3000
     for uniform in uniforms:
         reservoir = Reserved(reserved, data, model)
-        taken = reservoir.take(2, uniform)
+        taken, gains = reservoir.take(2, uniform)
         place = int((reserved == taken).flatten(1).all(1).nonzero())
         visits[place] += 1
         assert torch.equal(reservoir.weights, torch.cat([reserved[:place], reserved[place + 1 :]]))
     torch.testing.assert_close(visits.double() / 3000, log_odds.softmax(0), atol=2e-3, rtol=0)
-    reservoir.receive(taken)
+    reservoir.receive(taken, gains)
     fresh = Reserved(reservoir.weights, data, model)
     torch.testing.assert_close(reservoir.gains, fresh.gains)
     torch.testing.assert_close(fresh.log_new[2], log_odds.logsumexp(0) - math.log(3))

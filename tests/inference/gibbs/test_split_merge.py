@@ -436,7 +436,7 @@ def test_all_pairs_are_as_likely() -> None:
 
 def test_moves_are_rare_after_the_warm_up() -> None:
     found = [split_merge.num_moves(2, step, 5) for step in range(25)]
-    assert found == [2] * 5 + [0] * 5 + [2] + [0] * 9 + [2] + [0] * 4
+    assert found == [2, 0, 2, 0, 2] + [0] * 5 + [2] + [0] * 9 + [2] + [0] * 4
 
 
 # -- exact starts ------------------------------------------------------------------------------------------------------

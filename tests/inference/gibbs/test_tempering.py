@@ -41,7 +41,8 @@ def test_the_power_rises_to_one_and_the_reserve_follows(monkeypatch: pytest.Monk
     state = partition.init(model, data, generator, start=LABELS, law=label_law(model, False))
     powers, sizes = [], []
 
-    def sweep(state, data, model, generator):
+    def sweep(state, data, model, generator, step, *, num_warmup):
+        assert (step, num_warmup) == (len(powers), 4)
         powers.append(model.loss.power)
         sizes.append(len(state.reservoir))
         return tempering.replace(state, reservoir=state.reservoir[:10])  # components took the others
@@ -51,9 +52,11 @@ def test_the_power_rises_to_one_and_the_reserve_follows(monkeypatch: pytest.Monk
         return hyperplanes.fill_reservoir(features, model, generator, **options)
 
     monkeypatch.setattr(tempering, "fill_reservoir", fill)
+    monkeypatch.setattr(tempering, "_RARE", 2)
     harden(state, data, model, generator, sweep, 4)
-    assert powers == filled == pytest.approx([0.1**0.75, 0.1**0.5, 0.1**0.25, 1.0])
-    assert sizes == [hyperplanes.NUM_RESERVED] * 4
+    assert powers == pytest.approx([0.1**0.75, 0.1**0.5, 0.1**0.25, 1.0])
+    assert filled == [powers[0], *powers[2:]]
+    assert sizes == [hyperplanes.NUM_RESERVED, 10] + [hyperplanes.NUM_RESERVED] * 2
     assert harden(state, data, model, generator, sweep, 0) is state
 
 
