@@ -59,19 +59,19 @@ class Ranks:
     def objects(self, own: Any) -> list[Any]:
         """What each rank has, in their order; for what is exchanged now and then."""
         found = [None] * self.size
-        with self._answering():
+        with self.answering():
             torch.distributed.all_gather_object(found, own, self.group)
         return found
 
     def _reduced(self, tensor: Tensor, how: Any) -> Tensor:
         total = tensor.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
         if total.numel():
-            with self._answering():
+            with self.answering():
                 torch.distributed.all_reduce(total, how, self.group)
         return total.to(tensor.device)
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def answering(self) -> Iterator[None]:
         """Raises RankLost, with the ranks that are gone, where an exchange fails."""
         try:
             yield

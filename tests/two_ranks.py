@@ -48,11 +48,11 @@ class TwoRanks:
         while waiting := [pipe for pipe in self.pipes if pipe not in found]:
             failed = any(isinstance(each, BaseException) for each in found.values())
             ready = wait(waiting, 5 if failed else 3 * _SECONDS)
-            found |= {pipe: pickle.loads(pipe.recv_bytes()) for pipe in ready}
+            found |= {pipe: _heard(pipe) for pipe in ready}
             if not ready:  # it waits for the other one, which has left
                 found |= {pipe: TimeoutError("a rank has not answered") for pipe in waiting}
         outcomes = [found[pipe] for pipe in self.pipes]
-        if any(isinstance(each, TimeoutError) for each in outcomes):
+        if any(isinstance(each, TimeoutError | EOFError) for each in outcomes):
             self.close()  # the next task starts new ones
         return outcomes
 
@@ -100,7 +100,8 @@ def watched() -> Iterator[list[str]]:
         places.append(f"{_place()}: {tuple(tensor.shape)} of {tensor.dtype}")
         own = torch.tensor([zlib.crc32(places[-1].encode())])
         every = [torch.zeros_like(own) for _ in range(those.size)]
-        dist.all_gather(every, own, those.group)
+        with those.answering():
+            dist.all_gather(every, own, those.group)
         if any(int(other) != int(own) for other in every):
             raise AssertionError(f"rank {those.number} exchanges, unlike the other one, at {places[-1]}")
         return reduce(those, tensor, how)
@@ -118,6 +119,14 @@ def _place() -> str:
     while frame.f_code.co_filename.endswith(("ranks.py", "sums.py", "collectives.py", "picked.py")) and frame.f_back:
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _heard(pipe: Any) -> Any:
+    """What a rank says; EOFError of one that has ended."""
+    try:
+        return pickle.loads(pipe.recv_bytes())
+    except EOFError as error:
+        return error
 
 
 def _serve(rank: int, port: int, pipe: Any) -> None:

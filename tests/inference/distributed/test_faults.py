@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import subprocess
+import sys
 import warnings
+from contextlib import closing
+from itertools import pairwise
 
+import killed_ranks
 import pytest
 import torch
-from two_ranks import split
+from two_ranks import TwoRanks, split
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, Posterior, SmallVariance
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import InfiniteSVM
+from regbayes.models.ranks import RankLost, Ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 FIRST = 23  # rows of the first rank; it has the labels
@@ -165,5 +173,67 @@ def test_posteriors_of_ranks_are_gathered_and_saved_by_shards(two_ranks, tmp_pat
     assert read.predict(X[:5]).shape == (5,)
     read.save(tmp_path / "posterior.pt")  # by one process, in place of three files
     assert torch.equal(Posterior.load(tmp_path / "posterior.pt").samples["assignments"], whole)
-    shards = [path for path in tmp_path.iterdir() if path.name != "posterior.pt"]
-    shards[0].write_bytes(shards[0].read_bytes()[:-1])
+
+
+# -- ranks that end ----------------------------------------------------------------------------------------------------
+
+
+def killed(group, rank):
+    """A fit whose second rank ends in its third sweep."""
+    advance = Sweeps.advance
+
+    def fall(self, chain, interrupts):
+        if rank and chain.step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        advance(self, chain, interrupts)
+
+    Sweeps.advance = fall
+    fit(group, rank, "slice")
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_named_at_once() -> None:
+    with closing(TwoRanks()) as ranks:
+        said, ended = ranks.outcomes(killed)
+    assert isinstance(ended, EOFError)
+    assert isinstance(said, RankLost)
+    assert "Rank 1 of 2 has ended, or its machine does not answer (" in str(said)
+
+
+def test_ranks_that_stand_still_are_told_from_those_that_ended(monkeypatch) -> None:
+    def fails(*arguments):
+        raise RuntimeError("Timed out waiting 1000ms\nat tcp")
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", fails)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        address = ("127.0.0.1", door.getsockname()[1])
+        those = Ranks(None, "fit", (address, address))
+        vars(those).update(number=0, size=2)
+        with pytest.raises(RankLost, match=r"The 2 ranks do not hear .* none of them has ended \(Timed out .*1000ms\)"):
+            those.objects(1)
+    with pytest.raises(RankLost, match="Rank 1 of 2 has ended"):
+        those.objects(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_kills", [1, pytest.param(20, marks=pytest.mark.nightly)])
+def test_kills_at_random_moments_lose_no_more_than_the_interval(two_ranks, num_kills, tmp_path) -> None:
+    """Between checkpoints there is one sweep: each start goes on where the last one was, or one sweep before."""
+    options = ["--standalone", "--nproc-per-node=2", f"--max-restarts={num_kills}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, killed_ranks.__file__, tmp_path, str(num_kills)]
+    settings = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or starts read addresses of those before
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60 + 30 * num_kills, check=False, env=settings
+    )
+    assert ended.returncode == 0, ended.stderr
+    went = [tuple(map(int, line.split())) for line in (tmp_path / "steps.txt").read_text().splitlines()]
+    starts = sorted({start for start, _ in went})
+    assert starts[-1] == num_kills
+    assert len(starts) > num_kills / 2
+    for earlier, later in pairwise(starts):
+        last = max(step for start, step in went if start == earlier)
+        assert min(step for start, step in went if start == later) >= last - 1
+    whole = two_ranks(killed_ranks.fit, 20 + 20 * num_kills)
+    found = Posterior.load(tmp_path / "posterior.pt")
+    assert torch.equal(found.trace.values, whole[0].trace.values)
+    assert torch.equal(found.samples["assignments"], torch.cat([each.samples["assignments"] for each in whole], 1))

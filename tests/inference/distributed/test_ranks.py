@@ -19,6 +19,7 @@ from regbayes.inference.distributed import together
 from regbayes.inference.distributed.collectives import own_stream
 from regbayes.inference.gibbs.moves.block_classifiers import BlockClassifiers
 from regbayes.inference.gibbs.prepared import Prepared
+from regbayes.inference.running.files import release
 from regbayes.models import (
     BNMC,
     DDPM,
@@ -181,10 +182,13 @@ def spoiled(group, rank, kind):
         rows = rows.index_fill(0, torch.tensor([3]), torch.nan)
     if rank and kind == "other columns":
         rows = rows[:, :2]
+    if rank and kind == "another version":
+        together.release = "0.0.1"
     if rank and kind == "another model":
         model = DPM(truncation=7)
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the caller looks)
         SVI(num_steps=2).fit(model, rows, group=group)
+    together.release = release
     return str(caught.value)
 
 
@@ -194,6 +198,7 @@ def spoiled(group, rank, kind):
         ("a NaN", r"Rank 1 of 2 cannot begin: .*NaN.* row 3, column 0"),
         ("other columns", "Ranks differ in the number of columns: rank 0 has 3, rank 1 has 2"),
         ("another model", "Ranks differ in the model"),
+        ("another version", r"Ranks differ in the version of regbayes: rank 0 has .*, rank 1 has 0\.0\.1"),
     ],
 )
 def test_all_ranks_refuse_in_one_sentence(two_ranks, kind, match) -> None:
