@@ -5,7 +5,6 @@ from .distributed.mapped import map_rows
 from .distributed.rows import rows_of
 from .distributed.sources import RowSource
 from .gibbs import Gibbs
-from .gibbs.hyperplanes import ClustersEmptied
 from .hilbert_embedding.backend import HilbertEmbedding
 from .hilbert_embedding.closed_kernels import QuadraticKernel, RBFKernel
 from .hilbert_embedding.fourier_kernel import FourierKernel
@@ -25,6 +24,7 @@ from .posterior import (
 )
 from .pyro_engines import NUTS, Autoguide, PyroGibbs
 from .running.checkpoints import CheckpointWarning
+from .running.emptied import ClustersEmptied
 from .running.engine import Chain, FitInterrupted, Kernel, Schedule, Sweeps, run
 from .running.files import release as __version__
 from .running.processes import ProcessLost

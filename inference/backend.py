@@ -24,6 +24,7 @@ from .posterior.draws import require_record
 from .posterior.trace import Trace
 from .protocol import B_contra, KernelData, M_contra, Model
 from .row_weights import CountedRows
+from .running.emptied import warn_if_one_is_left
 from .running.engine import Chain, Draw, Kernel, Schedule, Sweeps, run
 from .running.files import path_text
 from .running.memory import require_room_to_fit
@@ -261,7 +262,7 @@ class Backend(Config):
         """
         backend, every = self.checked(), read("checkpoint_every", checkpoint_every, Number(least=0.0))
         on_interrupt = read("on_interrupt", on_interrupt, OneOf("return", "raise"))
-        model = backend.admit(model)
+        model = given = backend.admit(model)
         files: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume}
         parts = {name: part for name, part in model.get_params(deep=False).items() if name in _FROM_DATA}
         if group is None:
@@ -280,7 +281,10 @@ class Backend(Config):
             files |= {"checkpoint_every": every, "on_interrupt": on_interrupt}
             schedule = replace(schedule, **whose, **files, backend=backend.identity(), parts=parts)
             posterior = resolved.finish(model, data, schedule, kernel)
-        return posterior if rows is None else rows.completed(posterior)
+        found = posterior if rows is None else rows.completed(posterior)
+        if group is None and streamed(X) is None and "assignments" in found.samples:
+            warn_if_one_is_left(found.samples["assignments"][-1], given, X, lengths, options.get("weights"))
+        return found
 
     def require_files(self, checkpoint: Any, resume: Any) -> None:
         """Raise unless these are paths that the backend can write, and read; None: nothing is asked of it."""

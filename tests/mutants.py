@@ -603,11 +603,18 @@ MUTANTS = [
     ),
     Mutants(
         "inference/gibbs/hyperplanes.py",
-        "models/test_hyperplanes.py inference/gibbs/test_ddpm.py -k 'default or emptied or reserve'",
+        "models/test_hyperplanes.py inference/gibbs/test_ddpm.py -k 'default or reserve'",
         {
             "near.log_ratio(candidates)": "-near.log_ratio(candidates)",
-            "held > 1 >= left": "held > 1",
-            "alone.sum()) / 20": "alone.sum()) / 2000",
+        },
+    ),
+    Mutants(
+        "inference/running/emptied.py",
+        "inference/gibbs/test_ddpm.py -k 'default_strength or ten_rows'",
+        {
+            "if held > 1": "if held > 2",
+            "len(labels) / 20": "len(labels) / 2000",
+            "or num_held(labels) > 1": "or num_held(labels) >= 1",
         },
     ),
     Mutants("models/ddpm.py", "inference/gibbs/test_ddpm.py -k default_strength", {"strength=0.1": "strength=1.0"}),

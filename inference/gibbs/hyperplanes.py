@@ -22,15 +22,10 @@ from ...models.base import Model
 from ...models.distributions.sampling import draw_categorical, normals, uniforms
 from ...models.mixture import Mixture
 from ...models.sequence import StateSpace
-from ...models.warning import warn
 from ..classifiers.scored import RepellingHyperplanes
 from .moves.block_classifiers import BlockClassifiers
 
 NUM_RESERVED = 50
-
-
-class ClustersEmptied(UserWarning):
-    """Hyperplanes left one cluster of those that the likelihood alone holds."""
 
 
 def reserve(
@@ -123,19 +118,6 @@ def draw_from_prior(reservoir: Tensor, features: Tensor, model: Model, generator
     return model.weight_scale * normals((NUM_RESERVED, *reservoir.shape[1:]), generator, features)
 
 
-def warn_if_emptied(alone: Tensor, repelled: Tensor, model: Model) -> None:
-    """Warn if one component is left, from the numbers of points [K] of those of the mixture without hyperplanes, and of
-    those that repel each other; one of fewer than ten points, or than a twentieth of all, does not count."""
-    least = max(float(alone.sum()) / 20, _FEWEST)
-    held, left = (int((sizes >= least).sum()) for sizes in (alone, repelled))
-    if held > 1 >= left:
-        message = (
-            f"The likelihood alone holds {held} clusters, but hyperplanes left one of them: loss {model.loss!r} "
-            "outweighs the density of the rows. Take a weaker one, such as Hinge(strength=0.05), or DPM()."
-        )
-        warn(message, ClustersEmptied)
-
-
 def take_reserved(
     reservoir: Tensor, number: int, features: Tensor, model: Model, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
@@ -149,4 +131,3 @@ def take_reserved(
 
 _NUM_REFRESHED, _RARE = 10, 4  # so many are moved in every fourth sweep: they cost as much as that many components
 _NUM_CANDIDATES = 8
-_FEWEST = 10  # of fewer points two draws need not agree upon a cluster

@@ -43,12 +43,12 @@ from ..seeding import nearest
 from ..truncation import warn_if_full
 from .allocations import Allocation, D, M, S
 from .backend import Gibbs
-from .hyperplanes import renew_reservoir, reserve, warn_if_emptied
+from .hyperplanes import renew_reservoir, reserve
 from .moves.split_merge import num_moves, split_merge
 from .moves.tempering import harden
 from .points import Points
 from .prepared import prepare_points
-from .scans.components import count_members, hyperparameters, log_evidence
+from .scans.components import hyperparameters, log_evidence
 from .state import PartitionState, scan_law
 
 
@@ -271,9 +271,7 @@ def init_generatively(
         found = one(found, plain_data, plain, generator, step)
     state = replace(Points(law, data).begin(found.assignments, model), hyper=found.hyper)
     state = settle(state, data, model, generator, num_draws=_NUM_SETTLING, law=law, rough=num_sweeps > 0)
-    state = harden(state, data, model, generator, one, 2 * num_sweeps)
-    warn_if_emptied(count_members(found), count_members(state), model)
-    return state
+    return harden(state, data, model, generator, one, 2 * num_sweeps)
 
 
 _APART = "apart"  # the start of further chains

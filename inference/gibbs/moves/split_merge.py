@@ -41,8 +41,8 @@ from .union import Union
 
 
 def num_moves(most: int, step: int, num_warmup: int) -> int:
-    """How many moves come before a scan: `most` before every second one of the warm-up, where chains leave their starts,
-    and before every tenth after it, since a move costs as much as several scans (not so in `_numba_split_merge`)."""
+    """How many moves come before a scan: `most` before every second one of the warm-up, where chains leave their
+    starts, and before every tenth after it; a move costs as much as several scans (not so in `_numba_split_merge`)."""
     return 0 if step % (_OFTEN if step < num_warmup else _RARE) else most
 
 

@@ -55,8 +55,8 @@ def harden(
     sweep: Callable[..., S],
     num_sweeps: int,
 ) -> S:
-    """A state after sweeps (state, data, model, generator, step, num_warmup) along which the power of the factors rises to 1 by equal
-    factors. The reserve [A, P, 1] of hyperplanes without points follows."""
+    """A state after sweeps (state, data, model, generator, step, num_warmup) along which the power of the factors rises
+    to 1 by equal factors. The reserve [A, P, 1] of hyperplanes without points follows."""
     features = data.points.features
     for step in range(num_sweeps):
         power = _LEAST_POWER ** (1 - (step + 1) / num_sweeps)

@@ -35,8 +35,7 @@ class Founders:
         return None
 
     def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Classifiers [P, C] for the component that point n opens, and what each point weighs under them, log phi [N].
-        """
+        """Classifiers [P, C] for the component that point n opens, and log phi [N] of all points under them."""
         raise NotImplementedError
 
     def receive(self, weights: Tensor, log_margin: Tensor) -> None:
@@ -55,6 +54,7 @@ class Marginal(Founders):
 
     @cached_property
     def log_new(self) -> Tensor:
+        """log I [N]."""
         if not self.data.targets.shape[1]:
             return super().log_new
         scale = self.model.weight_scale * self.data.features.norm(dim=1, keepdim=True)
@@ -71,11 +71,12 @@ class Reserved(Founders):
     The hyperplane of a component that n is alone in is one of the A + 1 that n could open a component with.
     """
 
+    _log_new: Tensor | None
+
     def __init__(self, reserved: Tensor, data: Data, model: Model) -> None:
         found = scores(data.features, reserved.to(data.features))  # [N, A, 1]
-        self.data, self.weights = data, reserved.double()  # [A, P, 1]
-        self.gains = model.log_margin(found, found.new_ones(1)).T.contiguous()  # h(f) [A, N]
-        self._log_new: Tensor | None = None
+        self.data = data
+        self._keep(reserved.double(), model.log_margin(found, found.new_ones(1)).T.contiguous())
 
     @property
     def reserved(self) -> Tensor:
@@ -83,14 +84,10 @@ class Reserved(Founders):
 
     @property
     def log_new(self) -> Tensor:
+        """log of the mean of exp(h) [N]."""
         if self._log_new is None:
             self._log_new = self.gains.logsumexp(0) - math.log(max(1, len(self.gains)))
         return self._log_new
-
-    @property
-    def log_alone(self) -> tuple[float, float]:
-        size = len(self.gains)
-        return -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
 
     def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         return self.take(n, uniforms((), generator))
@@ -107,7 +104,10 @@ class Reserved(Founders):
         self._keep(torch.cat([self.weights, weights[None]]), torch.cat([self.gains, log_margin[None]]))
 
     def _keep(self, weights: Tensor, gains: Tensor) -> None:
+        """The reserve [A, P, 1] from here on, and h(f) [A, N]."""
         self.weights, self.gains, self._log_new = weights, gains, None
+        size = len(gains)
+        self.log_alone = -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
 
 
 def draw_new_weights(n: int, data: Data, model: Model, generator: torch.Generator) -> Tensor:

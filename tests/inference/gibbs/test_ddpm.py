@@ -35,8 +35,10 @@ from regbayes.inference.gibbs.scans.components import Components, assignment_log
 from regbayes.inference.gibbs.scans.founders import Reserved
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.inference.posterior.partition_losses import pair_f1
+from regbayes.inference.running.emptied import num_held
 from regbayes.models import (
     DDPM,
+    DIH,
     DPM,
     DiagonalGaussian,
     DirichletProcess,
@@ -701,25 +703,27 @@ def inside_another(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_the_default_strength_leaves_a_cluster_inside_another(recwarn: pytest.WarningsRecorder) -> None:
-    """Which no hyperplane tells apart: a strength of 1 leaves one cluster, and says so."""
+    """Which no hyperplane tells apart: a strength of 1 leaves one cluster, and every backend says so."""
     rows, labels = inside_another()
     backend = Gibbs(num_warmup=10, num_samples=10, progress=False)
     found = backend.fit(DDPM(), rows).partition()
     assert not recwarn.list
     assert pair_f1(found, labels) > 0.8
-    with pytest.warns(ClustersEmptied, match=r"holds 2 clusters, but hyperplanes left one of them: loss Hinge\(\)"):
-        found = backend.fit(DDPM(loss=Hinge()), rows).partition()
-    assert torch.bincount(found).max() > 200
+    strong, variational = {"loss": Hinge(), "truncation": 4}, SVI(num_steps=30, progress=False)
+    for method, model, plain in ((backend, DDPM, "DPM"), (variational, DDPM, "DPM"), (variational, DIH, "IHMM")):
+        message = rf"holds 2 clusters, but hyperplanes left one of them: loss Hinge\(\).* or {plain}\(\)"
+        with pytest.warns(ClustersEmptied, match=message):
+            found = method.fit(model(**strong), rows).partition()
+        assert torch.bincount(found).max() > 200
 
 
-def test_clusters_count_as_emptied_where_one_is_left(recwarn: pytest.WarningsRecorder) -> None:
-    some = torch.tensor([50.0, 46.0, 4.0])
-    hyperplanes.warn_if_emptied(some, some, DDPM())
-    hyperplanes.warn_if_emptied(torch.tensor([970.0, 30.0]), torch.tensor([1000.0]), DDPM())
-    hyperplanes.warn_if_emptied(torch.tensor([9.0, 9.0]), torch.tensor([18.0]), DDPM())
-    assert not recwarn.list
-    with pytest.warns(ClustersEmptied, match="holds 2 clusters"):
-        hyperplanes.warn_if_emptied(some, torch.tensor([99.0, 1.0]), DDPM())
+def test_clusters_count_from_ten_rows_and_a_twentieth_of_all() -> None:
+    def held(*sizes: int) -> int:
+        return num_held(torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)))
+
+    assert held(50, 46, 4) == 2
+    assert held(970, 30) == held(10, 9) == 1
+    assert held(9, 9) == 0
 
 
 def test_a_clustering_has_no_scores_to_predict() -> None:

@@ -1,0 +1,50 @@
+"""A warning where hyperplanes emptied the clusters that the likelihood holds, by whatever backend."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.warning import warn
+from ..protocol import Model
+
+
+class ClustersEmptied(UserWarning):
+    """Hyperplanes left one cluster of those that the likelihood alone holds."""
+
+
+def warn_if_one_is_left(labels: Tensor, model: Model, X: Any, lengths: Any, weights: Tensor | None) -> None:
+    """Warn if a fit whose components repel ends in labels [N] of one cluster, and a short variational fit of the rows
+    [N, D] and their weights [N] without hyperplanes holds several."""
+    plain = getattr(model, "without_hyperplanes", lambda: model)()
+    if plain is model or num_held(labels) > 1:
+        return
+    from ..svi.backend import SVI  # a backend itself
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            alone = SVI(num_steps=_NUM_STEPS, progress=False).fit(plain, X, lengths=lengths, sample_weight=weights)
+    except NotImplementedError:  # a family or prior without expectations
+        return
+    held, loss = num_held(alone.samples["assignments"][-1]), model.get_params(deep=False)["loss"]
+    if held > 1:
+        message = (
+            f"The likelihood alone holds {held} clusters, but hyperplanes left one of them: loss {loss!r} "
+            "outweighs the density of the rows. Take a weaker one, such as Hinge(strength=0.05), or "
+            f"{type(plain).__name__}()."
+        )
+        warn(message, ClustersEmptied)
+
+
+def num_held(labels: Tensor) -> int:
+    """How many clusters have at least ten rows, of fewer of which two draws need not agree, and a twentieth of all."""
+    sizes = torch.bincount(labels.long()[labels >= 0])
+    return int((sizes >= max(len(labels) / 20, _FEWEST)).sum())
+
+
+_NUM_STEPS = 30
+_FEWEST = 10
