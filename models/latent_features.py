@@ -26,7 +26,7 @@ from .likelihoods import LinearLikelihood
 from .priors import FeaturePrior
 from .priors.hyper import sample_hyper
 from .sparse import Rows
-from .sums import all_sum
+from .sums import all_any, all_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class FeatureModel(Model):
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """As `Model.resolve`; NaN in X [N, D] is a missing entry."""
         model = self.checked()
-        rows, observed = as_incomplete(X, num_features=model.num_features)
+        rows, observed = model.read(X)
         model.likelihood.admit(rows, observed)
         likelihood = model.likelihood.resolve(rows, weights, observed)
         model = model.replace(likelihood=likelihood, num_features=rows.shape[1])
@@ -91,6 +91,13 @@ class FeatureModel(Model):
         rows, observed = as_incomplete(X, **options)
         return rows if observed is None else rows.masked_fill(observed == 0, torch.nan)
 
+    def read(self, X: Any) -> tuple[Rows, Tensor | None]:
+        """Rows [N, D] of X, 0 where an entry is missing, and `observed` as in `FeatureData`: None if no rank misses
+        any."""
+        rows, observed = as_incomplete(X, num_features=self.num_features)
+        some = all_any(torch.tensor(observed is not None))
+        return rows, torch.ones_like(rows) if some and observed is None else observed
+
     def readable(self, X: Any, lengths: Any = None) -> Rows:
         rows, observed = as_incomplete(X, num_features=self.num_features, min_rows=self.min_rows)
         self.likelihood.admit(rows, observed)
@@ -98,7 +105,7 @@ class FeatureModel(Model):
 
     def data(self, X: Any, y: Any = None, weights: Tensor | None = None) -> FeatureData:
         """The kernels' view of X [N, D], NaN where missing, and y [N], rows counted `weights` [N] times."""
-        rows, observed = as_incomplete(X, num_features=self.num_features)
+        rows, observed = self.read(X)
         inputs = self.features(rows if observed is None else rows.masked_fill(observed == 0, torch.nan))
         return FeatureData(rows, inputs, self.targets(rows, y), observed, weights)
 

@@ -44,7 +44,7 @@ class Sequences:
     @property
     def starts(self) -> Tensor:
         """True [N] at the first step of every sequence."""
-        ends = torch.tensor([0, *self.lengths[:-1]], device=self.steps.device).cumsum(0)
+        ends = torch.tensor([0, *self.lengths][: len(self.lengths)], device=self.steps.device).long().cumsum(0)
         return torch.zeros(self.num_data, dtype=torch.bool, device=self.steps.device).index_fill(0, ends, True)
 
     def observed(self, labels: Tensor) -> Tensor:
@@ -59,9 +59,14 @@ class Sequences:
 
     def sequences(self, chosen: list[int]) -> Sequences:
         """The data of some of the sequences."""
-        labels = torch.arange(len(self.lengths)).repeat_interleave(torch.tensor(self.lengths)).to(self.steps.device)
+        labels = (
+            torch.arange(len(self.lengths))
+            .repeat_interleave(torch.tensor(self.lengths, dtype=torch.int64))
+            .to(self.steps.device)
+        )
         number = {sequence: index for index, sequence in enumerate(chosen)}
-        order = torch.cat([torch.nonzero(labels == sequence).squeeze(1) for sequence in number])
+        parts = [torch.nonzero(labels == sequence).squeeze(1) for sequence in number]
+        order = torch.cat([labels[:0], *parts])
         place = torch.full_like(labels, -1).index_copy(0, order, torch.arange(len(order), device=order.device))
         steps = place[self.steps]
         kept = torch.nonzero(steps >= 0).squeeze(1)

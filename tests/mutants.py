@@ -585,6 +585,21 @@ MUTANTS = [
         {"len(change))\n    n = ": "0)\n    n = "},
     ),
     Mutants(
+        "models/likelihoods/linear_gaussian.py",
+        "inference/distributed/test_ranks.py -k 'find_what and features'",
+        {"all_sum((counted * X).sum(0))": "(counted * X).sum(0)"},
+    ),
+    Mutants(
+        "inference/bits/rows.py",
+        "inference/distributed/test_ranks.py -k 'find_what and features'",
+        {"not all_any(change > tolerance)": "not bool((change > tolerance).any())"},
+    ),
+    Mutants(
+        "inference/svi/sequence/kernel.py",
+        "inference/distributed/test_ranks.py -k 'find_what and (IHMM or DIH)'",
+        {"own = own_of(chosen, len(data.lengths)).tolist()": "own = (chosen % len(data.lengths)).tolist()"},
+    ),
+    Mutants(
         "inference/svi/topics/kernel.py",
         "inference/distributed/test_ranks.py -k 'find_what and LDA'",
         {

@@ -19,6 +19,7 @@ from torch import Tensor
 from ...models.likelihoods import LinearLikelihood
 from ...models.losses import PseudoObservation
 from ...models.priors.hyper import Hyper
+from ..distributed.collectives import all_any
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,14 @@ def infer_features(
     psi = (log_odds.sigmoid().expand(N, -1) if start is None else start).clone()
     moving = torch.arange(N if len(log_odds) else 0, device=rows.X.device)
     for _ in range(num_sweeps):
-        if not len(moving):
+        if margin is None and not len(moving):
             break
         moved = sweep_features(rows.some(moving), psi[moving], hard=hard, margin=margin)
         change = (moved - psi[moving]).abs().amax(1)
         psi[moving] = moved
         if margin is None:
             moving = moving[change > tolerance]
-        elif not bool((change > tolerance).any()):
+        elif not all_any(change > tolerance):
             break
     return psi
 

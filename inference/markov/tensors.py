@@ -36,8 +36,8 @@ class Paths(NamedTuple):
         """The log weights start [K], transition [K, K], emission [N, K] in double precision, shapes checked."""
         if sum(lengths) != len(emission):
             raise ValueError(f"lengths add up to {sum(lengths)}, but there are {len(emission)} rows of emissions.")
-        if min(lengths, default=0) < 1:
-            raise ValueError(f"lengths has {min(lengths, default=0)}; every sequence needs at least one row.")
+        if min(lengths, default=1) < 1:
+            raise ValueError(f"lengths has {min(lengths)}; every sequence needs at least one row.")
         K = emission.shape[1]
         require_shape("log_start", start, (K,))
         require_shape("log_transition", transition, (K, K))

@@ -18,6 +18,7 @@ from torch.distributions import Gamma
 from ..domains import AnyNumbers, Positive
 from ..losses.base import PseudoObservation
 from ..priors.hyper import Hyper, gamma_law
+from ..sums import all_sum
 from .hyperparameters import hyperparameter
 from .linear import LinearLikelihood
 
@@ -107,9 +108,9 @@ def observed_moments(X: Tensor, weights: Tensor | None, observed: Tensor | None)
     """Means and variances [D] of the observed entries of each column of X [N, D]; 0 where there is none."""
     counted = torch.ones_like(X[:, :1], dtype=torch.float64) if weights is None else weights.double().unsqueeze(1)
     counted = counted.expand_as(X) if observed is None else counted * observed
-    total = counted.sum(0).clamp(min=torch.finfo(torch.float64).tiny)
-    means = (counted * X).sum(0) / total
-    variances = (counted * (X - means).square()).sum(0) / total
+    total = all_sum(counted.sum(0)).clamp(min=torch.finfo(torch.float64).tiny)
+    means = all_sum((counted * X).sum(0)) / total
+    variances = all_sum((counted * (X - means).square()).sum(0)) / total
     return means.to(X), variances.to(X)
 
 

@@ -24,7 +24,7 @@ from ....models.priors.features import FeatureFactors
 from ....models.priors.hyper import Hyper
 from ...bits.loadings import Loadings, Sums, solve_columns, solve_loadings, sum_rows
 from ...bits.rows import BinaryRows, LoadingMoments, Margin, is_gaussian, observe_gaussian, sweep_features
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_count, all_sum
 from ..rules import Learned
 
 
@@ -56,7 +56,7 @@ class VariationalFeatures:
     def total_weight(self) -> float:
         """R = sum_n r_n."""
         weights = self.row_weights
-        return self.num_data if weights is None else float(all_sum(weights.sum(dtype=torch.float64)))
+        return all_count(self.num_data) if weights is None else float(all_sum(weights.sum(dtype=torch.float64)))
 
     @property
     def sticks(self) -> FeatureFactors:
@@ -282,8 +282,8 @@ def entries(
     spread = torch.einsum("jk,ujk->u", sums.gram, moments.covariance)[state.kind]
     squared = (state.loadings * (sums.gram @ state.loadings)).sum(0, dtype=torch.float64) + spread
     root = (sums.squares / total).sqrt().clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
-    first = observe_gaussian(data.X[:1], model.likelihood, h)
-    X = data.X[:1].double() - (first.shift / first.precision).double() + root
+    zero = observe_gaussian(data.X.new_zeros(1, data.X.shape[1]), model.likelihood, h)
+    X = root - (zero.shift / zero.precision).double()
     counted = X.new_full((1, 1), total)
     return Entries(X, (crossed / root / total).unsqueeze(0), (squared / total).unsqueeze(0), counted, True)
 

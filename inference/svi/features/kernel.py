@@ -19,7 +19,7 @@ from ....models.latent_features import FeatureData, FeatureModel
 from ...bits.loadings import Sums
 from ...bits.rows import infer_features
 from ...classifiers.minimum import DualLimits
-from ...distributed.collectives import own_stream
+from ...distributed.collectives import own_draws
 from ...posterior.draws import FeatureDraw, drawn
 from ...running.engine import Draw
 from ...truncation import warn_if_all_used
@@ -52,7 +52,8 @@ def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, 
     Features that are not half one and half zero say at once what each loading is; near one half all would look alike.
     """
     state, like = prior_state(model, data, rule), data.X
-    bits = torch.randint(2, tuple(state.features.shape), generator=own_stream(generator), device=like.device)
+    N, K = state.features.shape
+    bits = own_draws(N, lambda number: torch.randint(2, (number, K), generator=generator, device=like.device))
     state = replace(state, features=0.1 + 0.8 * bits.to(like))
     for _ in range(_NUM_UNSUPERVISED):
         state, _ = update_globals(state, data, model)
@@ -205,6 +206,6 @@ def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel
     )
 
 
-BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
+BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()}, splits=True)
 _NUM_UNSUPERVISED = 5  # sweeps before labels count
 _NUM_LOCAL = 5  # sweeps over the features of a minibatch

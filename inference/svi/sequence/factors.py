@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ....models.sequence import Sequences, StateSpace
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_count, all_sum
 from ...markov.paths import filter_states, smooth
 from ..factors import Variational, Weighed
 from .rows import Hierarchy, hierarchy_bound, inner, start_rows, update_rows
@@ -132,7 +132,7 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
 
     def standing_for(self, rows: Sequences, num_data: int, num_units: float) -> Self:
         """Steps, and sequences to start."""
-        scaled, starts = self.scaled(num_data / rows.num_data), num_units / len(rows.lengths)
+        scaled, starts = self.scaled(num_data / all_count(rows.num_data)), num_units / all_count(len(rows.lengths))
         return replace(scaled, transitions=torch.cat([scaled.transitions[:-1], starts * self.transitions[-1:]]))
 
     def towards(self, target: Variational[Sequences, StateSpace], model: StateSpace, rho: float) -> Self:

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from ....models.sequence import Sequences, StateSpace
-from ...distributed.collectives import own_stream
+from ...distributed.collectives import all_count, all_rows
+from ...distributed.picked import own_of
 from ...posterior.draws import SequenceDraw, drawn
 from ...running.engine import Draw
 from ..allocations import Climb, extrapolate, pairs, start, stochastic_sweep
@@ -68,11 +69,12 @@ def minibatch(data: Sequences, size: int, generator: torch.Generator) -> Minibat
 
     Messages are cut off at the ends of the buffer, where every state may enter; statistics are unbiased otherwise.
     """
-    like: dict[str, Any] = {"generator": own_stream(generator), "device": data.X.device}
-    num_sequences = len(data.lengths)
+    like: dict[str, Any] = {"generator": generator, "device": data.X.device}
+    num_sequences = all_count(len(data.lengths))
     if num_sequences > 1:
-        chosen = torch.randperm(num_sequences, **like)[:size].tolist()
-        return Minibatch(data.sequences(chosen), num_sequences / len(chosen))
+        chosen = torch.randperm(num_sequences, **like)[:size]
+        own = own_of(chosen, len(data.lengths)).tolist()
+        return Minibatch(data.sequences(own), num_sequences / len(chosen))
     num_blocks = math.ceil(data.num_data / size)
     return block(data, int(torch.randint(num_blocks, (), **like)), size, _BUFFER)
 
@@ -90,15 +92,17 @@ def block(data: Sequences, index: int, size: int, buffer: int) -> Minibatch[Sequ
 
 def first_steps(data: Sequences, num_steps: int, generator: torch.Generator) -> Sequences:
     """About `num_steps` steps from which a stochastic fit starts: some sequences, or ten windows of a single one."""
-    if data.num_data <= num_steps:
+    number = all_count(len(data.lengths))
+    if all_count(data.num_data) <= num_steps:
         return data
-    if len(data.lengths) == 1:
+    if number == 1:
         size = max(1, num_steps // _NUM_WINDOWS)
         begins = torch.linspace(0, data.num_data - size, _NUM_WINDOWS).long().tolist()
         return _windows(data, begins, size)
-    order = torch.randperm(len(data.lengths), generator=generator, device=data.X.device).tolist()
-    total = torch.tensor([data.lengths[sequence] for sequence in order]).cumsum(0)
-    return data.sequences(order[: 1 + int((total < num_steps).sum())])
+    order = torch.randperm(number, generator=generator, device=data.X.device)
+    total = all_rows(torch.tensor(data.lengths, device=order.device))[order].cumsum(0)
+    chosen = order[: 1 + int((total < num_steps).sum())]
+    return data.sequences(own_of(chosen, len(data.lengths)).tolist())
 
 
 def _windows(data: Sequences, begins: list[int], size: int) -> Sequences:
@@ -119,13 +123,13 @@ STEPS = Steps(
     draw=summary,
     stochastic=Stochastic(
         first=first_steps,
-        count=lambda data: len(data.lengths),
+        count=lambda data: all_count(len(data.lengths)),
         extrapolate=extrapolate,
         minibatch=minibatch,
         sweep=stochastic_sweep,
         read=stream_sequences,
     ),
 )
-BY_RULE = StepsByRule(lambda backend, model: {NATURAL: STEPS}, family_of)
+BY_RULE = StepsByRule(lambda backend, model: {NATURAL: STEPS}, family_of, splits=True)
 _BUFFER = 20  # steps before and after a block: messages that start there are exact to about 6e-10
 _NUM_WINDOWS = 10

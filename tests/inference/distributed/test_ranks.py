@@ -23,6 +23,7 @@ from regbayes.inference.running.files import release
 from regbayes.models import (
     BNMC,
     DDPM,
+    DIH,
     DPM,
     IHMM,
     LDA,
@@ -31,6 +32,7 @@ from regbayes.models import (
     FullGaussian,
     InfiniteLatentSVM,
     InfiniteSVM,
+    LatentFeatureModel,
     Logistic,
     MedLDA,
     MultinomialDirichlet,
@@ -62,6 +64,11 @@ REAL = torch.where(torch.arange(len(X)) < FIRST, X[:, 0] + LABELS, torch.nan)
 SETS = torch.stack([LABELS == 0, LABELS > 0, X[:, 0] > 0, X[:, 1] > X[:, 2]], 1).double()
 SETS[torch.arange(len(X)) >= FIRST] = torch.nan
 WORDS = blobs(num_columns=12, counts=True)[0]
+LENGTHS = [11, 7, 5, 20, 12, 5]  # the first three are of the first rank
+HOLES = X.masked_fill(
+    (torch.arange(len(X)).unsqueeze(1) % 7 == 3) & (torch.arange(len(X)) > FIRST).unsqueeze(1) & (torch.arange(3) == 1),
+    torch.nan,
+)
 CASES = {
     "DPM": (DPM(truncation=6), X, None),
     "DPM of full Gaussians, Pitman-Yor": (DPM(FullGaussian(), PitmanYor(), truncation=6), X, None),
@@ -76,6 +83,10 @@ CASES = {
     "DDPM of two directions": (DDPM(feature_map=PrincipalDirections(2), loss=Logistic(), truncation=6), X, None),
     "LDA": (LDA(num_topics=4), WORDS, None),
     "MedLDA": (MedLDA(num_topics=4), WORDS, Y),
+    "features": (InfiniteLatentSVM(truncation=5), X, Y),
+    "features, some entries missing": (LatentFeatureModel(truncation=8), HOLES, None),
+    "IHMM": (IHMM(truncation=5), X, None, LENGTHS),
+    "DIH": (DIH(truncation=4), X, None, LENGTHS),
     "BNMC": (BNMC(truncation=6), X, SETS),
     "BNMC, and": (BNMC(joint="and", truncation=6), X, SETS[:, :1]),
     "BNMC, multinomial": (BNMC(joint="multinomial", truncation=6), X, SETS),
@@ -84,15 +95,16 @@ CASES = {
 
 def fit(group, rank, backend, case, first=FIRST):
     """The posterior's samples and its trace, of a rank."""
-    model, X, y = CASES[case]
-    posterior = backend.fit(model, split(X, rank, first), split(y, rank, first), group=group)
+    model, X, y, *lengths = CASES[case]
+    own = {"lengths": (lengths[0][:3], lengths[0][3:])[rank]} if lengths else {}
+    posterior = backend.fit(model, split(X, rank, first), split(y, rank, first), **own, group=group)
     return posterior.samples, posterior.trace.values
 
 
 def alone(backend, case):
     """The same of one process."""
-    model, X, y = CASES[case]
-    posterior = backend.fit(model, X, y)
+    model, X, y, *lengths = CASES[case]
+    posterior = backend.fit(model, X, y, **({"lengths": lengths[0]} if lengths else {}))
     return posterior.samples, posterior.trace.values
 
 
@@ -104,7 +116,7 @@ def require_equal(parts, whole, tolerance=1e-8):
         torch.testing.assert_close(own, values[2], rtol=tolerance, atol=0.0)
     for name, value in whole[0].items():
         ranks = [samples[name] for samples, _ in parts]
-        if name in ("assignments", "responsibilities"):
+        if name in ("assignments", "responsibilities", "features"):
             torch.testing.assert_close(torch.cat(ranks, 1), value, rtol=tolerance, atol=tolerance)
             continue
         size = float(value.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if value.numel() else 0.0
@@ -160,9 +172,8 @@ REFUSED = {
     "Gibbs where components repel": (Gibbs(), DDPM(), None, {}, "take SVI() or SmallVariance()"),
     "Gibbs from labels": (Gibbs(init=LABELS), DPM(), None, {}, "leave init out"),
     "Gibbs of sequences": (Gibbs(), IHMM(), None, {}, ALONE),
-    "sequences": (SVI(), IHMM(), None, {}, ALONE),
     "sequences, small variance": (SmallVariance(), IHMM(), None, {}, ALONE),
-    "latent features": (SVI(), InfiniteLatentSVM(truncation=4), None, {}, ALONE),
+    "latent features, small variance": (SmallVariance(), InfiniteLatentSVM(truncation=4), Y, {}, ALONE),
     "Gibbs of topics": (Gibbs(), LDA(), None, {}, "take SVI()"),
 }
 
