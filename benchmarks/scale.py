@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 from contextlib import closing
+from statistics import median
 from typing import Any
 
 import torch
@@ -57,11 +58,12 @@ def predicted(backend: str, model: str, found: int) -> int:
     return found * (2 * D + 2) * (1 if backend == "SVI" else 2) + classifiers
 
 
-def fit(backend: str, model: str, number: int, rank: int, size: int) -> tuple[float, list[int], int]:
-    """The median of the seconds of a sweep, the bytes of each exchange of one that searches for nothing new, and the
+def fit(backend: str, model: str, number: int, rank: int, size: int) -> tuple[float, float, list[int], int]:
+    """The medians of wall and CPU seconds of a sweep, the bytes of each exchange of one that searches for nothing new, and the
     components at the end."""
     X, y = rows(number, rank * number // size, (rank + 1) * number // size)
-    seconds, sent, reduced, advance = list[float](), list[list[int]](), Ranks._reduced, Sweeps.advance
+    wall, cpu, sent = list[float](), list[float](), list[list[int]]()
+    reduced, advance = Ranks._reduced, Sweeps.advance
 
     def counted(those: Ranks, tensor: Tensor, how: Any) -> Tensor:
         if sent and tensor.numel():
@@ -70,14 +72,15 @@ def fit(backend: str, model: str, number: int, rank: int, size: int) -> tuple[fl
 
     def timed(self: Sweeps, *arguments: Any) -> None:
         sent.append([])
-        started = time.perf_counter()
+        started, own = time.perf_counter(), time.process_time()
         advance(self, *arguments)
-        seconds.append(time.perf_counter() - started)
+        wall.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - own)
 
     Ranks._reduced, Sweeps.advance = counted, timed
     group = dist.group.WORLD if size > 1 else None
     found = BACKENDS[backend].fit(MODELS[model], X, y if model != "DPM" else None, group=group)
-    return sorted(seconds)[len(seconds) // 2], min(sent[-4:], key=sum), found.samples["log_mixture"].shape[1] - 1
+    return median(wall), median(cpu), min(sent[-4:], key=sum), found.samples["log_mixture"].shape[1] - 1
 
 
 def _serve(rank: int, size: int, port: int, pipe: Any, *call: Any) -> None:
@@ -117,7 +120,7 @@ def show_bytes() -> None:
     """Each kernel and model in turn."""
     for backend in BACKENDS:
         for model in MODELS:
-            _, sent, found = ranks(2, backend, model, 20_000)
+            *_, sent, found = ranks(2, backend, model, 20_000)
             told = 8 * predicted(backend, model, found)
             print(
                 f"{backend:15} {model:12} K {found:3}  {len(sent):3} reductions  {sum(sent):8,} bytes, {told:8,} told"
@@ -130,10 +133,11 @@ def show_wall(number: int) -> None:
     print(f"an all-reduce takes {1e6 * latency:.0f} us, and {1e9 * per_byte:.2f} ns a byte")
     for backend in [name for name in BACKENDS if name != "slice Gibbs"]:
         both = [[ranks(size, backend, "DPM", number) for size in (1, 2)] for _ in range(3)]
-        one, two = (min(seconds for seconds, *_ in each) for each in zip(*both, strict=True))
-        sent = both[0][1][1]
-        told = one / 2 + latency * len(sent) + per_byte * sum(sent)
-        print(f"{backend:15} one {one:.3f}, two {two:.3f} ({told:.3f} told): {one / two:.2f}x", flush=True)
+        wall, cpu = ([min(found[place] for found in each) for each in zip(*both, strict=True)] for place in (0, 1))
+        sent = both[0][1][2]
+        told = wall[0] / 2 + latency * len(sent) + per_byte * sum(sent)
+        print(f"{backend:15} wall {wall[0]:.3f}, {wall[1]:.3f} ({told:.3f} told): {wall[0] / wall[1]:.2f}x;", end=" ")
+        print(f"CPU of a process {cpu[0]:.3f}, {cpu[1]:.3f}: {cpu[0] / cpu[1]:.2f}x", flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ html_theme_options = {
     "footer_end": [],
 }
 # long equations and tables need the room, and pages without pages below them have nothing to show there
-alone = ["derivations/*", "evidence", "evidence/*", "guide", "practice", "data", "command-line", "glossary"]
+alone = ["derivations/*", "evidence", "evidence/*", "guide", "practice", "scale", "data", "command-line", "glossary"]
 html_sidebars = {page: [] for page in [*alone, "_generated/CONTRIBUTING", "_generated/CHANGELOG"]}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -133,7 +133,8 @@ def _require_together(content: dict[str, Any], those: Ranks) -> None:
     first, *others = those.objects(own)
     for rank, each in enumerate(others, 1):
         if differs := [name for name, value in each.items() if value != first[name]]:
-            raise ValueError(f"ranks 0 and {rank} of {those.size} have come apart in {differs[0]}: their states differ")
+            name = differs[0].removeprefix("states.0.")
+            raise ValueError(f"ranks 0 and {rank} of {those.size} differ in {name}, which their files do not keep.")
 
 
 def _written(chain: Chain) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ....models.likelihoods.product import join_columns
 from ....models.sums import row_chunks
 from ...classifiers.minimum import DualLimits, Estimate, estimate, minimum
 from ...classifiers.scored import Scored
+from ...running.chains import OfRows
 from .. import descent
 from ..assignment import component_sums
 from ..problem import Problem
@@ -26,10 +27,10 @@ from ..state import Descent
 class LabelDescent(Descent):
     """A descent of the mixture of (x, a), beside the classifiers of b; `objective` is J."""
 
-    bits: Tensor  # [N, C] a, NaN where a label is missing
-    signs: Tensor  # [N, C] 2 b - 1, NaN where a label is missing
+    bits: OfRows  # [N, C] a, NaN where a label is missing
+    signs: OfRows  # [N, C] 2 b - 1, NaN where a label is missing
     classifiers: Tensor  # [P, C]
-    tilt: Tensor  # [N, C] of the duals, which starts their next solution
+    tilt: OfRows  # [N, C] of the duals, which starts their next solution
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from ...classifiers.natural import natural_step, prior
 from ...classifiers.ridge import Ridge, soft_sums
 from ...distributed.collectives import all_sum
 from ...posterior.label_draws import finished_draw
+from ...running.chains import OfRows
 from ...running.engine import Draw
 from ..allocations import Climb
 from ..factors import family_of, update_factors
@@ -74,8 +75,8 @@ class CoupledLabels(LabelFactors):
 
     psi: Tensor  # [T, 2 C] hyperparameters
     told: Tensor  # [T, 2 C] float64
-    row_precision: Tensor  # [N, C] expected pseudo-observations of the scores
-    row_shift: Tensor  # [N, C]
+    row_precision: OfRows  # [N, C] expected pseudo-observations of the scores
+    row_shift: OfRows  # [N, C]
 
     def permuted(self, order: Tensor) -> Self:
         """Components in another order [T]."""

@@ -19,6 +19,7 @@ from ...classifiers.minimum import DualLimits
 from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
+from ...running.chains import OfRows
 from ..factors import loss_of
 from ..rules import AVERAGING, LAST_GAP, Learned, Rule
 from .documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, word_sums
@@ -34,8 +35,8 @@ class VariationalTopics:
     word_counts: Tensor  # [V, K] expected numbers of tokens of each word in each topic
     mean: Tensor  # [K, C] mu
     precision_tril: Tensor  # [C, K, K], of V_c^-1; "averaging": I / nu
-    counts: Tensor  # [N, K] expected numbers of tokens of each topic in each document
-    tilt: Tensor  # [N, C] duals of the documents; "gibbs": zeros
+    counts: OfRows  # [N, K] expected numbers of tokens of each topic in each document
+    tilt: OfRows  # [N, C] duals of the documents; "gibbs": zeros
     phi: Tensor  # [nnz, K] "gibbs": q(z) of the tokens of each word of each document; else [0, K]
     divergence: Tensor  # [] sum_n of log B(alpha) - log B(alpha + C_n) and E log q(z)
     bound: Tensor  # [] the ELBO, or its estimate from the last minibatch
