@@ -59,8 +59,7 @@ def predicted(backend: str, model: str, found: int) -> int:
 
 
 def fit(backend: str, model: str, number: int, rank: int, size: int) -> tuple[float, float, list[int], int]:
-    """The medians of wall and CPU seconds of a sweep, the bytes of each exchange of one that searches for nothing new, and the
-    components at the end."""
+    """Medians of wall and CPU seconds of a sweep, bytes of each exchange of one without searches, components."""
     X, y = rows(number, rank * number // size, (rank + 1) * number // size)
     wall, cpu, sent = list[float](), list[float](), list[list[int]]()
     reduced, advance = Ranks._reduced, Sweeps.advance

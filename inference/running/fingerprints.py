@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...models.data import RowData
 from ...models.sparse import Rows
 from ...models.sums import all_sum, row_chunks, span
 from .plain import inner_name, plain
@@ -30,7 +29,7 @@ def fingerprint(**parts: Any) -> Fingerprint:
 
 def _described(name: str, value: Any) -> Any:
     """Plain data with digests for tensors; a data set by its fields, but for features: these follow from X."""
-    if isinstance(value, RowData):
+    if hasattr(value, "rows"):  # of exchangeable rows, `RowData`
         keys = [item.name for item in dataclasses.fields(cast(Any, value)) if item.name != "features"]
         return {key: _digest_of_rows(getattr(value, key)) for key in keys}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

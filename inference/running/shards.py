@@ -30,7 +30,7 @@ class Table(NamedTuple):
     axis: int = 0
 
     def rows(self, some: slice) -> Tensor:
-        """A copy of the entries of some rows; none are those of none, as of a state that keeps no rows."""
+        """A copy of the entries [n, ...] of some rows; none are those of none, as of a state that keeps no rows."""
         if not self.values.shape[self.axis]:
             return self.values
         return self.values.narrow(self.axis, some.start, some.stop - some.start).clone()
