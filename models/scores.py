@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import host
+
 
 def scores(features: Tensor, weights: Tensor) -> Tensor:
     """f_nkc = sum_p a_np eta_kpc [N, K, C] of features [N, P] and weights [K, P, C], as one matrix product."""
@@ -17,7 +19,7 @@ def own_scores(features: Tensor, weights: Tensor, assignments: Tensor) -> Tensor
     found = features.new_empty(len(features), weights.shape[2])
     rows_of_weights = weights.mT.contiguous()
     # chunks of rows whose numbers fit a core's cache, or fill a GPU
-    step = max(1, (2**25 if features.is_cuda else 2**17) // max(1, weights[0].numel()))
+    step = max(1, (2**17 if host.on_cpu(features) else 2**25) // max(1, weights[0].numel()))
     for start in range(0, len(features), step):
         rows = slice(start, start + step)
         own = rows_of_weights.index_select(0, assignments[rows])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from . import host
 from .sums import row_chunks
 
 
@@ -111,13 +112,13 @@ class SparseRows:
 
     def __matmul__(self, other: Tensor) -> Tensor:
         """The product [N, K] with a dense matrix [D, K]."""
-        if self.is_cuda:
+        if not host.on_cpu(self):
             return self._compressed @ other
         return torch.from_numpy(self._scipy @ other.numpy())  # several times as fast as torch's on a CPU
 
     def transposed_product(self, other: Tensor) -> Tensor:
         """The product X^T other [D, K] with a dense matrix [N, K]."""
-        if self.is_cuda:
+        if not host.on_cpu(self):
             return self._compressed.t() @ other
         return torch.from_numpy(self._scipy.T @ other.numpy())
 
@@ -233,7 +234,7 @@ def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function
         cells = assignments[X.row_index] * X.num_columns + X.columns
         sums = torch.bincount(cells, X.values.double(), minlength=num_groups * X.num_columns)
         return sums.view(num_groups, X.num_columns)
-    by_rows = X.device.type == "cpu" and num_groups > _MANY
+    by_rows = host.on_cpu(X) and num_groups > _MANY
     labels = torch.arange(num_groups, device=X.device).unsqueeze(1)
 
     def summed(values: Tensor, own: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from . import host
+
 if TYPE_CHECKING:
     from .ranks import Ranks
 
@@ -20,7 +22,7 @@ class Sized(Protocol):
     """What holds rows: a tensor [N, ...] or sparse rows."""
 
     @property
-    def is_cuda(self) -> bool: ...
+    def device(self) -> torch.device: ...
 
     def __len__(self) -> int: ...
 
@@ -87,7 +89,7 @@ def span(number: int) -> tuple[int, int]:
 
 def row_chunks(X: Sized, width: int) -> Iterator[slice]:
     """Slices of the rows of X [N, ...], so that an array of `width` numbers for each row fits a cache, or a GPU."""
-    step = max(1, (2**25 if X.is_cuda else 2**18) // max(1, width))
+    step = max(1, (2**18 if host.on_cpu(X) else 2**25) // max(1, width))
     # one empty chunk for no rows, so that results have their shape
     yield from (slice(start, start + step) for start in range(0, max(1, len(X)), step))
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.losses import Loss
 from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
@@ -142,7 +143,7 @@ class Margins:
     def _arrays(self) -> tuple[Any, ...] | None:
         """What the compiled functions take: columns, pairs, box, weights; None where they cannot be used."""
         data = self.data
-        if data.X.device.type != "cpu":
+        if not host.on_cpu(data.X):
             return None
         known = data.known.double()
         box = self.loss.box(known)

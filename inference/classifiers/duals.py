@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.domains import POSITIVE, Number, Whole, read, shown
 from ...models.losses import CrammerSinger, Loss, Masked
 from ...models.losses.conjugates import Box
@@ -182,7 +183,7 @@ class _Problem:
 
 def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """By turns where they are compiled, else by all points at once."""
-    visit = _visitor(exact) if problem.features.device.type == "cpu" and ranks() is None else None
+    visit = _visitor(exact) if host.on_cpu(problem.features) and ranks() is None else None
     if visit is not None:
         return _take_turns(exact, visit, tilt.double(), tolerance, max_passes)
     return _accelerate(problem, tilt, tolerance, max_passes)

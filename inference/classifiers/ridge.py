@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.distributions.sampling import normals
 from ...models.linalg import safe_cholesky
 from ...models.sums import ranks
@@ -201,7 +202,7 @@ def natural_of_owners(
 
 def _square(rows: Tensor) -> Tensor:
     """The Gram matrix [P, P] of rows [N, P]; on a CPU by numpy, which unlike torch takes only half of it."""
-    return rows.T @ rows if rows.is_cuda else torch.from_numpy(rows.numpy().T @ rows.numpy())
+    return torch.from_numpy(rows.numpy().T @ rows.numpy()) if host.on_cpu(rows) else rows.T @ rows
 
 
 def owner_means(
@@ -300,7 +301,7 @@ def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibiliti
 
 def is_sparse(features: Tensor, pairs: Tensor) -> bool:
     """Whether most pairs [N, K] of rows and components are zero, and components worth a product for their own rows."""
-    if pairs.is_cuda or features.shape[1] < _NARROW:  # where products cost less than to look
+    if not host.on_cpu(pairs) or features.shape[1] < _NARROW:  # where products cost less than to look
         return False
     return 2 * int(torch.count_nonzero(pairs)) < pairs.numel()
 
@@ -378,7 +379,7 @@ def _whole(upper: Tensor, num_features: int) -> Tensor:
 
 def _chunks(features: Tensor, width: int) -> Iterator[slice]:
     """Slices of the rows for which an array of `width` numbers for each row about fits a cache, or a GPU."""
-    step = max(64, (2**25 if features.is_cuda else 2**16) // max(1, width))
+    step = max(64, (2**16 if host.on_cpu(features) else 2**25) // max(1, width))
     yield from (slice(start, start + step) for start in range(0, max(1, len(features)), step))
 
 

@@ -21,6 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models import scores as linear
 from ...models.base import Model
 from ...models.data import Data
@@ -122,7 +123,7 @@ class Scored:
         """Sums [K, C] float64 over the rows of each owner, of values [N, C]; the host waits for no device."""
         if self.owner is None:
             return values.sum(0, keepdim=True, dtype=torch.float64)
-        if values.is_cuda:
+        if not host.on_cpu(values):
             members = self.owner.unsqueeze(1) == torch.arange(self.num_owners, device=values.device)
             return members.double().T @ values.double()
         columns = [torch.bincount(self.owner, column, self.num_owners) for column in values.double().T]
@@ -295,7 +296,7 @@ def sides(owners: Tensor, labels: Tensor, like: Tensor) -> Tensor:
 
 def own_scores(features: Tensor, weights: Tensor, owner: Tensor) -> Tensor:
     """Scores [N, C] of rows [N, P] under the classifiers [K, P, C] of their owners [N]; on a CPU compiled."""
-    if features.is_cuda:
+    if not host.on_cpu(features):
         return linear.own_scores(features, weights, owner)
     from . import _numba_scores  # compiles or loads machine code: only where it is needed
 

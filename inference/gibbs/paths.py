@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ...models import host
 from ...models.compiled import is_compiled
 from ...models.distributions.sampling import uniforms
 from ...models.priors.franchise import count_transitions
@@ -47,7 +48,7 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
 
     @staticmethod
     def quickest(data: Sequences, model: StateSpace) -> str:
-        compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
+        compiled = host.on_cpu(data.X) and is_compiled(model.likelihood)
         return "direct" if compiled else "beam"
 
     def begin(self, labels: Tensor, model: StateSpace) -> SequenceState:

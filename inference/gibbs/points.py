@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.compiled import is_compiled
 from ...models.data import Data
 from ...models.mixture import Mixture
@@ -35,7 +36,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
 
     @staticmethod
     def quickest(data: Data, model: Mixture) -> str:
-        compiled = data.X.device.type == "cpu" and is_compiled(model.likelihood)
+        compiled = host.on_cpu(data.X) and is_compiled(model.likelihood)
         quick = compiled and model.loss.has_marginal and ranks() is None
         return "collapsed" if quick or model.prior.lacks("draw_rest") else "slice"
 

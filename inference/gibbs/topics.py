@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ...models import host
 from ...models.distributions.sampling import draw_categorical, log_dirichlet, uniforms
 from ...models.losses import CrammerSinger
 from ...models.priors import Hyper
@@ -85,7 +86,7 @@ def init(
     ValueError             if the topics given are not M numbers 0..K-1.
     NotImplementedError    if the data are not on a CPU.
     """
-    if data.X.device.type != "cpu":
+    if not host.on_cpu(data.X):
         raise NotImplementedError(
             f"X is on {data.X.device}; the scan of topics is compiled for a CPU alone. Pass X.cpu(), or fit with SVI()."
         )

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...models import host
 from .tensors import (
     Paths,
     Smoothed,
@@ -118,7 +119,7 @@ def viterbi(
 
 
 def _use_compiled(paths: Paths, compiled: bool | None) -> bool:
-    return paths.emission.device.type == "cpu" if compiled is None else compiled
+    return host.on_cpu(paths.emission) if compiled is None else compiled
 
 
 def _bounds(lengths: list[int]) -> np.ndarray:

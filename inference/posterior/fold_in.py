@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.sparse import SparseRows
 from ...models.sums import row_chunks
 
@@ -28,7 +29,7 @@ def expected_counts(
     `compiled` chooses the code; by default it is compiled on a CPU. Empty documents have counts 0.
     """
     weights = word_weights.T.contiguous()
-    if compiled if compiled is not None else not X.is_cuda:
+    if compiled if compiled is not None else host.on_cpu(X):
         from . import _numba_fold_in  # compiles or loads machine code: only where it is needed
 
         counts = X.values.new_zeros(len(X), weights.shape[1], dtype=torch.float64)

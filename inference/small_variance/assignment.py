@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.sparse import Rows, group_sums
 from ..classifiers.scored import own_scores
 from ..distributed.collectives import all_sum
@@ -24,7 +25,7 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tu
     costed in full.
     """
     X = problem.X
-    if X.is_cuda or X.is_sparse:
+    if not host.on_cpu(X) or X.is_sparse:
         return _cheapest(problem, centers, weights)
     assignments, lead = _leaders(problem, X, centers)
     slope, offset = _terms(problem, centers)
@@ -58,8 +59,8 @@ def component_sums(
     """
     sums = X.new_zeros(num_components, X.shape[1], dtype=torch.float64)
     counts = sums.new_zeros(num_components)
-    if X.is_cuda or X.is_sparse:
-        step = _chunk_rows(X, num_components) if X.is_cuda else _SUM_ROWS
+    if not host.on_cpu(X) or X.is_sparse:
+        step = _SUM_ROWS if host.on_cpu(X) else _chunk_rows(X, num_components)
         for start in range(0, len(X), step):
             rows = slice(start, start + step)
             own = None if weights is None else weights[rows]
@@ -150,12 +151,12 @@ def _cost_chunks(problem: Problem, centers: Tensor, weights: Tensor) -> Iterator
 
 def _argmin(costs: Tensor) -> Tensor:
     """Index [n] of the least entry of each row; numpy's argmin is vectorized on a CPU, torch's is not."""
-    return costs.argmin(1) if costs.is_cuda else torch.from_numpy(costs.numpy().argmin(1))
+    return torch.from_numpy(costs.numpy().argmin(1)) if host.on_cpu(costs) else costs.argmin(1)
 
 
 def _chunk_rows(X: Rows, width: int) -> int:
     """Rows for which `width` numbers each fit a core's cache, or fill a GPU."""
-    return max(1, min(len(X), (_GPU_NUMBERS if X.is_cuda else _CACHE_NUMBERS) // max(1, width)))
+    return max(1, min(len(X), (_CACHE_NUMBERS if host.on_cpu(X) else _GPU_NUMBERS) // max(1, width)))
 
 
 _CACHE_NUMBERS = 2**17

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.data import Data
 from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.sums import among
@@ -65,5 +66,5 @@ def keep_rows(data: Data, truncation: int) -> bool:
 
 def slices(data: Data, truncation: int) -> Iterator[slice]:
     """Slices of the rows for which an array [n, T, C] fits a cache, or a GPU: of all rows there is none."""
-    step = max(64, (2**25 if data.features.is_cuda else 2**18) // (truncation * max(1, data.targets.shape[1])))
+    step = max(64, (2**18 if host.on_cpu(data.features) else 2**25) // (truncation * max(1, data.targets.shape[1])))
     yield from (slice(start, start + step) for start in range(0, max(1, data.num_data), step))

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from .. import host
+
 _CHUNK = 1 << 14  # elements whose working set stays in a core's cache
 
 
 def inverse_gaussian(mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draws in the shape of `mean` [...] > 0, which may be inf; without a generator, from the global random stream."""
     out = torch.empty_like(mean, memory_format=torch.contiguous_format)
-    chunk = _CHUNK if mean.device.type == "cpu" else max(mean.numel(), 1)
+    chunk = _CHUNK if host.on_cpu(mean) else max(mean.numel(), 1)
     for source, target in zip(mean.reshape(-1).split(chunk), out.view(-1).split(chunk), strict=True):
         _fill(source, generator, target)
     return out

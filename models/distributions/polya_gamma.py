@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from .. import host
 from .inverse_gaussian import inverse_gaussian
 
 _SPLIT = 0.64  # t
@@ -27,7 +28,7 @@ def polya_gamma(tilt: Tensor, generator: torch.Generator | None = None) -> Tenso
     """Draws of PG(1, z) in the shape of `tilt` z [...]; without a generator, from the global random stream."""
     u = (tilt.abs() / 2).reshape(-1)
     X = torch.empty_like(u)
-    chunk = _CHUNK if u.device.type == "cpu" else max(len(u), 1)
+    chunk = _CHUNK if host.on_cpu(u) else max(len(u), 1)
     for steep in (False, True):
         waiting = torch.nonzero((u >= 1 / _SPLIT) == steep).squeeze(1)
         while len(waiting):

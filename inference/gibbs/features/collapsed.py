@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.compiled import compiled_loss
 from ....models.distributions.sampling import uniforms
 from ....models.ilsvm import InfiniteLatentSVM
@@ -32,7 +33,7 @@ from .state import FeatureState, Given, count_rows
 
 def is_compiled(model: InfiniteLatentSVM, data: FeatureData) -> bool:
     """Whether compiled code can visit these rows: on a CPU, with a loss that has a compiled form."""
-    return data.X.device.type == "cpu" and compiled_loss(model.loss) is not None
+    return host.on_cpu(data.X) and compiled_loss(model.loss) is not None
 
 
 def scan_rows(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.compiled import compiled_form, is_compiled
 from ....models.data import Data
 from ....models.distributions.sampling import uniforms
@@ -96,7 +97,7 @@ def moves_are_compiled(data: Data, model: Mixture) -> bool:
     """Whether the compiled scan can make split-merge proposals."""
     family, has_classifiers = model.likelihood, data.points.targets.shape[1] > 0
     return (
-        data.X.device.type == "cpu"
+        host.on_cpu(data.X)
         and is_compiled(family)
         and not has_classifiers
         and goes_row_by_row(compiled_form(family), data)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ....models import host
 from ....models.compiled import is_compiled
 from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical, uniforms
@@ -183,7 +184,7 @@ def point_logits(n: int, slots: Slots, *, compiled: bool | None) -> Tensor:
 def visitor_of(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
     """The code that visits points [N]: compiled, tensor code, or (None) compiled on a CPU for the families it knows."""
     if compiled is None:
-        compiled = slots.labels.device.type == "cpu" and is_compiled(slots.model.likelihood)
+        compiled = host.on_cpu(slots.labels) and is_compiled(slots.model.likelihood)
     return Compiled(slots) if compiled else Tensors(slots)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.latent_features import FeatureData
 from ....models.losses import Loss
 from ...bits.rows import Settle
@@ -92,7 +93,7 @@ def compiled_margin(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor) 
     Such a loss is tilts [N, C] times scores, which add to the log odds at once, and hinges.
     """
     joint, box = joint_hinge(loss), loss.box(targets)
-    if targets.device.type != "cpu" or (joint is None and (box is None or box.curvature)):
+    if not host.on_cpu(targets) or (joint is None and (box is None or box.curvature)):
         return None
     from . import _numba_rows  # compiles or loads machine code: only where it is needed
 

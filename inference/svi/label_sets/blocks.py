@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.dpm import DPM
 from ....models.likelihoods import ExponentialFamily, MultinomialDirichlet, Product
 from ....models.sparse import Rows
@@ -110,7 +111,7 @@ def log_marginal_of_unions(family: Product, chi: Tensor, first: Tensor, second: 
 
 def _unions_of_counts(family: Any, chi: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """log Gamma of all words, less that of their totals, less those of the prior."""
-    if chi.is_cuda:
+    if not host.on_cpu(chi):
         return block_unions(family, chi, first, second)
     prior, found = family.concentration.double().contiguous(), torch.empty(len(first), dtype=torch.float64)
     log_gammas_of_sums(*(part.numpy() for part in (chi.contiguous(), first, second, prior, found)))
@@ -131,7 +132,7 @@ def _law_of_counts(family: Any, chi: Tensor) -> Law:
 
     KL = sum_k [A(chi0) - A(chi_k) + <chi_k - chi0, E t_k>],  A(chi) = sum_v log Gamma(chi_v) - log Gamma(sum_v chi_v)
     """
-    if chi.is_cuda:
+    if not host.on_cpu(chi):
         return _law(family, chi)
     table, prior = chi.T.contiguous(), family.concentration.double().contiguous()
     totals, expected = table.sum(0, dtype=torch.float64), torch.empty_like(table)

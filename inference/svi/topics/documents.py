@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.losses import Loss
 from ....models.sparse import SparseRows
 from ....models.sums import row_chunks
@@ -73,7 +74,7 @@ def fit_documents(
     without tokens keep counts 0.
     """
     X, targets = X.double(), targets.double()
-    dual = _dual(given.loss, targets) if (compiled if compiled is not None else not X.is_cuda) else None
+    dual = _dual(given.loss, targets) if (compiled if compiled is not None else host.on_cpu(X)) else None
     # of each word relative to its likeliest topic, so that rare words do not underflow
     log_weights = given.log_topics - given.log_topics.amax(1, keepdim=True)
     given = Globals(log_weights, given.concentration, given.slopes, given.loss)

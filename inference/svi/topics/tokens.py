@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.losses.base import PseudoObservation
 from ....models.sparse import SparseRows
 from ....models.sums import row_chunks
@@ -75,7 +76,7 @@ def own_grams(X: SparseRows, phi: Tensor, *, compiled: bool | None = None) -> It
         starts = X.starts[some.start : some.stop + 1]
         entries = slice(int(starts[0]), int(starts[-1]))
         found, number, own = phi.new_zeros(len(starts) - 1, K, K), values[entries], phi[entries]
-        if compiled if compiled is not None else not X.is_cuda:
+        if compiled if compiled is not None else host.on_cpu(X):
             from . import _numba_topics  # compiles or loads machine code: only where it is needed
 
             places = (starts - entries.start).numpy()
@@ -121,7 +122,7 @@ def visit_tokens(
     """
     linear = observed.shift @ classifiers.mean[0].T / _lengths(X)
     parts = (log_topics, log_share, linear, observed.precision, eta_moments(classifiers), _copy(phi), _copy(counts))
-    if not (compiled if compiled is not None else not X.is_cuda):
+    if not (compiled if compiled is not None else host.on_cpu(X)):
         return _visit_tensors(X, *parts)
     from . import _numba_topics  # compiles or loads machine code: only where it is needed
 

@@ -1,0 +1,20 @@
+"""Where compiled code and numpy may serve in place of tensor operations: on a CPU.
+
+Asked as `host.on_cpu(X)`, by the module, so that a test may run what a GPU would run on tensors of a CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+
+class _Placed(Protocol):
+    @property
+    def device(self) -> torch.device: ...
+
+
+def on_cpu(like: _Placed) -> bool:
+    """Whether a tensor, or sparse rows, are on a CPU."""
+    return like.device.type == "cpu"
