@@ -1,7 +1,7 @@
 # Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
 PYTHON ?= python
 
-.PHONY: lint format types fast test nightly mutants docs notebooks grid site peers bench evidence
+.PHONY: lint format types fast test nightly mutants docs notebooks grid site peers bench gpu evidence
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -46,6 +46,10 @@ peers:  # environments with what benchmarks compare with
 
 bench: peers  # every ratio of speed beside its peer, on an idle machine
 	build/bench/bin/python benchmarks/run.py
+
+gpu:  # the tests that need a CUDA device, and from how many rows one pays
+	$(PYTHON) -m pytest -m gpu
+	$(PYTHON) benchmarks/gpu.py rows
 
 evidence: peers  # pages of docs/evidence: make evidence PART="chain samplers", or none, which lists them
 	build/bench/bin/python benchmarks/evidence.py $(PART)

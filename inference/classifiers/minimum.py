@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.losses.base import Loss, PseudoObservation
 from ..distributed.collectives import all_sum
 from .duals import joint_hinge, solve
@@ -158,7 +159,7 @@ def slopes(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
 
 def all_found(found: Tensor) -> bool:
     """Whether all of [K, C] are true, as far as the host knows without waiting for a device."""
-    return found.is_cpu and bool(found.all())
+    return host.on_cpu(found) and bool(found.all())
 
 
 _NUM_SHARES = 5

@@ -10,11 +10,13 @@ have each feature (blocked scan); an optimal q(pi) and a bound of E log p(Z, pi)
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import count
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import host
 from ..distributions.sampling import uniforms
 from .hyper import Hyper, HyperPrior
 
@@ -139,7 +141,9 @@ def slice_between(
 
     level = log_density(u) + uniforms(u.shape, generator).to(u).clamp(min=_TINY).log()
     waiting, result = torch.ones_like(u, dtype=torch.bool), u
-    while bool(waiting.any()):
+    for step in count():
+        if host.looks(u, step) and not bool(waiting.any()):
+            break
         proposal = bottom + (top - bottom) * uniforms(u.shape, generator).to(u)
         inside = log_density(proposal) >= level
         result = torch.where(waiting & inside, proposal, result)

@@ -74,5 +74,7 @@ def sample_hyper(part: Any, like: Tensor) -> Hyper:
 
 
 def gamma_law(prior: tuple[float, float] | None, like: Tensor) -> dist.Gamma | None:
-    """Gamma(shape, rate) in the dtype of `like` [...]; None without a prior."""
-    return None if prior is None else dist.Gamma(*(like.new_tensor(float(value)) for value in prior))
+    """Gamma(shape, rate) in the dtype of `like` [...]; None: no prior. Checks of values would hold up the host."""
+    if prior is None:
+        return None
+    return dist.Gamma(*(like.new_tensor(float(value)) for value in prior), validate_args=False)

@@ -46,7 +46,8 @@ class PitmanYor(PartitionPrior):
         return found
 
     def hyperpriors(self, like: Tensor) -> dict[str, torch.distributions.Distribution | None]:
-        beta = None if self.discount_prior is None else dist.Beta(*like.new_tensor(self.discount_prior))
+        shapes = self.discount_prior
+        beta = None if shapes is None else dist.Beta(*like.new_tensor(shapes), validate_args=False)
         return {"discount": beta, "concentration": gamma_law(self.concentration_prior, like)}
 
     def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:

@@ -77,8 +77,8 @@ def test_columns_are_visited_by_their_probabilities_whether_or_not_a_row_has_the
     assert pi[~used].max() > pi[used].min()
     assert pi[used].max() > pi[~used].min()
 
-    def spy(log_odds: torch.Tensor, own: float, least: float, generator: torch.Generator) -> torch.Tensor:
-        visited.append(own)
+    def spy(log_odds: torch.Tensor, own: torch.Tensor, *others: object) -> torch.Tensor:
+        visited.append(float(own))
         return log_odds > 0
 
     monkeypatch.setattr(columns, "draw_column", spy)

@@ -9,7 +9,6 @@ Ghahramani (2007).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
@@ -87,18 +86,17 @@ def scan_slice(state: FeatureState, given: Given, generator: torch.Generator) ->
     """
     state, probabilities = open_features(state, given, generator)
     order = probabilities.argsort(descending=True)
-    state, pi = keep_columns(state, order), probabilities[order].tolist()
-    used = (count_rows(state) > 0).tolist()
+    state, pi = keep_columns(state, order), probabilities[order]
+    used = count_rows(state) > 0
 
     def choose(k: int, log_odds: Tensor) -> Tensor:
         used[k] = False
-        least = min((other for other, is_used in zip(pi, used, strict=True) if is_used), default=1.0)
-        bits = draw_column(log_odds.double(), pi[k], least, generator)
-        used[k] = bool(bits.any())
+        bits = draw_column(log_odds.double(), pi[k], torch.where(used, pi, 1.0).amin(), generator)
+        used[k] = bits.any()
         return bits
 
     state = visit_columns(state, given, probabilities[order].logit(), choose)
-    return keep_columns(state, torch.tensor(used, device=order.device).nonzero().squeeze(1))
+    return keep_columns(state, used.nonzero().squeeze(1))
 
 
 def open_features(state: FeatureState, given: Given, generator: torch.Generator) -> tuple[FeatureState, Tensor]:
@@ -115,7 +113,7 @@ def open_features(state: FeatureState, given: Given, generator: torch.Generator)
     return join_columns(state, state.features.new_zeros(N, J), loadings, weights), torch.cat([pi, empty])
 
 
-def draw_column(log_odds: Tensor, pi: float, least: float, generator: torch.Generator) -> Tensor:
+def draw_column(log_odds: Tensor, pi: Tensor, least: Tensor, generator: torch.Generator) -> Tensor:
     """Bits [N] from log odds [N]: none, or the first row that has the feature by its law, and the rows after it
     independently.
 
@@ -123,14 +121,11 @@ def draw_column(log_odds: Tensor, pi: float, least: float, generator: torch.Gene
     independent bits are all 0 and pi* = `least` that of the other features.
     """
     failed = torch.nn.functional.softplus(log_odds).cumsum(0)  # -log of the probability that no row so far has it
-    total, own = float(all_sum(failed[-1])), float(failed[-1])
-    height, place = uniforms((2,), generator).tolist()
+    height, place = uniforms((2,), generator)
     bits = uniforms(log_odds.shape, own_stream(generator)) < log_odds.sigmoid()
-    share = -math.expm1(-total)  # not to be empty, if both weighed the same
-    if height * (share * least + (1 - share) * min(least, pi)) >= share * least:
-        return torch.zeros_like(bits)
-    level = -math.log1p(place * math.expm1(-own))
-    first = min(int(torch.searchsorted(failed, level, right=True)), len(bits) - 1)
-    bits[:first] = False
-    bits[first] = True
-    return bits
+    share = -torch.expm1(-all_sum(failed[-1]))  # not to be empty, if both weighed the same
+    used = height * (share * least + (1 - share) * torch.minimum(least, pi)) < share * least
+    level = -torch.log1p(place * torch.expm1(-failed[-1]))
+    first = torch.searchsorted(failed, level, right=True).clamp(max=len(bits) - 1)
+    number = torch.arange(len(bits), device=bits.device)
+    return used & ((number == first) | (bits & (number > first)))

@@ -148,14 +148,14 @@ class _Part:
         length, alpha = self.X.sum(1).unsqueeze(1), self.given.concentration
         moving = length > 0
         log_total, log_share = torch.zeros_like(length), torch.zeros_like(counts)
-        for _ in range(num_steps):
+        for step in range(num_steps):
             base = torch.digamma(alpha + counts)
             new_tilt, new, total = self.solve(base, tilt, length.clamp(min=1.0), moving)
             tilt, log_total = torch.where(moving, new_tilt, tilt), torch.where(moving, total, log_total)
             log_share = torch.where(moving, base + self._pull(tilt, length.clamp(min=1.0)), log_share)
             change = torch.where(moving, new - counts, 0.0)
             counts, moving = counts + change, moving & (change.abs().amax(1, keepdim=True) > _CHANGE * length)
-            if not bool(moving.any()):
+            if host.looks(counts, step) and not bool(moving.any()):
                 break
         phi = (self.given.log_topics[self.X.columns] + log_share[self.X.row_index]).softmax(1)
         local = log_dirichlet_ratio(alpha, counts) - log_total.squeeze(1) + (counts * log_share).sum(1)
@@ -170,9 +170,9 @@ class _Part:
         score, rows = counts / length @ slopes, moving
         largest = torch.pdist(slopes).square().amax() / (4 * length) if len(slopes) > 1 else torch.zeros_like(length)
         curvature = largest
-        for _ in range(self.limits.passes):
+        for number in range(self.limits.passes):
             rows = rows & (largest > 0) & (self._gap(score, tilt) > self.limits.gap * (1 + length))
-            if not bool(rows.any()):
+            if host.looks(counts, number) and not bool(rows.any()):
                 break
             following = loss.best_tilt(score - curvature * tilt, curvature, self.targets)
             step = torch.where(rows, following - tilt, 0.0)

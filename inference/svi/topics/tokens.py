@@ -74,7 +74,7 @@ def own_grams(X: SparseRows, phi: Tensor, *, compiled: bool | None = None) -> It
     K, values = phi.shape[1], X.values.double()
     for some in row_chunks(X, K * K):
         starts = X.starts[some.start : some.stop + 1]
-        entries = slice(int(starts[0]), int(starts[-1]))
+        entries = slice(*([0, len(X.values)] if len(starts) == len(X.starts) else starts[[0, -1]].tolist()))
         found, number, own = phi.new_zeros(len(starts) - 1, K, K), values[entries], phi[entries]
         if compiled if compiled is not None else host.on_cpu(X):
             from . import _numba_topics  # compiles or loads machine code: only where it is needed
@@ -150,9 +150,9 @@ def _visit_tensors(
     """The first words of all documents, then the second words, and so on."""
     curvature = torch.einsum("nc,cjk->njk", precision / _lengths(X).square(), moments)
     largest, half = curvature.abs().amax((1, 2)).unsqueeze(1), curvature.diagonal(dim1=1, dim2=2) / 2
-    sizes = X.starts.diff()
-    for place in range(int(sizes.max()) if len(sizes) else 0):
-        rows = torch.nonzero(sizes > place).squeeze(1)
+    sizes, order = X.starts.diff().sort(descending=True, stable=True)
+    for place, number_left in enumerate((len(sizes) - torch.bincount(sizes).cumsum(0)).tolist()[:-1]):
+        rows = order[:number_left]  # those that have so many words
         entries = X.starts[rows] + place
         number, own = X.values[entries].double().unsqueeze(1), phi[entries]
         others = (curvature[rows] @ (counts[rows] - own).unsqueeze(2)).squeeze(2) + half[rows]

@@ -231,7 +231,7 @@ def test_columns_are_drawn_by_their_weights() -> None:
     generator, num_draws = torch.Generator().manual_seed(0), 3000
     log_odds = torch.tensor([-1.0, 0.3, -0.5], dtype=torch.float64)
     p = log_odds.sigmoid()
-    for pi, least in ((0.2, 0.5), (0.6, 0.3)):
+    for pi, least in torch.tensor([(0.2, 0.5), (0.6, 0.3)]).double():
         weights = {}
         for bits in itertools.product((0, 1), repeat=3):
             z = torch.tensor(bits)
