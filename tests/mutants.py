@@ -585,6 +585,19 @@ MUTANTS = [
         {"len(change))\n    n = ": "0)\n    n = "},
     ),
     Mutants(
+        "inference/small_variance/features/births.py",
+        "inference/distributed/test_ranks.py -k 'find_what and features'",
+        {"shared = all_sum(columns.T.double() @ columns.double())": "shared = columns.T.double() @ columns.double()"},
+    ),
+    Mutants(
+        "inference/small_variance/sequence.py",
+        "inference/distributed/test_ranks.py -k 'find_what and (IHMM or DIH)'",
+        {
+            "in_turns(move, shared)": "move()",
+            "return all_sum(count_transitions(": "return (count_transitions(",
+        },
+    ),
+    Mutants(
         "models/likelihoods/linear_gaussian.py",
         "inference/distributed/test_ranks.py -k 'find_what and features'",
         {"all_sum((counted * X).sum(0))": "(counted * X).sum(0)"},

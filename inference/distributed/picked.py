@@ -5,6 +5,8 @@ Such numbers are the same on every rank. Where one process has all rows they are
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -51,6 +53,20 @@ def draw_rows(weights: Tensor, count: int, generator: torch.Generator) -> Tensor
     before = masses[_rank() - 1] if _rank() else masses.new_zeros(())
     below = torch.searchsorted(before + ends, levels * masses[-1])
     return all_sum(below).clamp(max=total - 1)
+
+
+def in_turns(change: Callable[[], object], shared: list[Tensor]) -> None:
+    """Call `change`, which changes tensors that all ranks have in common, in place, on one rank after the other: as in
+    one process that has the rows of all."""
+    those = ranks()
+    for number in range(1 if those is None else those.size):
+        before = torch.cat([part.flatten() for part in shared])
+        if _rank() == number:
+            change()
+        if those is not None:
+            now = before + all_sum(torch.cat([part.flatten() for part in shared]) - before)
+            for part, own in zip(shared, now.split([part.numel() for part in shared]), strict=True):
+                part.copy_(own.view_as(part))
 
 
 def _places(index: Tensor, number: int) -> tuple[Tensor, Tensor]:

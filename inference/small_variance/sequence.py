@@ -11,6 +11,7 @@ path. With a transition weight unused ones get a share of P first, and such a pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 from ...models.priors import DirichletProcess, PartitionPrior
 from ...models.priors.franchise import count_transitions
 from ...models.sequence import Sequences, StateSpace
+from ..distributed.collectives import all_any, all_count, all_sum
+from ..distributed.picked import in_turns
 from ..markov.paths import viterbi
 from ..running.engine import Draw, Kernel
 from . import repelling
@@ -32,6 +35,11 @@ from .state import Descent, RepellingDescent
 def check(backend: SmallVariance, model: StateSpace) -> None:
     """Raise on a family without a small-variance limit."""
     require_divergence(model)
+
+
+def alone(backend: SmallVariance, model: StateSpace) -> str:
+    """Ranks may have sequences each; single steps move rank after rank."""
+    return ""
 
 
 def kernel(backend: SmallVariance, model: StateSpace) -> Kernel:
@@ -85,13 +93,18 @@ class SequenceLandscape(Landscape):
 
         costs = self.sequences.spread(all_costs(self.problem, state.centers, state.weights).T.double())
         counts, sizes = self.transitions(state), state.counts
-        log_sizes = torch.arange(self.sequences.num_data + 2, dtype=torch.float64)
+        log_sizes = torch.arange(all_count(self.sequences.num_data) + 2, dtype=torch.float64)
         gains = torch.xlogy(log_sizes, log_sizes).diff()
         numbers = (float(each) for each in (state.penalty, state.transition_penalty, state.transition_weight))
-        states = state.assignments.clone()
-        tables = (gains, counts, counts.sum(1), (counts > 0).sum(1), sizes, states)
-        arrays = (each.contiguous().numpy() for each in tables)
-        _numba_paths.move_steps(costs.numpy(), self.sequences.starts.numpy(), *numbers, *arrays, _MOST_PASSES)
+        states, fixed = state.assignments.clone(), (costs.contiguous().numpy(), self.sequences.starts.numpy(), *numbers)
+        shared = [each.contiguous() for each in (counts, counts.sum(1), (counts > 0).sum(1), sizes)]
+        arrays = (each.numpy() for each in (gains.contiguous(), *shared, states))
+        move = partial(_numba_paths.move_steps, *fixed, *arrays, 1)
+        for _ in range(_MOST_PASSES):
+            before = states.clone()
+            in_turns(move, shared)
+            if not all_any(states != before):
+                break
         return states
 
     def structure_cost(self, state: RepellingDescent) -> Tensor:
@@ -103,12 +116,12 @@ class SequenceLandscape(Landscape):
 
     def natural_transition_penalty(self, start: Descent, plain: Problem) -> float:
         """What an observed step costs on average, its component's penalty apart."""
-        cost = (start.objective - plain.price(start.penalty, start.num_components)) / plain.num_data
+        cost = (start.objective - plain.price(start.penalty, start.num_components)) / all_count(plain.num_data)
         return float(cost.clamp(min=torch.finfo(plain.X.dtype).tiny))
 
     def transitions(self, state: RepellingDescent) -> Tensor:
         """Moves [K + 1, K] between states, from the start row last."""
-        return count_transitions(state.assignments, self.sequences.starts, state.num_components)
+        return all_sum(count_transitions(state.assignments, self.sequences.starts, state.num_components))
 
     def log_edges(self, state: RepellingDescent, *, unused: float = 0.5) -> Tensor:
         """Minus what each move costs [K + 1, K], from the start row last."""

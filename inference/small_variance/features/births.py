@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ....models.losses import PseudoObservation
 from ...classifiers.minimum import slopes
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_any, all_count, all_largest, all_sum, own_draws
+from ...distributed.picked import own_of, taken, top
 from .bits import move_bits
 from .fit import refit
 from .problem import FeatureDescent, FeatureProblem
@@ -34,7 +35,7 @@ def open_feature(
     excess = residual.alone()
     chosen = _candidates(excess, residual, generator)
     if single:
-        chosen = chosen[excess[chosen] > price]
+        chosen = chosen[taken(excess, chosen) > price]
     if not len(chosen):
         return replace(state, grows=False)
     loadings, totals = residual.founded(chosen, generator)
@@ -65,9 +66,12 @@ def label_columns(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor
     scores = problem.scores(state)
     pull, losses = slopes(problem.model.loss, scores, targets), problem.losses(scores)
     sides = [above, -above]
-    sides += [side - side.clamp(min=0).amax(0) / 2 for side in (pull, -pull)]
-    found = {tuple(column.tolist()): column for side in sides for column in (side > 0).T}
-    some = [column for column in found.values() if int(column.sum()) > 0]
+    sides += [side - all_largest(torch.cat([side, torch.zeros_like(sums[:1])]).amax(0)) / 2 for side in (pull, -pull)]
+    columns = torch.cat([side > 0 for side in sides], 1)
+    shared = all_sum(columns.T.double() @ columns.double())
+    sizes = shared.diagonal()
+    same = (shared == sizes) & (shared == sizes.unsqueeze(1))
+    some = list(columns.T[~same.tril(-1).any(1) & (sizes > 0)])
     return sorted(some, key=lambda column: -float(problem.total(losses * column)))
 
 
@@ -76,7 +80,7 @@ def improved(proposal: FeatureDescent, problem: FeatureProblem, generator: torch
     for _ in range(_PROPOSAL_ROUNDS):
         before = proposal = refit(proposal, problem)
         proposal = move_bits(proposal, problem, generator)
-        if torch.equal(before.features, proposal.features):
+        if proposal.num_features == before.num_features and not all_any(before.features != proposal.features):
             return before
     return refit(proposal, problem)
 
@@ -133,7 +137,7 @@ class _Residual:
     def founded(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Loadings [2 M, D] of features founded by single rows [M], and by what each has over another one, which is a
         single feature where they differ by one; and what each would save in all [2 M]."""
-        loadings = self.slope[rows] / (self.precision.expand_as(self.slope)[rows] + self.prior)
+        loadings = taken(self.slope, rows) / (taken(self.precision.expand_as(self.slope), rows) + self.prior)
         others = loadings[torch.randperm(len(rows), generator=generator, device=rows.device)]
         loadings = torch.cat([loadings, loadings - others])
         return loadings, self.totals(loadings)
@@ -165,16 +169,18 @@ class _Residual:
 
 
 def _candidates(excess: Tensor, residual: _Residual, generator: torch.Generator) -> Tensor:
-    """Rows [M] that may found a feature: those that would save most alone, and a random sample in proportion to it."""
-    N, D = residual.mean.shape
+    """Numbers [M] of rows that may found a feature: those that would save most alone, and a random sample in proportion
+    to it."""
+    (here, D), device = residual.mean.shape, excess.device
+    N = all_count(here)
     most = _MOST_CANDIDATES if residual.quadratic else max(4, min(_MOST_CANDIDATES, _NUMBERS // (N * D)))
     if most >= N:
-        return torch.arange(N, device=excess.device)
-    dearest = excess.topk(most // 4).indices
+        return torch.arange(N, device=device)
+    dearest = top(excess, most // 4)
     weight = residual.problem.data.row_weights.squeeze(1) * excess.clamp(min=torch.finfo(excess.dtype).tiny)
-    weight /= torch.empty_like(weight).exponential_(generator=generator)
-    weight[dearest] = 0.0
-    return torch.cat([dearest, weight.topk(most - len(dearest)).indices])
+    weight /= own_draws(here, lambda number: weight.new_empty(number).exponential_(generator=generator))
+    weight[own_of(dearest, here)] = 0.0
+    return torch.cat([dearest, top(weight, most - len(dearest))])
 
 
 _MOST_CANDIDATES = 64

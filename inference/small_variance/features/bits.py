@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ....models.sums import row_chunks
+from ...distributed.collectives import all_count
 from .problem import FeatureDescent, FeatureProblem
 
 
@@ -110,7 +111,7 @@ def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureD
         for index in (first[best[flipped]], second[best[flipped]]):
             features[rows][flipped, index] = 1 - features[rows][flipped, index]
         num_flipped += len(flipped)
-    return replace(state, features=features), num_flipped
+    return replace(state, features=features), all_count(num_flipped)
 
 
 _PAIR_PASSES = 2

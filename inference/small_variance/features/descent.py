@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_sum, own_draws
 from ..restarts import changed_little
 from .births import add_by_labels, open_feature
 from .bits import move_bits
@@ -25,7 +25,8 @@ def scattered(problem: FeatureProblem, penalty: float, num_features: int, genera
     """Up to so many features of random bits."""
     state, (N, device) = problem.start(penalty), (problem.data.num_data, problem.data.X.device)
     number = int(torch.randint(1, num_features + 1, (), generator=generator, device=device))
-    for column in torch.randint(2, (N, number), generator=generator, device=device).T:
+    bits = own_draws(N, lambda rows: torch.randint(2, (rows, number), generator=generator, device=device))
+    for column in bits.T:
         state = state.joined(column, torch.zeros_like(problem.data.X[0]))
     return refit(state.occupied(), problem)
 

@@ -23,6 +23,11 @@ def check(backend: SmallVariance, model: FeatureModel) -> None:
     """Every loss and linear likelihood has a small-variance limit."""
 
 
+def alone(backend: SmallVariance, model: FeatureModel) -> str:
+    """Ranks may have rows each."""
+    return ""
+
+
 def kernel(backend: SmallVariance, model: FeatureModel) -> Kernel:
     """The descent for a resolved model."""
     return kernel_of(FeatureDescent, partial(FeatureRestarts.of, backend))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from ...distributed.collectives import all_largest
 from ..restarts import sampled
 from .births import alone, improved, label_columns, open_feature
 from .merge import dropped
@@ -44,11 +45,17 @@ def single_penalty(problem: FeatureProblem, num_features: int, generator: torch.
     """
     state, savings = problem.start(0.0), list[float]()
     for _ in range(num_features):
-        savings.append(float(alone(state, problem).max()))
+        savings.append(_most_alone(state, problem))
         state = improved(open_feature(state, problem, generator), problem, generator)
     least = _LEAST * max(float(state.objective) / problem.data.total_weight, torch.finfo(torch.float64).tiny)
-    present = max(least, float(alone(state, problem).max()))
+    present = max(least, _most_alone(state, problem))
     return float((present * max(present, savings[-1])) ** 0.5)
+
+
+def _most_alone(state: FeatureDescent, problem: FeatureProblem) -> float:
+    """The most that a row would save with a feature of its own."""
+    saved = alone(state, problem)
+    return float(all_largest(torch.cat([saved, saved.new_zeros(1)]).max()))
 
 
 def _between(least: dict[int, float], num_features: int) -> float:

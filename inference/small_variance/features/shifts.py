@@ -11,6 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...distributed.collectives import all_count
+from ...distributed.picked import own_of, top
 from .births import improved
 from .bits import savings_of_bits
 from .problem import FeatureDescent, FeatureProblem
@@ -37,12 +39,12 @@ def _cheapest_flips(state: FeatureDescent, problem: FeatureProblem) -> list[Tens
         saved = saved_by(state.features, scores, k)
         cost = torch.where(column > 0, saved, -saved)  # of the flip of each row
         for side in (column > 0, column == 0):
-            rows = torch.nonzero(side).squeeze(1)
-            if not len(rows):
+            number = all_count(int(side.sum()))
+            if not number:
                 continue
-            least = rows[cost[rows].topk(max(1, len(rows) // _PART), largest=False).indices]
+            least = top(torch.where(side, -cost, -torch.inf), max(1, number // _PART))
             flips = torch.zeros_like(state.features, dtype=torch.bool)
-            flips[least, k] = True
+            flips[own_of(least, len(cost)), k] = True
             found.append((float(problem.total(cost * flips[:, k])), flips))
     return [flips for _, flips in sorted(found, key=lambda pair: pair[0])]
 

@@ -84,6 +84,7 @@ CASES = {
     "LDA": (LDA(num_topics=4), WORDS, None),
     "MedLDA": (MedLDA(num_topics=4), WORDS, Y),
     "features": (InfiniteLatentSVM(truncation=5), X, Y),
+    "features, logistic": (InfiniteLatentSVM(loss=Logistic(), truncation=5), X, Y),
     "features, some entries missing": (LatentFeatureModel(truncation=8), HOLES, None),
     "IHMM": (IHMM(truncation=5), X, None, LENGTHS),
     "DIH": (DIH(truncation=4), X, None, LENGTHS),
@@ -139,7 +140,7 @@ SLOW = {"BNMC, and"}  # whose small variance solves many duals
 def has(way: str, case: str) -> bool:
     """Whether a case is served that way, by one process too."""
     if "single" in way:
-        return case.startswith(("DPM", "InfiniteSVM")) or case == "BNMC"
+        return case.startswith(("DPM", "InfiniteSVM")) or case in ("BNMC", "features, logistic")
     few = (
         "DPM",
         "InfiniteSVM",
@@ -149,6 +150,10 @@ def has(way: str, case: str) -> bool:
         "DDPM of two directions",
         "BNMC",
         "BNMC, and",
+        "features, logistic",
+        "features, some entries missing",
+        "IHMM",
+        "DIH",
     )
     return case in few if way.startswith("small") else "ordinal" not in case
 
@@ -172,8 +177,6 @@ REFUSED = {
     "Gibbs where components repel": (Gibbs(), DDPM(), None, {}, "take SVI() or SmallVariance()"),
     "Gibbs from labels": (Gibbs(init=LABELS), DPM(), None, {}, "leave init out"),
     "Gibbs of sequences": (Gibbs(), IHMM(), None, {}, ALONE),
-    "sequences, small variance": (SmallVariance(), IHMM(), None, {}, ALONE),
-    "latent features, small variance": (SmallVariance(), InfiniteLatentSVM(truncation=4), Y, {}, ALONE),
     "Gibbs of topics": (Gibbs(), LDA(), None, {}, "take SVI()"),
 }
 
