@@ -585,17 +585,19 @@ MUTANTS = [
         {"len(change))\n    n = ": "0)\n    n = "},
     ),
     Mutants(
+        "inference/distributed/picked.py",
+        "inference/distributed/test_ranks.py -k changes_what_the_one_before",
+        {"now = before + all_sum(": "now = 0 * before + all_sum("},
+    ),
+    Mutants(
         "inference/small_variance/features/births.py",
-        "inference/distributed/test_ranks.py -k 'find_what and features'",
+        "inference/distributed/test_ranks.py --nightly -k 'find_what and logistic'",
         {"shared = all_sum(columns.T.double() @ columns.double())": "shared = columns.T.double() @ columns.double()"},
     ),
     Mutants(
         "inference/small_variance/sequence.py",
-        "inference/distributed/test_ranks.py -k 'find_what and (IHMM or DIH)'",
-        {
-            "in_turns(move, shared)": "move()",
-            "return all_sum(count_transitions(": "return (count_transitions(",
-        },
+        "inference/distributed/test_ranks.py -k 'find_what and IHMM'",
+        {"return all_sum(count_transitions(": "return (count_transitions("},
     ),
     Mutants(
         "models/likelihoods/linear_gaussian.py",

@@ -17,6 +17,7 @@ from two_ranks import split
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance
 from regbayes.inference.distributed import together
 from regbayes.inference.distributed.collectives import own_stream
+from regbayes.inference.distributed.picked import in_turns
 from regbayes.inference.gibbs.moves.block_classifiers import BlockClassifiers
 from regbayes.inference.gibbs.prepared import Prepared
 from regbayes.inference.running.files import release
@@ -129,16 +130,20 @@ SMALL = SmallVariance(num_components=4, num_restarts=2)
 EXACT = {
     "small variance": SMALL,
     "small variance, single": SMALL.replace(creation="single", num_restarts=1),
+    "small variance, priced": SMALL.replace(penalty=30.0, num_restarts=1),
     "SVI": SVI(num_steps=15),
     "SVI in minibatches": SVI(num_steps=12, batch_size=3, num_full_steps=3),  # some of them of one rank alone
 }
 
 
-SLOW = {"BNMC, and"}  # whose small variance solves many duals
+PRICED = "features, some entries missing", "IHMM"
+SLOW = {"BNMC, and", "features, logistic", "DIH", *PRICED}  # of which descents take many steps
 
 
 def has(way: str, case: str) -> bool:
     """Whether a case is served that way, by one process too."""
+    if "priced" in way:
+        return case in PRICED
     if "single" in way:
         return case.startswith(("DPM", "InfiniteSVM")) or case in ("BNMC", "features, logistic")
     few = (
@@ -227,7 +232,11 @@ def test_a_group_that_is_none_is_refused() -> None:
 
 
 CELLS = [
-    pytest.param(way, case, marks=[pytest.mark.nightly] if case in SLOW and way == "small variance" else [])
+    pytest.param(
+        way,
+        case,
+        marks=[pytest.mark.nightly] if case in SLOW and way in ("small variance", "small variance, single") else [],
+    )
     for way in EXACT
     for case in CASES
     if has(way, case)
@@ -238,6 +247,18 @@ CELLS = [
 def test_two_ranks_find_what_one_process_does(two_ranks, way, case) -> None:
     whole = alone(EXACT[way], case)
     require_equal(two_ranks(fit, EXACT[way], case), whole)
+
+
+def turns_of(group, rank):
+    """What two ranks make of tensors that they change in turns."""
+    shared = [torch.tensor([1, 2]), torch.tensor(1)]
+    with among(Ranks(group)):
+        in_turns(lambda: [part.mul_(3).add_(rank) for part in shared], shared)
+    return [part.tolist() for part in shared]
+
+
+def test_one_rank_changes_what_the_one_before_has_changed(two_ranks) -> None:
+    assert two_ranks(turns_of) == 2 * [[[10, 19], 10]]
 
 
 def draws_of(group, rank):
