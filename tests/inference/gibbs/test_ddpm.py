@@ -709,12 +709,12 @@ def test_the_default_strength_leaves_a_cluster_inside_another(recwarn: pytest.Wa
     found = backend.fit(DDPM(), rows).partition()
     assert not recwarn.list
     assert pair_f1(found, labels) > 0.8
-    strong, variational = {"loss": Hinge(), "truncation": 4}, SVI(num_steps=30, progress=False)
+    strong, variational = {"loss": Hinge(), "truncation": 3}, SVI(num_steps=10, progress=False)
     for method, model, plain in ((backend, DDPM, "DPM"), (variational, DDPM, "DPM"), (variational, DIH, "IHMM")):
         message = rf"holds 2 clusters, but hyperplanes left one of them: loss Hinge\(\).* or {plain}\(\)"
         with pytest.warns(ClustersEmptied, match=message):
-            found = method.fit(model(**strong), rows).partition()
-        assert torch.bincount(found).max() > 200
+            found = method.fit(model(**strong), rows[:150]).partition()
+        assert torch.bincount(found).max() > 100
 
 
 def test_clusters_count_from_ten_rows_and_a_twentieth_of_all() -> None:
