@@ -56,8 +56,8 @@ def draw_rows(weights: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 
 def in_turns(change: Callable[[], object], shared: list[Tensor]) -> None:
-    """Call `change`, which changes tensors that all ranks have in common, in place, on one rank after the other: as in
-    one process that has the rows of all."""
+    """Call `change`, which changes tensors [...] that all ranks have in common, in place, on one rank after the other:
+    as in one process that has the rows of all."""
     those = ranks()
     for number in range(1 if those is None else those.size):
         before = torch.cat([part.flatten() for part in shared])
