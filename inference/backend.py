@@ -305,7 +305,7 @@ class Backend(Config):
 
         `weights` is for rows that have any, how many times each counts [N], as the model's `prepare` takes it.
         """
-        if (source := streamed(X)) is not None:
+        if not isinstance(X, Tensor) and (source := streamed(X)) is not None:
             raise ValueError(
                 f"X comes from {source.name}, which {type(self).__name__} cannot read: pass its rows, or use SVI()."
             )

@@ -12,8 +12,8 @@ from torch import Tensor
 from .arrays import like
 from .data import Data
 from .domains import Count, Whole, read, shown
+from .host import require_room
 from .numbers import as_tensor
-from .room import require_room
 
 
 @dataclass(frozen=True, eq=False)

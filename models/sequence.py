@@ -12,9 +12,9 @@ from torch import Tensor
 from .arrays import as_features, as_sequences
 from .base import Model, announced
 from .data import Data
+from .host import require_room
 from .markov import log_normalizers
 from .priors import HierarchicalDirichletProcess
-from .room import require_room
 from .scores import scores
 
 

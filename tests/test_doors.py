@@ -26,9 +26,9 @@ from regbayes.models import (
     OneVsRest,
     RandomFourier,
     by_task,
-    room,
+    host,
 )
-from regbayes.models.room import require_room
+from regbayes.models.host import require_room
 
 N = 12
 ROWS = np.random.default_rng(0).normal(size=(N, 2)).round(2) + 4 * (np.arange(N) % 2)[:, None]
@@ -181,13 +181,13 @@ def test_families_without_a_conjugate_prior_are_refused_in_a_sentence(kind: Any,
 )
 def test_what_asks_for_more_than_memory_is_refused_by_name(fit: Any, name: str, monkeypatch) -> None:
     """In a machine of a megabyte."""
-    monkeypatch.setattr("regbayes.models.room._room", lambda device: 1e6)
+    monkeypatch.setattr("regbayes.models.host._room", lambda device: 1e6)
     with pytest.raises(ValueError, match=rf"^{name} is .*, which takes at least .* GB of memory; this machine"):
         fit()
 
 
 def test_what_asks_for_terabytes_is_refused_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbayes.models.room._room", lambda device: 1e11)
+    monkeypatch.setattr("regbayes.models.host._room", lambda device: 1e11)
     with pytest.raises(ValueError, match=r"truncation is 2147483647, .* 103 GB .* 100 GB\. Take a smaller truncation"):
         SVI().fit(DPM(truncation=2**31 - 1), ROWS)
     with pytest.raises(ValueError, match=r"tasks is .* 278 GB"):
@@ -196,7 +196,7 @@ def test_what_asks_for_terabytes_is_refused_on_any_machine(monkeypatch: pytest.M
 
 def test_what_fits_in_memory_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit passes with the room that it takes."""
-    monkeypatch.setattr("regbayes.models.room._room", lambda device: 1e6)
+    monkeypatch.setattr("regbayes.models.host._room", lambda device: 1e6)
     for model, X, y, lengths in FITS.values():
         QUICK.fit(model, X, y, lengths=lengths)
     Gibbs(num_samples=3, num_warmup=3, num_chains=2, num_jobs=1).fit(DPM(), ROWS)
@@ -210,8 +210,8 @@ def test_what_fits_in_memory_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_container_has_the_memory_that_its_limit_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit, found = tmp_path / "memory.max", room._room.__wrapped__
-    monkeypatch.setattr(room, "_LIMIT", limit)
+    limit, found = tmp_path / "memory.max", host._room.__wrapped__
+    monkeypatch.setattr(host, "_LIMIT", limit)
     machine = found(torch.device("cpu"))  # without a limit
     limit.write_text("max\n")
     assert found(torch.device("cpu")) == machine > 1e6
@@ -221,7 +221,7 @@ def test_a_container_has_the_memory_that_its_limit_says(tmp_path: Path, monkeypa
     def nothing(name: str) -> int:
         raise OSError
 
-    monkeypatch.setattr(room.os, "sysconf", nothing)
+    monkeypatch.setattr(host.os, "sysconf", nothing)
     assert found(torch.device("cpu")) == float("inf")
 
 

@@ -22,9 +22,9 @@ from torch import Tensor
 from ...models.data import Data
 from ...models.domains import Count, Labels, NonNegative, OneOf, Positive, Seed
 from ...models.dpm import DPM
+from ...models.host import require_room
 from ...models.likelihoods import ExponentialFamily, Parameters
 from ...models.mixture import Mixture
-from ...models.room import require_room
 from ..backend import Backend
 from ..posterior import PartitionPosterior
 from ..posterior.draws import PartitionDraw, drawn

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ...models.domains import AnyNumbers, Count, PositiveNumbers, Seed
 from ...models.feature_maps.base import require_matrix
+from ...models.host import require_room
 from ...models.likelihoods import Likelihood, Parameters
-from ...models.room import require_room
 from ...models.sparse import Rows
 from ...models.sums import row_chunks
 from .closed_kernels import QuadraticKernel, RBFKernel

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.domains import SEED, Whole, read
+from ...models.host import require_room
 from ...models.likelihoods import Likelihood, Parameters
-from ...models.room import require_room
 from ...models.sparse import Rows
 from ..structures import Draw
 from .atoms import Predictive

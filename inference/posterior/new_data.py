@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...models.base import Model
 from ...models.domains import Whole, read, shown
+from ...models.host import require_room
 from ...models.numbers import as_tensor
-from ...models.room import require_room
 from ..hilbert_embedding.atoms import Predictive
 from ..structures import Draw
 from .scores import chunks

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...models.arrays import like
 from ...models.base import Model
 from ...models.domains import SEED, Whole, read
-from ...models.room import require_room
+from ...models.host import require_room
 from ...models.sequence import Sequences
 from ..markov import paths as markov
 from ..structures import Structure, register_structure

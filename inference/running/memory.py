@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ...models.room import require_room
+from ...models.host import require_room
 from ..protocol import KernelData, Model
 from ..structures import structure_of
 from .sweeps import Schedule

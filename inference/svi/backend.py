@@ -13,6 +13,7 @@ from ...models.domains import Count, Natural, NonNegative, Number, OneOf, Seed
 from ..backend import Backend
 from ..distributed.rows import streamed
 from ..protocol import KernelData, Model
+from ..running.emptied import SHORT_FITS
 from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
 from .factors import SETTLED
 
@@ -125,3 +126,6 @@ class SVI(Backend):
         if len(chain.values) < first + 2:
             return False
         return chain.values[-1] - chain.values[-2] <= least * chain.state.total_weight
+
+
+SHORT_FITS.append(SVI(num_steps=30, progress=False).fit)

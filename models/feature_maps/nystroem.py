@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..domains import AnyNumbers
-from ..room import require_room
+from ..host import require_room
 from ..sums import all_rows, span
 from .base import Rows, dense_rows, require_matrix
 from .rbf import RBFFeatures

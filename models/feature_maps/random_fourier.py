@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..domains import AnyNumbers, Whole
-from ..room import require_room
+from ..host import require_room
 from .base import Rows, dense_rows, require_matrix
 from .rbf import RBFFeatures
 

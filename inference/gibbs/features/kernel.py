@@ -25,9 +25,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ....models.host import require_room
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
-from ....models.room import require_room
 from ...running.engine import Kernel
 from ..backend import Gibbs
 from .collapsed import is_compiled, scan_rows
