@@ -282,7 +282,8 @@ class Backend(Config):
             schedule = replace(schedule, **whose, **files, backend=backend.identity(), parts=parts)
             posterior = resolved.finish(model, data, schedule, kernel)
         found = posterior if rows is None else rows.completed(posterior)
-        if group is None and streamed(X) is None and "assignments" in found.samples:
+        whole = found.trace.values.shape[1] >= self.least_steps(schedule)  # not ended by Ctrl-C
+        if whole and group is None and streamed(X) is None and "assignments" in found.samples:
             warn_if_one_is_left(found.samples["assignments"][-1], given, X, lengths, options.get("weights"))
         return found
 

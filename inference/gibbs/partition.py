@@ -71,7 +71,8 @@ def sweep(
     if (fused := kind.fused(scan, data, model)) is not None:  # moves come with every sweep
         state = fused(state, data, model, generator, num_moves=num_split_merge)
     else:
-        for _ in range(num_moves(num_split_merge, step, num_warmup) if z.proposes(model) else 0):
+        number = num_moves(num_split_merge, step, num_warmup, costly=model.without_hyperplanes() is not model)
+        for _ in range(number if z.proposes(model) else 0):
             state = split_merge(state, z, model, generator)
         state = z.scans[scan](state, data, model, generator)
     state = replace(state, weights=draw_weights(state, data, model, generator))

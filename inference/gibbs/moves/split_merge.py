@@ -40,10 +40,12 @@ from .block_classifiers import exchange
 from .union import Union
 
 
-def num_moves(most: int, step: int, num_warmup: int) -> int:
-    """How many moves come before a scan: `most` before every second one of the warm-up, where chains leave their
-    starts, and before every tenth after it; a move costs as much as several scans (not so in `_numba_split_merge`)."""
-    return 0 if step % (_OFTEN if step < num_warmup else _RARE) else most
+def num_moves(most: int, step: int, num_warmup: int, *, costly: bool) -> int:
+    """How many moves come before a scan: `most` in the warm-up, where chains leave their starts, or before every second
+    scan of it where moves are `costly`, as those of hyperplanes that repel; and before every tenth after it, since a
+    move costs as much as several scans (not so in `_numba_split_merge`)."""
+    often = _OFTEN if costly else 1
+    return 0 if step % (often if step < num_warmup else _RARE) else most
 
 
 def split_merge(state: S, z: Allocation[S, D, M], model: M, generator: torch.Generator) -> S:

@@ -435,8 +435,9 @@ def test_all_pairs_are_as_likely() -> None:
 
 
 def test_moves_are_rare_after_the_warm_up() -> None:
-    found = [split_merge.num_moves(2, step, 5) for step in range(25)]
-    assert found == [2, 0, 2, 0, 2] + [0] * 5 + [2] + [0] * 9 + [2] + [0] * 4
+    rare, often = ([split_merge.num_moves(2, step, 5, costly=costly) for step in range(25)] for costly in (True, False))
+    assert rare == [2, 0, 2, 0, 2] + [0] * 5 + [2] + [0] * 9 + [2] + [0] * 4
+    assert often == [2] * 5 + rare[5:]
 
 
 # -- exact starts ------------------------------------------------------------------------------------------------------
@@ -562,6 +563,7 @@ def test_from_one_component_all_clusters_are_found(scan: str, device: torch.devi
     assert normalized_mutual_info_score(labels, posterior.samples["assignments"][0].cpu()) > 0.95
 
 
+@pytest.mark.filterwarnings("ignore:The likelihood alone holds")
 @pytest.mark.parametrize("scan", ["collapsed", "slice"])
 def test_scans_alone_never_find_them(scan: str) -> None:
     """This is what the moves are for."""
