@@ -144,7 +144,8 @@ MUTANTS = [
         "inference/gibbs/test_gibbs_features.py -k 'bits_are_the_programs or their_weights or swaps'",
         {
             "by_entries + both[1] - both[0]": "by_entries + both[0] - both[1]",
-            "(1 - share) * min(least, pi)": "(1 - share) * least",
+            "(1 - share) * torch.minimum(least, pi)": "(1 - share) * least",
+            "bits & (number > first)": "bits & (number >= 0)",
             "(counts[one] - counts[other])": "(counts[other] - counts[one])",
         },
     ),
@@ -333,7 +334,6 @@ MUTANTS = [
         "inference/gibbs/moves/block_classifiers.py",
         "inference/gibbs/test_split_merge.py -m 'not slow' -k 'quadrature or exchange or odds'",
         {
-            "log_det - ((gap @ tril)": "-log_det - ((gap @ tril)",
             "+ log_prior(weights, scored.weight_scale)": "",
             "candidates[:num_left, 0] = present": "pass",
             "- log_weights[:num_left].sum()": "",
@@ -664,13 +664,14 @@ MUTANTS = [
         {"f1 + (hits - f1 * total)": "f1 + (hits - total)", "(decisions > 0) & known": "decisions > 0.5"},
     ),
     Mutants(
+        "inference/posterior/new_data.py",
+        "inference/posterior/test_sample.py -k 'components or labels_of'",
+        {"index // width, index % width": "index // width, index // width"},
+    ),
+    Mutants(
         "inference/posterior/partition.py",
         "inference/posterior/test_sample.py -k 'components or labels_of'",
-        {
-            "own, labels, targets = index % width": "own, labels, targets = index // width",
-            "in by_draw(index // width)": "in by_draw(index % 1)",
-            "pad(table, (0, 0, 0, 1))[rows, own]": "pad(table, (0, 0, 0, 1), value=1.0)[rows, own]",
-        },
+        {"pad(mean, (0, 0, 0, 1))[rows, own]": "pad(mean, (0, 0, 0, 1), value=1.0)[rows, own]"},
     ),
     Mutants(
         "inference/posterior/scores.py",

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from mutants import copy_to
+from mutants import MUTANTS, copy_to
 
 import regbayes
 
@@ -163,3 +163,9 @@ reveal_type(SVI().fit(MultiTaskInfiniteLatentSVM(), [[0.0]], [[1]]))
 reveal_type(SVI().fit(LDA(), [[0.0]]).top_words())
 SVI().fit(LDA(), [[0.0]], length=[1])
 """
+
+
+def test_each_mutant_breaks_one_place() -> None:
+    texts = {mutants.file: (ROOT / mutants.file).read_text() for mutants in MUTANTS}
+    stale = [(file, line) for file, _, lines in MUTANTS for line in lines if texts[file].count(line) != 1]
+    assert not stale

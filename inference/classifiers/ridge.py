@@ -125,7 +125,7 @@ class Ridge:
 
     @cached_property
     def _inverse_tril(self) -> Tensor:
-        """L^-1 [K, C, P, P], rows last in memory, as products take it."""
+        """L^-1 [K, C, P, P], laid out as products take it."""
         identity = torch.eye(self.mean.shape[1], dtype=self.mean.dtype, device=self.mean.device)
         return torch.linalg.solve_triangular(self.precision_tril, identity, upper=False).contiguous()
 

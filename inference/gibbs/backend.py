@@ -36,8 +36,9 @@ class Gibbs(Backend):
         some sixty times as slow for others), "slice" (each feature in turn, infinite model: in many columns it hardly
         ever opens a new one), "blocked" (each feature in turn, `model.truncation` of them) and "auto" (the first of
         these that the prior has and that is not slow)
-    split_merge : split-merge proposals before every second scan of the warm-up, and before every tenth after it; in
-        every sweep where they are compiled (collapsed scans without classifiers); of sequences, where states repel
+    split_merge : split-merge proposals before each scan of the warm-up, or before every second one where components
+        repel, and before every tenth after it; in every sweep where they are compiled (collapsed scans without
+        classifiers); of sequences, where states repel
     num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and twice as many
         along which the factors of these rise to their full power; as a mixture without time for sequences; and without
         the margin for topics

@@ -74,7 +74,8 @@ def own_grams(X: SparseRows, phi: Tensor, *, compiled: bool | None = None) -> It
     K, values = phi.shape[1], X.values.double()
     for some in row_chunks(X, K * K):
         starts = X.starts[some.start : some.stop + 1]
-        entries = slice(*([0, len(X.values)] if len(starts) == len(X.starts) else starts[[0, -1]].tolist()))
+        first, last = (0, len(X.values)) if len(starts) == len(X.starts) else starts[[0, -1]].tolist()
+        entries = slice(first, last)
         found, number, own = phi.new_zeros(len(starts) - 1, K, K), values[entries], phi[entries]
         if compiled if compiled is not None else host.on_cpu(X):
             from . import _numba_topics  # compiles or loads machine code: only where it is needed
