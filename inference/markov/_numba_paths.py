@@ -28,25 +28,36 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
     K = emission.shape[1]
     message, log_message = np.empty(K), np.empty(K)
     for b in range(len(bounds) - 1):
-        log_weight, hidden = 0.0, False
+        log_weight, product, hidden = 0.0, 1.0, False
+        for t in range(bounds[b], bounds[b + 1]):
+            log_weight += _weigh(emission, t, filtered)
         for t in range(bounds[b], bounds[b + 1]):
             first = t == bounds[b]
-            _flow_in(log_steps, steps, filtered, t, first, log_slices, message)
-            top, total = -np.inf, 0.0
+            if first:
+                for k in range(K):
+                    message[k] = steps[K, k]
+                    if len(log_slices) > 0:
+                        message[k] = 1.0 if log_steps[K, k] > log_slices[t] else 0.0
+            elif len(log_slices) > 0:
+                _flow_allowed(log_steps, filtered, t, log_slices[t], message)
+            else:
+                _flow(steps, filtered, t, message)
+            total, small, doubtful = 0.0, 0.0, 0.0
             for k in range(K):
-                top = max(top, emission[t, k])
-            for k in range(K):
-                gap = emission[t, k] - top
-                weight = message[k] * exp(max(gap, -700.0))
-                filtered[t, k] = weight if gap > -700.0 else 0.0
+                filtered[t, k] *= message[k]
                 total += filtered[t, k]
-            doubtful = 0.0
             for k in range(K):
                 filtered[t, k] /= total
-                small = filtered[t, k] < _KEPT or message[k] < _CERTAIN
-                doubtful += 1.0 if small and (message[k] > 0.0 or hidden or rough) else 0.0
+                small += 1.0 if filtered[t, k] < _KEPT or message[k] < _CERTAIN else 0.0
+            if small > 0.0:
+                for k in range(K):
+                    unsure = filtered[t, k] < _KEPT or message[k] < _CERTAIN
+                    doubtful += 1.0 if unsure and (message[k] > 0.0 or hidden or rough) else 0.0
             if doubtful == 0.0 and total > 1e-100:
-                log_weight += math.log(total) + top
+                product *= total
+                if not 1e-150 < product < 1e150:
+                    log_weight += math.log(product)
+                    product = 1.0
                 hidden = False
             else:
                 for k in range(K):
@@ -56,33 +67,43 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
                     elif message[k] > 0.0 or hidden or rough:
                         message[k] = 0.0
                         log_message[k] = _log_inflow(log_steps, filtered, t, k, first, log_slices)
-                log_weight += _normalize_logs(log_message, emission, t, filtered)
+                log_weight += _normalize_logs(log_message, emission, t, filtered) - _top(emission, t)
                 hidden = False
                 for k in range(K):
                     hidden = hidden or filtered[t, k] < 0.0
             if len(predicted) > 0:
                 for k in range(K):
                     predicted[t, k] = message[k]
-        log_weights[b] = log_weight
+        log_weights[b] = log_weight + math.log(product)
 
 
 @inner
-def _flow_in(log_steps, steps, filtered, t, first, log_slices, message):
-    """message [K], p(z_t | before t) up to a factor."""
-    K, sliced = len(message), len(log_slices) > 0
+def _top(emission, t):
+    """The largest log emission of a step, 0 where it has none."""
+    top = -np.inf
+    for k in range(emission.shape[1]):
+        top = max(top, emission[t, k])
+    return top if top > -np.inf else 0.0
+
+
+@inner
+def _weigh(emission, t, filtered):
+    """Fills row t of filtered with emission probabilities relative to the largest, and returns the log of that one."""
+    top = _top(emission, t)
+    for k in range(emission.shape[1]):
+        gap = emission[t, k] - top
+        weight = exp(max(gap, -700.0))
+        filtered[t, k] = weight if gap > -700.0 else 0.0
+    return top
+
+
+@inner
+def _flow(steps, filtered, t, message):
+    """Fills message [K] with p(z_t | before t), up to a factor."""
+    K = len(message)
+    whole = K - K % 4
     for k in range(K):
         message[k] = 0.0
-    if first or sliced:
-        for j in range(K, K + 1) if first else range(K):
-            weight = 1.0 if first else filtered[t - 1, j]
-            if weight > 0.0:
-                for k in range(K):
-                    step = steps[j, k]
-                    if sliced:
-                        step = 1.0 if log_steps[j, k] > log_slices[t] else 0.0
-                    message[k] += weight * step
-        return
-    whole = K - K % 4
     for j in range(0, whole, 4):  # together: the message is read and written once
         a, b = max(filtered[t - 1, j], 0.0), max(filtered[t - 1, j + 1], 0.0)
         c, d = max(filtered[t - 1, j + 2], 0.0), max(filtered[t - 1, j + 3], 0.0)
@@ -92,6 +113,19 @@ def _flow_in(log_steps, steps, filtered, t, first, log_slices, message):
         weight = max(filtered[t - 1, j], 0.0)
         for k in range(K):
             message[k] += weight * steps[j, k]
+
+
+@part
+def _flow_allowed(log_steps, filtered, t, log_slice, message):
+    """The same where the steps of larger log weight than a slice are allowed, and weigh 1."""
+    K = len(message)
+    for k in range(K):
+        message[k] = 0.0
+    for j in range(K):
+        weight = filtered[t - 1, j]
+        if weight > 0.0:
+            for k in range(K):
+                message[k] += weight if log_steps[j, k] > log_slice else 0.0
 
 
 @part
