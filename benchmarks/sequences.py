@@ -35,12 +35,14 @@ def chain(num_steps: int, num_features: int, num_states: int) -> tuple[np.ndarra
 
 def scanner(family: str, X: np.ndarray, z: np.ndarray) -> Callable[[], object]:
     """A scan that goes on from its last state, which has settled."""
+    from regbayes.inference.gibbs.prepared import prepare_sequences
     from regbayes.inference.gibbs.scans import direct
     from regbayes.inference.gibbs.state import SequenceState
     from regbayes.models import IHMM, likelihoods
 
     states, num_states = torch.from_numpy(z), int(z.max()) + 1
     model, data = IHMM(getattr(likelihoods, family)()).prepare(torch.from_numpy(X))
+    data = prepare_sequences(model, data)
     base = torch.full((num_states + 1,), 1 / (num_states + 1), dtype=torch.float64)
     none, generator = data.X.new_zeros(num_states, 0, 0), torch.Generator().manual_seed(0)
     state = SequenceState(states, none, model.prior.start(data.X), base=base)

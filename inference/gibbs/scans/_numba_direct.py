@@ -71,14 +71,14 @@ def _fill_prior(leaving, entering, exits, base, before, own, after, prior, weigh
     if after < 0:
         for k in range(len(weights)):
             weights[k] = leaving[before, k] - (1.0 if k == own else 0.0) + scale * base[k]
-        return
-    stays, toward = (1.0 if own == before else 0.0), shared * base[after]
-    again = (1.0 if before == after else 0.0) - (1.0 if own == after else 0.0)
-    for k in range(len(weights)):
-        here = 1.0 if k == own else 0.0
-        into = leaving[before, k] - here - (stays if k == after else 0.0) + scale * base[k]
-        onward = entering[after, k] - here + (again if k == before else 0.0) + toward
-        weights[k] = into * onward / (exits[k] - here + alpha)
+    else:
+        stays, toward = (1.0 if own == before else 0.0), shared * base[after]
+        again = (1.0 if before == after else 0.0) - (1.0 if own == after else 0.0)
+        for k in range(len(weights)):
+            here = 1.0 if k == own else 0.0
+            into = leaving[before, k] - here - (stays if k == after else 0.0) + scale * base[k]
+            onward = entering[after, k] - here + (again if k == before else 0.0) + toward
+            weights[k] = into * onward / (exits[k] - here + alpha)
 
 
 @inner
@@ -87,13 +87,13 @@ def _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch):
     if row < 0:
         for k in range(len(logits)):
             logits[k] = 0.0
-        return
-    log_predictives(state, row, own, logits, scratch)
-    for k in range(len(logits)):
-        logits[k] += offsets[k]
-    logits[own] += urn[counts[own] - 1] - offsets[own]
-    if counts[own] == 1:
-        logits[own] = logits[free]
+    else:
+        log_predictives(state, row, own, logits, scratch)
+        for k in range(len(logits)):
+            logits[k] += offsets[k]
+        logits[own] += urn[counts[own] - 1] - offsets[own]
+        if counts[own] == 1:
+            logits[own] = logits[free]
 
 
 @inner
