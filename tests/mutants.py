@@ -456,7 +456,9 @@ MUTANTS = [
         "inference/markov/_numba_paths.py",
         "inference/markov/test_markov.py -m 'not slow'",
         {
-            "log_weight += math.log(total) + top": "log_weight += math.log(total)",
+            "log_weight + math.log(product)": "log_weight",
+            ", filtered) - _top(emission, t)": ", filtered)",
+            "hidden = _has_logs(filtered, t)": "hidden = False",
             "total = total * math.exp(top - value) + 1.0": "total = total * math.exp(top - value)",
         },
     ),

@@ -26,7 +26,7 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
     p(z_t | before t), 0 where taken in logs.
     """
     K = emission.shape[1]
-    message, log_message = np.empty(K), np.empty(K)
+    message = np.empty(K)
     for b in range(len(bounds) - 1):
         log_weight, product, hidden = 0.0, 1.0, False
         for t in range(bounds[b], bounds[b + 1]):
@@ -34,25 +34,19 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
         for t in range(bounds[b], bounds[b + 1]):
             first = t == bounds[b]
             if first:
-                for k in range(K):
-                    message[k] = steps[K, k]
-                    if len(log_slices) > 0:
-                        message[k] = 1.0 if log_steps[K, k] > log_slices[t] else 0.0
+                _start(log_steps, steps, t, log_slices, message)
             elif len(log_slices) > 0:
                 _flow_allowed(log_steps, filtered, t, log_slices[t], message)
             else:
                 _flow(steps, filtered, t, message)
-            total, small, doubtful = 0.0, 0.0, 0.0
+            total, doubtful = 0.0, 0.0
             for k in range(K):
                 filtered[t, k] *= message[k]
                 total += filtered[t, k]
             for k in range(K):
                 filtered[t, k] /= total
-                small += 1.0 if filtered[t, k] < _KEPT or message[k] < _CERTAIN else 0.0
-            if small > 0.0:
-                for k in range(K):
-                    unsure = filtered[t, k] < _KEPT or message[k] < _CERTAIN
-                    doubtful += 1.0 if unsure and (message[k] > 0.0 or hidden or rough) else 0.0
+                small = filtered[t, k] < _KEPT or message[k] < _CERTAIN
+                doubtful += 1.0 if small and (message[k] > 0.0 or hidden or rough) else 0.0
             if doubtful == 0.0 and total > 1e-100:
                 product *= total
                 if not 1e-150 < product < 1e150:
@@ -60,17 +54,9 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
                     product = 1.0
                 hidden = False
             else:
-                for k in range(K):
-                    log_message[k] = -np.inf
-                    if message[k] >= _CERTAIN:
-                        log_message[k] = math.log(message[k])
-                    elif message[k] > 0.0 or hidden or rough:
-                        message[k] = 0.0
-                        log_message[k] = _log_inflow(log_steps, filtered, t, k, first, log_slices)
-                log_weight += _normalize_logs(log_message, emission, t, filtered) - _top(emission, t)
-                hidden = False
-                for k in range(K):
-                    hidden = hidden or filtered[t, k] < 0.0
+                unsure = hidden or rough
+                log_weight += _step_in_logs(log_steps, emission, t, first, log_slices, unsure, message, filtered)
+                hidden = _has_logs(filtered, t)
             if len(predicted) > 0:
                 for k in range(K):
                     predicted[t, k] = message[k]
@@ -97,9 +83,19 @@ def _weigh(emission, t, filtered):
     return top
 
 
-@inner
+@part
+def _start(log_steps, steps, t, log_slices, message):
+    """Fills message [K] with the starts."""
+    K = len(message)
+    for k in range(K):
+        message[k] = steps[K, k]
+        if len(log_slices) > 0:
+            message[k] = 1.0 if log_steps[K, k] > log_slices[t] else 0.0
+
+
+@part
 def _flow(steps, filtered, t, message):
-    """Fills message [K] with p(z_t | before t), up to a factor."""
+    """Fills message [K] with p(z_t | before t), up to a factor; inlined, its loops would be no vectors."""
     K = len(message)
     whole = K - K % 4
     for k in range(K):
@@ -134,6 +130,29 @@ def _log(filtered):
     if filtered > 0.0:
         return math.log(filtered)
     return filtered if filtered < 0.0 else -np.inf
+
+
+@part
+def _step_in_logs(log_steps, emission, t, first, log_slices, unsure, message, filtered):
+    """Fills row t of filtered where its probabilities are doubtful; the log of its total, less the largest emission."""
+    K = len(message)
+    log_message = np.empty(K)
+    for k in range(K):
+        log_message[k] = -np.inf
+        if message[k] >= _CERTAIN:
+            log_message[k] = math.log(message[k])
+        elif message[k] > 0.0 or unsure:
+            message[k] = 0.0
+            log_message[k] = _log_inflow(log_steps, filtered, t, k, first, log_slices)
+    return _normalize_logs(log_message, emission, t, filtered) - _top(emission, t)
+
+
+@part
+def _has_logs(filtered, t):
+    found = False
+    for k in range(filtered.shape[1]):
+        found = found or filtered[t, k] < 0.0
+    return found
 
 
 @part
