@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import sys
 import zlib
 from abc import ABC, abstractmethod
@@ -22,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, open_csv
 
-from .errors import CommandError
+from .errors import CommandError, reported
 from .progress import bar
 
 
@@ -87,30 +86,33 @@ class ColumnSource(Source):
     @cached_property
     def names(self) -> list[str]:
         """The names of all columns."""
-        with self._fragment() as found:
-            schema = found.physical_schema
-        kept = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
-        return [name for name in schema.names if name not in kept]  # the index of a data frame is no column
+        from ..inference.distributed.tables import names_of
+
+        with self._readable():
+            return names_of(self._dataset)
 
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         """The rows, of these columns alone; CommandError as in `Source`, and for more cells than memory holds."""
-        with self._fragment() as found:
+        from ..inference.distributed.tables import batches
+
+        with self._readable():
             most = max(_LEAST_BOUND, _MOST_INFLATION * self.size)
-            if found.count_rows() * len(names) > most:
+            if self._dataset.count_rows() * len(names) > most:
                 raise CommandError(f"{self.path!r} holds over {most:,} cells, more than its size is good for.")
-            yield from found.to_batches(columns=names, batch_size=_ROWS, batch_readahead=1, use_threads=False)
+            yield from batches(self._dataset, names)
+
+    @cached_property
+    def _dataset(self) -> Any:
+        from ..inference.distributed.tables import dataset_of  # 50 MB of pyarrow, and torch: text has no use for them
+
+        return dataset_of(self.path if self.content is None else self.content)
 
     @contextmanager
-    def _fragment(self) -> Iterator[Any]:
-        """The reader of its format."""
-        from pyarrow.dataset import IpcFileFormat, ParquetFileFormat  # 50 MB that text has no use for
+    def _readable(self) -> Iterator[None]:
+        from ..inference.distributed.tables import readable
 
-        with self.opened() as file:
-            kind = ParquetFileFormat() if file.read(len(_PARQUET)) == _PARQUET else IpcFileFormat()
-            try:
-                yield kind.make_fragment(file)
-            except (pa.ArrowException, OSError) as error:
-                raise CommandError(f"{self.path!r} is broken or cut short: {error}. Write it again.") from None
+        with reported(), readable(repr(self.path)):
+            yield
 
 
 class TextSource(Source):
@@ -263,7 +265,6 @@ def _not_text(path: str) -> CommandError:
 
 _GZIP, _PARQUET, _ARROW = b"\x1f\x8b", b"PAR1", b"ARROW1"
 _BLOCKS = (2**16, 2**20, 2**24)  # bytes of text at once: the next one where a row is longer
-_ROWS = 8192  # of typed columns at once
 _LONGEST_LINE = 2**24  # that is looked through for delimiters
 _MOST_INFLATION = 100  # characters of text, or cells, for each byte of a compressed file
 _LEAST_BOUND = 2**26

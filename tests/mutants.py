@@ -519,7 +519,7 @@ MUTANTS = [
             "if column.null_count:": "if False:",
             "start += len(batch)": "start = len(batch)",
             "if kinds == {pa.float32()}": "if False",
-            "if found not in index": "if True",
+            "if name not in index": "if True",
         },
     ),
     Mutants(

@@ -1,4 +1,7 @@
-"""Rows of Parquet and Arrow files, one or many, as pyarrow reads them: some columns, a part of a file at a time."""
+"""Rows of Parquet and Arrow files, one or many, as pyarrow reads them: some columns, a part of a file at a time.
+
+Sources of rows and the command line read by the same functions: `dataset_of`, `names_of` and `batches`.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,13 @@ class TableRows(RowSource):
         """The dataset at a path, or a dataset itself; see `rows_of`."""
         given = isinstance(X, str | os.PathLike)
         name = repr(os.fspath(X)) if given else "the dataset"
-        with _readable(name):
-            dataset = ds.dataset(os.fspath(X), format=_format(Path(X))) if given else X
+        with readable(name):
+            dataset = dataset_of(X) if given else X
         if not isinstance(dataset, ds.Dataset):
             raise ValueError(
                 f"X is {shown(X)}; expected a pyarrow.dataset.Dataset, such as pyarrow.dataset.dataset(path)."
             )
-        index = json.loads((dataset.schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
-        names = [found for found in dataset.schema.names if found not in index]  # a data frame's own is no column
+        names = names_of(dataset)
         targets = [] if y is None else [y] if isinstance(y, str) else list(y)
         columns = [found for found in names if found not in targets] if columns is None else list(columns)
         for argument, asked in (("y", targets), ("columns", columns)):
@@ -56,12 +58,11 @@ class TableRows(RowSource):
 
     @property
     def num_rows(self) -> int:
-        with _readable(self.name):
+        with readable(self.name):
             return int(self.dataset.count_rows())
 
     def blocks(self, size: int) -> Iterator[Block]:
-        parts = self._batches([*self.columns, *self.targets])
-        return cut(((self._rows(batch, start), self._y(batch, start)) for start, batch in parts), size)
+        return cut(self._parts(), size)
 
     def outline(self, size: int) -> Iterator[tuple[int, Any]]:
         if self.targets:
@@ -73,12 +74,11 @@ class TableRows(RowSource):
             yield min(size, left), None
             left -= min(size, left)
 
-    def _batches(self, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows, of these columns alone, with the number of the first one."""
+    def _parts(self) -> Iterator[Block]:
         start = 0
-        with _readable(self.name):
-            for batch in self.dataset.to_batches(columns=names, **_frugal(self.dataset)):
-                yield start, batch
+        with readable(self.name):
+            for batch in batches(self.dataset, [*self.columns, *self.targets]):
+                yield self._rows(batch, start), self._y(batch, start)
                 start += len(batch)
 
     def _rows(self, batch: pa.RecordBatch, start: int) -> NDArray[Any]:
@@ -131,6 +131,46 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
 
 
+def dataset_of(content: str | os.PathLike[str] | bytes) -> ds.Dataset:
+    """The dataset at the path of a file or of a folder of files, or in the bytes of a file.
+
+    Raises
+    ------
+    FileNotFoundError    if there is no such file.
+    ValueError           if it is neither Parquet nor Arrow.
+    """
+    if isinstance(content, bytes):
+        kind = ds.ParquetFileFormat() if content.startswith(_PARQUET) else ds.IpcFileFormat()
+        fragment = kind.make_fragment(pa.BufferReader(content))
+        return ds.FileSystemDataset([fragment], fragment.physical_schema, kind)
+    return ds.dataset(os.fspath(content), format=_format(Path(content)))
+
+
+def names_of(dataset: ds.Dataset) -> list[str]:
+    """The names of all columns; the index of a data frame is none."""
+    index = json.loads((dataset.schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+    return [name for name in dataset.schema.names if name not in index]
+
+
+def batches(dataset: ds.Dataset, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """All rows, of these columns alone; little of a file is in memory at a time, which is quicker than much."""
+    options: dict[str, Any] = {"batch_size": 2**14, "batch_readahead": 2, "fragment_readahead": 1}
+    if isinstance(getattr(dataset, "format", None), ds.ParquetFileFormat):
+        options["fragment_scan_options"] = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
+    yield from dataset.to_batches(columns=names, **options)
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """A context in which a broken file is a ValueError that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{name} is broken or cut short: {error}. Write it again.") from None
+
+
 def _format(path: Path) -> str:
     """That of a file, or of the first one in a folder, by its first bytes."""
     if not path.exists():
@@ -143,28 +183,13 @@ def _format(path: Path) -> str:
         first = files[0]
     with first.open("rb") as file:
         start = file.read(6)
-    if not start.startswith((b"PAR1", b"ARROW1")):
+    if not start.startswith((_PARQUET, b"ARROW1")):
         raise ValueError(f"{os.fspath(first)!r} is no Parquet or Arrow file. Write it as one, or pass arrays.")
-    return "parquet" if start.startswith(b"PAR1") else "ipc"
+    return "parquet" if start.startswith(_PARQUET) else "ipc"
 
 
 def _listed(names: list[str], most: int = 8) -> str:
     return ", ".join(map(repr, names[:most])) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
-@contextmanager
-def _readable(name: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{name} is broken or cut short: {error}. Write it again.") from None
-
-
-def _frugal(dataset: ds.Dataset) -> dict[str, Any]:
-    """Options by which little of one file is in memory at a time: quicker than pyarrow's own, by which much is."""
-    found: dict[str, Any] = {"batch_size": 2**14, "batch_readahead": 2, "fragment_readahead": 1}
-    if isinstance(getattr(dataset, "format", None), ds.ParquetFileFormat):
-        found["fragment_scan_options"] = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
-    return found
+_PARQUET = b"PAR1"
