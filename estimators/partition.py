@@ -28,7 +28,7 @@ from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
 from .reading import array_like, named, read_both
 from .rows import moments
-from .streams import CodedRows, classes_of, source_of
+from .streams import EncodedRows, classes_of, mean_squared_error, moments_of, source_of
 
 Prepared = tuple[tuple[Any, Backend], Any, NDArray[Any], NDArray[np.float64] | None]  # parts, X, y, weights
 
@@ -98,8 +98,10 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         """
         source = source_of(X, y, sample_weight=sample_weight, class_weight=self.class_weight)
         if source is not None:
-            self.classes_ = classes_of(source)
-            return self.fit_source(self.parts(), CodedRows(source, self.classes_, source.name))
+            classes = self.classes_ = classes_of(source)
+            return self.fit_source(
+                self.parts(), EncodedRows(source, lambda y: np.searchsorted(classes, y), source.name)
+            )
         self.fit_posterior(*self.prepared(X, y, sample_weight))
         return self
 
@@ -236,8 +238,20 @@ class Regressor(RegressorMixin, PosteriorEstimator):
                 "InfiniteSVM(loss=EpsilonInsensitive())."
             )
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0."""
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0.
+
+        X may also be the path of a Parquet or Arrow file and y the name of its column of targets, or X a source of rows
+        (`regbayes.inference.rows_of`), none of which need fit into memory: by stochastic steps of `SVI`, then a pass
+        for `noise_scale_`.
+        """
+        source = source_of(X, y, sample_weight=sample_weight)
+        if source is not None:
+            self.target_mean_, self.target_scale_ = moments_of(source)
+            rows = EncodedRows(source, self.standardized, source.name)
+            self.fit_source(self.parts(), rows)
+            self.noise_scale_ = self.target_scale_ * mean_squared_error(rows, self.posterior_.predict) ** 0.5
+            return self
         prepared = self.prepared(X, y, sample_weight)
         self.fit_posterior(*prepared)
         self._measure_noise(*prepared[1:])

@@ -86,7 +86,11 @@ def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float
     unit = float(np.abs(values[counts > 0]).max()) or 1.0  # whatever the units of y, its squares are finite
     values, share = values / unit, counts / counts.sum()
     mean = float(share @ values)
-    scale = float(share @ (values - mean) ** 2) ** 0.5
+    return in_units(mean, float(share @ (values - mean) ** 2) ** 0.5, unit)
+
+
+def in_units(mean: float, scale: float, unit: float) -> tuple[float, float]:
+    """A mean and a standard deviation of numbers that were divided by a unit, for those before; 1 if it is rounding."""
     return mean * unit, scale * unit if scale > np.finfo(np.float64).eps * abs(mean) else 1.0
 
 

@@ -1,9 +1,9 @@
-"""Rows of estimators that need not fit into memory: what is one, and the classes of its labels."""
+"""Rows of estimators that need not fit into memory: what is one, the classes or the scale of its targets."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from ..inference import RowSource, rows_of
+from .rows import in_units
 
 
 @dataclass(frozen=True)
-class CodedRows(RowSource):
-    """The rows of a source, whose labels are numbered 0, 1, ... in the order of their classes."""
+class EncodedRows(RowSource):
+    """The rows of a source, with y as a posterior sees it."""
 
     source: RowSource
-    classes: NDArray[Any]  # [L] sorted
+    encode: Callable[[NDArray[Any]], NDArray[Any]]  # from y [n] to y [n]
     name: str  # of the source
 
     @property
@@ -27,13 +28,10 @@ class CodedRows(RowSource):
         return self.source.num_rows
 
     def blocks(self, size: int) -> Iterator[Any]:
-        return ((X, self._coded(y)) for X, y in self.source.blocks(size))
+        return ((X, self.encode(np.asarray(y))) for X, y in self.source.blocks(size))
 
     def outline(self, size: int) -> Iterator[Any]:
-        return ((number, self._coded(y)) for number, y in self.source.outline(size))
-
-    def _coded(self, y: Any) -> NDArray[np.int64]:
-        return np.searchsorted(self.classes, np.asarray(y))
+        return ((number, self.encode(np.asarray(y))) for number, y in self.source.outline(size))
 
 
 def source_of(X: Any, y: Any, **refused: Any) -> RowSource | None:
@@ -65,10 +63,8 @@ def classes_of(source: RowSource) -> NDArray[Any]:
     ValueError    if rows have none, if it is missing in some (NaN), or is the same in all.
     """
     found = np.empty(0)
-    for _, y in source.outline(_BLOCK):
-        if y is None:
-            raise ValueError(f"{source.name} requires y to be passed: name the column of the labels, y=...")
-        some = np.unique(np.asarray(y))
+    for y in _targets(source, "labels"):
+        some = np.unique(y)
         found = np.union1d(found, some) if len(found) else some
     if not len(found):
         raise ValueError(f"{source.name} has no rows.")
@@ -77,6 +73,56 @@ def classes_of(source: RowSource) -> NDArray[Any]:
     if len(found) < 2:
         raise ValueError(f"y of {source.name} has only one class ({found.tolist()[0]!r}); at least two are needed.")
     return found
+
+
+def moments_of(source: RowSource) -> tuple[float, float]:
+    """Mean and standard deviation (1 if y is constant) of the numbers y of all rows, by two passes over these alone.
+
+    Raises
+    ------
+    ValueError    if rows have none, or if they are not all finite numbers.
+    """
+    unit = max((float(np.abs(y).max()) for y in _numbers(source)), default=0.0)
+    number, mean, squares, unit = 0, 0.0, 0.0, unit or 1.0  # whatever the units of y, its squares are finite
+    for y in _numbers(source):
+        some, others = y / unit, number
+        number += len(y)
+        step = float(some.mean()) - mean
+        squares += float(np.square(some - some.mean()).sum()) + step**2 * others * len(y) / number
+        mean += step * len(y) / number
+    if number < 2:
+        raise ValueError(f"{source.name} has {number} rows; a fit needs at least 2.")
+    return in_units(mean, (squares / number) ** 0.5, unit)
+
+
+def mean_squared_error(source: RowSource, predict: Callable[[Any], Any]) -> float:
+    """Of what a function predicts from the rows X [n, D] of a block, beside the y of all rows."""
+    number, total = 0, 0.0
+    for X, y in source.blocks(_BLOCK):
+        number += X.shape[0]
+        total += float(np.square(np.asarray(predict(X), dtype=np.float64) - y).sum())
+    return total / number
+
+
+def _numbers(source: RowSource) -> Iterator[NDArray[np.float64]]:
+    """The y [n] of the blocks that have rows, as numbers."""
+    for y in _targets(source, "targets"):
+        if y.ndim != 1 or y.dtype.kind not in "biuf":
+            raise ValueError(
+                f"y of {source.name} has shape {y.shape} and type {y.dtype}; expected one column of numbers."
+            )
+        if not np.isfinite(y).all():
+            raise ValueError(f"y of {source.name} has numbers that are missing or not finite. Drop these rows.")
+        if len(y):
+            yield y.astype(np.float64)
+
+
+def _targets(source: RowSource, what: str) -> Iterator[NDArray[Any]]:
+    """The y [n] of each block; ValueError if there is none."""
+    for _, y in source.outline(_BLOCK):
+        if y is None:
+            raise ValueError(f"{source.name} requires y to be passed: name the column of the {what}, y=...")
+        yield np.asarray(y)
 
 
 _BLOCK = 2**16

@@ -545,6 +545,9 @@ MUTANTS = [
         {
             "np.union1d(found, some) if len(found) else some": "some",
             "if value is not None:": "if False:",
+            "step**2 * others * len(y) / number": "0.0",
+            "mean += step * len(y) / number": "mean += step",
+            "number += X.shape[0]": "number = X.shape[0]",
         },
     ),
     Mutants(

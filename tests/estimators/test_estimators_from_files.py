@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from regbayes.estimators import Classifier, Clusterer
+from regbayes.estimators import Classifier, Clusterer, Regressor
 from regbayes.estimators.streams import classes_of
 from regbayes.inference import SVI, SmallVariance, map_rows, rows_of
 from regbayes.models import DPM, InfiniteSVM
@@ -71,3 +71,34 @@ def test_what_a_file_cannot_have_is_refused(path) -> None:
         Classifier().fit("no.parquet", "label")
     with pytest.raises(ValueError, match="has no column 'kind'"):
         Clusterer().fit(path, "kind")
+
+
+def test_a_regressor_takes_a_path_and_the_name_of_its_targets(path, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.estimators.streams._BLOCK", 70)
+    numbers = 1e6 + 300 * (X[:, 0] - X[:, 1]) + RNG.normal(size=300)
+    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "price": numbers}), path)
+    inference = SVI(num_steps=30, batch_size=60)
+    found = Regressor(inference=inference).fit(path, y="price")
+    np.testing.assert_allclose([found.target_mean_, found.target_scale_], [numbers.mean(), numbers.std()], rtol=1e-12)
+    same = inference.fit(found.parts()[0], rows_of(X, found.standardized(numbers)))
+    np.testing.assert_allclose(found.posterior_.predict(X), same.predict(X), rtol=1e-10)
+    error = found.predict(X) - numbers
+    np.testing.assert_allclose(found.noise_scale_, np.square(error).mean() ** 0.5, rtol=1e-10)
+    assert found.score(X, numbers) > 0.95
+    map_rows(found.predict, rows_of(path, columns=["a", "b"]), tmp_path / "prices.npy", batch_size=70)
+    np.testing.assert_allclose(np.load(tmp_path / "prices.npy"), found.predict(X), rtol=1e-12)
+
+
+def test_targets_that_a_regressor_cannot_have_are_refused(path) -> None:
+    with pytest.raises(ValueError, match="requires y to be passed: name the column of the targets"):
+        Regressor().fit(rows_of(X))
+    with pytest.raises(ValueError, match="expected one column of numbers"):
+        Regressor().fit(path, "label")
+    with pytest.raises(ValueError, match="expected one column of numbers"):
+        Regressor().fit(rows_of(X, X))
+    with pytest.raises(ValueError, match="missing or not finite"):
+        Regressor().fit(rows_of(X, np.where(PLACE == 0, np.nan, PLACE)))
+    with pytest.raises(ValueError, match="sample_weight goes with arrays"):
+        Regressor().fit(path, "a", sample_weight=np.ones(300))
+    constant = Regressor(inference=SVI(num_steps=2)).fit(rows_of(X, np.full(300, 7.0)))
+    assert (constant.target_mean_, constant.target_scale_) == (7.0, 1.0)
