@@ -554,12 +554,20 @@ MUTANTS = [
         "inference/svi/stream.py",
         "inference/distributed/test_sources.py",
         {
-            "if found != self.num_data:": "if False:",
+            "if found != self.num_own:": "if False:",
             "~torch.isin(classes, first)": "torch.isin(classes, first)",
             "[_gist(torch.cat([*said, values]), coding.has_classes)]": "[_gist(values, coding.has_classes)]",
             "torch.cat([ends, y[missing][:1]])": "ends",
             "if total >= _NUM_DEFAULTS:": "if False:",
             "max(largest, number), missing or some": "max(largest, number), some",
+        },
+    ),
+    Mutants(
+        "inference/svi/stream.py",
+        "inference/distributed/test_ranks.py -k source",
+        {
+            "number = all_count(total)": "number = total",
+            "all_count(largest)": "largest",
         },
     ),
     Mutants(

@@ -32,7 +32,7 @@ class Fits(Protocol):
 def together(
     group: Any, backend: Fits, model: Model, X: Any, y: Any, lengths: Any, weights: Any, **files: Any
 ) -> Iterator[None]:
-    """A context in which a fit has the rows X [n, D] and y, or the sequences, of each of the ranks of a group.
+    """A context in which a fit has the rows X [n, D] and y, the sequences, or the source of each rank of a group.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def _require_split(backend: Fits, model: Model, X: Any, weights: Any) -> None:
     reason = "fit on one rank, without group" if alone is None else alone(backend, with_factor(model))
     if not reason and weights is not None:
         which, reason = f"{which} with sample_weight", "leave sample_weight out"
-    if not reason and streamed(X) is not None:
+    if not reason and streamed(X) is not None and not getattr(backend.module_of(model), "splits_sources", False):
         which, reason = f"{which} from a source of rows", "pass each rank its rows as a tensor"
     if reason:
         raise NotImplementedError(f"{which} does not run on several ranks yet; {reason}.")
@@ -74,6 +74,8 @@ def _agree(those: Ranks, own: dict[str, str]) -> None:
 def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files: dict[str, Any]) -> dict[str, str]:
     """What ranks must have in common, by its name; raises on rows that the model does not take, and on files."""
     backend.require_files(**files)
+    if (source := streamed(X)) is not None:
+        X, y = next(iter(source.blocks(_FEW)), (X, y))
     rows, values = cast(Any, model).admit(X, y, lengths)
     return {
         "version of regbayes": release,
@@ -86,3 +88,6 @@ def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files:
         "targets": "none" if y is None else str([1, *(values.shape[1:] if values is not None else [])]),
         **{name: str(path) for name, path in files.items()},
     }
+
+
+_FEW = 1000  # rows of a source, by which ranks compare

@@ -57,9 +57,10 @@ class SVI(Backend):
     `batch_size` rows (None: 4,096), or of as many as a DataLoader or a function gives. Defaults that come from the
     data, and the start of the fit, are of its first 100,000 rows: rows should come in no order that means something.
     What the posterior says row by row, such as `assignments`, is of these first rows alone, so that memory does not
-    grow with their number; `map_rows(posterior.assign, source, path)` says it of all. Nor are responsibilities kept of
-    a tensor whose rows times components are more than 2^24 (134 MB), except with rule="averaging" or coupled label
-    sets: each step finds them again, chunk by chunk, and the posterior has the `assignments` alone.
+    grow with their number; `map_rows(posterior.assign, source, path)` says it of all. Of mixtures each rank of
+    a `group` may have a source of its own: a step sees a block of each. Nor are responsibilities kept of a tensor whose
+    rows times components are more than 2^24 (134 MB), except with rule="averaging" or coupled label sets: each step
+    finds them again, chunk by chunk, and the posterior has the `assignments` alone.
 
     References
     ----------

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from ...models.sums import among
 from ..distributed.collectives import all_count
 from ..distributed.sources import RowSource
 from ..protocol import Model
@@ -172,7 +173,8 @@ class Steps(Generic[S, D, M]):
         found, assign = self.draw(state, data, model), self._stochastic.assign
         if assign is None:
             return found
-        found[LABELS] = torch.cat([assign(state, batch, model) for batch in data.sampled()])
+        with among(None):  # ranks may have more of these blocks or fewer
+            found[LABELS] = torch.cat([assign(state, batch, model) for batch in data.sampled()])
         return {name: value for name, value in found.items() if name != self.rows}
 
     # -- both ----------------------------------------------------------------------------------------------------------
@@ -196,6 +198,7 @@ class StepsByRule(Generic[M]):
     steps: Callable[[SVI, M], dict[Rule, Steps[Any, Any, M]]]
     require: Callable[[M], object] = lambda model: None  # raises unless a model has what all rules need
     splits: bool = False  # whether ranks may have rows each, by the natural rule
+    splits_sources: bool = False  # whether they may have a source of rows each
 
     def alone(self, backend: SVI, model: M) -> str:
         """Which fit to take in place of one of several ranks; "" where they may."""

@@ -23,6 +23,7 @@ from ...models.mixture import Mixture
 from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace
 from ...models.sparse import Rows, SparseRows
+from ..distributed.collectives import all_count, on_all
 from ..distributed.sources import Block, RowSource
 
 
@@ -52,9 +53,10 @@ class Stream(Generic[D]):
     convert: Callable[[Block], D]
     head: list[Block]  # of which the posterior says something row by row
     first: D
+    num_own: int  # points or steps of this source, which other ranks have others beside
     num_data: int
     num_units: int  # points, or sequences
-    largest: int  # of a block, in units
+    largest: int  # of a block of each rank together, in units
     batches: Iterator[D] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +78,11 @@ class Stream(Generic[D]):
         """The next batch, from the start again after the last."""
         return next(self.batches)
 
+    @property
+    def num_kept(self) -> int:
+        """How many rows the posterior says something of."""
+        return sum(block[0].shape[0] for block in self.head)
+
     def sampled(self) -> Iterator[D]:
         """The blocks of the first rows."""
         return map(self.convert, self.head)
@@ -86,19 +93,19 @@ class Stream(Generic[D]):
             for block in _named(self.source, self.source.blocks(self.size), self.convert):
                 found += block.num_data
                 yield block
-            if found != self.num_data:
+            if found != self.num_own:
                 raise ValueError(
-                    f"{self.source.name} gives {found} rows in a later pass, but gave {self.num_data} in the first. "
+                    f"{self.source.name} gives {found} rows in a later pass, but gave {self.num_own} in the first. "
                     "Give the same rows in every pass."
                 )
 
 
 def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) -> tuple[Mixture, Stream[Data]]:
-    """The resolved model and the stream of batches (X [n, D], y [n]) or (X [n, D], None).
+    """The resolved model and the stream of batches (X [n, D], y [n]) or (X [n, D], None); each rank has its own source.
 
     One missing label anywhere is enough for a loss that allows them.
     """
-    head, X = _begin(source, size, model.as_rows)
+    head, X = on_all(lambda: _begin(source, size, model.as_rows))
     coding, said, total, largest, like = coding_of(model.checked()), list[Tensor](), 0, 0, X.new_zeros(0, 0)
     y = None if coding is None or head[0][1] is None else torch.cat([as_tensor("y", y) for _, y in head])
 
@@ -109,7 +116,7 @@ def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) 
             said[:] = [_gist(torch.cat([*said, values]), coding.has_classes)]
         return number
 
-    for number in _named(source, source.outline(size), gist):
+    for number in on_all(lambda: list(_named(source, source.outline(size), gist))):
         total, largest = total + number, max(largest, number)
     if said:  # all classes, not only those of the first rows
         model = model.checked().resolve_targets(like.new_zeros(len(said[0]), 0), said[0])
@@ -121,7 +128,8 @@ def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) 
         return model.data(model.as_rows(X, num_features=model.num_features), y)
 
     first = model.data(X[:num_first], None if y is None else y[:num_first])
-    return model, Stream(source, size, convert, head, first, total, total, largest)
+    number = all_count(total)
+    return model, Stream(source, size, convert, head, first, total, number, number, all_count(largest))
 
 
 def stream_sequences(
@@ -137,7 +145,8 @@ def stream_sequences(
     model, data = model.prepare(X, None, joined)
     ends = torch.tensor(joined).cumsum(0)
     first = data.sequences(list(range(1 + int((ends < num_first).sum())))) if ends[-1] > num_first else data
-    return model, Stream(source, size, lambda block: model.data(*block), head, first, total, num_sequences, largest)
+    sizes = total, total, num_sequences, largest
+    return model, Stream(source, size, lambda block: model.data(*block), head, first, *sizes)
 
 
 def stream_labels(source: RowSource, size: int, model: BNMC, num_first: int) -> tuple[BNMC, Stream[LabelData]]:
@@ -158,7 +167,7 @@ def stream_labels(source: RowSource, size: int, model: BNMC, num_first: int) -> 
     if missing:
         model = model.with_missing()
     first = model.data(X[:num_first], Y[:num_first])
-    return model, Stream(source, size, lambda block: model.data(*block), head, first, total, total, largest)
+    return model, Stream(source, size, lambda block: model.data(*block), head, first, total, total, total, largest)
 
 
 def _begin(source: RowSource, size: int, read: Callable[[Any], Rows], unit: str = "rows") -> tuple[list[Block], Rows]:

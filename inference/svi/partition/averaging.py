@@ -151,6 +151,6 @@ def steps_of(backend: SVI, model: Mixture) -> dict[Rule, Steps[Any, Data, Mixtur
     return steps | {AVERAGING: averaged_steps(backend)}
 
 
-BY_RULE = StepsByRule(steps_of, family_of, splits=True)
+BY_RULE = StepsByRule(steps_of, family_of, splits=True, splits_sources=True)
 _LAST_PASSES = 500  # at the end of a fit
 _LEAST_GAP, _MOST_GAP = 1e-9, 1e-4

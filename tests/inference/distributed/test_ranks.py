@@ -14,7 +14,7 @@ import pytest
 import torch
 from two_ranks import split
 
-from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance
+from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, rows_of
 from regbayes.inference.distributed import together
 from regbayes.inference.distributed.collectives import own_stream
 from regbayes.inference.distributed.picked import in_turns
@@ -247,6 +247,44 @@ CELLS = [
 def test_two_ranks_find_what_one_process_does(two_ranks, way, case) -> None:
     whole = alone(EXACT[way], case)
     require_equal(two_ranks(fit, EXACT[way], case), whole)
+
+
+def fit_source(group, rank, backend, case):
+    """The posterior's samples and its trace, of a rank that has a source of its rows; without a group all are one's."""
+    model, *both = CASES[case]
+    X, y = both if group is None else (split(part, rank, FIRST) for part in both)
+    posterior = backend.fit(model, rows_of(X, y), group=group)
+    return posterior.samples, posterior.trace.values
+
+
+@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "InfiniteSVM, regression", "DDPM of two directions"])
+def test_ranks_have_a_source_of_rows_each(two_ranks, case) -> None:
+    """Steps that see a block of each rank are those of one process that sees both; ranks may have other numbers of
+    blocks, and have the same components all the same."""
+    backend = SVI(num_steps=8, batch_size=len(X))
+    require_equal(two_ranks(fit_source, backend, case), fit_source(None, 0, backend, case))
+    (first, trace), (second, other) = two_ranks(fit_source, backend.replace(num_steps=12, batch_size=7), case)
+    assert torch.equal(trace, other)
+    assert (first["assignments"].shape, second["assignments"].shape) == ((1, FIRST), (1, len(X) - FIRST))
+    assert first["num_seen"].item() == len(X)
+    for name in first.keys() - {"assignments"}:
+        assert torch.equal(first[name], second[name]), name
+
+
+def bad_source(group, rank, which):
+    """What is said of an infinite entry of one rank, beyond the rows by which ranks compare."""
+    rows, labels = torch.randn(1200, 2), torch.arange(1200.0) % 2
+    (rows[:, 0] if which == "row" else labels)[1100] = torch.inf if rank else 0.0
+    try:
+        SVI(num_steps=2, batch_size=100).fit(InfiniteSVM(), rows_of(rows, labels), group=group)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("which", ["row", "label"])
+def test_a_bad_source_of_one_rank_is_refused_on_all(two_ranks, which) -> None:
+    for said in two_ranks(bad_source, which):
+        assert said.startswith("Rank 1 of 2 cannot begin: block 11 of the array: ")
 
 
 def turns_of(group, rank):
