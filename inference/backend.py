@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections import ChainMap
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, Unpa
 
 from torch import Tensor
 
+from ..models import host
 from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
 from ..models.labelled import with_factor
@@ -280,7 +282,8 @@ class Backend(Config):
             whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
             files |= {"checkpoint_every": every, "on_interrupt": on_interrupt}
             schedule = replace(schedule, **whose, **files, backend=backend.identity(), parts=parts)
-            posterior = resolved.finish(model, data, schedule, kernel)
+            with host.threads_for(math.prod(getattr(data, "first", data).X.shape)):  # of a stream the first rows
+                posterior = resolved.finish(model, data, schedule, kernel)
         found = posterior if rows is None else rows.completed(posterior)
         whole = found.trace.values.shape[1] >= self.least_steps(schedule)  # not ended by Ctrl-C
         if whole and group is None and streamed(X) is None and "assignments" in found.samples:

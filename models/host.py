@@ -1,4 +1,4 @@
-"""The machine: where compiled code serves, and whether there is room in memory, found out before any work.
+"""The machine: where compiled code serves, whether there is room in memory, and how many threads an operation has.
 
 Where code asks `host.on_cpu(X)`, by the module, a test may run what a GPU would run on tensors of a CPU.
 """
@@ -6,8 +6,11 @@ Where code asks `host.on_cpu(X)`, by the module, a test may run what a GPU would
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -49,6 +52,35 @@ def require_room(name: str, value: Any, num_bytes: float, device: Any = "cpu", *
         )
 
 
+class _Shared:
+    """How many fits of one thread run at once, and how many threads there were before the first."""
+
+    lock, running, before = Lock(), 0, 1
+
+
+@contextmanager
+def threads_for(num_numbers: int) -> Iterator[None]:
+    """A context in which operations have one thread where data are so few numbers; else as many as torch has.
+
+    An operation on a chunk of rows takes some ten microseconds, and so does waking a thread, or many times that where
+    other programs have the cores.
+    """
+    if num_numbers >= _MANY:
+        yield
+        return
+    with _Shared.lock:
+        if not _Shared.running:
+            _Shared.before = torch.get_num_threads()
+        _Shared.running += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _Shared.lock:
+            _Shared.running -= 1
+            torch.set_num_threads(_Shared.before)
+
+
 @cache
 def _room(device: torch.device) -> float:
     """Bytes of memory in all, used or free; infinite where the system does not say."""
@@ -64,4 +96,5 @@ def _room(device: torch.device) -> float:
         return machine
 
 
+_MANY = 2**21  # numbers, of which operations gain by threads
 _LIMIT = Path("/sys/fs/cgroup/memory.max")

@@ -1,4 +1,7 @@
-"""Fits in two threads at once: each is the fit alone, bit for bit, and the user's streams stay where they were."""
+"""Fits in two threads at once: each is the fit alone, bit for bit, and the user's streams stay where they were.
+
+And the threads of tensor operations, which are another matter: a fit of few numbers has one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ import pytest
 import torch
 from grid import WAYS, Case, Row, kernels, name_of
 
-from regbayes.inference import TruncationWarning
+from regbayes.inference import SmallVariance, TruncationWarning
+from regbayes.inference.running.sweeps import Sweeps
+from regbayes.models import DPM, host
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{TruncationWarning.__module__}.{TruncationWarning.__name__}")
 
@@ -46,10 +51,54 @@ def test_fits_in_two_threads_at_once_are_those_of_each_alone(cell: tuple[Row, st
     row, name, way = cell
     alone = WAYS[way].fit(row.cases[name])
     together = Barrier(2)
-    with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(fit, [way] * 2, [row.cases[name]] * 2, [together] * 2))
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(fit, [way] * 2, [row.cases[name]] * 2, [together] * 2))
     for other in found:
         assert_same(other.trace.values, alone.trace.values)
         assert other.samples.keys() == alone.samples.keys()
         for key, value in alone.samples.items():
             assert_same(other.samples[key], value)
+
+
+def fit_and_count(X: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Threads of tensor operations in the sweeps of a fit."""
+    seen, advance = set(), Sweeps.advance
+
+    def watched(self: Sweeps, *arguments: Any) -> None:
+        seen.add(torch.get_num_threads())
+        advance(self, *arguments)
+
+    monkeypatch.setattr(Sweeps, "advance", watched)
+    SmallVariance(penalty=9.0, max_steps=2, progress=False).fit(DPM(), X)
+    return seen
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_fits_of_few_numbers_compute_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for one another took 40 times as long on a machine with other work."""
+    X = torch.arange(40.0, dtype=torch.float64).reshape(20, 2)
+    assert fit_and_count(X, monkeypatch) == {1}
+    monkeypatch.setattr(host, "_MANY", X.numel())
+    assert fit_and_count(X, monkeypatch) == {3}
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_threads_are_there_again_after_any_fit() -> None:
+    with pytest.raises(ZeroDivisionError), host.threads_for(1):
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == 3
+    first, second = host.threads_for(1), host.threads_for(1)
+    first.__enter__()
+    second.__enter__()  # of a fit that begins in another thread meanwhile
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert torch.get_num_threads() == 3
