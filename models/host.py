@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -53,21 +53,22 @@ def require_room(name: str, value: Any, num_bytes: float, device: Any = "cpu", *
 
 
 class _Shared:
-    """How many fits of one thread run at once, and how many threads there were before the first."""
+    """How many contexts of one thread there are, and how many threads there were before the first."""
 
     lock, running, before = Lock(), 0, 1
 
 
-@contextmanager
-def threads_for(num_numbers: int) -> Iterator[None]:
-    """A context in which operations have one thread where data are so few numbers; else as many as torch has.
+def threads_for(num_numbers: int) -> AbstractContextManager[None]:
+    """A context in which operations have one thread where data are so few numbers; else as many as torch has."""
+    return nullcontext() if num_numbers >= _MANY else one_thread()
 
-    An operation on a chunk of rows takes some ten microseconds, and so does waking a thread, or many times that where
-    other programs have the cores.
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A context in which operations have one thread: for those on chunks of rows, which take some ten microseconds.
+
+    To wake a thread takes as long, or many times that where other programs have the cores.
     """
-    if num_numbers >= _MANY:
-        yield
-        return
     with _Shared.lock:
         if not _Shared.running:
             _Shared.before = torch.get_num_threads()

@@ -18,7 +18,7 @@ from grid import WAYS, Case, Row, kernels, name_of
 
 from regbayes.inference import SmallVariance, TruncationWarning
 from regbayes.inference.running.sweeps import Sweeps
-from regbayes.models import DPM, host
+from regbayes.models import DPM, InfiniteSVM, host
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{TruncationWarning.__module__}.{TruncationWarning.__name__}")
 
@@ -88,6 +88,22 @@ def test_fits_of_few_numbers_compute_with_one_thread(monkeypatch: pytest.MonkeyP
     assert fit_and_count(X, monkeypatch) == {1}
     monkeypatch.setattr(host, "_MANY", X.numel())
     assert fit_and_count(X, monkeypatch) == {3}
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_predictions_compute_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = torch.arange(40.0, dtype=torch.float64).reshape(20, 2), torch.arange(20) % 2
+    posterior, seen = SmallVariance(penalty=9.0, max_steps=2, progress=False).fit(InfiniteSVM(), X, y), set()
+    mixtures = posterior.score_mixtures
+
+    def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
+        seen.add(torch.get_num_threads())
+        return mixtures(*arguments, **options)
+
+    monkeypatch.setattr(posterior, "score_mixtures", watched)
+    posterior.predict_proba(X)
+    assert seen == {1}
     assert torch.get_num_threads() == 3
 
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.arrays import like, read_labels
 from ...models.distributions.sampling import draw_categorical, normals, uniforms
 from ...models.targets import Target
@@ -201,8 +202,9 @@ class ScorePrediction:
 
 
 def chunks(X: Any) -> Iterator[Any]:
-    """X [N, D] in parts of some thousand rows."""
-    yield from (X[start : start + _CHUNK] for start in range(0, max(1, len(X)), _CHUNK))
+    """X [N, D] in parts of some thousand rows, with which one thread computes."""
+    with host.one_thread():
+        yield from (X[start : start + _CHUNK] for start in range(0, max(1, len(X)), _CHUNK))
 
 
 _CHUNK = 4096
