@@ -8,16 +8,18 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from .domains import shown
+
+T = TypeVar("T")
 
 
 class RankLost(RuntimeError):
@@ -55,6 +57,14 @@ class Ranks:
     def largest(self, tensor: Tensor) -> Tensor:
         """The largest entries [...] among the tensors of all ranks."""
         return self._reduced(tensor, torch.distributed.ReduceOp.MAX)
+
+    def each(self, works: list[Callable[[], T]]) -> list[T]:
+        """What each of some functions gives, the same on all ranks."""
+        return [work() for work in works]
+
+    def drawn(self, number: int, start: int, total: int, draw: Callable[[int], Tensor]) -> Tensor:
+        """The entries [n, ...] of this rank's rows, from `start` on, of a draw [N, ...] that all ranks make alike."""
+        return draw(total)[start : start + number]
 
     def objects(self, own: Any) -> list[Any]:
         """What each rank has, in their order; for what is exchanged now and then."""

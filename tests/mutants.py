@@ -571,6 +571,27 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "inference/distributed/passes.py",
+        "inference/small_variance/test_passes.py",
+        {
+            "else join(tape.part, tensor)": "else tensor",
+            "self.generator.set_state(part.found[1])": "pass",
+            "return values[start : start + number]": "return values[:number]",
+            "generator.set_state(start)": "pass",
+            "self._asked(tensor, torch.maximum)": "self._asked(tensor, torch.add)",
+        },
+    ),
+    Mutants(
+        "inference/small_variance/partition.py",
+        "inference/small_variance/test_passes.py",
+        {
+            "ratio = self.stream.num_data / self.problem.num_data": "ratio = 1.0",
+            "sampled_rows(self.stream.num_data, MOST_ROWS, generator)  # as": "# as",
+            "or _mark(data) != self.marks[place]": "",
+            "state.assignments[rows].long()": "state.assignments[: rows.stop - rows.start].long()",
+        },
+    ),
+    Mutants(
         "models/sums.py",
         "inference/distributed/test_ranks.py -k 'find_what and DPM'",
         {
@@ -639,10 +660,12 @@ MUTANTS = [
     Mutants(
         "inference/distributed/collectives.py",
         "inference/distributed/test_ranks.py -k 'own_streams or find_what'",
-        {
-            "manual_seed(seed + those.number)": "manual_seed(seed)",
-            "draw(total)[start : start + number]": "draw(total)[:number]",
-        },
+        {"manual_seed(seed + those.number)": "manual_seed(seed)"},
+    ),
+    Mutants(
+        "models/ranks.py",
+        "inference/distributed/test_ranks.py -k 'own_streams or find_what'",
+        {"draw(total)[start : start + number]": "draw(total)[:number]"},
     ),
     Mutants(
         "inference/gibbs/hyperplanes.py",

@@ -10,6 +10,7 @@ it is not, since majorizers keep slacks away from zero, and some touch the loss 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ...models import host
 from ...models.losses.base import Loss, PseudoObservation
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_sum, once
 from .duals import joint_hinge, solve
 from .scored import Scored
 
@@ -114,7 +115,7 @@ def minimum(problem: Scored, fit: Estimate, limits: DualLimits | None, num_steps
         fit = solved(problem, fit, limits)
         if has_quick_dual(problem):
             return fit
-    return majorized(problem, fit, num_steps)
+    return once(partial(majorized, problem, fit, num_steps), partial(_of_rows, problem, fit.tilt))
 
 
 def solved(problem: Scored, fit: Estimate, limits: DualLimits) -> Estimate:
@@ -136,10 +137,15 @@ def solved(problem: Scored, fit: Estimate, limits: DualLimits) -> Estimate:
 def majorized(problem: Scored, fit: Estimate, num_steps: int) -> Estimate:
     """By steps to the minima of majorizers, with blurs of several widths in turn; until they hardly lower the cost."""
     before = fit.cost
-    for step in range(num_steps):
-        width = _WIDTHS[step % len(_WIDTHS)]
+
+    def stepped(fit: Estimate, width: float) -> Estimate:
         for columns in problem.loss.blocks(fit.weights.shape[2]):
             fit = descended(problem, fit, majorizer_minimum(problem, fit, columns, width))
+        return fit
+
+    for step in range(num_steps):
+        width = _WIDTHS[step % len(_WIDTHS)]
+        fit = once(partial(stepped, fit, width), partial(_of_rows, problem, fit.tilt))
         num_rounds, rest = divmod(step + 1, len(_WIDTHS))
         if not rest:  # all widths had their turn; the host looks ever less often
             is_power = not num_rounds & (num_rounds - 1)
@@ -147,6 +153,11 @@ def majorized(problem: Scored, fit: Estimate, num_steps: int) -> Estimate:
                 break
             before = fit.cost
     return fit
+
+
+def _of_rows(problem: Scored, tilt: Tensor, fit: Estimate) -> Estimate:
+    """An estimate from other rows, for those that are here."""
+    return fit._replace(scores=problem.scores(fit.weights), tilt=tilt)
 
 
 def slopes(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:

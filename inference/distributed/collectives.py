@@ -60,4 +60,16 @@ def own_draws(number: int, draw: Callable[[int], Tensor]) -> Tensor:
     """The entries [n, ...] that belong to this rank's rows of a draw [N, ...] for the rows of all ranks, which they
     share."""
     start, total = span(number)
-    return draw(total)[start : start + number]
+    those = ranks()
+    return draw(total) if those is None else those.drawn(number, start, total, draw)
+
+
+def each(works: list[Callable[[], T]]) -> list[T]:
+    """What each of some functions gives, the same on all ranks; none may need what another one does."""
+    those = ranks()
+    return [work() for work in works] if those is None else those.each(works)
+
+
+def once(work: Callable[[], T], again: Callable[[T], T] = lambda found: found) -> T:
+    """What a function gives; but for what `again` makes anew, of rows that are here, the same on all ranks."""
+    return work() if ranks() is None else again(each([work])[0])

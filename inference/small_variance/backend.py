@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -11,8 +12,9 @@ from torch import Tensor
 from ...models.domains import Auto, Count, Labels, NonNegative, OneOf, Positive, Seed, Whole
 from ..backend import Backend
 from ..distributed.collectives import all_count
+from ..distributed.rows import streamed
 from ..protocol import KernelData, Model
-from ..running.engine import Chain, Draw, Schedule, Sweeps
+from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
 
 
 @dataclass(eq=False)
@@ -55,6 +57,13 @@ class SmallVariance(Backend):
     seed : of all randomness
     num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
     progress : a progress bar; None: on a terminal only
+
+    X of `DPM` and `InfiniteSVM` may also be a source of rows (`rows_of`), which is then read in passes: as many in a
+    sweep as it has sums over all rows, some 10 to 30, with the answer of a fit of its rows as a tensor. The rows must
+    come in the same order in each pass. Memory grows by 4 bytes a row, its label, and while the penalty is chosen by
+    4 more. Defaults that come from the data are of the first 100,000 rows, the penalty of 20,000 rows that the
+    generator draws, and `assignments` of the posterior of the first rows alone. Beyond 2^20 rows, draws among all rows
+    are made block by block: of the same law, but other ones than those of a tensor.
 
     References
     ----------
@@ -102,6 +111,18 @@ class SmallVariance(Backend):
                 "DPM and InfiniteSVM."
             )
         return model
+
+    def prepare(
+        self, model: Model, X: Any, y: Any, lengths: Any, **weights: Tensor
+    ) -> tuple[Kernel, Model, KernelData, Schedule]:
+        """As `Backend.prepare`; X [N, D] of a mixture may also be a source of rows."""
+        source, begin = streamed(X), getattr(self.module_of(model), "stream", None)
+        if source is None or begin is None:
+            return super().prepare(model, X, y, lengths, **weights)
+        if y is not None or lengths is not None:
+            raise ValueError("y and lengths come with the blocks of a source of rows: leave them out.")
+        kernel, model, data = begin(self, model, source)
+        return kernel, model, data, dataclasses.replace(self.resolve(data).schedule(), num_jobs=1, repeatable=False)
 
     def takes_labels(self, model: Model) -> bool:
         """Whether a descent of the model may start from labels."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_count, all_sum, own_draws
+from ..distributed.collectives import all_count, all_sum, once, own_draws
 from ..distributed.picked import own_of, taken, top
 from .assignment import all_costs
 from .problem import Problem
@@ -34,12 +34,12 @@ def open_components(
     K = state.num_components
     most = all_count(problem.num_data) if most_components is None else most_components - K
     excess = cost - problem.founding
-    chosen = candidates(excess, K, problem.X.shape[1], generator, problem.data.weights)
+    chosen = once(lambda: candidates(excess, K, problem.X.shape[1], generator, problem.data.weights))
     if single:
         chosen = chosen[taken(excess, chosen) > problem.next_price(state.penalty, K)]
     if not len(chosen):
         return replace(state, grows=False)
-    centers, weights = problem.founders(chosen)
+    centers, weights = once(lambda: problem.founders(chosen))
     savings = all_costs(problem, centers, weights)
     torch.sub(cost, savings, out=savings).relu_()
     if problem.data.weights is not None:

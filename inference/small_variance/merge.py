@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from ..distributed.collectives import each, once
 from .assignment import all_costs, component_sums
 from .classifiers import fit_classifiers
 from .problem import Problem
@@ -57,7 +59,8 @@ def _merged(pairs: Tensor, state: Descent, parts: Parts, problem: Problem) -> tu
     one, other = parts.rows(first), parts.rows(second)
     sums, counts = one.sums + other.sums, one.counts + other.counts
     centers = problem.centers(sums, counts)
-    weights, margins = _better_classifier(first, second, state, problem)
+    weights, margins = once(lambda: _better_classifier(first, second, state, problem))
+    weights, margins = weights.clone(), margins.clone()
     apart = (
         problem.smoothing(state.centers) + parts.margins + problem.divergences(parts.sums, parts.counts, state.centers)
     )
@@ -65,11 +68,16 @@ def _merged(pairs: Tensor, state: Descent, parts: Parts, problem: Problem) -> tu
     saved = saved - problem.smoothing(centers)
     gains = saved - margins
     if weights.numel():
-        for index in gains.topk(min(_NUM_FITS, len(gains))).indices.tolist():
+        likely = gains.topk(min(_NUM_FITS, len(gains))).indices.tolist()
+
+        def fitted(index: int) -> tuple[Tensor, Tensor]:
             rows = torch.nonzero((state.assignments.unsqueeze(1) == pairs[index]).any(1)).squeeze(1)
             together = torch.zeros_like(rows)
             fit = fit_classifiers(problem.rows(rows), together, weights[[index]], state.duals[rows], _NUM_STEPS)
-            weights[index], margins[index] = fit.weights[0], fit.cost.sum()
+            return fit.weights[0], fit.cost.sum()
+
+        for index, fit in zip(likely, each([partial(fitted, index) for index in likely]), strict=True):
+            weights[index], margins[index] = fit
             gains[index] = saved[index] - margins[index]
     return gains, centers, weights, Parts(sums, counts, margins)
 

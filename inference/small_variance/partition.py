@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ...models.data import Data
 from ...models.mixture import Mixture
+from ...models.sparse import entries_sum
 from ..classifiers.duals import joint_hinge
+from ..distributed.passes import over_blocks
+from ..distributed.sources import RowSource
 from ..running.engine import Draw, Kernel
+from ..svi.stream import Stream, stacked, stream_points
 from . import descent, repelling
 from .backend import SmallVariance
 from .landscape import Landscape
-from .penalty import joint_penalty, keeping_penalty, single_penalty
+from .penalty import MOST_ROWS, joint_penalty, keeping_penalty, single_penalty
 from .problem import Problem, require_divergence
-from .restarts import PricedRestarts, kernel_of
+from .restarts import PricedRestarts, kernel_of, sampled_rows
 from .state import Descent
 
 
@@ -44,6 +49,17 @@ def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
     if takes_labels(model):
         return kernel_of(Descent, partial(MixtureRestarts.of, backend))
     return repelling.kernel(backend, Landscape.of)
+
+
+def stream(backend: SmallVariance, model: Mixture, source: RowSource) -> tuple[Kernel, Mixture, Any]:
+    """The descent, the resolved model and its data, of rows that a source has: few are fitted as a tensor."""
+    why = "its components repel" if not takes_labels(model) else alone(backend, model)
+    if why:
+        raise NotImplementedError(f"SmallVariance of {type(model).__name__} reads no source of rows: {why}; or SVI().")
+    model, found = stream_points(source, _BLOCK, model, _FEW)
+    if found.num_data == found.first.num_data:
+        return kernel(backend, model), model, found.first
+    return kernel_of(Descent, partial(StreamedRestarts.over, backend)), model, found
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +100,102 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
         return descent.scattered(self.problem, self.penalty, 2 * self.backend.num_components, generator)
 
     def sweep(self, state: Descent, generator: torch.Generator) -> Descent:
+        return self.swept(state, self.problem, generator)
+
+    def swept(self, state: Descent, problem: Problem, generator: torch.Generator) -> Descent:
+        """One sweep over the rows of a problem."""
         tolerance, merge = self.backend.tolerance, self.backend.merge
-        return descent.sweep(state, self.problem, generator, tolerance=tolerance, merge=merge, single=self.single)
+        return descent.sweep(state, problem, generator, tolerance=tolerance, merge=merge, single=self.single)
 
     def draw(self, state: Descent) -> Draw:
         return state.draw(self.problem.model, self.problem.data.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedRestarts(MixtureRestarts):
+    """The same over the blocks of a source, in as many passes as there are sums; the problem is that of a sample."""
+
+    stream: Stream[Data]
+    marks: list[tuple[int, float]] = field(default_factory=list)  # of each block, its number of rows and their sum
+
+    @classmethod
+    def over(cls, backend: SmallVariance, model: Mixture, found: Stream[Data]) -> Self:
+        """Those of a resolved model, with the rows that its penalty comes from, drawn by the generator of the fit."""
+        seeded = torch.Generator(found.X.device).manual_seed(backend.seed)
+        chosen = sampled_rows(found.num_data, MOST_ROWS, seeded)
+        parts, marks, start = list[Data](), list[tuple[int, float]](), 0
+        for data in found.each():
+            first, last = torch.searchsorted(chosen, torch.tensor([start, start + data.num_data]))
+            parts.append(data.rows(chosen[first:last] - start))
+            marks.append(_mark(data))
+            start += data.num_data
+        tables = zip(*((part.X, part.features, part.targets) for part in parts), strict=True)
+        sample = Problem.of(model, Data(*(stacked(list(table)) for table in tables)), backend.scale)
+        return cls(backend, sample, found, marks)
+
+    def natural_penalty(self, generator: torch.Generator) -> float:
+        """As of all rows, from those of the sample."""
+        sampled_rows(self.stream.num_data, MOST_ROWS, generator)  # as far as the sample came
+        ratio = self.stream.num_data / self.problem.num_data
+        if self.single:
+            return single_penalty(self.problem, self.backend.num_components)
+        return joint_penalty(self.problem, self.backend.num_components, generator, ratio)
+
+    def first(self, generator: torch.Generator) -> Descent:
+        """One component with all rows."""
+        penalty = self.penalty  # before the passes, which are over other rows
+        return self._passed(lambda problem, rows: descent.init(problem, penalty), generator)
+
+    def scattered(self, generator: torch.Generator) -> Descent:
+        """Components around rows at random."""
+        penalty, most = self.penalty, 2 * self.backend.num_components
+        return self._passed(lambda problem, rows: descent.scattered(problem, penalty, most, generator), generator)
+
+    def sweep(self, state: Descent, generator: torch.Generator) -> Descent:
+        """One sweep, in passes."""
+
+        def swept(problem: Problem, rows: slice) -> Descent:
+            nothing = problem.X.new_zeros(problem.data.targets.shape)  # duals are of few rows alone
+            own = replace(state, assignments=state.assignments[rows].long(), duals=nothing)
+            return self.swept(own, problem, generator)
+
+        return self._passed(swept, generator)
+
+    def draw(self, state: Descent) -> Draw:
+        """What a Posterior keeps of a state: labels of the first rows."""
+        found, kept = state.draw(self.problem.model, None), sum(len(block[0]) for block in self.stream.head)
+        return found | {"assignments": state.assignments[:kept].long()}
+
+    def _passed(self, work: Callable[[Problem, slice], Descent], generator: torch.Generator) -> Descent:
+        """The state that a step comes to, of all rows."""
+
+        def own(block: tuple[slice, Data]) -> Descent:
+            rows, data = block
+            state = work(Problem.of(self.problem.model, data, self.backend.scale), rows)
+            return replace(state, assignments=state.assignments.int(), duals=state.duals[:0])
+
+        found = over_blocks(self._blocks, len(self.marks), own, generator)
+        return replace(found[0], assignments=torch.cat([state.assignments for state in found]))
+
+    def _blocks(self) -> Iterator[tuple[slice, Data]]:
+        """All blocks, with the place of their rows."""
+        start, place = 0, -1
+        for place, data in enumerate(self.stream.each()):
+            if place == len(self.marks) or _mark(data) != self.marks[place]:
+                break
+            yield slice(start, start + data.num_data), data
+            start += data.num_data
+        if start != self.stream.num_data:
+            raise ValueError(
+                f"{self.stream.source.name} gives other rows in block {place} of a later pass. SmallVariance needs the "
+                "same rows in the same order in every pass: do not shuffle them, or use SVI()."
+            )
+
+
+def _mark(data: Data) -> tuple[int, float]:
+    """The number of rows of a block, and their sum, by which it is known again."""
+    return data.num_data, float(entries_sum(data.X, lambda X: X).sum())
+
+
+_FEW = 10_000  # rows of a source that are fitted as a tensor
+_BLOCK = 2**16  # rows

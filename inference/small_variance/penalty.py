@@ -18,14 +18,15 @@ from .restarts import sampled
 from .state import Descent
 
 
-def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator) -> float:
+def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator, num_times: float = 1.0) -> float:
     """Between what the last of `num_components` components saves and what one more would save (geometric mean).
 
     With L_K the objective of K components without their price, K of them are best where L_K - L_{K+1} is less than the
     price of one more, and L_{K-1} - L_K more than that of the last. Both savings are the costs of merges, down from
-    twice as many components so that none is missed. They grow in proportion to the rows; at most 20 000 are seen.
+    twice as many components so that none is missed. They grow in proportion to the rows; at most 20 000 are seen. Of a
+    problem that is a sample itself all rows are `num_times` as many.
     """
-    sample = sampled(problem, _MOST_ROWS, generator)
+    sample = sampled(problem, MOST_ROWS, generator)
     state = init(sample, 0.0)
     for _ in range(_NUM_SWEEPS):
         state = sweep(state, sample, generator, most_components=2 * num_components)
@@ -43,7 +44,7 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
     least = _LEAST * float(state.objective)
     above = max(above, least)
     below = max(below, least) if below else 4 * above
-    price = (above * below) ** 0.5 * problem.data.total_weight / sample.data.total_weight
+    price = (above * below) ** 0.5 * num_times * problem.data.total_weight / sample.data.total_weight
     return _asking(problem, max(price, alone), num_components)
 
 
@@ -105,7 +106,7 @@ def _largest_savings(problem: Problem, centers: Tensor, weights: Tensor) -> tupl
     """What a component of its own saves a point at most: as it is; and without the point's present component, at the
     component for which that is least."""
     present, missing = torch.full_like(centers[:1, 0], -torch.inf), torch.full_like(centers[:, 0], -torch.inf)
-    for rows in torch.arange(problem.num_data, device=centers.device).split(_MOST_ROWS):
+    for rows in torch.arange(problem.num_data, device=centers.device).split(MOST_ROWS):
         part = problem.rows(rows)
         cost, best = all_costs(part, centers, weights).topk(min(2, len(centers)), dim=0, largest=False)
         saved = cost - part.founding
@@ -120,7 +121,7 @@ def _largest(values: Tensor) -> Tensor:
     return torch.cat([values, values.new_full((1,), -torch.inf)]).amax(0, keepdim=True)
 
 
-_MOST_ROWS = 20_000
+MOST_ROWS = 20_000
 _NUM_SWEEPS = 8
 _NUM_FITS = 3
 _LEAST = 1e-6

@@ -72,11 +72,19 @@ def changed_little(before: _Descended, state: _Descended, tolerance: float, move
 
 def sampled(problem: R, most: int, generator: torch.Generator) -> R:
     """The problem of at most so many of the rows, drawn at random."""
-    N, device = problem.data.num_data, problem.data.X.device
+    N = problem.data.num_data
     if most >= all_count(N):
         return problem
-    chosen = top(own_draws(N, lambda number: torch.rand(number, generator=generator, device=device)), most)
-    return problem.rows(own_of(chosen.sort().values, N))
+    return problem.rows(own_of(sampled_rows(N, most, generator), N))
+
+
+def sampled_rows(number: int, most: int, generator: torch.Generator) -> Tensor:
+    """The numbers [M] of so many rows, drawn at random among those of all ranks [N], from how many are here."""
+    if most >= (total := all_count(number)):
+        return torch.arange(total, device=generator.device)
+    device = generator.device
+    drawn = own_draws(number, lambda number: torch.rand(number, generator=generator, device=device))
+    return top(drawn, most).sort().values
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,6 +87,10 @@ class Stream(Generic[D]):
         """The blocks of the first rows."""
         return map(self.convert, self.head)
 
+    def each(self) -> Iterator[D]:
+        """All blocks, in a pass of its own."""
+        return _named(self.source, self.source.blocks(self.size), self.convert)
+
     def _endless(self) -> Iterator[D]:
         while True:
             found = 0
@@ -162,7 +166,7 @@ def stream_labels(source: RowSource, size: int, model: BNMC, num_first: int) -> 
 
     for number, some in _named(source, source.outline(size), read):
         total, largest, missing = total + number, max(largest, number), missing or some
-    Y = _stack([model.labels(like.new_zeros(rows.shape[0], 0), y) for rows, y in head])
+    Y = stacked([model.labels(like.new_zeros(rows.shape[0], 0), y) for rows, y in head])
     model = model.resolve(X, Y)
     if missing:
         model = model.with_missing()
@@ -181,7 +185,7 @@ def _begin(source: RowSource, size: int, read: Callable[[Any], Rows], unit: str 
             break
     if total < 2:
         raise ValueError(f"X gives {total} {unit} ({source.name}); it must give at least 2.")
-    return head, _stack(inputs)
+    return head, stacked(inputs)
 
 
 def _named(source: RowSource, blocks: Iterable[B], read: Callable[[B], R]) -> Iterator[R]:
@@ -214,7 +218,7 @@ def _gist(y: Tensor, has_classes: bool) -> Tensor:
     return torch.cat([ends, y[missing][:1]])
 
 
-def _stack(parts: list[Rows]) -> Rows:
+def stacked(parts: list[Rows]) -> Rows:
     """All rows [N, D] of some blocks, dense or sparse; the list is empty afterwards, as there may be many rows."""
     rows, width = list(parts), parts[0].shape[1]
     parts.clear()

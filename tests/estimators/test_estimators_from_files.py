@@ -9,7 +9,7 @@ import pytest
 
 from regbayes.estimators import Classifier, Clusterer, Regressor
 from regbayes.estimators.streams import classes_of
-from regbayes.inference import SVI, SmallVariance, map_rows, rows_of
+from regbayes.inference import SVI, Gibbs, map_rows, rows_of
 from regbayes.models import DPM, InfiniteSVM
 
 RNG = np.random.default_rng(0)
@@ -65,8 +65,8 @@ def test_what_a_file_cannot_have_is_refused(path) -> None:
         Classifier().fit(rows_of(X, np.zeros(300)))
     with pytest.raises(ValueError, match="missing labels"):
         Classifier().fit(rows_of(X, np.where(PLACE == 0, np.nan, PLACE)))
-    with pytest.raises(ValueError, match="which SmallVariance cannot read"):
-        Classifier(InfiniteSVM(), SmallVariance()).fit(path, "label")
+    with pytest.raises(ValueError, match="which Gibbs cannot read"):
+        Classifier(InfiniteSVM(), Gibbs(num_samples=1)).fit(path, "label")
     with pytest.raises(FileNotFoundError, match=r"X is 'no.parquet', but there is no such file"):
         Classifier().fit("no.parquet", "label")
     with pytest.raises(ValueError, match="has no column 'kind'"):

@@ -197,7 +197,7 @@ def test_bad_sources_are_refused() -> None:
     with pytest.raises(ValueError, match=r"y is .* means nothing for DataLoader"):
         rows_of(DataLoader(BLOCKS, batch_size=None), Y)
     with pytest.raises(ValueError, match="X comes from the array, which SmallVariance cannot read"):
-        SmallVariance().fit(DPM(), rows_of(X))
+        SmallVariance().fit(IHMM(), rows_of(X))
     with pytest.raises(ValueError, match="come with the blocks"):
         SVI().fit(InfiniteSVM(), rows_of(X, Y), Y)
     broken = X.copy()

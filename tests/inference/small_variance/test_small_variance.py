@@ -518,7 +518,7 @@ def test_the_default_penalty_finds_the_wanted_number(K, device, generator) -> No
 def test_penalty_grows_with_the_rows_beyond_its_sample(generator, monkeypatch) -> None:
     X, _ = blobs(3, generator)
     full = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(DPM(), X).samples["penalty"][0]
-    monkeypatch.setattr("regbayes.inference.small_variance.penalty._MOST_ROWS", 200)
+    monkeypatch.setattr("regbayes.inference.small_variance.penalty.MOST_ROWS", 200)
     part = SmallVariance(num_restarts=1, num_components=3, progress=False).fit(DPM(), X).samples["penalty"][0]
     assert part != full
     assert float(part) == pytest.approx(float(full), rel=0.3)

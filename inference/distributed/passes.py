@@ -1,0 +1,144 @@
+"""Passes over blocks of rows in place of ranks: a function of the rows that are here, which are never all here.
+
+A block is to such a function what a rank is. The ranks of a group wait for a sum over all of them; a block leaves its
+part of it, and makes room for the next one. So the function runs again from its beginning once the sum is known, and
+ends in the pass after its last sum: S sums take S + 1 passes, in the memory of one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...models.ranks import Ranks
+from ...models.sums import among
+
+B = TypeVar("B")
+R = TypeVar("R")
+
+
+@dataclass(eq=False)
+class _Tape:
+    """What the blocks have said of the sums of a function so far."""
+
+    known: list[Tensor] = field(default_factory=list)  # sums of the passes before
+    part: Tensor | None = None  # of the next sum, from the blocks so far
+    noise: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by the sums before, with what is left then
+    parts: list[list[_Tape]] = field(default_factory=list)  # of the functions that it called by `each`
+    found: tuple[Any, Tensor] | None = None  # what it gave, the same for all blocks, with what is left then
+    asked: int = 0  # sums on this block so far
+    called: int = 0  # calls of `each` on this block so far
+
+    def turn(self) -> None:
+        """The end of a pass."""
+        if self.part is not None:
+            self.known.append(self.part)
+        self.part = None
+        for part in (part for parts in self.parts for part in parts if part.found is None):
+            part.turn()
+
+
+class Blocks(Ranks):
+    """So many blocks, one of which is here at a time: what `all_sum` and its kin see of them."""
+
+    def __init__(self, size: int, generator: torch.Generator) -> None:
+        self.__dict__.update(size=size, number=0)
+        self.generator, self.tape = generator, _Tape()
+
+    def begin(self, number: int) -> None:
+        """The function starts on a block."""
+        self.__dict__["number"] = number
+        self.tape.asked = self.tape.called = 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum [...] over all blocks; ends the function where it is not known yet."""
+        return self._asked(tensor, torch.add)
+
+    def largest(self, tensor: Tensor) -> Tensor:
+        """The largest entries [...]; as `sum`."""
+        return self._asked(tensor, torch.maximum)
+
+    def each(self, works: list[Callable[[], R]]) -> list[R]:
+        """What functions give that do not depend on the block, nor on one another: their sums are of the same passes,
+        and what has been found is not computed again."""
+        tape = self.tape
+        if tape.called == len(tape.parts):
+            tape.parts.append([_Tape() for _ in works])
+        parts = tape.parts[tape.called]
+        tape.called += 1
+        for part, work in zip(parts, works, strict=True):
+            if part.found is not None:
+                self.generator.set_state(part.found[1])
+                continue
+            part.asked = part.called = 0
+            self.tape = part
+            try:
+                part.found = work(), self.generator.get_state()
+            except _Said:
+                pass
+            finally:
+                self.tape = tape
+        found = [part.found[0] for part in parts if part.found is not None]
+        if len(found) < len(parts):
+            raise _Said
+        return found
+
+    def drawn(self, number: int, start: int, total: int, draw: Callable[[int], Tensor]) -> Tensor:
+        """The entries [n, ...] of this block's rows of a draw [N, ...]: as in one process that has few enough rows for
+        that; else from a stream of its own."""
+        if total <= _MOST_DRAWN:
+            if self.tape.asked not in self.tape.noise:
+                self.tape.noise[self.tape.asked] = draw(total), self.generator.get_state()
+            values, after = self.tape.noise[self.tape.asked]
+            self.generator.set_state(after)
+            return values[start : start + number]
+        seed = int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
+        after = self.generator.get_state()
+        self.generator.manual_seed(seed + self.number)
+        values = draw(number)
+        self.generator.set_state(after)
+        return values
+
+    def _asked(self, tensor: Tensor, join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        tape = self.tape
+        if not tensor.numel():
+            return tensor
+        tape.asked += 1
+        if tape.asked <= len(tape.known):
+            return tape.known[tape.asked - 1].clone()
+        tape.part = tensor.clone() if tape.part is None else join(tape.part, tensor)
+        raise _Said
+
+
+def over_blocks(
+    blocks: Callable[[], Iterable[B]], number: int, work: Callable[[B], R], generator: torch.Generator
+) -> list[R]:
+    """What `work` gives of each of so many blocks [B], with sums over all of them where it asks for `all_sum`.
+
+    `blocks` gives them anew in each pass, the same ones in the same order. `work` draws from the generator alone.
+    """
+    those, start = Blocks(number, generator), generator.get_state()
+    while True:
+        found = list[R]()
+        for place, block in enumerate(blocks()):
+            those.begin(place)
+            generator.set_state(start)
+            try:
+                with among(those):
+                    found.append(work(block))
+            except _Said:
+                pass
+        if found:
+            return found
+        those.tape.turn()
+
+
+class _Said(Exception):
+    """A block has said its part of a sum that is not known yet."""
+
+
+_MOST_DRAWN = 2**20  # rows: 8 MB of numbers

@@ -1,0 +1,120 @@
+"""Small variance over a source of rows: in passes over its blocks, as one fit of all rows in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regbayes.inference import SmallVariance, rows_of
+from regbayes.inference.distributed import passes
+from regbayes.inference.distributed.collectives import all_largest, all_sum, each, once, own_draws
+from regbayes.inference.small_variance import partition, penalty
+from regbayes.models import DDPM, DPM, CrammerSinger, InfiniteSVM, Logistic
+
+N, SIZE, D = 11_000, 4000, 3
+STREAM = torch.Generator().manual_seed(0)
+CENTERS = 2 * torch.randn(5, D, generator=STREAM, dtype=torch.float64)
+SLOPES = torch.randn(5, D, generator=STREAM, dtype=torch.float64)
+PLACE = torch.randint(5, (N,), generator=STREAM)
+X = CENTERS[PLACE] + torch.randn(N, D, generator=STREAM, dtype=torch.float64)
+Y = (((SLOPES[PLACE] * X).sum(1) + 0.5 * torch.randn(N, generator=STREAM, dtype=torch.float64)) > 0).long()
+
+
+def source_of(X, y=None):
+    parts = zip(X.split(SIZE), [None] * N if y is None else y.split(SIZE), strict=False)
+    blocks = [(rows,) if values is None else (rows, values) for rows, values in parts]
+    return rows_of(blocks.__getitem__, num_blocks=len(blocks))
+
+
+CASES = {
+    "DPM": (SmallVariance(), DPM(), None),
+    "DPM, single": (SmallVariance(creation="single", penalty=40.0), DPM(), None),
+    "DPM, restarts": (SmallVariance(num_restarts=2, max_steps=6, num_jobs=1), DPM(), None),
+    "InfiniteSVM": (SmallVariance(tolerance=0.02, max_steps=9), InfiniteSVM(), Y),
+    "InfiniteSVM, logistic": (SmallVariance(tolerance=0.05, max_steps=9), InfiniteSVM(loss=Logistic()), Y),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_passes_find_what_a_fit_in_memory_does(case) -> None:
+    backend, model, y = CASES[case]
+    whole, found = backend.fit(model, X, y), backend.fit(model, source_of(X, y))
+    assert found.samples.keys() == whole.samples.keys()
+    assert torch.equal(found.samples["assignments"], whole.samples["assignments"])
+    for name in whole.samples:
+        torch.testing.assert_close(found.samples[name], whole.samples[name], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(found.trace.values, whole.trace.values, rtol=1e-10, atol=0.0)
+    assert found.num_components > 1
+    assert (found.trace.values.diff() <= 1e-10 * found.trace.values[:, :1].abs()).all()
+
+
+def test_the_penalty_comes_from_the_rows_that_a_fit_in_memory_draws(monkeypatch) -> None:
+    for where in (penalty, partition):
+        monkeypatch.setattr(where, "MOST_ROWS", 2000)
+    backend = SmallVariance(max_steps=3, seed=3)
+    found, whole = backend.fit(DPM(), source_of(X)), backend.fit(DPM(), X)
+    torch.testing.assert_close(found.samples["penalty"], whole.samples["penalty"], rtol=1e-10, atol=0.0)
+
+
+def test_blocks_that_draw_for_themselves_descend_too(monkeypatch) -> None:
+    monkeypatch.setattr(passes, "_MOST_DRAWN", 100)
+    backend = SmallVariance(max_steps=20)
+    found, again = (backend.fit(DPM(), source_of(X)) for _ in range(2))
+    assert torch.equal(found.samples["assignments"], again.samples["assignments"])
+    assert (found.trace.values.diff() <= 0).all()
+    whole = backend.fit(DPM(), X)
+    assert found.trace.values[0, -1] < 1.05 * whole.trace.values[0, -1]
+
+
+def test_few_rows_of_a_source_are_fitted_as_a_tensor() -> None:
+    backend = SmallVariance()
+    found, whole = backend.fit(DPM(), rows_of(X[:300])), backend.fit(DPM(), X[:300])
+    assert torch.equal(found.samples["assignments"], whole.samples["assignments"])
+
+
+def test_functions_over_blocks_have_sums_and_draws_of_all_rows(generator) -> None:
+    parts, calls = [torch.tensor([1.0, 2.0]), torch.tensor([5.0])], [0, 0]
+    starts = [0, 2]
+    before = generator.get_state()
+    whole = torch.rand(3, generator=generator), torch.rand(2, generator=generator)
+    after = generator.get_state()
+    generator.set_state(before)
+
+    def work(place):
+        def counted(power):
+            calls[power - 1] += 1
+            return all_sum((parts[place] ** power).sum())
+
+        noise = own_draws(len(parts[place]), lambda number: torch.rand(number, generator=generator))
+        sums = each([lambda: counted(1), lambda: counted(2)])
+        shared = once(lambda: torch.rand(2, generator=generator) + 0 * all_sum(sums[0]))
+        return noise, torch.stack(sums), shared, all_largest(parts[place].max())
+
+    found = passes.over_blocks(lambda: range(2), 2, work, generator)
+    for place, (noise, sums, shared, largest) in enumerate(found):
+        assert torch.equal(noise, whole[0][starts[place] :][: len(parts[place])])
+        assert sums.tolist() == [8.0, 30.0]
+        assert largest == 5.0
+        assert torch.equal(shared, whole[1])
+    assert calls == [3, 3]  # on each block, and once more when the sum is known
+    assert torch.equal(generator.get_state(), after)
+
+
+def test_what_passes_do_not_serve_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match=r"of DDPM reads no source of rows: its components repel; or SVI\(\)"):
+        SmallVariance().fit(DDPM(), source_of(X))
+    with pytest.raises(NotImplementedError, match=r"reads no source of rows: take loss=Hinge\(\)"):
+        SmallVariance().fit(InfiniteSVM(loss=CrammerSinger()), source_of(X, Y))
+    with pytest.raises(NotImplementedError, match="reads no source of rows: leave init out"):
+        SmallVariance(init=PLACE).fit(DPM(), source_of(X))
+    with pytest.raises(ValueError, match="come with the blocks"):
+        SmallVariance().fit(InfiniteSVM(), source_of(X, Y), Y)
+    with pytest.raises(ValueError, match="cannot be resumed"):
+        SmallVariance().fit(DPM(), source_of(X), checkpoint="chain")
+    turns = iter(range(100))
+
+    def shuffled(number):
+        return (X[SIZE * number : SIZE * (number + 1)] + (next(turns) > 6),)
+
+    with pytest.raises(ValueError, match="gives other rows in block 0 of a later pass"):
+        SmallVariance().fit(DPM(), rows_of(shuffled, num_blocks=3))
