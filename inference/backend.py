@@ -7,6 +7,7 @@ import os
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, Unpack, overload
 
@@ -282,8 +283,7 @@ class Backend(Config):
             whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
             files |= {"checkpoint_every": every, "on_interrupt": on_interrupt}
             schedule = replace(schedule, **whose, **files, backend=backend.identity(), parts=parts)
-            with host.threads_for(math.prod(getattr(data, "first", data).X.shape)):  # of a stream the first rows
-                posterior = resolved.finish(model, data, schedule, kernel)
+            posterior = resolved.finish(model, data, schedule, kernel)
         found = posterior if rows is None else rows.completed(posterior)
         whole = found.trace.values.shape[1] >= self.least_steps(schedule)  # not ended by Ctrl-C
         if whole and group is None and streamed(X) is None and "assignments" in found.samples:
@@ -320,8 +320,9 @@ class Backend(Config):
         """Run the kernel of a resolved model on its data, and wrap the draws."""
         structure = structure_of(model)
         sweeps = Sweeps(kernel, model, data, schedule)
-        chains = run(sweeps)
-        drawn = self.results(sweeps, chains)
+        with _threads(data, schedule):
+            chains = run(sweeps)
+            drawn = self.results(sweeps, chains)
         if any(drawn):
             kernel.warn([draw for chain in drawn for draw in chain], model)
         else:  # interrupted in the warm-up: what it had reached is better than nothing
@@ -337,6 +338,12 @@ class Backend(Config):
 
 
 _FROM_DATA = "likelihood", "feature_map"  # parts of a model whose defaults are computed from the rows
+
+
+def _threads(data: KernelData, schedule: Schedule) -> AbstractContextManager[None]:
+    """One thread where chains may have a core each, or where the rows, of a stream the first, are few numbers."""
+    rows = getattr(data, "first", data).X
+    return host.one_thread() if schedule.num_chains > 1 else host.threads_for(math.prod(rows.shape))
 
 
 def _why_not(module: Any, model: Model) -> str:

@@ -60,7 +60,7 @@ def test_fits_in_two_threads_at_once_are_those_of_each_alone(cell: tuple[Row, st
             assert_same(other.samples[key], value)
 
 
-def fit_and_count(X: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+def fit_and_count(X: torch.Tensor, num_restarts: int, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Threads of tensor operations in the sweeps of a fit."""
     seen, advance = set(), Sweeps.advance
 
@@ -69,7 +69,8 @@ def fit_and_count(X: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> set[int]:
         advance(self, *arguments)
 
     monkeypatch.setattr(Sweeps, "advance", watched)
-    SmallVariance(penalty=9.0, max_steps=2, progress=False).fit(DPM(), X)
+    options = {"num_restarts": num_restarts, "num_jobs": 1}
+    SmallVariance(penalty=9.0, max_steps=2, progress=False, **options).fit(DPM(), X)
     return seen
 
 
@@ -85,9 +86,10 @@ def three_threads() -> Iterator[None]:
 def test_fits_of_few_numbers_compute_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that wait for one another took 40 times as long on a machine with other work."""
     X = torch.arange(40.0, dtype=torch.float64).reshape(20, 2)
-    assert fit_and_count(X, monkeypatch) == {1}
+    assert fit_and_count(X, 1, monkeypatch) == {1}
     monkeypatch.setattr(host, "_MANY", X.numel())
-    assert fit_and_count(X, monkeypatch) == {3}
+    assert fit_and_count(X, 1, monkeypatch) == {3}
+    assert fit_and_count(X, 2, monkeypatch) == {1}, "of several chains each may have a core of its own"
     assert torch.get_num_threads() == 3
 
 
