@@ -644,6 +644,16 @@ MUTANTS = [
         {"not all_any(change > tolerance)": "not bool((change > tolerance).any())"},
     ),
     Mutants(
+        "inference/gibbs/scans/paths.py",
+        "inference/distributed/test_ranks.py -k 'gibbs and IHMM'",
+        {"-all_largest(-log_slices.amin())": "log_slices.amin()"},
+    ),
+    Mutants(
+        "inference/gibbs/rows.py",
+        "inference/distributed/test_exact_ranks.py",
+        {"return all_sum(count_transitions(": "return (count_transitions("},
+    ),
+    Mutants(
         "inference/svi/sequence/kernel.py",
         "inference/distributed/test_ranks.py -k 'find_what and (IHMM or DIH)'",
         {"own = own_of(chosen, len(data.lengths)).tolist()": "own = (chosen % len(data.lengths)).tolist()"},

@@ -27,6 +27,7 @@ from ...models.priors.franchise import count_transitions
 from ...models.priors.laws import PathLaw
 from ...models.priors.sticks import log_beta
 from ...models.sequence import Sequences, StateSpace
+from ...models.sums import ranks
 from ..distributed.collectives import all_sum
 from ..posterior.draws import SequenceDraw
 from .allocations import Allocation
@@ -49,7 +50,7 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
     @staticmethod
     def quickest(data: Sequences, model: StateSpace) -> str:
         compiled = host.on_cpu(data.X) and is_compiled(model.likelihood)
-        return "direct" if compiled else "beam"
+        return "direct" if compiled and ranks() is None else "beam"
 
     def begin(self, labels: Tensor, model: StateSpace) -> SequenceState:
         """Base weights [K + 1] are alike for all states of the labels [N], and one more that stands for the rest."""

@@ -25,6 +25,7 @@ from torch import Tensor
 from ...models.dpm import DPM
 from ...models.likelihoods import ExponentialFamily
 from ...models.sequence import Sequences, StateSpace
+from ..distributed.collectives import all_count
 from ..running.engine import Kernel
 from ..seeding import nearest
 from . import partition
@@ -45,6 +46,15 @@ def check(backend: Gibbs, model: StateSpace) -> None:
         raise NotImplementedError(
             f"{type(model.likelihood).__name__} is no ExponentialFamily: Gibbs needs its conjugate prior."
         )
+
+
+def alone(backend: Gibbs, model: StateSpace) -> str:
+    """Ranks may have sequences each under the scans of whole paths, unless states repel, as of points."""
+    if model.without_hyperplanes() is not model:
+        return "take SVI() or SmallVariance()"
+    if isinstance(backend.init, Tensor):
+        return "leave init out"
+    return "take scan='beam'" if backend.scan == "direct" else ""
 
 
 def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
@@ -118,8 +128,8 @@ def _best_start(
         mixture = partition.sweep(
             mixture, rows, points, generator, step, scan="blocked", num_split_merge=num_split_merge
         )
-    labels = [mixture.assignments]
-    for count in sorted({min(count, plain.truncation, len(data.X)) for count in _NUM_SEEDS}):
+    labels, number = [mixture.assignments], all_count(len(data.X))
+    for count in sorted({min(count, plain.truncation, number) for count in _NUM_SEEDS}):
         labels.append(nearest(plain.likelihood, data.X, count, generator))
     paths = Paths(scan_law(plain.prior, plain.truncation, "blocked"), bare)
     ends = []

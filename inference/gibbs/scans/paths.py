@@ -13,7 +13,7 @@ from torch import Tensor
 from ....models.distributions.sampling import log_dirichlet, uniforms
 from ....models.likelihoods.base import Parameters
 from ....models.sequence import Sequences, StateSpace
-from ...distributed.collectives import own_stream
+from ...distributed.collectives import all_largest, own_stream
 from ...markov.paths import sample_paths
 from ..rows import break_rest, row_posterior
 from ..state import SequenceState
@@ -41,7 +41,7 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     slices, levels = uniforms((2, data.num_data), own_stream(generator))
     before = torch.where(data.starts, K, torch.cat([own.new_full((1,), K), own[:-1]]))
     log_slices = log_rows[before, own] + torch.log1p(-slices)
-    lowest, base = log_slices.min(), state.base
+    lowest, base = -all_largest(-log_slices.amin()), state.base
     while log_rows[:, -1].max() > lowest:
         num_new = max(1, len(base) - 1 - K)  # as many again: few passes, and at most twice the states that it takes
         log_rows, base = break_rest(log_rows, base, num_new, state, model.prior, generator)

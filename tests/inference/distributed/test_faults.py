@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import closing
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import killed_ranks
 import pytest
@@ -18,7 +18,7 @@ from two_ranks import TwoRanks, split
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, Posterior, SmallVariance
 from regbayes.inference.running.sweeps import Sweeps
-from regbayes.models import InfiniteSVM
+from regbayes.models import IHMM, InfiniteSVM
 from regbayes.models.ranks import RankLost, Ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
@@ -35,7 +35,10 @@ SHORT = {
     "SVI in minibatches": SVI(num_steps=8, batch_size=20, num_full_steps=0),
     "slice": Gibbs(4, 2, scan="slice", num_generative=2),
     "blocked": Gibbs(4, 2, scan="blocked", num_generative=2),
+    "beam": Gibbs(4, 2, scan="beam", num_generative=2),
 }
+OTHERS = {"beam": (IHMM(truncation=6), None)}  # of these ways, and their y
+LENGTHS = [11, 12, 7, 11, 19]  # which end where ranks are split below
 ROWS = {"assignments", "responsibilities"}
 LONG = {
     "small variance": {"max_steps": 100},
@@ -44,6 +47,7 @@ LONG = {
     "SVI in minibatches": {"num_steps": 12},
     "slice": {"num_samples": 8},
     "blocked": {"num_samples": 8},
+    "beam": {"num_samples": 8},
 }
 
 
@@ -55,7 +59,11 @@ def fit(group, rank, way, first=FIRST, grown=False, **files):
         sums.MOST_KEPT = 1
     try:
         backend = SHORT[way].replace(**LONG[way] if grown else {})
-        return backend.fit(MODEL, split(X, rank, first), split(Y, rank, first), group=group, **files)
+        model, y = OTHERS.get(way, (MODEL, Y))
+        if isinstance(model, IHMM):
+            ends = list(accumulate(LENGTHS))
+            files["lengths"] = split(LENGTHS, rank, ends.index(first) + 1)
+        return backend.fit(model, split(X, rank, first), split(y, rank, first), group=group, **files)
     finally:
         sums.MOST_KEPT = 2**24
 
@@ -94,8 +102,9 @@ def test_any_ranks_go_on_from_the_checkpoint_of_any_others(two_ranks, way, tmp_p
     from_one = two_ranks(fit, way, 30, True, resume=one)
     if isinstance(SHORT[way], Gibbs):  # what was drawn before is there, whoever has the rows
         for posteriors, before in (*((other, whole) for other in others), (from_one, [alone(way)])):
-            kept = [joined(each, SHORT[way].num_samples)["assignments"].long() for each in (posteriors, before)]
-            assert torch.equal(*kept)
+            kept = [joined(each, SHORT[way].num_samples) for each in (posteriors, before)]
+            for name in ROWS & kept[0].keys():
+                assert torch.equal(*(each[name].long() for each in kept))
             assert posteriors[0].num_draws == [8]
     else:
         for posteriors in (*others, from_one):
@@ -153,26 +162,29 @@ def test_ctrl_c_on_one_rank_ends_all_after_the_same_sweep(two_ranks, tmp_path) -
         assert torch.equal(resumed.samples["assignments"], whole.samples["assignments"])
 
 
-def saved(group, rank, path):
+def saved(group, rank, way, path):
     """A posterior that a rank saved, and one that has the rows of all."""
-    posterior = fit(group, rank, "slice")
+    posterior = fit(group, rank, way)
     posterior.metadata["rank"] = rank
     posterior.save(path)
     return posterior, posterior.gather()
 
 
-def test_posteriors_of_ranks_are_gathered_and_saved_by_shards(two_ranks, tmp_path) -> None:
-    (first, all_first), (second, all_second) = two_ranks(saved, tmp_path / "posterior.pt")
-    whole = torch.cat([first.samples["assignments"], second.samples["assignments"]], 1)
+@pytest.mark.parametrize("way", ["slice", *OTHERS])
+def test_posteriors_of_ranks_are_gathered_and_saved_by_shards(two_ranks, way, tmp_path) -> None:
+    (first, all_first), (second, all_second) = two_ranks(saved, way, tmp_path / "posterior.pt")
+    (name,) = ROWS & first.samples.keys()
+    whole = torch.cat([first.samples[name], second.samples[name]], 1)
     read = Posterior.load(tmp_path / "posterior.pt")
     for found in (all_first, all_second, read):
-        assert torch.equal(found.samples["assignments"], whole)
+        assert torch.equal(found.samples[name], whole)
         assert torch.equal(found.samples["weights"], first.samples["weights"])
         assert found.shard is None
     assert read.metadata == {"rank": 0}
-    assert read.predict(X[:5]).shape == (5,)
+    if way == "slice":
+        assert read.predict(X[:5]).shape == (5,)
     read.save(tmp_path / "posterior.pt")  # by one process, in place of three files
-    assert torch.equal(Posterior.load(tmp_path / "posterior.pt").samples["assignments"], whole)
+    assert torch.equal(Posterior.load(tmp_path / "posterior.pt").samples[name], whole)
 
 
 # -- ranks that end ----------------------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from two_ranks import split
+from two_ranks import on_threads, split
 
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, rows_of
 from regbayes.inference.distributed import together
@@ -181,7 +179,9 @@ REFUSED = {
     "collapsed scans": (Gibbs(scan="collapsed"), DPM(), None, {}, "take scan='slice'"),
     "Gibbs where components repel": (Gibbs(), DDPM(), None, {}, "take SVI() or SmallVariance()"),
     "Gibbs from labels": (Gibbs(init=LABELS), DPM(), None, {}, "leave init out"),
-    "Gibbs of sequences": (Gibbs(), IHMM(), None, {}, ALONE),
+    "Gibbs where states repel": (Gibbs(), DIH(), None, {}, "take SVI() or SmallVariance()"),
+    "Gibbs of sequences, step by step": (Gibbs(scan="direct"), IHMM(), None, {}, "take scan='beam'"),
+    "Gibbs of sequences from labels": (Gibbs(init=LABELS), IHMM(), None, {}, "leave init out"),
     "Gibbs of topics": (Gibbs(), LDA(), None, {}, "take SVI()"),
 }
 
@@ -315,50 +315,24 @@ def test_own_streams_differ_and_the_shared_one_does_not(two_ranks) -> None:
 
 # -- Gibbs: ranks have the same components, and the law is that of one process -----------------------------------------
 
-SHARED = "hyperparameters", "log_mixture", "weights", "log_joint", "unseen_weights", "concentration"
+SHARED = "hyperparameters", "log_mixture", "weights", "log_joint", "unseen_weights", "concentration", "log_transitions"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("DPM", "InfiniteSVM"))])
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("DPM", "InfiniteSVM", "IHMM"))])
 @pytest.mark.parametrize("scan", ["auto", "blocked"])
 def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
     (first, trace), (second, other) = two_ranks(fit, Gibbs(6, 6, scan=scan, num_generative=2), case)
     assert torch.equal(trace, other)
     for name in set(SHARED) & first.keys():
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=0, equal_nan=True)
-    model, X, y = CASES[case]
-    family, chi = model.prepare(X, y)[0].likelihood, first["hyperparameters"]
+    model, X, *others = CASES[case]
+    family, chi = model.prepare(X, *others)[0].likelihood, first["hyperparameters"]
     labels = torch.cat([first["assignments"], second["assignments"]], 1)
     for draw, own in enumerate(labels):  # the components are those of the rows of both ranks
         K = model.truncation if scan == "blocked" else int(own.max()) + 1
         torch.testing.assert_close(
             chi[draw, :K], family.prior() + family.summed_statistics(X, own, K), rtol=1e-9, atol=1e-9
         )
-
-
-@dataclass
-class Thread:
-    """One of two ranks that are threads of one process: many short exchanges take less time so."""
-
-    number: int
-    parts: list
-    barrier: Any
-    size: int = 2
-    name: str = "threads"
-
-    def objects(self, own):
-        self.parts[self.number] = own
-        self.barrier.wait(60)
-        found = list(self.parts)
-        self.barrier.wait(60)
-        return found
-
-    def sum(self, tensor):
-        first, second = self.objects(tensor.clone())
-        assert (first.shape, first.dtype) == (second.shape, second.dtype)
-        return first + second
-
-    def largest(self, tensor):
-        return torch.maximum(*self.objects(tensor.clone()))
 
 
 @dataclass
@@ -373,21 +347,8 @@ class Split:
 
     def fit(self, model, X, y=None, *, lengths=None):
         """The posterior of the first rank, with the assignments of both."""
-        parts, barrier = [None, None], threading.Barrier(2)
-
-        def own(rank):
-            try:
-                return self.backend.fit(model, split(X, rank, 2), split(y, rank, 2), group=Thread(rank, parts, barrier))
-            except BaseException:
-                barrier.abort()
-                raise
-
-        with ThreadPoolExecutor(2) as pool:
-            fits = [pool.submit(own, rank) for rank in range(2)]
-        errors = [error for each in fits if (error := each.exception()) is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
-            raise error
-        first, second = (each.result() for each in fits)
+        fit = self.backend.fit
+        first, second = on_threads(lambda rank, group: fit(model, split(X, rank, 2), split(y, rank, 2), group=group))
         assert torch.equal(first.trace.values, second.trace.values)
         joined = torch.cat([first.samples["assignments"], second.samples["assignments"]], 1)
         samples = first.samples | {"assignments": joined}
