@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...models.sparse import Rows
-from ...models.sums import all_sum, row_chunks, span
+from ...models.sums import all_rows, all_sum, row_chunks, span
 from .plain import inner_name, plain
 
 Fingerprint = dict[str, Any]
@@ -32,9 +32,10 @@ def _described(name: str, value: Any) -> Any:
     if hasattr(value, "rows"):  # of exchangeable rows, `RowData`
         keys = [item.name for item in dataclasses.fields(cast(Any, value)) if item.name != "features"]
         return {key: _digest_of_rows(getattr(value, key)) for key in keys}
-    if hasattr(value, "starts"):  # `Sequences`, of which flags of the steps say all
-        flags = {"steps": torch.zeros_like(value.starts).index_fill(0, value.steps, True), "lengths": value.starts}
-        return _described("points", value.points) | {key: _digest_of_rows(own) for key, own in flags.items()}
+    if hasattr(value, "starts"):  # `Sequences`
+        known = torch.zeros_like(value.starts).index_fill(0, value.steps, True)
+        lengths = _described("lengths", all_rows(torch.tensor(value.lengths)).tolist())
+        return _described("points", value.points) | {"steps": _digest_of_rows(known), "lengths": lengths}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: _described(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, dict):
