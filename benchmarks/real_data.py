@@ -74,7 +74,7 @@ def protein() -> None:
 
     def m2dpm(setting: tuple[float, float, int], X: np.ndarray, y: np.ndarray) -> Any:
         strength, weight_scale, number = setting
-        return SmallVariance(num_components=number).fit(model(CrammerSinger(strength), weight_scale), X, y)
+        return SmallVariance(num_components=number, scale=1.0).fit(model(CrammerSinger(strength), weight_scale), X, y)
 
     def gibbs(setting: tuple[float, float], X: np.ndarray, y: np.ndarray) -> Any:
         backend = Gibbs(num_samples=40, num_warmup=30, split_merge=0, init="random")
@@ -87,7 +87,7 @@ def protein() -> None:
         kernel = InfiniteSVM(
             SphericalGaussian(), loss, weight_scale=weight_scale, feature_map=Standardized(loc=0.0, scale=1.0)
         )
-        backend = SmallVariance(num_components=number, max_steps=30, progress=False)
+        backend = SmallVariance(num_components=number, scale=1.0, max_steps=30, progress=False)
         features = Nystroem(gamma=gamma, n_components=len(X), random_state=0)
         return make_pipeline(features, Classifier(kernel, backend)).fit(X, y)
 

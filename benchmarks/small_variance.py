@@ -123,7 +123,7 @@ def growth() -> None:
         for N in sizes:
             data = make_dp_mixture(N)
             K = len(data.assignments.unique())
-            backend = SmallVariance(num_components=K, creation=creation, progress=False)
+            backend = SmallVariance(num_components=K, scale=1.0, creation=creation, progress=False)
             start = time.process_time()
             found = backend.fit(model, data.X, data.y).num_components
             times.append(time.process_time() - start)

@@ -141,8 +141,8 @@ class Backend(Config):
         """Length, chains and stopping rule of a fit; `fit` adds the seed, the progress bar and files."""
         raise NotImplementedError
 
-    def resolve(self, data: KernelData) -> Self:
-        """A copy with its defaults from the data of a fit, as a posterior keeps it."""
+    def resolve(self, model: Model, data: KernelData) -> Self:
+        """A copy with its defaults from a resolved model and its data, as a posterior keeps it."""
         return self
 
     def results(self, sweeps: Sweeps, chains: list[Chain]) -> list[list[Draw]]:
@@ -274,7 +274,7 @@ class Backend(Config):
             rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
             X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
-            resolved = backend.resolve(data)
+            resolved = backend.resolve(model, data)
             require_room_to_fit(resolved, model, data, schedule)
             if not schedule.repeatable and (checkpoint is not None or resume is not None):
                 raise ValueError(
@@ -314,7 +314,8 @@ class Backend(Config):
                 f"X comes from {source.name}, which {type(self).__name__} cannot read: pass its rows, or use SVI()."
             )
         resolved, data = model.prepare(X, y, lengths, **weights)
-        return self.kernel(resolved), resolved, data, self.resolve(data).schedule()
+        backend = self.resolve(resolved, data)
+        return backend.kernel(resolved), resolved, data, backend.schedule()
 
     def finish(self, model: Model, data: KernelData, schedule: Schedule, kernel: Kernel) -> Any:
         """Run the kernel of a resolved model on its data, and wrap the draws."""

@@ -75,7 +75,7 @@ def outcome(problem: Problem, **options: Any) -> Outcome:
     backend = SmallVariance(progress=False, num_jobs=1, **problem.options).replace(**options)
     posterior = backend.fit(problem.model, problem.X, problem.y, lengths=problem.lengths)
     found = float(posterior.trace.final.min())
-    least = _REFERENCES[type(problem.model)](problem, posterior, backend)
+    least = _REFERENCES[type(problem.model)](problem, posterior, posterior.backend)
     many = getattr(posterior, "num_latent_features", 0) > _MOST_FEATURES  # more than are looked at
     assert many or found >= least - 1e-3 * abs(least), (problem, found, least)
     return Outcome(found, least)

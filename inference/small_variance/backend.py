@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
 
-from ...models.domains import Auto, Count, Labels, NonNegative, OneOf, Positive, Seed, Whole
+from ...models.data import Data
+from ...models.domains import POSITIVE, Auto, Count, Labels, NonNegative, OneOf, Positive, Seed, Whole
+from ...models.labelled import coding_of
 from ..backend import Backend
 from ..distributed.collectives import all_count
 from ..distributed.rows import streamed
@@ -37,8 +39,12 @@ class SmallVariance(Backend):
     transition_penalty : for sequences, cost of one more kind of transition; None: what a step costs on average
     transition_weight : for sequences, weight of the log probabilities of transitions. 0: how often a transition is
         used does not matter, the plain limit; 1: as much as in the likelihood (Roychowdhury, Jiang & Kulis 2013)
-    scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components
-    num_components : number of components for which the penalty is chosen if it is None; the fit may find another
+    scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components.
+        "auto": 3 where components have classifiers of classes, since the divergence alone says which of them a new
+        row has; else 1
+    num_components : number of components for which the penalty is chosen if it is None; the fit may find another.
+        "auto": 8; where components have classifiers of classes as many as there are 15 rows for each weight of one, at
+        least 8 and at most 16
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
         fraction of the points, and no split or merge helps
     max_steps : most sweeps of a restart
@@ -81,8 +87,8 @@ class SmallVariance(Backend):
     penalty: Positive | None = None
     transition_penalty: Positive | None = None
     transition_weight: NonNegative = 0.0
-    scale: Positive = 1.0
-    num_components: Count = 8
+    scale: Annotated[Any, Auto(POSITIVE)] = "auto"
+    num_components: Annotated[Any, Auto(Whole(1))] = "auto"
     tolerance: NonNegative = 1e-3
     max_steps: Count = 100
     num_restarts: Annotated[int | str, Auto(Whole(1))] = "auto"
@@ -122,7 +128,8 @@ class SmallVariance(Backend):
         if y is not None or lengths is not None:
             raise ValueError("y and lengths come with the blocks of a source of rows: leave them out.")
         kernel, model, data = begin(self, model, source)
-        return kernel, model, data, dataclasses.replace(self.resolve(data).schedule(), num_jobs=1, repeatable=False)
+        schedule = self.resolve(model, data).schedule()
+        return kernel, model, data, dataclasses.replace(schedule, num_jobs=1, repeatable=False)
 
     def takes_labels(self, model: Model) -> bool:
         """Whether a descent of the model may start from labels."""
@@ -133,11 +140,16 @@ class SmallVariance(Backend):
         """Whether the generator is that of the first restart, whose seed is the fit's own."""
         return generator.initial_seed() == self.seed
 
-    def resolve(self, data: KernelData) -> Self:
-        """A copy with the number of restarts."""
-        if self.num_restarts != "auto":
-            return self
-        return self.replace(num_restarts=1 if isinstance(self.init, Tensor) else _cheap_restarts(data))
+    def resolve(self, model: Model, data: KernelData) -> Self:
+        """A copy with the scale and the numbers of components and restarts."""
+        own = self.takes_labels(model) and (coding := coding_of(model)) is not None and coding.has_classes
+        restarts = 1 if isinstance(self.init, Tensor) else _cheap_restarts(data)
+        auto = {
+            "scale": _SCALE if own else 1.0,
+            "num_components": _told(data) if own else _COMPONENTS,
+            "num_restarts": restarts,
+        }
+        return self.replace(**{name: value for name, value in auto.items() if getattr(self, name) == "auto"})
 
     def schedule(self) -> Schedule:
         return Schedule(
@@ -172,6 +184,16 @@ def _cheap_restarts(data: KernelData) -> int:
     return max(1, min(_MOST_RESTARTS, _NUMBERS // (num_rows * (_OVERHEAD + width))))
 
 
+def _told(data: KernelData) -> int:
+    """How many components have classifiers that the rows can tell, within bounds."""
+    first = cast(Data, getattr(data, "first", data))  # of a source, whose rows have no weights, the first block
+    told = int(first.total_weight if first is data else data.num_data) // (_ROWS * first.features.shape[1])
+    return max(_COMPONENTS, min(_MOST_COMPONENTS, told))
+
+
+_SCALE = 3.0
+_COMPONENTS, _MOST_COMPONENTS = 8, 16
+_ROWS = 15  # for each weight of a component's classifier
 _MOST_RESTARTS = 16
 _NUMBERS = 10**5
 _ROUNDING = 1e-10

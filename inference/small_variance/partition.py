@@ -58,8 +58,8 @@ def stream(backend: SmallVariance, model: Mixture, source: RowSource) -> tuple[K
         raise NotImplementedError(f"SmallVariance of {type(model).__name__} reads no source of rows: {why}; or SVI().")
     model, found = stream_points(source, _BLOCK, model, _FEW)
     if found.num_data == found.first.num_data:
-        return kernel(backend, model), model, found.first
-    return kernel_of(Descent, partial(StreamedRestarts.over, backend)), model, found
+        return kernel(backend.resolve(model, found.first), model), model, found.first
+    return kernel_of(Descent, partial(StreamedRestarts.over, backend.resolve(model, found))), model, found
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,7 @@ from regbayes.models import (
     DPM,
     IHMM,
     DirichletProcess,
+    EpsilonInsensitive,
     Hinge,
     InfiniteSVM,
     Logistic,
@@ -435,15 +436,30 @@ def test_default_classifier_aims_at_as_many_components_as_rows_can_have(num_rows
     assert Classifier().fit(X, y).posterior_.backend.num_components == expected
     twice = Classifier().fit(X[: num_rows // 2], y[: num_rows // 2], sample_weight=np.full(num_rows // 2, 2.0))
     assert twice.posterior_.backend.num_components == expected
-    assert Classifier(inference=QUICK).fit(X, y).posterior_.backend.num_components == 8
+    backend = Classifier(inference=QUICK).fit(X, y).posterior_.backend
+    assert (backend.num_components, backend.scale) == (max(8, expected), 3.0)
 
 
-def test_default_classifier_finds_ten_cubes():
+def test_defaults_find_ten_cubes():
     data = make_setting_two(4000, seed=8)
     X, y, truth = data.X.numpy(), data.y.numpy(), data.bayes_predictions.numpy()
-    agree = (Classifier().fit(X[:3000], y[:3000]).predict(X[3000:]) == truth[3000:]).mean()
-    eight = SmallVariance().fit(InfiniteSVM(), X[:3000], y[:3000]).predict(X[3000:])
-    assert agree > 0.8 > 0.75 > (eight == truth[3000:]).mean()
+
+    def agreement(classifier):
+        return (classifier.fit(X[:3000], y[:3000]).predict(X[3000:]) == truth[3000:]).mean()
+
+    assert agreement(Classifier()) > 0.8
+    assert agreement(Classifier(InfiniteSVM(), SmallVariance())) > 0.8
+    assert agreement(Classifier(InfiniteSVM(), SmallVariance(num_components=8))) < 0.75
+    assert agreement(Classifier(InfiniteSVM(), SmallVariance(scale=1.0))) < 0.8
+
+
+def test_only_classifiers_of_classes_set_scale_and_number():
+    X, y = np.random.default_rng(0).normal(size=(900, 1)), np.arange(900) % 2
+    for model in (DPM(), InfiniteSVM(loss=EpsilonInsensitive())):
+        backend = QUICK.fit(model, X, None if isinstance(model, DPM) else X.ravel()).backend
+        assert (backend.num_components, backend.scale) == (8, 1.0)
+    backend = QUICK.replace(num_components=3, scale=2.0).fit(InfiniteSVM(), X, y).backend
+    assert (backend.num_components, backend.scale) == (3, 2.0)
 
 
 # -- units of targets --------------------------------------------------------------------------------------------------

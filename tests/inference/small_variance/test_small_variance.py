@@ -171,7 +171,7 @@ def test_fit_descends_and_reports_its_objective(loss, generator) -> None:
     draw = {name: value[0] for name, value in posterior.samples.items()}
     parts = (draw[name] for name in ("assignments", "centers", "weights", "penalty", "weights"))
     state = Descent(*parts, values[-1])
-    problem = Problem.of(posterior.model, posterior.model.data(X, y), 1.0)
+    problem = Problem.of(posterior.model, posterior.model.data(X, y), posterior.backend.scale)
     assert naive_objective(problem, state) == pytest.approx(float(values[-1]), rel=1e-10)
     assert draw["log_mixture"].exp().sum() == pytest.approx(1.0)
     assert draw["log_mixture"][-1] == -torch.inf

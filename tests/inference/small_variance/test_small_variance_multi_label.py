@@ -33,7 +33,7 @@ BINARY = pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=repr)
 
 def restarts_of(model, data, **options) -> LabelRestarts:
     """The restarts of a resolved model."""
-    return LabelRestarts.of(SmallVariance(**options), model, data)
+    return LabelRestarts.of(SmallVariance(**options).resolve(model, data), model, data)
 
 
 def coupled(rows: slice = slice(None), loss=None, weights=None, **options) -> tuple[LabelRestarts, LabelProblem]:

@@ -51,7 +51,7 @@ def test_sweeps_of_components_that_repel_seldom_wait(generator, monkeypatch) -> 
 
     X = (4 * randn(5, 1, 2) + randn(5, 24, 2)).flatten(0, 1)
     model, data = DDPM().prepare(X)
-    landscape, options = Landscape.of(model, data, 1.0), SmallVariance(num_restarts=1)
+    landscape, options = Landscape.of(model, data, 1.0), SmallVariance(num_restarts=1, num_components=8)
     state = repelling.RepellingRestarts(options, landscape).first(generator)
     for _ in range(12):
         before = state
