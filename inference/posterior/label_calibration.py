@@ -62,27 +62,32 @@ def shared_threshold(probabilities: Tensor, signs: Tensor) -> float:
 def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset: Tensor) -> Tensor:
     """(a, b, d_1..d_C) [2 + C] of logit p_c = a mixture_c + b classifiers_c + d_c, by penalized logistic regression.
 
+    With o the offset,  d_c = (a + b - 1) o_c + r_c:  views say how far the odds are from what they are of all rows, so
+    that a view with less of a say leaves a rare label as rare. a and b are drawn to 1, and r [C] to 0, as by one
+    observation of unit precision each.
+
     Parameters
     ----------
     mixture, classifiers : log odds [N, C] of both views
     signs : +1 and -1 [N, C], NaN where missing
-    offset : where d [C] is drawn to, with a and b drawn to 1, as by one observation of unit precision each
+    offset : minus the log odds [C] of a label among all rows; 0 of views that count no label twice
     """
     known, y = (~signs.isnan()).double(), (signs == 1).double()
-    views = torch.stack([mixture, classifiers]).double()
-    slopes, shift, center = views.new_ones(2), offset.double().clone(), offset.double()
+    views = torch.stack([mixture, classifiers]).double() + offset.double()
+    base = -offset.double()
+    slopes, shift = views.new_ones(2), torch.zeros_like(base)
 
     def cost(slopes: Tensor, shift: Tensor) -> Tensor:
-        score = torch.einsum("v,vnc->nc", slopes, views) + shift
+        score = torch.einsum("v,vnc->nc", slopes, views) + shift + base
         loss = torch.nn.functional.binary_cross_entropy_with_logits(score, y, known, reduction="sum")
-        return loss + ((slopes - 1).square().sum() + (shift - center).square().sum()) / 2
+        return loss + ((slopes - 1).square().sum() + shift.square().sum()) / 2
 
     for _ in range(_NEWTON_STEPS):
-        score = torch.einsum("v,vnc->nc", slopes, views) + shift
+        score = torch.einsum("v,vnc->nc", slopes, views) + shift + base
         p = score.sigmoid()
         gap, curvature = known * (p - y), known * p * (1 - p)
         slope_of = torch.einsum("vnc,nc->v", views, gap) + slopes - 1
-        shift_of = gap.sum(0) + shift - center
+        shift_of = gap.sum(0) + shift
         cross = torch.einsum("vnc,nc->vc", views, curvature)
         square = torch.einsum("vnc,wnc,nc->vw", views, views, curvature) + torch.eye(2).to(views)
         own = curvature.sum(0) + 1
@@ -92,7 +97,7 @@ def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset:
         while cost(slopes - size * step, shift - size * rest) > before and size > _LEAST_STEP:
             size /= 2
         slopes, shift = slopes - size * step, shift - size * rest
-    return torch.cat([slopes, shift]).to(mixture)
+    return torch.cat([slopes, shift + (slopes.sum() - 1) * offset]).to(mixture)
 
 
 _NEWTON_STEPS = 15

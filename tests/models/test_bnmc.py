@@ -235,10 +235,23 @@ def test_calibration_is_the_optimum() -> None:
         found = fit_calibration(one, other, signs, offset).requires_grad_()
         score = found[0] * one + found[1] * other + found[2:]
         loss = -torch.where(signs.isnan(), 0.0, logsigmoid(signs.nan_to_num() * score)).sum()
-        loss = loss + ((found[:2] - 1).square().sum() + (found[2:] - offset).square().sum()) / 2
+        own = found[2:] - (found[:2].sum() - 1) * offset
+        loss = loss + ((found[:2] - 1).square().sum() + own.square().sum()) / 2
         (slope,) = torch.autograd.grad(loss, found)
         assert slope.abs().max() < 1e-6
     assert (found[:2] - found.new_tensor([0.7, 1.5])).abs().max() < 0.4
+
+
+def test_views_that_tell_nothing_leave_rare_labels_rare() -> None:
+    generator = torch.Generator().manual_seed(5)
+    rates = torch.tensor([0.5, 0.05, 0.004], dtype=torch.float64)
+    odds = rates.logit()
+    mixture, classifiers = odds + 3 * torch.randn((2, 250, 3), generator=generator, dtype=torch.float64)
+    signs = torch.where(torch.rand((250, 3), generator=generator) < rates, 1.0, -1.0).double()
+    a, b, shift = fit_calibration(mixture, classifiers, signs, -odds).tensor_split([1, 2])
+    assert max(abs(a), abs(b)) < 0.15
+    p = (a * mixture + b * classifiers + shift).sigmoid().mean(0)
+    assert (p / ((signs == 1).sum(0) + 1) * 250 < 1.2).all()
 
 
 @pytest.mark.real_data("emotions")
