@@ -7,6 +7,7 @@ that one rank makes and the other does not is an error on both, at once, and not
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -18,9 +19,10 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -126,12 +128,27 @@ def on_threads(task: Callable[[int, Thread], Any]) -> list[Any]:
             barrier.abort()
             raise
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, _without_locks():
         tasks = [pool.submit(own, rank) for rank in range(2)]
-    errors = [error for each in tasks if (error := each.exception()) is not None]
+        errors = [error for each in tasks if (error := each.exception()) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error
     return [each.result() for each in tasks]
+
+
+@contextmanager
+def _without_locks() -> Iterator[None]:
+    """Until Python 3.12 the lock of a cached property is that of all objects, and a thread that meets the other one
+    inside holds it."""
+    locked = [each for each in gc.get_objects() if type(each) is cached_property and hasattr(each, "lock")]
+    before = [each.lock for each in locked]
+    for each in locked:
+        each.lock = nullcontext()
+    try:
+        yield
+    finally:
+        for each, lock in zip(locked, before, strict=True):
+            each.lock = lock
 
 
 def split(rows: Any, rank: int, first: int) -> Any:

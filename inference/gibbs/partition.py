@@ -32,7 +32,7 @@ from ...models.data import Data
 from ...models.distributions.sampling import uniforms
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
-from ...models.priors.base import NEEDED
+from ...models.priors.base import NEEDED, PartitionPrior
 from ...models.priors.laws import Law
 from ...models.sequence import Sequences, StateSpace
 from ..classifiers.scored import classifiers_of
@@ -150,9 +150,14 @@ def alone(backend: Gibbs, model: Mixture) -> str:
     from the posterior was not shown."""
     if model.without_hyperplanes() is not model:
         return "take SVI() or SmallVariance()"
+    return alone_with(backend, model.prior)
+
+
+def alone_with(backend: Gibbs, prior: PartitionPrior) -> str:
+    """The same of a model whose components do not repel."""
     if isinstance(backend.init, Tensor):
         return "leave init out"
-    served = [scan for scan, method in NEEDED.items() if not model.prior.lacks(method)]
+    served = [scan for scan, method in NEEDED.items() if not prior.lacks(method)]
     if backend.scan in served or (backend.scan == "auto" and "slice" in served):
         return ""
     return f"take scan={served[0]!r}" if served else "fit on one rank, without group"

@@ -38,6 +38,11 @@ def check(backend: Gibbs, model: BNMC) -> None:
         raise ValueError(f"scan is {backend.scan!r}; the joint {model.joint!r} has scan='blocked' alone.")
 
 
+def alone(backend: Gibbs, model: BNMC) -> str:
+    """Ranks may have rows and their label sets each, under the scans of partitions that move all labels at once."""
+    return partition.alone_with(backend, model.prior)
+
+
 def holds_all(backend: Gibbs, model: BNMC) -> bool:
     """Whether states hold all components of the model from the start, in use or not."""
     return model.is_coupled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import pytest
@@ -14,30 +13,18 @@ from torch import Tensor
 from two_ranks import Thread, on_threads, split
 
 from regbayes.inference import Gibbs
+from regbayes.inference.gibbs.label_sets import coupled
+from regbayes.inference.gibbs.label_sets import kernel as label_sets
+from regbayes.inference.gibbs.label_sets.state import LabelState
 from regbayes.inference.gibbs.paths import Paths
-from regbayes.inference.gibbs.prepared import Prepared
-from regbayes.models import IHMM, SphericalGaussian
+from regbayes.models import BNMC, IHMM, BernoulliBeta, MultinomialDirichlet, SphericalGaussian, Standardized
 from regbayes.models.priors import HierarchicalDirichletProcess
 from regbayes.models.sums import among
+from regbayes.testing.multi_label import label_posterior
 from regbayes.testing.sequences import state_posterior
 
 X = torch.tensor([[-1.2], [-0.8], [1.1], [torch.nan], [0.9]], dtype=torch.float64)
 FAMILY = SphericalGaussian(loc=0.0, variance=0.5, prior_variance=1.0)
-
-
-@pytest.fixture(autouse=True)
-def no_locks(monkeypatch) -> None:
-    """Until Python 3.12 the lock of a cached property is that of all objects: a thread that waits for the other one
-    inside would hold it."""
-    for value in vars(Prepared).values():
-        if isinstance(value, cached_property):
-            monkeypatch.setattr(value, "lock", _NoLock(), raising=False)
-
-
-class _NoLock:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...
 
 
 def moved(kernel: Any, model: Any, parts: list[Any], states: list[list[Any]], num_sweeps: int) -> list[list[Any]]:
@@ -54,6 +41,13 @@ def moved(kernel: Any, model: Any, parts: list[Any], states: list[list[Any]], nu
             return found
 
     return on_threads(task)
+
+
+def require_equal_means(before: Tensor, after: Tensor) -> None:
+    """Numbers [S, M] of independent states have the same means after sweeps."""
+    gap = after - before
+    z = gap.mean(0) / (gap.std(0) / len(gap) ** 0.5).clamp(min=1e-12)
+    assert (z.abs() < 4.2).all(), z
 
 
 def p_value(names: list[Any], mass: Tensor, found: list[Any]) -> float:
@@ -91,3 +85,50 @@ def test_paths_of_two_ranks_keep_the_posterior(scan, rho) -> None:
         both = tuple(torch.cat([one.assignments, other.assignments]).tolist())
         labels.append(both if truncated else first_appearance(both))
     assert p_value(names, mass, labels) > 1e-4
+
+
+ROWS = torch.tensor([[0.6], [-1.4], [0.3], [1.7]], dtype=torch.float64)
+SETS = torch.tensor([[1, 0], [torch.nan, 1], [0, 0], [1, 1]], dtype=torch.float64)
+COUNTS = torch.tensor([[2, 0], [0, 0], [1, 1], [0, 3]], dtype=torch.float64)
+OF_LABELS = {"feature_map": Standardized(intercept=0.0), "weight_scale": 1.5, "truncation": 2}
+JOINTS = {
+    "product": (BNMC(FAMILY, BernoulliBeta(1.0, 1.5), **OF_LABELS), SETS),
+    "and": (BNMC(FAMILY, BernoulliBeta(1.0, 1.5), joint="and", **OF_LABELS), SETS),
+    "multinomial": (BNMC(FAMILY, MultinomialDirichlet(1.2), joint="multinomial", **OF_LABELS), COUNTS),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scan", "joint"), [("slice", "product"), ("blocked", "product"), ("blocked", "and"), ("blocked", "multinomial")]
+)
+def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
+    (model, y), first, number = JOINTS[joint], 3, 1500
+    model, data = model.prepare(ROWS, y)
+    truncation, generator = model.truncation if scan == "blocked" else None, torch.Generator().manual_seed(5)
+    exact = label_posterior(model, ROWS, y, truncation=truncation)
+    names, mass = list(exact), torch.tensor(list(exact.values()), dtype=torch.float64)
+    states = []
+    for chosen in torch.multinomial(mass, number, replacement=True, generator=generator).tolist():
+        z = torch.tensor(names[chosen])
+        weights = (
+            ROWS.new_full((2, 1, 2), 0.5) if model.is_coupled else ROWS.new_zeros(truncation or int(z.max()) + 1, 0, 0)
+        )
+        state = LabelState(z, weights, model.prior.start(ROWS), classifiers=ROWS.new_zeros(1, 1, 2))
+        for _ in range(10):  # all else given the partition
+            if model.is_coupled:
+                state = coupled.draw_labels(state, data, model, generator)
+            else:
+                state = replace(state, classifiers=label_sets.draw_classifiers(state, data, model, generator))
+        states.append(state)
+    halves = [[replace(each, assignments=split(each.assignments, rank, first)) for each in states] for rank in range(2)]
+    parts = [data.rows(slice(0, first)), data.rows(slice(first, None))]
+    found = moved(Gibbs.module_of(model).kernel(Gibbs(scan=scan, split_merge=1), model), model, parts, halves, 2)
+    labels = []
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.classifiers, other.classifiers)
+        both = tuple(torch.cat([one.assignments, other.assignments]).tolist())
+        labels.append(both if truncation else first_appearance(both))
+    assert p_value(names, mass, labels) > 1e-4
+    before, after = (torch.stack([each.classifiers.flatten() for each in those]) for those in (states, found[0]))
+    require_equal_means(torch.cat([before, before.square()], 1), torch.cat([after, after.square()], 1))

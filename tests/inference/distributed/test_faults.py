@@ -18,7 +18,7 @@ from two_ranks import TwoRanks, split
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, Posterior, SmallVariance
 from regbayes.inference.running.sweeps import Sweeps
-from regbayes.models import IHMM, InfiniteSVM
+from regbayes.models import BNMC, IHMM, InfiniteSVM
 from regbayes.models.ranks import RankLost, Ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
@@ -36,8 +36,10 @@ SHORT = {
     "slice": Gibbs(4, 2, scan="slice", num_generative=2),
     "blocked": Gibbs(4, 2, scan="blocked", num_generative=2),
     "beam": Gibbs(4, 2, scan="beam", num_generative=2),
+    "label sets": Gibbs(4, 2, num_generative=2),
 }
-OTHERS = {"beam": (IHMM(truncation=6), None)}  # of these ways, and their y
+SETS = torch.stack([Y == 0, Y > 0], 1).double().masked_fill((Y < 0).unsqueeze(1), torch.nan)
+OTHERS = {"beam": (IHMM(truncation=6), None), "label sets": (BNMC(joint="and", truncation=6), SETS)}  # and their y
 LENGTHS = [11, 12, 7, 11, 19]  # which end where ranks are split below
 ROWS = {"assignments", "responsibilities"}
 LONG = {
@@ -48,6 +50,7 @@ LONG = {
     "slice": {"num_samples": 8},
     "blocked": {"num_samples": 8},
     "beam": {"num_samples": 8},
+    "label sets": {"num_samples": 8},
 }
 
 
@@ -178,7 +181,7 @@ def test_posteriors_of_ranks_are_gathered_and_saved_by_shards(two_ranks, way, tm
     read = Posterior.load(tmp_path / "posterior.pt")
     for found in (all_first, all_second, read):
         assert torch.equal(found.samples[name], whole)
-        assert torch.equal(found.samples["weights"], first.samples["weights"])
+        assert torch.equal(found.samples["log_mixture"], first.samples["log_mixture"])
         assert found.shard is None
     assert read.metadata == {"rank": 0}
     if way == "slice":

@@ -16,8 +16,6 @@ from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, rows_of
 from regbayes.inference.distributed import together
 from regbayes.inference.distributed.collectives import own_stream
 from regbayes.inference.distributed.picked import in_turns
-from regbayes.inference.gibbs.moves.block_classifiers import BlockClassifiers
-from regbayes.inference.gibbs.prepared import Prepared
 from regbayes.inference.running.files import release
 from regbayes.models import (
     BNMC,
@@ -315,10 +313,20 @@ def test_own_streams_differ_and_the_shared_one_does_not(two_ranks) -> None:
 
 # -- Gibbs: ranks have the same components, and the law is that of one process -----------------------------------------
 
-SHARED = "hyperparameters", "log_mixture", "weights", "log_joint", "unseen_weights", "concentration", "log_transitions"
+LABELS_OF = "classifiers", "label_hyperparameters", "label_means"
+SHARED = (
+    "hyperparameters",
+    "log_mixture",
+    "weights",
+    "log_joint",
+    "unseen_weights",
+    "concentration",
+    "log_transitions",
+    *LABELS_OF,
+)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("DPM", "InfiniteSVM", "IHMM"))])
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("DPM", "InfiniteSVM", "IHMM", "BNMC"))])
 @pytest.mark.parametrize("scan", ["auto", "blocked"])
 def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
     (first, trace), (second, other) = two_ranks(fit, Gibbs(6, 6, scan=scan, num_generative=2), case)
@@ -368,9 +376,6 @@ TINY = {
 @pytest.mark.parametrize("scan", ["slice", "blocked"])
 def test_two_ranks_draw_from_the_posterior(monkeypatch, scan, case) -> None:
     monkeypatch.setattr(together, "meeting", nullcontext)
-    for kind, name in [(BlockClassifiers, "fit"), (BlockClassifiers, "laws"), (Prepared, "log_constants")]:
-        # until Python 3.12 one lock is that of all objects, and a thread that meets the other one inside holds it
-        monkeypatch.setattr(vars(kind)[name], "lock", nullcontext(), raising=False)
     model, y = TINY[case]
     backend = Gibbs(600, 50, scan=scan, split_merge=1, num_generative=2, progress=False)
     check_kernel(Split(backend), model, FEW, y)
