@@ -4,6 +4,7 @@ from .backend import Backend
 from .distributed.mapped import map_rows
 from .distributed.rows import rows_of
 from .distributed.sources import RowSource
+from .distributed.stream import RowsInOrder
 from .gibbs import Gibbs
 from .hilbert_embedding.backend import HilbertEmbedding
 from .hilbert_embedding.closed_kernels import QuadraticKernel, RBFKernel
@@ -32,7 +33,6 @@ from .small_variance import SmallVariance
 from .structures import Structure, register_structure, structure_of
 from .svi import SVI
 from .svi.online import continue_fit
-from .svi.stream import RowsInOrder
 from .truncation import TruncationWarning
 
 __all__ = [

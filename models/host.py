@@ -65,9 +65,9 @@ def threads_for(num_numbers: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A context in which operations have one thread: for those on chunks of rows, which take some ten microseconds.
+    """A context in which operations have one thread: for those on few numbers, which are over before others are awake.
 
-    To wake a thread takes as long, or many times that where other programs have the cores.
+    Where other programs have the cores, an operation waits for its threads many times as long as it computes.
     """
     with _Shared.lock:
         if not _Shared.running:
@@ -97,5 +97,5 @@ def _room(device: torch.device) -> float:
         return machine
 
 
-_MANY = 2**21  # numbers, of which operations gain by threads
+_MANY = 2**21  # numbers, of which operations may gain by threads
 _LIMIT = Path("/sys/fs/cgroup/memory.max")

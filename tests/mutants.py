@@ -551,7 +551,7 @@ MUTANTS = [
         },
     ),
     Mutants(
-        "inference/svi/stream.py",
+        "inference/distributed/stream.py",
         "inference/distributed/test_sources.py",
         {
             "if found != self.num_own:": "if False:",
@@ -563,7 +563,7 @@ MUTANTS = [
         },
     ),
     Mutants(
-        "inference/svi/stream.py",
+        "inference/distributed/stream.py",
         "inference/distributed/test_ranks.py -k source",
         {
             "number = all_count(total)": "number = total",

@@ -16,8 +16,8 @@ from ...models.sparse import entries_sum
 from ..classifiers.duals import joint_hinge
 from ..distributed.passes import over_blocks
 from ..distributed.sources import RowSource
+from ..distributed.stream import Stream, stacked, stream_points
 from ..running.engine import Draw, Kernel
-from ..svi.stream import Stream, stacked, stream_points
 from . import descent, repelling
 from .backend import SmallVariance
 from .landscape import Landscape
@@ -163,8 +163,8 @@ class StreamedRestarts(MixtureRestarts):
 
     def draw(self, state: Descent) -> Draw:
         """What a Posterior keeps of a state: labels of the first rows."""
-        found, kept = state.draw(self.problem.model, None), sum(len(block[0]) for block in self.stream.head)
-        return found | {"assignments": state.assignments[:kept].long()}
+        found = state.draw(self.problem.model, None)
+        return found | {"assignments": state.assignments[: self.stream.num_kept].long()}
 
     def _passed(self, work: Callable[[Problem, slice], Descent], generator: torch.Generator) -> Descent:
         """The state that a step comes to, of all rows."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from ...models.sums import among
 from ..distributed.collectives import all_count
 from ..distributed.sources import RowSource
+from ..distributed.stream import Stream
 from ..protocol import Model
 from ..running.engine import Draw, Kernel
 from ..running.labels import LABELS
@@ -24,7 +25,6 @@ from ..truncation import warn_if_full
 from .backend import SVI
 from .factors import Variational, loss_of
 from .rules import NATURAL, RULES, Rule
-from .stream import Stream
 
 NUM_FIRST = 5_000  # rows from which a stochastic fit starts
 

@@ -20,13 +20,13 @@ from ...bits.loadings import Sums
 from ...bits.rows import infer_features
 from ...classifiers.minimum import DualLimits
 from ...distributed.collectives import own_draws
+from ...distributed.stream import stream_points
 from ...posterior.draws import FeatureDraw, drawn
 from ...running.engine import Draw
 from ...truncation import warn_if_all_used
 from ..partition.kernel import by_rows
 from ..rules import LAST_GAP, RULES, Rule
 from ..steps import Minibatch, Steps, StepsByRule
-from ..stream import stream_points
 from .factors import (
     VariationalFeatures,
     binary_rows,

@@ -25,6 +25,7 @@ from ....models.sums import row_chunks
 from ...classifiers.natural import natural_step, prior
 from ...classifiers.ridge import Ridge, soft_sums
 from ...distributed.collectives import all_sum
+from ...distributed.stream import Stream, stream_labels
 from ...posterior.label_draws import finished_draw
 from ...running.chains import OfRows
 from ...running.engine import Draw
@@ -33,7 +34,6 @@ from ..factors import family_of, update_factors
 from ..partition import kernel as partition
 from ..partition.factors import VariationalPartition
 from ..steps import Minibatch, Steps
-from ..stream import Stream, stream_labels
 from .blocks import Block, expect, move, shares, with_log_mixture
 from .joints import kl as psi_kl
 from .joints import local, means, prior_of

@@ -23,6 +23,7 @@ from ....models.label_data import LabelData
 from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
+from ...distributed.stream import Stream, stream_labels
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw
 from ..allocations import Climb
@@ -30,7 +31,6 @@ from ..factors import SETTLED, family_of
 from ..partition import kernel as partition
 from ..rules import NATURAL
 from ..steps import Minibatch, Steps, StepsByRule
-from ..stream import Stream, stream_labels
 from ..sums import Sums, keep_rows, slices
 from . import coupled, unions
 from .blocks import Block, expect, kl_of, laws_of, move, shares, stepped, with_log_mixture

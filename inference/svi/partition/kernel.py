@@ -22,12 +22,12 @@ from ....models.mixture import Mixture
 from ....models.priors.sticks import log_stick_weights
 from ...distributed.collectives import all_count
 from ...distributed.picked import draw_rows, own_of
+from ...distributed.stream import Stream, stream_points
 from ...posterior.draws import PartitionDraw, drawn
 from ...running.engine import Draw
 from ..allocations import Climb, extrapolate, pairs, start, stochastic_sweep
 from ..factors import Placed, allocate, best_places, chunks, family_of, joined, see, union, update_factors
 from ..steps import M, Minibatch, S, Steps, Stochastic
-from ..stream import Stream, stream_points
 from ..sums import Sums
 from .factors import VariationalPartition, expected_prior
 from .unions import is_promising

@@ -17,13 +17,13 @@ import torch
 from ....models.sequence import Sequences, StateSpace
 from ...distributed.collectives import all_count, all_rows
 from ...distributed.picked import own_of
+from ...distributed.stream import stream_sequences
 from ...posterior.draws import SequenceDraw, drawn
 from ...running.engine import Draw
 from ..allocations import Climb, extrapolate, pairs, start, stochastic_sweep
 from ..factors import allocate, family_of, union, update_factors
 from ..rules import NATURAL
 from ..steps import Minibatch, Steps, StepsByRule, Stochastic
-from ..stream import stream_sequences
 from .factors import Block, VariationalSequence
 
 

@@ -25,6 +25,7 @@ from ....models.topics import TopicData, TopicModel
 from ...classifiers.natural import extrapolated, prior
 from ...distributed.collectives import all_count, all_rows, all_sum
 from ...distributed.picked import own_of
+from ...distributed.stream import stream_points
 from ...posterior.draws import TopicDraw, drawn
 from ...running.engine import Draw
 from ..backend import SVI
@@ -32,7 +33,6 @@ from ..factors import loss_of
 from ..partition.kernel import by_rows
 from ..rules import AVERAGING, NATURAL, RULES, Rule
 from ..steps import Minibatch, Steps, StepsByRule
-from ..stream import stream_points
 from .documents import LIMITS
 from .factors import (
     VariationalTopics,

@@ -50,8 +50,16 @@ def require_equal_means(before: Tensor, after: Tensor) -> None:
     assert (z.abs() < 4.2).all(), z
 
 
-def p_value(names: list[Any], mass: Tensor, found: list[Any]) -> float:
+def draws(exact: dict[Any, float], number: int, generator: torch.Generator) -> list[Tensor]:
+    """So many labels [N] from their exact posterior."""
+    mass = torch.tensor(list(exact.values()), dtype=torch.float64)
+    chosen = torch.multinomial(mass, number, replacement=True, generator=generator).tolist()
+    return [torch.tensor(list(exact)[place]) for place in chosen]
+
+
+def p_value(exact: dict[Any, float], found: list[Any]) -> float:
     """Of a chi-square of what was found, whose probabilities are known."""
+    names, mass = list(exact), torch.tensor(list(exact.values()), dtype=torch.float64)
     visits = torch.bincount(torch.tensor([names.index(each) for each in found]), minlength=len(names)).double()
     expected = len(found) * mass
     rare = expected < 5
@@ -69,10 +77,9 @@ def test_paths_of_two_ranks_keep_the_posterior(scan, rho) -> None:
     model, data = IHMM(FAMILY, prior, truncation=3).prepare(X, None, [3, 2])
     truncated, generator = scan == "blocked", torch.Generator().manual_seed(5)
     exact = state_posterior(model, X, [3, 2], truncation=3 if truncated else None)
-    names, mass = list(exact), torch.tensor(list(exact.values()), dtype=torch.float64)
     z, states = Paths(label_law(model, truncated), data), []
-    for chosen in torch.multinomial(mass, number, replacement=True, generator=generator).tolist():
-        state = z.begin(torch.tensor(names[chosen]), model)
+    for path in draws(exact, number, generator):
+        state = z.begin(path, model)
         for _ in range(20):  # base weights given the paths
             state = z.draw_prior(state, generator)
         states.append(state)
@@ -84,7 +91,7 @@ def test_paths_of_two_ranks_keep_the_posterior(scan, rho) -> None:
         assert torch.equal(one.base, other.base)
         both = tuple(torch.cat([one.assignments, other.assignments]).tolist())
         labels.append(both if truncated else first_appearance(both))
-    assert p_value(names, mass, labels) > 1e-4
+    assert p_value(exact, labels) > 1e-4
 
 
 ROWS = torch.tensor([[0.6], [-1.4], [0.3], [1.7]], dtype=torch.float64)
@@ -107,10 +114,8 @@ def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
     model, data = model.prepare(ROWS, y)
     truncation, generator = model.truncation if scan == "blocked" else None, torch.Generator().manual_seed(5)
     exact = label_posterior(model, ROWS, y, truncation=truncation)
-    names, mass = list(exact), torch.tensor(list(exact.values()), dtype=torch.float64)
     states = []
-    for chosen in torch.multinomial(mass, number, replacement=True, generator=generator).tolist():
-        z = torch.tensor(names[chosen])
+    for z in draws(exact, number, generator):
         weights = (
             ROWS.new_full((2, 1, 2), 0.5) if model.is_coupled else ROWS.new_zeros(truncation or int(z.max()) + 1, 0, 0)
         )
@@ -129,6 +134,6 @@ def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
         assert torch.equal(one.classifiers, other.classifiers)
         both = tuple(torch.cat([one.assignments, other.assignments]).tolist())
         labels.append(both if truncation else first_appearance(both))
-    assert p_value(names, mass, labels) > 1e-4
+    assert p_value(exact, labels) > 1e-4
     before, after = (torch.stack([each.classifiers.flatten() for each in those]) for those in (states, found[0]))
     require_equal_means(torch.cat([before, before.square()], 1), torch.cat([after, after.square()], 1))

@@ -115,7 +115,7 @@ def test_sequences_come_in_blocks_of_their_own() -> None:
 
 
 def test_a_posterior_says_of_single_rows_what_the_first_ones_are(monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.svi.stream._NUM_DEFAULTS", 60)
+    monkeypatch.setattr("regbayes.inference.distributed.stream._NUM_DEFAULTS", 60)
     posterior = SVI(num_steps=4, batch_size=SIZE).fit(InfiniteSVM(truncation=4), rows_of(X, Y))
     assert posterior.samples["assignments"].shape == (1, 80)  # two whole blocks
     assert posterior.samples["num_seen"].item() == N
@@ -126,7 +126,7 @@ def test_a_posterior_says_of_single_rows_what_the_first_ones_are(monkeypatch) ->
 
 
 def test_a_label_missing_in_one_block_is_missing(monkeypatch) -> None:
-    monkeypatch.setattr("regbayes.inference.svi.stream._NUM_DEFAULTS", 30)
+    monkeypatch.setattr("regbayes.inference.distributed.stream._NUM_DEFAULTS", 30)
     given = Y.astype(float)
     given[60] = np.nan
     fitted = SVI(num_steps=2, batch_size=30).fit(InfiniteSVM(), rows_of(X, given))

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from regbayes.inference import SVI
 from regbayes.inference.classifiers.minimum import slopes
+from regbayes.inference.distributed.stream import Stream
 from regbayes.inference.svi.features import kernel as features
 from regbayes.inference.svi.label_sets import coupled as multi_label_coupled
 from regbayes.inference.svi.label_sets import kernel as multi_label
@@ -28,7 +29,6 @@ from regbayes.inference.svi.rules import AVERAGING, NATURAL, RULES
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.inference.svi.sequence import rows as rows_of_states
 from regbayes.inference.svi.steps import Minibatch, Steps
-from regbayes.inference.svi.stream import Stream
 from regbayes.inference.svi.topics import kernel as topics
 from regbayes.inference.svi.topics.factors import update_documents
 from regbayes.inference.svi.topics.tokens import mean_topics

@@ -59,7 +59,7 @@ def test_a_loader_serves_batches(generator) -> None:
 
 def test_labels_may_be_missing_in_any_batch(generator, monkeypatch) -> None:
     """The first rows, which all defaults come from, have all labels but not all classes."""
-    monkeypatch.setattr("regbayes.inference.svi.stream._NUM_DEFAULTS", 100)
+    monkeypatch.setattr("regbayes.inference.distributed.stream._NUM_DEFAULTS", 100)
     X, y = blobs(600, generator)
     labels = torch.where(X[:, 1] > 3.5, 2, y)
     order = torch.cat([torch.nonzero(labels < 2)[:150, 0], torch.nonzero(labels == 2)[:, 0]])

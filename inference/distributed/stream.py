@@ -23,8 +23,8 @@ from ...models.mixture import Mixture
 from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace
 from ...models.sparse import Rows, SparseRows
-from ..distributed.collectives import all_count, on_all
-from ..distributed.sources import Block, RowSource
+from .collectives import all_count, on_all
+from .sources import Block, RowSource
 
 
 class Counted(Protocol):
