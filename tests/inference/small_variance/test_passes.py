@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -111,7 +113,7 @@ def test_what_passes_do_not_serve_is_refused() -> None:
         SmallVariance().fit(InfiniteSVM(), source_of(X, Y), Y)
     with pytest.raises(ValueError, match="cannot be resumed"):
         SmallVariance().fit(DPM(), source_of(X), checkpoint="chain")
-    turns = iter(range(100))
+    turns = itertools.count()
 
     def shuffled(number):
         return (X[SIZE * number : SIZE * (number + 1)] + (next(turns) > 6),)
