@@ -592,6 +592,23 @@ MUTANTS = [
         },
     ),
     Mutants(
+        "models/host.py",
+        "test_threads.py -k 'one_thread or again'",
+        {
+            "            torch.set_num_threads(_Shared.before)": "            pass",
+            "        if not _Shared.running:\n            _Shared": "        if True:\n            _Shared",
+            "if num_numbers >= _MANY": "if num_numbers < _MANY",
+        },
+    ),
+    Mutants(
+        "inference/posterior/label_calibration.py",
+        "models/test_bnmc.py -k calibrat",
+        {
+            "classifiers]).double() + offset.double()": "classifiers]).double()",
+            "base = -offset.double()": "base = 0 * offset.double()",
+        },
+    ),
+    Mutants(
         "models/sums.py",
         "inference/distributed/test_ranks.py -k 'find_what and DPM'",
         {
