@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, Unpack, overload
 
@@ -321,7 +319,7 @@ class Backend(Config):
         """Run the kernel of a resolved model on its data, and wrap the draws."""
         structure = structure_of(model)
         sweeps = Sweeps(kernel, model, data, schedule)
-        with _threads(data, schedule):
+        with host.one_thread():
             chains = run(sweeps)
             drawn = self.results(sweeps, chains)
         if any(drawn):
@@ -339,12 +337,6 @@ class Backend(Config):
 
 
 _FROM_DATA = "likelihood", "feature_map"  # parts of a model whose defaults are computed from the rows
-
-
-def _threads(data: KernelData, schedule: Schedule) -> AbstractContextManager[None]:
-    """One thread where chains may have a core each, or where the rows, of a stream the first, are few numbers."""
-    rows = getattr(data, "first", data).X
-    return host.one_thread() if schedule.num_chains > 1 else host.threads_for(math.prod(rows.shape))
 
 
 def _why_not(module: Any, model: Model) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -58,14 +58,9 @@ class _Shared:
     lock, running, before = Lock(), 0, 1
 
 
-def threads_for(num_numbers: int) -> AbstractContextManager[None]:
-    """A context in which operations have one thread where data are so few numbers; else as many as torch has."""
-    return nullcontext() if num_numbers >= _MANY else one_thread()
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A context in which operations have one thread: for those on few numbers, which are over before others are awake.
+    """A context in which operations have one thread: on chunks of rows they are over before others are awake.
 
     Where other programs have the cores, an operation waits for its threads many times as long as it computes.
     """
@@ -97,5 +92,4 @@ def _room(device: torch.device) -> float:
         return machine
 
 
-_MANY = 2**21  # numbers, of which operations may gain by threads
 _LIMIT = Path("/sys/fs/cgroup/memory.max")

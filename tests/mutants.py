@@ -597,7 +597,7 @@ MUTANTS = [
         {
             "            torch.set_num_threads(_Shared.before)": "            pass",
             "        if not _Shared.running:\n            _Shared": "        if True:\n            _Shared",
-            "if num_numbers >= _MANY": "if num_numbers < _MANY",
+            "        torch.set_num_threads(1)": "        pass",
         },
     ),
     Mutants(
