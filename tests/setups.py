@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,16 @@ class Absolute(Loss):
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return -(score - y).abs().pow(1.5)
+
+
+def spoiled(part: Any, method: str, wrong: Callable[..., Any]) -> Any:
+    """The part with another method: `wrong` of the right one, which is bound to the part, and of its arguments."""
+    kind = type(part)
+
+    def other(self: Any, *arguments: Any) -> Any:
+        return wrong(partial(getattr(kind, method), self), *arguments)
+
+    return type(f"Spoiled{kind.__name__}", (kind,), {method: other})(**part.get_params(deep=False))
 
 
 def name_of(part: object) -> str:

@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from setups import spoiled
 from torch.distributions import biject_to
 
 from regbayes.models.arrays import require_finite
@@ -109,24 +110,22 @@ class LaplaceLocation(Likelihood):
         return dist.Laplace(parameters["loc"], 1.0).to_event(1)
 
 
-class WrongEvent(LaplaceLocation):
-    def distribution(self, parameters):
-        return dist.Laplace(parameters["loc"], 1.0)
-
-
-class WrongSupport(LaplaceLocation):
-    def distribution(self, parameters):
-        return dist.Gamma(2.0, parameters["loc"].exp(), validate_args=False).to_event(1)
-
-
 def test_a_family_without_conjugacy_conforms():
     check_likelihood(LaplaceLocation(), reals())
     check_likelihood(LaplaceLocation(scale=1.0), reals())
     assert LaplaceLocation().prior().shape == (0,)
-    with pytest.raises(AssertionError, match="event shape"):
-        check_likelihood(WrongEvent(), reals())
-    with pytest.raises(AssertionError, match="log_density is not finite"):
-        check_likelihood(WrongSupport(), reals())
+
+
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        (lambda loc: dist.Laplace(loc, 1.0), "event shape"),
+        (lambda loc: dist.Gamma(2.0, loc.exp(), validate_args=False).to_event(1), "log_density is not finite"),
+    ],
+)
+def test_a_wrong_law_of_rows_is_found(law, message):
+    with pytest.raises(AssertionError, match=message):
+        check_likelihood(spoiled(LaplaceLocation(), "distribution", lambda right, drawn: law(drawn["loc"])), reals())
 
 
 # -- sparse rows ------------------------------------------------------------------------------------------------------
@@ -512,45 +511,28 @@ def test_constructor_only_stores(likelihood, make):
 # -- the suite itself -------------------------------------------------------------------------------------------------
 
 
-class WrongNormalizer(PoissonGamma):
-    def log_partition(self, chi):
-        return super().log_partition(chi) + chi[..., -1]
+def wrong_draw(right, chi, generator):
+    return right(torch.cat([chi[..., :-1], 1.05 * chi[..., -1:]], -1), generator)
 
 
-class WrongDraw(PoissonGamma):
-    def draw(self, chi, generator):
-        return super().draw(torch.cat([chi[..., :-1], 1.05 * chi[..., -1:]], -1), generator)
-
-
-class WrongExpectation(DiagonalGaussian):
-    def mean_parameters(self, chi):
-        return 1.001 * super().mean_parameters(chi)
-
-
-class WrongCenters(MultinomialDirichlet):
-    def centers(self, sums, counts):
-        return (sums + 0.2) / (sums + 0.2).sum(-1, keepdim=True)
-
-
-class WrongSums(FullGaussian):
-    def summed_statistics(self, X, assignments, num_components):
-        return super().summed_statistics(X, assignments.clamp(max=2), num_components)
+def wrong_centers(right, sums, counts):
+    return (sums + 0.2) / (sums + 0.2).sum(-1, keepdim=True)
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "make", "message"),
+    ("likelihood", "make", "method", "wrong", "message"),
     [
-        (WrongNormalizer(), counts, "Bayes"),
-        (WrongDraw(), counts, "standard errors"),
-        (WrongExpectation(), reals, "mean_parameters"),
-        (WrongCenters(), counts, "divergence|centers"),
-        (WrongSums(), reals, "summed_statistics"),
+        (PoissonGamma(), counts, "log_partition", lambda right, chi: right(chi) + chi[..., -1], "Bayes"),
+        (PoissonGamma(), counts, "draw", wrong_draw, "standard errors"),
+        (DiagonalGaussian(), reals, "mean_parameters", lambda right, chi: 1.001 * right(chi), "mean_parameters"),
+        (MultinomialDirichlet(), counts, "centers", wrong_centers, "divergence|centers"),
+        (FullGaussian(), reals, "summed_statistics", lambda right, X, z, K: right(X, z.clamp(max=2), K), "summed_stat"),
     ],
-    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_suite_finds_a_wrong_family(likelihood, make, message):
+def test_the_suite_finds_a_wrong_family(likelihood, make, method, wrong, message):
     with pytest.raises(AssertionError, match=message):
-        check_likelihood(likelihood, make())
+        check_likelihood(spoiled(likelihood, method, wrong), make())
 
 
 def test_moments_and_checks_of_rows_in_chunks():

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
 from scipy.stats import kstest, norm
-from setups import Softmax
+from setups import Softmax, spoiled
 from torch import Tensor
 
 from regbayes.models.losses import (
@@ -127,48 +127,43 @@ def test_loss_keeps_the_interface_at_other_parameters(loss, generator):
 # -- check_loss finds what is wrong --------------------------------------------------------------------------------
 
 
-class WrongShift(Hinge):
-    def expect(self, score_mean, score_var, y):
-        precision, shift = super().expect(score_mean, score_var, y)
-        return PseudoObservation(precision, shift * 1.001)
+def scaled(observed: NamedTuple, **factors: float) -> NamedTuple:
+    """The tuple with some of its entries multiplied."""
+    return observed._replace(**{name: factor * getattr(observed, name) for name, factor in factors.items()})
 
 
-class WrongAugmentation(Logistic):
-    def augment(self, score, y, generator):
-        precision, shift = super().augment(score, y, generator)
-        return PseudoObservation(precision * 1.1, shift)
+def lower_score(right, variance, y):
+    """A score below the optimum, and what it costs."""
+    score = 0.9 * right(variance, y)[0]
+    return score, score.square() / (2 * variance) - Logistic().log_factor(score, y)
 
 
-class WrongBound(Logistic):
-    def expected_log_factor(self, score_mean, score_var, y):
-        return super().expected_log_factor(score_mean, score_var, y) + 0.01
-
-
-class WrongAtOnce(Hinge):
-    def expect_with_bound(self, score_mean, score_var, y):
-        observed, bound = super().expect_with_bound(score_mean, score_var, y)
-        return observed, bound - 0.01
-
-
-class WrongMarginal(Hinge):
-    def log_marginal(self, scale, y):
-        return super().log_marginal(scale, y) + 1e-3
-
-
-class WrongDraw(EpsilonInsensitive):
-    def draw_score(self, scale, y, generator):
-        return 1.1 * super().draw_score(scale, y, generator)
-
-
-class WrongOptimum(Logistic):
-    def one_point(self, variance, y):
-        score = 0.9 * super().one_point(variance, y)[0]
-        return score, score.square() / (2 * variance) - self.log_factor(score, y)
-
-
-class WrongProbabilities(Hinge):
-    def probabilities(self, scores):
-        return super().probabilities(-scores)
+@pytest.mark.parametrize(
+    ("loss", "method", "wrong", "message"),
+    [
+        (Hinge(), "box", lambda right, y: right(y)._replace(linear=1.01 * y), "conjugate"),
+        (EpsilonInsensitive(), "box", lambda right, y: right(y)._replace(upper=torch.full_like(y, 3.0)), "conjugate"),
+        (Logistic(), "best_tilt", lambda right, *given: 0.99 * right(*given), "best_tilt"),
+        (CrammerSinger(), "feasible", lambda right, tilt, y: tilt, "feasible"),
+        (CrammerSinger(), "conjugate", lambda right, tilt, y: 0.9 * right(tilt, y), "conjugate"),
+        (Hinge(), "expect", lambda right, *given: scaled(right(*given), shift=1.001), "expect shift"),
+        (Logistic(), "augment", lambda right, *given: scaled(right(*given), precision=1.1), "augment"),
+        (Logistic(), "expected_log_factor", lambda right, *given: right(*given) + 0.01, "expected_log_factor exceeds"),
+        (Hinge(), "expect_with_bound", lambda right, *given: (right(*given)[0], right(*given)[1] - 0.01), "with_bound"),
+        (Hinge(), "log_marginal", lambda right, *given: right(*given) + 1e-3, "log_marginal"),
+        (EpsilonInsensitive(), "draw_score", lambda right, *given: 1.1 * right(*given), "draw_score"),
+        (Logistic(), "one_point", lower_score, "one_point"),
+        (Hinge(), "probabilities", lambda right, scores: right(-scores), "probabilities"),
+        (Logistic(), "moderated", lambda right, mean, width: mean / (1.1 + width).sqrt(), "expected_probabilities"),
+        (CrammerSinger(), "reference", lambda right, *given: right(*given) + 0.1, "reference"),
+        (CrammerSinger(), "log_marginal", lambda right, *given: right(*given) + 0.2, "log_marginal"),
+        (CrammerSinger(), "draw_score", lambda right, scale, *given: right(scale, *given) + 0.2 * scale, "draw_score"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Loss) else value if isinstance(value, str) else "",
+)
+def test_check_loss_names_the_method_that_is_wrong(loss, method, wrong, message):
+    with pytest.raises(AssertionError, match=message):
+        check_loss(spoiled(loss, method, wrong))
 
 
 @dataclass
@@ -176,78 +171,9 @@ class WrongDomain(Hinge):
     strength: Any = 1.0
 
 
-class WrongModeration(Logistic):
-    def moderated(self, score_mean, score_var):
-        return score_mean / (1.1 + score_var).sqrt()
-
-
-class WrongReference(CrammerSinger):
-    def reference(self, scores, y, columns):
-        return super().reference(scores, y, columns) + 0.1
-
-
-class WrongJointMarginal(CrammerSinger):
-    def log_marginal(self, scale, y):
-        return super().log_marginal(scale, y) + 0.2
-
-
-class WrongJointDraw(CrammerSinger):
-    def draw_score(self, scale, y, generator):
-        return super().draw_score(scale, y, generator) + 0.2 * scale
-
-
-class WrongConjugate(Hinge):
-    def box(self, y):
-        return super().box(y)._replace(linear=1.01 * y)
-
-
-class WrongDomainOfTilts(EpsilonInsensitive):
-    def box(self, y):
-        return super().box(y)._replace(upper=torch.full_like(y, 3.0))
-
-
-class WrongTilt(Logistic):
-    def best_tilt(self, score, variance, y):
-        return 0.99 * super().best_tilt(score, variance, y)
-
-
-class WrongFeasible(CrammerSinger):
-    def feasible(self, tilt, y):
-        return tilt
-
-
-class WrongJointConjugate(CrammerSinger):
-    def conjugate(self, tilt, y):
-        return 0.9 * super().conjugate(tilt, y)
-
-
-@pytest.mark.parametrize(
-    ("loss", "method"),
-    [
-        (WrongConjugate(), "conjugate"),
-        (WrongDomainOfTilts(), "conjugate"),
-        (WrongTilt(), "best_tilt"),
-        (WrongFeasible(), "feasible"),
-        (WrongJointConjugate(), "conjugate"),
-        (WrongShift(), "expect shift"),
-        (WrongAugmentation(), "augment"),
-        (WrongBound(), "expected_log_factor exceeds"),
-        (WrongAtOnce(), "expect_with_bound"),
-        (WrongMarginal(), "log_marginal"),
-        (WrongDraw(), "draw_score"),
-        (WrongOptimum(), "one_point"),
-        (WrongProbabilities(), "probabilities"),
-        (WrongDomain(), "checked accepts strength"),
-        (WrongModeration(), "expected_probabilities"),
-        (WrongReference(), "reference"),
-        (WrongJointMarginal(), "log_marginal"),
-        (WrongJointDraw(), "draw_score"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Loss) else "",
-)
-def test_check_loss_names_the_method_that_is_wrong(loss, method):
-    with pytest.raises(AssertionError, match=method):
-        check_loss(loss)
+def test_check_loss_names_the_field_whose_domain_is_wrong():
+    with pytest.raises(AssertionError, match="checked accepts strength"):
+        check_loss(WrongDomain())
 
 
 # -- closed forms against quadrature -------------------------------------------------------------------------------

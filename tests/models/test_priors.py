@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from setups import spoiled
 
 from regbayes.models import DirichletProcess, MixtureOfFiniteMixtures, PitmanYor
 from regbayes.models.priors.laws import law_of
@@ -58,97 +59,52 @@ def test_long_chains_of_hyperparameters_have_their_moments(prior) -> None:
 # -- what the check notices --------------------------------------------------------------------------------------------
 
 
-class OtherUrn(PitmanYor):
-    def urn(self, h, num_data, capacity):
-        log_sizes, log_new = super().urn(h, num_data, capacity)
-        return log_sizes, log_new[:1].expand(capacity + 1).log().exp()  # a new block has the same weight for any K
+def one_weight(right, h, num_data, capacity):
+    """An urn in which a new block has the same weight beside any number of others."""
+    log_sizes, log_new = right(h, num_data, capacity)
+    return log_sizes, log_new[:1].expand(capacity + 1).log().exp()
 
 
-class UrnOfAllPoints(MixtureOfFiniteMixtures):
-    def urn(self, h, num_data, capacity):
-        return super().urn(h, num_data + 1, capacity)  # V at N + 1: the others and two more
+def other_sites(right, like):
+    return {"concentration": like.new_tensor(1.0)}
 
 
-class OtherSticks(PitmanYor):
-    def sticks(self, h, truncation):
-        a, b = super().sticks(h, truncation)
-        return a, b - h["discount"]  # alpha + (k - 1) d
+def larger_rest(right, *given):
+    exponent, mass = right(*given)
+    return exponent, 1.2 * mass
 
 
-class OtherPartition(PitmanYor):
-    def log_partition(self, counts, h):
-        return super().log_partition(counts, h) + 0.01 * (len(counts) > 2)
+def other_jumps(right, h, num_components, generator):
+    """The same total, jumps of other sizes."""
+    d = h["discount"]
+    return torch.zeros_like(d), h["concentration"] + d * num_components
 
 
-class DirichletJumps(PitmanYor):
-    def draw_rest(self, h, num_components, generator):
-        d = h["discount"]
-        return torch.zeros_like(d), h["concentration"] + d * num_components  # the same total, jumps of other sizes
-
-
-class OtherTotal(PitmanYor):
-    def draw_rest(self, h, num_components, generator):
-        exponent, mass = super().draw_rest(h, num_components, generator)
-        return exponent, 1.2 * mass
-
-
-class OtherSites(DirichletProcess):
-    def sample(self, like):
-        return {"concentration": like.new_tensor(self.concentration)}
-
-
-class OtherDraw(DirichletProcess):
-    def draw(self, h, counts, generator):
-        return super().draw(h, counts.repeat(2), generator)
-
-
-class OtherTruncatedDraw(DirichletProcess):
-    def draw_truncated(self, h, counts, generator):
-        return super().draw_truncated(h, counts.flip(0), generator)
-
-
-class OtherUpdate(DirichletProcess):
-    def update(self, q, log_v, log_rest):
-        return super().update(q, log_v, log_rest) + double(1.0, 0.0)
-
-
-class OtherBound(DirichletProcess):
-    def expect(self, q, truncation):
-        return super().expect(q, truncation)._replace(kl=q.new_zeros(()))
-
-
-class OtherMean(DirichletProcess):
-    def expected_components(self, num_data):
-        return self.concentration * math.log1p(num_data / self.concentration)
-
-
-class FallingPrice(DirichletProcess):
-    def price(self, penalty, num_components):
-        return penalty / num_components
+PITMAN_YOR, DIRICHLET, FREE_DIRICHLET = PitmanYor(0.3, 1.0), DirichletProcess(1.0), DirichletProcess(1.0, (2.0, 1.0))
 
 
 @pytest.mark.parametrize(
-    ("prior", "method"),
+    ("prior", "method", "other", "found"),
     [
-        (OtherUrn(0.3, 1.0), "urn"),
-        (UrnOfAllPoints(0.3, 1.0), "urn"),
-        (OtherSticks(0.3, 1.0), "sticks"),
-        (OtherPartition(0.3, 1.0), "urn|log_partition"),
-        (DirichletJumps(0.3, 1.0), "draw_rest"),
-        (OtherTotal(0.3, 1.0), "draw_rest"),
-        (OtherSites(1.0, (2.0, 1.0)), "sample"),
-        (OtherDraw(1.0, (2.0, 1.0)), "draw"),
-        (OtherTruncatedDraw(1.0, (2.0, 1.0)), "draw_truncated"),
-        (OtherUpdate(1.0, (2.0, 1.0)), "update"),
-        (OtherBound(1.0, (2.0, 1.0)), "expect|update"),
-        (OtherMean(1.0), "expected_components"),
-        (FallingPrice(1.0), "price"),
+        (PITMAN_YOR, "urn", one_weight, "urn"),
+        (MixtureOfFiniteMixtures(0.3, 1.0), "urn", lambda right, h, N, K: right(h, N + 1, K), "urn"),  # V at N + 1
+        (PITMAN_YOR, "sticks", lambda right, h, T: (right(h, T)[0], right(h, T)[1] - h["discount"]), "sticks"),
+        (PITMAN_YOR, "log_partition", lambda right, n, h: right(n, h) + 0.01 * (len(n) > 2), "urn|log_partition"),
+        (PITMAN_YOR, "draw_rest", other_jumps, "draw_rest"),
+        (PITMAN_YOR, "draw_rest", larger_rest, "draw_rest"),
+        (FREE_DIRICHLET, "sample", other_sites, "sample"),
+        (FREE_DIRICHLET, "draw", lambda right, h, counts, generator: right(h, counts.repeat(2), generator), "draw"),
+        (FREE_DIRICHLET, "draw_truncated", lambda right, h, n, *rest: right(h, n.flip(0), *rest), "draw_truncated"),
+        (FREE_DIRICHLET, "update", lambda right, *given: right(*given) + double(1.0, 0.0), "update"),
+        (FREE_DIRICHLET, "expect", lambda right, q, T: right(q, T)._replace(kl=q.new_zeros(())), "expect|update"),
+        (DIRICHLET, "expected_components", lambda right, num_data: math.log1p(num_data), "expected_components"),
+        (DIRICHLET, "price", lambda right, penalty, num_components: penalty / num_components, "price"),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_part_of_another_process_is_named(prior, method) -> None:
-    with pytest.raises(AssertionError, match=rf"^({method}) "):
-        check_prior(prior, num_data=3, truncation=4, num_draws=300)
+def test_a_part_of_another_process_is_named(prior, method, other, found) -> None:
+    with pytest.raises(AssertionError, match=rf"^({found}) "):
+        check_prior(spoiled(prior, method, other), num_data=3, truncation=4, num_draws=300)
 
 
 # -- one by one --------------------------------------------------------------------------------------------------------
