@@ -166,6 +166,6 @@ SVI().fit(LDA(), [[0.0]], length=[1])
 
 
 def test_each_mutant_breaks_one_place() -> None:
-    texts = {mutants.file: (ROOT / mutants.file).read_text() for mutants in MUTANTS}
-    stale = [(file, line) for file, _, lines in MUTANTS for line in lines if texts[file].count(line) != 1]
+    texts = {file: (ROOT / file).read_text() for file, _ in MUTANTS}
+    stale = [(file, line) for (file, _), lines in MUTANTS.items() for line in lines if texts[file].count(line) != 1]
     assert not stale
