@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple, NoReturn
 
 from .errors import CommandError, one_line
+from .ranks import rank
 
 __all__ = ["main"]
 
@@ -72,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
 def _run(function: str, options: argparse.Namespace) -> None:
     """Run "module:function". Each command is imported when it runs, so that `--help` need not wait for torch."""
     module, _, name = function.partition(":")
+    if rank()[1] > 1 and options.command != "fit":
+        raise CommandError(f"several ranks are for `fit` alone: run `{options.command}` without torchrun.")
     getattr(import_module(f".{module}", __package__), name)(options)
 
 

@@ -15,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from ..inference import FeaturePosterior, PartitionPosterior, Posterior
+from ..inference.distributed.collectives import on_all
 from .errors import CommandError, Interrupted, reported
 from .files import check_output, delimiter_of, interrupted_name, text_file
 from .fitting import checkpoint_options, when_interrupted
 from .problems import problem_of
 from .progress import bar
+from .ranks import rank, ranked
 from .search import search, why_no_search, with_weight_scale
 from .setups import backend_of, backends_for, model_of
 from .streaming import fit_blocks
@@ -28,23 +30,30 @@ from .tables import Table, listed, read_table
 
 def fit(options: argparse.Namespace) -> None:
     """Search settings, fit to a table and save the posterior, with names of features and classes in its metadata."""
-    check_output(options.output, options.data, options.checkpoint)
-    table = read_table(options.data, options.drop)
     stopped: list[str] = []
-    with reported(), when_interrupted(stopped.append):
-        posterior, metadata, said = (fit_blocks if options.batch_size else _fit_at_once)(table, options)
+    with reported(), ranked() as group, when_interrupted(stopped.append):
+        table = on_all(lambda: _table(options))
+        posterior, metadata, said = (fit_blocks if options.batch_size else _fit_at_once)(table, options, group)
         posterior.metadata = metadata
         path = str(interrupted_name(options.output)) if stopped else options.output
-        posterior.save(path)
+        on_all(lambda: posterior.save(path), "save")
+        found = str(posterior)
     if stopped:
         on = f"; the same command goes on from {options.checkpoint!r}" if options.checkpoint else ""
         raise Interrupted(f"{stopped[0]} That is in {path!r}, and nothing was written to {options.output!r}{on}.")
-    print(*filter(None, [said, posterior, f"saved to {options.output}"]), sep="\n")
+    if not rank()[0]:
+        print(*filter(None, [said, found, f"saved to {options.output}"]), sep="\n")
 
 
-def _fit_at_once(table: Table, options: argparse.Namespace) -> tuple[Any, dict[str, Any], str]:
+def _table(options: argparse.Namespace) -> Table:
+    """The table to fit, once the posterior can be written."""
+    check_output(options.output, options.data, options.checkpoint)
+    return read_table(options.data, options.drop)
+
+
+def _fit_at_once(table: Table, options: argparse.Namespace, group: Any) -> tuple[Any, dict[str, Any], str]:
     """The posterior of a fit to all rows, the metadata for `predict`, and what is said of it."""
-    X, y, metadata = _given(table, options)
+    X, y, metadata = on_all(lambda: _given(table, options))
     model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
     name, reason = options.inference or backends_for(options.model)[0], why_no_search(options, X, y)
     if reason is None and name == "small_variance":
@@ -53,7 +62,8 @@ def _fit_at_once(table: Table, options: argparse.Namespace) -> tuple[Any, dict[s
     said = f"fitted at the default settings, without a search: {reason}" if reason else ""
     if reason is None:
         model, said = with_weight_scale(model, X, y, options)
-    posterior = backend_of(name, options.seed).fit(model, X, y, **checkpoint_options(options.checkpoint))
+    files = checkpoint_options(options.checkpoint)
+    posterior = backend_of(name, options.seed).fit(model, X, y, group=group, **files)
     return posterior, metadata, said
 
 
@@ -105,7 +115,7 @@ def _wrapped(first: str, text: str) -> str:
 
 
 def _given(table: Table, options: argparse.Namespace) -> tuple[NDArray[np.float64], Any, dict[str, Any]]:
-    """Features [N, D], what the model gets as y, and the metadata by which `predict` undoes that."""
+    """Features [N, D] of own rows, what the model gets as y, and the metadata by which `predict` undoes that."""
     target, dropped = options.target, {"dropped": table.dropped} if table.dropped else {}
     if options.model == "DPM":  # which only leaves the target out of its features
         if target is not None:
@@ -113,17 +123,17 @@ def _given(table: Table, options: argparse.Namespace) -> tuple[NDArray[np.float6
         features = [name for name in table.names if name != target]
         if not features:
             raise CommandError(f"{table.path} has no column beside the target {target!r}.")
-        return table.numbers(features), None, {"features": features, "target": target, "classes": None} | dropped
+        return table.own.numbers(features), None, {"features": features, "target": target, "classes": None} | dropped
     if target is None:
         raise CommandError(f"{options.model} needs --target COLUMN; the columns are {listed(table.names)}.")
-    problem = problem_of(table, target, options.task)
+    problem, own = problem_of(table, target, options.task), table.own.source.span
     metadata = {"features": problem.features, "target": target} | dropped
     if problem.task == "regression":
         mean, scale = problem.scaling
         units = {"target_mean": mean, "target_scale": scale}
-        return problem.X, (problem.y - mean) / scale, metadata | {"classes": None} | units
+        return problem.X, (problem.y[own] - mean) / scale, metadata | {"classes": None} | units
     classes, index = np.unique(problem.y, return_inverse=True)
-    return problem.X, index, metadata | {"classes": classes.tolist()}
+    return problem.X, index[own], metadata | {"classes": classes.tolist()}
 
 
 def _header(posterior: Any) -> list[str]:

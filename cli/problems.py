@@ -35,6 +35,8 @@ class Problem:
 def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
     """All columns but the target as features, the target as its task has it; enough rows of it for all folds.
 
+    Among ranks the features are those of own rows, the target is that of all.
+
     Raises
     ------
     CommandError    if the target leaves its task open, lacks labels, has one value only, or too few rows; if its
@@ -46,7 +48,7 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
         raise CommandError(f"{table.path} has no column beside the target {target!r}.")
     if task == "auto":
         task = _task_of(table, target, cells)
-    X = table.numbers(features)
+    X = table.own.numbers(features)
     if task == "regression":
         y = table.numbers([target])[:, 0]
         _check_numbers(table, target, y, folds)

@@ -13,6 +13,7 @@ from ..estimators import ClassifierCV, RegressorCV
 from ..inference import Posterior
 from ..models import SquaredHinge
 from .errors import Interrupted
+from .ranks import rank
 from .setups import backend_of
 
 
@@ -27,6 +28,8 @@ def why_no_search(options: argparse.Namespace, X: NDArray[np.float64], y: Any) -
     """Why a fit keeps its default settings, in words (none where that needs no saying); None: it is to search."""
     if not options.search or y is None:
         return ""
+    if rank()[1] > 1:
+        return "several ranks do not search yet"
     if options.checkpoint:
         return "a search cannot go on from a --checkpoint"
     if options.model != "InfiniteSVM":

@@ -10,7 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, open_csv
 
 from .errors import CommandError, reported
 from .progress import bar
+from .ranks import rank
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,16 @@ class Source(ABC):
 
     def place(self, row: int) -> str:
         """Where a row stands, counted from 0, in words."""
-        return f"row {row + 1}"
+        return f"row {self.span.start + row + 1}"
+
+    @cached_property
+    def span(self) -> slice:
+        """Which rows of the file these are, all of them; CommandError as `batches`."""
+        return slice(0, sum(map(len, self.batches(self.names))))
+
+    def own(self) -> Source:
+        """The rows that are those of this rank; CommandError if the file does not come in parts."""
+        raise CommandError(f"several ranks read the row groups of a Parquet file, and {self.path!r} is none.")
 
     def opened(self) -> BinaryIO:
         """The bytes of the file."""
@@ -80,8 +90,11 @@ def source_of(path: str) -> Source:
     return ColumnSource(found.path, content) if start.startswith((_PARQUET, _ARROW)) else found
 
 
+@dataclass(frozen=True)
 class ColumnSource(Source):
     """A Parquet or Arrow (Feather) file, whose columns have types."""
+
+    part: tuple[int, int] = (0, 1)  # of its row groups the rows are: which, of how many
 
     @cached_property
     def names(self) -> list[str]:
@@ -97,15 +110,30 @@ class ColumnSource(Source):
 
         with self._readable():
             most = max(_LEAST_BOUND, _MOST_INFLATION * self.size)
-            if self._dataset.count_rows() * len(names) > most:
+            if (self.span.stop - self.span.start) * len(names) > most:
                 raise CommandError(f"{self.path!r} holds over {most:,} cells, more than its size is good for.")
             yield from batches(self._dataset, names)
 
     @cached_property
-    def _dataset(self) -> Any:
-        from ..inference.distributed.tables import dataset_of  # 50 MB of pyarrow, and torch: text has no use for them
+    def span(self) -> slice:
+        """Which rows of the file these are; CommandError if it cannot be read."""
+        with self._readable():
+            return self._rows[1]
 
-        return dataset_of(self.path if self.content is None else self.content)
+    def own(self) -> Source:
+        return replace(self, part=rank()) if self.content is None else super().own()
+
+    @property
+    def _dataset(self) -> Any:
+        return self._rows[0]
+
+    @cached_property
+    def _rows(self) -> tuple[Any, slice]:
+        """Those of the part, and which of all they are."""
+        from ..inference.distributed.tables import dataset_of, part_of  # and torch, for which text has no use
+
+        whole = dataset_of(self.path if self.content is None else self.content)
+        return (whole, slice(0, whole.count_rows())) if self.part[1] == 1 else part_of(whole, *self.part)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

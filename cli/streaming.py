@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..inference import SVI, Posterior, RowSource
+from ..inference.distributed.collectives import on_all
 from ..inference.distributed.sources import cut
 from .errors import CommandError
 from .errors import cut as shortened
+from .ranks import rank
 from .setups import model_of
 from .tables import Table, is_missing, listed
 
@@ -45,26 +47,32 @@ class TableSource(RowSource):
         return None if self.target is None else np.searchsorted(self.classes, cells)
 
 
-def fit_blocks(table: Table, options: argparse.Namespace) -> tuple[Posterior, dict[str, Any], str]:
+def fit_blocks(table: Table, options: argparse.Namespace, group: Any) -> tuple[Posterior, dict[str, Any], str]:
     """The posterior of a fit that reads the table block by block, the metadata for `predict`, and what is said of it.
 
     Raises
     ------
     CommandError    on options and targets that such a fit has not.
     """
+    source = on_all(lambda: _source(table, options))
+    features, classes = source.features, source.classes
+    steps = max(_LEAST_STEPS, -(-table.num_rows // (options.batch_size * rank()[1])))  # of a block of each rank
+    backend = SVI(num_steps=steps, batch_size=options.batch_size, seed=options.seed)
+    posterior = backend.fit(model_of(options.model, options.likelihood, len(features)), source, group=group)
+    dropped = {"dropped": table.dropped} if table.dropped else {}
+    metadata = {"features": features, "target": options.target, "classes": classes or None} | dropped
+    return posterior, metadata, f"fitted by {steps} steps of {options.batch_size} rows, without a search"
+
+
+def _source(table: Table, options: argparse.Namespace) -> TableSource:
+    """The rows of this rank, with the classes of all."""
     _check_options(table, options)
     target = None if options.model == "DPM" else options.target
     classes = [] if target is None else _classes(table, target)
     features = [name for name in table.names if name != options.target]
     if not features:
         raise CommandError(f"{table.path} has no column beside the target {options.target!r}.")
-    source = TableSource(table, features, target, classes, table.path)
-    steps = max(_LEAST_STEPS, -(-table.num_rows // options.batch_size))
-    backend = SVI(num_steps=steps, batch_size=options.batch_size, seed=options.seed)
-    posterior = backend.fit(model_of(options.model, options.likelihood, len(features)), source)
-    dropped = {"dropped": table.dropped} if table.dropped else {}
-    metadata = {"features": features, "target": options.target, "classes": classes or None} | dropped
-    return posterior, metadata, f"fitted by {steps} steps of {options.batch_size} rows, without a search"
+    return TableSource(table.own, features, target, classes, table.path)
 
 
 def _check_options(table: Table, options: argparse.Namespace) -> None:

@@ -7,8 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from .errors import CommandError, cut
+from .ranks import rank
 from .sources import Source, TextSource, source_of
 
 
@@ -34,6 +36,14 @@ class Table:
     def names(self) -> list[str]:
         """The names of the columns that are not dropped."""
         return [name for name in self.header if name not in self.dropped]
+
+    @cached_property
+    def own(self) -> Table:
+        """The rows that this rank reads; without torchrun all."""
+        if rank()[1] == 1:
+            return self
+        source = self.source.own()
+        return replace(self, source=source, num_rows=source.span.stop - source.span.start)
 
     def rows(self) -> Iterator[list[str]]:
         """The cells of every row as text."""
@@ -196,8 +206,7 @@ def read_table(path: str, drop: Collection[str] = (), *, drops_all: bool = True)
         raise CommandError(f"{path!r} has no header: its first row is all numbers. Add a row with the column names.")
     if drops_all and (unknown := [name for name in drop if name not in names]):
         raise CommandError(f"--drop: {path} has no column {unknown[0]!r}; its columns are {listed(names)}.")
-    num_rows = sum(map(len, source.batches(names)))
-    if not num_rows:
+    if not (num_rows := source.span.stop):
         raise CommandError(f"{path!r} has a header but no rows.")
     table = Table(source, path, names, [name for name in names if name in drop], num_rows)
     if not table.names:

@@ -366,6 +366,15 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "if kinds == {pa.float32()}": "if False",
         "if name not in index": "if True",
     },
+    ("inference/distributed/tables.py", "cli/test_cli_ranks.py -k 'what_one_process or sentence'"): {
+        "for place in (number, number + 1)": "for place in (0, number + 1)",
+        "slice(before, before + own)": "slice(0, own)",
+        "if len(groups) < size:": "if False:",
+    },
+    ("cli/commands.py", "cli/test_cli_ranks.py -k 'what_one_process or sentence'"): {
+        "on_all(lambda: _given(table, options))": "_given(table, options)",
+        "    if not rank()[0]:": "    if True:",
+    },
     ("inference/distributed/sources.py", "inference/distributed/test_sources.py"): {
         "start, missing = start + missing,": "start, missing = start + size,",
         "kept, missing = [], size": "missing = size",

@@ -41,7 +41,7 @@ def agreed(*flags: bool) -> list[bool]:
     return list(flags) if ranks() is None else all_sum(torch.tensor(flags).long()).bool().tolist()
 
 
-def on_all(work: Callable[[], T]) -> T:
+def on_all(work: Callable[[], T], act: str = "begin") -> T:
     """What work gives that asks no other rank: if it fails on one, ValueError on all, in one sentence."""
     if (those := ranks()) is None:
         return work()
@@ -52,7 +52,7 @@ def on_all(work: Callable[[], T]) -> T:
         failure = str(error) or repr(error)
     for rank, said in enumerate(those.objects(failure)):
         if said:
-            raise ValueError(f"Rank {rank} of {those.size} cannot begin: {said}")
+            raise ValueError(f"Rank {rank} of {those.size} cannot {act}: {said}")
     return found[0]
 
 

@@ -160,6 +160,28 @@ def batches(dataset: ds.Dataset, names: list[str]) -> Iterator[pa.RecordBatch]:
     yield from dataset.to_batches(columns=names, **options)
 
 
+def part_of(dataset: ds.Dataset, number: int, size: int) -> tuple[ds.Dataset, slice]:
+    """One of so many parts of Parquet files, of whole row groups that follow one another; which rows these are.
+
+    Raises
+    ------
+    ValueError    if it is of another format, or has fewer row groups than parts.
+    """
+    if not isinstance(dataset.format, ds.ParquetFileFormat):
+        raise ValueError("Several ranks read the row groups of a Parquet file, and this is none. Write it as one.")
+    groups = [group for fragment in dataset.get_fragments() for group in fragment.split_by_row_group()]
+    if len(groups) < size:
+        raise ValueError(
+            f"{len(groups)} row groups are not enough for {size} ranks. Write the file with smaller ones "
+            "(row_group_size in pyarrow)."
+        )
+    first, end = (place * len(groups) // size for place in (number, number + 1))
+    sizes = [sum(each.num_rows for each in group.row_groups) for group in groups]  # `count_rows` of a part counts all
+    before, own = sum(sizes[:first]), sum(sizes[first:end])
+    part = ds.FileSystemDataset(groups[first:end], dataset.schema, dataset.format, dataset.filesystem)
+    return part, slice(before, before + own)
+
+
 @contextmanager
 def readable(name: str) -> Iterator[None]:
     """A context in which a broken file is a ValueError that names it."""
