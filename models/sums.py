@@ -78,13 +78,20 @@ def all_named(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def span(number: int) -> tuple[int, int]:
     """Where the rows of this rank start among those of all, from how many are here, and how many all are."""
+    if ranks() is None:
+        return 0, number
+    sizes, own = each_rank(torch.tensor(number))
+    return int(sizes[:own].sum()), int(sizes.sum())
+
+
+def each_rank(value: Tensor) -> tuple[Tensor, int]:
+    """What each of R ranks has of a number [], [R], and which of them this one is."""
     those = ranks()
     if those is None:
-        return 0, number
-    sizes = torch.zeros(those.size, dtype=torch.int64)
-    sizes[those.number] = number
-    sizes = all_sum(sizes)
-    return int(sizes[: those.number].sum()), int(sizes.sum())
+        return value.unsqueeze(0), 0
+    found = value.new_zeros(those.size)
+    found[those.number] = value
+    return all_sum(found), those.number
 
 
 def row_chunks(X: Sized, width: int) -> Iterator[slice]:

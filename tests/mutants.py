@@ -98,6 +98,22 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "bits & (number > first)": "bits & (number >= 0)",
         "(counts[one] - counts[other])": "(counts[other] - counts[one])",
     },
+    ("inference/gibbs/features/columns.py", "inference/distributed/test_exact_ranks.py -k columns"): {
+        "level - (ends - parts)[own]": "level",
+        "N * (owner - own)": "N * (own - owner)",
+        "clamp(max=len(ends) - 1)": "clamp(max=0)",
+        "share = -torch.expm1(-ends[-1])": "share = -torch.expm1(-failed[-1])",
+    },
+    ("inference/gibbs/features/state.py", "inference/distributed/test_exact_ranks.py -k 'features and blocked'"): {
+        "int(data.total_weight)": "data.num_data",
+    },
+    ("models/likelihoods/linear_gaussian.py", "inference/distributed/test_exact_ranks.py -k 'features and blocked'"): {
+        "all_sum(torch.stack([number, error.sum(dtype=torch.float64)]))": "number, error.sum(dtype=torch.float64)",
+    },
+    ("inference/gibbs/features/start.py", "inference/distributed/test_ranks.py -k same_features"): {
+        "not all_any(state.features[:, k])": "not state.features[:, k].any()",
+        "row = top((gain + all_largest(-gain.amin()) + _LEAST) / level, 1)": "row = gain.topk(1).indices",
+    },
     (
         "inference/gibbs/features/rows.py",
         "inference/gibbs/test_gibbs_features.py -k 'bits_of_a_row or lone_row or row_alone'",

@@ -58,7 +58,8 @@ class LinearLikelihood(Config, ABC):
     def evidence(
         self, X: Tensor, mean: Tensor, square: Tensor, loadings: Tensor, counted: Tensor
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """What each hyperparameter with a law sees of the rest: what is added to (shape, rate) of its gamma law.
+        """What each hyperparameter with a law sees of the rest: what is added to (shape, rate) of its gamma law, by the
+        rows of all ranks.
 
         Parameters
         ----------

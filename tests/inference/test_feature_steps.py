@@ -77,9 +77,9 @@ def test_columns_are_visited_by_their_probabilities_whether_or_not_a_row_has_the
     assert pi[~used].max() > pi[used].min()
     assert pi[used].max() > pi[~used].min()
 
-    def spy(log_odds: torch.Tensor, own: torch.Tensor, *others: object) -> torch.Tensor:
+    def spy(log_odds: torch.Tensor, own: torch.Tensor, *others: object) -> tuple[torch.Tensor, torch.Tensor]:
         visited.append(float(own))
-        return log_odds > 0
+        return log_odds > 0, (log_odds > 0).any()
 
     monkeypatch.setattr(columns, "draw_column", spy)
     columns.scan_slice(state, given, torch.Generator().manual_seed(1))

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ....models.distributions.sampling import normals, uniforms
 from ...bits.rows import LoadingMoments, Settle, visit_features
-from ...distributed.collectives import all_sum, own_stream
+from ...distributed.collectives import each_rank, own_stream
 from .collapsed import is_compiled, scan_bits
-from .state import FeatureState, Given, count_rows, inside, join_columns, keep_columns
+from .state import FeatureState, Given, count_rows, inside, join_columns, keep_columns, num_rows
 
 Choice = Callable[[int, Tensor], Tensor]  # (k, its log odds [N] given all else) -> bits [N]
 
@@ -91,8 +91,7 @@ def scan_slice(state: FeatureState, given: Given, generator: torch.Generator) ->
 
     def choose(k: int, log_odds: Tensor) -> Tensor:
         used[k] = False
-        bits = draw_column(log_odds.double(), pi[k], torch.where(used, pi, 1.0).amin(), generator)
-        used[k] = bits.any()
+        bits, used[k] = draw_column(log_odds.double(), pi[k], torch.where(used, pi, 1.0).amin(), generator)
         return bits
 
     state = visit_columns(state, given, probabilities[order].logit(), choose)
@@ -101,7 +100,7 @@ def scan_slice(state: FeatureState, given: Given, generator: torch.Generator) ->
 
 def open_features(state: FeatureState, given: Given, generator: torch.Generator) -> tuple[FeatureState, Tensor]:
     """The state with the features without rows above a random floor, and all probabilities [K] float64."""
-    (data, model, _), N = given, given.data.num_data
+    (data, model, _), N = given, num_rows(given.data)
     pi = inside(model.prior.draw_active(count_rows(state), N, generator))
     highest = torch.cat([pi, pi.new_ones(1)]).min()
     floor = highest * (1 - uniforms((), generator))
@@ -110,22 +109,27 @@ def open_features(state: FeatureState, given: Given, generator: torch.Generator)
     scale = model.likelihood.loading_precision(state.entries, data.X.shape[1]).rsqrt().to(state.loadings)
     loadings = scale * normals((J, data.X.shape[1]), generator, state.loadings)
     weights = model.weight_scale * normals((J, state.weights.shape[1]), generator, state.weights)
-    return join_columns(state, state.features.new_zeros(N, J), loadings, weights), torch.cat([pi, empty])
+    bits = state.features.new_zeros(len(state.features), J)
+    return join_columns(state, bits, loadings, weights), torch.cat([pi, empty])
 
 
-def draw_column(log_odds: Tensor, pi: Tensor, least: Tensor, generator: torch.Generator) -> Tensor:
+def draw_column(log_odds: Tensor, pi: Tensor, least: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Bits [N] from log odds [N]: none, or the first row that has the feature by its law, and the rows after it
-    independently.
+    independently; and whether any row has it [], of all ranks, whose rows follow one another.
 
     Not to be empty has the log odds log(1 - e0) - log e0 + log(pi*) - log min(pi*, pi), with e0 the probability that
     independent bits are all 0 and pi* = `least` that of the other features.
     """
     failed = torch.nn.functional.softplus(log_odds).cumsum(0)  # -log of the probability that no row so far has it
     height, place = uniforms((2,), generator)
-    bits = uniforms(log_odds.shape, own_stream(generator)) < log_odds.sigmoid()
-    share = -torch.expm1(-all_sum(failed[-1]))  # not to be empty, if both weighed the same
+    bits, N = uniforms(log_odds.shape, own_stream(generator)) < log_odds.sigmoid(), len(log_odds)
+    parts, own = each_rank(failed[-1])
+    ends = parts.cumsum(0)
+    share = -torch.expm1(-ends[-1])  # not to be empty, if both weighed the same
     used = height * (share * least + (1 - share) * torch.minimum(least, pi)) < share * least
-    level = -torch.log1p(place * torch.expm1(-failed[-1]))
-    first = torch.searchsorted(failed, level, right=True).clamp(max=len(bits) - 1)
-    number = torch.arange(len(bits), device=bits.device)
-    return used & ((number == first) | (bits & (number > first)))
+    level = -torch.log1p(place * torch.expm1(-ends[-1]))
+    owner = torch.searchsorted(ends, level, right=True).clamp(max=len(ends) - 1)  # the rank with the first row
+    here = torch.searchsorted(failed, level - (ends - parts)[own], right=True).clamp(max=N - 1)
+    first = torch.where(owner == own, here, N * (owner - own))  # of other ranks: beyond all rows here, or before them
+    number = torch.arange(N, device=bits.device)
+    return used & ((number == first) | (bits & (number > first))), used

@@ -28,6 +28,7 @@ from torch import Tensor
 from ....models.host import require_room
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
+from ....models.sums import ranks
 from ...running.engine import Kernel
 from ..backend import Gibbs
 from .collapsed import is_compiled, scan_rows
@@ -35,7 +36,7 @@ from .columns import scan_blocked, scan_slice, swap_columns
 from .parameters import draw_columns, draw_entries, observe_entries
 from .rows import visit_rows
 from .start import by_size, in_use, start_bits
-from .state import FeatureState, Given, count_rows, draw, inside, log_joint
+from .state import FeatureState, Given, count_rows, draw, inside, log_joint, num_rows
 
 Scan = Callable[[FeatureState, Given, torch.Generator], FeatureState]
 
@@ -62,6 +63,14 @@ def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
             f"init is a Tensor of labels {list(backend.init.shape)}, but rows of {type(model).__name__} have features, "
             "not labels. Use init='one' or init='random'."
         )
+
+
+def alone(backend: Gibbs, model: InfiniteLatentSVM) -> str:
+    """Ranks may have rows each under the scans of columns, all rows at once."""
+    if isinstance(backend.init, Tensor):
+        return "leave init out"
+    scan = "slice" if model.prior.infinite else "blocked"
+    return f"take scan={scan!r}" if backend.scan == "collapsed" else ""
 
 
 def holds_all(backend: Gibbs, model: InfiniteLatentSVM) -> bool:
@@ -121,7 +130,7 @@ def draw_parameters(state: FeatureState, given: Given, generator: torch.Generato
     (data, model, _), state = given, draw_columns(state, given, generator)
     if state.probabilities is None:
         num_features = state.features.shape[1]
-        return replace(state, hyper=model.prior.draw(state.hyper, num_features, data.num_data, generator))
+        return replace(state, hyper=model.prior.draw(state.hyper, num_features, num_rows(data), generator))
     state = swap_columns(state, generator)
     pi = _draw_probabilities(state, data, model, generator)
     return replace(state, probabilities=pi, hyper=model.prior.draw_truncated(state.hyper, pi, generator))
@@ -132,7 +141,7 @@ def _draw_probabilities(
 ) -> Tensor:
     """pi [K] given the bits."""
     counts, pi = count_rows(state), cast(Tensor, state.probabilities)
-    return inside(model.prior.draw_probabilities(pi, counts, data.num_data, state.hyper, generator))
+    return inside(model.prior.draw_probabilities(pi, counts, num_rows(data), state.hyper, generator))
 
 
 def _scan(scan: str, data: FeatureData, model: InfiniteLatentSVM) -> str:
@@ -141,7 +150,7 @@ def _scan(scan: str, data: FeatureData, model: InfiniteLatentSVM) -> str:
         return scan
     if not model.prior.infinite:
         return "blocked"
-    return "collapsed" if is_compiled(model, data) else "slice"
+    return "collapsed" if is_compiled(model, data) and ranks() is None else "slice"
 
 
 _NUM_SETTLING = 20  # draws of the probabilities before the first sweep

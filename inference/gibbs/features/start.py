@@ -13,16 +13,17 @@ import torch
 from ....models.distributions.sampling import uniforms
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
-from ...distributed.collectives import own_stream
+from ...distributed.collectives import all_any, all_largest, own_stream
+from ...distributed.picked import taken, top
 from .columns import scan_blocked
 from .parameters import draw_columns, draw_entries, observe_entries
-from .state import FeatureState, Given, count_rows, keep_columns
+from .state import FeatureState, Given, count_rows, keep_columns, num_rows
 
 
 def start_bits(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str) -> FeatureState:
     """A state whose bits are found by growth ("one") or at random ("random"), of K = truncation features, some of which
     no row may have."""
-    K, N = model.truncation, data.num_data
+    K, N = model.truncation, len(data.X)
     state = FeatureState(
         features=data.X.new_zeros((N, K), dtype=torch.int8),
         loadings=data.X.new_zeros(K, data.X.shape[1]),
@@ -53,10 +54,10 @@ def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, gener
         given = observe_entries(state, data, model, generator)
         state = _open(k, state, given, generator)
         for _ in range(_NUM_SETTLING):
-            share = (count_rows(state) + 1).double() / (data.num_data + 2)
+            share = (count_rows(state) + 1).double() / (num_rows(data) + 2)
             share[k + 1 :] = torch.finfo(share.dtype).tiny  # not open yet
             state = scan_blocked(replace(state, probabilities=share), given, generator)
-            if not state.features[:, k].any():
+            if not all_any(state.features[:, k]):
                 break
             state = draw_entries(draw_columns(state, given, generator), data, model, generator)
             given = observe_entries(state, data, model, generator)
@@ -71,10 +72,10 @@ def _open(k: int, state: FeatureState, given: Given, generator: torch.Generator)
     mean = state.features.to(state.loadings) @ state.loadings
     slope = observed.shift * data.counted - precision * mean
     gain = (slope.square() / (prior + precision) - torch.log1p(precision / prior)).sum(1)
-    level = -torch.log1p(-uniforms(gain.shape, generator)).to(gain)
-    row = ((gain - gain.min() + _LEAST) / level).argmax()  # the first of exponential clocks
+    level = -torch.log1p(-uniforms(gain.shape, own_stream(generator))).to(gain)
+    row = top((gain + all_largest(-gain.amin()) + _LEAST) / level, 1)  # the first of exponential clocks
     loadings, weights = state.loadings.clone(), state.weights.clone()
-    loadings[k], weights[k] = (slope / (prior + precision))[row], 0.0
+    loadings[k], weights[k] = taken(slope / (prior + precision), row)[0], 0.0
     return replace(state, loadings=loadings, weights=weights)
 
 

@@ -17,6 +17,7 @@ from ...bits.loadings import log_bits
 from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
 from ...posterior.draws import FeatureDraw, drawn
+from ...running.chains import OfRows
 from ...running.engine import Draw
 
 
@@ -27,7 +28,7 @@ class FeatureState:
     The augmentation variables are scratch, and so are the probabilities of the infinite model.
     """
 
-    features: Tensor  # [N, K] int8 bits; infinite scans: of features that some row has
+    features: OfRows  # [N, K] int8 bits; infinite scans: of features that some row has
     loadings: Tensor  # [K, D]
     weights: Tensor  # [K + P, C] of the scores, those of the features first
     probabilities: Tensor | None  # [K] float64 of the truncated model; None: integrated out
@@ -72,6 +73,11 @@ def count_rows(state: FeatureState) -> Tensor:
     return counts
 
 
+def num_rows(data: FeatureData) -> int:
+    """N of all ranks."""
+    return int(data.total_weight)
+
+
 def scored(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Scored:
     """The weights score all rows by their bits and inputs [N, K + P]."""
     design = torch.cat([state.features.to(state.weights), data.inputs], 1)
@@ -106,7 +112,7 @@ def draw(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Dr
     num_features = state.features.shape[1]
     if state.probabilities is None:
         counts = count_rows(state).double()
-        log_odds = counts.log() - (data.num_data + 1 - counts).log()
+        log_odds = counts.log() - (num_rows(data) + 1 - counts).log()
     else:
         log_odds = state.probabilities.logit()
     return drawn(
@@ -127,9 +133,9 @@ def _log_features(state: FeatureState, data: FeatureData, model: InfiniteLatentS
     """log p(Z, pi | h) [], or of the infinite model log p(Z | h)."""
     counts = count_rows(state).double()
     if state.probabilities is None:
-        return model.prior.log_infinite(counts, data.num_data, state.hyper)
+        return model.prior.log_infinite(counts, num_rows(data), state.hyper)
     pi = state.probabilities
-    return log_bits(counts, data.num_data, pi) + model.prior.log_probabilities(pi, state.hyper)
+    return log_bits(counts, num_rows(data), pi) + model.prior.log_probabilities(pi, state.hyper)
 
 
 def _log_normal(values: Tensor, precision: Tensor) -> Tensor:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from exact_features import drift, exact_states
 from scipy.stats import chi2
 from setups import first_appearance, label_law
 from torch import Tensor
 from two_ranks import Thread, on_threads, split
 
 from regbayes.inference import Gibbs
+from regbayes.inference.gibbs.features.columns import draw_column
 from regbayes.inference.gibbs.label_sets import coupled
 from regbayes.inference.gibbs.label_sets import kernel as label_sets
 from regbayes.inference.gibbs.label_sets.state import LabelState
 from regbayes.inference.gibbs.paths import Paths
-from regbayes.models import BNMC, IHMM, BernoulliBeta, MultinomialDirichlet, SphericalGaussian, Standardized
+from regbayes.models import (
+    BNMC,
+    IHMM,
+    BernoulliBeta,
+    BetaBernoulli,
+    Hinge,
+    IndianBuffetProcess,
+    InfiniteLatentSVM,
+    LinearGaussian,
+    MultinomialDirichlet,
+    SphericalGaussian,
+    Standardized,
+)
 from regbayes.models.priors import HierarchicalDirichletProcess
 from regbayes.models.sums import among
 from regbayes.testing.multi_label import label_posterior
@@ -137,3 +152,56 @@ def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
     assert p_value(exact, labels) > 1e-4
     before, after = (torch.stack([each.classifiers.flatten() for each in those]) for those in (states, found[0]))
     require_equal_means(torch.cat([before, before.square()], 1), torch.cat([after, after.square()], 1))
+
+
+LEARNED, HOLE = (1.0, (2.0, 1.5)), torch.tensor([[3.9, torch.nan], [2.4, 3.5], [3.2, 3.0]], dtype=torch.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scan", "prior", "first"),
+    [
+        ("slice", IndianBuffetProcess(*LEARNED), 1),
+        ("slice", IndianBuffetProcess(*LEARNED), 2),
+        ("blocked", IndianBuffetProcess(*LEARNED), 1),
+        ("blocked", BetaBernoulli(*LEARNED), 2),
+    ],
+)
+def test_features_of_two_ranks_keep_the_posterior(scan, prior, first) -> None:
+    """The last row has no label, the first one an entry that is missing."""
+    likelihood = LinearGaussian(offset=3.1, noise_variance=0.5, loading_variance=1.5)
+    model = InfiniteLatentSVM(likelihood, loss=Hinge(1.0), prior=prior, truncation=2, feature_map=None)
+    model, data = model.prepare(HOLE, torch.tensor([0, 1, -1]))
+    generator = torch.Generator().manual_seed(6)
+    states = exact_states(model, data, 1000, scan == "slice", generator)
+    halves = [[replace(each, features=split(each.features, rank, first)) for each in states] for rank in range(2)]
+    parts = [data.rows(slice(0, first)), data.rows(slice(first, None))]
+    found = moved(Gibbs.module_of(model).kernel(Gibbs(scan=scan), model), model, parts, halves, 1)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.loadings, other.loadings)
+        assert torch.equal(one.weights, other.weights)
+    both = zip(*found, strict=True)
+    after = [replace(one, features=torch.cat([one.features, other.features])) for one, other in both]
+    assert drift(states, after, data) > 1e-4
+
+
+def test_columns_of_two_ranks_are_drawn_by_their_weights() -> None:
+    """All 8 columns of 3 rows, the last two of the second rank."""
+    log_odds, number, first = torch.tensor([-1.0, 0.3, -0.5], dtype=torch.float64), 3000, 1
+    p, (pi, least) = log_odds.sigmoid(), torch.tensor([0.2, 0.5]).double()
+
+    def task(rank: int, ranks: Thread) -> list[Tensor]:
+        generator, own = torch.Generator().manual_seed(3), split(log_odds, rank, first)
+        with among(ranks):
+            return [draw_column(own, pi, least, generator) for _ in range(number)]
+
+    columns = []
+    for (one, used), (other, too) in zip(*on_threads(task), strict=True):
+        columns.append(tuple(torch.cat([one, other]).int().tolist()))
+        assert bool(used) == bool(too) == any(columns[-1])
+    exact = {}
+    for bits in itertools.product((0, 1), repeat=3):
+        each = torch.where(torch.tensor(bits) > 0, p, 1 - p).prod()
+        exact[bits] = float(each / (torch.minimum(pi, least) if any(bits) else least))
+    total = sum(exact.values())
+    assert p_value({bits: mass / total for bits, mass in exact.items()}, columns) > 1e-4

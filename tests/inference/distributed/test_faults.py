@@ -18,7 +18,7 @@ from two_ranks import TwoRanks, split
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, Posterior, SmallVariance
 from regbayes.inference.running.sweeps import Sweeps
-from regbayes.models import BNMC, IHMM, InfiniteSVM
+from regbayes.models import BNMC, IHMM, InfiniteLatentSVM, InfiniteSVM
 from regbayes.models.ranks import RankLost, Ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
@@ -37,11 +37,16 @@ SHORT = {
     "blocked": Gibbs(4, 2, scan="blocked", num_generative=2),
     "beam": Gibbs(4, 2, scan="beam", num_generative=2),
     "label sets": Gibbs(4, 2, num_generative=2),
+    "features": Gibbs(4, 2),
 }
 SETS = torch.stack([Y == 0, Y > 0], 1).double().masked_fill((Y < 0).unsqueeze(1), torch.nan)
-OTHERS = {"beam": (IHMM(truncation=6), None), "label sets": (BNMC(joint="and", truncation=6), SETS)}  # and their y
+OTHERS = {  # models of these ways, and their y
+    "beam": (IHMM(truncation=6), None),
+    "label sets": (BNMC(joint="and", truncation=6), SETS),
+    "features": (InfiniteLatentSVM(truncation=4), Y),
+}
 LENGTHS = [11, 12, 7, 11, 19]  # which end where ranks are split below
-ROWS = {"assignments", "responsibilities"}
+ROWS = {"assignments", "responsibilities", "features"}
 LONG = {
     "small variance": {"max_steps": 100},
     "SVI": {"num_steps": 15},
@@ -51,6 +56,7 @@ LONG = {
     "blocked": {"num_samples": 8},
     "beam": {"num_samples": 8},
     "label sets": {"num_samples": 8},
+    "features": {"num_samples": 8},
 }
 
 
@@ -107,7 +113,10 @@ def test_any_ranks_go_on_from_the_checkpoint_of_any_others(two_ranks, way, tmp_p
         for posteriors, before in (*((other, whole) for other in others), (from_one, [alone(way)])):
             kept = [joined(each, SHORT[way].num_samples) for each in (posteriors, before)]
             for name in ROWS & kept[0].keys():
-                assert torch.equal(*(each[name].long() for each in kept))
+                one, other = (each[name].long() for each in kept)
+                most = min(one.shape[-1], other.shape[-1])  # more draws may have more features
+                assert torch.equal(one[..., :most], other[..., :most])
+                assert not one[..., most:].any() | other[..., most:].any()
             assert posteriors[0].num_draws == [8]
     else:
         for posteriors in (*others, from_one):
@@ -181,7 +190,7 @@ def test_posteriors_of_ranks_are_gathered_and_saved_by_shards(two_ranks, way, tm
     read = Posterior.load(tmp_path / "posterior.pt")
     for found in (all_first, all_second, read):
         assert torch.equal(found.samples[name], whole)
-        assert torch.equal(found.samples["log_mixture"], first.samples["log_mixture"])
+        assert torch.equal(found.samples["log_joint"], first.samples["log_joint"])
         assert found.shard is None
     assert read.metadata == {"rank": 0}
     if way == "slice":

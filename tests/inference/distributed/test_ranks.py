@@ -173,6 +173,7 @@ REFUSED = {
     "a joint hinge": (SmallVariance(), InfiniteSVM(loss=CrammerSinger()), Y, {}, "take loss=Hinge()"),
     "labels to start from": (SmallVariance(init=LABELS), DPM(), None, {}, "leave init out"),
     "weights of rows": (SVI(), DPM(), None, {"sample_weight": [1.0]}, "leave sample_weight out"),
+    "collapsed scans of features": (Gibbs(scan="collapsed"), LatentFeatureModel(), None, {}, "take scan='slice'"),
     "another backend": (NUTS(), DPM(), None, {}, ALONE),
     "collapsed scans": (Gibbs(scan="collapsed"), DPM(), None, {}, "take scan='slice'"),
     "Gibbs where components repel": (Gibbs(), DDPM(), None, {}, "take SVI() or SmallVariance()"),
@@ -341,6 +342,19 @@ def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
         torch.testing.assert_close(
             chi[draw, :K], family.prior() + family.summed_statistics(X, own, K), rtol=1e-9, atol=1e-9
         )
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("features")])
+@pytest.mark.parametrize("options", [{"scan": "auto"}, {"scan": "blocked"}, {"scan": "slice", "init": "random"}])
+def test_ranks_of_gibbs_have_the_same_features(two_ranks, options, case) -> None:
+    (first, trace), (second, other) = two_ranks(fit, Gibbs(6, 6, **options), case)
+    assert torch.equal(trace, other)
+    for name in first.keys() - {"features"}:
+        torch.testing.assert_close(first[name], second[name], rtol=0, atol=0, equal_nan=True)
+    if options["scan"] != "blocked":  # features that a row of either rank has, as often as all rows have them
+        counts = torch.cat([first["features"], second["features"]], 1).sum(1, dtype=torch.float64)
+        expected = torch.where(counts > 0, counts.log() - (len(X) + 1 - counts).log(), -torch.inf)
+        torch.testing.assert_close(first["log_odds"], expected)
 
 
 @dataclass
