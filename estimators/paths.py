@@ -22,7 +22,7 @@ from ..inference.classifiers.ridge import Ridge
 from ..inference.row_weights import weighs
 from ..inference.svi.label_sets.kernel import climb, evidence
 from ..models import DPM, FeatureData, LabelData, TopicData
-from ..models.labelled import coding_of, with_factor
+from ..models.base import coding_of, with_factor
 from .hyperplanes import Hyperplanes, has_dual
 from .rows import SortedRows, sort_rows
 

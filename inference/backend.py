@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, Unpa
 from torch import Tensor
 
 from ..models import host
+from ..models.base import with_factor
 from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
-from ..models.labelled import with_factor
 from ..models.priors import PartitionPrior
 from ..models.sums import among
 from .distributed.rows import streamed
@@ -28,8 +28,8 @@ from .row_weights import CountedRows
 from .running.emptied import warn_if_one_is_left
 from .running.engine import Chain, Draw, Kernel, Schedule, Sweeps, run
 from .running.files import path_text
-from .running.memory import require_room_to_fit
 from .running.shards import shard_of
+from .running.sweeps import require_room_to_fit
 from .structures import lookup, structure_of
 
 if TYPE_CHECKING:  # by which `fit` says its posterior

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..models.arrays import as_vector, as_weights
-from ..models.labelled import coding_of
+from ..models.base import coding_of
 from ..models.sparse import Rows
 from ..models.topics import TopicData
 from .distributed.rows import streamed

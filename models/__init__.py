@@ -9,7 +9,7 @@ from .ddpm import DDPM
 from .dih import DIH
 from .dpm import DPM
 from .feature_maps import FeatureMap, Nystroem, PrincipalDirections, RandomFourier, Standardized
-from .feature_maps.standardized import ConstantColumnWarning
+from .feature_maps.base import ConstantColumnWarning
 from .ihmm import IHMM
 from .ilsvm import InfiniteLatentSVM
 from .isvm import InfiniteSVM

@@ -34,7 +34,7 @@ from .feature_maps import AnyFeatureMap, Standardized
 from .label_data import LabelData
 from .label_joints import COUPLED, label_law
 from .likelihoods import BernoulliBeta, DiagonalGaussian, Likelihood, MaskedBernoulli, MultinomialDirichlet, Product
-from .likelihoods.hyperparameters import hyperparameter
+from .likelihoods.base import hyperparameter
 from .likelihoods.parts import ending
 from .losses import Logistic, Loss, masked
 from .mixture import sample_components

@@ -14,9 +14,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from .base import Labelled
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap, Standardized
-from .labelled import Labelled
 from .latent_features import FeatureModel
 from .likelihoods import LinearGaussian, LinearLikelihood
 from .losses import Hinge, Loss

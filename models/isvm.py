@@ -15,9 +15,9 @@ from typing import Annotated
 
 from torch import Tensor
 
+from .base import Labelled
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap, Standardized
-from .labelled import Labelled
 from .likelihoods import DiagonalGaussian, Likelihood
 from .losses import Hinge, Loss
 from .mixture import Mixture

@@ -14,8 +14,8 @@ from typing import Annotated
 
 from torch import Tensor
 
+from .base import Labelled
 from .domains import Count, Positive
-from .labelled import Labelled
 from .losses import Hinge, Loss
 from .priors.topics import DirichletTopics
 from .targets import Classes, Target

@@ -19,11 +19,10 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from .base import Model, announced
+from .base import Model, announced, target_of
 from .config import resolved
 from .domains import Count, Positive, Truncation
 from .feature_maps import AnyFeatureMap, Standardized
-from .labelled import target_of
 from .likelihoods import LinearGaussian
 from .losses import Hinge, Loss, masked
 from .multi_task import TaskData

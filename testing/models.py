@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..models.labelled import coding_of
+from ..models.base import coding_of
 from .references import reference_of
 from .targets import check_target
 

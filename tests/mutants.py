@@ -177,7 +177,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "len(log_rest), -log_rest.sum())": "len(log_rest), log_rest.sum())",
     },
     (
-        "models/priors/concentration.py",
+        "models/priors/hyper.py",
         "models/test_priors.py models/test_dirichlet_process.py models/test_indian_buffet_process.py",
     ): {
         "new_tensor(shape + count), prior_rate + rate": "new_tensor(shape), prior_rate + rate",

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ...models.arrays import as_features, as_sequences
+from ...models.base import coding_of
 from ...models.bnmc import BNMC
 from ...models.data import Data
 from ...models.label_data import LabelData
-from ...models.labelled import coding_of
 from ...models.mixture import Mixture
 from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace

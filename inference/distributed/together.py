@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from ...models.labelled import with_factor
+from ...models.base import with_factor
 from ...models.ranks import Ranks, meeting
 from ...models.sums import among
 from ..protocol import Model

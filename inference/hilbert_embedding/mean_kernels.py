@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...models.config import Config
 from ...models.likelihoods import Likelihood, Parameters
-from ...models.likelihoods.hyperparameters import column_variances, hyperparameter, or_one
+from ...models.likelihoods.base import column_variances, hyperparameter, or_one
 from ...models.sparse import Rows
 from ...models.sums import all_sum, row_chunks
 from .mean_families import answers, column_probabilities, count_moments

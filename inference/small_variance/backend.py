@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Self, cast
 import torch
 from torch import Tensor
 
+from ...models.base import coding_of
 from ...models.data import Data
 from ...models.domains import POSITIVE, Auto, Count, Labels, NonNegative, OneOf, Positive, Seed, Whole
-from ...models.labelled import coding_of
 from ..backend import Backend
 from ..distributed.collectives import all_count
 from ..distributed.rows import streamed

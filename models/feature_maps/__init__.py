@@ -1,10 +1,9 @@
 """What hyperplanes see of the rows, one map a file; `base` states the interface."""
 
-from .base import AnyFeatureMap, FeatureMap, Function
+from .base import AnyFeatureMap, FeatureMap, Function, Standardized
 from .nystroem import Nystroem
 from .principal_directions import PrincipalDirections
 from .random_fourier import RandomFourier
-from .standardized import Standardized
 
 __all__ = [
     "AnyFeatureMap",

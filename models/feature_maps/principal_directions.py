@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..domains import AnyNumbers, Count, NonNegative
-from ..likelihoods.hyperparameters import hyperparameter
+from ..likelihoods.base import hyperparameter
 from ..sparse import SparseRows
 from ..sums import all_count, all_largest, all_sum, ranks
 from .base import FeatureMap, Rows, require_matrix

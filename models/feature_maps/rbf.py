@@ -12,9 +12,8 @@ from typing import Annotated
 from torch import Tensor
 
 from ..domains import AnyNumbers, NonNegative, Positive, PositiveNumbers, Seed, Whole
-from ..likelihoods.hyperparameters import column_variances
-from .base import FeatureMap, Rows
-from .standardized import Standardized
+from ..likelihoods.base import column_variances
+from .base import FeatureMap, Rows, Standardized
 
 
 @dataclass(eq=False)

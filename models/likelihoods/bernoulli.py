@@ -17,9 +17,8 @@ from torch.distributions import Distribution
 from ..compiled import register_compiled
 from ..domains import PositiveNumbers
 from ..sparse import Rows, entries_sum
-from .base import Parameters, Sample
+from .base import Parameters, Sample, hyperparameter
 from .counts import CountFamily
-from .hyperparameters import hyperparameter
 
 
 @dataclass(eq=False)

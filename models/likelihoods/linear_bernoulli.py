@@ -20,7 +20,7 @@ from ..domains import AnyNumbers, Positive
 from ..losses.base import PseudoObservation
 from ..priors.hyper import Hyper
 from ..sums import all_count
-from .hyperparameters import hyperparameter
+from .base import hyperparameter
 from .linear import LinearLikelihood
 from .linear_gaussian import loading_evidence, observed_moments, precision_laws, start_precisions
 

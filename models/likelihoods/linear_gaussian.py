@@ -19,7 +19,7 @@ from ..domains import AnyNumbers, Positive
 from ..losses.base import PseudoObservation
 from ..priors.hyper import Hyper, gamma_law
 from ..sums import all_sum
-from .hyperparameters import hyperparameter
+from .base import hyperparameter
 from .linear import LinearLikelihood
 
 

@@ -24,9 +24,8 @@ from ..distributions.wishart import PrecisionWishart, covariance_tril, expected_
 from ..domains import AnyNumbers, PositiveNumbers, shown
 from ..linalg import inverse_transpose, safe_cholesky
 from ..sums import row_chunks
-from .base import Parameters, Sample
+from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, or_one
 from .exponential_family import ExponentialFamily
-from .hyperparameters import SHARES, column_variances, hyperparameter, location, or_one
 from .parts import Columns, listed
 from .wishart_prior import covariance_factor, scatter_factor, wishart_prior
 

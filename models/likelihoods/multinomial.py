@@ -19,9 +19,8 @@ from torch.types import _size
 from ..compiled import register_compiled
 from ..domains import PositiveNumbers
 from ..sparse import Rows, SparseRows, entries_sum
-from .base import Parameters, Sample
+from .base import Parameters, Sample, hyperparameter
 from .counts import CountFamily, finite_log, log_rising
-from .hyperparameters import hyperparameter
 
 
 @dataclass(eq=False)

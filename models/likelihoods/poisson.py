@@ -17,9 +17,8 @@ from torch.distributions import Distribution
 from ..compiled import register_compiled
 from ..domains import PositiveNumbers
 from ..sparse import Rows, entries_sum
-from .base import Parameters, Sample
+from .base import Parameters, Sample, column_sums, hyperparameter
 from .counts import CountFamily, finite_log, log_rising
-from .hyperparameters import column_sums, hyperparameter
 
 
 @dataclass(eq=False)

@@ -17,9 +17,8 @@ from torch.distributions import Distribution
 
 from ..compiled import register_compiled
 from ..domains import AnyNumbers, PositiveNumbers
-from .base import Parameters, Sample
+from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, or_one
 from .exponential_family import ExponentialFamily
-from .hyperparameters import SHARES, column_variances, hyperparameter, location, or_one
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..domains import shown
 from ..linalg import safe_cholesky
 from ..sparse import Rows
-from .hyperparameters import hyperparameter
+from .base import hyperparameter
 
 
 def wishart_prior(degrees_of_freedom: Any, scale: Any, expected: Tensor, X: Rows) -> tuple[Tensor, Tensor]:

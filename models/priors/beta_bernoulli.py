@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from ..domains import GammaPrior, Positive
-from .concentration import GammaConcentration
 from .features import FeatureFactors, FeaturePrior
-from .hyper import Hyper
+from .hyper import GammaConcentration, Hyper
 from .sticks import expected_log_sticks, log_beta
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..distributions.sampling import log_gamma_draw
 from ..domains import GammaPrior, Positive
 from .base import Hyper, PartitionPrior, StickExpectations
-from .concentration import GammaConcentration
+from .hyper import GammaConcentration
 from .sticks import posterior_sticks
 
 

@@ -1,18 +1,19 @@
-"""Hyperparameters with laws of their own: what every prior shares, whatever structure it is over."""
+"""Hyperparameters with laws of their own, what moves them and what SVI knows of them: what every prior shares."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, biject_to
+from torch.distributions import Distribution, Gamma, biject_to, kl_divergence
 
 from ..config import Config
-from .slice_step import slice_step
+from ..distributions.sampling import uniforms
 
 Hyper = dict[str, Tensor]
 """Values of a prior's hyperparameters by name, each [] float64 in the state of a sampler."""
@@ -78,3 +79,83 @@ def gamma_law(prior: tuple[float, float] | None, like: Tensor) -> dist.Gamma | N
     if prior is None:
         return None
     return dist.Gamma(*(like.new_tensor(float(value)) for value in prior), validate_args=False)
+
+
+class GammaConcentration(HyperPrior):
+    """A prior whose one hyperparameter is a `concentration` alpha, fixed or with a gamma law, of whatever sticks:
+
+        alpha ~ Gamma(shape, rate),    alpha | sticks ~ Gamma(shape + count, rate - sum of their logarithms)
+
+    q(alpha) is Gamma(shape, rate) [2], or (alpha, 1) where alpha is fixed.
+    """
+
+    concentration: float
+    concentration_prior: tuple[float, float] | None
+
+    def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
+        return {"concentration": gamma_law(self.concentration_prior, like)}
+
+    def draw_concentration(self, h: Hyper, count: int, rate: Tensor | float, generator: torch.Generator) -> Hyper:
+        """alpha ~ Gamma(shape + count, prior rate + `rate` []); h as it is where alpha is fixed."""
+        if self.concentration_prior is None:
+            return h
+        shape, prior_rate = self.concentration_prior
+        drawn = torch._standard_gamma(torch.full_like(h["concentration"], shape + count), generator=generator)
+        return {"concentration": drawn / (prior_rate + rate)}
+
+    def initial_concentration(self, like: Tensor) -> Tensor:
+        """q(alpha) [2] to start from, in the dtype and on the device of `like` [...]."""
+        return like.new_tensor(self.concentration_prior or (self.concentration, 1.0))
+
+    def best_concentration(self, q: Tensor, count: int, rate: Tensor) -> Tensor:
+        """The optimal q(alpha) [2] given expected logarithms of `count` sticks, minus their sum in `rate` []."""
+        return best_gamma(q, self.concentration_prior, count, rate)
+
+    def expect_concentration(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(E alpha, E log alpha, KL(q || p)), each [], under q(alpha) [2]."""
+        return expect_gamma(q, self.concentration_prior)
+
+
+def best_gamma(q: Tensor, prior: tuple[float, float] | None, count: int, rate: Tensor) -> Tensor:
+    """The optimal q(alpha) [2] given expected logarithms of `count` sticks, minus their sum in `rate` []; q itself of a
+    fixed alpha."""
+    if prior is None:
+        return q
+    shape, prior_rate = prior
+    return torch.stack([rate.new_tensor(shape + count), prior_rate + rate])
+
+
+def expect_gamma(q: Tensor, prior: tuple[float, float] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(E alpha, E log alpha, KL(q || p)), each [], under q(alpha) [2]; (alpha, 1) of a fixed alpha."""
+    shape, rate = q
+    if prior is None:
+        return shape / rate, (shape / rate).log(), q.new_zeros(())
+    pairs = q, q.new_tensor(prior)
+    kl = kl_divergence(*(Gamma(one, two, validate_args=False) for one, two in pairs))
+    return shape / rate, torch.digamma(shape) - rate.log(), kl
+
+
+def slice_step(log_density: Callable[[Tensor], Tensor], value: Tensor, generator: torch.Generator) -> Tensor:
+    """A step from `value` [] that leaves exp(log_density) on the real line invariant (Neal 2003): stepping out by 1,
+    then shrinking towards the value."""
+    height, place = uniforms((2,), generator)
+    level = log_density(value) + torch.log1p(-height)
+    low = value - place
+    high = low + 1
+    for _ in range(_MOST_STEPS):
+        if log_density(low) <= level:
+            break
+        low = low - 1
+    for _ in range(_MOST_STEPS):
+        if log_density(high) <= level:
+            break
+        high = high + 1
+    while True:
+        proposal = low + (high - low) * uniforms((), generator)
+        if log_density(proposal) > level or high - low < _NARROW:
+            return proposal if high - low >= _NARROW else value
+        low, high = (proposal, high) if proposal < value else (low, proposal)
+
+
+_MOST_STEPS = 100
+_NARROW = 1e-12

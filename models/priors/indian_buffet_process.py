@@ -19,9 +19,8 @@ from torch import Tensor
 
 from ..distributions.sampling import uniforms
 from ..domains import GammaPrior, Positive
-from .concentration import GammaConcentration
 from .features import FeatureFactors, FeaturePrior, slice_between
-from .hyper import Hyper
+from .hyper import GammaConcentration, Hyper
 from .sticks import expected_log_sticks, log_beta
 
 

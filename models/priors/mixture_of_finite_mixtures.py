@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..domains import GammaPrior, Number
 from .base import Hyper, PartitionPrior
-from .concentration import GammaConcentration
+from .hyper import GammaConcentration
 
 
 @dataclass(eq=False)

@@ -1,9 +1,7 @@
 """What y is, one target a file: each encodes y and decodes scores; `base` states the interface."""
 
-from .base import Target
-from .binary import Binary
-from .classes import Classes, ClassTarget
-from .each_class import EachClass
+from .base import Classes, ClassTarget, Target
+from .classes import Binary, EachClass
 from .label_set import LabelSet
 from .ordinal import Ordinal
 from .real import Real

@@ -15,7 +15,7 @@ from ..losses.all_thresholds import Increasing
 from ..losses.base import Loss
 from ..sparse import Rows
 from ..sums import all_values
-from .classes import ClassTarget
+from .base import ClassTarget
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from ..domains import Count
 from ..losses.base import Loss
 from ..sparse import Rows
 from .base import Target
-from .binary import Binary
+from .classes import Binary
 
 
 @dataclass(eq=False)

@@ -154,4 +154,4 @@ def test_a_fit_enters_few_files_before_its_first_sweep(monkeypatch: pytest.Monke
                 Gibbs().fit(models.InfiniteSVM(), X, y)
         finally:
             sys.setprofile(None)
-    assert 30 < len(entered) <= 46, sorted(entered)
+    assert 30 < len(entered) <= 40, sorted(entered)

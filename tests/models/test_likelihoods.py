@@ -25,7 +25,7 @@ from regbayes.models.likelihoods import (
     PoissonGamma,
     SphericalGaussian,
 )
-from regbayes.models.likelihoods.hyperparameters import column_variances, hyperparameter
+from regbayes.models.likelihoods.base import column_variances, hyperparameter
 from regbayes.models.likelihoods.multinomial import Counts
 from regbayes.models.sparse import SparseRows, group_sums
 from regbayes.testing import check_likelihood

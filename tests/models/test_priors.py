@@ -9,8 +9,8 @@ import torch
 from setups import spoiled
 
 from regbayes.models import DirichletProcess, MixtureOfFiniteMixtures, PitmanYor
+from regbayes.models.priors.hyper import slice_step
 from regbayes.models.priors.laws import law_of
-from regbayes.models.priors.slice_step import slice_step
 from regbayes.testing import check_prior
 from regbayes.testing.hyperparameters import hyper_grid, log_structure_prior
 

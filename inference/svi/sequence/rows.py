@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ....models.priors import HierarchicalDirichletProcess
-from ....models.priors.concentration import best_gamma, expect_gamma
+from ....models.priors.hyper import best_gamma, expect_gamma
 from ....models.priors.sticks import broken, expected_log_sticks, posterior_sticks
 
 
