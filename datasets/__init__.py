@@ -1,10 +1,11 @@
 """Data: generators of synthetic experiments (`make_*`) and the public sets that examples and tests use (`load`)."""
 
-from .bars import Bars, make_bars
 from .real import Dataset, available, load
 from .synthetic import (
+    Bars,
     Clusters,
     Synthetic,
+    make_bars,
     make_chained_gaussians,
     make_dp_mixture,
     make_setting_one,

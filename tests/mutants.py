@@ -80,7 +80,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "index_add_(0, own, values": "index_add_(0, own.flip(0), values",
         "yield function(X[rows])": "yield X[rows]",
     },
-    ("models/likelihoods/_numba_poisson.py", "models/test_likelihoods.py -k 'conformance and PoissonGamma'"): {
+    ("models/likelihoods/_numba_counts.py", "models/test_likelihoods.py -k 'conformance and PoissonGamma'"): {
         "rate = shape - total, rate - 1.0": "rate = shape - total, rate",
         "self.components[1, k] += sign": "self.components[1, k] += 1.0",
         "2, out, scratch[0])": "1, out, scratch[0])",

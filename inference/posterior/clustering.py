@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...models.domains import OneOf, read
-from ..running.labels import LABELS, LabelRows, stack_labels
+from ..running.chains import LABELS, LabelRows, stack_labels
 from ..structures import Draw
 from .base import Posterior
 from .consensus import consensus

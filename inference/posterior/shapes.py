@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..running.chains import LABELS
 from ..running.files import require_entries
-from ..running.labels import LABELS
 from ..structures import Draw
 
 Axes = dict[str, str]

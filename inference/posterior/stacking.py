@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..running.labels import LABELS, stack_labels
+from ..running.chains import LABELS, stack_labels
 from ..structures import Draw
 from .draws import FIRST, axes_of, fills_of
 from .shapes import known_name

@@ -19,7 +19,7 @@ from ...models.domains import Whole, read, shown
 from ...models.priors.topics import mean_proportions
 from ...models.sparse import SparseRows
 from ...models.topics import TopicData, require_counts
-from ..running.labels import LABELS
+from ..running.chains import LABELS
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .draws import TopicDraw

@@ -20,7 +20,7 @@ from ...models.likelihoods import ExponentialFamily
 from ...models.priors.laws import Truncated
 from ..gibbs.label_sets import coupled as multi_label_coupled
 from ..gibbs.label_sets import kernel as multi_label
-from ..gibbs.label_sets.state import LabelState
+from ..gibbs.label_sets.coupled import LabelState
 from ..running.engine import Draw
 from ..truncation import warn_if_full
 from . import partition

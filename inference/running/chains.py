@@ -1,7 +1,9 @@
-"""What the chains of a fit have done so far: all that a checkpoint holds."""
+"""What the chains of a fit have done so far, all that a checkpoint holds, and the labels of the points in their draws."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -70,3 +72,65 @@ def fields_of(state: type[Any], kind: Any) -> list[str]:
     except NameError:  # a class of a user, with annotations that only a type checker can read
         return []
     return [name for name, hint in hints.items() if kind in (hint, *get_args(hint))]
+
+
+LABELS = "assignments"  # what they are called in a draw: [N], of the same points in every draw
+
+
+class LabelRows:
+    """Keeps draws, their labels in the rows of one array [S, N]; a wider type takes over once labels need it."""
+
+    def __init__(self, num_draws: int) -> None:
+        self._num_draws = num_draws
+        self._array: Tensor | None = None
+        self._kept: dict[int, Draw] = {}
+
+    def keep(self, draw: Draw, row: int) -> Draw:
+        """The same draw, with its labels [N], if it has any, in a row of the array."""
+        labels, array = draw.get(LABELS), self._array
+        if labels is None or labels.dtype not in _TYPES or labels.ndim != 1:  # another structure's
+            return draw
+        kind = _smallest_type([labels])
+        if array is None or _largest(kind) > _largest(array.dtype):
+            array = self._array = torch.empty(self._num_draws, len(labels), dtype=kind, device=labels.device)
+            for place, other in self._kept.items():
+                array[place] = other[LABELS]
+                other[LABELS] = array[place]
+        array[row] = labels
+        if _trim and labels.nbytes >= _LARGE:
+            # what is kept of draws lies between the arrays that sweeps have freed, so that hardly one is used again
+            _trim(0)
+        self._kept[row] = {**draw, LABELS: array[row]}
+        return self._kept[row]
+
+
+def stack_labels(draws: list[Tensor]) -> Tensor:
+    """Labels [S, N] of draws [N]: the array whose rows they are, or a new one."""
+    first, size = draws[0], len(draws[0])
+    if first.dtype != torch.int64 and [_place(draw) for draw in draws] == [
+        (*_place(first)[:2], _place(first)[2] + index * size) for index in range(len(draws))
+    ]:
+        return first.as_strided((len(draws), size), (size, 1))
+    stacked = torch.empty(len(draws), size, dtype=_smallest_type(draws), device=first.device)
+    for row, draw in zip(stacked, draws, strict=True):
+        row.copy_(draw)
+    return stacked
+
+
+def _place(labels: Tensor) -> tuple[torch.dtype, int, int]:
+    return labels.dtype, labels.untyped_storage().data_ptr(), int(labels.storage_offset())
+
+
+def _smallest_type(draws: list[Tensor]) -> torch.dtype:
+    """With a sign: torch takes bytes without one for a mask where they are an index."""
+    most = max((int(labels.max()) for labels in draws if len(labels)), default=0)
+    return next(kind for kind in _TYPES if most <= _largest(kind))
+
+
+def _largest(kind: torch.dtype) -> int:
+    return torch.iinfo(kind).max
+
+
+_LARGE = 2**20
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
+_TYPES = (torch.int8, torch.int16, torch.int32, torch.int64)

@@ -19,10 +19,9 @@ from ...models.domains import shown
 from ...models.ranks import Ranks
 from ...models.sums import all_sum, ranks
 from ..structures import Draw
-from .chains import Chain, OfRows, PartOfSum, fields_of
+from .chains import LABELS, Chain, OfRows, PartOfSum, fields_of
 from .files import foreign, require_entries, require_target, write_file
 from .fingerprints import Fingerprint, fingerprint
-from .labels import LABELS
 from .plain import plain
 from .shards import Shard, Table, read_shards, write_shards
 

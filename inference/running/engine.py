@@ -27,12 +27,11 @@ from ..protocol import Model
 from ..structures import Draw as Draw
 from ..structures import structure_of
 from .chains import Chain as Chain
-from .chains import chain_of
+from .chains import LabelRows, chain_of
 from .checkpoints import Checkpoint, kind_of, read_chains
 from .files import foreign
 from .fingerprints import fingerprint
 from .interrupts import FitStopped, Interrupts
-from .labels import LabelRows
 from .processes import CannotTravel, ProcessLost, Report, most_jobs, sweep_apart
 from .shards import shard_of
 from .sweeps import Kernel as Kernel

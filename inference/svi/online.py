@@ -19,7 +19,7 @@ from ...models.label_data import LabelData
 from ...models.topics import TopicData
 from ..posterior.base import Posterior
 from .backend import SVI
-from .label_sets.restored import restored_labels
+from .label_sets.kernel import restored_labels
 from .partition.kernel import restored_partition
 from .steps import Minibatch
 from .topics.kernel import restored_topics

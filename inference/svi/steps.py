@@ -19,8 +19,8 @@ from ..distributed.collectives import all_count
 from ..distributed.sources import RowSource
 from ..distributed.stream import Stream
 from ..protocol import Model
+from ..running.chains import LABELS
 from ..running.engine import Draw, Kernel
-from ..running.labels import LABELS
 from ..truncation import warn_if_full
 from .backend import SVI
 from .factors import Variational, loss_of

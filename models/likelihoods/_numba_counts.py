@@ -1,9 +1,14 @@
-"""What the compiled forms of the families of counts and bits share: only the entries above zero are visited."""
+"""The families of counts compiled, and what they share with bits: only the entries above zero are visited."""
+
+import math
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from ..compiled.scalars import inner, log_rising, take_logs
+from ..compiled.scalars import inner, log_rising, prefetch, take_logs
 from ..data import Data
+from .multinomial import MultinomialDirichlet
+from .poisson import PoissonGamma
 
 
 def compressed(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,3 +53,64 @@ def shift_counts(state, n, k, start, sign):
     state.components[0, k] += sign * state.totals[n]
     for index in range(state.starts[n], state.starts[n + 1]):
         state.components[start + state.columns[index], k] += sign * state.counts[index]
+
+
+class Multinomial(NamedTuple):
+    """Rows (sum a, a [D])."""
+
+    components: np.ndarray
+    starts: np.ndarray  # [N + 1]
+    columns: np.ndarray  # [starts[N]]
+    counts: np.ndarray  # [starts[N]]
+    totals: np.ndarray  # [N]
+
+    @classmethod
+    def of(cls, family: MultinomialDirichlet, data: Data) -> Self:
+        a = family.concentration.numpy()[:, None]
+        return cls(np.concatenate([a.sum(0, keepdims=True), a]), *with_totals(data))
+
+    def fetch(self, n):
+        prefetch(self.columns, self.starts[n])
+
+    def log_predictives(self, n, own, out, scratch):
+        total = self.totals[n]
+        for k in range(len(out)):
+            a = self.components[0, k]
+            out[k] = -log_rising(a - total if k == own else a, total)
+        add_log_rising_rows(self, n, own, 1, out, scratch[0])
+
+    def shift(self, n, k, sign):
+        shift_counts(self, n, k, 1, sign)
+        return False
+
+
+class Poisson(NamedTuple):
+    """Rows (sum a, b, a [D])."""
+
+    components: np.ndarray
+    starts: np.ndarray  # [N + 1]
+    columns: np.ndarray  # [starts[N]]
+    counts: np.ndarray  # [starts[N]]
+    totals: np.ndarray  # [N]
+
+    @classmethod
+    def of(cls, family: PoissonGamma, data: Data) -> Self:
+        a, b = family.shape.numpy()[:, None], family.rate.reshape(1, 1).numpy()
+        return cls(np.concatenate([a.sum(0, keepdims=True), b, a]), *with_totals(data))
+
+    def fetch(self, n):
+        prefetch(self.columns, self.starts[n])
+
+    def log_predictives(self, n, own, out, scratch):
+        total = self.totals[n]
+        for k in range(len(out)):
+            shape, rate = self.components[0, k], self.components[1, k]
+            if k == own:
+                shape, rate = shape - total, rate - 1.0
+            out[k] = shape * math.log(rate / (rate + 1.0)) - total * math.log(rate + 1.0)
+        add_log_rising_rows(self, n, own, 2, out, scratch[0])
+
+    def shift(self, n, k, sign):
+        self.components[1, k] += sign
+        shift_counts(self, n, k, 2, sign)
+        return False

@@ -1,17 +1,21 @@
-"""What the compiled forms of the Gaussian families and of regressions share: kap and the mean, and the spread.
+"""Spherical and diagonal Gaussians compiled, and what all Gaussian families and regressions share: kap and the mean,
+and the spread.
 
 With gain = kap / (kap + 1), or kap / (kap - 1) for a component that includes x_n. Loops over plain indices throughout:
 slices and array expressions take numba far longer to compile.
 """
 
 import math
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled.scalars import inner, prefetch
+from ..compiled.scalars import inner, prefetch, take_logs
 from ..data import Data
+from .diagonal_gaussian import DiagonalGaussian
+from .spherical_gaussian import SphericalGaussian
 
 ROUNDING = 1e-15
 CANCELLED = 1e-8  # of a scatter: half of the digits
@@ -86,3 +90,96 @@ def shift_factor(rows, start, k, size, given, gain):
             of_given = growth
         entry += i + 1
     return growth, of_given
+
+
+class Spherical(NamedTuple):
+    """Rows (kap, mean [D])."""
+
+    components: np.ndarray
+    X: np.ndarray  # [N, D], centred
+    variance: float
+
+    @classmethod
+    def of(cls, family: SphericalGaussian, data: Data) -> Self:
+        chi = family.prior().unsqueeze(0)
+        kap = chi[:, -1:]
+        return cls(table(kap, chi[:, :-1] / kap), centred(family.loc, data), float(family.variance))
+
+    @staticmethod
+    def log_normalizers(family: SphericalGaussian, counts: Tensor) -> Tensor:
+        return shrinkage(family.prior()[-1], len(family.loc), counts)
+
+    def fetch(self, n):
+        fetch_row(self.X, n)
+
+    def log_predictives(self, n, own, out, scratch):
+        X, rows = self.X, self.components
+        for k in range(len(out)):
+            out[k] = 0.0
+        for d in range(X.shape[1]):
+            for k in range(len(out)):
+                out[k] += (X[n, d] - rows[1 + d, k]) ** 2
+        for k in range(len(out)):
+            kap = rows[0, k]
+            out[k] *= -kap / ((kap - 1.0 if k == own else kap + 1.0) * 2.0 * self.variance)
+
+    def shift(self, n, k, sign):
+        shift_mean(self.X, n, self.components, k, 1, sign)
+        return False
+
+
+class Diagonal(NamedTuple):
+    """Rows (kap, a, sum log b / 2, mean [D], 1 / (2 b) [D]). One logarithm for the product over sixteen columns."""
+
+    components: np.ndarray
+    X: np.ndarray  # [N, D], centred
+
+    @classmethod
+    def of(cls, family: DiagonalGaussian, data: Data) -> Self:
+        m, kap, a, b = family.common(family.prior().unsqueeze(0))
+        return cls(table(kap, a, b.log().sum(1, keepdim=True) / 2, m, 1 / (2 * b)), centred(family.loc, data))
+
+    @staticmethod
+    def log_normalizers(family: DiagonalGaussian, counts: Tensor) -> Tensor:
+        """With log Gamma(a + 1 / 2) / Gamma(a); a grows by 1 / 2 with each point."""
+        a = family.shape + torch.arange(len(counts) + 1, dtype=torch.float64) / 2
+        return shrinkage(family.prior()[-2], len(family.loc), counts) + len(family.loc) * torch.lgamma(a).diff()
+
+    def fetch(self, n):
+        fetch_row(self.X, n)
+
+    def log_predictives(self, n, own, out, scratch):
+        X, rows = self.X, self.components
+        size = X.shape[1]
+        gain, product = scratch[0], scratch[1]
+        for k in range(len(out)):
+            sign = -1.0 if k == own else 1.0
+            gain[k] = sign * rows[0, k] / (rows[0, k] + sign)
+            product[k] = 1.0
+            out[k] = 0.0
+        for d in range(size):
+            for k in range(len(out)):
+                factor = 1.0 + gain[k] * (X[n, d] - rows[3 + d, k]) ** 2 * rows[3 + size + d, k]
+                product[k] *= max(factor, ROUNDING)
+            if d % 16 == 15 or d == size - 1:
+                take_logs(product, out)
+        for k in range(len(out)):
+            sign = -1.0 if k == own else 1.0
+            out[k] = -rows[2, k] - sign * (rows[1, k] + sign * 0.5) * out[k]
+
+    def shift(self, n, k, sign):
+        X, rows = self.X, self.components
+        size = X.shape[1]
+        gain = sign * rows[0, k] / (rows[0, k] + sign)
+        rows[1, k] += sign * 0.5
+        least, product = 1.0, 1.0
+        for d in range(size):
+            factor = max(1.0 + gain * (X[n, d] - rows[3 + d, k]) ** 2 * rows[3 + size + d, k], ROUNDING)
+            rows[3 + size + d, k] /= factor
+            least = min(least, factor)
+            product *= factor
+            if product < 1e-100 or product > 1e100 or d == size - 1:
+                rows[2, k] += 0.5 * math.log(product)
+                product = 1.0
+        shift_mean(X, n, rows, k, 3, sign)
+        return least < CANCELLED

@@ -122,4 +122,4 @@ def _natural(m: Tensor, lam: Tensor, log_lam: Tensor, slack: Tensor | float = 0.
     return torch.cat([lam * m, -lam / 2, -square / 2, log_lam.sum(-1, keepdim=True) / 2], -1)
 
 
-register_compiled(DiagonalGaussian, f"{__package__}._numba_diagonal_gaussian:Diagonal")
+register_compiled(DiagonalGaussian, f"{__package__}._numba_gaussians:Diagonal")

@@ -159,4 +159,4 @@ class _Dirichlet(dist.Dirichlet):
         return draws.clamp(min=torch.finfo(draws.dtype).tiny)
 
 
-register_compiled(MultinomialDirichlet, f"{__package__}._numba_multinomial:Multinomial")
+register_compiled(MultinomialDirichlet, f"{__package__}._numba_counts:Multinomial")

@@ -96,4 +96,4 @@ class PoissonGamma(CountFamily):
         return self.shape / self.rate, self.rate.item()
 
 
-register_compiled(PoissonGamma, f"{__package__}._numba_poisson:Poisson")
+register_compiled(PoissonGamma, f"{__package__}._numba_counts:Poisson")

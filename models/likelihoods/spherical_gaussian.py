@@ -94,4 +94,4 @@ class SphericalGaussian(ExponentialFamily):
         return -square / variances - X.shape[1] * torch.log(2 * math.pi * variances) / 2
 
 
-register_compiled(SphericalGaussian, f"{__package__}._numba_spherical_gaussian:Spherical")
+register_compiled(SphericalGaussian, f"{__package__}._numba_gaussians:Spherical")

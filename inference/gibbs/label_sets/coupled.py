@@ -32,7 +32,7 @@ from ....models.likelihoods import MaskedBernoulli
 from ....models.losses import PseudoObservation
 from ....models.priors.laws import Truncated
 from ....models.sparse import group_sums
-from ...classifiers.scored import log_prior
+from ...classifiers.scored import Scored, log_prior
 from ...distributed.collectives import all_sum, own_stream
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw, Kernel
@@ -41,7 +41,21 @@ from .. import partition
 from ..backend import Gibbs
 from ..scans import blocked as blocked_scan
 from ..state import PartitionState
-from .state import LabelState, scored
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelState(PartitionState):
+    """One draw: a partition, and one classifier for each label.
+
+    Components have no classifiers of their own, `weights` [K, 0, 0]; in a coupled joint these are psi, or g [T, 1, C].
+    """
+
+    classifiers: Tensor  # [1, P, C]
+
+
+def scored(data: LabelData, model: BNMC) -> Scored:
+    """The classifiers of all labels score all rows."""
+    return Scored(data.features, data.targets, model.loss, model.weight_scale)
 
 
 @dataclass(eq=False)

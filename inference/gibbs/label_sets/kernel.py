@@ -26,7 +26,7 @@ from ..backend import Gibbs
 from ..prepared import prepare_points
 from ..state import scan_law
 from . import coupled
-from .state import LabelState, scored
+from .coupled import LabelState, scored
 
 
 def check(backend: Gibbs, model: BNMC) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
-from ...classifiers.natural import Evidence
+from ...classifiers.natural import Evidence, prior
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
 from ...distributed.stream import Stream, stream_labels
@@ -29,12 +29,13 @@ from ...running.engine import Draw
 from ..allocations import Climb
 from ..factors import SETTLED, family_of
 from ..partition import kernel as partition
+from ..partition.kernel import restored_fields
 from ..rules import NATURAL
 from ..steps import Minibatch, Steps, StepsByRule
 from ..sums import Sums, keep_rows, slices
 from . import coupled, unions
 from .blocks import Block, expect, kl_of, laws_of, move, shares, stepped, with_log_mixture
-from .coupled import LabelFactors, kept_of
+from .coupled import CoupledLabels, LabelFactors, kept_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,3 +219,22 @@ def require(model: BNMC) -> None:
 _MOST_STEPS = 5
 
 BY_RULE = StepsByRule(lambda backend, model: {NATURAL: steps_of(model)}, require, splits=True)
+
+
+def restored_labels(kept: Draw, data: LabelData, model: BNMC) -> VariationalLabels | CoupledLabels:
+    """The state that a draw was made of, without rows."""
+    T, C = model.truncation, data.targets.shape[1]
+    own = prior(T, 0, 0, model.weight_scale, data.features)  # components have no classifiers
+    values: dict[str, Any] = {
+        **restored_fields(kept, data.points, model.family, T),
+        "mean": own.mean,
+        "precision_tril": own.precision_tril,
+        "label_mean": kept["classifiers"].unsqueeze(0),
+        "label_tril": kept["classifier_tril"].unsqueeze(0),
+    }
+    labels = kept["label_hyperparameters"]
+    if not model.is_coupled:
+        values["hyperparameters"] = torch.cat([kept["hyperparameters"], labels], 1)
+        return VariationalLabels(**values, margin_bound=values["bound"])
+    rows: dict[str, Any] = dict.fromkeys(("row_precision", "row_shift"), data.features.new_zeros(0, C))
+    return CoupledLabels(**values, **rows, psi=labels, told=labels.new_zeros(T, 2 * C, dtype=torch.float64))

@@ -18,7 +18,7 @@ from regbayes.inference import Gibbs
 from regbayes.inference.gibbs.features.columns import draw_column
 from regbayes.inference.gibbs.label_sets import coupled
 from regbayes.inference.gibbs.label_sets import kernel as label_sets
-from regbayes.inference.gibbs.label_sets.state import LabelState
+from regbayes.inference.gibbs.label_sets.coupled import LabelState
 from regbayes.inference.gibbs.paths import Paths
 from regbayes.models import (
     BNMC,

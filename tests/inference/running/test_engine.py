@@ -16,9 +16,9 @@ from setups import Points, Position, Walk, run, walk
 from torch import Tensor
 
 from regbayes.inference import Chain, FitInterrupted, Kernel, Schedule
+from regbayes.inference.running.chains import LabelRows, stack_labels
 from regbayes.inference.running.checkpoints import CheckpointWarning
 from regbayes.inference.running.files import read_file
-from regbayes.inference.running.labels import LabelRows, stack_labels
 
 KERNEL = Kernel(
     state=Position,
