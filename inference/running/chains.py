@@ -1,4 +1,4 @@
-"""What the chains of a fit have done so far, all that a checkpoint holds, and the labels of the points in their draws."""
+"""What the chains of a fit have done so far, all that a checkpoint holds, and the labels of points in their draws."""
 
 from __future__ import annotations
 
