@@ -443,7 +443,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("models/sums.py", "inference/distributed/test_ranks.py -k 'find_what and DPM'"): {
         "tensor if those is None else those.sum(tensor)": "tensor",
-        "int(sizes[: those.number].sum()), int": "0, int",
+        "int(sizes[:own].sum()), int": "0, int",
     },
     ("inference/distributed/picked.py", "inference/distributed/test_ranks.py -k 'find_what and DPM'"): {
         "found[own] = mine": "found[~own] = mine",
