@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 from scipy.stats import chi2
-from setups import first_appearance
+from setups import first_appearance, label_law
 from torch import Tensor
 
-from regbayes.inference.gibbs.state import PartitionState
+from regbayes.inference.gibbs.paths import Paths
+from regbayes.inference.gibbs.state import PartitionState, SequenceState
 from regbayes.testing import partition_posterior
+from regbayes.testing.sequences import state_posterior
 
 Labels = tuple[int, ...]
 
@@ -81,18 +84,33 @@ class ExactStarts:
 
     def check(self, number: int, num_moves: int) -> None:
         """Moves from independent states keep the posterior."""
-        p_value, z = self.after(number, num_moves)
+        self.require_kept(*self.after(number, num_moves))
+
+    def require_kept(self, p_value: float, z: Tensor) -> None:
+        """What `compared` says is as chance has it."""
         assert p_value > 1e-4
         assert (z.abs() < 4.2).all(), z
 
     def after(self, number: int, num_moves: int) -> tuple[float, Tensor]:
-        """The p-value of a chi-square of the labels after moves from independent states, and z-scores [M] of what
-        moments change."""
-        visits, change = torch.zeros(len(self.names), dtype=torch.float64), []
-        for chosen in torch.multinomial(self.mass, number, replacement=True, generator=self.generator).tolist():
-            old = new = self.state(torch.tensor(self.names[chosen]))
+        """As `compared`, of states after so many moves."""
+        pairs = []
+        for old in self.draws(number):
+            new = old
             for _ in range(num_moves):
                 new = self.move(new)
+            pairs.append((old, new))
+        return self.compared(pairs)
+
+    def draws(self, number: int) -> Iterator[Any]:
+        """Independent states of the exact posterior."""
+        for chosen in torch.multinomial(self.mass, number, replacement=True, generator=self.generator).tolist():
+            yield self.state(torch.tensor(self.names[chosen]))
+
+    def compared(self, pairs: list[tuple[Any, Any]]) -> tuple[float, Tensor]:
+        """The p-value of a chi-square of the labels of states that came from independent states, and z-scores [M] of
+        what moments change."""
+        number, visits, change = len(pairs), torch.zeros(len(self.names), dtype=torch.float64), []
+        for old, new in pairs:
             found = tuple(self.labels(new).tolist())
             visits[self.names.index(found if self.truncated else first_appearance(found))] += 1
             change.append(self.summary(new) - self.summary(old))
@@ -123,4 +141,41 @@ class PartitionStarts(ExactStarts):
         return state.assignments
 
     def move(self, state: PartitionState) -> PartitionState:
+        return self.step(state, self.data, self.model, self.generator)
+
+
+class PathStarts(ExactStarts):
+    """Of sequences of some lengths whose states repel, given X [N, 1]; base weights given
+    a path are every fifth draw of a chain, after the first fifteen."""
+
+    def __init__(
+        self, model: Any, X: Tensor, lengths: list[int], step: Callable[..., SequenceState], **options: Any
+    ) -> None:
+        truncated = options["truncated"]
+        exact = state_posterior(model, X, lengths, truncation=model.truncation if truncated else None)
+        model, self.data = model.prepare(X, None, lengths)
+        super().__init__(exact, model, self.data.points, self.data.steps, **options)
+        self.paths, self.step = Paths(label_law(model, truncated), self.data), step
+        self.settled: dict[Labels, SequenceState] = {}
+
+    def state(self, labels: Tensor) -> SequenceState:
+        weights, reserved = self.planes(labels)
+        path, open_share = tuple(labels.tolist()), 0.0 if self.truncated else 1.0
+        base = torch.tensor([*[1.0] * len(weights), open_share], dtype=torch.float64)
+        start = SequenceState(labels, weights, self.model.prior.start(self.data.X), reserved, base=base / base.sum())
+        state = self.settled.get(path, start)
+        for _ in range(5 if path in self.settled else 15):
+            state = self.paths.draw_prior(state, self.generator)
+        self.settled[path] = state
+        return replace(state, weights=weights, reservoir=reserved)
+
+    def labels(self, state: SequenceState) -> Tensor:
+        return state.assignments
+
+    def summary(self, state: SequenceState) -> Tensor:
+        """Of base weights in use as well."""
+        used = state.base[state.assignments.unique()]
+        return torch.cat([super().summary(state), torch.stack([used.sum(), used @ used, used.prod()])])
+
+    def move(self, state: SequenceState) -> SequenceState:
         return self.step(state, self.data, self.model, self.generator)

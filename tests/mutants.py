@@ -98,6 +98,15 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "bits & (number > first)": "bits & (number >= 0)",
         "(counts[one] - counts[other])": "(counts[other] - counts[one])",
     },
+    ("inference/gibbs/moves/sides.py", "inference/distributed/test_exact_ranks.py -k 'states_that_repel and hinge'"): {
+        " - log_normalizers.sum()))": ") - log_normalizers.sum())",
+    },
+    ("inference/classifiers/scored.py", "inference/distributed/test_exact_ranks.py -k components_that_repel"): {
+        "all_sum(counts) == 0": "counts == 0",
+    },
+    ("inference/classifiers/scored.py", "inference/distributed/test_ranks.py -k 'same_components and DDPM'"): {
+        "all_sum((accepts - rejects).sum(": "((accepts - rejects).sum(",
+    },
     ("inference/gibbs/features/columns.py", "inference/distributed/test_exact_ranks.py -k columns"): {
         "level - (ends - parts)[own]": "level",
         "N * (owner - own)": "N * (own - owner)",
@@ -112,7 +121,6 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/gibbs/features/start.py", "inference/distributed/test_ranks.py -k same_features"): {
         "not all_any(state.features[:, k])": "not state.features[:, k].any()",
-        "row = top((gain + all_largest(-gain.amin()) + _LEAST) / level, 1)": "row = gain.topk(1).indices",
     },
     (
         "inference/gibbs/features/rows.py",

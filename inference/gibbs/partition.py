@@ -146,15 +146,12 @@ def check(backend: Gibbs, model: Mixture) -> None:
 
 
 def alone(backend: Gibbs, model: Mixture) -> str:
-    """Ranks may have rows each under the scans that move all labels at once, unless components repel: that these draw
-    from the posterior was not shown."""
-    if model.without_hyperplanes() is not model:
-        return "take SVI() or SmallVariance()"
+    """Ranks may have rows each under the scans that move all labels at once."""
     return alone_with(backend, model.prior)
 
 
 def alone_with(backend: Gibbs, prior: PartitionPrior) -> str:
-    """The same of a model whose components do not repel."""
+    """The same of a model with this prior of its components."""
     if isinstance(backend.init, Tensor):
         return "leave init out"
     served = [scan for scan, method in NEEDED.items() if not prior.lacks(method)]

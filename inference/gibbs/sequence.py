@@ -49,9 +49,7 @@ def check(backend: Gibbs, model: StateSpace) -> None:
 
 
 def alone(backend: Gibbs, model: StateSpace) -> str:
-    """Ranks may have sequences each under the scans of whole paths, unless states repel, as of points."""
-    if model.without_hyperplanes() is not model:
-        return "take SVI() or SmallVariance()"
+    """Ranks may have sequences each under the scans of whole paths."""
     if isinstance(backend.init, Tensor):
         return "leave init out"
     return "take scan='beam'" if backend.scan == "direct" else ""

@@ -59,7 +59,7 @@ class PersistentSides(Sides):
         stays = torch.where(before == side, math.log(_STAY), math.log(1 - _STAY)).double()
         moves = torch.where(self.first, math.log(0.5), stays)
         emissions = _emissions(log_odds).gather(1, side.long().unsqueeze(1))
-        return float(all_sum(moves.sum() + emissions.sum()) - log_normalizers.sum())
+        return float(all_sum(moves.sum() + emissions.sum() - log_normalizers.sum()))
 
     def _chain(self, log_odds: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
         table = log_odds.new_tensor([[_STAY, 1 - _STAY], [1 - _STAY, _STAY]], dtype=torch.float64).log()

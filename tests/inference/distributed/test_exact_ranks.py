@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from exact_features import drift, exact_states
+from exact_starts import ExactStarts, PartitionStarts, PathStarts
 from scipy.stats import chi2
 from setups import first_appearance, label_law
 from torch import Tensor
 from two_ranks import Thread, on_threads, split
 
 from regbayes.inference import Gibbs
+from regbayes.inference.gibbs import hyperplanes
 from regbayes.inference.gibbs.features.columns import draw_column
 from regbayes.inference.gibbs.label_sets import coupled
 from regbayes.inference.gibbs.label_sets import kernel as label_sets
@@ -22,6 +24,8 @@ from regbayes.inference.gibbs.label_sets.coupled import LabelState
 from regbayes.inference.gibbs.paths import Paths
 from regbayes.models import (
     BNMC,
+    DDPM,
+    DIH,
     IHMM,
     BernoulliBeta,
     BetaBernoulli,
@@ -29,7 +33,9 @@ from regbayes.models import (
     IndianBuffetProcess,
     InfiniteLatentSVM,
     LinearGaussian,
+    Logistic,
     MultinomialDirichlet,
+    PrincipalDirections,
     SphericalGaussian,
     Standardized,
 )
@@ -98,15 +104,67 @@ def test_paths_of_two_ranks_keep_the_posterior(scan, rho) -> None:
         for _ in range(20):  # base weights given the paths
             state = z.draw_prior(state, generator)
         states.append(state)
-    halves = [[replace(each, assignments=split(each.assignments, rank, first)) for each in states] for rank in range(2)]
     parts = [model.data(split(X, rank, first), [length]) for rank, length in enumerate((3, 2))]
-    found = moved(Gibbs.module_of(model).kernel(Gibbs(scan=scan), model), model, parts, halves, 2)
+    found = moved(Gibbs.module_of(model).kernel(Gibbs(scan=scan), model), model, parts, of_ranks(states, first), 2)
     labels = []
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.base, other.base)
         both = tuple(torch.cat([one.assignments, other.assignments]).tolist())
         labels.append(both if truncated else first_appearance(both))
     assert p_value(exact, labels) > 1e-4
+
+
+def of_ranks(states: list[Any], first: int) -> list[list[Any]]:
+    """The states of each of two ranks, of which the first has so many rows."""
+    return [[replace(each, assignments=split(each.assignments, rank, first)) for each in states] for rank in range(2)]
+
+
+def require_kept(starts: ExactStarts, parts: list[Any], first: int, number: int, scan: str) -> None:
+    """Two sweeps of two ranks, the first with a move before it, from so many states keep their posterior."""
+    before, backend = list(starts.draws(number)), Gibbs(scan=scan, split_merge=1, num_warmup=0)
+    kernel = Gibbs.module_of(starts.model).kernel(backend, starts.model)
+    after = []
+    for one, other in zip(*moved(kernel, starts.model, parts, of_ranks(before, first), 2), strict=True):
+        assert torch.equal(one.weights, other.weights)
+        assert scan == "blocked" or torch.equal(one.reservoir, other.reservoir)
+        after.append(replace(one, assignments=torch.cat([one.assignments, other.assignments])))
+    starts.require_kept(*starts.compared(list(zip(before, after, strict=True))))
+
+
+THROUGH_MEAN = PrincipalDirections(intercept=0.0)
+LOSSES = {"hinge": Hinge(0.5), "logistic": Logistic()}
+FOUR = torch.tensor([[-1.2], [-0.9], [0.7], [1.4]], dtype=torch.float64)
+
+
+@pytest.fixture
+def few_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reservoir of a few, which so few points never exhaust: the scans are exact for every size."""
+    monkeypatch.setattr(hyperplanes, "NUM_RESERVED", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scan", "loss"), [("slice", "hinge"), ("slice", "logistic"), ("blocked", "hinge")])
+def test_components_that_repel_keep_the_posterior_on_two_ranks(scan, loss, few_reserved) -> None:
+    family = SphericalGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
+    model = DDPM(family, LOSSES[loss], feature_map=THROUGH_MEAN, weight_scale=2.0, truncation=3)
+    places = 60 if scan == "slice" else 6
+    starts = PartitionStarts(model, FOUR, None, truncated=scan == "blocked", places=places)
+    parts = [starts.data.rows(slice(0, 1)), starts.data.rows(slice(1, None))]
+    require_kept(starts, parts, 1, 400, scan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scan", "loss"),
+    [("beam", "hinge"), pytest.param("beam", "logistic", marks=pytest.mark.nightly), ("blocked", "hinge")],
+)
+def test_states_that_repel_keep_the_posterior_on_two_ranks(scan, loss, few_reserved) -> None:
+    prior = HierarchicalDirichletProcess(1.5, None, 2.0, None, stickiness=0.3)
+    model = DIH(FAMILY, LOSSES[loss], prior, THROUGH_MEAN, weight_scale=1.5, truncation=3)
+    places = 60 if scan == "beam" else 6
+    starts = PathStarts(model, X, [3, 2], None, truncated=scan == "blocked", places=places)
+    parts = [starts.model.data(split(X, rank, 3), [length]) for rank, length in enumerate((3, 2))]
+    require_kept(starts, parts, 3, 250, scan)
 
 
 ROWS = torch.tensor([[0.6], [-1.4], [0.3], [1.7]], dtype=torch.float64)
@@ -141,9 +199,9 @@ def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
             else:
                 state = replace(state, classifiers=label_sets.draw_classifiers(state, data, model, generator))
         states.append(state)
-    halves = [[replace(each, assignments=split(each.assignments, rank, first)) for each in states] for rank in range(2)]
     parts = [data.rows(slice(0, first)), data.rows(slice(first, None))]
-    found = moved(Gibbs.module_of(model).kernel(Gibbs(scan=scan, split_merge=1), model), model, parts, halves, 2)
+    kernel = Gibbs.module_of(model).kernel(Gibbs(scan=scan, split_merge=1), model)
+    found = moved(kernel, model, parts, of_ranks(states, first), 2)
     labels = []
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.classifiers, other.classifiers)

@@ -18,7 +18,7 @@ from two_ranks import TwoRanks, split
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, Posterior, SmallVariance
 from regbayes.inference.running.sweeps import Sweeps
-from regbayes.models import BNMC, IHMM, InfiniteLatentSVM, InfiniteSVM
+from regbayes.models import BNMC, DDPM, DIH, IHMM, InfiniteLatentSVM, InfiniteSVM
 from regbayes.models.ranks import RankLost, Ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
@@ -38,12 +38,16 @@ SHORT = {
     "beam": Gibbs(4, 2, scan="beam", num_generative=2),
     "label sets": Gibbs(4, 2, num_generative=2),
     "features": Gibbs(4, 2),
+    "repelling": Gibbs(4, 2, num_generative=2),
+    "repelling states": Gibbs(4, 2, num_generative=2),
 }
 SETS = torch.stack([Y == 0, Y > 0], 1).double().masked_fill((Y < 0).unsqueeze(1), torch.nan)
 OTHERS = {  # models of these ways, and their y
     "beam": (IHMM(truncation=6), None),
     "label sets": (BNMC(joint="and", truncation=6), SETS),
     "features": (InfiniteLatentSVM(truncation=4), Y),
+    "repelling": (DDPM(truncation=6), None),
+    "repelling states": (DIH(truncation=6), None),
 }
 LENGTHS = [11, 12, 7, 11, 19]  # which end where ranks are split below
 ROWS = {"assignments", "responsibilities", "features"}
@@ -57,6 +61,8 @@ LONG = {
     "beam": {"num_samples": 8},
     "label sets": {"num_samples": 8},
     "features": {"num_samples": 8},
+    "repelling": {"num_samples": 8},
+    "repelling states": {"num_samples": 8},
 }
 
 
@@ -69,7 +75,7 @@ def fit(group, rank, way, first=FIRST, grown=False, **files):
     try:
         backend = SHORT[way].replace(**LONG[way] if grown else {})
         model, y = OTHERS.get(way, (MODEL, Y))
-        if isinstance(model, IHMM):
+        if isinstance(model, IHMM | DIH):
             ends = list(accumulate(LENGTHS))
             files["lengths"] = split(LENGTHS, rank, ends.index(first) + 1)
         return backend.fit(model, split(X, rank, first), split(y, rank, first), group=group, **files)

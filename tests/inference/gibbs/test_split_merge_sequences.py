@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exact_starts import ExactStarts
+from exact_starts import PathStarts
 from setups import label_law
 from test_split_merge import Odds, log_normals
 from torch import Tensor
@@ -23,10 +23,8 @@ from regbayes.inference.gibbs.moves.sides import PersistentSides
 from regbayes.inference.gibbs.moves.union import Union
 from regbayes.inference.gibbs.paths import Paths
 from regbayes.inference.gibbs.sequence import log_joint
-from regbayes.inference.gibbs.state import SequenceState
 from regbayes.models import DIH, Hinge, Logistic, PrincipalDirections, SphericalGaussian
 from regbayes.models.priors import HierarchicalDirichletProcess
-from regbayes.testing.sequences import state_posterior
 
 NAN = math.nan
 X = torch.tensor([[-1.2], [-0.8], [1.1], [NAN], [0.9]], dtype=torch.float64)
@@ -201,42 +199,18 @@ def test_persistent_sides_are_paths_with_their_probabilities() -> None:
 # -- exact starts ------------------------------------------------------------------------------------------------------
 
 
-class Starts(ExactStarts):
-    """Given X; base weights given a path are every fifth draw of a chain, after the first fifteen."""
+def starts(model: DIH, *, truncated: bool) -> PathStarts:
+    """Moves of states given X."""
 
-    def __init__(self, model: DIH, *, truncated: bool) -> None:
-        exact = state_posterior(model, X, LENGTHS, truncation=3 if truncated else None)
-        model, self.data = model.prepare(X, None, LENGTHS)
-        super().__init__(exact, model, self.data.points, self.data.steps, truncated=truncated)
-        self.paths = Paths(label_law(model, truncated), self.data)
-        self.settled: dict[tuple[int, ...], SequenceState] = {}
+    def step(state, data, model, generator):
+        return split_merge.split_merge(state, Paths(label_law(model, truncated), data), model, generator)
 
-    def state(self, labels: Tensor) -> SequenceState:
-        weights, reserved = self.planes(labels)
-        path, open_share = tuple(labels.tolist()), 0.0 if self.truncated else 1.0
-        base = torch.tensor([*[1.0] * len(weights), open_share], dtype=torch.float64)
-        start = SequenceState(labels, weights, self.model.prior.start(X), reserved, base=base / base.sum())
-        state = self.settled.get(path, start)
-        for _ in range(5 if path in self.settled else 15):
-            state = self.paths.draw_prior(state, self.generator)
-        self.settled[path] = state
-        return replace(state, weights=weights, reservoir=reserved)
-
-    def labels(self, state: SequenceState) -> Tensor:
-        return state.assignments
-
-    def summary(self, state: SequenceState) -> Tensor:
-        """Of base weights in use as well."""
-        used = state.base[state.assignments.unique()]
-        return torch.cat([super().summary(state), torch.stack([used.sum(), used @ used, used.prod()])])
-
-    def move(self, state: SequenceState) -> SequenceState:
-        return split_merge.split_merge(state, self.paths, self.model, self.generator)
+    return PathStarts(model, X, LENGTHS, step, truncated=truncated)
 
 
 @pytest.mark.parametrize("truncated", [False, True])
 def test_moves_keep_the_posterior(truncated: bool, poor_fits) -> None:
-    Starts(MODELS["hinge"], truncated=truncated).check(250, 2)
+    starts(MODELS["hinge"], truncated=truncated).check(250, 2)
 
 
 @pytest.mark.nightly
@@ -244,7 +218,7 @@ def test_moves_keep_the_posterior(truncated: bool, poor_fits) -> None:
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", MODELS)
 def test_more_moves_keep_the_posterior(loss: str, truncated: bool, poor_fits) -> None:
-    Starts(MODELS[loss], truncated=truncated).check(600, 3)
+    starts(MODELS[loss], truncated=truncated).check(600, 3)
 
 
 # -- what it is for ----------------------------------------------------------------------------------------------------
