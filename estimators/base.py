@@ -29,7 +29,7 @@ from ..models.arrays import as_weights
 from ..models.warning import warn
 from .parts import PartsEstimator, copy_of
 from .reading import named, read_rows
-from .rows import sort_rows
+from .rows import SortedRows, sort_rows
 
 
 def _transforms(estimator: PosteriorEstimator) -> bool:
@@ -139,9 +139,14 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
         model, inference = parts
         rows = sort_rows(X, y, weights, merge=weighs(inference, model))
         options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
+        options |= self.loss_options(parts, rows)
         posterior = inference.fit(model, rows.X, rows.y, on_interrupt=self.on_interrupt, **options)
         self.posterior_ = posterior.over_rows(torch.from_numpy(rows.place))
         self._require_learnt(inference)
+
+    def loss_options(self, parts: tuple[Any, Backend], rows: SortedRows) -> dict[str, Any]:
+        """What a fit is told of the losses of rows."""
+        return {}
 
     def fit_source(self, parts: tuple[Any, Backend], source: RowSource) -> Self:
         """Fit to rows that need not fit into memory, by stochastic steps of `SVI`, the default of such fits."""

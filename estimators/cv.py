@@ -32,7 +32,7 @@ class ClassifierCV(PathSearch, Classifier):
     inference : as in `Classifier`; None: `SmallVariance(scale=10.0)`, whose components follow the rows more than the
         labels, or as there of topics and latent features. Fits of the search make one descent unless a number of
         restarts is given
-    class_weight : as in `Classifier`
+    class_weight : as in `Classifier`, but rows count so often in all fits, and in the scores of the folds
     strengths : of the loss, to choose from. Of one component only strength weight_scale^2 matters
     weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which
         components are found. None: eleven from 0.01 to 3, or where there are length scales to choose from 0.03 to 10
@@ -92,6 +92,9 @@ class ClassifierCV(PathSearch, Classifier):
 
     def defaults(self) -> tuple[Any, Backend]:
         return InfiniteSVM(loss=SquaredHinge()), self.variational() or SmallVariance(scale=_SCALE)
+
+    def in_losses(self, parts: tuple[Any, Backend]) -> bool:
+        return False  # the scores of the folds count rows as well
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         return (_logits(decisions).argmax(1) == y).astype(np.float64)

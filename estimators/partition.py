@@ -22,12 +22,12 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..inference import Backend, SmallVariance
-from ..inference.row_weights import weighs
+from ..inference.row_weights import weighs, weighs_losses
 from ..models import Data, InfiniteSVM, Logistic, Model, StudentT, TopicData
 from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
 from .reading import array_like, named, read_both
-from .rows import moments
+from .rows import SortedRows, moments
 from .streams import EncodedRows, classes_of, mean_squared_error, moments_of, source_of
 
 Prepared = tuple[tuple[Any, Backend], Any, NDArray[Any], NDArray[np.float64] | None]  # parts, X, y, weights
@@ -47,9 +47,9 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         `SmallVariance(scale=3.0, num_restarts=1)`, which aims at one component, or as many, up to 16, as there are 15
         rows for each weight of their classifiers; one descent, since searches fit often
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
-        class. They multiply `sample_weight`: a row counts so often for its component too, so that under SVI a row of
-        weight 1000 is a component of its own, and far from all such rows light ones decide. Gibbs, NUTS and Autoguide
-        take whole numbers: they are rounded to those, and are at least 1
+        class. By `SVI(rule="gibbs")` of a mixture they are those of the losses, as scikit-learn's are. Else they
+        multiply `sample_weight`: a row counts so often for its component too. Gibbs, NUTS and Autoguide take whole
+        numbers: they are rounded to those, and are at least 1
 
     Attributes
     ----------
@@ -163,20 +163,36 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             inference = inference.replace(num_components=min(max(most, 1), _MOST_COMPONENTS))
         return model, inference
 
+    def loss_options(self, parts: tuple[Any, Backend], rows: SortedRows) -> dict[str, Any]:
+        if self.class_weight is None or not self.in_losses(parts):
+            return {}
+        return {"loss_weight": self._factors(rows.weights, rows.y)[rows.y]}
+
+    def in_losses(self, parts: tuple[Any, Backend]) -> bool:
+        """Whether weights of classes are those of losses; else rows count so often."""
+        model, inference = parts
+        return weighs_losses(inference, model)
+
+    def _factors(self, weights: NDArray[np.float64] | None, index: Any) -> NDArray[np.float64]:
+        """The weights [L] of the classes of rows with these places [N] among them."""
+        each = np.ones(len(index)) if weights is None else weights
+        return class_weights(self.class_weight, self.classes_, index, each)
+
     def _with_classes(
         self, weights: NDArray[np.float64] | None, index: NDArray[np.int64], parts: tuple[Any, Backend]
     ) -> NDArray[np.float64] | None:
-        """The weights [N] of the rows times those of their classes, None: all 1."""
+        """How often the rows count [N], with the weights of their classes where rows have these; None: all once."""
         if self.class_weight is None:
             return weights
-        each = np.ones(len(index)) if weights is None else weights
-        factors = class_weights(self.class_weight, self.classes_, index, each)
+        factors = self._factors(weights, index)
+        if self.in_losses(parts):
+            return weights
         model, inference = parts
         if not inference.weighs:
             factors = whole(factors, type(inference).__name__, " SVI() and SmallVariance() take them as they are.")
         elif not weighs(inference, model):
             factors = whole(factors, type(model).__name__, "")
-        return each * factors[index]
+        return factors[index] if weights is None else weights * factors[index]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Labels [N]."""

@@ -53,6 +53,7 @@ class FitOptions(TypedDict, total=False):
 
     lengths: Any
     sample_weight: Any
+    loss_weight: Any
     checkpoint: str | os.PathLike[str] | None
     checkpoint_every: float
     resume: str | os.PathLike[str] | None
@@ -101,6 +102,11 @@ class Backend(Config):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.kernels = cls.kernels.new_child()
+
+    @property
+    def loss_weighing(self) -> tuple[type[Any], ...]:
+        """The data of which its kernels weigh the losses of rows apart from the rows."""
+        return ()
 
     @classmethod
     def register(cls, data_type: type[Any], module: KernelModule[Any, Any]) -> None:
@@ -223,6 +229,7 @@ class Backend(Config):
         *,
         lengths: Any = None,
         sample_weight: Any = None,
+        loss_weight: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: str | os.PathLike[str] | None = None,
@@ -239,6 +246,8 @@ class Backend(Config):
         lengths : rows of each sequence, one after another in X, for the models of sequences; None: one sequence
         sample_weight : how many times each row counts [N], at least 0: 0 leaves a row out, which gets its component
             at the end. Whole numbers alone where single rows are drawn into components (Gibbs, NUTS, Autoguide)
+        loss_weight : how many times the loss of each row counts [N], at least 0, wherever the row itself does: factors
+            phi(y_n | f_n)^c_n. By `SVI(rule="gibbs")` of mixtures with classifiers
         checkpoint : file that the chains are written to, whole or not at all: after the first step that ends
             `checkpoint_every` seconds or more after the last writing, and at the end, also by Ctrl-C
         checkpoint_every : seconds; 0: after every step
@@ -266,10 +275,11 @@ class Backend(Config):
         model = given = backend.admit(model)
         files: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume}
         parts = {name: part for name, part in model.get_params(deep=False).items() if name in _FROM_DATA}
+        weights = sample_weight, loss_weight
         if group is None:
             self.require_files(**files)
-        with among(None) if group is None else together(group, backend, model, X, y, lengths, sample_weight, **files):
-            rows = None if sample_weight is None else CountedRows.of(backend, model, X, y, sample_weight)
+        with among(None) if group is None else together(group, backend, model, X, y, lengths, weights, **files):
+            rows = CountedRows.of(backend, model, X, y, *weights)
             X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
             resolved = backend.resolve(model, data)

@@ -28,6 +28,10 @@ class Weighing(Protocol):
 
     weighs: ClassVar[bool]  # its kernels multiply what a row adds to every sum
 
+    @property
+    def loss_weighing(self) -> tuple[type[Any], ...]:
+        """Data of which its kernels weigh the losses apart."""
+
 
 @dataclass(frozen=True)
 class CountedRows:
@@ -35,24 +39,31 @@ class CountedRows:
 
     X: Rows  # [M, D]
     y: Rows | None  # [M], or label sets [M, C]
-    options: dict[str, Tensor]  # `weights` [M] for `Model.prepare`; empty where each row counts once
+    options: dict[str, Tensor]  # `weights`, `loss_weights` [M] for `Model.prepare`; those that are not all 1
     place: Tensor  # [N] the place of each of the user's rows among them; -1 where its weight is 0
     left_out: Rows  # [N - M', D] the rows of weight 0
 
     @classmethod
-    def of(cls, backend: Weighing, model: Model, X: Any, y: Any, sample_weight: Any) -> Self | None:
-        """The rows of X [N, D] with their weights [N]; None where each counts once, as without weights.
+    def of(
+        cls, backend: Weighing, model: Model, X: Any, y: Any, sample_weight: Any, loss_weight: Any = None
+    ) -> Self | None:
+        """The rows of X [N, D] with their weights [N] and those of their losses [N]; None where each counts once, as
+        without weights.
 
         Raises
         ------
         ValueError    on weights that are negative, not finite or all zero; that are not whole numbers for a backend
                       or a model that does not weigh; for a model of sequences or of many tasks; with a source of rows.
         """
+        if sample_weight is None and loss_weight is None:
+            return None
         _require_weighable(model, X)
         X = model.as_rows(X)
         y = None if y is None else _targets(model, y, X)
-        weights = as_weights(sample_weight, X)
-        if bool((weights == 1).all()):
+        weights = torch.ones(len(X), dtype=torch.float64, device=X.device)
+        weights = weights if sample_weight is None else as_weights(sample_weight, X)
+        losses = None if loss_weight is None else _loss_weights(loss_weight, backend, model, X)
+        if bool((weights == 1).all()) and losses is None:
             return None
         counting = backend.weighs and _takes_weights(model)
         if not counting:
@@ -65,6 +76,7 @@ class CountedRows:
         place = torch.where(weights > 0, first, -1)
         counted = counting and bool((weights[seen] != 1).any())
         options = {"weights": weights[seen]} if counted else {}
+        options |= {} if losses is None else {"loss_weights": losses[seen]}
         return cls(X[seen], None if y is None else y[seen], options, place, X[torch.nonzero(place < 0).squeeze(1)])
 
     def completed(self, posterior: Any) -> Any:
@@ -78,6 +90,22 @@ def weighs(backend: Weighing, model: Model) -> bool:
     takers = [part.resolve for part in parts if hasattr(part, "resolve")]
     of_parts = all("weights" in inspect.signature(taker).parameters for taker in takers)
     return backend.weighs and _takes_weights(model) and of_parts
+
+
+def weighs_losses(backend: Weighing, model: Model) -> bool:
+    """Whether a fit takes weights of the losses of rows: the backend's kernel of these data does, and there are any."""
+    return issubclass(model.data_type, backend.loss_weighing) and coding_of(model) is not None
+
+
+def _loss_weights(given: Any, backend: Weighing, model: Model, X: Rows) -> Tensor | None:
+    """Weights [N] of at least 0 of the losses of rows; None: all 1."""
+    if not weighs_losses(backend, model):
+        raise ValueError(
+            f"{type(backend).__name__} of {type(model).__name__} takes no loss_weight: a mixture with classifiers "
+            'does, by SVI(rule="gibbs"). Leave it out, or pass sample_weight, by which rows count as so many.'
+        )
+    found = as_weights(given, X, "loss_weight")
+    return None if bool((found == 1).all()) else found
 
 
 def _require_weighable(model: Model, X: Any) -> None:

@@ -242,24 +242,24 @@ def read_targets(y: Tensor, X: Rows, *, min_known: int = 1) -> Tensor:
     return y
 
 
-def as_weights(weights: Any, X: Rows) -> Tensor:
-    """How many times each row of X counts, [N] in double precision: finite, at least 0, and not all 0."""
-    found = as_tensor("sample_weight", weights)
+def as_weights(weights: Any, X: Rows, name: str = "sample_weight") -> Tensor:
+    """How many times each row of X, or its loss, counts, [N] in double precision: finite, at least 0, and not all 0."""
+    found = as_tensor(name, weights)
     if found.shape != (len(X),) or found.is_complex():
         raise ValueError(
-            f"sample_weight has shape {tuple(found.shape)} and dtype {found.dtype}; expected [{len(X)}], one real "
-            "number for each row of X."
+            f"{name} has shape {tuple(found.shape)} and dtype {found.dtype}; expected [{len(X)}], one real number for "
+            "each row of X."
         )
     found = found.to(X.device, torch.float64)
     wrong = torch.nonzero(~((found >= 0) & (found <= LARGEST))).flatten()
     if len(wrong):
         row = int(wrong[0])
         raise ValueError(
-            f"sample_weight is {float(found[row])} in row {row}; expected finite numbers from 0, which leaves the row "
-            f"out, to {LARGEST:g}."
+            f"{name} is {float(found[row])} in row {row}; expected finite numbers from 0, which leaves the row out, to "
+            f"{LARGEST:g}."
         )
     if not found.any():
-        raise ValueError("sample_weight is zero in all rows. Give some rows a positive weight, or leave it out.")
+        raise ValueError(f"{name} is zero in all rows. Give some rows a positive weight, or leave it out.")
     return found
 
 

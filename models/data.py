@@ -45,6 +45,7 @@ class Data(RowData):
     features: Tensor  # [N, P]
     targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
     weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
+    loss_weights: Tensor | None = None  # [N] >= 0, how many times its loss counts each of these times; None: once
 
     @property
     def points(self) -> Data:
@@ -75,4 +76,4 @@ class Data(RowData):
         """The same in double precision."""
         if self.X.dtype == torch.float64:
             return self
-        return Data(self.X.double(), self.features.double(), self.targets.double(), self.weights)
+        return replace(self, X=self.X.double(), features=self.features.double(), targets=self.targets.double())

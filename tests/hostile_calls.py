@@ -217,6 +217,7 @@ def data_to_fit() -> Iterator[Place]:
             "y": COMMON | (targets_of(_TWO) if case.y is None else targets_of(case.y)),
             "lengths": LENGTHS,
             "sample_weight": targets_of(np.ones(_N)) | targets_of(np.arange(_N)),
+            "loss_weight": targets_of(np.arange(_N)),
             "checkpoint": COMMON,
             "checkpoint_every": COMMON,
             "resume": COMMON,

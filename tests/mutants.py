@@ -275,8 +275,18 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "self._report(ended=True, error=error)": "self._report(ended=True)",
     },
     ("inference/classifiers/natural.py", "inference/classifiers/test_natural.py -k not_looked"): {
-        "largest + loss.expected_log_factor(*moments, y).sum(-1) - _NO_SHARE": "largest - _NO_SHARE",
+        "largest + gain - _NO_SHARE": "largest - _NO_SHARE",
+        "gain if loss_weights is None else gain * loss_weights": "gain if True else gain * loss_weights",
         "_NO_SHARE = 40.0": "_NO_SHARE = 8.0",
+    },
+    ("inference/classifiers/natural.py", "inference/test_weights.py -k 'loss_of or losses_have'"): {
+        "PseudoObservation(*(times * part for part in observed)), times * bound": (
+            "PseudoObservation(*(times * part for part in observed)), bound"
+        ),
+        "PseudoObservation(*(times * part for": "PseudoObservation(*(part for",
+    },
+    ("inference/svi/factors.py", "inference/svi/test_svi_epochs.py inference/test_weights.py -k losses_have"): {
+        "log_weights, points.loss_weights)": "log_weights)",
     },
     ("inference/classifiers/ridge.py", "inference/classifiers/test_ridge.py"): {
         "(trace + square) / weight_scale**2": "(trace - square) / weight_scale**2",

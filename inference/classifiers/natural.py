@@ -54,17 +54,28 @@ class OwnSide(NamedTuple):
 
     @classmethod
     def expect(
-        cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss, log_weights: Tensor | None = None
+        cls,
+        features: Tensor,
+        q: Ridge,
+        targets: Tensor,
+        loss: Loss,
+        log_weights: Tensor | None = None,
+        loss_weights: Tensor | None = None,
     ) -> OwnSide:
         """Of rows with features [N, P], at targets [N, C]; NaN for a `Masked` loss.
 
+        loss_weights : c [N] or None, for factors phi^c: pseudo-observations of c times the precision, and c times the
+            bound, which stays one
         log_weights : [N, K] or None, what else tells how rows divide among the components. Those that no gain can give
             a share of e^-40 of a row have a gain of -inf, and their scores are not looked at.
         """
         y = targets.T.contiguous().T.unsqueeze(1)  # rows last in memory, as scores are
         mean = q.score_mean(features)
-        asked = None if log_weights is None else _asked(features, q, mean, y, loss, log_weights)
+        asked = None if log_weights is None else _asked(features, q, mean, y, loss, log_weights, loss_weights)
         observed, bound = loss.expect_with_bound(mean, q.score_variance(features, asked), y)
+        if loss_weights is not None:
+            times = loss_weights.to(mean).view(-1, 1, 1)
+            observed, bound = PseudoObservation(*(times * part for part in observed)), times * bound
         whole, gain = PseudoObservation(*(part.expand_as(mean) for part in observed)), bound.sum(-1)
         gain = gain if asked is None else gain.masked_fill(~asked, -torch.inf)
         return cls(whole, gain, gain.new_zeros(len(gain)))
@@ -89,7 +100,13 @@ class BothSides(NamedTuple):
 
     @classmethod
     def expect(
-        cls, features: Tensor, q: Ridge, targets: Tensor, loss: Loss, log_weights: Tensor | None = None
+        cls,
+        features: Tensor,
+        q: Ridge,
+        targets: Tensor,
+        loss: Loss,
+        log_weights: Tensor | None = None,
+        loss_weights: Tensor | None = None,
     ) -> BothSides:
         """On both sides of every hyperplane, of rows with features [N, P], whatever the targets and the weights."""
         mean, variance = q.moments(features)
@@ -111,7 +128,15 @@ class BothSides(NamedTuple):
         return precision, shift, self.counted(r)
 
 
-def _asked(features: Tensor, q: Ridge, mean: Tensor, y: Tensor, loss: Loss, log_weights: Tensor) -> Tensor | None:
+def _asked(
+    features: Tensor,
+    q: Ridge,
+    mean: Tensor,
+    y: Tensor,
+    loss: Loss,
+    log_weights: Tensor,
+    loss_weights: Tensor | None,
+) -> Tensor | None:
     """The pairs [N, K] that may have a share of a row, as no gain is above 0; None where these are most of them.
 
     The gain at the largest weight [N, 1] is taken for that.
@@ -122,7 +147,9 @@ def _asked(features: Tensor, q: Ridge, mean: Tensor, y: Tensor, loss: Loss, log_
     one = torch.zeros_like(log_weights, dtype=torch.bool).scatter_(1, first, True)
     place = first.unsqueeze(2).expand(-1, -1, mean.shape[2])
     moments = mean.gather(1, place), q.score_variance(features, one).gather(1, place)
-    asked = log_weights > largest + loss.expected_log_factor(*moments, y).sum(-1) - _NO_SHARE
+    gain = loss.expected_log_factor(*moments, y).sum(-1)
+    gain = gain if loss_weights is None else gain * loss_weights.to(gain).unsqueeze(1)
+    asked = log_weights > largest + gain - _NO_SHARE
     return asked if is_sparse(features, asked) else None
 
 

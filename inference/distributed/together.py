@@ -30,7 +30,7 @@ class Fits(Protocol):
 
 @contextmanager
 def together(
-    group: Any, backend: Fits, model: Model, X: Any, y: Any, lengths: Any, weights: Any, **files: Any
+    group: Any, backend: Fits, model: Model, X: Any, y: Any, lengths: Any, weights: tuple[Any, Any], **files: Any
 ) -> Iterator[None]:
     """A context in which a fit has the rows X [n, D] and y, the sequences, or the source of each rank of a group.
 
@@ -46,13 +46,14 @@ def together(
         yield
 
 
-def _require_split(backend: Fits, model: Model, X: Any, weights: Any) -> None:
-    """NotImplementedError on a fit that was not verified on several ranks."""
+def _require_split(backend: Fits, model: Model, X: Any, weights: tuple[Any, Any]) -> None:
+    """NotImplementedError on a fit, with weights of rows and of losses, that was not verified on several ranks."""
     which = f"{type(backend).__name__} of {type(model).__name__}"
     alone = getattr(backend.module_of(model), "alone", None)
     reason = "fit on one rank, without group" if alone is None else alone(backend, with_factor(model))
-    if not reason and weights is not None:
-        which, reason = f"{which} with sample_weight", "leave sample_weight out"
+    for name, given in zip(("sample_weight", "loss_weight"), weights, strict=True):
+        if not reason and given is not None:
+            which, reason = f"{which} with {name}", f"leave {name} out"
     if not reason and streamed(X) is not None and not getattr(backend.module_of(model), "splits_sources", False):
         which, reason = f"{which} from a source of rows", "pass each rank its rows as a tensor"
     if reason:

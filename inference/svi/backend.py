@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ...models.data import Data
 from ...models.domains import Count, Natural, NonNegative, Number, OneOf, Seed
 from ..backend import Backend
 from ..distributed.rows import streamed
@@ -84,6 +85,10 @@ class SVI(Backend):
     kind: ClassVar[str] = "bound"
     needs: ClassVar[str] = "sticks"
     weighs: ClassVar[bool] = True
+
+    @property
+    def loss_weighing(self) -> tuple[type[Any], ...]:
+        return (Data,) if self.rule == "gibbs" else ()
 
     def prepare(
         self, model: Model, X: Any, y: Any, lengths: Any, **weights: Tensor

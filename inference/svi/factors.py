@@ -191,7 +191,7 @@ def see(q: Ridge, points: Data, model: Mixture | StateSpace, log_weights: Tensor
 
     log_weights : [m, T] or None, how points that are weighed apart divide among the components but for the gains
     """
-    return sides_of(model).expect(points.features, q, points.targets, model.loss, log_weights)
+    return sides_of(model).expect(points.features, q, points.targets, model.loss, log_weights, points.loss_weights)
 
 
 # -- one update for each factor: its optimum given the others ----------------------------------------------------------

@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from regbayes.estimators import Classifier, ClassifierCV, Clusterer, Regressor, RoundedWeightsWarning, SequenceClusterer
+from regbayes.estimators.rows import sort_rows
 from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance
 from regbayes.models import (
     DDPM,
@@ -228,6 +229,20 @@ def test_weights_of_classes_are_weights_of_their_rows():
     assert_allclose(balanced.decision_function(X), by_row.decision_function(X), rtol=1e-6)
     plain.fit(X, names, sample_weight=weights)
     assert np.abs(plain.decision_function(X) - by_class.decision_function(X)).max() > 1e-3
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_under_svi_weights_of_classes_are_those_of_losses(num_classes):
+    X, y = make_blobs(centers=num_classes, random_state=0, cluster_std=20)  # scikit-learn's own check
+    heavy = {label: 1e-4 if label else 1000.0 for label in range(num_classes)}
+    classifier = Classifier(inference=SVI(), class_weight=heavy).fit(X[::2], y[::2])
+    assert (classifier.predict(X[1::2]) == 0).mean() > 0.87
+    rows = sort_rows(X[::2], y[::2], None, merge=True)
+    losses = [heavy[label] for label in rows.y]
+    posterior = SVI().fit(InfiniteSVM(loss=Logistic(), weight_scale=3.0), rows.X, rows.y, loss_weight=losses)
+    assert_allclose(classifier.decision_function(X), posterior.decision_function(X))
+    searched = ClassifierCV(inference=SVI(), class_weight=heavy, cv=2).in_losses(classifier.parts())
+    assert not searched  # there rows count so often
 
 
 def test_gibbs_rounds_weights_of_classes_and_says_so():

@@ -32,7 +32,7 @@ from regbayes.inference.svi.partition import kernel as partition
 from regbayes.models import DDPM, DPM, IHMM, InfiniteSVM, PitmanYor, PrincipalDirections, RandomFourier, Standardized
 from regbayes.models.config import resolved
 from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, PoissonGamma, SphericalGaussian
-from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
+from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest, SquaredHinge
 from regbayes.models.sparse import SparseRows
 
 WEIGHTS = torch.tensor([2, 1, 3, 1, 1, 2, 4, 1, 2, 1, 1, 3, 1, 2, 1, 5], dtype=torch.float64)
@@ -389,6 +389,69 @@ def test_weights_of_one_change_nothing() -> None:
     for backend in BACKENDS.values():
         plain, weighted = backend.fit(MODELS["hinge"], X, y), backend.fit(MODELS["hinge"], X, y, sample_weight=[1] * 16)
         assert all(torch.equal(plain.samples[name], weighted.samples[name]) for name in plain.samples)
+
+
+# -- weights of losses -------------------------------------------------------------------------------------------------
+
+
+def same(one, other) -> None:
+    for name, value in one.samples.items():
+        close(value, other.samples[name], 1e-7)
+    close(one.trace.values, other.trace.values, 1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@pytest.mark.parametrize("num_columns", [2, 20], ids=["all pairs", "pairs that may have a share"])
+@pytest.mark.parametrize("loss", [Hinge, SquaredHinge], ids=["hinge", "squared hinge"])
+def test_a_loss_of_weight_two_is_one_of_twice_the_strength(loss, num_columns) -> None:
+    X, group = mixture_rows(DiagonalGaussian, 60, num_columns, seed=3)
+    X, y = X + 3.0 * group.unsqueeze(1), (X[:, 0] * (group.double() - 1) > -0.4).long()
+    model, double = (InfiniteSVM(loss=loss(strength), truncation=5) for strength in (1.0, 2.0))
+    fit = SVI(num_steps=6, tolerance=None).fit
+    same(fit(model, X, y, loss_weight=[2.0] * 60), fit(double, X, y))
+
+
+@pytest.mark.parametrize("name", ["hinge", "logistic"])
+def test_a_loss_of_weight_zero_is_that_of_a_row_without_a_label(name) -> None:
+    X, y = rows_and_targets(MODELS[name])
+    times, known = torch.ones(16), y.double()
+    times[3::4], known[3::4] = 0.0, torch.nan
+    fit, model = SVI(num_steps=20, tolerance=None).fit, MODELS[name].replace(classes=[0, 1])
+    same(fit(model, X, y, loss_weight=times), fit(model, X, known))
+
+
+@pytest.mark.parametrize("name", ["hinge", "one_vs_rest", "logistic"])
+def test_losses_have_weights_of_their_own_wherever_their_rows_count(name) -> None:
+    (one, weighted), (other, repeated) = both(MODELS[name])
+    r = torch.rand(16, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    r = r / r.sum(1, keepdim=True)
+    weighted, repeated = (replace(data, loss_weights=c) for data, c in ((weighted, REAL), (repeated, REAL[REPEATED])))
+    state, expected = started(one, weighted, r), started(other, repeated, r[REPEATED])
+    before = -torch.inf
+    for _ in range(8):
+        state, expected = partition.sweep(state, weighted, one), partition.sweep(expected, repeated, other)
+        close(state.bound, expected.bound)
+        close(state.mean, expected.mean)
+        assert state.bound >= before - 1e-9 * abs(before)
+        before = float(state.bound)
+
+
+@pytest.mark.parametrize(
+    ("backend", "model"),
+    [
+        (SVI(rule="averaging"), InfiniteSVM()),
+        (SmallVariance(), InfiniteSVM()),
+        (Gibbs(), InfiniteSVM()),
+        (SVI(), DPM()),
+        (SVI(), DDPM()),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_weights_of_losses_are_refused_where_nothing_reads_them(backend, model) -> None:
+    X, y = rows_and_targets(model)
+    kind = f"{type(backend).__name__} of {type(model).__name__} takes no loss_weight"
+    with pytest.raises(ValueError, match=kind):
+        backend.fit(model, X, y, loss_weight=WEIGHTS)
 
 
 @pytest.mark.parametrize("backend", [Gibbs(), NUTS()], ids=["gibbs", "nuts"])

@@ -57,22 +57,24 @@ def targets_of(loss: Loss, C: int) -> Tensor:
     return targets.index_fill(0, torch.tensor([3]), torch.nan) if isinstance(loss, Masked) else targets
 
 
+@pytest.mark.parametrize("times", [None, 4.0])
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
-def test_pairs_that_no_gain_brings_back_are_not_looked_at_and_change_nothing(loss) -> None:
+def test_pairs_that_no_gain_brings_back_are_not_looked_at_and_change_nothing(loss, times) -> None:
     K, C, size = 6, 2, 20
     features, root = draws(60, size), draws(K, C, size, size, seed=1)
     q = Ridge(3 * draws(K, size, C, seed=2), torch.linalg.cholesky(root @ root.mT + 2 * torch.eye(size).double()))
     y = draws(60, C, seed=9)
     y = y if loss.target == "real" else y.sign()
-    log_weights = 60 * draws(60, K, seed=4)
-    dense, few = (OwnSide.expect(features, q, y, loss, each) for each in (None, log_weights))
+    log_weights = 60 * (times or 1.0) * draws(60, K, seed=4)
+    times = None if times is None else torch.full((60,), times)
+    dense, few = (OwnSide.expect(features, q, y, loss, each, times) for each in (None, log_weights))
     first = log_weights.argmax(1, keepdim=True)
     own = log_weights + dense.gain
     assert (own.argmax(1, keepdim=True) != first).any()  # a gain decides
     assert 0.1 < few.gain.isinf().double().mean() < 0.9
     r, shares = own.softmax(1), (log_weights + few.gain).softmax(1)
     torch.testing.assert_close(shares, r, rtol=1e-12, atol=1e-17)
-    torch.testing.assert_close((log_weights + few.gain).logsumexp(1), own.logsumexp(1), rtol=1e-14, atol=0.0)
+    torch.testing.assert_close((log_weights + few.gain).logsumexp(1), own.logsumexp(1), rtol=1e-14, atol=1e-13)
     for ours, theirs in zip(soft_sums(features, *few.times(shares)), soft_sums(features, *dense.times(r)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 

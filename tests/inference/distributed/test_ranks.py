@@ -174,6 +174,7 @@ REFUSED = {
     "labels to start from": (SmallVariance(init=LABELS), DPM(), None, {}, "leave init out"),
     "weights of rows": (SVI(), DPM(), None, {"sample_weight": [1.0]}, "leave sample_weight out"),
     "collapsed scans of features": (Gibbs(scan="collapsed"), LatentFeatureModel(), None, {}, "take scan='slice'"),
+    "weights of losses": (SVI(), InfiniteSVM(), Y, {"loss_weight": [1.0]}, "leave loss_weight out"),
     "another backend": (NUTS(), DPM(), None, {}, ALONE),
     "collapsed scans": (Gibbs(scan="collapsed"), DPM(), None, {}, "take scan='slice'"),
     "Gibbs from labels": (Gibbs(init=LABELS), DPM(), None, {}, "leave init out"),

@@ -178,6 +178,12 @@ def partition_case(name: str) -> Case:
     return case_of_partition(model, y, of_partition, partition.STEPS)
 
 
+def test_of_a_partition_whose_losses_have_weights() -> None:
+    case = partition_case("ISVM classes")
+    weighed = replace(case.data, loss_weights=torch.arange(N, dtype=torch.float64) % 4)
+    replace(case, data=weighed).check()
+
+
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_of_a_partition(name: str) -> None:
     case = partition_case(name)
