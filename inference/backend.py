@@ -315,13 +315,16 @@ class Backend(Config):
     ) -> tuple[Kernel, Model, KernelData, Schedule]:
         """The kernel, the resolved model, its data and the schedule of a fit to X [N, D] and y [N].
 
-        `weights` is for rows that have any, how many times each counts [N], as the model's `prepare` takes it.
+        `weights` is for rows that have any, how many times each counts [N], as the model's `prepare` takes it, and
+        `loss_weights` [N], which go to the data alone.
         """
         if not isinstance(X, Tensor) and (source := streamed(X)) is not None:
             raise ValueError(
                 f"X comes from {source.name}, which {type(self).__name__} cannot read: pass its rows, or use SVI()."
             )
+        losses = weights.pop("loss_weights", None)
         resolved, data = model.prepare(X, y, lengths, **weights)
+        data = data if losses is None else replace(data, loss_weights=losses)
         backend = self.resolve(resolved, data)
         return backend.kernel(resolved), resolved, data, backend.schedule()
 

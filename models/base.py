@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import pyro
@@ -113,16 +112,13 @@ class Model(Config):
         further argument `weights` [N]."""
         raise NotImplementedError
 
-    def prepare(
-        self, X: Any, y: Any = None, lengths: Any = None, loss_weights: Tensor | None = None, **weights: Tensor
-    ) -> tuple[Self, Any]:
-        """The resolved model and the kernels' view of what a user passes to `fit`; weights [N] if data have them."""
+    def prepare(self, X: Any, y: Any = None, lengths: Any = None, **weights: Tensor) -> tuple[Self, Any]:
+        """The resolved model and the kernels' view of what a user passes to `fit`; weights [N] if `data` has them."""
         if lengths is not None:
             raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
         X = self.as_rows(X, min_rows=self.min_rows)
         model = self.resolve(X, y, **weights)
-        data = model.data(X, y, **weights)
-        return model, data if loss_weights is None else replace(data, loss_weights=loss_weights)
+        return model, model.data(X, y, **weights)
 
     def __call__(self, X: Any, y: Any = None) -> None:
         """The Pyro program on the truncated model: `program` of the resolved model on its data."""
