@@ -36,6 +36,15 @@ def all_sum(tensor: Tensor) -> Tensor:
     return tensor if those is None else those.sum(tensor)
 
 
+def all_sums(*tensors: Tensor) -> list[Tensor]:
+    """What `all_sum` gives of each of several tensors, which are exchanged as one, in double precision."""
+    if ranks() is None:
+        return list(tensors)
+    total = all_sum(torch.cat([tensor.detach().double().flatten() for tensor in tensors]))
+    parts = total.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape).to(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
 def all_count(number: int) -> int:
     """How many rows all ranks have together, from how many are here."""
     return number if ranks() is None else int(all_sum(torch.tensor(number)))

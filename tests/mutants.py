@@ -445,10 +445,23 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "self._asked(tensor, torch.maximum)": "self._asked(tensor, torch.add)",
     },
     ("inference/small_variance/partition.py", "inference/small_variance/test_passes.py"): {
-        "ratio = self.stream.num_data / self.problem.num_data": "ratio = 1.0",
-        "sampled_rows(self.stream.num_data, MOST_ROWS, generator)  # as": "# as",
+        "ratio = self.stream.num_data / all_count(self.problem.num_data)": "ratio = 1.0",
+        "sampled_rows(self.stream.num_own, MOST_ROWS, generator)  # as": "# as",
         "or _mark(data) != self.marks[place]": "",
         "state.assignments[rows].long()": "state.assignments[: rows.stop - rows.start].long()",
+    },
+    (
+        "inference/small_variance/partition.py",
+        "inference/small_variance/test_passes.py -k 'ranks_have or on_all'",
+    ): {
+        "chosen - start))": "chosen))",
+        "/ all_count(self.problem.num_data)": "/ self.problem.num_data",
+    },
+    ("inference/distributed/passes.py", "inference/small_variance/test_passes.py -k 'ranks_have or on_all'"): {
+        "= self.first + place": "= place",
+        'on_all(passed, "go on")': "passed()",
+        "if tape.join is torch.add]": "]",
+        "with among(None):  # ranks": "with among(those):  # ranks",
     },
     ("models/host.py", "test_threads.py -k 'one_thread or again'"): {
         "            torch.set_num_threads(_Shared.before)": "            pass",

@@ -22,8 +22,10 @@ from ...models.sums import all_largest as all_largest
 from ...models.sums import all_named as all_named
 from ...models.sums import all_rows as all_rows
 from ...models.sums import all_sum as all_sum
+from ...models.sums import all_sums as all_sums
 from ...models.sums import each_rank as each_rank
-from ...models.sums import ranks, span
+from ...models.sums import ranks
+from ...models.sums import span as span
 
 T = TypeVar("T")
 

@@ -2,20 +2,24 @@
 
 A block is to such a function what a rank is. The ranks of a group wait for a sum over all of them; a block leaves its
 part of it, and makes room for the next one. So the function runs again from its beginning once the sum is known, and
-ends in the pass after its last sum: S sums take S + 1 passes, in the memory of one block.
+ends in the pass after its last sum: S sums take S + 1 passes, in the memory of one block. Where ranks have blocks each,
+these are numbered one rank's after the other's, and at the end of a pass the ranks add what their blocks have said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ...models.ranks import Ranks
-from ...models.sums import among
+from ...models.sums import all_largest, all_sums, among, span
+from .collectives import on_all
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -27,32 +31,42 @@ class _Tape:
 
     known: list[Tensor] = field(default_factory=list)  # sums of the passes before
     part: Tensor | None = None  # of the next sum, from the blocks so far
+    join: Callable[[Tensor, Tensor], Tensor] = torch.add  # of the parts
     noise: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by the sums before, with what is left then
     parts: list[list[_Tape]] = field(default_factory=list)  # of the functions that it called by `each`
     found: tuple[Any, Tensor] | None = None  # what it gave, the same for all blocks, with what is left then
     asked: int = 0  # sums on this block so far
     called: int = 0  # calls of `each` on this block so far
 
-    def turn(self) -> None:
-        """The end of a pass."""
-        if self.part is not None:
-            self.known.append(self.part)
-        self.part = None
-        for part in (part for parts in self.parts for part in parts if part.found is None):
-            part.turn()
+    def waiting(self) -> list[_Tape]:
+        """The tapes of all functions that wait for a sum."""
+        inner = [part.waiting() for parts in self.parts for part in parts if part.found is None]
+        return [*([] if self.part is None else [self]), *chain.from_iterable(inner)]
 
 
 class Blocks(Ranks):
-    """So many blocks, one of which is here at a time: what `all_sum` and its kin see of them."""
+    """So many blocks, of each rank, one of which is here at a time: what `all_sum` and its kin see of them."""
 
-    def __init__(self, size: int, generator: torch.Generator) -> None:
-        self.__dict__.update(size=size, number=0)
+    def __init__(self, own: int, generator: torch.Generator) -> None:
+        self.first, size = span(own)
+        self.__dict__.update(size=size, number=self.first)
         self.generator, self.tape = generator, _Tape()
 
-    def begin(self, number: int) -> None:
-        """The function starts on a block."""
-        self.__dict__["number"] = number
+    def begin(self, place: int) -> None:
+        """The function starts on a block, counted from 0 among those of this rank."""
+        self.__dict__["number"] = self.first + place
         self.tape.asked = self.tape.called = 0
+
+    def turn(self) -> None:
+        """The end of a pass: the sums for which functions wait are known."""
+        waiting = self.tape.waiting()
+        added = [tape for tape in waiting if tape.join is torch.add]
+        for tape, total in zip(added, all_sums(*(_part(tape) for tape in added)) if added else [], strict=True):
+            tape.known.append(total)
+        for tape in waiting:
+            if tape.join is not torch.add:
+                tape.known.append(all_largest(_part(tape)))
+            tape.part = None
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum [...] over all blocks; ends the function where it is not known yet."""
@@ -110,7 +124,7 @@ class Blocks(Ranks):
         tape.asked += 1
         if tape.asked <= len(tape.known):
             return tape.known[tape.asked - 1].clone()
-        tape.part = tensor.clone() if tape.part is None else join(tape.part, tensor)
+        tape.part, tape.join = tensor.clone() if tape.part is None else join(tape.part, tensor), join
         raise _Said
 
 
@@ -119,22 +133,33 @@ def over_blocks(
 ) -> list[R]:
     """What `work` gives of each of so many blocks [B], with sums over all of them where it asks for `all_sum`.
 
-    `blocks` gives them anew in each pass, the same ones in the same order. `work` draws from the generator alone.
+    `blocks` gives them anew in each pass, the same ones in the same order. `work` draws from the generator alone. Each
+    rank has so many blocks of its own.
+
+    Raises
+    ------
+    ValueError    on all ranks if `blocks` or `work` fails on one.
     """
     those, start = Blocks(number, generator), generator.get_state()
-    while True:
+
+    def passed() -> list[R]:
         found = list[R]()
-        for place, block in enumerate(blocks()):
-            those.begin(place)
-            generator.set_state(start)
-            try:
-                with among(those):
+        with among(None):  # ranks may have more blocks or fewer
+            for place, block in enumerate(blocks()):
+                those.begin(place)
+                generator.set_state(start)
+                with suppress(_Said), among(those):
                     found.append(work(block))
-            except _Said:
-                pass
-        if found:
-            return found
-        those.tape.turn()
+        return found
+
+    while not (found := on_all(passed, "go on")):
+        those.turn()
+    return found
+
+
+def _part(tape: _Tape) -> Tensor:
+    assert tape.part is not None
+    return tape.part
 
 
 class _Said(Exception):

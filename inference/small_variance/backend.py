@@ -69,7 +69,8 @@ class SmallVariance(Backend):
     come in the same order in each pass. Memory grows by 4 bytes a row, its label, and while the penalty is chosen by
     4 more. Defaults that come from the data are of the first 100,000 rows, the penalty of 20,000 rows that the
     generator draws, and `assignments` of the posterior of the first rows alone. Beyond 2^20 rows, draws among all rows
-    are made block by block: of the same law, but other ones than those of a tensor.
+    are made block by block: of the same law, but other ones than those of a tensor. Each rank of a `group` may have a
+    source of its own: a pass ends in one sum over all of them.
 
     References
     ----------
@@ -180,7 +181,7 @@ def _cheap_restarts(data: KernelData) -> int:
     """How many descents together see about as many numbers as one descent of many rows does."""
     seen = getattr(data, "features", None)  # what classifiers see; latent features and tasks add a few columns at most
     width = data.X.shape[1] + (0 if seen is None else seen.shape[1])
-    num_rows = all_count(data.num_data)
+    num_rows = all_count(getattr(data, "num_own", data.num_data))  # of a source it is of all ranks already
     return max(1, min(_MOST_RESTARTS, _NUMBERS // (num_rows * (_OVERHEAD + width))))
 
 

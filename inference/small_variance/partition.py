@@ -13,7 +13,9 @@ from torch import Tensor
 from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.sparse import entries_sum
+from ...models.sums import among
 from ..classifiers.duals import joint_hinge
+from ..distributed.collectives import all_any, all_count, on_all, span
 from ..distributed.passes import over_blocks
 from ..distributed.sources import RowSource
 from ..distributed.stream import Stream, stacked, stream_points
@@ -30,6 +32,9 @@ from .state import Descent
 def check(backend: SmallVariance, model: Mixture) -> None:
     """Raise on a family without a small-variance limit."""
     require_divergence(model)
+
+
+splits_sources = True  # ranks may have a source of rows each
 
 
 def takes_labels(model: Mixture) -> bool:
@@ -57,7 +62,7 @@ def stream(backend: SmallVariance, model: Mixture, source: RowSource) -> tuple[K
     if why:
         raise NotImplementedError(f"SmallVariance of {type(model).__name__} reads no source of rows: {why}; or SVI().")
     model, found = stream_points(source, _BLOCK, model, _FEW)
-    if found.num_data == found.first.num_data:
+    if not all_any(torch.tensor(found.num_own > found.first.num_data)):
         return kernel(backend.resolve(model, found.first), model), model, found.first
     return kernel_of(Descent, partial(StreamedRestarts.over, backend.resolve(model, found))), model, found
 
@@ -122,21 +127,16 @@ class StreamedRestarts(MixtureRestarts):
     def over(cls, backend: SmallVariance, model: Mixture, found: Stream[Data]) -> Self:
         """Those of a resolved model, with the rows that its penalty comes from, drawn by the generator of the fit."""
         seeded = torch.Generator(found.X.device).manual_seed(backend.seed)
-        chosen = sampled_rows(found.num_data, MOST_ROWS, seeded)
-        parts, marks, start = list[Data](), list[tuple[int, float]](), 0
-        for data in found.each():
-            first, last = torch.searchsorted(chosen, torch.tensor([start, start + data.num_data]))
-            parts.append(data.rows(chosen[first:last] - start))
-            marks.append(_mark(data))
-            start += data.num_data
+        chosen, (start, _) = sampled_rows(found.num_own, MOST_ROWS, seeded), span(found.num_own)
+        parts, marks = on_all(lambda: _picked(found, chosen - start))
         tables = zip(*((part.X, part.features, part.targets) for part in parts), strict=True)
         sample = Problem.of(model, Data(*(stacked(list(table)) for table in tables)), backend.scale)
         return cls(backend, sample, found, marks)
 
     def natural_penalty(self, generator: torch.Generator) -> float:
         """As of all rows, from those of the sample."""
-        sampled_rows(self.stream.num_data, MOST_ROWS, generator)  # as far as the sample came
-        ratio = self.stream.num_data / self.problem.num_data
+        sampled_rows(self.stream.num_own, MOST_ROWS, generator)  # as far as the sample came
+        ratio = self.stream.num_data / all_count(self.problem.num_data)
         if self.single:
             return single_penalty(self.problem, self.backend.num_components)
         return joint_penalty(self.problem, self.backend.num_components, generator, ratio)
@@ -185,11 +185,23 @@ class StreamedRestarts(MixtureRestarts):
                 break
             yield slice(start, start + data.num_data), data
             start += data.num_data
-        if start != self.stream.num_data:
+        if start != self.stream.num_own:
             raise ValueError(
                 f"{self.stream.source.name} gives other rows in block {place} of a later pass. SmallVariance needs the "
                 "same rows in the same order in every pass: do not shuffle them, or use SVI()."
             )
+
+
+def _picked(found: Stream[Data], chosen: Tensor) -> tuple[list[Data], list[tuple[int, float]]]:
+    """Of each block those of the rows with some numbers [M], in increasing order, and its mark."""
+    parts, marks, start = list[Data](), list[tuple[int, float]](), 0
+    with among(None):  # ranks may have more blocks or fewer
+        for data in found.each():
+            first, last = torch.searchsorted(chosen, torch.tensor([start, start + data.num_data]))
+            parts.append(data.rows(chosen[first:last] - start))
+            marks.append(_mark(data))
+            start += data.num_data
+    return parts, marks
 
 
 def _mark(data: Data) -> tuple[int, float]:

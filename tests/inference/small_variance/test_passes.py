@@ -22,8 +22,8 @@ X = CENTERS[PLACE] + torch.randn(N, D, generator=STREAM, dtype=torch.float64)
 Y = (((SLOPES[PLACE] * X).sum(1) + 0.5 * torch.randn(N, generator=STREAM, dtype=torch.float64)) > 0).long()
 
 
-def source_of(X, y=None):
-    parts = zip(X.split(SIZE), [None] * N if y is None else y.split(SIZE), strict=False)
+def source_of(X, y=None, size=SIZE):
+    parts = zip(X.split(size), [None] * N if y is None else y.split(size), strict=False)
     blocks = [(rows,) if values is None else (rows, values) for rows, values in parts]
     return rows_of(blocks.__getitem__, num_blocks=len(blocks))
 
@@ -100,6 +100,65 @@ def test_functions_over_blocks_have_sums_and_draws_of_all_rows(generator) -> Non
         assert torch.equal(shared, whole[1])
     assert calls == [3, 3]  # on each block, and once more when the sum is known
     assert torch.equal(generator.get_state(), after)
+
+
+FIRST = 1700  # rows of the first of two ranks
+SPLIT = {
+    "DPM": (SmallVariance(num_components=3, num_restarts=2, max_steps=3), DPM(), None),
+    "DPM, single": (SmallVariance(creation="single", penalty=40.0, num_restarts=1, max_steps=2), DPM(), None),
+    "InfiniteSVM": (SmallVariance(penalty=400.0, num_restarts=1, max_steps=2), InfiniteSVM(), Y[:2500]),
+}
+
+
+def fit_split(group, rank, backend, model, y):
+    """Samples, trace, and labels of all rows, of a rank with a source of 3 or 2 blocks; the penalty is of 900 rows."""
+    own = slice(0, FIRST) if rank == 0 else slice(FIRST, 2500)
+    source = source_of(X[own], None if y is None else y[own], size=600)
+    kept = partition._FEW, penalty.MOST_ROWS
+    partition._FEW, partition.MOST_ROWS, penalty.MOST_ROWS = 100, 900, 900
+    try:
+        found = backend.fit(model, source, group=group)
+        return found.samples, found.trace.values, found.gather().samples["assignments"]
+    finally:
+        partition._FEW, penalty.MOST_ROWS = kept
+        partition.MOST_ROWS = penalty.MOST_ROWS
+
+
+@pytest.mark.parametrize("case", SPLIT)
+def test_ranks_have_blocks_each(two_ranks, monkeypatch, case) -> None:
+    """One process with a tensor of all rows is the judge; what ranks exchange is one sum a pass."""
+    for where in (penalty, partition):
+        monkeypatch.setattr(where, "MOST_ROWS", 900)
+    backend, model, y = SPLIT[case]
+    whole = backend.fit(model, X[:2500], y)
+    (first, trace, all_first), (second, other, all_second) = two_ranks(fit_split, backend, model, y)
+    assert torch.equal(trace, other)
+    torch.testing.assert_close(trace, whole.trace.values, rtol=1e-8, atol=0.0)
+    assert whole.num_components > 1
+    for rows in (torch.cat([first["assignments"], second["assignments"]], 1), all_first, all_second):
+        assert torch.equal(rows, whole.samples["assignments"])
+    for name in whole.samples.keys() - {"assignments"}:
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], whole.samples[name], rtol=1e-8, atol=1e-8)
+
+
+def changed(group, rank):
+    """What is said of a source of the second rank that gives other rows after some passes."""
+    turns = itertools.count()
+
+    def block(place):
+        return (X[SIZE * place : SIZE * (place + 1)] + (rank == 1 and next(turns) > 12),)
+
+    try:
+        SmallVariance(penalty=40.0).fit(DPM(), rows_of(block, num_blocks=3), group=group)
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_source_that_changes_on_one_rank_is_named_on_all(two_ranks) -> None:
+    first, second = two_ranks(changed)
+    assert first == second
+    assert first.startswith("Rank 1 of 2 cannot go on: the function gives other rows in block 0 of a later pass.")
 
 
 def test_what_passes_do_not_serve_is_refused() -> None:
