@@ -192,7 +192,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "drawn / (prior_rate + rate)": "drawn / (2 * prior_rate + rate)",
         "torch.digamma(shape) - rate.log(), kl": "torch.digamma(shape) + rate.log(), kl",
     },
-    ("models/priors/pitman_yor.py", "models/test_priors.py inference/test_pitman_yor.py -m 'not slow'"): {
+    ("models/priors/pitman_yor.py", "models/test_priors.py inference/test_kernels.py -m 'not slow'"): {
         "torch.lgamma(1 - d)).sum()": "torch.lgamma(1 + d)).sum()",
         '(1 - h["discount"])': '(1 + h["discount"])',
         "alpha / d + num_components": "alpha / d",
@@ -658,7 +658,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/svi/topics/kernel.py", "estimators/test_estimators_as_peers.py -k batches"): {
         '(sizes + kept["topics"].shape[1] * beta)': "sizes",
     },
-    ("inference/svi/online.py", "inference/svi/test_svi_multi_label.py inference/svi/test_svi_online.py -k goes_on"): {
+    ("inference/svi/online.py", "inference/svi/test_svi_online.py -k goes_on"): {
         "(scale + backend.delay) **": "scale **",
     },
     ("inference/svi/partition/kernel.py", "inference/svi/test_svi_online.py -k goes_on"): {

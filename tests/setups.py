@@ -18,7 +18,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
 
-from regbayes.inference import NUTS, Chain, Kernel, Schedule, Sweeps
+from regbayes.inference import NUTS, Chain, Gibbs, Kernel, Schedule, Sweeps
 from regbayes.inference.running import engine
 from regbayes.models.config import Config
 from regbayes.models.likelihoods import (
@@ -51,13 +51,18 @@ class AnotherGaussian(DiagonalGaussian):
 
 @dataclass(eq=False)
 class LaplaceLocation(Likelihood):
-    """A family without a conjugate prior: x ~ Laplace(loc, 0.3), loc ~ N(0, 1)."""
+    """A family without a conjugate prior: x [D] ~ Laplace(loc, scale), loc ~ N(0, spread^2)."""
+
+    num_columns: int = 1
+    spread: float = 1.0
+    scale: float = 0.3
 
     def parameters(self, chi, sample):
-        return {"loc": sample("loc", dist.Normal(chi.new_zeros(*chi.shape[:-1], 1), 1.0).to_event(1))}
+        center = chi.new_zeros(*chi.shape[:-1], self.num_columns)
+        return {"loc": sample("loc", dist.Normal(center, self.spread).to_event(1))}
 
     def distribution(self, parameters):
-        return dist.Laplace(parameters["loc"], 0.3).to_event(1)
+        return dist.Laplace(parameters["loc"], self.scale).to_event(1)
 
     def prior(self):
         return torch.zeros(0, dtype=torch.float64)
@@ -127,6 +132,20 @@ def spoiled(part: Any, method: str, wrong: Callable[..., Any]) -> Any:
         return wrong(partial(getattr(kind, method), self), *arguments)
 
     return type(f"Spoiled{kind.__name__}", (kind,), {method: other})(**part.get_params(deep=False))
+
+
+def misled(backend: Gibbs, **parts: Any) -> Gibbs:
+    """A sampler of the model with other parts, which passes for one of the model itself."""
+    kind: Any = type(backend)
+
+    class Wrong(kind):
+        def finish(self, model, data, schedule, kernel):
+            other = model.replace(**parts)
+            posterior = super().finish(other, data, schedule, self.kernel(other))
+            posterior.model = model
+            return posterior
+
+    return Wrong(**backend.get_params(deep=False))
 
 
 def name_of(part: object) -> str:

@@ -3,63 +3,24 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import (
     DPM,
-    CrammerSinger,
-    EpsilonInsensitive,
     Hinge,
     InfiniteSVM,
-    Logistic,
     Masked,
     OneVsRest,
-    PitmanYor,
     SphericalGaussian,
-    Standardized,
 )
-from regbayes.testing import check_kernel, check_model, partition_posterior
+from regbayes.testing import check_model, partition_posterior
 from regbayes.testing.enumeration import log_evidence
 
-X = torch.tensor([[-1.2], [-0.9], [0.3], [1.0], [1.3]], dtype=torch.float64)
-Y = torch.tensor([0, 0, 1, -1, 1])  # the label of row 3 is missing
-Y3 = torch.tensor([0, 2, 1, -1, 2])
-REAL = torch.tensor([-1.0, torch.nan, 0.5, torch.nan, 1.0], dtype=torch.float64)
-FAMILY = SphericalGaussian(loc=0.0, variance=0.5, prior_variance=1.0)
-NO_INTERCEPT = Standardized(intercept=0.0)
-SETTINGS = {
-    "hinge": (InfiniteSVM(FAMILY, Hinge(0.8), feature_map=NO_INTERCEPT, truncation=3), Y),
-    "logistic": (InfiniteSVM(FAMILY, Logistic(), PitmanYor(0.4, 0.8), truncation=3), Y),
-    "three classes": (InfiniteSVM(FAMILY, Hinge(0.8), feature_map=NO_INTERCEPT, truncation=3), Y3),
-    "Crammer-Singer": (InfiniteSVM(FAMILY, CrammerSinger(0.7), feature_map=NO_INTERCEPT, truncation=3), Y3),
-    "regression": (InfiniteSVM(FAMILY, EpsilonInsensitive(), feature_map=NO_INTERCEPT, truncation=3), REAL),
-}
-SAMPLER = partial(Gibbs, num_samples=400, num_warmup=40, split_merge=0)
-BACKENDS = {
-    "slice": SAMPLER(scan="slice", num_samples=1000, seed=1),
-    "collapsed": SAMPLER(scan="collapsed"),
-    "blocked": SAMPLER(scan="blocked"),
-    "SVI": SVI(num_steps=60),
-    "small variance": SmallVariance(penalty=1.0),
-}
-pytestmark = pytest.mark.filterwarnings("ignore:All 3 components are occupied")
+from .test_kernels import FAMILY, HOLES, PROBLEMS, SAMPLER, X
 
-
-SLOW = {"logistic": pytest.mark.slow, "three classes": pytest.mark.nightly, "Crammer-Singer": pytest.mark.nightly}
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
-@pytest.mark.parametrize("setting", [pytest.param(name, marks=SLOW.get(name, ())) for name in SETTINGS], ids=str)
-def test_every_backend_agrees_with_enumeration(setting: str, backend: str) -> None:
-    model, y = SETTINGS[setting]
-    if backend == "SVI" and setting == "Crammer-Singer":
-        pytest.skip("Crammer-Singer has no closed expectation")
-    check_kernel(BACKENDS[backend], model, X, y)
+SETTINGS = {name.removeprefix("missing, "): PROBLEMS[name] for name in PROBLEMS if name.startswith("missing")}
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
@@ -72,8 +33,8 @@ def test_the_program_is_its_parts(setting: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_missing_label_is_nan_or_minus_one(dtype) -> None:
     model = SETTINGS["hinge"][0]
-    as_nan = torch.where(Y >= 0, Y.to(dtype), torch.nan)
-    found = [model.resolve(X.to(dtype), y).targets(X.to(dtype), y).squeeze(1) for y in (Y, as_nan, as_nan.numpy())]
+    as_nan = torch.where(HOLES >= 0, HOLES.to(dtype), torch.nan)
+    found = [model.resolve(X.to(dtype), y).targets(X.to(dtype), y).squeeze(1) for y in (HOLES, as_nan, as_nan.numpy())]
     for targets in found:
         assert targets.isnan().tolist() == [False, False, False, True, False]
         assert targets[~targets.isnan()].tolist() == [-1, -1, 1, 1]
@@ -105,9 +66,9 @@ def test_a_row_without_a_label_has_the_factor_one() -> None:
 def test_logistic_labels_summed_out_are_labels_missing() -> None:
     """sum_y phi(y | f) = 1: the evidence without the label is the sum of those with it."""
     model = SETTINGS["logistic"][0]
-    both = [log_evidence(model, X, Y.clone().index_fill(0, torch.tensor([3]), label)) for label in (0, 1)]
+    both = [log_evidence(model, X, HOLES.clone().index_fill(0, torch.tensor([3]), label)) for label in (0, 1)]
     total = torch.tensor(both, dtype=torch.float64).logsumexp(0)
-    assert log_evidence(model, X, Y) == pytest.approx(float(total), abs=1e-5)
+    assert log_evidence(model, X, HOLES) == pytest.approx(float(total), abs=1e-5)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import numpy as np
 import pyro.poutine as poutine
 import pytest
 import torch
-from setups import frequency_errors
+from setups import frequency_errors, misled
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
@@ -396,13 +396,7 @@ def test_the_classes_of_a_long_truncation_tend_to_those_of_the_infinite_model() 
 
 
 def test_a_sampler_of_another_strength_is_noticed() -> None:
-    class Wrong(Gibbs):
-        def finish(self, model, data, schedule, kernel):
-            posterior = super().finish(model.replace(loss=Hinge(6.0)), data, schedule, kernel)
-            posterior.model = model
-            return posterior
-
-    backend = Wrong(scan="collapsed", num_samples=400, num_warmup=20)
+    backend = misled(Gibbs(scan="collapsed", num_samples=400, num_warmup=20), loss=Hinge(6.0))
     with pytest.raises(AssertionError, match="probabilities are off"):
         check_kernel(backend, model_of(prior=IndianBuffetProcess(0.6)), X[:2], SIGNS[:2])
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyro.poutine as poutine
 import pytest
 import torch
-from setups import label_law
+from setups import label_law, misled
 from torch import Tensor
 
 from regbayes.inference import Gibbs
@@ -229,14 +229,9 @@ def test_states_have_their_exact_probabilities(name, scan) -> None:
 
 
 def test_a_sampler_of_another_concentration_is_noticed() -> None:
-    class Wrong(Gibbs):
-        def finish(self, model, data, schedule, kernel):
-            posterior = super().finish(model.replace(prior=fixed(1.5, 6.0)), data, schedule, kernel)
-            posterior.model = model
-            return posterior
-
+    wrong = misled(Gibbs(num_samples=300, num_warmup=20, scan="direct"), prior=fixed(1.5, 6.0))
     with pytest.raises(AssertionError, match="co-assignment probabilities are off"):
-        check_kernel(Wrong(num_samples=300, num_warmup=20, scan="direct"), MODELS["IHMM"], X, lengths=LENGTHS)
+        check_kernel(wrong, MODELS["IHMM"], X, lengths=LENGTHS)
 
 
 @pytest.mark.slow

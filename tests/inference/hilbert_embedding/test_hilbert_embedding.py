@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import signal
-from dataclasses import dataclass
 
 import numpy as np
 import pyro.distributions as dist
@@ -13,7 +12,7 @@ import pytest
 import scipy.sparse
 import torch
 from scipy import stats
-from setups import AnotherGaussian, mixture_rows
+from setups import AnotherGaussian, LaplaceLocation, mixture_rows
 
 from regbayes.datasets import load
 from regbayes.estimators import Clusterer
@@ -48,23 +47,12 @@ from regbayes.models.sparse import SparseRows
 from regbayes.testing import check_kernel
 
 GAUSSIANS = [SphericalGaussian, DiagonalGaussian, FullGaussian]
+LAPLACE = LaplaceLocation(2, 2.0, 0.5)
 KERNELS = [
     *((family, RBFKernel()) for family in [*GAUSSIANS, AnotherGaussian, BernoulliBeta, PoissonGamma]),
     *((family, QuadraticKernel()) for family in (BernoulliBeta, PoissonGamma, MultinomialDirichlet)),
     *((family, FourierKernel(num_frequencies=20)) for family in [*GAUSSIANS, BernoulliBeta, PoissonGamma]),
 ]
-
-
-@dataclass(eq=False)
-class LaplaceRows(Likelihood):
-    """A family of a user: no conjugate prior, no kernel in closed form."""
-
-    def parameters(self, chi, sample):
-        loc = chi.new_zeros(*chi.shape[:-1], 2)
-        return {"loc": sample("loc", dist.Normal(loc, 2.0).to_event(1))}
-
-    def distribution(self, parameters):
-        return dist.Laplace(parameters["loc"], 0.5).to_event(1)
 
 
 def named(value) -> str:
@@ -171,7 +159,7 @@ def test_random_features_are_near_the_rbf_kernel(generator):
 
 
 def test_a_family_without_closed_forms_is_embedded_by_its_draws():
-    family, loc = LaplaceRows(), torch.tensor([[0.0, 1.0], [-1.0, 0.5]], dtype=torch.float64)
+    family, loc = LAPLACE, torch.tensor([[0.0, 1.0], [-1.0, 0.5]], dtype=torch.float64)
     X = torch.zeros(5, 2, dtype=torch.float64)
     rkhs = FourierKernel(bandwidth=1.0, num_frequencies=40, num_draws=4000).resolve(family, X)
     means = rkhs.means(family, {"loc": loc})
@@ -442,15 +430,15 @@ def test_a_family_of_a_user():
     """Neither conjugate nor in closed form: random features, components from its prior or given."""
     X = two_groups()
     given = {"loc": [[-2.0, -2.0], [2.0, 2.0], [2.0, -2.0]]}
-    posterior = HilbertEmbedding(components=given).fit(DPM(LaplaceRows()), X)
+    posterior = HilbertEmbedding(components=given).fit(DPM(LAPLACE), X)
     share = float((X[:, 0] < 0).double().mean())
     weights = posterior.samples["log_mixture"][0].exp()
     assert abs(float(weights[0]) - share) < 0.1
     assert float(weights[2]) < 0.1
     assert posterior.num_components == 2
-    assert HilbertEmbedding(components="prior").fit(DPM(LaplaceRows()), X).mmd(X).squared < 1
-    with pytest.raises(NotImplementedError, match="LaplaceRows has no conjugate prior by which rows make components"):
-        HilbertEmbedding().fit(DPM(LaplaceRows()), X)
+    assert HilbertEmbedding(components="prior").fit(DPM(LAPLACE), X).mmd(X).squared < 1
+    with pytest.raises(NotImplementedError, match="LaplaceLocation has no conjugate prior by which rows make"):
+        HilbertEmbedding().fit(DPM(LAPLACE), X)
 
 
 # -- files, interrupts, parameters -------------------------------------------------------------------------------------

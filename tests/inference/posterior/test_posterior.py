@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyro.distributions as dist
 import pytest
 import scipy.sparse
 import torch
 from scipy.integrate import quad
+from setups import LaplaceLocation
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor
 
@@ -26,7 +25,6 @@ from regbayes.models import (
     EpsilonInsensitive,
     Hinge,
     InfiniteSVM,
-    Likelihood,
     Logistic,
     MultinomialDirichlet,
     PoissonGamma,
@@ -44,6 +42,7 @@ BACKENDS = [
     Gibbs(num_samples=8, num_warmup=4, split_merge=0, scan="slice"),
 ]
 IDS = ["small variance", "SVI", "Gibbs"]
+LAPLACE = LaplaceLocation(2, scale=1.0)
 LOSSES = {"hinge": Hinge(), "logistic": Logistic()}
 
 
@@ -67,7 +66,7 @@ def made(model: InfiniteSVM | DPM, inputs: Tensor, labels: Tensor | None = None,
             "log_mixture": log_mixture.log_softmax(0),
             "concentration": torch.ones((), dtype=torch.float64),
         }
-        if isinstance(family, LaplaceRows):
+        if isinstance(family, LaplaceLocation):
             draw["parameters.loc"] = torch.randn(K, inputs.shape[1], **like)
         else:
             draw["hyperparameters"] = family.prior() + family.summed_statistics(data.X, assignments, K)
@@ -146,19 +145,8 @@ def test_density_is_the_mean_over_the_draws() -> None:
         assert float(found[n]) == pytest.approx(math.log(sum(each) / 3), rel=1e-9)
 
 
-@dataclass(eq=False)
-class LaplaceRows(Likelihood):
-    """A family without conjugacy."""
-
-    def parameters(self, chi, sample):
-        return {"loc": sample("loc", dist.Normal(torch.zeros(2), 1.0).to_event(1))}
-
-    def distribution(self, parameters):
-        return dist.Laplace(parameters["loc"], 1.0).to_event(1)
-
-
 def test_draws_of_a_family_without_conjugacy_hold_its_parameters(tmp_path: Path) -> None:
-    posterior = made(InfiniteSVM(LaplaceRows()), X, Y, truncated=True)
+    posterior = made(InfiniteSVM(LAPLACE), X, Y, truncated=True)
     exact, scores = [], []
     for draw in range(3):
         loc, weights = posterior.samples["parameters.loc"][draw], posterior.samples["weights"][draw, :, :, 0]

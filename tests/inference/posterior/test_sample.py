@@ -34,7 +34,7 @@ from regbayes.models import (
     StudentT,
 )
 
-from .test_posterior import LaplaceRows, X, Y, made
+from .test_posterior import LAPLACE, X, Y, made
 
 NUM = 20_000
 
@@ -84,7 +84,7 @@ def test_components_of_rows_are_those_that_a_row_of_their_x_has(model) -> None:
 
 @pytest.mark.parametrize("kind", ["logistic", "variational", "three classes", "three, variational", "Laplace"])
 def test_labels_of_rows_have_their_probabilities(kind: str) -> None:
-    likelihood, labels = LaplaceRows() if kind == "Laplace" else DiagonalGaussian(), torch.arange(60) % 3 - 1
+    likelihood, labels = LAPLACE if kind == "Laplace" else DiagonalGaussian(), torch.arange(60) % 3 - 1
     labels = 5 * labels if "three" in kind else Y
     model = InfiniteSVM(likelihood, loss=Logistic())
     posterior = made(model, X, labels, variational="variational" in kind, truncated=kind == "Laplace")

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from regbayes.inference import SVI, Gibbs, Posterior, continue_fit
+from regbayes.inference import SVI, continue_fit
 from regbayes.inference.svi.label_sets import coupled
 from regbayes.inference.svi.label_sets import kernel as multi_label
 from regbayes.inference.svi.label_sets.joints import local
-from regbayes.inference.svi.steps import Minibatch
 from regbayes.models import (
     BNMC,
     BernoulliBeta,
@@ -150,31 +149,6 @@ def test_weights_of_rows_are_copies_in_a_coupled_joint() -> None:
 # -- batches that come one after another -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("joint", ["product", "and"])
-@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
-def test_a_posterior_goes_on_as_its_state_would(joint: str, tmp_path) -> None:
-    """One more batch is the stochastic step from the last state, also after the posterior was saved."""
-    kernel = coupled if joint == "and" else multi_label
-    model, data = BNMC(truncation=5, joint=joint).prepare(X[:80], HOLES[:80])
-    backend = SVI(num_steps=10, tolerance=None)
-    posterior = backend.fit(BNMC(truncation=5, joint=joint), X[:80], HOLES[:80])
-    state = kernel.init(model, data, torch.Generator().manual_seed(0))
-    for _ in range(10):
-        state = kernel.sweep(state, data, model)
-    batch = model.data(X[80:], HOLES[80:])
-    torch.testing.assert_close(posterior.samples["classifiers"][0], state.label_mean[0])
-    moved = kernel.stochastic_sweep(state, Minibatch(batch, 3.0), model, (3.0 + 1.0) ** -0.7)
-    posterior.save(tmp_path / "fit")
-    more = continue_fit(Posterior.load(tmp_path / "fit"), X[80:], HOLES[80:])
-    torch.testing.assert_close(more.samples["classifiers"][0], moved.label_mean[0])
-    torch.testing.assert_close(more.samples["sticks"][0], moved.sticks)
-    torch.testing.assert_close(more.trace.values[0, -1], moved.bound)
-    assert more.samples["assignments"].shape == (1, 40)
-    assert float(more.samples["num_seen"]) == 120
-    again = continue_fit(more, X[:50], HOLES[:50])
-    assert float(again.samples["num_seen"]) == 170
-
-
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 def test_many_batches_end_where_all_rows_would() -> None:
     generator = torch.Generator().manual_seed(0)
@@ -189,8 +163,3 @@ def test_many_batches_end_where_all_rows_would() -> None:
     gap = (posterior.samples["classifiers"] - whole).norm()
     assert gap < 0.5 * (first - whole).norm()
     assert gap < 0.4
-
-
-def test_only_variational_posteriors_go_on() -> None:
-    with pytest.raises(ValueError, match="cannot go on"):
-        continue_fit(Gibbs(1, 1).fit(BNMC(), X, Y), X, Y)
