@@ -312,18 +312,8 @@ def targets_of(y: np.ndarray) -> dict[str, Callable[[], Any]]:
 
 _FLAT = ("as they are", "big-endian", "big-endian float32", "big-endian integers", "read-only", "reversed", "object")
 _FLAT += ("objects", "Nones", "text", "digits apart", "bytes", "complex", "float16", "longdouble", "bool", "uint64")
-_FLAT += (
-    "10**30",
-    "masked",
-    "masked not",
-    "tensor",
-    "float32 tensor",
-    "half",
-    "complex tensor",
-    "requires_grad",
-    "graph",
-)
-_FLAT += ("one row", "no rows", "NaN cell", "inf cell", "times 1e+300", "times 1e-300", "constant", "-X")
+_FLAT += ("10**30", "masked", "masked not", "tensor", "float32 tensor", "half", "complex tensor", "requires_grad")
+_FLAT += ("graph", "one row", "no rows", "NaN cell", "inf cell", "times 1e+300", "times 1e-300", "constant", "-X")
 
 
 LENGTHS = _values(

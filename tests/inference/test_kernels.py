@@ -64,6 +64,7 @@ PROBLEMS = {
     "ordinal, hinge": (SVM.replace(target=Ordinal()), LEVELS),
     "ordinal, logistic": (SVM.replace(loss=Logistic(), target=Ordinal()), LEVELS),
     "ordinal, squared hinge": (SVM.replace(loss=SquaredHinge(0.6), target=Ordinal()), LEVELS),
+    "repelling, hinge": (DDPM(FAMILY, Hinge(0.8), weight_scale=2.0, truncation=3), None),
     "lines": (DPM(LINES, DirichletProcess(1.0, None), truncation=3), None),
 }
 SAMPLER = partial(Gibbs, num_samples=400, num_warmup=40, split_merge=0)
@@ -77,7 +78,8 @@ BACKENDS = {
 WITHOUT = {
     # what the scans draw of these is compared partition by partition in test_gibbs
     *((name, scan) for name in ("mixture", "hinge", "squared hinge") for scan in ("slice", "collapsed", "blocked")),
-    ("Pitman-Yor, repelling", "slice"),  # its chains stick for a hundred sweeps: from exact states in test_ddpm
+    # their chains stick for a hundred sweeps: from exact states in test_ddpm
+    *(("Pitman-Yor, repelling", "slice"), ("repelling, hinge", "slice"), ("repelling, hinge", "collapsed")),
     ("Pitman-Yor, unknown", "SVI"),  # whose bound is on a grid: below
     ("missing, Crammer-Singer", "SVI"),  # without an expectation, as the last
     ("ordinal, squared hinge", "SVI"),

@@ -7,7 +7,7 @@ sweep, or the bound that stands beside its name.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -15,6 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regbayes.inference import SVI, Backend, Gibbs, SmallVariance
+from regbayes.inference.classifiers import minimum
+from regbayes.inference.small_variance import repelling
+from regbayes.inference.small_variance.landscape import Landscape
 from regbayes.models import (
     BNMC,
     DDPM,
@@ -37,14 +40,16 @@ MOST = 10
 class Waits(TorchDispatchMode):
     """Counts the operations that wait for a device."""
 
-    number = 0
+    def __init__(self, names: Collection[str] = WAIT) -> None:
+        super().__init__()
+        self.names, self.number = names, 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function._schema.name.split("::")[1]
         by_mask = name.startswith(("index", "_index_put")) and any(
             isinstance(each, torch.Tensor) and each.dtype == torch.bool for each in _indices(args)
         )
-        if (name in WAIT or by_mask) and not _on_the_host():
+        if (name in self.names or by_mask) and not _on_the_host():
             self.number += 1
         return function(*args, **(kwargs or {}))
 
@@ -129,3 +134,35 @@ def test_a_sweep_seldom_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, wa
             WAYS[way](steps).fit(model, data, y, **options)
         numbers.append(waits.number)
     assert (numbers[1] - numbers[0]) / 3 <= ABOVE.get((way, name), MOST)
+
+
+SHAPES = {*WAIT, "bincount", "unique_dim"}
+
+
+def test_the_counter_sees_what_the_host_waits_for() -> None:
+    x = torch.arange(3.0)
+    with Waits(SHAPES) as waits:
+        bool(x.any()), x[x > 1], x.sum().item(), x.nonzero(), torch.bincount(x.long()), x + x
+    assert waits.number == 5
+
+
+def test_sweeps_of_components_that_repel_seldom_wait(generator, monkeypatch) -> None:
+    """Apart from the looks that cost a CPU nothing, and that no other device gets."""
+    monkeypatch.setattr(minimum, "all_found", lambda found: False)
+
+    def randn(*shape):
+        return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
+
+    X = (4 * randn(5, 1, 2) + randn(5, 24, 2)).flatten(0, 1)
+    model, data = DDPM().prepare(X)
+    landscape, options = Landscape.of(model, data, 1.0), SmallVariance(num_restarts=1, num_components=8)
+    state = repelling.RepellingRestarts(options, landscape).first(generator)
+    for _ in range(12):
+        before = state
+        with Waits(SHAPES) as waits:
+            state = repelling.sweep(state, landscape, generator, tolerance=options.tolerance)
+        assert waits.number <= (60 if before.settled else 5)
+        assert state.objective <= before.objective + 1e-9 * before.objective.abs()
+        if state.converged:
+            break
+    assert before.settled

@@ -52,7 +52,7 @@ from regbayes.models import (
     SquaredHinge,
 )
 from regbayes.models.priors.sticks import log_stick_weights
-from regbayes.testing import check_kernel, check_model, partition_posterior
+from regbayes.testing import check_model, partition_posterior
 from regbayes.testing.enumeration import log_evidence, partition_log_weights
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -660,13 +660,6 @@ def test_probabilities_of_clusters_take_the_labels_of_the_representative_draw() 
 
 def quick(**options) -> Gibbs:
     return Gibbs(**({"num_samples": 6, "num_warmup": 4, "num_generative": 3, "progress": False} | options))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:All 3 components are occupied")
-@pytest.mark.parametrize("backend", [quick(scan="blocked", num_samples=600, num_warmup=20), SVI(num_steps=60)], ids=str)
-def test_backend_passes_the_public_check(backend) -> None:
-    check_kernel(backend, tiny(loss="logistic"), TINY)
 
 
 def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from landscapes import FAMILY, brute_force, landscape_of, state_at, tiny
@@ -373,3 +376,33 @@ def test_what_moves_cost_in_the_next_path() -> None:
             moves = torch.where(counts > 0, counts, unused)
             expected = expected + weight * (moves / moves.sum(1, keepdim=True)).log()
         torch.testing.assert_close(landscape.log_edges(state, unused=unused), expected)
+
+
+def price_of_path(landscape: Any, state: Any, costs: Tensor, penalty: float, states: Tensor) -> float:
+    """The objective of a path, where a state without steps is free."""
+    structure = float(landscape.structure_cost(replace(state, assignments=states)))
+    spare = state.num_components - len(states.unique())
+    return float(costs.gather(1, states.unsqueeze(1)).sum()) + structure - penalty * spare
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.7])
+def test_single_steps_move_where_all_that_they_change_costs_least(weight) -> None:
+    """One after another, against the price of the whole path for each state; at the end no other one costs less."""
+    for seed in range(6):
+        inputs, penalty = tiny(seed, 12), 0.3 + 0.3 * seed
+        inputs[[2, 7]] = math.nan
+        landscape = landscape_of(IHMM(FAMILY), inputs, [5, 1, 6])
+        labels = torch.randperm(12, generator=torch.Generator().manual_seed(seed)) % 5
+        state = state_at(labels.tolist(), landscape, penalty, 0.5, weight)
+        costs = landscape.sequences.spread(all_costs(landscape.problem, state.centers, state.weights).T)
+        price = partial(price_of_path, landscape, state, costs, penalty)
+        naive, before = labels.clone(), None
+        while before is None or not torch.equal(naive, before):
+            before = naive.clone()
+            for step in range(12):
+                order = (naive[step] + torch.arange(5)) % 5  # its own state first: it stays on a tie
+                options = [naive.index_fill(0, torch.tensor([step]), int(k)) for k in order]
+                naive = options[int(np.argmin([round(price(states), 9) for states in options]))]  # the first of equals
+        assert torch.equal(landscape.stepwise(state), naive)
+        assert torch.equal(state.assignments, labels)
+        assert price(naive) < price(labels) - 1e-6

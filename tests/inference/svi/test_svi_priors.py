@@ -18,12 +18,11 @@ from regbayes.inference.svi import factors
 from regbayes.inference.svi.factors import components_kl
 from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
-from regbayes.models import DDPM, DPM, DirichletProcess, InfiniteSVM, PitmanYor, PrincipalDirections, Standardized
+from regbayes.models import DPM, DirichletProcess, InfiniteSVM, PitmanYor, Standardized
 from regbayes.models.likelihoods import BernoulliBeta, MultinomialDirichlet, PoissonGamma, SphericalGaussian
 from regbayes.models.losses import EpsilonInsensitive, Hinge, Logistic
 from regbayes.models.priors.sticks import log_labelled_prior
 from regbayes.models.sparse import SparseRows
-from regbayes.testing import check_kernel
 from regbayes.testing.enumeration import log_evidence, partition_log_weights
 
 PRIORS = {
@@ -91,15 +90,6 @@ def test_the_bound_is_below_the_evidence(prior, loss, generator) -> None:
         assert all(after >= before - 1e-9 for before, after in itertools.pairwise(bounds))
         finals.append(bounds[-1])
     assert exact - 4.5 < max(finals) < exact
-
-
-@pytest.mark.parametrize("intercept", [0.0, 1.0])
-@pytest.mark.parametrize("loss", [Hinge(0.8), Logistic()], ids=name_of)
-@pytest.mark.filterwarnings("ignore:All 3 components are occupied")
-def test_the_bound_of_components_that_repel_rises_and_stays_below_the_evidence(loss, intercept) -> None:
-    features = PrincipalDirections(intercept=intercept)
-    model = DDPM(FAMILY, loss, weight_scale=2.0, truncation=3, feature_map=features)
-    check_kernel(SVI(num_steps=80, tolerance=0.0), model, TINY[:4])
 
 
 @pytest.mark.parametrize("prior", PRIORS)
