@@ -79,7 +79,8 @@ WITHOUT = {
     # what the scans draw of these is compared partition by partition in test_gibbs
     *((name, scan) for name in ("mixture", "hinge", "squared hinge") for scan in ("slice", "collapsed", "blocked")),
     # their chains stick for a hundred sweeps: from exact states in test_ddpm
-    *(("Pitman-Yor, repelling", "slice"), ("repelling, hinge", "slice"), ("repelling, hinge", "collapsed")),
+    *(("repelling, hinge", scan) for scan in ("slice", "collapsed", "blocked")),
+    ("Pitman-Yor, repelling", "slice"),
     ("Pitman-Yor, unknown", "SVI"),  # whose bound is on a grid: below
     ("missing, Crammer-Singer", "SVI"),  # without an expectation, as the last
     ("ordinal, squared hinge", "SVI"),
