@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from grid import ROWS as ROWS_OF_GRID
 from setups import LaplaceLocation
 
 from regbayes.estimators import Classifier, Clusterer
@@ -17,7 +18,6 @@ from regbayes.models import (
     DPM,
     IHMM,
     LDA,
-    EpsilonInsensitive,
     InfiniteLatentSVM,
     InfiniteSVM,
     LatentFeatureModel,
@@ -38,18 +38,14 @@ SETS = np.stack([Y, 1 - Y, np.arange(N) % 3 > 0], 1).astype(int)
 FEW: dict[str, Any] = {"truncation": 3}
 pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 QUICK = SVI(num_steps=2)
-FITS: dict[str, tuple[Any, np.ndarray, np.ndarray | None, list[int] | None]] = {
-    "DPM": (DPM(**FEW), ROWS, None, None),
-    "InfiniteSVM": (InfiniteSVM(**FEW), ROWS, Y, None),
-    "reals": (InfiniteSVM(loss=EpsilonInsensitive(), **FEW), ROWS, ROWS[:, 0], None),
-    "IHMM": (IHMM(**FEW), ROWS, None, [5, 7]),
-    "BNMC": (BNMC(**FEW), ROWS, SETS, None),
-    "LatentFeatureModel": (LatentFeatureModel(**FEW), ROWS, None, None),
-    "InfiniteLatentSVM": (InfiniteLatentSVM(feature_map=None, **FEW), ROWS, Y, None),
-    "tasks": (MultiTaskInfiniteLatentSVM(**FEW), ROWS, SETS, None),
-    "LDA": (LDA(num_topics=2), COUNTS, None, None),
-    "MedLDA": (MedLDA(num_topics=2), COUNTS, Y, None),
+# of every model one case, and one with real targets
+FITS = {
+    f"{row.model} {name}".strip(): case
+    for row in ROWS_OF_GRID
+    for name, case in row.cases.items()
+    if name in ("", "binary", "regression", "product", "classification")
 }
+NO_WEIGHTS = ("IHMM", "LDA", "MedLDA", "MultiTaskInfiniteLatentSVM")
 
 
 WIDE = QUICK.fit(DPM(), ROWS)
@@ -66,9 +62,10 @@ def swapped(values: Any, kind: str | None = None) -> Any:
 @pytest.mark.parametrize("name", FITS)
 def test_big_endian_arrays_are_the_numbers_that_they_hold(name: str) -> None:
     """As FITS and HDF have them: rows, targets, lengths and weights."""
-    model, X, y, lengths = FITS[name]
-    weights = None if name in ("IHMM", "LDA", "MedLDA", "tasks") else np.arange(N) % 3 + 1.0
-    options = {"lengths": lengths, "sample_weight": weights}
+    case = FITS[name]
+    model, X, y = case.model, case.X.numpy(), None if case.y is None else case.y.numpy()
+    weights = None if name.split()[0] in NO_WEIGHTS else np.arange(N) % 3 + 1.0
+    options = {"lengths": case.lengths, "sample_weight": weights}
     others = {key: swapped(value) for key, value in options.items()}
     found = QUICK.fit(model, swapped(X), swapped(y), **others)
     for key, value in QUICK.fit(model, X, y, **options).samples.items():
@@ -197,8 +194,8 @@ def test_what_asks_for_terabytes_is_refused_on_any_machine(monkeypatch: pytest.M
 def test_what_fits_in_memory_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit passes with the room that it takes."""
     monkeypatch.setattr("regbayes.models.host._room", lambda device: 1e6)
-    for model, X, y, lengths in FITS.values():
-        QUICK.fit(model, X, y, lengths=lengths)
+    for case in FITS.values():
+        QUICK.fit(case.model, case.X, case.y, lengths=case.lengths)
     Gibbs(num_samples=3, num_warmup=3, num_chains=2, num_jobs=1).fit(DPM(), ROWS)
     require_room("number", 3, 1e6)
     with pytest.raises(

@@ -16,9 +16,8 @@ from ..restarts import changed_little
 from .births import add_by_labels, open_feature
 from .bits import move_bits
 from .fit import refit
-from .merge import simplify
+from .moves import shift_features, simplify
 from .problem import FeatureDescent, FeatureProblem
-from .shifts import shift_features
 
 
 def scattered(problem: FeatureProblem, penalty: float, num_features: int, generator: torch.Generator) -> FeatureDescent:

@@ -9,7 +9,7 @@ import torch
 from ...distributed.collectives import all_largest
 from ..restarts import sampled
 from .births import alone, improved, label_columns, open_feature
-from .merge import dropped
+from .moves import dropped
 from .problem import FeatureDescent, FeatureProblem
 
 

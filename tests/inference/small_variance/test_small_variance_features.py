@@ -14,7 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 from regbayes.inference import SmallVariance
-from regbayes.inference.small_variance.features import births, bits, fit, merge, shifts
+from regbayes.inference.small_variance.features import births, bits, fit, moves
 from regbayes.inference.small_variance.features.penalty import natural_penalty, single_penalty
 from regbayes.inference.small_variance.features.problem import FeatureDescent, FeatureProblem
 from regbayes.models import (
@@ -124,8 +124,8 @@ def assert_no_step_raises(problem: FeatureProblem, generator) -> None:
         lambda state: fit.fit_classifiers(state, problem)[0],
         lambda state: births.open_feature(problem.evaluated(state), problem, generator),
         lambda state: births.add_by_labels(state, problem, generator, most=2),
-        lambda state: merge.simplify(state, problem, generator, tries=1),
-        lambda state: shifts.shift_features(state, problem, generator, tries=1),
+        lambda state: moves.simplify(state, problem, generator, tries=1),
+        lambda state: moves.shift_features(state, problem, generator, tries=1),
         lambda state: fit.refit(state, problem, thorough=True),
     ]
     for _ in range(2):
@@ -307,8 +307,7 @@ def test_weights_are_repeated_rows(loss, generator) -> None:
         torch.testing.assert_close(state.loadings, other.loadings)
         assert float(state.objective) == pytest.approx(float(other.objective), rel=1e-4)
         other = replace(other, loadings=state.loadings, weights=state.weights)
-    moves = (merge.dropped, merge.merged)
-    for move in moves:
+    for move in (moves.dropped, moves.merged):
         for one, two in zip(move(state, problem), move(other, copies), strict=True):
             assert torch.equal(one.features[rows], two.features)
     columns = births.label_columns(state, problem), births.label_columns(other, copies)
