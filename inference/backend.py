@@ -349,7 +349,7 @@ class Backend(Config):
         return posterior
 
 
-_FROM_DATA = "likelihood", "feature_map"  # parts of a model whose defaults are computed from the rows
+_FROM_DATA = "likelihood", "feature_map", "preprocessing"  # parts of a model whose defaults are computed from the rows
 
 
 def _why_not(module: Any, model: Model) -> str:

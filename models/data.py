@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ class RowData:
 
     targets: Tensor
     weights: Tensor | None
+    follow: ClassVar[tuple[str, ...]] = ("features",)  # fields that are made of others
 
     @property
     def num_data(self) -> int:

@@ -39,6 +39,8 @@ class FeatureData(RowData):
     observed: Tensor | None = None  # [N, D] of 0 and 1 in the dtype of X; None: all entries are
     weights: Tensor | None = None  # [N] > 0, how many times each row counts; None: once
 
+    follow: ClassVar[tuple[str, ...]] = ("inputs",)
+
     @cached_property
     def row_weights(self) -> Tensor:
         """r_n [N, 1] in the dtype of X."""

@@ -29,6 +29,7 @@ from .multi_task import TaskData
 from .priors import FeaturePrior, IndianBuffetProcess
 from .priors.hyper import sample_hyper
 from .sparse import SparseRows
+from .sums import all_any
 from .targets import Classes, Target, Tasks
 
 
@@ -113,13 +114,13 @@ class MultiTaskInfiniteLatentSVM(Model):
             model = model.replace(preprocessing=resolved(model.preprocessing, rows))
         if model.likelihood is not None:
             model = model.replace(likelihood=model.likelihood.resolve(model.preprocessed(rows)))
-        loss, missing = model.coding.factor(model.loss), model.targets(rows, y).isnan().any()
+        loss, missing = model.coding.factor(model.loss), all_any(model.targets(rows, y).isnan())
         return model.replace(loss=masked(loss) if missing else loss)
 
     def data(self, X: Any, y: Any = None) -> TaskData:
         """The kernels' view of X [N, D] and targets y [N, M]."""
         rows = self.as_rows(X, num_features=self.num_features)
-        return TaskData(self.preprocessed(rows), self.features(rows), self.targets(rows, y))
+        return TaskData(self.preprocessed(rows), self.features(rows), self.targets(rows, y), rows)
 
     def preprocessed(self, X: Any) -> Tensor:
         """What the projection sees [N, D'] of the rows of X [N, D]."""
@@ -131,6 +132,9 @@ class MultiTaskInfiniteLatentSVM(Model):
         if isinstance(rows, SparseRows):
             raise ValueError("X is sparse; MultiTaskInfiniteLatentSVM needs dense rows: pass X.toarray().")
         return rows
+
+    def readable(self, X: Any, lengths: Any = None) -> Tensor:
+        return self.as_rows(X, num_features=self.num_features, min_rows=self.min_rows)
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
         """Targets [N, M] in the dtype of X [N, D], as the loss takes them; NaN where a row has none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ class TaskData:
     X: Tensor  # [N, D], what the projection sees
     inputs: Tensor  # [N, P]
     targets: Tensor  # [N, M]: -1 / +1, or real targets; NaN where a row has none in a task
+    given: Tensor | None = None  # [N, D'], what X is made of; None: X itself
+
+    follow: ClassVar[tuple[str, ...]] = "X", "inputs"  # fields that are made of `given`
 
     @property
     def num_data(self) -> int:
@@ -61,6 +64,10 @@ class TaskData:
     def columns(self) -> Tensor:
         """X^T [D, N] in double precision, a dimension after the other in memory."""
         return self.X.T.double().contiguous()
+
+    def by_task(self, values: Tensor) -> Tensor:
+        """Values [A] of the pairs as a table [N, M] of rows and tasks, 0 where there is no pair."""
+        return values.new_zeros(self.targets.shape).index_put((self.rows, self.tasks), values)
 
     def pairs(self, projected: Tensor) -> Data:
         """The pairs as points of their tasks' classifiers, which see [Z^T x; b], from the projected rows [N, K]."""

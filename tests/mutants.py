@@ -98,6 +98,13 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "bits & (number > first)": "bits & (number >= 0)",
         "(counts[one] - counts[other])": "(counts[other] - counts[one])",
     },
+    ("inference/bits/shared_projection.py", "inference/distributed/test_exact_ranks.py -k projections"): {
+        " or ranks() is not None": "",
+        "return all_sum((self.loss.log_factor(base + step": "return ((self.loss.log_factor(base + step",
+    },
+    ("inference/gibbs/projection.py", "inference/distributed/test_ranks.py -k same_projection"): {
+        "squares = all_sum(torch.cat(": "squares = (torch.cat(",
+    },
     ("inference/gibbs/moves/sides.py", "inference/distributed/test_exact_ranks.py -k 'states_that_repel and hinge'"): {
         " - log_normalizers.sum()))": ") - log_normalizers.sum())",
     },

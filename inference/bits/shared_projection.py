@@ -2,7 +2,7 @@
 
 A bit z_dk moves the score of each known pair a of a row and a task by eta_{k, task} x_{row, d}. All bits of a dimension
 meet in its scores, and all dimensions too, so bits take turns. On the CPU this is compiled for costs that have a `box`;
-for others, and on other devices, the sums over pairs are tensor operations, one bit at a time.
+for others, on other devices and among ranks, which sum for each bit, sums over pairs are tensor operations.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...models import host
 from ...models.losses import Loss
 from ...models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ...models.multi_task import TaskData
+from ...models.sums import ranks
 from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
 
@@ -143,7 +144,7 @@ class Margins:
     def _arrays(self) -> tuple[Any, ...] | None:
         """What the compiled functions take: columns, pairs, box, weights; None where they cannot be used."""
         data = self.data
-        if not host.on_cpu(data.X):
+        if not host.on_cpu(data.X) or ranks() is not None:
             return None
         known = data.known.double()
         box = self.loss.box(known)

@@ -51,6 +51,11 @@ def check(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> None:
         raise ValueError(f"init has labels of points, which {type(model).__name__} has not: leave it out.")
 
 
+def alone(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> str:
+    """Ranks may have rows each."""
+    return "leave init out" if isinstance(backend.init, Tensor) else ""
+
+
 def holds_all(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> bool:
     """Whether states hold all components of the model from the start, in use or not."""
     return True

@@ -28,10 +28,9 @@ def fingerprint(**parts: Any) -> Fingerprint:
 
 
 def _described(name: str, value: Any) -> Any:
-    """Plain data with digests for tensors; a data set by its fields, but for what classifiers see, which follows from
-    X."""
+    """Plain data with digests for tensors; a data set by its fields, but for those that follow from others."""
     if hasattr(value, "rows"):  # of exchangeable rows, `RowData`
-        keys = [item.name for item in dataclasses.fields(cast(Any, value)) if item.name not in _FOLLOW]
+        keys = [item.name for item in dataclasses.fields(cast(Any, value)) if item.name not in value.follow]
         return {key: _digest_of_rows(getattr(value, key)) for key in keys}
     if hasattr(value, "starts"):  # `Sequences`
         known = torch.zeros_like(value.starts).index_fill(0, value.steps, True)
@@ -99,4 +98,3 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LONGEST = 80
-_FOLLOW = "features", "inputs"

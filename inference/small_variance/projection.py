@@ -30,6 +30,7 @@ from ..classifiers.minimum import DualLimits, estimate, has_quick_dual, minimum,
 from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
 from ..posterior.draws import ProjectionDraw, drawn
+from ..running.chains import OfRows
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
 from .binary import BinaryDescent
@@ -38,7 +39,9 @@ from .restarts import Priced, PricedRestarts, changed_little, kernel_of
 
 @dataclass(frozen=True)
 class Projection(BinaryDescent):
-    """A descent: D dimensions have the bits, M tasks the classifiers [K + P, M], A known pairs the tilts [A]."""
+    """A descent: D dimensions have the bits, M tasks the classifiers [K + P, M], rows the tilts [N, M]."""
+
+    tilt: OfRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,11 @@ def check(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> None:
     """Every loss and linear likelihood has a small-variance limit."""
 
 
+def alone(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> str:
+    """Ranks may have rows each."""
+    return ""
+
+
 def kernel(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> Kernel:
     """The descent for a resolved model."""
     return kernel_of(Projection, partial(ProjectionRestarts.of, backend))
@@ -134,9 +142,10 @@ class ProjectionRestarts(PricedRestarts[Problem, Projection]):
 def start(problem: Problem, penalty: float) -> Projection:
     """No feature at all."""
     data, X = problem.data, problem.data.X
-    empty = X.new_zeros(X.shape[1], 0), X.new_zeros(data.inputs.shape[1], data.num_tasks), X.new_zeros(len(data.rows))
+    none, weights = X.new_zeros(X.shape[1], 0), X.new_zeros(data.inputs.shape[1], data.num_tasks)
     zero = X.new_zeros((), dtype=torch.float64)
-    return fit_weights(Projection(*empty, X.new_tensor(penalty), zero), problem)
+    tilt = torch.zeros_like(data.targets)
+    return fit_weights(Projection(none, weights, tilt, X.new_tensor(penalty), zero), problem)
 
 
 def scattered(problem: Problem, penalty: float, num_features: int, generator: torch.Generator) -> Projection:
@@ -184,11 +193,12 @@ def set_bits(state: Projection, problem: Problem) -> Projection:
 
 def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> Projection:
     """Better classifiers of all tasks, and how hard each pair pulls at its own."""
-    margins = problem.margins(state.features)
-    start = estimate(margins, state.weights.T.unsqueeze(2), state.tilt.unsqueeze(1))
+    margins, data = problem.margins(state.features), problem.data
+    tilt = state.tilt[data.rows, data.tasks]
+    start = estimate(margins, state.weights.T.unsqueeze(2), tilt.unsqueeze(1))
     fit = minimum(margins, start, DualLimits(_GAP, max_passes), _STEPS)
     tilt = fit.tilt if has_quick_dual(margins) else slopes(margins.loss, fit.scores, margins.targets)
-    state = replace(state, weights=fit.weights.squeeze(2).T.contiguous(), tilt=tilt.squeeze(1))
+    state = replace(state, weights=fit.weights.squeeze(2).T.contiguous(), tilt=data.by_task(tilt.squeeze(1)))
     return replace(state, objective=problem.objective(state, fit.cost.sum()))
 
 
@@ -206,8 +216,7 @@ def proposals(state: Projection, problem: Problem, generator: torch.Generator) -
     A column z with weights eta lowers the cost at first by sum_m eta_m z^T g_m, g_m = sum_n t_nm x_n.
     """
     data, s = problem.data, problem.attraction
-    tilts = data.X.new_zeros(data.targets.shape).index_put((data.rows, data.tasks), state.tilt)
-    pull = all_sum(data.X.T @ tilts).double()
+    pull = all_sum(data.X.T @ state.tilt).double()
     lead = torch.linalg.svd(pull, full_matrices=False).U[:, :_NUM_DIRECTIONS]
     columns = torch.cat([pull, -pull, lead, -lead], 1) > 0
     value = (problem.model.weight_scale * columns.double().T @ pull).square().sum(1) / 2

@@ -190,7 +190,7 @@ def small_problem(loss: Loss = HINGE, likelihood: LinearGaussian | None = LIKELI
 
 def state_of(Z: np.ndarray, weights: np.ndarray, task: small.Problem, penalty: float = 0.4) -> small.Projection:
     zero = torch.zeros((), dtype=torch.float64)
-    tilt = torch.zeros(len(task.data.rows), dtype=torch.float64)
+    tilt = torch.zeros_like(task.data.targets)
     return small.Projection(torch.from_numpy(Z), torch.from_numpy(weights), tilt, penalty, zero)
 
 
@@ -270,7 +270,7 @@ def planted(weight: float = 2.0) -> tuple[small.Problem, list[float]]:
 def test_a_residual_is_proposed_to_the_dimensions_that_it_explains() -> None:
     task, column = planted()
     empty = small.start(task, 0.1)
-    pull = task.data.X.T @ torch.zeros(30, 1).double().index_put((task.data.rows, task.data.tasks), empty.tilt)
+    pull = task.data.X.T @ empty.tilt
     along = [(sign * pull[:, 0] > 0).double().tolist() for sign in (1, -1)]
     found = [one.double().tolist() for one in small.proposals(empty, task, seeded())]
     assert column in found

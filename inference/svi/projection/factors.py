@@ -37,7 +37,7 @@ class MeanFieldProjection:
     sticks: Tensor  # [2, K], a and b of q(pi)
     concentration: Tensor  # [2], shape and rate of q(alpha)
     weights: Tensor  # [K + P, M], means of q(eta)
-    tilt: Tensor  # [A] of the margins, where the classifiers are averaged
+    tilt: Tensor  # [A] of the margins, where the classifiers are averaged; else [0]
     precision_tril: Tensor  # [M, 1, K + P, K + P] of q(eta); [M, 0, K + P, K + P] where the classifiers are averaged
     loading_map: Tensor  # [D, K]; [0] without a likelihood
     loading_covariance: Tensor  # [K, K] S; [0]

@@ -82,7 +82,7 @@ def _prior_state(
         sticks=torch.stack([q.a, q.b]),
         concentration=q.concentration,
         weights=X.new_zeros(size, data.num_tasks),
-        tilt=none.new_zeros(len(data.rows)),
+        tilt=none.new_zeros(len(data.rows) if rule.has_dual else 0),
         precision_tril=rule.prior(data.num_tasks, size, 1, model.weight_scale, none).precision_tril,
         loading_map=none,
         loading_covariance=none,
@@ -103,8 +103,7 @@ def start_features(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator:
     with torch.enable_grad():
         scores = torch.zeros_like(data.known).requires_grad_()
         (slope,) = torch.autograd.grad(model.loss.log_factor(scores, data.known).sum(), scores)
-    tilts = data.X.new_zeros(data.targets.shape).index_put((data.rows, data.tasks), slope)
-    lead = torch.linalg.svd(all_sum(data.X.T @ tilts), full_matrices=False).U[:, : K // 2].double()
+    lead = torch.linalg.svd(all_sum(data.X.T @ data.by_task(slope)), full_matrices=False).U[:, : K // 2].double()
     along = lead / lead.abs().amax(0).clamp(min=torch.finfo(lead.dtype).tiny)
     along = torch.stack([along, -along], 2).flatten(1)
     psi = 0.5 + _SPREAD * (uniforms((D, K), generator) - 0.5)
@@ -178,6 +177,6 @@ def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfini
     )
 
 
-BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()})
+BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()}, splits=True)
 _SPREAD = 0.3
 _LEAD = 0.3

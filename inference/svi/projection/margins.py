@@ -47,7 +47,7 @@ def freeze(
 ) -> MeanFieldProjection:
     """psi [D, K] at the optimum for tilts as they are, which add sum_n t_nm mu_mk x_nd to the log odds; k after k."""
     odds, linear, gram = generative(state, model, outer)
-    tilts = data.X.new_zeros(data.targets.shape).index_put((data.rows, data.tasks), state.tilt.to(data.X))
+    tilts = data.by_task(state.tilt.to(data.X))
     pull = all_sum(data.X.T @ (tilts @ state.weights[: model.truncation].T)).double()
     psi = state.features.double().clone()
     for k in range(psi.shape[1]):

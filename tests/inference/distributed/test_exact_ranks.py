@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from exact_features import drift, exact_states
+from exact_projections import exact_joint, start_exactly
 from exact_starts import ExactStarts, PartitionStarts, PathStarts
 from scipy.stats import chi2
 from setups import first_appearance, label_law
@@ -35,9 +36,11 @@ from regbayes.models import (
     LinearGaussian,
     Logistic,
     MultinomialDirichlet,
+    MultiTaskInfiniteLatentSVM,
     PrincipalDirections,
     SphericalGaussian,
     Standardized,
+    TaskData,
 )
 from regbayes.models.priors import HierarchicalDirichletProcess
 from regbayes.models.sums import among
@@ -263,3 +266,28 @@ def test_columns_of_two_ranks_are_drawn_by_their_weights() -> None:
         exact[bits] = float(each / (torch.minimum(pi, least) if any(bits) else least))
     total = sum(exact.values())
     assert p_value({bits: mass / total for bits, mass in exact.items()}, columns) > 1e-4
+
+
+SMALL = torch.tensor([[0.9, -0.4, 1.1], [-0.6, 1.0, 0.3], [0.2, 0.8, -1.2]], dtype=torch.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("last", "number"), [(1.0, 600), (torch.nan, 1200)])
+def test_projections_of_two_ranks_keep_the_posterior(last, number) -> None:
+    """Of margins alone; or of the inputs as well, and the second rank has no target."""
+    inputs = LinearGaussian(offset=0.0, noise_variance=0.6, loading_variance=1.0, learn=False)
+    generative, prior = (inputs, None)[last == 1], BetaBernoulli()
+    model = MultiTaskInfiniteLatentSVM(generative, Hinge(1.2), prior, None, weight_scale=1.2, truncation=2)
+    model, data = model.prepare(SMALL, torch.tensor([[1.0], [-1.0], [last]], dtype=torch.float64))
+    data, first = replace(data, inputs=data.inputs[:, :0]), 2
+    bits, mass, joint = exact_joint(model, data)
+    generator = torch.Generator().manual_seed(11)
+    states = [start_exactly(model, data, joint, bits, generator)[0] for _ in range(number)]
+    tables = (data.X, data.inputs, data.targets)
+    parts = [TaskData(*(split(table, rank, first) for table in tables)) for rank in range(2)]
+    found = moved(Gibbs.module_of(model).kernel(Gibbs(), model), model, parts, [states, states], 1)
+    for one, other in zip(*found, strict=True):
+        for name in ("features", "weights", "probabilities"):
+            assert torch.equal(getattr(one, name), getattr(other, name))
+    exact = {tuple(Z.flatten().tolist()): float(own) for Z, own in zip(bits, mass, strict=True)}
+    assert p_value(exact, [tuple(state.features.flatten().tolist()) for state in found[0]]) > 1e-4

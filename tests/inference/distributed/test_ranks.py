@@ -30,14 +30,17 @@ from regbayes.models import (
     InfiniteLatentSVM,
     InfiniteSVM,
     LatentFeatureModel,
+    LinearGaussian,
     Logistic,
     MedLDA,
     MultinomialDirichlet,
+    MultiTaskInfiniteLatentSVM,
     Nystroem,
     Ordinal,
     PitmanYor,
     PrincipalDirections,
     RandomFourier,
+    Standardized,
 )
 from regbayes.models.ranks import Ranks
 from regbayes.models.sums import among
@@ -66,6 +69,7 @@ HOLES = X.masked_fill(
     (torch.arange(len(X)).unsqueeze(1) % 7 == 3) & (torch.arange(len(X)) > FIRST).unsqueeze(1) & (torch.arange(3) == 1),
     torch.nan,
 )
+TASKS_OF_NUMBERS = MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), feature_map=Standardized(), truncation=3)
 CASES = {
     "DPM": (DPM(truncation=6), X, None),
     "DPM of full Gaussians, Pitman-Yor": (DPM(FullGaussian(), PitmanYor(), truncation=6), X, None),
@@ -85,6 +89,9 @@ CASES = {
     "features, some entries missing": (LatentFeatureModel(truncation=8), HOLES, None),
     "IHMM": (IHMM(truncation=5), X, None, LENGTHS),
     "DIH": (DIH(truncation=4), X, None, LENGTHS),
+    "tasks": (MultiTaskInfiniteLatentSVM(truncation=4), X, SETS[:, :2]),
+    "tasks, logistic": (MultiTaskInfiniteLatentSVM(LinearGaussian(), Logistic(), truncation=3), X, SETS),
+    "tasks, regression": (TASKS_OF_NUMBERS, X, torch.stack([REAL, -REAL], 1)),
     "BNMC": (BNMC(truncation=6), X, SETS),
     "BNMC, and": (BNMC(joint="and", truncation=6), X, SETS[:, :1]),
     "BNMC, multinomial": (BNMC(joint="multinomial", truncation=6), X, SETS),
@@ -114,7 +121,7 @@ def require_equal(parts, whole, tolerance=1e-8):
         torch.testing.assert_close(own, values[2], rtol=tolerance, atol=0.0)
     for name, value in whole[0].items():
         ranks = [samples[name] for samples, _ in parts]
-        if name in ("assignments", "responsibilities", "features"):
+        if name in ("assignments", "responsibilities", "features") and torch.cat(ranks, 1).shape == value.shape:
             torch.testing.assert_close(torch.cat(ranks, 1), value, rtol=tolerance, atol=tolerance)
             continue
         size = float(value.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if value.numel() else 0.0
@@ -133,7 +140,7 @@ EXACT = {
 
 
 PRICED = "features, some entries missing", "IHMM"
-SLOW = {"BNMC, and", "features, logistic", "DIH", *PRICED}  # of which descents take many steps
+SLOW = {"BNMC, and", "features, logistic", "tasks, logistic", "DIH", *PRICED}  # of which descents take many steps
 
 
 def has(way: str, case: str) -> bool:
@@ -155,7 +162,10 @@ def has(way: str, case: str) -> bool:
         "features, some entries missing",
         "IHMM",
         "DIH",
+        "tasks, logistic",
     )
+    if case.startswith("tasks") and "minibatches" in way:
+        return False
     return case in few if way.startswith("small") else "ordinal" not in case
 
 
@@ -171,6 +181,7 @@ ALONE = "fit on one rank, without group"
 REFUSED = {
     "the averaging rule": (SVI(rule="averaging"), InfiniteSVM(), Y, {}, 'take rule="gibbs"'),
     "a joint hinge": (SmallVariance(), InfiniteSVM(loss=CrammerSinger()), Y, {}, "take loss=Hinge()"),
+    "the averaging rule of tasks": (SVI(rule="averaging"), TASKS_OF_NUMBERS, X[:, :2], {}, 'take rule="gibbs"'),
     "labels to start from": (SmallVariance(init=LABELS), DPM(), None, {}, "leave init out"),
     "weights of rows": (SVI(), DPM(), None, {"sample_weight": [1.0]}, "leave sample_weight out"),
     "collapsed scans of features": (Gibbs(scan="collapsed"), LatentFeatureModel(), None, {}, "take scan='slice'"),
@@ -315,6 +326,7 @@ def test_own_streams_differ_and_the_shared_one_does_not(two_ranks) -> None:
 
 # -- Gibbs: ranks have the same components, and the law is that of one process -----------------------------------------
 
+NO_COMPONENTS = "LDA", "MedLDA", "features", "tasks"
 LABELS_OF = "classifiers", "label_hyperparameters", "label_means"
 SHARED = (
     "hyperparameters",
@@ -328,7 +340,7 @@ SHARED = (
 )
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(("LDA", "MedLDA", "features"))])
+@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(NO_COMPONENTS)])
 @pytest.mark.parametrize("scan", ["auto", "blocked"])
 def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
     (first, trace), (second, other) = two_ranks(fit, Gibbs(6, 6, scan=scan, num_generative=2), case)
@@ -356,6 +368,15 @@ def test_ranks_of_gibbs_have_the_same_features(two_ranks, options, case) -> None
         counts = torch.cat([first["features"], second["features"]], 1).sum(1, dtype=torch.float64)
         expected = torch.where(counts > 0, counts.log() - (len(X) + 1 - counts).log(), -torch.inf)
         torch.testing.assert_close(first["log_odds"], expected)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("tasks")])
+def test_ranks_of_gibbs_have_the_same_projection(two_ranks, case) -> None:
+    (first, trace), (second, other) = two_ranks(fit, Gibbs(6, 6), case)
+    assert torch.equal(trace, other)
+    assert first["features"].shape == (6, X.shape[1], CASES[case][0].truncation)
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=0, atol=0, equal_nan=True)
 
 
 @dataclass

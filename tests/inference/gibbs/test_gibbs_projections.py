@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyro.poutine as poutine
 import pytest
 import torch
+from exact_projections import exact_joint, start_exactly
 from torch import Tensor
 
 from regbayes.inference import Gibbs
@@ -132,46 +133,6 @@ def test_the_log_joint_is_the_programs_with_loadings_and_sticks_integrated_out(n
 # -- exact enumeration: all Z for D = 3, K = 2, weights on a grid ------------------------------------------------------
 
 SMALL = torch.tensor([[0.9, -0.4, 1.1], [-0.6, 1.0, 0.3], [0.2, 0.8, -1.2]], dtype=torch.float64)
-GRID = 65
-
-
-def exact_joint(model: MultiTaskInfiniteLatentSVM, data: TaskData) -> tuple[Tensor, Tensor, Tensor]:
-    """All Z [64, 3, 2], their probabilities [64], and those [64, grid] with weights on a grid: one task, no input."""
-    bits = torch.tensor(list(itertools.product([0.0, 1.0], repeat=6)), dtype=torch.float64).view(-1, 3, 2)
-    line = torch.linspace(-6, 6, GRID, dtype=torch.float64) * model.weight_scale
-    grid = torch.cartesian_prod(line, line)
-    h, logs = model.prior.start(data.X), []
-    log_normal = -(grid / model.weight_scale).square().sum(1) / 2
-    for Z in bits:
-        scores = data.X[data.rows] @ Z @ grid.T
-        log_margin = model.loss.log_factor(scores, data.known.unsqueeze(1)).sum(0)
-        total = model.prior.log_features(Z.sum(0), 3, h) + log_normal + log_margin
-        if model.likelihood is not None:
-            p = model.likelihood.start(data.X)
-            cov = Z @ Z.T / p["loading_precision"] + torch.eye(3, dtype=torch.float64) / p["noise_precision"]
-            offset = model.likelihood.offset
-            law = torch.distributions.MultivariateNormal(torch.as_tensor(offset), cov)
-            total = total + law.log_prob(data.X).sum()
-        logs.append(total)
-    table = torch.stack(logs)
-    joint = (table - table.logsumexp((0, 1))).exp()
-    return bits, joint.sum(1), joint
-
-
-def start_exactly(
-    model: MultiTaskInfiniteLatentSVM, data: TaskData, joint: Tensor, bits: Tensor, generator: torch.Generator
-) -> tuple[gibbs.ProjectionState, int]:
-    """A state whose Z, and weights up to the grid, are a draw from the exact posterior; pi by some steps given Z."""
-    cell = int(torch.multinomial(joint.flatten(), 1, generator=generator))
-    which, place = divmod(cell, joint.shape[1])
-    line = torch.linspace(-6, 6, GRID, dtype=torch.float64) * model.weight_scale
-    weights = torch.cartesian_prod(line, line)[place].unsqueeze(1)
-    hyper = model.prior.start(data.X)
-    pi = model.prior.start_probabilities(hyper, 2)
-    for _ in range(20 if isinstance(model.prior, IndianBuffetProcess) else 1):
-        pi = model.prior.draw_probabilities(pi, bits[which].sum(0), 3, hyper, generator)
-    precisions = {} if model.likelihood is None else model.likelihood.start(data.X)
-    return gibbs.ProjectionState(bits[which].clone(), pi, weights, hyper, precisions), which
 
 
 @pytest.mark.one_in(2)
