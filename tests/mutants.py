@@ -295,6 +295,14 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/svi/factors.py", "inference/svi/test_svi_epochs.py inference/test_weights.py -k losses_have"): {
         "log_weights, points.loss_weights)": "log_weights)",
     },
+    ("inference/markov/scans.py", "inference/markov/test_scans.py"): {
+        "add(message.T + steps[0], 0)": "steps[0]",
+        "chosen[-1].gather(0, after)": "chosen[-1]",
+        "steps.masked_fill(lasts[rows], 0.0)": "steps",
+        "_times(one, later, torch.logsumexp)": "_times(later, one, torch.logsumexp)",
+        ".masked_fill(lasts[rows], 0.0).sum(0)": ".sum(0)",
+        "found[2::2] = times(pairs[: len(found[2::2])], each[2::2])": "found[2::2] = each[2::2]",
+    },
     ("inference/classifiers/ridge.py", "inference/classifiers/test_ridge.py"): {
         "(trace + square) / weight_scale**2": "(trace - square) / weight_scale**2",
         "add_(weight_scale**-2)": "add_(weight_scale**2)",

@@ -3,29 +3,23 @@
     w(z) = start(z_1) e_1(z_1) prod_{t > 1} transition(z_{t-1}, z_t) e_t(z_t)
 
 for each sequence; weights need not be normalized. The rows of all sequences are stacked, and nothing is N x K x K.
-Compiled on a CPU with scaled probabilities (in logs where they underflow); elsewhere batched over the sequences in
-logs (`tensors`).
+Compiled on a CPU with scaled probabilities (in logs where they underflow); elsewhere in logs, step by step for all
+sequences at once (`tensors`), or, where these are few and long, by products of steps in log time (`scans`).
 
 Sources: Rabiner (1989); Scott (2002) for the sampler; Van Gael et al. (2008) for its slices.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...models import host
-from .tensors import (
-    Paths,
-    Smoothed,
-    filter_in_logs,
-    require_paths,
-    require_shape,
-    sample_in_logs,
-    smooth_in_logs,
-    viterbi_in_logs,
-)
+from . import scans, tensors
+from .tensors import Paths, Smoothed, require_paths, require_shape
 
 
 def filter_states(
@@ -66,7 +60,7 @@ def sample_paths(
     paths = Paths.of(log_start, log_transition, log_emission, lengths, log_slices)
     require_shape("uniforms", uniforms, (len(log_emission),))
     if not _use_compiled(paths, compiled):
-        return sample_in_logs(paths, uniforms.double())
+        return _in_logs(paths).sample_in_logs(paths, uniforms.double())
     from . import _numba_paths
 
     filtered, _, _ = _forward(paths)
@@ -83,7 +77,7 @@ def smooth(
     """Marginals [N, K] of every step and expected numbers of moves; arguments as in `filter_states`."""
     paths = Paths.of(log_start, log_transition, log_emission, lengths)
     if not _use_compiled(paths, compiled):
-        result = smooth_in_logs(paths)
+        result = _in_logs(paths).smooth_in_logs(paths)
     else:
         from . import _numba_paths
 
@@ -110,9 +104,13 @@ def viterbi(
         _numba_paths.viterbi(start, _transposed(paths.transition), emission, _bounds(lengths), states, scores)
         best, log_scores = torch.from_numpy(states), torch.from_numpy(scores)
     else:
-        best, log_scores = viterbi_in_logs(paths)
+        best, log_scores = _in_logs(paths).viterbi_in_logs(paths)
     require_paths(log_scores)
     return best, log_scores.to(log_emission)
+
+
+def _in_logs(paths: Paths) -> ModuleType:
+    return scans if scans.pays(paths) else tensors
 
 
 # -- compiled ----------------------------------------------------------------------------------------------------------
@@ -174,7 +172,7 @@ def _forward(paths: Paths, smooth: bool = False) -> tuple[np.ndarray, np.ndarray
 
 def _filtered(paths: Paths, compiled: bool | None) -> tuple[Tensor, Tensor]:
     if not _use_compiled(paths, compiled):
-        return filter_in_logs(paths)
+        return _in_logs(paths).filter_in_logs(paths)
     table, _, weights = _forward(paths)
     np.exp(table, out=table, where=table < 0.0)
     return torch.from_numpy(table), torch.from_numpy(weights)
