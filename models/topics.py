@@ -49,6 +49,12 @@ class TopicData(RowData):
         return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
 
     @cached_property
+    def longest_first(self) -> tuple[Tensor, list[int]]:
+        """The documents [N] int64 in the order of their lengths, the longest first, and these lengths."""
+        lengths, order = self.lengths.sort(descending=True, stable=True)
+        return order, lengths.tolist()
+
+    @cached_property
     def words(self) -> Tensor:
         """The word [M] int64 of each token."""
         return self.X.columns.repeat_interleave(self.X.values.long())

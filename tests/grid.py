@@ -233,8 +233,8 @@ ROWS = [
         names={"small variance": "BP-means form"},
         about="many tasks or labels",
     ),
-    Row(_supervised(MedLDA, _COUNTS, num_topics=2), ("collapsed",), _bounds_and_duals(*_AVERAGING)),
-    Row({"": Case(LDA(num_topics=2), _COUNTS)}, ("collapsed", *_BOUNDS, *_AVERAGING), names=_NO_RULE),
+    Row(_supervised(MedLDA, _COUNTS, num_topics=2), ("collapsed", "blocked"), _bounds_and_duals(*_AVERAGING)),
+    Row({"": Case(LDA(num_topics=2), _COUNTS)}, ("collapsed", "blocked", *_BOUNDS, *_AVERAGING), names=_NO_RULE),
 ]
 
 

@@ -32,10 +32,11 @@ class Gibbs(Backend):
         "auto": "collapsed" where it is compiled (built-in families on a CPU) or the prior has no other, else "slice"
         and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all at
         once, `model.truncation` states) and "auto" ("direct" where it is compiled, else "beam"); for topics "collapsed"
-        and for latent features "collapsed" (each row in turn, infinite model; compiled on a CPU for built-in losses,
-        some sixty times as slow for others), "slice" (each feature in turn, infinite model: in many columns it hardly
-        ever opens a new one), "blocked" (each feature in turn, `model.truncation` of them) and "auto" (the first of
-        these that the prior has and that is not slow)
+        (each token in turn, compiled on a CPU), "blocked" (given topics, all documents at once) and "auto" ("collapsed"
+        on a CPU, else "blocked"); for latent features "collapsed" (each row in turn, infinite model; compiled on a CPU
+        for built-in losses, some sixty times as slow for others), "slice" (each feature in turn, infinite model: in
+        many columns it hardly ever opens a new one), "blocked" (each feature in turn, `model.truncation` of them) and
+        "auto" (the first of these that the prior has and that is not slow)
     split_merge : split-merge proposals before each scan of the warm-up, or before every second one where components
         repel, and before every tenth after it; in every sweep where they are compiled (collapsed scans without
         classifiers); of sequences, where states repel

@@ -1,15 +1,19 @@
-"""Gibbs sampling of a topic model, topics and proportions integrated out.
+"""Gibbs sampling of a topic model, proportions of documents integrated out.
 
     target(z, eta, h) = p(z | alpha) p(w | z, beta) p(h) N(eta; 0, nu^2 I) prod_n phi(y_n | eta . zbar_n)
 
+    "collapsed"   each token in turn, topics integrated out: compiled for a CPU
+    "blocked"     given topics, tokens of all documents side by side: on any device
+
 A state is (z, eta, h). With counts that leave the token out, rest the sums of eta over the other tokens of its
-document, and pseudo-observations exp(-precision f^2 / 2 + shift f) of its scores f = eta . zbar at draws of omega,
+document, and pseudo-observations exp(-precision f^2 / 2 + shift f) of its scores f = eta . zbar at draws of omega, a
+token in turn has the law
 
     p(z_m = k)  prop. to  (C_kw + beta) / (C_k. + V beta) (C_nk + alpha)
                           exp( sum_c shift_c eta_kc / M - precision_c (eta_kc^2 + 2 eta_kc rest_c) / (2 M^2) )
 
-Where the scores of all classes meet in one factor (Crammer & Singer) a token sees that factor itself, and so it does
-where the loss is no scale mixture: then topics are drawn as well, and documents move side by side (`visit_places`).
+Where the scores of all classes meet in one factor (Crammer & Singer) a token sees that factor itself. So it does in the
+blocked scan, which is what a loss without pseudo-observations has in any case.
 omega is scratch: drawn for the tokens, forgotten, and drawn anew before eta is; z, omega, eta is the order of `sweep`.
 
 Sources: Griffiths & Steyvers (2004); Zhu, Chen, Perkins & Zhang (2014).
@@ -17,8 +21,10 @@ Sources: Griffiths & Steyvers (2004); Zhu, Chen, Perkins & Zhang (2014).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import neg
 from typing import Any
 
 import numpy as np
@@ -52,7 +58,7 @@ class TopicState:
 
 def check(backend: Gibbs, model: TopicModel) -> None:
     """Raise on a scan that topics do not have."""
-    backend.require_scan(model, "auto", "collapsed")
+    backend.require_scan(model, "auto", "collapsed", "blocked")
 
 
 def alone(backend: Gibbs, model: TopicModel) -> str:
@@ -66,9 +72,9 @@ def holds_all(backend: Gibbs, model: TopicModel) -> bool:
 
 
 def kernel(backend: Gibbs, model: TopicModel) -> Kernel:
-    """The collapsed scan, with the options of a backend bound."""
-    start = partial(init, start=backend.init, num_generative=backend.num_generative)
-    return Kernel(state=TopicState, init=start, sweep=sweep, value=log_joint, draw=draw)
+    """The scans of tokens, with the options of a backend bound."""
+    start = partial(init, start=backend.init, num_generative=backend.num_generative, scan=backend.scan)
+    return Kernel(state=TopicState, init=start, sweep=partial(sweep, scan=backend.scan), value=log_joint, draw=draw)
 
 
 def init(
@@ -78,17 +84,18 @@ def init(
     *,
     start: str | Tensor = "random",
     num_generative: int = 10,
+    scan: str = "auto",
 ) -> TopicState:
     """Tokens at random topics, or as given [M], after sweeps of the same model without its margin; then weights.
 
     Raises
     ------
     ValueError             if the topics given are not M numbers 0..K-1.
-    NotImplementedError    if the data are not on a CPU.
+    NotImplementedError    if the collapsed scan is asked for and the data are not on a CPU.
     """
-    if not host.on_cpu(data.X):
+    if scan == "collapsed" and not host.on_cpu(data.X):
         raise NotImplementedError(
-            f"X is on {data.X.device}; the scan of topics is compiled for a CPU alone. Pass X.cpu(), or fit with SVI()."
+            f"X is on {data.X.device}; the collapsed scan of topics is compiled for a CPU alone. Take scan='blocked'."
         )
     K, num_tokens = model.num_topics, len(data.words)
     if isinstance(start, Tensor):
@@ -97,24 +104,31 @@ def init(
                 f"init has shape {tuple(start.shape)}; expected [{num_tokens}], a topic 0..{K - 1} for each token: for "
                 "each row of X, each word in it and each of its copies."
             )
-        assignments = start.to(torch.int32)
+        assignments = start.to(data.words.device, torch.int32)
     else:
-        assignments = torch.randint(K, (num_tokens,), generator=own_stream(generator), dtype=torch.int32)
+        like: dict[str, Any] = {"dtype": torch.int32, "device": data.words.device}
+        assignments = torch.randint(K, (num_tokens,), generator=own_stream(generator), **like)
     documents, words = (count(assignments.long(), K).int() for count in (data.document_counts, data.word_counts))
     weights = data.targets.new_zeros(K, data.targets.shape[1])
     state = TopicState(assignments, documents, words, weights, model.prior.start(data.targets))
     unsupervised = replace(data, targets=data.targets[:, :0])
     for _ in range(0 if isinstance(start, Tensor) else num_generative):
-        state = draw_assignments(replace(state, weights=weights[:, :0]), unsupervised, model, generator)
+        state = draw_assignments(replace(state, weights=weights[:, :0]), unsupervised, model, generator, scan)
     state = replace(state, weights=weights)
     return replace(state, weights=draw_weights(state, data, model, generator))
 
 
 def sweep(
-    state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator, step: int = 0
+    state: TopicState,
+    data: TopicData,
+    model: TopicModel,
+    generator: torch.Generator,
+    step: int = 0,
+    *,
+    scan: str = "auto",
 ) -> TopicState:
     """One sweep; each line leaves the target invariant."""
-    state = draw_assignments(state, data, model, generator)
+    state = draw_assignments(state, data, model, generator, scan)
     state = replace(state, weights=draw_weights(state, data, model, generator))
     hyper = model.prior.draw(state.hyper, state.document_counts, state.word_counts, generator)
     return replace(state, hyper=hyper)
@@ -123,10 +137,14 @@ def sweep(
 # -- the topics of the tokens ------------------------------------------------------------------------------------------
 
 
-def draw_assignments(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> TopicState:
-    """Visit every token once: compiled in the order of the documents, or by `visit_places` where the factor has no
+def draw_assignments(
+    state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator, scan: str = "auto"
+) -> TopicState:
+    """Visit every token once: compiled in the order of the documents, or by `visit_places`, as where the factor has no
     pseudo-observations, or joins scores in a way that compiled code does not know."""
     loss, found = model.loss, model.loss.unmasked
+    if scan == "blocked" or not host.on_cpu(data.X):
+        return visit_places(state, data, model, generator)
     if not data.targets.shape[1]:
         margin: tuple[Any, ...] = 2 * (np.zeros((data.num_data, 0)),)
     elif isinstance(found, CrammerSinger):
@@ -144,15 +162,18 @@ def visit_places(state: TopicState, data: TopicData, model: TopicModel, generato
 
         topic_k ~ Dir(beta + C_k.),    p(z_m = k)  prop. to  topic_kw (C_nk + alpha) phi(y_n | eta . zbar_n(z_m = k))
 
-    Tensor code, since a factor that is no scale mixture is known as a tensor function alone.
+    Longer documents come first, so that those with a token at a place are the first so many.
     """
     h, eta, targets = state.hyper, state.weights.double(), data.targets.double()
     counts, assignments = state.document_counts.double(), state.assignments.long()
     log_topics = log_dirichlet(state.word_counts.T.double() + h["topic_concentration"], generator).T  # [V, K]
     levels = uniforms((len(assignments),), own_stream(generator))
-    for some in torch.arange(data.num_data).split(max(1, _MOST_SCORES // eta.numel())):
-        for place in range(int(data.lengths[some].max())):
-            n = some[data.lengths[some] > place]
+    order, lengths = data.longest_first
+    size = max(1, _MOST_SCORES // max(eta.shape[0], eta.numel()))
+    for start in range(0, len(lengths), size):
+        some = lengths[start : start + size]
+        for place in range(some[0]):
+            n = order[start : start + bisect_left(some, -place, key=neg)]
             m, length = data.starts[n] + place, data.lengths[n].view(-1, 1, 1)
             counts[n, assignments[m]] -= 1
             scores = ((counts[n] @ eta).unsqueeze(1) + eta) / length  # [n, K, C] for every topic of the token
@@ -240,5 +261,5 @@ def draw(state: TopicState, data: TopicData, model: TopicModel) -> Draw:
     )
 
 
-_MOST_SCORES = 2**22  # of a document for a topic and a class, in memory at a time
+_MOST_SCORES = 2**22  # or topics, of a document for a topic and a class, in memory at a time
 _MOST_WORK = 2**28  # weights of topics between two looks at whether Ctrl-C was pressed

@@ -99,7 +99,6 @@ WAYS: dict[str, Way] = {
 WITHOUT = {
     "slice": ("IHMM", "DIH", "LDA", "MedLDA"),
     "beam": tuple(name for name in MODELS if name not in ("IHMM", "DIH")),
-    "blocked": ("LDA", "MedLDA"),
     "small variance": ("LDA", "MedLDA"),
 }
 ABOVE = {  # to be lowered; none may rise

@@ -205,7 +205,9 @@ def test_proposals_under_a_maximum_are_accepted_by_the_factor(generator):
     assert found.assignments.tolist() == state.assignments.tolist()
 
 
-@pytest.mark.parametrize(("loss", "y"), [(Quartic(), SIGNS), (Softmax(), CLASSES), (Masked(Quartic()), SIGNS)])
+@pytest.mark.parametrize(
+    ("loss", "y"), [(Quartic(), SIGNS), (Softmax(), CLASSES), (Masked(Quartic()), SIGNS), *CASES.values()]
+)
 def test_tokens_at_one_place_move_by_the_factor_itself(loss, y, monkeypatch):
     """Given topics a token sees its word, the counts of its document and log phi: against `token_logits`, whose counts
     of words are taken out and the topics put in. In one piece as in pieces of single documents."""
@@ -287,15 +289,16 @@ def exact_states(model, data, exact, num, generator):
 
 @pytest.mark.one_in(2)
 @pytest.mark.slow
+@pytest.mark.parametrize("scan", ["collapsed", "blocked"])
 @pytest.mark.parametrize("name", MODELS)
-def test_sweeps_leave_the_exact_posterior_as_it_is(name, generator):
+def test_sweeps_leave_the_exact_posterior_as_it_is(name, scan, generator):
     model, rows, y = MODELS[name]
     exact = topic_posterior(model, rows, y)
     model, data = model.prepare(rows, y)
     found = []
     for state in exact_states(model, data, exact, 300, generator):
         for step in range(2):
-            state = topics.sweep(state, data, model, generator, step)
+            state = topics.sweep(state, data, model, generator, step, scan=scan)
         found.append(tuple(state.assignments.tolist()))
     visits = np.array([found.count(labels) for labels in exact])
     expected = np.array(list(exact.values())) * len(found)
