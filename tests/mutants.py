@@ -303,6 +303,14 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         ".masked_fill(lasts[rows], 0.0).sum(0)": ".sum(0)",
         "found[2::2] = times(pairs[: len(found[2::2])], each[2::2])": "found[2::2] = each[2::2]",
     },
+    ("inference/gibbs/topics.py", "inference/gibbs/test_gibbs_topics.py -k one_place"): {
+        "counts[n, assignments[m]] -= 1": "counts[n, assignments[m]] -= 0",
+        "bisect_left(some, -place, key=neg)": "len(some)",
+        "scores = ((counts[n] @ eta).unsqueeze(1) + eta) / length": "scores = (counts[n] @ eta).unsqueeze(1) / length",
+    },
+    ("models/priors/topics.py", "inference/gibbs/test_gibbs_topics.py -k one_by_one"): {
+        "counts.new_ones(counts.numel(), dtype=torch.float64)": "(counts > 1).flatten().double()",
+    },
     ("inference/classifiers/ridge.py", "inference/classifiers/test_ridge.py"): {
         "(trace + square) / weight_scale**2": "(trace - square) / weight_scale**2",
         "add_(weight_scale**-2)": "add_(weight_scale**2)",

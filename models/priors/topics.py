@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from .. import host
 from ..domains import GammaPrior, Positive
 from .hyper import Hyper, HyperPrior, gamma_law
 
@@ -53,11 +54,12 @@ class DirichletTopics(HyperPrior):
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts [R, K], each value once with its number: all that their law depends on."""
+    """Counts [R, K], each value once with its number: all that their law depends on. Where the host would have to wait
+    to know how many values there are, each count stands for itself."""
 
-    values: Tensor  # [A] float64 > 0, the counts there are
+    values: Tensor  # [A] float64, the counts there are
     numbers: Tensor  # [A] float64, how often
-    totals: Tensor  # [B] float64 > 0, the totals of rows that there are
+    totals: Tensor  # [B] float64, the totals of rows that there are
     total_numbers: Tensor  # [B] float64
     width: int  # K
 
@@ -79,6 +81,8 @@ def mean_proportions(counts: Tensor, concentration: Tensor | float) -> Tensor:
 
 
 def _distinct(counts: Tensor) -> tuple[Tensor, Tensor]:
+    if not host.on_cpu(counts):
+        return counts.double().flatten(), counts.new_ones(counts.numel(), dtype=torch.float64)
     values, numbers = torch.unique(counts[counts > 0], return_counts=True)
     return values.double(), numbers.double()
 

@@ -24,8 +24,10 @@ from regbayes.models import (
     MedLDA,
     OneVsRest,
     PseudoObservation,
+    host,
 )
 from regbayes.models.distributions.sampling import draw_categorical, log_dirichlet, uniforms
+from regbayes.models.priors.topics import Tally
 from regbayes.testing import check_kernel, topic_posterior
 from regbayes.testing.topics import log_assignments, margin_table
 
@@ -248,6 +250,14 @@ def test_the_weights_are_drawn_from_the_gaussian_of_the_log_joint(name, generato
         terms = observed.shift * f - observed.precision * f.square() / 2
         expected = terms.sum((1, 2)) - (values / model.weight_scale).square().sum((1, 2)) / 2
         torch.testing.assert_close(found[1] - found[0], expected[1] - expected[0])
+
+
+def test_counts_weigh_alike_one_by_one(monkeypatch):
+    counts = torch.tensor([[2, 0, 1], [2, 2, 0], [0, 0, 0]])
+    at = torch.tensor(0.3, dtype=torch.float64)
+    tallied = Tally.of(counts).log_polya(at)
+    monkeypatch.setattr(host, "on_cpu", lambda like: False)
+    torch.testing.assert_close(Tally.of(counts).log_polya(at), tallied)
 
 
 def test_hyperparameters_are_drawn_by_their_own_counts(generator):
