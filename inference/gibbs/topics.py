@@ -176,9 +176,10 @@ def visit_places(state: TopicState, data: TopicData, model: TopicModel, generato
             n = order[start : start + bisect_left(some, -place, key=neg)]
             m, length = data.starts[n] + place, data.lengths[n].view(-1, 1, 1)
             counts[n, assignments[m]] -= 1
-            scores = ((counts[n] @ eta).unsqueeze(1) + eta) / length  # [n, K, C] for every topic of the token
             logits = log_topics[data.words[m]] + (counts[n] + h["document_concentration"]).log()
-            logits = logits + model.log_margin(scores, targets[n].unsqueeze(1))
+            if targets.shape[1]:
+                scores = ((counts[n] @ eta).unsqueeze(1) + eta) / length  # [n, K, C] for every topic of the token
+                logits = logits + model.log_margin(scores, targets[n].unsqueeze(1))
             assignments[m] = draw_categorical(logits, levels[m])
             counts[n, assignments[m]] += 1
     words = data.word_counts(assignments, len(state.weights)).int()
