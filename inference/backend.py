@@ -284,10 +284,7 @@ class Backend(Config):
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
             resolved = backend.resolve(model, data)
             require_room_to_fit(resolved, model, data, schedule)
-            if not schedule.repeatable and (checkpoint is not None or resume is not None):
-                raise ValueError(
-                    "A fit from a source of rows cannot be resumed: its order is not ours. Pass tensors instead."
-                )
+            _require_repeatable(schedule, **files)
             whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
             files |= {"checkpoint_every": every, "on_interrupt": on_interrupt}
             schedule = replace(schedule, **whose, **files, backend=backend.identity(), parts=parts)
@@ -350,6 +347,12 @@ class Backend(Config):
 
 
 _FROM_DATA = "likelihood", "feature_map", "preprocessing"  # parts of a model whose defaults are computed from the rows
+
+
+def _require_repeatable(schedule: Schedule, checkpoint: Any, resume: Any) -> None:
+    """ValueError on files of a fit that comes another way each time."""
+    if not schedule.repeatable and (checkpoint is not None or resume is not None):
+        raise ValueError("A fit from a source of rows cannot be resumed: its order is not ours. Pass tensors instead.")
 
 
 def _why_not(module: Any, model: Model) -> str:

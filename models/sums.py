@@ -37,7 +37,7 @@ def all_sum(tensor: Tensor) -> Tensor:
 
 
 def all_sums(*tensors: Tensor) -> list[Tensor]:
-    """What `all_sum` gives of each of several tensors, which are exchanged as one, in double precision."""
+    """What `all_sum` gives of each of several tensors [...], which are exchanged as one, in double precision."""
     if ranks() is None:
         return list(tensors)
     total = all_sum(torch.cat([tensor.detach().double().flatten() for tensor in tensors]))
