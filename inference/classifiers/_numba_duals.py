@@ -3,25 +3,121 @@
 import numpy as np
 
 from ..compiled._numba_functions import threshold
-from ..compiled.decorators import entry, inner
+from ..compiled.decorators import entry, inner, part
 
 
 @entry
-def visit_boxes(features, squares, box, rows, columns, tilt, weights):
-    """Set tilt[n, c] of the pairs (rows, columns) to their optimum, one after another, with weights [C, P] in step.
+def climb_boxes(features, squares, box, tilt, weights, tolerance, max_passes):
+    """As `climb`."""
+    return climb(features, squares, box, tilt, weights, tolerance, max_passes)
 
-    squares [N] is nu^2 |a_n|^2; box (linear, lower, upper [N, C], curvature [N], tube, nu^2) is the conjugate.
+
+@part
+def climb(features, squares, box, tilt, weights, tolerance, max_passes):
+    """Set tilt [N, C] to optima, column by column, with weights [C, P] in step; the most passes that one took.
+
+    A column ends with a gap of at most `tolerance` of its primal. A pass is over the points that still add to the gap,
+    in random order. squares [N] is nu^2 |a_n|^2; box (linear, lower, upper [N, C], curvature [N], tube, nu^2) is the
+    conjugate.
     """
-    linear, lower, upper, curvature, tube, variance = box
-    for index in range(len(rows)):
-        n, c = rows[index], columns[index]
-        point, own = features[n], weights[c]
-        slope = linear[n, c] + squares[n] * tilt[n, c] - _dot(point, own)
-        excess = max(abs(slope) - tube, 0.0)
-        found = (excess if slope > 0.0 else -excess) / max(squares[n] + curvature[n], 1e-300)
-        found = min(max(found, lower[n, c]), upper[n, c])
-        _add(variance * (found - tilt[n, c]), point, own)
+    most, order = 0, np.empty(len(features), np.int64)
+    for c in range(len(weights)):
+        seed, num_checks, num_passes = np.uint64(c + 1), 0, 0
+        while True:
+            number = _left(features, box, c, tilt, weights[c], tolerance, order)
+            if number == 0 or num_passes >= max_passes:
+                break
+            num_checks += 1
+            for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
+                seed = _shuffle(order, number, seed)
+                _visit(features, squares, box, c, order[:number], tilt, weights[c])
+                num_passes += 1
+        most = max(most, num_passes)
+    return most
+
+
+@inner
+def _best(slope, n, c, box, square):
+    """The tilt of a point from its slope at 0 and nu^2 |a_n|^2; with 0 for that the one that attains its cost."""
+    _, lower, upper, curvature, tube, _ = box
+    excess, room = max(abs(slope) - tube, 0.0), square + curvature[n]
+    if excess == 0.0:
+        return 0.0
+    if room == 0.0:
+        return upper[n, c] if slope > 0.0 else lower[n, c]
+    return min(max((excess if slope > 0.0 else -excess) / room, lower[n, c]), upper[n, c])
+
+
+@inner
+def _cost(slope, t, n, box):
+    """What a tilt gains: t slope less what the conjugate costs beyond its linear term."""
+    return t * slope - box[4] * abs(t) - box[3][n] / 2.0 * t * t
+
+
+@inner
+def _left(features, box, c, tilt, own, tolerance, order):
+    """How many points of column c still add to its gap, first in `order`; 0 where it is small enough."""
+    total, primal, number = 0.0, 0.0, 0
+    for n in range(len(features)):
+        score, t = _dot(features[n], own), tilt[n, c]
+        slope = box[0][n, c] - score
+        cost = _cost(slope, _best(slope, n, c, box, 0.0), n, box)
+        gap = cost - _cost(slope, t, n, box)
+        primal += cost + t * score / 2.0
+        if gap > 0.0:
+            total += gap
+            order[number] = n
+            number += 1
+    return 0 if total <= tolerance * primal else number
+
+
+@inner
+def _shuffle(order, number, seed):
+    """Put the first ones of `order` into a random order; the next seed."""
+    for last in range(number - 1, 0, -1):
+        seed ^= seed << np.uint64(13)
+        seed ^= seed >> np.uint64(7)
+        seed ^= seed << np.uint64(17)
+        other = int(seed % np.uint64(last + 1))
+        order[last], order[other] = order[other], order[last]
+    return seed
+
+
+@inner
+def _visit(features, squares, box, c, rows, tilt, own):
+    """Set tilt[n, c] of some rows to their optimum, one after another."""
+    for n in rows:
+        point = features[n]
+        slope = box[0][n, c] + squares[n] * tilt[n, c] - _dot(point, own)
+        found = _best(slope, n, c, box, squares[n])
+        _add(box[5] * (found - tilt[n, c]), point, own)
         tilt[n, c] = found
+
+
+@entry
+def improve_boxes(features, squares, box, weights, tolerance, max_passes):
+    """Weights [C, P] nearer to their optima, and what each costs [C], ridge included: no more than those given.
+
+    Tilts start from what the scores say: at their bounds but for points near a kink, where they rise.
+    """
+    found, tilt = np.zeros_like(weights), np.empty((len(features), len(weights)))
+    before, cost = np.empty(len(weights)), np.empty(len(weights))
+    for c in range(len(weights)):
+        before[c] = _dot(weights[c], weights[c]) / (2.0 * box[5])
+        for n in range(len(features)):
+            slope = box[0][n, c] - _dot(features[n], weights[c])
+            before[c] += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
+            tilt[n, c] = _best(slope, n, c, box, _RISE * squares[n])
+            _add(box[5] * tilt[n, c], features[n], found[c])
+    climb(features, squares, box, tilt, found, tolerance, max_passes)
+    for c in range(len(weights)):
+        cost[c] = _dot(found[c], found[c]) / (2.0 * box[5])
+        for n in range(len(features)):
+            slope = box[0][n, c] - _dot(features[n], found[c])
+            cost[c] += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
+        if before[c] < cost[c]:
+            cost[c], found[c] = before[c], weights[c]
+    return found, cost
 
 
 @entry
@@ -66,3 +162,7 @@ def _add(step, point, weights):
     if step != 0.0:
         for p in range(len(point)):
             weights[p] += step * point[p]
+
+
+_MOST_UNCHECKED = 5  # passes in turns, fewer at first
+_RISE = 0.01  # of the squares: how far from its kink a point has a tilt between the bounds

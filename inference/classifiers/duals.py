@@ -13,7 +13,6 @@ accelerated proximal gradient steps. Where either leaves a gap, boxes and joint 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, NamedTuple
@@ -120,6 +119,32 @@ def _together(
     return found._replace(tilt=own_draws(len(features), lambda number: found.tilt))
 
 
+def improved(
+    features: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    weight_scale: float,
+    weights: Tensor,
+    *,
+    row_weights: Tensor | None,
+    tolerance: float,
+    max_passes: int,
+) -> tuple[Tensor, Tensor]:
+    """Weights [P, C] nearer to the minimum of `solve`, column by column, and what each costs, [C] float64: no more than
+    the given ones. For losses with a `box`, in memory of a host; of rows of several ranks each rank solves for all."""
+    from . import _numba_duals  # compiles or loads machine code: only where it is needed
+
+    if ranks() is not None:
+        features, targets = all_rows(features), all_rows(targets)
+        row_weights = None if row_weights is None else all_rows(row_weights)
+    problem = _Problem(features, targets, loss, weight_scale, row_weights).double()
+    box = loss.box(problem.targets)
+    assert box is not None
+    start = weights.T.double().contiguous().numpy()
+    found, cost = _numba_duals.improve_boxes(*_boxes(problem, box), start, tolerance, max_passes)
+    return torch.from_numpy(found).T.to(weights), torch.from_numpy(cost)
+
+
 def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> None:
     """Raise ValueError unless these are dense tensors with a row for each point, finite where they have to be."""
     if not isinstance(loss, Loss):
@@ -183,59 +208,58 @@ class _Problem:
 
 def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """By turns where they are compiled, else by all points at once."""
-    visit = _visitor(exact) if host.on_cpu(problem.features) and ranks() is None else None
-    if visit is not None:
-        return _take_turns(exact, visit, tilt.double(), tolerance, max_passes)
+    if host.on_cpu(problem.features) and ranks() is None:
+        if (hinge := joint_hinge(exact.loss)) is not None:
+            return _take_turns(exact, hinge, tilt.double(), tolerance, max_passes)
+        if (box := exact.loss.box(exact.targets)) is not None:
+            return _climb(exact, box, tilt.double(), tolerance, max_passes)
     return _accelerate(problem, tilt, tolerance, max_passes)
 
 
 # -- points take turns, compiled ---------------------------------------------------------------------------------------
 
-Visit = Callable[[Tensor, Tensor, Tensor], None]  # (pairs [n, 2] of a row and a column, tilt, weights [C, P])
 
-
-def _take_turns(problem: _Problem, visit: Visit, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
-    """Passes over the rows that still add to the gap, in random order; the others would stay where they are."""
-    weights, generator = problem.weights(tilt).T.contiguous(), torch.Generator().manual_seed(0)
-    num_passes, num_checks = 0, 0
-    while True:
-        gaps, gap = problem.gaps(problem.features @ weights.T, tilt)
-        if gap <= tolerance or num_passes >= max_passes:
-            return Dual(weights.T.contiguous(), tilt, gap, num_passes)
-        pairs, num_checks = torch.nonzero(gaps > 0), num_checks + 1
-        for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
-            visit(pairs[torch.randperm(len(pairs), generator=generator)], tilt, weights)
-            num_passes += 1
-
-
-def _visitor(problem: _Problem) -> Visit | None:
-    """The compiled visits of a loss that has them; None for another."""
+def _climb(problem: _Problem, box: Box, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """Column by column: passes over the rows that still add to the gap, in random order."""
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
-    targets, variance = problem.targets, problem.weight_scale**2
-    features, count = problem.features.contiguous(), problem.count * torch.ones_like(targets[:, :1])
+    tilt, weights = tilt.clone(), problem.weights(tilt).T.contiguous()
+    arrays = *_boxes(problem, box), tilt.numpy(), weights.numpy()
+    num_passes = _numba_duals.climb_boxes(*arrays, tolerance, max_passes)
+    _, gap = problem.gaps(problem.features @ weights.T, tilt)
+    return Dual(weights.T.contiguous(), tilt, gap, num_passes)
+
+
+def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
+    """Features [N, P], their squares [N] times nu^2, and the conjugate as compiled code takes it."""
+    features, variance, ones = problem.features.contiguous(), problem.weight_scale**2, torch.ones_like(problem.targets)
+    count = problem.count * ones[:, :1]
+    bounds = [(part * ones).numpy() for part in (box.linear, count * box.lower, count * box.upper)]
+    conjugate = (*bounds, (box.curvature / count).squeeze(1).numpy(), float(box.tube), variance)
+    return features.numpy(), (variance * entries_sum(features, torch.square)).numpy(), conjugate
+
+
+def _take_turns(problem: _Problem, hinge: CrammerSinger, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """Of a joint hinge, whose tilts of a row move together; as `_climb`."""
+    from . import _numba_duals
+
+    weights, generator = problem.weights(tilt).T.contiguous(), torch.Generator().manual_seed(0)
+    features, variance = problem.features.contiguous(), problem.weight_scale**2
     squares = (variance * entries_sum(features, torch.square)).numpy()
-    hinge, box = joint_hinge(problem.loss), problem.loss.box(targets)
-    if hinge is not None:
-        mass = (2 * hinge.strength * count).squeeze(1).numpy()
-        simplex = (targets.argmax(1).numpy(), mass, float(hinge.margin), variance)
-
-        def visit_rows(pairs: Tensor, tilt: Tensor, weights: Tensor) -> None:
-            arrays = pairs[:, 0].numpy(), tilt.numpy(), weights.numpy()
-            _numba_duals.visit_simplices(features.numpy(), squares, simplex, *arrays)
-
-        return visit_rows
-    if box is None:
-        return None
-    bounds = [(part * torch.ones_like(targets)).numpy() for part in (box.linear, count * box.lower, count * box.upper)]
-    curvature = (box.curvature / count).squeeze(1).numpy()
-    boxes = (*bounds, curvature, float(box.tube), variance)
-
-    def visit_pairs(pairs: Tensor, tilt: Tensor, weights: Tensor) -> None:
-        rows, columns = pairs.T.contiguous().numpy()
-        _numba_duals.visit_boxes(features.numpy(), squares, boxes, rows, columns, tilt.numpy(), weights.numpy())
-
-    return visit_pairs
+    mass = (2 * hinge.strength * problem.count * torch.ones_like(tilt[:, :1])).squeeze(1).numpy()
+    simplex = (problem.targets.argmax(1).numpy(), mass, float(hinge.margin), variance)
+    num_passes, num_checks = 0, 0
+    while True:
+        gaps, gap = problem.gaps(features @ weights.T, tilt)
+        if gap <= tolerance or num_passes >= max_passes:
+            return Dual(weights.T.contiguous(), tilt, gap, num_passes)
+        rows, num_checks = torch.nonzero(gaps.squeeze(1) > 0).squeeze(1), num_checks + 1
+        for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
+            order = rows[torch.randperm(len(rows), generator=generator)]
+            _numba_duals.visit_simplices(
+                features.numpy(), squares, simplex, order.numpy(), tilt.numpy(), weights.numpy()
+            )
+            num_passes += 1
 
 
 @singledispatch

@@ -40,9 +40,9 @@ class Gibbs(Backend):
     split_merge : split-merge proposals before each scan of the warm-up, or before every second one where components
         repel, and before every tenth after it; in every sweep where they are compiled (collapsed scans without
         classifiers); of sequences, where states repel
-    num_generative : sweeps that a chain starts with: without hyperplanes where components repel, and twice as many
-        along which the factors of these rise to their full power; as a mixture without time for sequences; and without
-        the margin for topics
+    num_generative : sweeps that a chain starts with: where components repel, four times as many without hyperplanes,
+        and twice as many along which the factors of these rise to their full power; as a mixture without time for
+        sequences; and without the margin for topics
     births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
         good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
         leave no distribution invariant and open far too many components

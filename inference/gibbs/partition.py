@@ -262,15 +262,15 @@ def init_generatively(
     num_sweeps: int,
     num_split_merge: int,
 ) -> PartitionState:
-    """A state of a model whose components repel after sweeps of the mixture without hyperplanes (Nguyen et al.), and
-    twice as many along which the factors of the hyperplanes come to their full power. `start` as in `init`, labels [N]
-    or a word.
+    """A state of a model whose components repel after sweeps of the mixture without hyperplanes (Nguyen et al.), four
+    for each of `num_sweeps`, and two along which the factors of these come to their full power. `start` as in `init`,
+    labels [N] or a word.
     """
     plain = model.without_hyperplanes()
     law, plain_data = scan_law(model.prior, model.truncation, scan), prepare_points(plain, plain.data(data.X))
     one = partial(sweep, scan=scan, num_split_merge=num_split_merge)
     found = init(plain, plain_data, generator, start=start, law=law)
-    for step in range(num_sweeps):
+    for step in range(_NUM_PLAIN * num_sweeps):
         found = one(found, plain_data, plain, generator, step)
     state = replace(Points(law, data).begin(found.assignments, model), hyper=found.hyper)
     state = settle(state, data, model, generator, num_draws=_NUM_SETTLING, law=law, rough=num_sweeps > 0)
@@ -278,4 +278,5 @@ def init_generatively(
 
 
 _APART = "apart"  # the start of further chains
+_NUM_PLAIN = 4  # sweeps without hyperplanes for two with them: they cost little
 _NUM_SETTLING = 5  # draws of the hyperplanes before the first sweep with them

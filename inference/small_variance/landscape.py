@@ -89,10 +89,13 @@ class Landscape:
         problem, own = self.problem, self.observed(state.assignments)
         data = problem.data
         sums, counts = component_sums(problem.X, own, state.num_components, data.weights)
-        divergences = problem.divergences(sums, counts, state.centers)
-        costs = hyperplane_costs(data, own, state.weights, problem.model) - self.empty_cost
-        components = divergences + costs + problem.smoothing(state.centers)
-        return components.sum() + problem.total_base + self.structure_cost(state)
+        costs = hyperplane_costs(data, own, state.weights, problem.model)
+        return self.value(state, problem.divergences(sums, counts, state.centers), costs)
+
+    def value(self, state: RepellingDescent, divergences: Tensor, costs: Tensor) -> Tensor:
+        """J of a state, [] float64, from the divergences of its components and SVM_k, each [K]."""
+        components = divergences + (costs - self.empty_cost) + self.problem.smoothing(state.centers)
+        return components.sum() + self.problem.total_base + self.structure_cost(state)
 
     def draw(self, state: RepellingDescent) -> Draw:
         """What a Posterior keeps of a state."""

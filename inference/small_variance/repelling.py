@@ -107,7 +107,8 @@ def sweep(
         moved = assign(state, landscape, unused=0.0)
     state = refit(moved, landscape, _POLISH if state.settled else 2)
     if before.settled:
-        state = _better(state, _stepped(state, landscape), landscape)
+        if landscape.stepwise(state) is not state.assignments:
+            state = _better(state, _stepped(state, landscape), landscape)
         for index in _candidates(state, landscape, generator):
             state = _better(state, _opened(state, index, landscape), landscape)
         if merge:
@@ -137,11 +138,11 @@ def refit(state: RepellingDescent, landscape: Landscape, num_steps: int) -> Repe
     problem, own = landscape.problem, landscape.observed(state.assignments)
     data = problem.data
     sums, counts = component_sums(problem.X, own, state.num_components, data.weights)
-    weights, _ = fit_hyperplanes(data, own, state.weights, problem.model, num_steps)
+    weights, costs = fit_hyperplanes(data, own, state.weights, problem.model, num_steps)
     # a state of missing steps alone has no points: it keeps its centre
     centers = torch.where((counts > 0).unsqueeze(1), problem.centers(sums, counts), state.centers)
     state = replace(state, centers=centers, weights=weights)
-    return replace(state, objective=landscape.objective(state))
+    return replace(state, objective=landscape.value(state, problem.divergences(sums, counts, centers), costs))
 
 
 def joined(state: RepellingDescent, pair: tuple[int, int]) -> RepellingDescent:
@@ -163,11 +164,14 @@ def near_pairs(state: RepellingDescent, landscape: Landscape) -> list[tuple[int,
 
 
 def _better(state: RepellingDescent, proposal: RepellingDescent, landscape: Landscape) -> RepellingDescent:
-    """The proposal after some rounds of its own if that lowers J, else the state."""
-    for _ in range(_ROUNDS):
-        proposal = assign(refit(proposal, landscape, _ROUND_STEPS), landscape)
-    proposal = refit(_stepped(proposal, landscape), landscape, _ROUND_STEPS)
-    return proposal if proposal.objective < state.objective else state
+    """The proposal after some rounds of its own if that lowers J, else the state: a round hardly lowers J by more than
+    the one before, so that one which would have to is not gone."""
+    first = refit(proposal, landscape, _ROUND_STEPS)
+    second = refit(assign(first, landscape), landscape, _ROUND_STEPS)
+    if second.objective - state.objective > (first.objective - second.objective).clamp(min=0.0):
+        return state
+    third = refit(_stepped(assign(second, landscape), landscape), landscape, _ROUND_STEPS)
+    return third if third.objective < state.objective else state
 
 
 def _stepped(state: RepellingDescent, landscape: Landscape) -> RepellingDescent:
@@ -211,7 +215,6 @@ def _start(plain: Problem, penalty: float, generator: torch.Generator) -> Descen
 _START_PENALTIES = (1.0, 0.25, 4.0)
 _START_SWEEPS = 20
 _POLISH = 12
-_ROUNDS = 2
 _ROUND_STEPS = 4
 _LAST_STEPS = 100
 _TRIES = 4

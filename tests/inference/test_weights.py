@@ -271,7 +271,7 @@ def test_the_objective_of_repelling_components_is_that_of_repeated_rows(loss, ge
             empty = place.empty.repeat(int(labels.max()) + 1, 1, 1)
             number = empty.new_tensor(1.5)
             centers = empty.new_zeros(len(empty), 2)
-            states.append(refit(RepellingDescent(z, centers, empty, number, number, number, number), place, 20))
+            states.append(refit(RepellingDescent(z, centers, empty, number, number, number, number), place, 400_000))
         for name in ("centers", "weights", "objective"):
             close(*(getattr(state, name) for state in states), 1e-5)
 

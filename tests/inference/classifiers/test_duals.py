@@ -10,7 +10,7 @@ from setups import name_of
 from sklearn.svm import LinearSVC, LinearSVR
 from torch import Tensor
 
-from regbayes.inference.classifiers.duals import Dual, solve
+from regbayes.inference.classifiers.duals import Dual, improved, solve
 from regbayes.models.losses import (
     CrammerSinger,
     EpsilonInsensitive,
@@ -92,6 +92,30 @@ def test_it_is_the_minimum_that_its_gap_says(loss, counted, device, generator) -
     for _ in range(20):
         step = 0.1 * torch.randn(found.weights.shape, generator=generator, device=device, dtype=torch.float64)
         assert primal(found.weights + step, features, targets, loss, counts) >= dual
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["once", "counted"])
+@pytest.mark.parametrize("loss", [*LOSSES[:3], LOSSES[4], LOSSES[6]], ids=name_of)
+def test_columns_are_improved_from_any_weights(loss, counted) -> None:
+    """To the optimum, and within a few passes to no more than they cost before; boxes alone, on a CPU."""
+    generator = torch.Generator().manual_seed(0)
+    features, targets = case(loss, generator)
+    counts = 0.3 + torch.rand(25, generator=generator, dtype=torch.float64) if counted else None
+    times = torch.ones_like(targets[:, :1]) if counts is None else counts.unsqueeze(1)
+    best = solve(features, targets, loss, NU, row_weights=counts, tolerance=1e-10, max_passes=5_000).weights
+
+    def costs(weights: Tensor) -> Tensor:
+        ridge = weights.square().sum(0) / (2 * NU**2)
+        return ridge - (times * loss.log_factor(features @ weights, targets)).sum(0)
+
+    other = 3 * torch.randn(best.shape, generator=generator, dtype=torch.float64)
+    for start in (torch.zeros_like(best), best, other):
+        for max_passes in (0, 1, 5_000):
+            options = {"row_weights": counts, "tolerance": 1e-10, "max_passes": max_passes}
+            found, cost = improved(features, targets, loss, NU, start, **options)
+            close(cost, costs(found), 1e-10)
+            assert (cost <= costs(start) + 1e-12).all()
+        close(found, best, 1e-4)
 
 
 @pytest.mark.parametrize("loss", LOSSES[:6], ids=name_of)

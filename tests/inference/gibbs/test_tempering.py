@@ -11,7 +11,7 @@ from setups import label_law
 from regbayes.inference.gibbs import hyperplanes, partition, sequence
 from regbayes.inference.gibbs.moves import tempering
 from regbayes.inference.gibbs.moves.tempering import Tempered, harden
-from regbayes.models import DDPM, DIH, IHMM, Hinge, Logistic, SphericalGaussian, SquaredHinge
+from regbayes.models import DDPM, DIH, DPM, IHMM, Hinge, Logistic, SphericalGaussian, SquaredHinge
 
 X = torch.randn((24, 2), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 LABELS = (X[:, 0] > 0).long()
@@ -77,8 +77,16 @@ def rises(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 def test_partitions_start_by_a_rise(scan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = DDPM(SphericalGaussian()).resolve(X), rises(monkeypatch)
     options = {"start": "one", "scan": scan, "num_sweeps": 3, "num_split_merge": 5}
+    sweeps, sweep = [], partition.sweep
+
+    def counted(state, data, model, generator, step, **options):
+        sweeps.append((type(model), step))
+        return sweep(state, data, model, generator, step, **options)
+
+    monkeypatch.setattr(partition, "sweep", counted)
     partition.init_generatively(model, model.data(X), torch.Generator().manual_seed(0), **options)
     assert seen == [(6, scan, 5)]
+    assert sweeps == [(DPM, step) for step in range(4 * 3)]
 
 
 @pytest.mark.parametrize(("scan", "own"), [("direct", "direct"), ("beam", "auto"), ("blocked", "blocked")])

@@ -194,7 +194,7 @@ def test_chains_are_parted_by_their_hyperplanes() -> None:
     data = make_chained_gaussians(200)
     options = {"num_components": 4}
     cut = SmallVariance(num_restarts=1, **options).fit(DPM(FAMILY), data.X).num_components
-    posterior = SmallVariance(num_restarts=1, **options).fit(DDPM(FAMILY, Hinge(1.0), weight_scale=3.0), data.X)
+    posterior = SmallVariance(num_restarts=1, **options).fit(DDPM(FAMILY, Hinge(3.0), weight_scale=3.0), data.X)
     assert cut > 2
     assert posterior.num_components == 2
     agreed = (posterior.partition() == data.y).double().mean()
