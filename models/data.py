@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, cast
@@ -10,10 +11,24 @@ import torch
 from torch import Tensor
 
 from .sparse import Rows, SparseRows
-from .sums import all_count, all_sum
+from .sums import all_sum, span
 
 
-class RowData:
+class Spread:
+    """What data have that ranks may have some of each."""
+
+    @property
+    @abstractmethod
+    def num_data(self) -> int:
+        """N, the number of points or steps that are here."""
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """Where these start among those of all ranks, and how many all are."""
+        return span(self.num_data)
+
+
+class RowData(Spread):
     """What data of exchangeable rows share. Every field is a table [N, ...] with an entry for each row, or None."""
 
     targets: Tensor
@@ -29,7 +44,7 @@ class RowData:
     def total_weight(self) -> float:
         """R = sum_n r_n, by which weights take the place of N."""
         if self.weights is None:
-            return all_count(self.num_data)
+            return self.span[1]
         return float(all_sum(self.weights.sum(dtype=torch.float64)))
 
     def rows(self, index: Tensor | slice) -> Self:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from .arrays import like
-from .data import Data
+from .data import Data, Spread
 from .domains import Count, Whole, read, shown
 from .host import require_room
 from .numbers import as_tensor
 
 
 @dataclass(frozen=True, eq=False)
-class TaskData:
+class TaskData(Spread):
     """N rows of D inputs, P inputs that the classifiers see as they are, M tasks; A known pairs of a row and a task.
 
     Pairs are in the order of their tasks, so that those of task m are starts[m] : starts[m + 1].

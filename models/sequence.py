@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .arrays import as_features, as_sequences
 from .base import Model, announced
-from .data import Data
+from .data import Data, Spread
 from .host import require_room
 from .markov import log_normalizers
 from .priors import HierarchicalDirichletProcess
@@ -19,7 +19,7 @@ from .scores import scores
 
 
 @dataclass(frozen=True, eq=False)
-class Sequences:
+class Sequences(Spread):
     """What the kernels see of B sequences with N steps in all, M of them observed."""
 
     points: Data  # of the M observed steps

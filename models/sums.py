@@ -77,11 +77,17 @@ def all_values(values: Tensor) -> Tensor:
     return torch.unique(all_rows(torch.unique(values)))
 
 
-def all_named(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The different labels [K] of all ranks in increasing order, and which of them each of [n] is, [n]."""
+def all_named(labels: Tensor, number: int | None = None) -> tuple[Tensor, Tensor]:
+    """The different labels [K] of all ranks in increasing order, and which of them each of [n] is, [n].
+
+    `number`: they are 0..number-1, so that one exchange tells them.
+    """
     if ranks() is None:
         return torch.unique(labels, return_inverse=True)
-    values = all_values(labels)
+    if number is None:
+        values = all_values(labels)
+    else:
+        values = torch.nonzero(all_sum(labels.new_zeros(number).index_fill(0, labels, 1))).flatten()
     return values, torch.searchsorted(values, labels)
 
 

@@ -354,7 +354,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "inference/small_variance/test_small_variance.py "
         "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner or scored'",
     ): {
-        "all_sum(self._sums(losses)) + (": "all_sum(self._sums(losses)) - (",
+        "all_sum(self._losses(scores)) + self": "all_sum(self._losses(scores)) - self",
         "(2 * self.weight_scale**2)": "self.weight_scale**2",
         "map(self.counted, observed)\n        return ridges": "observed\n        return ridges",
         "map(self.counted, observed)\n        return owner": "observed\n        return owner",
@@ -385,7 +385,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner'",
     ): {
         "~found & (moved_cost <= fit.cost)": "~found",
-        "share = 0.25**power": "share = 0.5",
+        "(0.25**power for power": "(0.5 for power",
         "observed.shift + precision * reference": "observed.shift - precision * reference",
         '"row_weights": times,': '"row_weights": None,',
         "lower[problem.owner]": "lower[problem.owner.flip(0)]",
@@ -495,6 +495,15 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "if tape.join is torch.add]": "]",
         "with among(None):  # ranks": "with among(those):  # ranks",
     },
+    ("inference/svi/factors.py", "inference/distributed/test_ranks.py -k 'find_what and SVI and DPM and not full'"): {
+        "counts, statistics = all_sums(": "counts, statistics = (",
+    },
+    ("inference/svi/features/factors.py", "inference/distributed/test_ranks.py -k 'find_what and SVI-features'"): {
+        "+ _total(of_rows, whole) +": "+ of_rows +",
+    },
+    ("inference/classifiers/scored.py", "inference/distributed/test_ranks.py -k 'find_what and small and SVM'"): {
+        "zip(known, sums, strict=True)": "zip(known, sums[::-1], strict=True)",
+    },
     ("models/host.py", "test_threads.py -k 'one_thread or again'"): {
         "            torch.set_num_threads(_Shared.before)": "            pass",
         "        if not _Shared.running:\n            _Shared": "        if True:\n            _Shared",
@@ -506,6 +515,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("models/sums.py", "inference/distributed/test_ranks.py -k 'find_what and DPM'"): {
         "tensor if those is None else those.sum(tensor)": "tensor",
+        "[tensor.numel() for tensor in tensors]": "[tensor.numel() for tensor in tensors[::-1]]",
         "int(sizes[:own].sum()), int": "0, int",
     },
     ("inference/distributed/picked.py", "inference/distributed/test_ranks.py -k 'find_what and DPM'"): {
@@ -639,7 +649,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "inference/svi/factors.py",
         "inference/svi/test_svi.py inference/svi/test_svi_rows.py -k 'no_block or full_stochastic or sums_are'",
     ): {
-        "r = points.counted(state.of": "r = (state.of",
+        "points.X, points.counted(state.of_points(data, slice(None)))": "points.X, state.of_points(data, slice(None))",
         "+= found.log_total + some": "+= found.log_total - some",
         "chi).towards(target, model, rho)": "chi)",
         "state.prior_kl(model) + components_kl": "2 * state.prior_kl(model) + components_kl",

@@ -22,7 +22,7 @@ from ...models.likelihoods import LinearLikelihood
 from ...models.linalg import safe_cholesky
 from ...models.losses import PseudoObservation
 from ...models.priors import Hyper
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_sums
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,22 @@ def sum_rows(features: Tensor, data: FeatureData, observed: PseudoObservation, s
     """The sums, `scale` times, of (expected) features [N, K] and pseudo-observations of the entries."""
     once = data.weights is None and data.observed is None
     shift = observed.shift if once else data.counted * observed.shift
-    linear = all_sum(features.T @ shift) * scale
+    own = features.T @ shift
     if len(observed.precision) == 1 and data.observed is None:
         counted = features if once else data.row_weights * features
         gram = features.T @ counted
         gram.diagonal().copy_(counted.sum(0))  # z^2 = z
         pairs = zip(shift.split(_ROWS), observed.shift.split(_ROWS), strict=True)
         squares = torch.stack([(one * two).sum(0, dtype=torch.float64) for one, two in pairs]).sum(0)
-        squares = all_sum(squares) / observed.precision[0].double().square()
-        return Sums(linear, all_sum(gram) * scale, observed.precision[0], squares * scale)
+        linear, gram, squares = all_sums(own, gram, squares)
+        squares = squares / observed.precision[0].double().square()
+        return Sums(linear * scale, gram * scale, observed.precision[0], squares * scale)
     weight, spread = data.counted * observed.precision.expand_as(data.X), features * (1 - features)
     # [D, K, K] column by column: N x K at a time stays in the cache
     matrices = torch.stack([features.T @ (column.unsqueeze(1) * features) for column in weight.T])
     matrices.diagonal(dim1=-2, dim2=-1).add_(weight.T @ spread)
-    return Sums(linear, all_sum(matrices) * scale)
+    linear, matrices = all_sums(own, matrices)
+    return Sums(linear * scale, matrices * scale)
 
 
 def regress(

@@ -11,6 +11,7 @@ it is not, since majorizers keep slacks away from zero, and some touch the loss 
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -76,12 +77,10 @@ def descended(problem: Scored, fit: Estimate, target: Tensor) -> Estimate:
     """The largest share of the way to other weights [K, P, C] by which no cost rises: 1, 1/4, 1/16 and so on."""
     reach, found = problem.scores(target), torch.zeros_like(fit.cost, dtype=torch.bool)
     weights, scores, cost = fit.weights, fit.scores, fit.cost
-    moved, moved_scores = target, reach
-    for power in range(_NUM_SHARES):
-        if power:
-            share = 0.25**power
-            moved, moved_scores = torch.lerp(fit.weights, target, share), torch.lerp(fit.scores, reach, share)
-        moved_cost = problem.cost(moved, moved_scores)
+    shares = (0.25**power for power in range(1, _NUM_SHARES))
+    less = ((torch.lerp(fit.weights, target, share), torch.lerp(fit.scores, reach, share)) for share in shares)
+    whole = (target, reach), problem.cost(target, reach)
+    for power, ((moved, moved_scores), moved_cost) in enumerate(chain([whole], problem.costs(less))):
         lower = ~found & (moved_cost <= fit.cost)  # not so where a number is not finite
         if not power and all_found(lower):
             return fit._replace(weights=moved, scores=moved_scores, cost=moved_cost)

@@ -20,7 +20,7 @@ from ...models import host
 from ...models.distributions.sampling import normals
 from ...models.linalg import safe_cholesky
 from ...models.sums import ranks
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_sums
 from .row_space import RowRidge
 
 
@@ -339,7 +339,8 @@ def moments_and_sums(
 
 def with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tensor, Tensor]:
     """A and B from sums over the rows of one machine, gram [K, C, P, P] and linear [K, P, C]."""
-    gram, linear = all_sum(gram).clone(memory_format=torch.contiguous_format), all_sum(linear)
+    gram, linear = all_sums(gram, linear)
+    gram = gram.clone(memory_format=torch.contiguous_format)
     gram.diagonal(dim1=-2, dim2=-1).add_(weight_scale**-2)
     return gram, linear
 

@@ -13,7 +13,7 @@ constant. Variational factors are moved by `natural`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import ClassVar
@@ -28,8 +28,8 @@ from ...models.data import Data
 from ...models.hyperplanes import Hyperplanes
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.sparse import group_sums
-from ...models.sums import row_chunks
-from ..distributed.collectives import all_count, all_sum, own_stream
+from ...models.sums import ranks, row_chunks
+from ..distributed.collectives import all_count, all_sum, all_sums, own_stream
 from .elliptical_slice import elliptical_slice
 from .ridge import Ridge, in_row_space, owner_means, ridges_of_owners, rows_of_owners, soft_means, soft_natural
 from .row_space import RowRidge
@@ -93,9 +93,25 @@ class Scored:
     def cost(self, weights: Tensor, scores: Tensor) -> Tensor:
         """|eta|^2 / (2 nu^2) - sum_n r_n log phi, [K, C] float64, of weights [K, P, C] and their scores [N, C]; [K, 1]
         where the scores of all classes meet in one factor."""
-        losses = self.counted(-self.loss.log_factor(scores, self.targets))
+        return all_sum(self._losses(scores)) + self._ridge(weights)
+
+    def costs(self, options: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
+        """Weights and their scores, and their cost; among ranks those of all in one exchange."""
+        if ranks() is None:
+            yield from ((each, self.cost(*each)) for each in options)
+            return
+        known = list(options)
+        sums = all_sums(*(self._losses(scores) for _, scores in known))
+        yield from ((each, total + self._ridge(each[0])) for each, total in zip(known, sums, strict=True))
+
+    def _losses(self, scores: Tensor) -> Tensor:
+        """- sum_n r_n log phi [K, C] of scores [N, C], over the rows of this rank."""
+        return self._sums(self.counted(-self.loss.log_factor(scores, self.targets)))
+
+    def _ridge(self, weights: Tensor) -> Tensor:
+        """|eta|^2 / (2 nu^2) [K, C] of weights [K, P, C]; [K, 1] where the scores of all classes meet in one factor."""
         ridge = weights.double().square().sum(1) / (2 * self.weight_scale**2)
-        return all_sum(self._sums(losses)) + (ridge.sum(1, keepdim=True) if self.loss.meets else ridge)
+        return ridge.sum(1, keepdim=True) if self.loss.meets else ridge
 
     def value(self, weights: Tensor) -> Tensor:
         """The cost [K, C] of weights [K, P, C]."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...models import host
 from ...models.sparse import Rows, group_sums
 from ..classifiers.scored import own_scores
-from ..distributed.collectives import all_sum
+from ..distributed.collectives import all_sums
 from .problem import Problem
 
 
@@ -72,7 +72,8 @@ def component_sums(
         times = sums.new_ones(1) if weights is None else weights.double()
         arrays = X.contiguous(), times, assignments, sums, counts
         _numba_assignment.add_rows(*(array.numpy() for array in arrays))
-    return all_sum(sums), all_sum(counts)
+    sums, counts = all_sums(sums, counts)
+    return sums, counts
 
 
 def _sums(X: Rows, assignments: Tensor, num_components: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_any, all_count, all_sum, own_draws
+from ..distributed.collectives import all_any, all_count, all_sums, own_draws
 from ..distributed.picked import draw_rows
 from .assignment import all_costs, component_sums, nearest_components
 from .births import open_components
@@ -90,11 +90,11 @@ def sweep(
     state, parts = fit_components(state, problem, _POLISH if state.settled else 1)
     if merge and state.settled:
         state, parts = merge_components(state, parts, problem)
-    state = replace(state, objective=_objective(problem, state, parts))
+    moved = problem.data.counted((state.assignments != before.assignments).double()).sum()
+    base, moved = all_sums(problem.own_base, moved)
+    state = replace(state, objective=_objective(problem, state, parts, base))
     settled = state.num_components == before.num_components
-    if settled:
-        moved = all_sum(problem.data.counted((state.assignments != before.assignments).double()).sum())
-        settled = changed_little(before, state, tolerance, moved / problem.data.total_weight)
+    settled = settled and changed_little(before, state, tolerance, moved / problem.data.total_weight)
     return replace(state, settled=settled, converged=settled and before.settled)
 
 
@@ -120,10 +120,11 @@ def objective(problem: Problem, state: Descent) -> Tensor:
     return _objective(problem, state, Parts(sums, counts, margins))
 
 
-def _objective(problem: Problem, state: Descent, parts: Parts) -> Tensor:
+def _objective(problem: Problem, state: Descent, parts: Parts, base: Tensor | None = None) -> Tensor:
+    base = problem.total_base if base is None else base
     divergences = problem.divergences(parts.sums, parts.counts, state.centers)
     components = problem.smoothing(state.centers) + divergences + parts.margins
-    return components.sum() + problem.total_base + problem.price(state.penalty, state.num_components)
+    return components.sum() + base + problem.price(state.penalty, state.num_components)
 
 
 def _stirred(state: Descent, generator: torch.Generator) -> Descent:

@@ -80,7 +80,12 @@ class Problem(Priced):
     @property
     def total_base(self) -> Tensor:
         """The base of all points together, [] float64."""
-        return all_sum(self.data.counted(self.base).sum(dtype=torch.float64))
+        return all_sum(self.own_base)
+
+    @cached_property
+    def own_base(self) -> Tensor:
+        """That of the points of this rank."""
+        return self.data.counted(self.base).sum(dtype=torch.float64)
 
     def rows(self, index: Tensor) -> Problem:
         """The problem of some of the points [M]."""

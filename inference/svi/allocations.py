@@ -36,6 +36,7 @@ from .factors import (
     kl,
     move,
     see,
+    summed,
     update_components,
     update_factors,
 )
@@ -153,7 +154,7 @@ def stochastic_sweep(state: State, batch: Minibatch[Any], model: Mixture | State
     """
     penalty = kl(state, model)
     local = allocate(state, batch.data, model, penalty)
-    target = update_components(local.scaled(batch.scale), batch.data, model)
+    target = update_components(summed(local.scaled(batch.scale), batch.data, model), batch.data, model)
     bound = batch.scale * (local.bound + penalty) - penalty  # global factors cost as much, however many points
     return replace(move(state, target, model, rho), bound=bound)
 

@@ -26,9 +26,10 @@ from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.losses import Loss
 from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
+from ...models.sums import among
 from ..classifiers.natural import BothSides, OwnSide, natural_step, sides_of
 from ..classifiers.ridge import Ridge
-from ..distributed.collectives import all_count, all_sum
+from ..distributed.collectives import all_count, all_sum, all_sums
 from ..protocol import Model
 from ..running.chains import OfRows, PartOfSum
 from .sums import Sums, keep_rows, slices
@@ -199,16 +200,27 @@ def see(q: Ridge, points: Data, model: Mixture | StateSpace, log_weights: Tensor
 
 def update_factors(state: State, data: Placed, model: Mixture | StateSpace) -> State:
     """All factors but q(z)."""
-    return update_classifiers(update_components(state.with_prior(model), data, model), model)
+    known = summed(state, data, model).with_prior(model)
+    moved = update_classifiers(update_components(known, data, model), model)
+    return replace(moved, counts=state.counts, statistics=state.statistics)  # which are of these responsibilities
+
+
+def summed(state: State, data: Placed, model: Mixture | StateSpace) -> State:
+    """With the sums over all points, in one exchange."""
+    if state.statistics is not None:
+        return state
+    points = data.points
+    with among(None):
+        own = family_of(model).weighted_statistics(points.X, points.counted(state.of_points(data, slice(None))))
+    counts, statistics = all_sums(state.memberships.sum(0, dtype=torch.float64), own)
+    return replace(state, counts=counts, statistics=statistics)
 
 
 def update_components(state: State, data: Placed, model: Mixture | StateSpace) -> State:
     """chi_k = chi0 + sum_n r_nk statistics(x_n), each point as often as it counts."""
-    family, statistics, points = family_of(model), state.statistics, data.points
-    if statistics is None:
-        r = points.counted(state.of_points(data, slice(None)))
-        statistics = family.weighted_statistics(points.X, r)
-    return replace(state, hyperparameters=family.prior() + statistics)
+    statistics = summed(state, data, model).statistics
+    assert statistics is not None
+    return replace(state, hyperparameters=family_of(model).prior() + statistics)
 
 
 def update_classifiers(state: State, model: Mixture | StateSpace) -> State:

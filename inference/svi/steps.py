@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ...models.sums import among
-from ..distributed.collectives import all_count
 from ..distributed.sources import RowSource
 from ..distributed.stream import Stream
 from ..protocol import Model
@@ -47,6 +46,10 @@ class State(Protocol):
 
 class Rows(Protocol):
     """What all data have."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where they start among those of all ranks, and how many all are."""
 
     @property
     def num_data(self) -> int:
@@ -130,13 +133,13 @@ class Steps(Generic[S, D, M]):
         own = self._stochastic
         first = own.first(data, NUM_FIRST, generator)
         state = self._settle(first, model, generator, backend)
-        return own.extrapolate(state, first, model, all_count(data.num_data), own.count(data))
+        return own.extrapolate(state, first, model, data.span[1], own.count(data))
 
     def _sweep(self, state: S, data: D, model: M, generator: torch.Generator, step: int, *, backend: SVI) -> S:
         if not backend.batch_size or step >= backend.num_steps:
             return self.sweep(state, data, model)
         batch = self._stochastic.minibatch(data, backend.batch_size, generator)
-        size = _step_size(step, batch.scale, all_count(data.num_data), backend)
+        size = _step_size(step, batch.scale, data.span[1], backend)
         return self._stochastic.sweep(state, batch, model, size)
 
     def _finish(self, state: S, data: D, model: M) -> S:

@@ -18,7 +18,7 @@ from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.sums import among
 from ..classifiers.natural import BothSides, OwnSide
 from ..classifiers.ridge import soft_sums
-from ..distributed.collectives import all_count, all_sum
+from ..distributed.collectives import all_sum
 
 MOST_KEPT = 2**24  # responsibilities that a fit keeps, N T of them
 
@@ -61,7 +61,7 @@ class Sums:
 
 def keep_rows(data: Data, truncation: int) -> bool:
     """Whether the responsibilities of all points are kept, where they need not be."""
-    return all_count(data.num_data) * truncation <= MOST_KEPT
+    return data.span[1] * truncation <= MOST_KEPT
 
 
 def slices(data: Data, truncation: int) -> Iterator[slice]:

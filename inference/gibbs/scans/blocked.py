@@ -17,19 +17,19 @@ from ....models.priors import PartitionPrior
 from ....models.priors.sticks import log_swap_ratio, posterior_sticks
 from ...distributed.collectives import own_stream
 from ..state import PartitionState
-from .components import Components, count_members, draw_assignments, draw_parameters
+from .components import Components, count_members, draw_assignments, members
 
 
 def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
     """Hyperparameters h | z with the sticks integrated out, sticks v_k | z, h, and all assignments given them."""
     points = uniforms((data.num_data,), own_stream(generator))
-    counts = count_members(state)
+    counts, chi = members(state, data, model)
     hyper = model.prior.draw_truncated(state.hyper, counts, generator)
     after, before = posterior_sticks(counts, *model.prior.sticks(hyper, len(counts)))
     log_odds = log_gamma_draw(after, generator) - log_gamma_draw(before, generator)
     # in logs: for a small alpha 1 - v is often far below the rounding of v
     log_mixture = pad(logsigmoid(log_odds), (0, 1)) + pad(logsigmoid(-log_odds).cumsum(0), (1, 0))
-    components = Components(log_mixture, draw_parameters(state, data, model, generator), state.weights)
+    components = Components(log_mixture, model.likelihood.draw(chi, generator), state.weights)
     return replace(state, assignments=draw_assignments(data, components, model, points), hyper=hyper)
 
 

@@ -14,8 +14,8 @@ from ....models.likelihoods.base import Parameters
 from ....models.mixture import Mixture
 from ....models.scores import scores
 from ....models.sequence import Sequences, StateSpace
-from ....models.sums import row_chunks
-from ...distributed.collectives import all_sum
+from ....models.sums import among, row_chunks
+from ...distributed.collectives import all_sum, all_sums
 from ..prepared import Prepared
 from ..state import PartitionState
 
@@ -66,10 +66,22 @@ def count_members(state: PartitionState) -> Tensor:
     return all_sum(torch.bincount(state.assignments, minlength=len(state.weights))).double()
 
 
+def members(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> tuple[Tensor, Tensor]:
+    """What `count_members` and `hyperparameters` give, in one exchange."""
+    with among(None):
+        own = count_members(state), _statistics(state, data, model)
+    counts, statistics = all_sums(*own)
+    return counts, Prepared.of(data.points, model.likelihood).prior + statistics
+
+
 def hyperparameters(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
     """Posterior hyperparameters [K, S] of every component's family, from its points."""
+    return Prepared.of(data.points, model.likelihood).prior + _statistics(state, data, model)
+
+
+def _statistics(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
     points, labels = Prepared.of(data.points, model.likelihood), data.observed(state.assignments)
-    return points.prior + points.family.summed_statistics(points.X, labels, len(state.weights))
+    return points.family.summed_statistics(points.X, labels, len(state.weights))
 
 
 def log_evidence(chi: Tensor, data: Data, family: ExponentialFamily) -> Tensor:

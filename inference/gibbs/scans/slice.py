@@ -29,7 +29,7 @@ from ....models.mixture import Mixture
 from ...distributed.collectives import all_largest, all_named, own_stream
 from ..hyperplanes import give_back, take_reserved
 from ..state import PartitionState
-from .components import Components, count_members, draw_assignments, draw_parameters
+from .components import Components, draw_assignments, members
 
 S = TypeVar("S", bound=PartitionState)
 
@@ -37,10 +37,10 @@ S = TypeVar("S", bound=PartitionState)
 def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
     """Weights, slices below them, the new components above the floor with theta and eta of their own; then all z_n."""
     points, slices = uniforms((2, data.num_data), own_stream(generator))
-    counts = count_members(state)
+    counts, chi = members(state, data, model)
     log_sizes, _ = model.prior.urn(state.hyper, int(counts.max()), 1)
     log_weights = log_gamma_draw(log_sizes[counts.long()].exp(), generator)
-    occupied = Components(log_weights, draw_parameters(state, data, model, generator), state.weights)
+    occupied = Components(log_weights, model.likelihood.draw(chi, generator), state.weights)
     log_slices = log_weights[state.assignments] + torch.log1p(-slices)
     exponent, mass = torch.stack(model.prior.draw_rest(state.hyper, len(counts), generator)).tolist()
     log_floor = max(-float(all_largest(-log_slices.amin())), _log_guard(exponent))
@@ -59,7 +59,7 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
 def settled(state: S, chosen: Tensor, weights: Tensor, reserved: Tensor | None) -> tuple[S, Tensor, Tensor]:
     """The state with the components that points [N] chose among some with classifiers [M, P, C], which of these they
     are [K], and which no point chose, bool [M]. `reserved` are the hyperplanes that were not taken."""
-    labels, assignments = all_named(chosen)
+    labels, assignments = all_named(chosen, len(weights))
     unseen = torch.ones(len(weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
     if state.reservoir is not None and reserved is not None:
         size = len(state.weights) + len(state.reservoir) - len(labels)

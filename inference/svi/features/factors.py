@@ -22,6 +22,7 @@ from ....models.latent_features import FeatureData, FeatureModel
 from ....models.linalg import safe_cholesky
 from ....models.priors.features import FeatureFactors
 from ....models.priors.hyper import Hyper
+from ....models.sums import among
 from ...bits.loadings import Loadings, Sums, solve_columns, solve_loadings, sum_rows
 from ...bits.rows import BinaryRows, LoadingMoments, Margin, is_gaussian, observe_gaussian, sweep_features
 from ...distributed.collectives import all_count, all_sum
@@ -156,15 +157,12 @@ def update_precisions(
     rows, K = entries(state, data, model, sums, scale), state.features.shape[1]
     squares = torch.cat([state.loading_squares.double(), state.precisions.new_tensor([K])])
     X, mean, square, counted, whole = rows
-    own = model.likelihood.evidence(X, mean, square, torch.zeros_like(squares), counted)
-    shared = model.likelihood.evidence(X[:0], mean[:0], square[:0], squares, counted[:0])
-    found = [
-        torch.stack([law.concentration, law.rate])
-        + _total(torch.stack(own[name]).double(), whole)
-        + torch.stack(shared[name]).double()
-        for name, law in laws.items()
-    ]
-    return replace(state, precisions=torch.stack(found))
+    with among(None):  # the entries may be those of all ranks already
+        own = model.likelihood.evidence(X, mean, square, torch.zeros_like(squares), counted)
+        shared = model.likelihood.evidence(X[:0], mean[:0], square[:0], squares, counted[:0])
+    prior = torch.stack([torch.stack([law.concentration, law.rate]) for law in laws.values()])
+    of_rows, others = (torch.stack([torch.stack(each[name]) for name in laws]).double() for each in (own, shared))
+    return replace(state, precisions=prior + _total(of_rows, whole) + others)
 
 
 def update_sticks(

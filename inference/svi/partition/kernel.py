@@ -20,7 +20,6 @@ from ....models.data import Data, RowData
 from ....models.likelihoods.exponential_family import ExponentialFamily
 from ....models.mixture import Mixture
 from ....models.priors.sticks import log_stick_weights
-from ...distributed.collectives import all_count
 from ...distributed.picked import draw_rows, own_of
 from ...distributed.stream import Stream, stream_points
 from ...posterior.draws import PartitionDraw, drawn
@@ -107,8 +106,7 @@ def restored_partition(kept: Draw, data: Data, model: Mixture) -> VariationalPar
 
 def first_rows(data: R, num_rows: int, generator: torch.Generator) -> R:
     """Rows from which a stochastic fit starts."""
-    number = all_count(data.num_data)
-    if number <= num_rows:
+    if (number := data.span[1]) <= num_rows:
         return data
     chosen = torch.randperm(number, generator=generator, device=data.targets.device)[:num_rows]
     return data.rows(own_of(chosen.sort().values, data.num_data))
@@ -117,9 +115,9 @@ def first_rows(data: R, num_rows: int, generator: torch.Generator) -> R:
 def minibatch(data: R, size: int, generator: torch.Generator) -> Minibatch[R]:
     """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
     if data.weights is None:
-        number = all_count(data.num_data)
-        chosen = torch.randint(number, (size,), generator=generator, device=data.targets.device)
-        return Minibatch(data.rows(own_of(chosen, data.num_data)), number / size)
+        start, number = data.span
+        chosen = torch.randint(number, (size,), generator=generator, device=data.targets.device) - start
+        return Minibatch(data.rows(chosen[(chosen >= 0) & (chosen < data.num_data)]), number / size)
     batch: Any = data.rows(own_of(draw_rows(data.weights, size, generator), data.num_data))
     return Minibatch(replace(batch, weights=None), data.total_weight / size)
 

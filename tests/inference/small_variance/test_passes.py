@@ -10,6 +10,7 @@ import torch
 from regbayes.inference import SmallVariance, rows_of
 from regbayes.inference.distributed import passes
 from regbayes.inference.distributed.collectives import all_largest, all_sum, each, once, own_draws
+from regbayes.inference.running.sweeps import Sweeps
 from regbayes.inference.small_variance import partition, penalty
 from regbayes.models import DDPM, DPM, CrammerSinger, InfiniteSVM, Logistic
 
@@ -100,6 +101,36 @@ def test_functions_over_blocks_have_sums_and_draws_of_all_rows(generator) -> Non
         assert torch.equal(shared, whole[1])
     assert calls == [3, 3]  # on each block, and once more when the sum is known
     assert torch.equal(generator.get_state(), after)
+
+
+FEWEST = {
+    "DPM": (DPM(), None, 6),
+    "hinge": (InfiniteSVM(), Y[:2500], 10),
+    "logistic": (InfiniteSVM(loss=Logistic()), Y[:2500], 9),
+}
+
+
+@pytest.mark.parametrize("case", FEWEST)
+def test_a_sweep_that_does_not_search_takes_few_passes(monkeypatch, case) -> None:
+    """These numbers go down alone."""
+    model, y, most = FEWEST[case]
+    passes_of, turn, advance = [], passes.Blocks.turn, Sweeps.advance
+
+    def counted(self):
+        if passes_of:
+            passes_of[-1] += 1
+        turn(self)
+
+    def begin(self, *arguments):
+        passes_of.append(1)
+        advance(self, *arguments)
+
+    monkeypatch.setattr(partition, "_FEW", 100)
+    monkeypatch.setattr(passes.Blocks, "turn", counted)
+    monkeypatch.setattr(Sweeps, "advance", begin)
+    backend = SmallVariance(penalty=400.0, num_restarts=1, max_steps=6, merge=False)
+    backend.fit(model, source_of(X[:2500], y, size=600))
+    assert 1 < min(passes_of) <= most
 
 
 FIRST = 1700  # rows of the first of two ranks

@@ -1,0 +1,64 @@
+"""How often ranks hear of one another in a sweep: no more than this, and from time to time less."""
+
+from __future__ import annotations
+
+import pytest
+from test_ranks import CASES, fit
+
+from regbayes.inference import SVI, Gibbs, SmallVariance
+from regbayes.inference.running.sweeps import Sweeps
+from regbayes.models.ranks import Ranks
+
+WAYS = {
+    "small variance": SmallVariance(num_components=4, num_restarts=1, max_steps=6),
+    "SVI": SVI(num_steps=5, tolerance=None),
+    "SVI in minibatches": SVI(num_steps=4, batch_size=5, num_full_steps=0),
+    "Gibbs, slice or beam": Gibbs(1, 3, scan="auto", num_generative=2, split_merge=0),
+    "Gibbs, blocked": Gibbs(1, 3, scan="blocked", num_generative=2, split_merge=0),
+}
+GOAL = 5  # of a sweep that neither searches nor merges, the flags of Ctrl-C and checkpoints included
+REACHED = {
+    "small variance": ["DPM", "BNMC"],
+    "SVI": ["DPM", "DPM of counts", "InfiniteSVM", "DDPM", "LDA", "MedLDA", "IHMM"],
+    "SVI in minibatches": ["DPM", "DPM of counts", "InfiniteSVM", "DDPM", "LDA"],
+    "Gibbs, slice or beam": [],
+    "Gibbs, blocked": ["DPM"],
+}
+MORE = {  # these numbers go down alone
+    "small variance": {"InfiniteSVM": 9, "IHMM": 7, "DIH": 15},
+    "SVI": {"DIH": 6, "BNMC": 10, "BNMC, and": 6, "features": 8},
+    "SVI in minibatches": {"MedLDA": 7, "IHMM": 7, "DIH": 8, "BNMC": 8, "BNMC, and": 6, "features": 13},
+    "Gibbs, slice or beam": {"DPM": 7, "InfiniteSVM": 9, "IHMM": 9, "BNMC": 12, "BNMC, and": 10},
+    "Gibbs, blocked": {"InfiniteSVM": 7, "IHMM": 7, "BNMC": 10, "BNMC, and": 10},
+}
+MOST = [(way, case, GOAL) for way, cases in REACHED.items() for case in cases]
+MOST += [(way, case, number) for way, cases in MORE.items() for case, number in cases.items()]
+
+
+def counted(group, rank, backend, case):
+    """The numbers of reductions of each sweep but the first."""
+    numbers, reduced, advance = [], Ranks._reduced, Sweeps.advance
+
+    def count(those, tensor, how):
+        if numbers and tensor.numel():
+            numbers[-1] += 1
+        return reduced(those, tensor, how)
+
+    def begin(self, *arguments):
+        numbers.append(0)
+        advance(self, *arguments)
+
+    Ranks._reduced, Sweeps.advance = count, begin
+    try:
+        fit(group, rank, backend, case)
+    finally:
+        Ranks._reduced, Sweeps.advance = reduced, advance
+    return numbers[1:]
+
+
+@pytest.mark.parametrize(("way", "case", "most"), MOST)
+def test_a_sweep_has_few_reductions(two_ranks, way, case, most) -> None:
+    assert case in CASES
+    first, second = two_ranks(counted, WAYS[way], case)
+    assert first == second
+    assert 0 < min(first) <= most
