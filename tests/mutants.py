@@ -103,7 +103,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "return all_sum((self.loss.log_factor(base + step": "return ((self.loss.log_factor(base + step",
     },
     ("inference/gibbs/projection.py", "inference/distributed/test_ranks.py -k same_projection"): {
-        "squares = all_sum(torch.cat(": "squares = (torch.cat(",
+        "all_sum(square))": "square)",
     },
     ("inference/gibbs/moves/sides.py", "inference/distributed/test_exact_ranks.py -k 'states_that_repel and hinge'"): {
         " - log_normalizers.sum()))": ") - log_normalizers.sum())",
@@ -123,8 +123,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/gibbs/features/state.py", "inference/distributed/test_exact_ranks.py -k 'features and blocked'"): {
         "int(data.total_weight)": "data.num_data",
     },
-    ("models/likelihoods/linear_gaussian.py", "inference/distributed/test_exact_ranks.py -k 'features and blocked'"): {
-        "all_sum(torch.stack([number, error.sum(dtype=torch.float64)]))": "number, error.sum(dtype=torch.float64)",
+    ("inference/gibbs/features/parameters.py", "inference/distributed/test_exact_ranks.py -k 'features and blocked'"): {
+        "all_sum(torch.stack(own[name]))": "torch.stack(own[name])",
+        "all_sum(torch.stack(own[name])) + torch.stack(part)": "all_sum(torch.stack(own[name]) + torch.stack(part))",
     },
     ("inference/gibbs/features/start.py", "inference/distributed/test_ranks.py -k same_features"): {
         "not all_any(state.features[:, k])": "not state.features[:, k].any()",

@@ -155,9 +155,10 @@ def precision_laws(
 ) -> dict[str, Gamma]:
     """The gamma law of each precision that is learned, given the projection and the loadings [N, K]."""
     mean = loadings @ state.features.double().T
-    squares = all_sum(torch.cat([loadings.square().sum(0), loadings.new_tensor([float(len(loadings))])]))
+    squares = torch.cat([loadings.square().sum(1), loadings.new_tensor([loadings.shape[1]])])
     seen = likelihood.evidence(data.X.double(), mean, mean.square(), squares, loadings.new_ones(len(loadings), 1))
-    return precision_posterior(likelihood, seen, loadings)
+    total = {name: (all_sum(number), all_sum(square)) for name, (number, square) in seen.items()}
+    return precision_posterior(likelihood, total, loadings)
 
 
 # -- the classifiers ---------------------------------------------------------------------------------------------------

@@ -58,8 +58,7 @@ class LinearLikelihood(Config, ABC):
     def evidence(
         self, X: Tensor, mean: Tensor, square: Tensor, loadings: Tensor, counted: Tensor
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """What each hyperparameter with a law sees of the rest: what is added to (shape, rate) of its gamma law, by the
-        rows of all ranks.
+        """What each hyperparameter with a law sees of the rest: what is added to (shape, rate) of its gamma law.
 
         Parameters
         ----------

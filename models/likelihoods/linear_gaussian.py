@@ -69,8 +69,7 @@ class LinearGaussian(LinearLikelihood):
         residual = X - self.offset
         error = torch.addcmul(square, residual, torch.sub(residual, mean, alpha=2)).mul_(counted)
         number = counted.sum(dtype=torch.float64) * (X.shape[1] // counted.shape[1])
-        number, square = all_sum(torch.stack([number, error.sum(dtype=torch.float64)]))
-        return {"noise_precision": (number / 2, square / 2)} | loading_evidence(loadings)
+        return {"noise_precision": (number / 2, error.sum(dtype=torch.float64) / 2)} | loading_evidence(loadings)
 
     def loading_precision(self, h: Hyper, num_columns: int) -> Tensor:
         return h["loading_precision"].expand(num_columns)

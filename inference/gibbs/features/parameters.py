@@ -11,7 +11,7 @@ from torch.distributions import Gamma
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
 from ...bits.loadings import Loadings, draw_precisions, precision_posterior, regress
-from ...distributed.collectives import own_stream
+from ...distributed.collectives import all_sum, own_stream
 from .state import FeatureState, Given, scored
 
 
@@ -47,8 +47,11 @@ def precision_laws(state: FeatureState, data: FeatureData, model: InfiniteLatent
     """The gamma law that each precision of the likelihood has given all else, [] float64."""
     W, mean = state.loadings, state.features.to(state.loadings) @ state.loadings
     squares = torch.cat([W.square().sum(0), W.new_tensor([float(len(W))])])
-    seen = model.likelihood.evidence(data.X, mean, mean.square(), squares, data.counted)
-    return precision_posterior(model.likelihood, seen, W)
+    X, square, counted = data.X, mean.square(), data.counted
+    own = model.likelihood.evidence(X, mean, square, torch.zeros_like(squares), counted)
+    shared = model.likelihood.evidence(X[:0], mean[:0], square[:0], squares, counted[:0])
+    seen = {name: all_sum(torch.stack(own[name])) + torch.stack(part) for name, part in shared.items()}
+    return precision_posterior(model.likelihood, {name: (part[0], part[1]) for name, part in seen.items()}, W)
 
 
 def draw_entries(
