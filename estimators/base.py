@@ -30,6 +30,7 @@ from ..models.warning import warn
 from .parts import PartsEstimator, copy_of
 from .reading import named, read_rows
 from .rows import SortedRows, sort_rows
+from .streams import require_array
 
 
 def _transforms(estimator: PosteriorEstimator) -> bool:
@@ -184,6 +185,7 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
 
     def fit_data(self, X: ArrayLike, **checks: Any) -> Any:
         """The rows [N, D] to fit."""
+        require_array(X, self)
         rows = read_rows(self, X, **{"ensure_min_samples": 2} | self._checks() | checks)
         self._require_counts(rows)
         return rows

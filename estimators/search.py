@@ -44,6 +44,7 @@ from .paths import (
 )
 from .reading import array_like, named
 from .rows import deal, deal_groups, sort_rows
+from .streams import require_array
 
 _Axes = dict[str, tuple[Any, ...]]  # of the parts of a setting, in their order; (None,): there is no such argument
 
@@ -255,6 +256,7 @@ class PathSearch(Search):
         groups : what rows [N] belong together, such as those of one subject: `cv` gets it, and folds of a number are
             of whole groups
         """
+        require_array(X, self)
         self.fit_posterior(*self.prepared(X, y, sample_weight), groups)
         return self
 

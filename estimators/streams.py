@@ -34,6 +34,20 @@ class EncodedRows(RowSource):
         return ((number, self.encode(np.asarray(y))) for number, y in self.source.outline(size))
 
 
+def is_source(X: Any) -> bool:
+    """Whether X is a source of rows, or the path of a file that is one."""
+    return isinstance(X, str | os.PathLike | RowSource | DataLoader)
+
+
+def require_array(X: Any, who: object) -> None:
+    """Raise ValueError on a source of rows, which an estimator does not read."""
+    if is_source(X):
+        raise ValueError(
+            f"X is a file or another source of rows, which {type(who).__name__} does not read: pass an array. "
+            "Classifier, Regressor and Clusterer read sources."
+        )
+
+
 def source_of(X: Any, y: Any, **refused: Any) -> RowSource | None:
     """The source that X is, or the file at a path, whose column of labels y names; None of an array.
 
@@ -41,7 +55,7 @@ def source_of(X: Any, y: Any, **refused: Any) -> RowSource | None:
     ------
     ValueError    on what else was given, by name, that goes with arrays alone.
     """
-    if not isinstance(X, str | os.PathLike | RowSource | DataLoader):
+    if not is_source(X):
         return None
     for name, value in refused.items():
         if value is not None:

@@ -490,7 +490,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "chosen - start))": "chosen))",
         "/ all_count(self.problem.num_data)": "/ self.problem.num_data",
     },
-    ("inference/distributed/passes.py", "inference/small_variance/test_passes.py -k 'ranks_have or on_all'"): {
+    ("inference/distributed/passes.py", "inference/small_variance/test_passes.py -k 'other_numbers or on_all'"): {
         "= self.first + place": "= place",
         'on_all(passed, "go on")': "passed()",
         "if tape.join is torch.add]": "]",

@@ -7,7 +7,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from regbayes.estimators import Classifier, Clusterer, Regressor
+from regbayes.estimators import (
+    Classifier,
+    ClassifierCV,
+    Clusterer,
+    MultiLabelClassifier,
+    MultiLabelClassifierCV,
+    Regressor,
+    RegressorCV,
+    SequenceClusterer,
+)
 from regbayes.estimators.streams import classes_of
 from regbayes.inference import SVI, Gibbs, map_rows, rows_of
 from regbayes.models import DPM, InfiniteSVM
@@ -102,3 +111,12 @@ def test_targets_that_a_regressor_cannot_have_are_refused(path) -> None:
         Regressor().fit(path, "a", sample_weight=np.ones(300))
     constant = Regressor(inference=SVI(num_steps=2)).fit(rows_of(X, np.full(300, 7.0)))
     assert (constant.target_mean_, constant.target_scale_) == (7.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "estimator", [ClassifierCV(), RegressorCV(), MultiLabelClassifierCV(), MultiLabelClassifier(), SequenceClusterer()]
+)
+def test_estimators_that_read_no_source_say_so(estimator) -> None:
+    for source in ("rows.parquet", rows_of(np.zeros((5, 2)), np.arange(5))):
+        with pytest.raises(ValueError, match=f"which {type(estimator).__name__} does not read: pass an array. Class"):
+            estimator.fit(source, None)

@@ -6,13 +6,15 @@ import itertools
 
 import pytest
 import torch
+from two_ranks import on_threads
 
 from regbayes.inference import SmallVariance, rows_of
 from regbayes.inference.distributed import passes
-from regbayes.inference.distributed.collectives import all_largest, all_sum, each, once, own_draws
+from regbayes.inference.distributed.collectives import all_largest, all_sum, each, once, own_draws, span
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.inference.small_variance import partition, penalty
 from regbayes.models import DDPM, DPM, CrammerSinger, InfiniteSVM, Logistic
+from regbayes.models.sums import among
 
 N, SIZE, D = 11_000, 4000, 3
 STREAM = torch.Generator().manual_seed(0)
@@ -190,6 +192,25 @@ def test_a_source_that_changes_on_one_rank_is_named_on_all(two_ranks) -> None:
     first, second = two_ranks(changed)
     assert first == second
     assert first.startswith("Rank 1 of 2 cannot go on: the function gives other rows in block 0 of a later pass.")
+
+
+def test_ranks_with_other_numbers_of_blocks_have_the_same_sums() -> None:
+    parts = [[1.0, 7.0, 2.0], [5.0]]
+
+    def task(rank, those):
+        own = parts[rank]
+
+        def blocks():
+            yield from (all_sum(torch.tensor(value)) for value in own)  # nothing of other ranks: these are not there
+
+        def work(value):
+            return float(all_sum(value)), float(all_largest(value)), span(2)
+
+        with among(those):
+            return passes.over_blocks(blocks, len(own), work, torch.Generator())
+
+    first, second = on_threads(task)
+    assert first + second == [(15.0, 7.0, (start, 8)) for start in (0, 2, 4, 6)]
 
 
 def test_what_passes_do_not_serve_is_refused() -> None:
