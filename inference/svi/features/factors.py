@@ -22,10 +22,10 @@ from ....models.latent_features import FeatureData, FeatureModel
 from ....models.linalg import safe_cholesky
 from ....models.priors.features import FeatureFactors
 from ....models.priors.hyper import Hyper
-from ....models.sums import among
 from ...bits.loadings import Loadings, Sums, solve_columns, solve_loadings, sum_rows
 from ...bits.rows import BinaryRows, LoadingMoments, Margin, is_gaussian, observe_gaussian, sweep_features
 from ...distributed.collectives import all_count, all_sum
+from ...running.chains import OfRows
 from ..rules import Learned
 
 
@@ -33,7 +33,7 @@ from ..rules import Learned
 class VariationalFeatures:
     """A variational posterior of K features of N points; D columns, P inputs, C scores."""
 
-    features: Tensor  # [N, K] psi
+    features: OfRows  # [N, K] psi
     a: Tensor  # [K] float64, of the sticks' or probabilities' Beta(a, b)
     b: Tensor  # [K] float64
     concentration: Tensor  # [2] float64, Gamma(shape, rate), or (alpha, 1)
@@ -43,10 +43,10 @@ class VariationalFeatures:
     precisions: Tensor  # [H, 2] float64, Gamma(shape, rate) of the likelihood's H hyperparameters with a law
     weights: Tensor  # [K + P, C] mean of q(eta)
     weights_tril: Tensor  # [C, K + P, K + P] of its precisions; [0, K + P, K + P] where they stay at the prior
-    tilt: Tensor  # [N, C] dual variables, from which the next SVM starts; [0, C] where there are none
+    tilt: OfRows  # [N, C] dual variables, from which the next SVM starts; [0, C] where there are none
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
     duality_gap: Tensor  # [] float64, of the last dual, as a fraction of its objective; NaN where there was none
-    row_weights: Tensor | None = None  # [N] how many times each row counts; None: once
+    row_weights: OfRows | None = None  # [N] how many times each row counts; None: once
 
     @property
     def num_data(self) -> int:
@@ -157,9 +157,8 @@ def update_precisions(
     rows, K = entries(state, data, model, sums, scale), state.features.shape[1]
     squares = torch.cat([state.loading_squares.double(), state.precisions.new_tensor([K])])
     X, mean, square, counted, whole = rows
-    with among(None):  # the entries may be those of all ranks already
-        own = model.likelihood.evidence(X, mean, square, torch.zeros_like(squares), counted)
-        shared = model.likelihood.evidence(X[:0], mean[:0], square[:0], squares, counted[:0])
+    own = model.likelihood.evidence(X, mean, square, torch.zeros_like(squares), counted)
+    shared = model.likelihood.evidence(X[:0], mean[:0], square[:0], squares, counted[:0])
     prior = torch.stack([torch.stack([law.concentration, law.rate]) for law in laws.values()])
     of_rows, others = (torch.stack([torch.stack(each[name]) for name in laws]).double() for each in (own, shared))
     return replace(state, precisions=prior + _total(of_rows, whole) + others)

@@ -52,6 +52,7 @@ SHORT = {
     "repelling states": Gibbs(4, 2, num_generative=2),
     "tasks": Gibbs(4, 2),
     "SVI of tasks": SVI(num_steps=3),
+    "SVI of features": SVI(num_steps=3),
     "small variance of tasks": SmallVariance(num_components=3, num_restarts=2, max_steps=1),
 }
 SETS = torch.stack([Y == 0, Y > 0], 1).double().masked_fill((Y < 0).unsqueeze(1), torch.nan)
@@ -60,7 +61,7 @@ TASKS = MultiTaskInfiniteLatentSVM(LinearGaussian(), Logistic(), truncation=4), 
 OTHERS = {  # models of these ways, and their y
     "beam": (IHMM(truncation=6), None),
     "label sets": (BNMC(joint="and", truncation=6), SETS),
-    "features": (InfiniteLatentSVM(truncation=4), Y),
+    **dict.fromkeys(("features", "SVI of features"), (InfiniteLatentSVM(truncation=4), Y)),
     **{way: TASKS for way in ("tasks", "SVI of tasks", "small variance of tasks")},
     "repelling": (DDPM(truncation=6), None),
     "repelling states": (DIH(truncation=6), None),
@@ -82,6 +83,7 @@ LONG = {
     "tasks": {"num_samples": 8},
     "SVI of tasks": {"num_steps": 15},
     "small variance of tasks": {"max_steps": 100},
+    "SVI of features": {"num_steps": 15},
 }
 
 
