@@ -164,13 +164,18 @@ def near_pairs(state: RepellingDescent, landscape: Landscape) -> list[tuple[int,
 
 
 def _better(state: RepellingDescent, proposal: RepellingDescent, landscape: Landscape) -> RepellingDescent:
-    """The proposal after some rounds of its own if that lowers J, else the state: a round hardly lowers J by more than
-    the one before, so that one which would have to is not gone."""
+    """The proposal after some rounds of its own if that lowers J, else the state.
+
+    A round of points hardly lowers J by more than the one before: one which would have to is not gone. In sequences
+    moves of single steps, in the last round, may do so.
+    """
     first = refit(proposal, landscape, _ROUND_STEPS)
     second = refit(assign(first, landscape), landscape, _ROUND_STEPS)
-    if second.objective - state.objective > (first.objective - second.objective).clamp(min=0.0):
+    moved = assign(second, landscape)
+    alone, fall = landscape.stepwise(moved), (first.objective - second.objective).clamp(min=0.0)
+    if alone is moved.assignments and second.objective - state.objective > fall:
         return state
-    third = refit(_stepped(assign(second, landscape), landscape), landscape, _ROUND_STEPS)
+    third = refit(replace(moved, assignments=alone).occupied(), landscape, _ROUND_STEPS)
     return third if third.objective < state.objective else state
 
 

@@ -355,6 +355,18 @@ def test_a_sweep_changes_no_state(generator):
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
 
+@pytest.mark.parametrize("name", ["one-versus-rest", "crammer-singer"])
+def test_a_resumed_fit_goes_on_bit_for_bit(name, tmp_path):
+    loss, y = CASES[name]
+    model, data, _ = example(loss, y)
+    prior = DirichletTopics(0.5, 0.5, (2.0, 2.0), (2.0, 2.0))
+    model = MedLDA(prior, loss, num_topics=3)
+    whole = Gibbs(num_samples=6, num_warmup=2).fit(model, data.X, y)
+    Gibbs(num_samples=3, num_warmup=2).fit(model, data.X, y, checkpoint=tmp_path / "chain")
+    resumed = Gibbs(num_samples=6, num_warmup=2).fit(model, data.X, y, resume=tmp_path / "chain")
+    assert all(torch.equal(whole.samples[name], resumed.samples[name]) for name in whole.samples)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
