@@ -96,7 +96,7 @@ class Scored:
         return all_sum(self._losses(scores)) + self._ridge(weights)
 
     def costs(self, options: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
-        """Weights and their scores, and their cost; among ranks those of all in one exchange."""
+        """Weights [K, P, C] with their scores [N, C], and their cost [K, C]; among ranks of all in one exchange."""
         if ranks() is None:
             yield from ((each, self.cost(*each)) for each in options)
             return

@@ -84,7 +84,7 @@ class Problem(Priced):
 
     @cached_property
     def own_base(self) -> Tensor:
-        """That of the points of this rank."""
+        """That of the points of this rank, [] float64."""
         return self.data.counted(self.base).sum(dtype=torch.float64)
 
     def rows(self, index: Tensor) -> Problem:

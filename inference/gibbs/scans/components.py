@@ -67,7 +67,7 @@ def count_members(state: PartitionState) -> Tensor:
 
 
 def members(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> tuple[Tensor, Tensor]:
-    """What `count_members` and `hyperparameters` give, in one exchange."""
+    """What `count_members` and `hyperparameters` give, [K] and [K, S], in one exchange."""
     with among(None):
         own = count_members(state), _statistics(state, data, model)
     counts, statistics = all_sums(*own)
