@@ -57,7 +57,9 @@ class CountedRows:
         """
         if sample_weight is None and loss_weight is None:
             return None
-        _require_weighable(model, X)
+        for name, given in (("sample_weight", sample_weight), ("loss_weight", loss_weight)):
+            if given is not None:
+                _require_weighable(model, X, name)
         X = model.as_rows(X)
         y = None if y is None else _targets(model, y, X)
         weights = torch.ones(len(X), dtype=torch.float64, device=X.device)
@@ -108,12 +110,12 @@ def _loss_weights(given: Any, backend: Weighing, model: Model, X: Rows) -> Tenso
     return None if bool((found == 1).all()) else found
 
 
-def _require_weighable(model: Model, X: Any) -> None:
+def _require_weighable(model: Model, X: Any, name: str) -> None:
     if streamed(X) is not None:
-        raise ValueError("sample_weight goes with arrays. Leave it out of a fit from a source, or repeat its rows.")
+        raise ValueError(f"{name} goes with arrays. Leave it out of a fit from a source, or repeat its rows.")
     if not _takes_weights(model) and not issubclass(model.data_type, TopicData):
         raise ValueError(
-            f"{type(model).__name__} takes no sample_weight: only rows that are exchangeable have weights, not the "
+            f"{type(model).__name__} takes no {name}: only rows that are exchangeable have weights, not the "
             "steps of sequences. Leave it out."
         )
 
