@@ -233,7 +233,7 @@ def _climb(problem: _Problem, box: Box, tilt: Tensor, tolerance: float, max_pass
 def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
     """Features [N, P], their squares [N] times nu^2, and the conjugate as compiled code takes it."""
     features, variance, ones = problem.features.contiguous(), problem.weight_scale**2, torch.ones_like(problem.targets)
-    count = problem.count * ones[:, :1]
+    count = problem.count * features.new_ones(len(features), 1)  # of no scores too
     bounds = [(part * ones).numpy() for part in (box.linear, count * box.lower, count * box.upper)]
     conjugate = (*bounds, (box.curvature / count).squeeze(1).numpy(), float(box.tube), variance)
     return features.numpy(), (variance * entries_sum(features, torch.square)).numpy(), conjugate

@@ -212,6 +212,8 @@ def summed(state: State, data: Placed, model: Mixture | StateSpace) -> State:
     points = data.points
     with among(None):
         own = family_of(model).weighted_statistics(points.X, points.counted(state.of_points(data, slice(None))))
+    if not state.separate:  # how many steps are in a state its moves say
+        return replace(state, statistics=all_sum(own))
     counts, statistics = all_sums(state.memberships.sum(0, dtype=torch.float64), own)
     return replace(state, counts=counts, statistics=statistics)
 

@@ -204,7 +204,7 @@ def test_splits_of_too_few_different_rows_are_refused():
             ClassifierCV(cv=3).fit(X.repeat(copies, 0), y.repeat(copies))
 
 
-@pytest.mark.parametrize("seed", [8, 15])
+@pytest.mark.parametrize("seed", [15, 21])
 def test_more_components_have_to_be_better_by_more_than_chance(seed):
     rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(60, 2)), rng.integers(0, 2, 60)

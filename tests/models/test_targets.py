@@ -73,7 +73,8 @@ def errors(model, backend=None, num_levels: int = 4, **options) -> tuple[float, 
     probabilities = posterior.predict_proba(rows[300:])
     assert probabilities.shape == (300, num_levels)
     torch.testing.assert_close(probabilities.sum(1), torch.ones(300, dtype=torch.float64))
-    assert torch.equal(probabilities.argmax(1), found)
+    chosen = probabilities.gather(1, found.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(chosen, probabilities.amax(1))  # levels that no plane singles out are alike
     off = (found - y[300:]).abs().double()
     return float((off > 0).double().mean()), float(off.mean())
 
