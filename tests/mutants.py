@@ -293,7 +293,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         ),
         "PseudoObservation(*(times * part for": "PseudoObservation(*(part for",
     },
-    ("inference/svi/factors.py", "inference/svi/test_svi_epochs.py inference/test_weights.py -k losses_have"): {
+    ("inference/svi/factors.py", "inference/test_weights.py -k a_loss_of_weight"): {
         "log_weights, points.loss_weights)": "log_weights)",
     },
     ("inference/markov/scans.py", "inference/markov/test_scans.py"): {
@@ -370,7 +370,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "if before[c] < cost[c]:": "if before[c] < 0.0:",
         "cost[c] = _dot(found[c], found[c]) / (2.0 * box[5])": "cost[c] = 0.0",
         "slope = box[0][n, c] + squares[n] * tilt[n, c] - ": "slope = box[0][n, c] - ",
-        "return 0 if total <= tolerance * primal": "return 0 if total <= 100 * tolerance * primal",
+        "return 0 if total <= tolerance * primal": "return 0 if total <= 1e9 * primal",
     },
     ("inference/gibbs/partition.py", "inference/gibbs/test_tempering.py -k partitions_start"): {
         "range(_NUM_PLAIN * num_sweeps)": "range(num_sweeps)",
