@@ -107,8 +107,8 @@ def sweep(
         moved = assign(state, landscape, unused=0.0)
     state = refit(moved, landscape, _POLISH if state.settled else 2)
     if before.settled:
-        if landscape.stepwise(state) is not state.assignments:
-            state = _better(state, _stepped(state, landscape), landscape)
+        if (stepped := _stepped(state, landscape)) is not None:
+            state = _better(state, stepped, landscape)
         for index in _candidates(state, landscape, generator):
             state = _better(state, _opened(state, index, landscape), landscape)
         if merge:
@@ -172,16 +172,17 @@ def _better(state: RepellingDescent, proposal: RepellingDescent, landscape: Land
     first = refit(proposal, landscape, _ROUND_STEPS)
     second = refit(assign(first, landscape), landscape, _ROUND_STEPS)
     moved = assign(second, landscape)
-    alone, fall = landscape.stepwise(moved), (first.objective - second.objective).clamp(min=0.0)
-    if alone is moved.assignments and second.objective - state.objective > fall:
+    stepped, fall = _stepped(moved, landscape), (first.objective - second.objective).clamp(min=0.0)
+    if stepped is None and second.objective - state.objective > fall:
         return state
-    third = refit(replace(moved, assignments=alone).occupied(), landscape, _ROUND_STEPS)
+    third = refit(moved if stepped is None else stepped, landscape, _ROUND_STEPS)
     return third if third.objective < state.objective else state
 
 
-def _stepped(state: RepellingDescent, landscape: Landscape) -> RepellingDescent:
-    """The state after moves of single points."""
-    return replace(state, assignments=landscape.stepwise(state)).occupied()
+def _stepped(state: RepellingDescent, landscape: Landscape) -> RepellingDescent | None:
+    """The state after moves of single steps; None where there are none, as of points."""
+    moved = landscape.stepwise(state)
+    return None if moved is state.assignments else replace(state, assignments=moved).occupied()
 
 
 def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> RepellingDescent:
