@@ -26,9 +26,10 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-# long equations and tables need the room, and pages without pages below them have nothing to show there
+# long equations, tables and lines of code need the room, and pages without pages below them have nothing to show there
 alone = ["derivations/*", "evidence", "evidence/*", "guide", "practice", "scale", "data", "command-line", "glossary"]
-html_sidebars = {page: [] for page in [*alone, "_generated/CONTRIBUTING", "_generated/CHANGELOG"]}
+alone += ["_generated/CONTRIBUTING", "_generated/CHANGELOG", "_generated/tutorials/*"]
+html_sidebars = {page: [] for page in alone}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 myst_enable_extensions = ["dollarmath", "amsmath"]
