@@ -106,7 +106,8 @@ def setting(name: str) -> str:
     return (
         f'`make evidence PART="{name}"` wrote this page on {date.today()}.\n\n'
         f"- Versions: {versions}; Python {platform.python_version()}.\n"
-        f"- Machine: {processor()}, {os.cpu_count()} cores, {platform.system()}; one thread a command.\n"
+        f"- Machine: {processor()}, {os.cpu_count()} cores, {platform.system()}; one thread a command. "
+        f"Its load was {os.getloadavg()[0]:.1f} when the part began; a loaded machine takes more CPU seconds.\n"
     )
 
 
