@@ -340,8 +340,7 @@ class Backend(Config):
         require_record(next(draw for chain in drawn for draw in chain), kind.record, type(self).__name__)
         samples = structure.stack([draw for chain in drawn for draw in chain])
         trace = Trace.of(self.value_name, self.kind, self.traced(chains))
-        shard = shard_of(getattr(data, "num_kept", data.num_data))  # of a stream it says something of the first rows
-        posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace, shard=shard)
+        posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace, shard=shard_of(data))
         _warn_of_chains(posterior)
         return posterior
 

@@ -24,6 +24,7 @@ from .base import Model, announced
 from .data import RowData
 from .priors.topics import DirichletTopics
 from .sparse import SparseRows, first_entry
+from .sums import all_largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,16 @@ class TopicData(RowData):
     def starts(self) -> Tensor:
         """Places [N + 1] int64: document n has the tokens starts[n] : starts[n + 1]."""
         return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """How many tokens, and different words in them, the documents have: what ranks split beside these."""
+        return {"M": int(self.starts[-1]), "nnz": len(self.X.values)}
+
+    @cached_property
+    def most_tokens(self) -> int:
+        """Of a document of any rank."""
+        return int(all_largest(self.lengths.max()))
 
     @cached_property
     def longest_first(self) -> tuple[Tensor, list[int]]:

@@ -105,6 +105,21 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/gibbs/projection.py", "inference/distributed/test_ranks.py -k same_projection"): {
         "all_sum(square))": "square)",
     },
+    ("inference/gibbs/topics.py", "inference/distributed/test_topic_ranks.py -k 'keep_the or topics_of_all'"): {
+        "words = all_sum(data.word_counts(": "words = (data.word_counts(",
+        "documents, told = all_sums(*own)": "documents, told = own",
+        "or ranks() is not None or": "or",
+        "uniforms((len(assignments),), own_stream(generator))": "uniforms((len(assignments),), generator)",
+    },
+    ("models/priors/topics.py", "inference/distributed/test_topic_ranks.py -k concentrations_see"): {
+        "numbers, total_numbers = all_sums(*own)": "numbers, total_numbers = own",
+        "most = int(all_largest(self.totals": "most = int((self.totals",
+        "index_add(0, value.long(), number)": "index_add(0, value.long(), number.sign())",
+    },
+    ("inference/running/shards.py", "inference/distributed/test_faults.py -k 'topics'"): {
+        "Table(of_shard[index], axis, split)": "Table(of_shard[index], axis)",
+        "- own.start for end": "for end",
+    },
     ("inference/gibbs/moves/sides.py", "inference/distributed/test_exact_ranks.py -k 'states_that_repel and hinge'"): {
         " - log_normalizers.sum()))": ") - log_normalizers.sum())",
     },

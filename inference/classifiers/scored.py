@@ -117,11 +117,19 @@ class Scored:
         """The cost [K, C] of weights [K, P, C]."""
         return self.cost(weights, self.scores(weights))
 
-    def log_density(self, weights: Tensor, *, relative: bool = False) -> Tensor:
-        """log p(eta, y) [] float64 of weights [K, P, C]; of `RepellingHyperplanes` it may be `relative`."""
+    def told(self, weights: Tensor, *, relative: bool = False) -> Tensor:
+        """What the rows of this rank say of weights [K, P, C], whose sum over all ranks `log_density` takes: [K, C]."""
+        return self._losses(self.scores(weights))
+
+    def log_density(self, weights: Tensor, told: Tensor | None = None, *, relative: bool = False) -> Tensor:
+        """log p(eta, y) [] float64 of weights [K, P, C], given what all rows have `told` [K, C]; None: not known.
+
+        Of `RepellingHyperplanes` it may be `relative`.
+        """
         if not weights.shape[2]:
             return weights.new_zeros((), dtype=torch.float64)
-        return log_prior(torch.zeros_like(weights), self.weight_scale).sum() - self.value(weights).sum()
+        told = all_sum(self.told(weights)) if told is None else told
+        return log_prior(torch.zeros_like(weights), self.weight_scale).sum() - (told + self._ridge(weights)).sum()
 
     def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
         """Sums [M] float64 of log phi over the rows of some sets of classifiers [M], were they weights [M, P, C]."""

@@ -3,7 +3,7 @@
     target(z, eta, h) = p(z | alpha) p(w | z, beta) p(h) N(eta; 0, nu^2 I) prod_n phi(y_n | eta . zbar_n)
 
     "collapsed"   each token in turn, topics integrated out: compiled for a CPU
-    "blocked"     given topics, tokens of all documents side by side: on any device
+    "blocked"     given topics, tokens of all documents side by side: on any device, and documents on several ranks
 
 A state is (z, eta, h). With counts that leave the token out, rest the sums of eta over the other tokens of its
 document, and pseudo-observations exp(-precision f^2 / 2 + shift f) of its scores f = eta . zbar at draws of omega, a
@@ -37,10 +37,12 @@ from ...models.distributions.sampling import draw_categorical, log_dirichlet, un
 from ...models.losses import CrammerSinger
 from ...models.priors import Hyper
 from ...models.priors.topics import Tally, mean_proportions
+from ...models.sums import ranks
 from ...models.topics import TopicData, TopicModel
 from ..classifiers.scored import Scored
-from ..distributed.collectives import own_stream
+from ..distributed.collectives import all_sum, all_sums, own_stream
 from ..posterior.draws import TopicDraw, drawn
+from ..running.chains import OfRows, OfTokens
 from ..running.engine import Draw, Kernel
 from .backend import Gibbs
 
@@ -49,9 +51,9 @@ from .backend import Gibbs
 class TopicState:
     """One draw of a topic model: N documents, V words, M tokens, K topics, C scores; counts follow from assignments."""
 
-    assignments: Tensor  # [M] int32, the topic of each token, in the order of `TopicData`
-    document_counts: Tensor  # [N, K] int32, tokens of each topic in each document
-    word_counts: Tensor  # [V, K] int32, tokens of each word in each topic
+    assignments: OfTokens  # [M] int32, the topic of each token, in the order of `TopicData`
+    document_counts: OfRows  # [N, K] int32, tokens of each topic in each document
+    word_counts: Tensor  # [V, K] int32, tokens of each word in each topic, in the documents of all ranks
     weights: Tensor  # [K, C]
     hyper: Hyper  # hyperparameters of the prior, each [] float64
 
@@ -62,8 +64,10 @@ def check(backend: Gibbs, model: TopicModel) -> None:
 
 
 def alone(backend: Gibbs, model: TopicModel) -> str:
-    """The scan of tokens is serial."""
-    return "take SVI()"
+    """Ranks may have documents each under the scan that moves the tokens of all at once."""
+    if isinstance(backend.init, Tensor):
+        return "leave init out"
+    return "take scan='blocked'" if backend.scan == "collapsed" else ""
 
 
 def holds_all(backend: Gibbs, model: TopicModel) -> bool:
@@ -74,7 +78,8 @@ def holds_all(backend: Gibbs, model: TopicModel) -> bool:
 def kernel(backend: Gibbs, model: TopicModel) -> Kernel:
     """The scans of tokens, with the options of a backend bound."""
     start = partial(init, start=backend.init, num_generative=backend.num_generative, scan=backend.scan)
-    return Kernel(state=TopicState, init=start, sweep=partial(sweep, scan=backend.scan), value=log_joint, draw=draw)
+    move = partial(sweep, scan=backend.scan)
+    return Kernel(state=TopicState, init=start, sweep=move, value=log_joint, draw=draw, value_in="log_joint")
 
 
 def init(
@@ -110,7 +115,7 @@ def init(
         assignments = torch.randint(K, (num_tokens,), generator=own_stream(generator), **like)
     documents, words = (count(assignments.long(), K).int() for count in (data.document_counts, data.word_counts))
     weights = data.targets.new_zeros(K, data.targets.shape[1])
-    state = TopicState(assignments, documents, words, weights, model.prior.start(data.targets))
+    state = TopicState(assignments, documents, all_sum(words), weights, model.prior.start(data.targets))
     unsupervised = replace(data, targets=data.targets[:, :0])
     for _ in range(0 if isinstance(start, Tensor) else num_generative):
         state = draw_assignments(replace(state, weights=weights[:, :0]), unsupervised, model, generator, scan)
@@ -130,7 +135,8 @@ def sweep(
     """One sweep; each line leaves the target invariant."""
     state = draw_assignments(state, data, model, generator, scan)
     state = replace(state, weights=draw_weights(state, data, model, generator))
-    hyper = model.prior.draw(state.hyper, state.document_counts, state.word_counts, generator)
+    counts = state.document_counts, state.word_counts
+    hyper = model.prior.draw(state.hyper, *counts, generator, data.most_tokens)
     return replace(state, hyper=hyper)
 
 
@@ -143,7 +149,7 @@ def draw_assignments(
     """Visit every token once: compiled in the order of the documents, or by `visit_places`, as where the factor has no
     pseudo-observations, or joins scores in a way that compiled code does not know."""
     loss, found = model.loss, model.loss.unmasked
-    if scan == "blocked" or not host.on_cpu(data.X):
+    if scan == "blocked" or ranks() is not None or not host.on_cpu(data.X):
         return visit_places(state, data, model, generator)
     if not data.targets.shape[1]:
         margin: tuple[Any, ...] = 2 * (np.zeros((data.num_data, 0)),)
@@ -182,7 +188,7 @@ def visit_places(state: TopicState, data: TopicData, model: TopicModel, generato
                 logits = logits + model.log_margin(scores, targets[n].unsqueeze(1))
             assignments[m] = draw_categorical(logits, levels[m])
             counts[n, assignments[m]] += 1
-    words = data.word_counts(assignments, len(state.weights)).int()
+    words = all_sum(data.word_counts(assignments, len(state.weights)).int())
     return replace(state, assignments=assignments.int(), document_counts=counts.int(), word_counts=words)
 
 
@@ -239,11 +245,11 @@ def scored(state: TopicState, data: TopicData, model: TopicModel) -> Scored:
 
 def log_joint(state: TopicState, data: TopicData, model: TopicModel) -> Tensor:
     """log density [] of (z, eta, h), the words and the margin factors; topics, proportions and omega integrated out."""
-    tables = {"document_concentration": state.document_counts, "topic_concentration": state.word_counts.T}
-    total = model.prior.log_density(state.hyper)
-    for name, counts in tables.items():
-        total = total + Tally.of(counts).log_polya(state.hyper[name])
-    return total + scored(state, data, model).log_density(state.weights.unsqueeze(0))
+    h, eta, margin = state.hyper, state.weights.unsqueeze(0), scored(state, data, model)
+    own = Tally.of(state.document_counts).log_polya(h["document_concentration"]), margin.told(eta)
+    documents, told = all_sums(*own)
+    words = Tally.of(state.word_counts.T).log_polya(h["topic_concentration"])
+    return model.prior.log_density(h) + documents + words + margin.log_density(eta, told)
 
 
 def draw(state: TopicState, data: TopicData, model: TopicModel) -> Draw:

@@ -86,14 +86,15 @@ class Posterior:
         if self.shard is None:
             return self
         with meeting(torch.distributed.group.WORLD if group is None else group) as those:
-            if those.size != len(self.shard.sizes):
-                raise ValueError(f"group has {those.size} ranks; expected the {len(self.shard.sizes)} of the fit.")
-            rows = {name: torch.cat(those.objects(self.samples[name]), 1) for name in self._tables()}
+            if those.size != self.shard.num_ranks:
+                raise ValueError(f"group has {those.size} ranks; expected the {self.shard.num_ranks} of the fit.")
+            rows = {name: torch.cat(those.objects(self.samples[name]), 1) for name in self._tables(self.shard)}
         return self.replace(samples=self.samples | rows, shard=None)
 
-    def _tables(self) -> list[str]:
-        """Names of samples [S, N, ...] that have an entry for each row."""
-        return sorted(tables_of(self.record) & self.samples.keys())
+    def _tables(self, shard: Shard) -> dict[str, str]:
+        """Names of samples [S, N, ...] that are split among ranks, and what their axis N is called."""
+        axes = tables_of(self.record)
+        return {name: axes[name] for name in sorted(axes.keys() & self.samples.keys()) if axes[name] in shard.sizes}
 
     def __repr__(self) -> str:
         facts = [f"{sum(self.num_draws)} draws", *self.facts()]
@@ -125,7 +126,8 @@ class Posterior:
         own = {name: getattr(self, name) for name in _PARTS}
         if self.shard is not None:
             plain["metadata"] = as_plain(self.metadata, "metadata")
-            own["samples"] = self.samples | {name: Table(self.samples[name], 1) for name in self._tables()}
+            tables = self._tables(self.shard)
+            own["samples"] = self.samples | {name: Table(self.samples[name], 1, axis) for name, axis in tables.items()}
         write_shards(path, "posterior", own | plain, self.shard)
 
     @classmethod

@@ -136,9 +136,10 @@ def axes_of(record: type[Any]) -> Axes:
     return {name: text[0] for name, text in _notes(record).items()}
 
 
-def tables_of(record: type[Any]) -> set[str]:
-    """The names of a record that have an entry for each row, along their first axis in one draw."""
-    return {name for name, axes in axes_of(record).items() if axes.rpartition(":")[2].startswith("N")}
+def tables_of(record: type[Any]) -> dict[str, str]:
+    """The first axis in one draw of each name of a record that has any: N of what has an entry for each row."""
+    found = {name: axes.rpartition(":")[2].split() for name, axes in axes_of(record).items()}
+    return {name: axes[0] for name, axes in found.items() if axes}
 
 
 def fills_of(record: type[Any]) -> dict[str, tuple[Any, ...]]:

@@ -18,7 +18,14 @@ State = Any
 OfRows = Annotated[Tensor, "N"]
 """The type of the fields [N, ...] of a state that have an entry for each row: of each rank those of its own."""
 
-PartOfSum = Annotated[Tensor, "sum over ranks"]
+OfTokens = Annotated[Tensor, "M"]
+"""The same of fields [M, ...] with an entry for each token of the documents."""
+
+OfEntries = Annotated[Tensor, "nnz"]
+"""The same of fields [nnz, ...] with an entry for each word of each document."""
+
+SUM = "sum over ranks"
+PartOfSum = Annotated[Tensor, SUM]
 """The type of the fields [...] of a state that are sums over the rows of each rank: their sum over all is what counts.
 """
 
@@ -65,13 +72,14 @@ def chain_of(news: News) -> Chain:
     return chain
 
 
-def fields_of(state: type[Any], kind: Any) -> list[str]:
-    """Names of the fields of a class of states that are `OfRows`, or `PartOfSum`."""
+def shares_of(state: type[Any]) -> dict[str, str]:
+    """What ranks have some of each, by the name of the field of a class of states: the axis that is split, or `SUM`."""
     try:
         hints = get_type_hints(state, include_extras=True)
     except NameError:  # a class of a user, with annotations that only a type checker can read
-        return []
-    return [name for name, hint in hints.items() if kind in (hint, *get_args(hint))]
+        return {}
+    kinds = ((name, kind) for name, hint in hints.items() for kind in (hint, *get_args(hint)))
+    return {name: kind.__metadata__[0] for name, kind in kinds if kind in _SHARED}
 
 
 LABELS = "assignments"  # what they are called in a draw: [N], of the same points in every draw
@@ -131,6 +139,7 @@ def _largest(kind: torch.dtype) -> int:
     return torch.iinfo(kind).max
 
 
+_SHARED = (OfRows, OfTokens, OfEntries, PartOfSum)
 _LARGE = 2**20
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
 _TYPES = (torch.int8, torch.int16, torch.int32, torch.int64)

@@ -8,7 +8,7 @@ import time
 import types
 import typing
 import warnings
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...models.domains import shown
 from ...models.ranks import Ranks
 from ...models.sums import all_sum, ranks
 from ..structures import Draw
-from .chains import LABELS, Chain, OfRows, PartOfSum, fields_of
+from .chains import LABELS, SUM, Chain, shares_of
 from .files import foreign, require_entries, require_target, write_file
 from .fingerprints import Fingerprint, fingerprint
 from .plain import plain
@@ -37,9 +37,14 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], every: float, whose: Fingerprint, shard: Shard | None, tables: set[str]
+        self,
+        path: str | os.PathLike[str],
+        every: float,
+        whose: Fingerprint,
+        shard: Shard | None,
+        tables: Mapping[str, str],
     ) -> None:
-        """Raises ValueError unless the file can be written. `tables` are names in draws of what is [N, ...]."""
+        """Raises ValueError unless the file can be written. `tables` are the first axes in draws, by name."""
         require_target("checkpoint", path)
         self._path, self._every, self._whose, self._shard, self._tables = path, every, whose, shard, tables
         self._last = time.monotonic()
@@ -60,7 +65,7 @@ class Checkpoint:
             if self._shard is None or (those := ranks()) is None:
                 write_file(self._path, "checkpoint", content)
             else:
-                content = _marked(content, type(chains[0].state), self._tables)
+                content = _marked(content, type(chains[0].state), self._tables, self._shard)
                 _require_together(content, those)
                 shard = replace(self._shard, name=f"{self._shard.name}-{sum(chain.step for chain in chains)}")
                 write_shards(self._path, "checkpoint", content, shard, those.objects)
@@ -75,7 +80,7 @@ def read_chains(
     device: torch.device,
     whose: Fingerprint,
     shard: Shard | None,
-    tables: set[str],
+    tables: Mapping[str, str],
 ) -> list[Chain]:
     """The chains of a checkpoint, with states of this class; of the rows of a shard, however ranks had split them.
 
@@ -88,11 +93,11 @@ def read_chains(
     def mark(content: dict[str, Any]) -> dict[str, Any]:
         require_entries(content, "checkpoint", {"fingerprint": dict, "chains": list})
         _require_same(path, content["fingerprint"], whose)
-        return content if shard is None else _marked(content, state, tables)
+        return content if shard is None else _marked(content, state, tables, shard)
 
-    content = read_shards(path, "checkpoint", device, None if shard is None else shard.rows, mark)
+    content = read_shards(path, "checkpoint", device, None if shard is None else shard.parts, mark)
     chains = [_read_chain(written, state, device) for written in content["chains"]]
-    for name in fields_of(state, PartOfSum) if shard is not None and shard.number else []:  # the first rank has it
+    for name in _sums_of(state) if shard is not None and shard.number else []:  # the first rank has it
         for chain in chains:
             chain.state = replace(chain.state, **{name: torch.zeros_like(getattr(chain.state, name))})
     return chains
@@ -109,15 +114,16 @@ def _require_same(path: str | os.PathLike[str], theirs: Fingerprint, whose: Fing
             )
 
 
-def _marked(content: dict[str, Any], state: type[Any], tables: set[str]) -> dict[str, Any]:
-    """The content with what has an entry for each row known as such: fields of states, and tables of draws."""
+def _marked(content: dict[str, Any], state: type[Any], tables: Mapping[str, str], shard: Shard) -> dict[str, Any]:
+    """The content with what ranks have some of each known as such: fields of states, and tables of draws."""
 
-    def mark(part: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-        return part | {name: Table(part[name]) for name in names if isinstance(part.get(name), Tensor)}
+    def mark(part: dict[str, Any], axes: Mapping[str, str]) -> dict[str, Any]:
+        own = {name: axis for name, axis in axes.items() if axis in shard.sizes and isinstance(part.get(name), Tensor)}
+        return part | {name: Table(part[name], split=axis) for name, axis in own.items()}
 
     def of_chain(chain: dict[str, Any]) -> dict[str, Any]:
         draws = [mark(draw, tables) for draw in chain["draws"]]
-        return chain | {"state": mark(chain["state"], fields_of(state, OfRows)), "draws": draws}
+        return chain | {"state": mark(chain["state"], shares_of(state)), "draws": draws}
 
     return content | {"chains": [of_chain(chain) for chain in content["chains"]]}
 
@@ -138,7 +144,7 @@ def _require_together(content: dict[str, Any], those: Ranks) -> None:
 
 def _written(chain: Chain) -> dict[str, Any]:
     """A chain as tensors and plain data; what ranks have parts of is there as a whole."""
-    parts = fields_of(type(chain.state), PartOfSum)
+    parts = _sums_of(type(chain.state))
     state = {item.name: getattr(chain.state, item.name) for item in dataclasses.fields(chain.state)}
     return {
         **{item.name: getattr(chain, item.name) for item in dataclasses.fields(chain)},
@@ -147,6 +153,11 @@ def _written(chain: Chain) -> dict[str, Any]:
         "values": torch.tensor(chain.values, dtype=torch.float64),
         "times": torch.tensor(chain.times, dtype=torch.float64),
     }
+
+
+def _sums_of(state: type[Any]) -> list[str]:
+    """Names of the fields of a class of states of which ranks have parts of a sum."""
+    return [name for name, share in shares_of(state).items() if share == SUM]
 
 
 def _read_chain(written: Any, state: type[Any], device: torch.device) -> Chain:

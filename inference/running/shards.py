@@ -2,7 +2,8 @@
 
     PATH, PATH.NAME.0-of-2, PATH.NAME.1-of-2
 
-PATH says which the others are. Rows are numbered one rank's after the other's, so that any other ranks find theirs.
+PATH says which the others are. Rows are numbered one rank's after the other's, so that any other ranks find theirs. So
+is what rows consist of, such as the tokens of documents: an axis of its own, of which a rank has so many entries.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -24,13 +26,15 @@ from .files import foreign, read_file, write_file
 
 
 class Table(NamedTuple):
-    """A tensor in the content of a file that has an entry for each row along one axis."""
+    """A tensor in the content of a file that has an entry for each row, or what rows consist of, along one axis."""
 
     values: Tensor
     axis: int = 0
+    split: str = "N"  # what the axis is called
 
-    def rows(self, some: slice) -> Tensor:
-        """A copy of the entries [n, ...] of some rows; none are those of none, as of a state that keeps no rows."""
+    def rows(self, parts: Mapping[str, slice]) -> Tensor:
+        """A copy of the entries [n, ...] in a part; none are those of none, as of a state that keeps no rows."""
+        some = parts[self.split]
         if not self.values.shape[self.axis]:
             return self.values
         return self.values.narrow(self.axis, some.start, some.stop - some.start).clone()
@@ -41,24 +45,40 @@ class Shard:
     """Which rows of a fit are here: those of one of its ranks."""
 
     number: int  # of the rank, from 0 on
-    sizes: list[int]  # how many rows each rank has
+    sizes: dict[str, list[int]]  # how many entries each rank has along an axis; "N": rows
     name: str  # of the fit, in the names of its files
 
     @property
-    def rows(self) -> slice:
-        """Those of this rank among those of all."""
-        start = sum(self.sizes[: self.number])
-        return slice(start, start + self.sizes[self.number])
+    def num_ranks(self) -> int:
+        """Of the fit."""
+        return len(self.sizes["N"])
+
+    @property
+    def parts(self) -> dict[str, slice]:
+        """Of each axis the entries of this rank among those of all."""
+        ends = {axis: list(accumulate(sizes, initial=0)) for axis, sizes in self.sizes.items()}
+        return {axis: slice(*found[self.number : self.number + 2]) for axis, found in ends.items()}
 
     def file(self, path: str | os.PathLike[str]) -> str:
         """Where the rows are that belong to the file at a path."""
-        return f"{os.fspath(path)}.{self.name}.{self.number}-of-{len(self.sizes)}"
+        return f"{os.fspath(path)}.{self.name}.{self.number}-of-{self.num_ranks}"
 
 
-def shard_of(number: int) -> Shard | None:
-    """The shard of a rank that has so many rows; None where one process has all."""
-    those = ranks()
-    return None if those is None else Shard(those.number, those.objects(number), those.name)
+class Spread(Protocol):
+    """What is asked of data."""
+
+    @property
+    def num_data(self) -> int:
+        """N, the number of points or steps."""
+
+
+def shard_of(data: Spread) -> Shard | None:
+    """The shard of a rank that has these data; None where one process has all. Data say with `axes` what their rows
+    consist of, and of a stream `num_kept`, which a posterior says something of."""
+    if (those := ranks()) is None:
+        return None
+    every = those.objects({"N": getattr(data, "num_kept", data.num_data)} | getattr(data, "axes", {}))
+    return Shard(those.number, {axis: [own[axis] for own in every] for axis in every[0]}, those.name)
 
 
 def write_shards(
@@ -93,10 +113,10 @@ def read_shards(
     path: str | os.PathLike[str],
     kind: str,
     device: Any = None,
-    rows: slice | None = None,
+    parts: Mapping[str, slice] | None = None,
     mark: Callable[[dict[str, Any]], dict[str, Any]] = lambda content: content,
 ) -> dict[str, Any]:
-    """The content of a file by `write_shards` from however many ranks: of its tables some rows; None: all.
+    """The content of a file by `write_shards` from however many ranks: of its tables some parts; None: all.
 
     `mark` makes a `Table` of each that is in the content, of a file that one process wrote; it may refuse the content.
 
@@ -108,42 +128,47 @@ def read_shards(
     content, tables = read_file(path, kind, device), list[Table]()
     shards, rest = content.pop("shards", None), _parted(mark(content), tables)
 
-    def values(index: int, axis: int) -> Tensor:
+    def values(index: int, axis: int, split: str) -> Tensor:
         if shards is None:
-            return tables[index].values if rows is None else tables[index].rows(rows)
-        return torch.cat([Table(of_shard[index], axis).rows(some) for of_shard, some in parts], axis)
+            return tables[index].values if parts is None else tables[index].rows(parts)
+        return torch.cat([Table(of_shard[index], axis, split).rows(some) for of_shard, some in found], axis)
 
     try:
-        parts = [] if shards is None else list(_parts(path, Shard(0, shards["sizes"], shards["name"]), device, rows))
+        found = [] if shards is None else list(_parts(path, Shard(0, shards["sizes"], shards["name"]), device, parts))
         return cast(dict[str, Any], _joined(rest, values))
     except (IndexError, KeyError, RuntimeError, TypeError) as error:
         raise foreign(f"shards that do not go together: {error}") from None
 
 
 def _parts(
-    path: str | os.PathLike[str], shard: Shard, device: Any, rows: slice | None
-) -> Iterator[tuple[list[Tensor], slice]]:
-    """The tables of each shard that has some of the rows, and which of its own these are."""
-    for number, size in enumerate(shard.sizes):
+    path: str | os.PathLike[str], shard: Shard, device: Any, parts: Mapping[str, slice] | None
+) -> Iterator[tuple[list[Tensor], dict[str, slice]]]:
+    """The tables of each shard that has some of the parts, and which of its own entries these are."""
+    for number in range(shard.num_ranks):
         each = replace(shard, number=number)
-        start = each.rows.start
-        some = slice(0, size) if rows is None else slice(max(0, rows.start - start), min(size, rows.stop - start))
-        if some.start < some.stop:
+        some = {axis: _within(own, own if parts is None else parts[axis]) for axis, own in each.parts.items()}
+        if any(own.start < own.stop for own in some.values()):
             yield read_file(each.file(path), _KIND, device)["tables"], some
+
+
+def _within(own: slice, asked: slice) -> slice:
+    """What is asked for of the entries of a shard, counted from its first one."""
+    start, stop = (min(max(end, own.start), own.stop) - own.start for end in (asked.start, asked.stop))
+    return slice(start, stop)
 
 
 def _parted(content: Any, tables: list[Table]) -> Any:
     """The content with the place of each table, which goes to the list, in its stead."""
     if isinstance(content, Table):
         tables.append(content)
-        return {_PLACE: [len(tables) - 1, content.axis]}
+        return {_PLACE: [len(tables) - 1, content.axis, content.split]}
     if isinstance(content, dict):
         return {key: _parted(inner, tables) for key, inner in content.items()}
     return [_parted(inner, tables) for inner in content] if isinstance(content, list) else content
 
 
-def _joined(content: Any, table: Callable[[int, int], Tensor]) -> Any:
-    """The content with a table in each place, by its index and its axis."""
+def _joined(content: Any, table: Callable[[int, int, str], Tensor]) -> Any:
+    """The content with a table in each place, by its index, its axis and what that is called."""
     if isinstance(content, dict):
         if content.keys() == {_PLACE}:
             return table(*content[_PLACE])

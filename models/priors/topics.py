@@ -17,6 +17,7 @@ from torch.distributions import Distribution
 
 from .. import host
 from ..domains import GammaPrior, Positive
+from ..sums import all_largest, all_sums, ranks
 from .hyper import Hyper, HyperPrior, gamma_law
 
 
@@ -43,11 +44,19 @@ class DirichletTopics(HyperPrior):
             "topic_concentration": gamma_law(self.topic_concentration_prior, like),
         }
 
-    def draw(self, h: Hyper, documents: Tensor, words: Tensor, generator: torch.Generator) -> Hyper:
-        """New hyperparameters given the counts of each topic in each document [N, K] and of each word [V, K] in it."""
+    def draw(
+        self, h: Hyper, documents: Tensor, words: Tensor, generator: torch.Generator, most_tokens: int | None = None
+    ) -> Hyper:
+        """New hyperparameters given the counts of each topic in each document [N, K] and of each word [V, K] in it.
+
+        The documents are those of this rank, the words of all. `most_tokens` of a document of any; None: not known.
+        """
         if all(law is None for law in self.laws(documents).values()):
             return h
-        tables = {"document_concentration": Tally.of(documents), "topic_concentration": Tally.of(words.T)}
+        tables = {
+            "document_concentration": Tally.of(documents).over_ranks(most_tokens),
+            "topic_concentration": Tally.of(words.T),
+        }
         # a slice step for one of them looks at its own factor alone; the other's is constant in it
         return self.slide(h, lambda at: sum(table.log_polya(at[name]) for name, table in tables.items()), generator)
 
@@ -67,6 +76,17 @@ class Tally:
     def of(cls, counts: Tensor) -> Tally:
         """From counts [R, K]."""
         return cls(*_distinct(counts), *_distinct(counts.sum(-1)), counts.shape[-1])
+
+    def over_ranks(self, most: int | None = None) -> Tally:
+        """That of the counts of all ranks, of which no total is above `most`; None: not known."""
+        if ranks() is None:
+            return self
+        most = int(all_largest(self.totals.max().long())) if most is None else most
+        parts = (self.values, self.numbers), (self.totals, self.total_numbers)
+        own = (number.new_zeros(most + 1).index_add(0, value.long(), number) for value, number in parts)
+        numbers, total_numbers = all_sums(*own)
+        every = torch.arange(most + 1).to(numbers)
+        return Tally(every, numbers, every, total_numbers, self.width)
 
     def log_polya(self, concentration: Tensor) -> Tensor:
         """log int prod theta^counts Dir(theta; a 1) d theta [] in double precision, of all rows, at a [] float64."""

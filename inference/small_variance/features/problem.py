@@ -21,6 +21,7 @@ from torch import Tensor
 from ....models.latent_features import FeatureData, FeatureModel
 from ...classifiers.scored import Scored
 from ...distributed.collectives import all_sum
+from ...running.chains import OfRows
 from ..binary import BinaryDescent
 from ..restarts import Priced
 
@@ -29,6 +30,8 @@ from ..restarts import Priced
 class FeatureDescent(BinaryDescent):
     """One descent: N rows, K features, D columns, P inputs, C scores."""
 
+    features: OfRows
+    tilt: OfRows
     loadings: Tensor  # [K, D]
     grows: bool = True  # the last search for a new feature found one
     settled: bool = False  # the last sweep changed little: try to add by labels, drop and merge in the next one
@@ -64,9 +67,15 @@ class FeatureProblem(Priced):
         """No features at all, and classifiers of weight zero."""
         X, (N, D) = self.data.X, self.data.X.shape
         P, C = self.data.inputs.shape[1], self.data.targets.shape[1]
-        empty = X.new_zeros(N, 0), X.new_zeros(P, C), X.new_zeros(N, C)
-        numbers = X.new_tensor(penalty), X.new_zeros((), dtype=torch.float64)
-        return self.evaluated(FeatureDescent(*empty, *numbers, loadings=X.new_zeros(0, D)))
+        empty = FeatureDescent(
+            features=X.new_zeros(N, 0),
+            weights=X.new_zeros(P, C),
+            tilt=X.new_zeros(N, C),
+            penalty=X.new_tensor(penalty),
+            objective=X.new_zeros((), dtype=torch.float64),
+            loadings=X.new_zeros(0, D),
+        )
+        return self.evaluated(empty)
 
     def scores(self, state: FeatureDescent) -> Tensor:
         """eta^T [z; b] [N, C]."""

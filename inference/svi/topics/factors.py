@@ -19,7 +19,7 @@ from ...classifiers.minimum import DualLimits
 from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
 from ...distributed.collectives import all_sum
-from ...running.chains import OfRows
+from ...running.chains import OfEntries, OfRows
 from ..factors import loss_of
 from ..rules import AVERAGING, LAST_GAP, Learned, Rule
 from .documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, word_sums
@@ -37,7 +37,7 @@ class VariationalTopics:
     precision_tril: Tensor  # [C, K, K], of V_c^-1; "averaging": I / nu
     counts: OfRows  # [N, K] expected numbers of tokens of each topic in each document
     tilt: OfRows  # [N, C] duals of the documents; "gibbs": zeros
-    phi: Tensor  # [nnz, K] "gibbs": q(z) of the tokens of each word of each document; else [0, K]
+    phi: OfEntries  # [nnz, K] "gibbs": q(z) of the tokens of each word of each document; else [0, K]
     divergence: Tensor  # [] sum_n of log B(alpha) - log B(alpha + C_n) and E log q(z)
     bound: Tensor  # [] the ELBO, or its estimate from the last minibatch
     duality_gap: Tensor  # [] of the last dual, as a fraction of its objective; NaN where there was none

@@ -193,7 +193,6 @@ REFUSED = {
     "Gibbs where states repel, step by step": (Gibbs(scan="direct"), DIH(), None, {}, "take scan='beam'"),
     "Gibbs of sequences, step by step": (Gibbs(scan="direct"), IHMM(), None, {}, "take scan='beam'"),
     "Gibbs of sequences from labels": (Gibbs(init=LABELS), IHMM(), None, {}, "leave init out"),
-    "Gibbs of topics": (Gibbs(), LDA(), None, {}, "take SVI()"),
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from exact_topics import MODELS, PRIOR, Quartic, X, exact_states, state_of
 from scipy import stats
 from setups import Softmax
 
@@ -29,27 +30,7 @@ from regbayes.models import (
 from regbayes.models.distributions.sampling import draw_categorical, log_dirichlet, uniforms
 from regbayes.models.priors.topics import Tally
 from regbayes.testing import check_kernel, topic_posterior
-from regbayes.testing.topics import log_assignments, margin_table
-
-
-class Quartic(Loss):
-    """No scale mixture that anyone knows: `log_factor` alone."""
-
-    def log_factor(self, score, y):
-        return -torch.relu(1.5 - y * score).pow(4)
-
-
-PRIOR = DirichletTopics(0.8, 0.6)
-X = np.array([[2, 0, 1], [0, 2, 1]])
-THREE = np.array([[2, 0, 0], [0, 2, 0], [0, 0, 2]])
-MODELS = {
-    "hinge": (MedLDA(PRIOR, Hinge(1.5), 3.0, num_topics=2), X, [0, 1]),
-    "epsilon": (MedLDA(PRIOR, EpsilonInsensitive(2.0, 0.1), 2.0, num_topics=2), X, [1.3, -0.8]),
-    "one-versus-rest": (MedLDA(PRIOR, OneVsRest(Hinge(1.5)), 3.0, num_topics=2), X, [0, 1]),
-    "crammer-singer": (MedLDA(PRIOR, CrammerSinger(1.5, 1.5), 3.0, num_topics=2), THREE, [0, 1, 2]),
-    "quartic": (MedLDA(PRIOR, Quartic(), 3.0, num_topics=2), X, [0, 1]),
-    "softmax": (MedLDA(PRIOR, Softmax(), 3.0, num_topics=2), THREE, [0, 1, 2]),
-}
+from regbayes.testing.topics import log_assignments
 
 
 def token_logits(m: int, state, data, model, observed: PseudoObservation | None = None) -> torch.Tensor:
@@ -75,12 +56,6 @@ def token_logits(m: int, state, data, model, observed: PseudoObservation | None 
 def generator() -> torch.Generator:
     """The scan of topics is compiled for a CPU alone."""
     return torch.Generator().manual_seed(0)
-
-
-def state_of(model, data, assignments, weights) -> topics.TopicState:
-    z, K = torch.as_tensor(assignments), model.num_topics
-    counts = (data.document_counts(z, K).int(), data.word_counts(z, K).int())
-    return topics.TopicState(z.int(), *counts, weights, model.prior.start(data.targets))
 
 
 def example(loss: Loss, y: object, *, K: int = 3, scale: float = 1.0):
@@ -281,20 +256,6 @@ def test_hyperparameters_are_drawn_by_their_own_counts(generator):
 
 
 # -- the whole sampler -------------------------------------------------------------------------------------------------
-
-
-def exact_states(model, data, exact, num, generator):
-    """States (z, eta) of the exact posterior: z by enumeration, eta among many points of its prior by their factors."""
-    labels, known = list(exact), {}
-    for index in torch.multinomial(torch.tensor(list(exact.values())), num, True, generator=generator).tolist():
-        z = torch.tensor(labels[index])
-        features, num_scores = data.mean_topics(data.document_counts(z, model.num_topics)), data.targets.shape[1]
-        case = tuple(features.flatten().tolist())
-        if case not in known:
-            groups = [slice(0, num_scores)] if model.loss.meets else [slice(c, c + 1) for c in range(num_scores)]
-            known[case] = [margin_table(features, data.targets[:, group], model) for group in groups]
-        chosen = [eta[torch.multinomial(table.softmax(0), 1, generator=generator)[0]] for eta, table in known[case]]
-        yield state_of(model, data, z, torch.cat(chosen, 1))
 
 
 @pytest.mark.one_in(2)
