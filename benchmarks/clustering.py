@@ -7,6 +7,7 @@ python benchmarks/clustering.py newsgroups [RUNS]     1,000 posts, multinomial o
 python benchmarks/clustering.py bee_dance | ble_rssi | ujiindoorloc     sequences (Table 2, Fig. 4)
 python benchmarks/clustering.py curve                 F1 of the bee dance against seconds (Fig. 4)
 python benchmarks/clustering.py cost                  seconds of a DDPM sweep against K
+python benchmarks/clustering.py times [SEEDS]         fits of DDPM() / of DPM(), six tables, Gibbs and small variance
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.cluster import AffinityPropagation, KMeans
+from sklearn.datasets import make_blobs
+from sklearn.decomposition import PCA
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
+from timing import seconds
 
 from regbayes.datasets import load, make_chained_gaussians
 from regbayes.inference import Gibbs, SmallVariance
@@ -257,12 +262,30 @@ def cost() -> None:
         print(f"{num_clusters:5}{point:18.2f}{point / num_clusters:17.3f}{1e3 * np.median(hyperplanes):17.1f}")
 
 
+def times(num_seeds: int) -> None:
+    """CPU seconds of fits as they come, in turn, and their ratio; the first seed of each is not counted."""
+    inside = np.random.default_rng(0).normal(size=(300, 6)) * np.repeat([1.0, 3.0], 150)[:, None]
+    tables: dict[str, Any] = {name: load(name).X for name in ("iris", "wine")}
+    digits = StandardScaler().fit_transform(load("digits").X[:1000])
+    tables |= {f"{size} digits": PCA(16, random_state=0).fit_transform(digits[:size]) for size in (300, 1000)}
+    tables |= {"inside": inside, "blobs": make_blobs(1000, n_features=6, centers=8, random_state=0)[0]}
+    for backend in (Gibbs(progress=False), SmallVariance()):
+        for name, rows in tables.items():
+            X, models = torch.from_numpy(StandardScaler().fit_transform(rows)), (DPM(), DDPM())
+            spent = [
+                [seconds(partial(backend.replace(seed=seed).fit, model, X)) for model in models]
+                for seed in range(num_seeds + 1)
+            ]
+            plain, ours = np.mean(spent[1:], 0)
+            print(f"{type(backend).__name__:15}{name:13}{plain:8.2f}{ours:8.2f}{ours / plain:6.1f}x", flush=True)
+
+
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     job, runs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 10
     single: dict[str, Callable[[], None]] = {"chain": chain, "cost": cost, "curve": curve}
-    several = {"mnist": mnist, "scene15": scene15, "newsgroups": newsgroups}
+    several = {"mnist": mnist, "scene15": scene15, "newsgroups": newsgroups, "times": times}
     if job in single:
         single[job]()
     elif job in several:

@@ -199,9 +199,14 @@ def family_of(name: str, X: np.ndarray) -> FullGaussian:
 
 
 def run(name: str, prior: str, seed: int, most: int) -> tuple[float, ...]:
-    """K, tiny clusters, ARI, NMI, held-out density and CPU seconds of one chain."""
+    """What `believed` says of a prior of `PRIORS`."""
     X, y, others = rows_of(name, seed, most)
-    posterior, (*found, spent) = chain(DPM(family_of(prior, X)), X, y, seed)
+    return believed(DPM(family_of(prior, X)), X, y, others, seed)
+
+
+def believed(model: Any, X: np.ndarray, y: np.ndarray, others: np.ndarray, seed: int) -> tuple[float, ...]:
+    """K, tiny clusters, ARI, NMI, held-out density (NaN of few rows) and CPU seconds of one chain."""
+    posterior, (*found, spent) = chain(model, X, y, seed)
     density = float(posterior.log_predictive_density(torch.from_numpy(others)).mean()) if len(others) >= 20 else np.nan
     return *found, density, spent
 
@@ -255,13 +260,14 @@ def repelling(num_seeds: str = "2", num_rows: str = "300", *names: str) -> None:
     for name in names or ("inside", "chains", "iris", "wine", "breast_cancer", "digits", "mixture", "grid"):
         for family in (DiagonalGaussian(), FullGaussian()):
             models = {"DPM": DPM(family), "DDPM": DDPM(family)}
-            models |= {f"DDPM, strength {strength}": DDPM(family, Hinge(strength)) for strength in (0.03, 0.3, 1.0)}
+            strengths = {"0.03": 0.03, "0.3": 0.3, "D / 40": min(0.4, rows_of(name, 0, most)[0].shape[1] / 40)}
+            models |= {f"DDPM, strength {label}": DDPM(family, Hinge(c)) for label, c in strengths.items()}
             for label, model in models.items():
-                each = [chain(model, *rows_of(name, seed, most)[:2], seed)[1] for seed in seeds]
-                total.setdefault(label, []).append(np.insert(np.mean(each, 0), 4, np.nan))
-                show(f"{name}, {type(family).__name__}: {label}", total[label][-1])
+                means = np.mean([believed(model, *rows_of(name, seed, most), seed) for seed in seeds], 0)
+                total.setdefault(label, []).append(means)
+                show(f"{name}, {type(family).__name__}: {label}", means)
     for label, found in total.items():
-        show(f"all: {label}", np.mean(found, 0))
+        show(f"all: {label}", np.nanmean(found, 0))
 
 
 def states(num_seeds: str = "3") -> None:

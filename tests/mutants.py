@@ -25,6 +25,14 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/running/sweeps.py", "inference/gibbs/test_gibbs.py -k different_places"): {
         "self.kernel.init_further if index else None": "None",
     },
+    ("inference/gibbs/scans/founders.py", "inference/gibbs/test_ddpm.py -k 'prices_follow or takes_a_hyperplane'"): {
+        "            kept.copy_(left)\n": "",
+        "            left.copy_(taken)\n": "",
+        "self.gains[n].softmax(0)": "self.gains[0].softmax(0)",
+    },
+    ("inference/gibbs/scans/_numba_moves.py", "inference/gibbs/test_ddpm.py -k collapsed_conditional"): {
+        "log(total / size)": "log(total)",
+    },
     ("inference/seeding.py", "inference/gibbs/test_gibbs.py -k different_places"): {
         ".argmax(1)": ".argmin(1) * 0",
     },

@@ -7,7 +7,7 @@ import numpy as np
 from ....models.compiled.scalars import prefetch
 from ...compiled.decorators import entry, inner, lean_entry, part
 from ._numba_family import fetch, log_predictives
-from ._numba_moves import count_used, draw, move_row, outcome
+from ._numba_moves import count_used, draw, log_mean, move_row, outcome
 from ._numba_moves import fill as fill
 
 
@@ -18,7 +18,7 @@ class Partition(NamedTuple):
     counts: np.ndarray  # [capacity], 0: free
     log_opening: np.ndarray  # [capacity + 1] log weight of a new component by the number of the others
     log_margin: np.ndarray  # [N, capacity], or [N, 0] without classifiers
-    log_new: np.ndarray  # [N] log I(x_n, y_n)
+    gains: np.ndarray  # [N, A] of the classifiers of a new component: it weighs the mean of their exponentials
     log_alone: tuple[float, float]  # corrections of a point's own component and of a new one if it is alone
 
 
@@ -28,10 +28,10 @@ def fill_logits(state, partition, urn, n, logits):
 
     urn [N + 1] has what a component weighs by the number of its points, the family's normalizer included.
     """
-    assignments, counts, log_opening, log_margin, log_new, log_alone = partition
+    assignments, counts, log_opening, log_margin, gains, log_alone = partition
     scratch, offsets = np.empty((len(state.components), len(counts))), np.empty(len(counts))
     occupied, free = _survey(counts, urn, offsets)
-    own, new = assignments[n], _new(assignments[n], n, counts, occupied, urn, log_opening, log_new, log_alone)
+    own, new = assignments[n], _new(assignments[n], n, counts, occupied, urn, log_opening, gains, log_alone)
     _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
 
 
@@ -48,11 +48,12 @@ def _survey(counts, urn, offsets):
 
 
 @inner
-def _new(own, n, counts, occupied, urn, log_opening, log_new, log_alone):
+def _new(own, n, counts, occupied, urn, log_opening, gains, log_alone):
     """Log weight of a new component, and what it lacks if the point leaves one of its own."""
+    log_new = log_mean(gains, n)
     if counts[own] == 1:
-        return urn[0] + log_opening[occupied - 1], log_new[n] + log_alone[1]
-    return urn[0] + log_opening[occupied], log_new[n]
+        return urn[0] + log_opening[occupied - 1], log_new + log_alone[1]
+    return urn[0] + log_opening[occupied], log_new
 
 
 @part
@@ -78,7 +79,7 @@ def scan(state, scratch, partition, urn, position, order, levels):
     point that opened or closed a component; and where the components must be computed anew (stale) because no slot is
     free or too much cancelled.
     """
-    assignments, counts, log_opening, log_margin, log_new, log_alone = partition  # once: it costs more than a visit
+    assignments, counts, log_opening, log_margin, gains, log_alone = partition  # once: it costs more than a visit
     offsets, room = scratch[-1], scratch[-2]
     occupied, free = _survey(counts, urn, offsets)
     logits = room[: count_used(counts, free)]
@@ -89,7 +90,7 @@ def scan(state, scratch, partition, urn, position, order, levels):
         fetch(state, ahead)
         prefetch(assignments, ahead)
         own = assignments[n]
-        new = _new(own, n, counts, occupied, urn, log_opening, log_new, log_alone)
+        new = _new(own, n, counts, occupied, urn, log_opening, gains, log_alone)
         _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
         chosen, opened, closed = outcome(own, draw(logits, level, own), free, counts[own] == 1)
         stale = False

@@ -10,7 +10,7 @@ import numpy as np
 from ....models.compiled.scalars import log, prefetch
 from ...compiled.decorators import entry, inner, lean_entry
 from ._numba_family import fetch, log_predictives
-from ._numba_moves import count_used, draw, move_row, outcome
+from ._numba_moves import count_used, draw, log_mean, move_row, outcome
 from ._numba_moves import fill as fill
 
 
@@ -99,11 +99,11 @@ def _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch):
 @inner
 def _add_margins(t, own, alone, free, tables, logits, weights):
     """Hyperplanes, and the weight that goes back to the rest if step t was alone in its state."""
-    log_margin, log_new, log_alone = tables
+    log_margin, gains, log_alone = tables
     if log_margin.shape[1] > 0:
         for k in range(len(logits)):
             logits[k] += log_margin[t, k]
-        logits[free] += log_new[t]
+        logits[free] += log_mean(gains, t)
     if alone:
         weights[own] = weights[free] = weights[own] + weights[free]
         logits[own] += log_alone[0]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ....models.compiled.scalars import exp
+from ....models.compiled.scalars import exp, log
 from ...compiled.decorators import inner, lean_entry
 from ._numba_family import shift
 
@@ -22,6 +22,20 @@ def count_used(sizes, free):
         if sizes[k] > 0:
             used = k + 1
     return min(used + -used % 4, len(sizes))
+
+
+@inner
+def log_mean(gains, n):
+    """log of the mean of exp(gains[n]) [A]: of a single one itself, of none -inf."""
+    size = gains.shape[1]
+    if size == 1:
+        return gains[n, 0]
+    top, total = -np.inf, 0.0
+    for a in range(size):
+        top = max(top, gains[n, a])
+    for a in range(size):
+        total += exp(max(gains[n, a] - top, -700.0))
+    return top + log(total / size) if size else -np.inf
 
 
 @inner

@@ -137,14 +137,15 @@ class PartitionSlots(Slots):
 
     def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
         super().settle(n, opened, closed, generator)
-        self.seen = None
+        if opened != closed:
+            self.seen = None
 
     def logits(self, n: int, log_predictive: Tensor) -> Tensor:
         counts, own, founders = self.sizes.clone(), self.labels[n], self.founders
         counts[own] -= 1
         log_opening = self.log_opening[(counts > 0).sum()]
         logits = torch.where(counts > 0, self.log_sizes[counts], -torch.inf)
-        log_new = log_opening + founders.log_new[n]
+        log_new = log_opening + founders.log_new(n)
         if counts[own] == 0:
             logits[own] = log_opening + founders.log_alone[0]
             log_new = log_new + founders.log_alone[1]
@@ -165,7 +166,7 @@ class PartitionSlots(Slots):
 
     def arrays(self) -> Any:
         if self.seen is None:
-            tables = self.labels, self.sizes, self.log_opening, self.log_margin, self.founders.log_new
+            tables = self.labels, self.sizes, self.log_opening, self.log_margin, self.founders.gains
             self.seen = self.kernels().Partition(*(table.numpy() for table in tables), self.founders.log_alone)
         return self.seen
 

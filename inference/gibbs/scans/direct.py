@@ -111,7 +111,7 @@ class SequenceSlots(Slots):
         weights, logits = self._prior_weights(n), log_predictive
         if self.has_classifiers:
             logits = logits + self.log_margin[n]
-        logits[free] += founders.log_new[n]
+        logits[free] += founders.log_new(n)
         if self.sizes[own] == 0:  # it was alone: its weight goes back to the rest
             weights[own] = weights[free] = weights[own] + weights[free]
             logits[own] += founders.log_alone[0]
@@ -185,6 +185,6 @@ class SequenceSlots(Slots):
     def arrays(self) -> Any:
         moves = self.leaving, self.entering, self.exits, self.base
         arrays = self.rows, self.first, self.labels, self.sizes, self.counts, *moves
-        tables = self.log_margin.numpy(), self.founders.log_new.numpy(), self.founders.log_alone
+        tables = self.log_margin.numpy(), self.founders.gains.numpy(), self.founders.log_alone
         numbers = self.free, (self.alpha, self.rho), tables
         return self.kernels().Chains(*(array.numpy() for array in arrays), *numbers)

@@ -1,13 +1,13 @@
 """Where the classifiers of new components come from in a scan that visits one point at a time, and what they weigh.
 
-A new component of point n weighs I(x_n, y_n) times what prior and family say. `log_new` [N] is log I; `log_alone` [2]
-is added to the log weights of n's own component and of a new one if n is alone in its own.
+A new component of point n weighs I(x_n, y_n) times what prior and family say: the mean of exp(`gains`) [N, A] over the
+classifiers that it may have, or the integral itself, A = 1. `log_alone` [2] is added to the log weights of n's own
+component and of a new one if n is alone in its own.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,20 +19,20 @@ from ....models.scores import scores
 
 
 class Founders:
-    """No classifiers."""
+    """No classifiers: nothing is gained [N, 1]."""
 
     def __init__(self, data: Data, log_alone: tuple[float, float]) -> None:
         self.data, self.log_alone = data, log_alone
-
-    @property
-    def log_new(self) -> Tensor:
-        """log I [N]."""
-        return self.data.features.new_zeros(len(self.data.features))
+        self.gains = data.features.new_zeros(len(data.features), 1)
 
     @property
     def reserved(self) -> Tensor | None:
         """Hyperplanes [A, P, 1] that are left without points."""
         return None
+
+    def log_new(self, n: int) -> Tensor:
+        """log I of point n, []."""
+        return self.gains[n].logsumexp(0) - math.log(max(1, self.gains.shape[1]))
 
     def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Classifiers [P, C] for the component that point n opens, and log phi [N] of all points under them."""
@@ -40,6 +40,12 @@ class Founders:
 
     def receive(self, weights: Tensor, log_margin: Tensor) -> None:
         """Take back the classifiers [P, C] of a component that closed, with log phi [N]."""
+
+    def exchange(self, n: int, weights: Tensor, log_margin: Tensor, generator: torch.Generator) -> None:
+        """The same at once, in place, where point n leaves a component of its own for a new one."""
+        found = self.found(n, generator)
+        weights.copy_(found[0])
+        log_margin.copy_(found[1])
 
 
 class Marginal(Founders):
@@ -51,14 +57,9 @@ class Marginal(Founders):
     def __init__(self, data: Data, model: Model) -> None:
         super().__init__(data, (-math.inf, 0.0))
         self.model = model
-
-    @cached_property
-    def log_new(self) -> Tensor:
-        """log I [N]."""
-        if not self.data.targets.shape[1]:
-            return super().log_new
-        scale = self.model.weight_scale * self.data.features.norm(dim=1, keepdim=True)
-        return self.model.loss.log_marginal(scale, self.data.targets).sum(-1)
+        if data.targets.shape[1]:
+            scale = model.weight_scale * data.features.norm(dim=1, keepdim=True)
+            self.gains = model.loss.log_marginal(scale, data.targets).sum(-1, keepdim=True)
 
     def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         weights = draw_new_weights(n, self.data, self.model, generator)
@@ -71,42 +72,44 @@ class Reserved(Founders):
     The hyperplane of a component that n is alone in is one of the A + 1 that n could open a component with.
     """
 
-    _log_new: Tensor | None
-
     def __init__(self, reserved: Tensor, data: Data, model: Model) -> None:
         found = scores(data.features, reserved.to(data.features))  # [N, A, 1]
         self.data = data
-        self._keep(reserved.double(), model.log_margin(found, found.new_ones(1)).T.contiguous())
+        self._keep(reserved.double(), model.log_margin(found, found.new_ones(1)))
 
     @property
     def reserved(self) -> Tensor:
         return self.weights
-
-    @property
-    def log_new(self) -> Tensor:
-        """log of the mean of exp(h) [N]."""
-        if self._log_new is None:
-            self._log_new = self.gains.logsumexp(0) - math.log(max(1, len(self.gains)))
-        return self._log_new
 
     def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         return self.take(n, uniforms((), generator))
 
     def take(self, n: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """The hyperplane [P, 1] with which point n opens a component, with probability prop. to exp(h(f_n)), and h."""
-        cumulative = self.gains[:, n].softmax(0).cumsum(0)
-        chosen = int(torch.searchsorted(cumulative, uniform * cumulative[-1]).clamp(max=len(self.gains) - 1))
-        taken = self.weights[chosen], self.gains[chosen]
-        self._keep(*(torch.cat([every[:chosen], every[chosen + 1 :]]) for every in (self.weights, self.gains)))
+        chosen = self._choose(n, uniform)
+        taken = self.weights[chosen], self.gains[:, chosen]
+        rest = torch.arange(len(self.weights), device=self.weights.device) != chosen
+        self._keep(self.weights[rest], self.gains[:, rest])
         return taken
 
     def receive(self, weights: Tensor, log_margin: Tensor) -> None:
-        self._keep(torch.cat([self.weights, weights[None]]), torch.cat([self.gains, log_margin[None]]))
+        self._keep(torch.cat([self.weights, weights[None]]), torch.cat([self.gains, log_margin[:, None]], 1))
+
+    def exchange(self, n: int, weights: Tensor, log_margin: Tensor, generator: torch.Generator) -> None:
+        """The hyperplane [P, 1] that is given back, with its h [N], takes the place of the other one."""
+        chosen = self._choose(n, uniforms((), generator))
+        for left, kept in ((weights, self.weights[chosen]), (log_margin, self.gains[:, chosen])):
+            taken = kept.clone()
+            kept.copy_(left)
+            left.copy_(taken)
+
+    def _choose(self, n: int, uniform: Tensor) -> int:
+        cumulative = self.gains[n].softmax(0).cumsum(0)
+        return int(torch.searchsorted(cumulative, uniform * cumulative[-1]).clamp(max=len(cumulative) - 1))
 
     def _keep(self, weights: Tensor, gains: Tensor) -> None:
-        """The reserve [A, P, 1] from here on, and h(f) [A, N]."""
-        self.weights, self.gains, self._log_new = weights, gains, None
-        size = len(gains)
+        """The reserve [A, P, 1] from here on, and h(f) [N, A]."""
+        self.weights, self.gains, size = weights, gains.contiguous(), len(weights)
         self.log_alone = -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
 
 

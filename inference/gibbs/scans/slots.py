@@ -126,13 +126,13 @@ class Slots(ABC):
             self.extend(len(self.sizes))
         if not self.has_classifiers:
             return
-        left = (self.weights[closed].clone(), self.log_margin[:, closed].clone()) if closed >= 0 else None
-        if opened >= 0:
+        if opened == closed:
+            self.founders.exchange(n, self.weights[opened], self.log_margin[:, opened], generator)
+        elif opened >= 0:
             self.weights[opened], self.log_margin[:, opened] = self.founders.found(n, generator)
         else:
+            self.founders.receive(self.weights[closed], self.log_margin[:, closed])
             self.log_margin[:, closed] = 0.0
-        if left is not None:
-            self.founders.receive(*left)
 
     def replaced(self, state: S) -> S:
         """The state with the labels 0..K-1, the classifiers and the reservoir that the slots have now."""

@@ -141,7 +141,7 @@ def test_conditional_with_classifiers_is_the_joints(loss, missing, prior, compil
     assert_conditionals_are_the_joints(state, data, model, compiled)
     if missing:  # log I = 0, and no factor of its own
         unlabelled = model.log_margin(torch.full_like(data.targets[:1], 7.0), data.targets[5:6])
-        assert float(unlabelled) == float(collapsed.PartitionSlots(state, data, model).founders.log_new[5]) == 0.0
+        assert float(unlabelled) == float(collapsed.PartitionSlots(state, data, model).founders.log_new(5)) == 0.0
 
 
 @BOTH

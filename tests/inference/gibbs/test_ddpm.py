@@ -334,14 +334,22 @@ def test_prices_follow_the_reservoir() -> None:
     """After a component opened or closed, a new one weighs what it would in a scan that started there."""
     state, data, model, generator = start(tiny(), TINY, torch.tensor([0, 0, 1, 1]))
     founders, taken = Reserved(state.reservoir[:4], data, model), []
-    for opens, size in ((True, 3), (True, 2), (False, 3), (True, 2), (False, 3)):
-        if opens:
+    for what, size in (("open", 3), ("open", 2), ("close", 3), ("both", 3), ("open", 2), ("both", 2), ("close", 3)):
+        if what == "open":
             taken.append(founders.found(1, generator))
-        else:
+        elif what == "close":
             founders.receive(*taken.pop(0))
+        else:
+            weights, gains = (part.clone() for part in taken[0])
+            founders.exchange(1, *taken[0], generator)
+            places = (founders.reserved == weights).flatten(1).all(1)
+            assert int(places.sum()) == 1
+            torch.testing.assert_close(founders.gains[:, places.nonzero().squeeze()], gains)
         assert len(founders.reserved) == size
         fresh = Reserved(founders.reserved, data, model)
-        torch.testing.assert_close(founders.log_new, fresh.log_new)
+        torch.testing.assert_close(founders.gains, fresh.gains)
+        given = model.log_margin(data.features @ taken[0][0], data.targets) if taken else 0.0
+        torch.testing.assert_close(given, taken[0][1] if taken else 0.0)
         torch.testing.assert_close(founders.log_alone, fresh.log_alone)
 
 
@@ -477,7 +485,7 @@ def test_a_point_takes_a_hyperplane_by_the_odds_of_its_score() -> None:
     reservoir.receive(taken, gains)
     fresh = Reserved(reservoir.weights, data, model)
     torch.testing.assert_close(reservoir.gains, fresh.gains)
-    torch.testing.assert_close(fresh.log_new[2], log_odds.logsumexp(0) - math.log(3))
+    torch.testing.assert_close(fresh.log_new(2), log_odds.logsumexp(0) - math.log(3))
 
 
 # -- scans -------------------------------------------------------------------------------------------------------------
@@ -664,7 +672,7 @@ def quick(**options) -> Gibbs:
 
 def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:
     inputs = torch.cat([0.1 * X[:, :1], 0.1 * X[:, 1:2] + 9])
-    state, data, model, generator = start(DDPM(DiagonalGaussian(rate=0.01)), inputs)
+    state, data, model, generator = start(DDPM(DiagonalGaussian(rate=0.01), Hinge()), inputs)
     found = partition.init_generatively(
         model, data, generator, start="one", scan="collapsed", num_sweeps=10, num_split_merge=2
     )
