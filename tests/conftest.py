@@ -24,6 +24,9 @@ from regbayes.testing import enumeration
 
 _MANY = 1000  # tests of a run that is worth it
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers have all cores: no fit starts processes unless asked
+    os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the tests marked nightly too: whole products, memory")

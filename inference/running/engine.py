@@ -311,7 +311,5 @@ def _no_state(error: Exception) -> ValueError:
     return foreign(f"no state of this fit: {shown(str(error))}")
 
 
-_PATIENCE, _WORTH = (
-    4.0,
-    6.0,
-)  # seconds of a fit, and seconds saved, from which on others help: to start takes two or three
+_PATIENCE = 4.0  # seconds of a fit from which on processes may help
+_WORTH = 6.0  # seconds that they must save: to start takes two or three
