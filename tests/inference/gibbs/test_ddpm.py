@@ -672,7 +672,7 @@ def quick(**options) -> Gibbs:
 
 def test_a_start_of_generative_sweeps_knows_the_clusters() -> None:
     inputs = torch.cat([0.1 * X[:, :1], 0.1 * X[:, 1:2] + 9])
-    state, data, model, generator = start(DDPM(DiagonalGaussian(rate=0.01), Hinge()), inputs)
+    state, data, model, generator = start(DDPM(DiagonalGaussian(rate=0.01)), inputs)
     found = partition.init_generatively(
         model, data, generator, start="one", scan="collapsed", num_sweeps=10, num_split_merge=2
     )
