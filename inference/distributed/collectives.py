@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def own_stream(generator: torch.Generator) -> torch.Generator:
-    """The stream for draws that belong to a rank's own points: of each rank another one, that the generator seeds."""
+    """The random stream for draws that belong to a rank's own points. The shared generator seeds one for each rank."""
     those = ranks()
     if those is None:
         return generator
@@ -40,12 +40,13 @@ def own_stream(generator: torch.Generator) -> torch.Generator:
 
 
 def agreed(*flags: bool) -> list[bool]:
-    """Of each flag, whether any rank has it: where ranks go on from what their clocks or users say, which differs."""
+    """Whether any rank has set each flag. Clocks and users tell ranks different things; after this call all go on
+    alike."""
     return list(flags) if ranks() is None else all_sum(torch.tensor(flags).long()).bool().tolist()
 
 
 def on_all(work: Callable[[], T], act: str = "begin") -> T:
-    """What work gives that asks no other rank: if it fails on one, ValueError on all, in one sentence."""
+    """What `work` returns, which asks no other rank. If it fails on one rank, all raise the same ValueError."""
     if (those := ranks()) is None:
         return work()
     found, failure = list[T](), ""
@@ -68,11 +69,11 @@ def own_draws(number: int, draw: Callable[[int], Tensor]) -> Tensor:
 
 
 def each(works: list[Callable[[], T]]) -> list[T]:
-    """What each of some functions gives, the same on all ranks; none may need what another one does."""
+    """What each function returns, the same on all ranks. No function may need what another one computes."""
     those = ranks()
     return [work() for work in works] if those is None else those.each(works)
 
 
 def once(work: Callable[[], T], again: Callable[[T], T] = lambda found: found) -> T:
-    """What a function gives; but for what `again` makes anew, of rows that are here, the same on all ranks."""
+    """What `work` returns, computed once. `again` replaces the part that depends on the rows that are here."""
     return work() if ranks() is None else again(each([work])[0])

@@ -27,7 +27,8 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class _Tape:
-    """What the blocks have said of the sums of a function so far."""
+    """The sums that a function has asked for: those that are known, and the next one as far as blocks have added to
+    it."""
 
     known: list[Tensor] = field(default_factory=list)  # sums of the passes before
     part: Tensor | None = None  # of the next sum, from the blocks so far
@@ -45,7 +46,7 @@ class _Tape:
 
 
 class Blocks(Ranks):
-    """So many blocks, of each rank, one of which is here at a time: what `all_sum` and its kin see of them."""
+    """Blocks in the place of ranks: `all_sum` and its kin ask this object. One block is in memory at a time."""
 
     def __init__(self, own: int, generator: torch.Generator) -> None:
         self.first, size = span(own)
@@ -53,12 +54,12 @@ class Blocks(Ranks):
         self.generator, self.tape = generator, _Tape()
 
     def begin(self, place: int) -> None:
-        """The function starts on a block, counted from 0 among those of this rank."""
+        """Begin the function on the block at this place, from 0, among those of this rank."""
         self.__dict__["number"] = self.first + place
         self.tape.asked = self.tape.called = 0
 
     def turn(self) -> None:
-        """The end of a pass: the sums for which functions wait are known."""
+        """End a pass: all blocks have added to the sums that functions wait for, so these are known now."""
         waiting = self.tape.waiting()
         added = [tape for tape in waiting if tape.join is torch.add]
         for tape, total in zip(added, all_sums(*(_part(tape) for tape in added)) if added else [], strict=True):
@@ -73,7 +74,7 @@ class Blocks(Ranks):
         return self._asked(tensor, torch.add)
 
     def largest(self, tensor: Tensor) -> Tensor:
-        """The largest entries [...]; as `sum`."""
+        """The largest entries [...] over all blocks; ends the function as `sum` does."""
         return self._asked(tensor, torch.maximum)
 
     def each(self, works: list[Callable[[], R]]) -> list[R]:
@@ -163,7 +164,7 @@ def _part(tape: _Tape) -> Tensor:
 
 
 class _Said(Exception):
-    """A block has said its part of a sum that is not known yet."""
+    """A block has added its part to a sum that is not known yet; the function begins again in the next pass."""
 
 
 _MOST_DRAWN = 2**20  # rows: 8 MB of numbers

@@ -59,7 +59,7 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
 
 
 def streamed(X: Any) -> RowSource | None:
-    """The source that the X of a fit is; None of an array."""
+    """X as a source of rows if a fit should read it as one; None if X is an array."""
     return rows_of(X) if isinstance(X, RowSource | DataLoader) else None
 
 
@@ -68,7 +68,7 @@ def _is_table(X: Any) -> bool:
 
 
 def _require_where_it_means_something(X: Any, y: Any, columns: Any, num_blocks: Any) -> None:
-    """Raise ValueError on an argument for rows of another kind."""
+    """Raise ValueError on an argument that this kind of X does not take."""
     with_own = isinstance(X, RowSource | DataLoader) or callable(X)
     for name, value, means in (
         ("y", y, not with_own),

@@ -36,7 +36,7 @@ class Counted(Protocol):
 
 
 class RowsInOrder(UserWarning):
-    """The first rows of a source lack labels that later ones have, as where rows are sorted."""
+    """The first rows of a source lack labels that later rows have. That happens where rows are sorted."""
 
 
 B = TypeVar("B")
@@ -80,7 +80,7 @@ class Stream(Generic[D]):
 
     @property
     def num_kept(self) -> int:
-        """How many rows the posterior says something of."""
+        """The number of rows for which the posterior has entries, such as assignments: the first ones."""
         return sum(block[0].shape[0] for block in self.head)
 
     def sampled(self) -> Iterator[D]:
@@ -88,7 +88,7 @@ class Stream(Generic[D]):
         return map(self.convert, self.head)
 
     def each(self) -> Iterator[D]:
-        """All blocks, in a pass of its own."""
+        """All blocks, in a further pass over the source."""
         return _named(self.source, self.source.blocks(self.size), self.convert)
 
     def _endless(self) -> Iterator[D]:

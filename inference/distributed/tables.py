@@ -153,7 +153,7 @@ def names_of(dataset: ds.Dataset) -> list[str]:
 
 
 def batches(dataset: ds.Dataset, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """All rows, of these columns alone; little of a file is in memory at a time, which is quicker than much."""
+    """All rows with these columns. Little of the file is in memory at a time, which is also quicker."""
     options: dict[str, Any] = {"batch_size": 2**14, "batch_readahead": 2, "fragment_readahead": 1}
     if isinstance(getattr(dataset, "format", None), ds.ParquetFileFormat):
         options["fragment_scan_options"] = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
@@ -194,7 +194,7 @@ def readable(name: str) -> Iterator[None]:
 
 
 def _format(path: Path) -> str:
-    """That of a file, or of the first one in a folder, by its first bytes."""
+    """The format of a file, or of the first file in a folder, by its first bytes."""
     if not path.exists():
         raise FileNotFoundError(f"X is {os.fspath(path)!r}, but there is no such file.")
     first = path

@@ -19,7 +19,7 @@ from .rows import streamed
 
 
 class Fits(Protocol):
-    """A backend: what begins a fit asks of it."""
+    """A backend, as far as the beginning of a fit among ranks needs it."""
 
     def module_of(self, model: Model) -> Any:
         """The module with its kernel of the structure of the model."""
@@ -47,7 +47,8 @@ def together(
 
 
 def _require_split(backend: Fits, model: Model, X: Any, weights: tuple[Any, Any]) -> None:
-    """NotImplementedError on a fit, with weights of rows and of losses, that was not verified on several ranks."""
+    """Raise NotImplementedError unless this fit, with these weights of rows and of losses, was verified on several
+    ranks."""
     which = f"{type(backend).__name__} of {type(model).__name__}"
     alone = getattr(backend.module_of(model), "alone", None)
     reason = "fit on one rank, without group" if alone is None else alone(backend, with_factor(model))
@@ -61,7 +62,7 @@ def _require_split(backend: Fits, model: Model, X: Any, weights: tuple[Any, Any]
 
 
 def _agree(those: Ranks, own: dict[str, str]) -> None:
-    """ValueError on all ranks unless they have the same of all that is described."""
+    """Raise ValueError on all ranks unless the description `own` is the same on each."""
     first, *others = those.objects(own)
     for rank, described in enumerate(others, 1):
         for name, value in described.items():

@@ -54,7 +54,7 @@ class Chain:
         return {**vars(self), "generator": self.generator.get_state(), **latest}
 
     def add(self, news: News) -> None:
-        """Go to where the chain has come in another process."""
+        """Take over what the chain has done in another process."""
         for name, value in news.items():
             known = getattr(self, name)
             if name == "generator":
@@ -66,7 +66,7 @@ class Chain:
 
 
 def chain_of(news: News) -> Chain:
-    """A chain of which nothing else is known."""
+    """A new chain that has come as far as the news say."""
     chain = Chain(None, torch.Generator())
     chain.add(news)
     return chain
@@ -130,7 +130,7 @@ def _place(labels: Tensor) -> tuple[torch.dtype, int, int]:
 
 
 def _smallest_type(draws: list[Tensor]) -> torch.dtype:
-    """With a sign: torch takes bytes without one for a mask where they are an index."""
+    """The smallest signed type that holds all labels. As an index torch takes unsigned bytes for a mask."""
     most = max((int(labels.max()) for labels in draws if len(labels)), default=0)
     return next(kind for kind in _TYPES if most <= _largest(kind))
 

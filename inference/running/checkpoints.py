@@ -82,7 +82,8 @@ def read_chains(
     shard: Shard | None,
     tables: Mapping[str, str],
 ) -> list[Chain]:
-    """The chains of a checkpoint, with states of this class; of the rows of a shard, however ranks had split them.
+    """The chains of a checkpoint, with states of this class. A rank gets the rows of its shard, whatever ranks wrote
+    them.
 
     Raises
     ------
@@ -129,7 +130,7 @@ def _marked(content: dict[str, Any], state: type[Any], tables: Mapping[str, str]
 
 
 def _require_together(content: dict[str, Any], those: Ranks) -> None:
-    """ValueError, on all ranks, unless what they have in common is the same on each of them."""
+    """Raise ValueError on all ranks unless what should be common to them is the same on each."""
     chains = [{name: chain[name] for name in ("state", "generator", "values", "step")} for chain in content["chains"]]
     states = [
         {name: part for name, part in chain.pop("state").items() if not isinstance(part, Table)} for chain in chains
@@ -156,7 +157,7 @@ def _written(chain: Chain) -> dict[str, Any]:
 
 
 def _sums_of(state: type[Any]) -> list[str]:
-    """Names of the fields of a class of states of which ranks have parts of a sum."""
+    """The names of the fields of a state that are sums over ranks, of which each rank has its part."""
     return [name for name, share in shares_of(state).items() if share == SUM]
 
 
@@ -180,7 +181,7 @@ def _read_chain(written: Any, state: type[Any], device: torch.device) -> Chain:
 
 
 def _types(state: type[Any]) -> dict[str, Any]:
-    """Types of the fields of a state, of those whose annotation says it."""
+    """The types of those fields of a state whose annotations are plain types."""
     try:
         hints = typing.get_type_hints(state)
     except NameError:  # a class of a user, with annotations that only a type checker can read

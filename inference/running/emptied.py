@@ -14,7 +14,7 @@ from ..protocol import Model
 
 
 class ClustersEmptied(UserWarning):
-    """Hyperplanes left one cluster of those that the likelihood alone holds."""
+    """Hyperplanes that repel left one cluster where the likelihood alone finds several."""
 
 
 def warn_if_one_is_left(labels: Tensor, model: Model, X: Any, lengths: Any, weights: Tensor | None) -> None:
@@ -40,7 +40,8 @@ def warn_if_one_is_left(labels: Tensor, model: Model, X: Any, lengths: Any, weig
 
 
 def num_held(labels: Tensor) -> int:
-    """How many clusters of labels [N] have a twentieth of all rows, and ten: of fewer, draws need not agree."""
+    """The number of clusters that have at least ten rows and a twentieth of all. Smaller ones differ from draw to
+    draw."""
     sizes = torch.bincount(labels.long()[labels >= 0])
     return int((sizes >= max(len(labels) / 20, _FEWEST)).sum())
 

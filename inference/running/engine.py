@@ -93,7 +93,7 @@ class _Fit:
         self.started, self.num_swept = time.monotonic(), 0
 
     def open_files(self) -> None:
-        """Read the chains to go on from, and see that a checkpoint can be written: before any work."""
+        """Read the chains to go on from, and check that a checkpoint can be written, before any work is done."""
         path, schedule = self.schedule.resume, self.schedule
         if schedule.checkpoint is None and path is None:
             return
@@ -120,7 +120,7 @@ class _Fit:
             self._keep(index, 0)
 
     def _require_sound(self, chain: Chain) -> None:
-        """Raise ValueError if a chain of a file is none that the kernel can go on from."""
+        """Raise ValueError if the kernel cannot go on from a chain of the file."""
         due = sum(map(self.schedule.keep, range(chain.step)))
         if len(chain.draws) != due:
             raise ValueError(f"The file has {len(chain.draws)} draws of a chain, not {due}; regbayes did not write it.")
@@ -159,7 +159,7 @@ class _Fit:
         ]
 
     def _run_here(self, index: int) -> None:
-        """A chain to its end, or until it pays to share the chains."""
+        """Sweep a chain to its end, or until it pays to share the chains with other processes."""
         if index not in self.chains:
             self._admit(index, self.sweeps.start(index, self.interrupts))
         chain = self.chains[index]
@@ -188,7 +188,7 @@ class _Fit:
         self.chains[index] = chain
 
     def _keep(self, index: int, num_draws: int) -> None:
-        """Draws after the first so many, with their labels in the rows that they have among all."""
+        """Move the labels of new draws into the array that holds those of all draws."""
         draws, first = self.chains[index].draws, index * self.num_kept
         for place in range(num_draws, len(draws)):
             draws[place] = self.rows.keep(draws[place], first + place)
@@ -204,14 +204,14 @@ class _Fit:
             raise FitStopped
 
     def write(self) -> None:
-        """Write the checkpoint, if there is one and anything to write."""
+        """Write the checkpoint if one was asked for and a chain has begun."""
         if self.checkpoint and self.reached():
             self.checkpoint.write(self.reached())
 
     # -- side by side --------------------------------------------------------------------------------------------------
 
     def _num_useful(self, unfinished: list[int]) -> int:
-        """How many processes to have: as many as were asked for, else more than this one once that saves much time."""
+        """The number of processes to use: as many as were asked for, or more than one once that saves much time."""
         asked, seconds = self.schedule.num_jobs is not None, time.monotonic() - self.started
         if not self.may_share or not (asked or (seconds >= _PATIENCE and self.num_swept)):
             return 1
@@ -225,7 +225,8 @@ class _Fit:
         return number if seconds / self.num_swept * saved > _WORTH else 1
 
     def _run_apart(self, unfinished: list[int], number: int) -> None:
-        """The chains in processes of their own; those of processes that were killed are left to this one."""
+        """Sweep the chains in processes of their own. This process goes on with the chains of processes that were
+        killed."""
         self.may_share = False
         try:
             with closing(sweep_apart(self.sweeps, number, unfinished, self.chains, self.interrupts)) as reports:
@@ -300,7 +301,7 @@ def _sizes(draw: Draw, model: Model) -> dict[str, int]:
 
 
 def _record_of(model: Model) -> type[Any] | None:
-    """What a draw is; None where nobody has said what draws of the kernel look like."""
+    """The record type of a draw; None if the structure has none."""
     try:
         return cast(type[Any], structure_of(model).posterior.record)
     except NotImplementedError:

@@ -128,7 +128,7 @@ def read_file(path: str | os.PathLike[str], kind: str, device: Any = None) -> di
 
 
 def foreign(what: str) -> ValueError:
-    """The error to raise where a file has what regbayes does not write."""
+    """The error to raise on content that regbayes does not write."""
     return ValueError(f"The file has {what}. It was not written by regbayes.")
 
 
@@ -222,7 +222,7 @@ def _content(opened: Any, name: str, kind: str, device: Any) -> dict[str, Any]:
 
 
 class _Elsewhere(ValueError):
-    """A device that is not here."""
+    """A device that this machine does not have."""
 
 
 def _on(tensor: Tensor, device: Any, name: str) -> Tensor:

@@ -53,7 +53,7 @@ def _digest(tensor: Tensor) -> str:
 
 
 def _digest_of_rows(table: Rows | None) -> str:
-    """Of rows [N, ...] of all ranks: the sum of a number for each, from its entries and its place among all."""
+    """A digest of the rows [N, ...] of all ranks: the sum of one number a row, made from its entries and its place."""
     if table is None:
         return "none"
     start, total = span(len(table))

@@ -28,7 +28,7 @@ def plain(value: Any, name: str) -> Any:
 
 
 def inner_name(name: str, key: Any) -> str:
-    """Where an entry of a dict stands; what `to_plain` adds to describe a configuration goes unsaid."""
+    """The place of an entry of a dict, for messages. Keys that `to_plain` adds to a configuration are left out."""
     return name if key == "params" else f"{name}.{key}".lstrip(".")
 
 

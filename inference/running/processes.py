@@ -42,7 +42,8 @@ class ProcessLost(UserWarning):
 
 
 def most_jobs(sweeps: Sweeps) -> int:
-    """How many processes the chains of a fit may have; one for other devices, ranks of a group and data that pass."""
+    """How many processes the chains of a fit may have: one on other devices, among ranks, and for data that pass by
+    once."""
     ranked = torch.distributed.is_available() and torch.distributed.is_initialized()
     elsewhere = sweeps.data.X.device.type != "cpu"
     if elsewhere or ranked or not sweeps.schedule.repeatable or current_process().daemon:
@@ -61,12 +62,12 @@ def num_cores() -> int:
 
 
 class CannotTravel(ValueError):
-    """A fit that cannot be sent to another process, or not be read there."""
+    """The fit cannot be sent to another process, or cannot be read there."""
 
 
 @dataclass
 class Report:
-    """What a process says of the chain that it is at, or what the fit finds when the process has ended."""
+    """News of a chain from its process, or that the process has ended."""
 
     news: News | None = None  # since its last report; None: the chain has no state
     ended: bool = False  # whether the process is free for another chain
@@ -154,14 +155,14 @@ def _heard(connection: Any, processes: dict[Connection, Any]) -> Report:
 
 
 def _send(connection: Connection, message: bytes) -> None:
-    """Send to a process, or to a fit, that may have ended: which is seen when it is heard."""
+    """Send to the other side. If it has ended, the next attempt to receive will notice."""
     with suppress(OSError):
         connection.send_bytes(message)
 
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Processes that start here do not hear of Ctrl-C, which a terminal sends to all."""
+    """A context in which new processes ignore Ctrl-C, which a terminal sends to all."""
     from loky.backend import resource_tracker as tracker
 
     if not hasattr(signal, "pthread_sigmask"):
@@ -180,7 +181,7 @@ def _unheard() -> Iterator[None]:
 
 
 def _work(connection: Connection) -> None:
-    """Sweep the chains that a fit gives, until it is no more."""
+    """Sweep the chains that the fit sends, until the fit ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     orders = SimpleQueue[bytes]()
     threading.Thread(target=_hear, args=(connection, orders), daemon=True).start()
@@ -199,7 +200,7 @@ def _work(connection: Connection) -> None:
 
 
 def _hear(connection: Connection, orders: SimpleQueue[bytes]) -> None:
-    """Take what a fit sends, also while a chain is swept; end the process with the fit."""
+    """Receive what the fit sends, also while a chain is swept. End the process when the fit ends."""
     try:
         while True:
             orders.put(connection.recv_bytes())
@@ -217,7 +218,7 @@ class _Chain:
         self._step = self._num_draws = 0
 
     def sweep(self, sweeps: Sweeps, news: News | None) -> None:
-        """The chain to its end, with reports of it."""
+        """Sweep the chain to its end and report on the way."""
         interrupts, due = Interrupts(), 0.0
         try:
             if news is None:
@@ -255,7 +256,7 @@ class _Chain:
 
 
 def _packed(content: Any) -> bytes:
-    """Any content as bytes, its functions and classes by value where another process could not import them."""
+    """Any content as bytes. Functions and classes that another process could not import go by value."""
     file = io.BytesIO()
     _Pickler(file).dump(content)
     return file.getvalue()
