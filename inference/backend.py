@@ -105,7 +105,7 @@ class Backend(Config):
 
     @property
     def loss_weighing(self) -> tuple[type[Any], ...]:
-        """The data of which its kernels weigh the losses of rows apart from the rows."""
+        """The types of data whose kernels can weigh the loss of a row apart from the row itself."""
         return ()
 
     @classmethod
@@ -349,7 +349,7 @@ _FROM_DATA = "likelihood", "feature_map", "preprocessing"  # parts of a model wh
 
 
 def _require_repeatable(schedule: Schedule, checkpoint: Any, resume: Any) -> None:
-    """ValueError on files of a fit that comes another way each time."""
+    """Raise ValueError if a fit that cannot be repeated has a checkpoint."""
     if not schedule.repeatable and (checkpoint is not None or resume is not None):
         raise ValueError("A fit from a source of rows cannot be resumed: its order is not ours. Pass tensors instead.")
 
@@ -367,7 +367,7 @@ def _lack(method: str, model: Model) -> str:
 
 
 def _warn_of_chains(posterior: Posterior) -> None:
-    """Warn if chains disagree; where they are several, with enough draws to tell."""
+    """Warn if several chains disagree and have enough draws to tell."""
     if len(posterior.num_draws) < 2 or min(posterior.num_draws) < FEWEST_DRAWS:
         return
     found = posterior.diagnose()

@@ -73,7 +73,7 @@ class Posterior:
         return type(self)(**own | parts)
 
     def gather(self, group: Any = None) -> Self:
-        """The same posterior with what it says of the rows of all ranks, one's after the other's, on each of them.
+        """The posterior with the rows of all ranks, in the order of the ranks. Every rank returns it.
 
         Parameters
         ----------
@@ -171,8 +171,8 @@ class Posterior:
         return posterior
 
     def rehearse(self) -> None:
-        """Raise, whatever it is, if the first draw and the model do not go together: what predictions are made of, for
-        no rows."""
+        """Raise if the first draw and the model do not go together. Predicts for no rows, and lets any error
+        through."""
 
     def diagnose(self) -> Diagnosis:
         """Whether the chains agree, by quantities that do not depend on labels, and what to do if they do not."""

@@ -34,7 +34,7 @@ class ChainsDisagree(UserWarning):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the draws say of their chains; printed, a table and what to do.
+    """Whether the chains of a fit agree. Printed, it is a table and advice.
 
     Attributes
     ----------
@@ -187,7 +187,7 @@ def _over(between: Tensor, within: Tensor) -> Tensor:
 
 
 def _p_value(distance: Tensor, num_chains: int) -> float:
-    """How often draws that are permuted among chains have as much energy."""
+    """The share of permutations of the draws among chains that have as much energy."""
     generator = torch.Generator(distance.device).manual_seed(0)
     seen, as_much = _energy(_block_means(distance, num_chains)), 1
     for _ in range(_NUM_PERMUTATIONS):
@@ -198,7 +198,8 @@ def _p_value(distance: Tensor, num_chains: int) -> float:
 
 
 def _groups(means: Tensor) -> list[list[int]]:
-    """Chains that are in one place, by single linkage of pairs that are no farther apart than draws of one chain."""
+    """Groups of chains that are in one place. Two chains are linked if they are no farther apart than draws of one
+    chain."""
     within = means.diagonal()
     near = _over(means, (within.unsqueeze(0) + within.unsqueeze(1)) / 2) < _LARGE_RATIO
     near.fill_diagonal_(True)

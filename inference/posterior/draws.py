@@ -120,7 +120,7 @@ class TopicDraw(TypedDict, total=False):
 
 
 class AnyDraw(TypedDict):
-    """A draw of a structure that has said nothing of its names."""
+    """A draw of a structure that does not declare the names of its tensors."""
 
 
 def drawn(record: Mapping[str, object], *others: Mapping[str, Tensor]) -> Draw:

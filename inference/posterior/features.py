@@ -142,7 +142,7 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def checked(self, X: Any) -> Tensor:
-        """The rows [N, D] of what a user passes, NaN where an entry is missing."""
+        """The rows [N, D] of X as a user passes it, with NaN where an entry is missing."""
         rows, observed = as_incomplete(X, num_features=self.model.num_features, like=self.samples["loadings"])
         self.model.likelihood.admit(rows, observed)
         if observed is None:
@@ -167,7 +167,7 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
         return mean, self._hyperparameters(draw, mean)
 
     def _hyperparameters(self, draw: Draw, like: Tensor) -> Draw:
-        """Those of the likelihood."""
+        """The hyperparameters of the likelihood."""
         return {name: draw[name] for name in self.model.likelihood.start(like)}
 
     def _features(self, X: Tensor, draw: Draw) -> Tensor:

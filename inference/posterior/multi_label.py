@@ -51,7 +51,7 @@ from .stacking import stacks
 
 
 class HeldOut(NamedTuple):
-    """What a fit says of rows that it has not seen, and which labels they have."""
+    """Scores of rows that a fit has not seen, beside the labels that they have."""
 
     mixture: Tensor  # [N, C] log odds; of a coupled joint 0
     classifiers: Tensor  # [N, C] log odds, of a coupled joint those of both
@@ -122,8 +122,8 @@ class MultiLabelPosterior(Clustering, Posterior):
         return self.calibrated_by([self.held_out(X, Y)])
 
     def held_out(self, X: Any, Y: Any) -> HeldOut:
-        """What the fit says of rows X [N, D] that it has not seen, beside their labels Y [N, C], NaN where missing: for
-        `calibrated_by`."""
+        """Scores of rows X [N, D] that the fit has not seen, beside their labels Y [N, C], NaN where missing.
+        `calibrated_by` takes them."""
         rows = self.checked(X)
         signs = self.model.coding.encode(Y, rows)
         return HeldOut(*self._stated(rows), signs)
@@ -222,7 +222,7 @@ class MultiLabelPosterior(Clustering, Posterior):
     # -- both views ------------------------------------------------------------------------------------------------
 
     def checked(self, X: Any) -> Any:
-        """The rows [N, D] of what a user passes."""
+        """The rows [N, D] of X as a user passes it."""
         rows = as_features(X, num_features=self.model.num_features, like=self.samples["log_mixture"])
         self.model.likelihood.admit(rows)
         return rows

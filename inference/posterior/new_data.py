@@ -18,7 +18,7 @@ from .scores import chunks
 
 
 class NewData(NamedTuple):
-    """N rows that `sample` drew."""
+    """The N rows that `sample` drew."""
 
     X: Tensor  # [N, D]
     y: Tensor | None  # [N], or [N, C] of sets of labels; None of a model without targets

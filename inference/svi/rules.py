@@ -46,7 +46,7 @@ class Learned(NamedTuple):
 
 
 class Rule(Protocol):
-    """What a rule says of the labels."""
+    """A rule of SVI: what the labels add to the bound, and how the classifiers are updated."""
 
     name: ClassVar[str]
     has_dual: ClassVar[bool]  # q(eta) is found up to a gap, which the end of a fit closes
