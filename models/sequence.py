@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import pyro
@@ -41,7 +42,7 @@ class Sequences(Spread):
         """N, missing steps included."""
         return sum(self.lengths)
 
-    @property
+    @cached_property
     def starts(self) -> Tensor:
         """True [N] at the first step of every sequence."""
         ends = torch.tensor([0, *self.lengths][: len(self.lengths)], device=self.steps.device).long().cumsum(0)

@@ -235,7 +235,17 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "return K * gamma.log()": "return (K + 1) * gamma.log()",
         "(gamma - 1) * _log(base)[T - 1]": "gamma * _log(base)[T - 1]",
     },
+    ("inference/gibbs/prepared.py", "inference/gibbs/test_gibbs.py -k sums_of_kept_statistics"): {
+        "self.family.statistics(X).double()": "X.double()",
+        "np.ones(N), labels.numpy()": "np.ones(N), labels.numpy() * 0",
+    },
+    ("models/likelihoods/diagonal_gaussian.py", "models/test_likelihoods.py -k Diagonal"): {
+        "offset = counts.sum(1) -": "offset = counts[:, 0] -",
+        "torch.addmm(linear, U.square()": "torch.addmm(linear, U",
+    },
     ("models/priors/franchise.py", "models/test_hdp.py"): {
+        "torch.searchsorted(ends, opened, right=True)": "torch.searchsorted(ends, opened)",
+        "alpha=num_states": "alpha=num_states + 1",
         "(own + seated) < own": "(own + seated) < seated",
         "1 - stickiness / means[:K].diagonal()": "1 - stickiness",
         "tables.sum() - s.sum()": "tables.sum() + s.sum()",

@@ -7,9 +7,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.compiled import compiled_form
 from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
@@ -49,6 +51,22 @@ class Prepared(Data):
         return self.family.prior()
 
     @cached_property
+    def statistics(self) -> np.ndarray | None:
+        """Those of all rows [N, S] in double precision, where they are few enough to be kept."""
+        X = self.X
+        if X.is_sparse or not host.on_cpu(X) or len(X) * len(self.prior) > MOST_KEPT:
+            return None
+        return np.ascontiguousarray(self.family.statistics(X).double().numpy())
+
+    def summed(self, labels: Tensor, num_components: int) -> Tensor:
+        """Sums [K, S] of the statistics of the rows of each component, from labels [N] in 0..K-1."""
+        if self.statistics is None:
+            return self.family.summed_statistics(self.X, labels, num_components)
+        N = len(labels)
+        members = scipy.sparse.csc_array((np.ones(N), labels.numpy(), np.arange(N + 1)), shape=(num_components, N))
+        return all_sum(torch.from_numpy(members @ self.statistics)).to(self.X.dtype)
+
+    @cached_property
     def log_constants(self) -> tuple[float, float]:
         """(log normalizer of the prior, log base measure of all rows)."""
         log_base_measure = all_sum(self.family.log_base_measure(self.X).double().sum())
@@ -76,3 +94,6 @@ def prepare_points(model: Mixture, data: Data) -> Prepared:
 def prepare_sequences(model: StateSpace, data: Sequences) -> Sequences:
     """The data of a fit of sequences."""
     return replace(data, points=Prepared.of(data.points, model.likelihood))
+
+
+MOST_KEPT = 2**22  # statistics

@@ -107,7 +107,8 @@ class ExponentialFamily(Likelihood):
     def linear_log_density(self, X: Rows, natural: Tensor) -> Tensor:
         """<statistics(x_n), t_k> + log h(x_n) [N, K] for natural parameters t [K, S], or their expectations."""
         chunks = (X[rows] for rows in row_chunks(X, natural.shape[1]))
-        parts = [torch.addmm(self.log_base_measure(x).unsqueeze(1), self.statistics(x), natural.T) for x in chunks]
+        columns = natural.T.contiguous()  # of few columns a product takes half the time
+        parts = [torch.addmm(self.log_base_measure(x).unsqueeze(1), self.statistics(x), columns) for x in chunks]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def expected_log_density(self, X: Rows, chi: Tensor) -> Tensor:

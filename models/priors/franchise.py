@@ -39,9 +39,8 @@ def count_transitions(states: Tensor, starts: Tensor, num_states: int) -> Tensor
     ----------
     starts : bool [N], True at the first step of every sequence
     """
-    before = torch.cat([states.new_full((1,), num_states), states[:-1]])
-    before = torch.where(starts, num_states, before)
-    cells = before * num_states + states
+    before = states.roll(1).masked_fill_(starts, num_states)
+    cells = torch.add(states, before, alpha=num_states)
     return torch.bincount(cells, minlength=(num_states + 1) * num_states).view(num_states + 1, num_states)
 
 
@@ -65,12 +64,11 @@ def draw_tables(
     came from the stickiness with probability rho / b_jj; such tables tell nothing of beta.
     """
     n, shape = counts.flatten(), (concentration.to(means.dtype) * means).flatten()
-    cells = torch.repeat_interleave(torch.arange(len(n), device=n.device), n)
-    first = n.cumsum(0) - n
-    seated = torch.arange(len(cells), device=n.device) - first[cells]
-    own = shape[cells]
-    opened = uniforms(own.shape, generator) * (own + seated) < own
-    tables = torch.bincount(cells[opened], minlength=len(n)).view(counts.shape)
+    ends, own = n.cumsum(0), shape.repeat_interleave(n)
+    seated = torch.arange(len(own), dtype=own.dtype, device=n.device) - (ends - n).to(own).repeat_interleave(n)
+    opened = torch.nonzero(uniforms(own.shape, generator) * (own + seated) < own).squeeze(1)
+    cells = torch.searchsorted(ends, opened, right=True)  # of the few that open a table
+    tables = torch.bincount(cells, minlength=len(n)).view(counts.shape)
     chosen = tables.sum(0)
     if stickiness > 0:
         K = counts.shape[1]

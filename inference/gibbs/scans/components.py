@@ -81,7 +81,7 @@ def hyperparameters(state: PartitionState, data: Data | Sequences, model: Mixtur
 
 def _statistics(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
     points, labels = Prepared.of(data.points, model.likelihood), data.observed(state.assignments)
-    return points.family.summed_statistics(points.X, labels, len(state.weights))
+    return points.summed(labels, len(state.weights))
 
 
 def log_evidence(chi: Tensor, data: Data, family: ExponentialFamily) -> Tensor:

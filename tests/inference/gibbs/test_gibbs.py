@@ -22,7 +22,7 @@ from torch import Tensor
 from regbayes.inference import FitInterrupted, Gibbs, TruncationWarning
 from regbayes.inference.classifiers import elliptical_slice
 from regbayes.inference.classifiers import scored as classifiers
-from regbayes.inference.gibbs import partition
+from regbayes.inference.gibbs import partition, prepared
 from regbayes.inference.gibbs.partition import log_joint
 from regbayes.inference.gibbs.prepared import Prepared, prepare_points
 from regbayes.inference.gibbs.scans import blocked as blocked_scan
@@ -43,6 +43,7 @@ from regbayes.models import (
     Hinge,
     InfiniteSVM,
     Logistic,
+    MaskedBernoulli,
     MixtureOfFiniteMixtures,
     MultinomialDirichlet,
     PitmanYor,
@@ -53,6 +54,7 @@ from regbayes.models import (
 )
 from regbayes.models.data import Data
 from regbayes.models.distributions import draw
+from regbayes.models.likelihoods import ExponentialFamily
 from regbayes.models.priors import dirichlet_process
 from regbayes.models.priors.laws import law_of
 from regbayes.models.priors.sticks import log_labelled_prior, log_stick_weights, posterior_sticks
@@ -169,6 +171,25 @@ def test_what_is_known_of_the_rows_is_that_of_the_present_family(family, dtype: 
         )
         for function in (components.hyperparameters, partial(collapsed.assignment_logits, 0)):
             torch.testing.assert_close(function(state, own, model), function(state, new, model), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", [DiagonalGaussian(), FullGaussian(), PoissonGamma(), MaskedBernoulli()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("most", [None, 0])
+def test_sums_of_kept_statistics_are_those_of_the_family(
+    family: ExponentialFamily, dtype: torch.dtype, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are kept and where there are too many; one component is empty."""
+    if most is not None:
+        monkeypatch.setattr(prepared, "MOST_KEPT", most)
+    X = torch.randint(2, (40, 3), generator=torch.Generator().manual_seed(0)).to(dtype)
+    model = DPM(family).resolve(X)
+    data, labels = prepare_points(model, model.data(X)), torch.arange(40) % 4 + (torch.arange(40) % 4 == 2)
+    assert (data.statistics is None) == (most is not None)
+    found = data.summed(labels, 5)
+    torch.testing.assert_close(found, model.likelihood.summed_statistics(data.X, labels, 5))
+    assert found.dtype == dtype
+    assert not found[2].any()
 
 
 def test_what_is_known_of_the_rows_is_computed_once() -> None:
