@@ -65,7 +65,7 @@ def draw_tables(
     """
     n, shape = counts.flatten(), (concentration.to(means.dtype) * means).flatten()
     ends, own = n.cumsum(0), shape.repeat_interleave(n)
-    seated = torch.arange(len(own), dtype=own.dtype, device=n.device) - (ends - n).to(own).repeat_interleave(n)
+    seated = torch.arange(len(own), device=n.device) - (ends - n).repeat_interleave(n)  # exact in any precision
     opened = torch.nonzero(uniforms(own.shape, generator) * (own + seated) < own).squeeze(1)
     cells = torch.searchsorted(ends, opened, right=True)  # of the few that open a table
     tables = torch.bincount(cells, minlength=len(n)).view(counts.shape)
