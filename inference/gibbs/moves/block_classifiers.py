@@ -24,7 +24,7 @@ from ....models.sums import row_chunks
 from ...classifiers.ridge import Laws
 from ...classifiers.scored import RepellingHyperplanes, Scored, log_prior
 from ...distributed.collectives import all_sum
-from .block_fits import BlockFits, improve, laws_of, start_fits
+from .block_fits import BlockFits, improve, laws_of, least_bound, start_fits
 
 
 class BlockClassifiers:
@@ -53,6 +53,10 @@ class BlockClassifiers:
     def screening(self) -> Tensor:
         """What stands for log g(S) [K] when a proposal is screened: the bounds of rough fits, if there are any."""
         return self.fit.bound if self.scored.num_rough else self.members.new_zeros(self.members.shape[1]).double()
+
+    def reach(self) -> float:
+        """What `screening` of two blocks is at most above that of two others: it is between the start of fits and 0."""
+        return -2 * least_bound(self.scored) if self.scored.num_rough else 0.0
 
     def refined(self) -> BlockClassifiers:
         """After more steps of the fits."""

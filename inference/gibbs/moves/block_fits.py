@@ -63,6 +63,14 @@ def start_fits(shares: Tensor, scored: Scored | RepellingHyperplanes, natural: T
     return BlockFits(natural, *_evaluate(natural, shares, scored))
 
 
+def least_bound(scored: Scored | RepellingHyperplanes) -> float:
+    """The bound that fits of any block start from: scores of the prior are as often on one side as on the other."""
+    scale = (scored.weight_scale * scored.features.double().norm(dim=1, keepdim=True)).clamp(min=LEAST_SCALE)
+    one = scale.new_ones(1)
+    value, *_ = smoothed(torch.zeros_like(scale), scale, lambda scores: scored.loss.log_factor(scores, one))
+    return float(all_sum(value.sum()))
+
+
 def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplanes, num_steps: int) -> BlockFits:
     """Some steps for the blocks [N, K] that the fits were started with."""
     natural, goal, bound = fits.natural, fits.goal, fits.bound

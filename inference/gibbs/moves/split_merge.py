@@ -20,7 +20,8 @@ the family alone: with the classifiers they may settle on a cut through a cluste
 overlap.
 
 Acceptance is delayed (Christen & Fox 2005): s, the square root of the odds with what `screening` says for w and
-without the sides, is tested first, so that most moves are turned down early, merges before their launch is computed.
+without the sides, is tested first, so that most moves are turned down early, merges before their launch is computed,
+and many of them before anything is fitted, as the family's odds are beyond what hyperplanes could make good (`reach`).
 
 Sources: Dahl (2003) and Jain & Neal (2004), whose sequential restricted scans are here deterministic soft ones;
 docs/derivations/repelling, "Split-merge moves".
@@ -28,6 +29,7 @@ docs/derivations/repelling, "Split-merge moves".
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -70,11 +72,11 @@ def split(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
     if not len(free):
         return at
     screen, test, which = uniforms((3,), generator)
-    log_odds = union.launch()
+    screen, log_odds = float(torch.log1p(-screen)), union.launch()
     side = union.sides.draw(log_odds, generator)
     share = union.z.draw_share(side, generator)
-    division = union.weigh(at, side, free, share)
-    if not torch.log1p(-screen) < division.log_screen:
+    division = union.weigh(at, side, free, share, (screen, math.inf))
+    if not screen < division.log_screen:
         return at
     division = division.refined()
     weights, log_gain = exchange(division.blocks[[3, 1, 2]], at.weights[union.own : union.own + 1], generator)
@@ -93,7 +95,7 @@ def merge(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
     side = at.assignments[union.steps] == other
     joined = z.join(at, own, other, generator)
     free = z.free(joined)
-    division = union.weigh(joined, side, free, z.share(at, own, other))
+    division = union.weigh(joined, side, free, z.share(at, own, other), (-math.inf, -screen))
     if not screen < -division.log_screen:
         return at
     division, log_odds, present = division.refined(), union.launch(), at.weights[[own, other]]
@@ -117,6 +119,8 @@ def redivide(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
     labels = at.assignments.index_fill(0, union.steps, own).index_fill(0, union.steps[side], other)
     log_ratio = union.log_renewal(at, replace(at, assignments=labels), log_odds)
     blocks = union.blocks(~now, now, ~side, side)
+    if not screen < (log_ratio + blocks.reach()) / 2:
+        return at
     bounds = blocks.screening()
     log_screen = (log_ratio + bounds[2:].sum() - bounds[:2].sum()) / 2
     if not screen < log_screen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -97,15 +98,24 @@ class Union(Generic[S, D, M]):
         members = torch.stack(which, 1)[self.seen]
         return BlockClassifiers(self.scored.spread(members, self.rows), self.scored)
 
-    def weigh(self, joined: S, side: Tensor, free: Tensor, share: float) -> Division:
-        """A division whose second side takes one of the places free."""
+    def weigh(
+        self, joined: S, side: Tensor, free: Tensor, share: float, limits: tuple[float, float] = (-math.inf, math.inf)
+    ) -> Division:
+        """A division whose second side takes one of the places free.
+
+        Where log s, whatever the fits say, is at most the lower of the limits or at least the upper one, nothing is
+        fitted: it is then its own bound.
+        """
         blocks = self.blocks(side & ~side, ~side, side, side | ~side)
         some = free[:1] if self.z.law.alike else free
         log_places = self.z.log_divisions(joined, side, self.steps, self.own, some, share)
         log_places = log_places.expand(len(free)) + self.log_evidence(side)
+        places, reach = float(log_places.logsumexp(0)), blocks.reach()
+        most, least = (places + reach) / 2, (places - reach) / 2
+        if most <= limits[0] or least >= limits[1]:
+            return Division(side, blocks, log_places, most if most <= limits[0] else least)
         nobody, first, second, whole = blocks.screening()
-        log_screen = (log_places.logsumexp(0) + first + second - whole - nobody) / 2
-        return Division(side, blocks, log_places, float(log_screen))
+        return Division(side, blocks, log_places, (places + float(first + second - whole - nobody)) / 2)
 
     def log_ratio(
         self, division: Division, weights: Tensor, log_gain: float, log_odds: Tensor

@@ -23,6 +23,7 @@ from regbayes.inference.classifiers.scored import classifiers_of
 from regbayes.inference.gibbs import hyperplanes, partition
 from regbayes.inference.gibbs.moves import block_classifiers, split_merge
 from regbayes.inference.gibbs.moves.block_classifiers import BlockClassifiers, exchange, log_unnormalized
+from regbayes.inference.gibbs.moves.block_fits import start_fits
 from regbayes.inference.gibbs.moves.union import Union
 from regbayes.inference.gibbs.partition import draw_weights, log_joint
 from regbayes.inference.gibbs.points import Points
@@ -432,6 +433,47 @@ def test_all_pairs_are_as_likely() -> None:
         found[split_merge.draw_pair(4, generator)] += 1
     expected = 200 * (1 - torch.eye(4))
     assert ((found - expected).abs() <= 5 * expected.sqrt()).all()
+
+
+@pytest.mark.parametrize("name", ["ddpm-hinge", "ddpm-logistic"])
+def test_fits_start_from_one_bound_and_end_below_zero(name: str) -> None:
+    z, state, model, _ = case(name, truncated=False)
+    union = Union(z.open(state), z, model, torch.tensor([0, 1]), with_margin=False)
+    rows = torch.arange(len(union.steps))
+    blocks = union.blocks(*(rows % k == 0 for k in (1, 2, 3)), rows < 0)
+    least = start_fits(blocks.members, blocks.scored).bound
+    torch.testing.assert_close(least, torch.full_like(least, -blocks.reach() / 2))
+    assert (blocks.screening() > least).all()
+    assert (blocks.screening() < 0).all()
+
+
+def test_no_fit_is_left_out_by_which_a_move_would_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without the look at what fits could reach chains are the same, and some of them are left out."""
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.tensor([[0.0, 0, 0], [9, 0, 0], [0, 9, 0], [1, 1, 1]], dtype=torch.float64)
+    inputs = (centers.unsqueeze(1) + torch.randn(4, 15, 3, generator=generator, dtype=torch.float64)).flatten(0, 1)
+    fits, fit = [], BlockClassifiers.screening
+
+    def counted(blocks: BlockClassifiers) -> Tensor:
+        fits[-1] += 1
+        return fit(blocks)
+
+    def chain() -> list[Tensor]:
+        fits.append(0)
+        given = DDPM(DiagonalGaussian(), Hinge(0.1)), inputs, None, torch.arange(60) % 5
+        z, state, model, generator = start(*given, truncated=False)
+        found = []
+        for _ in range(50):
+            state = split_merge.split_merge(state, z, model, generator)
+            found += [state.assignments, state.weights]
+        return found
+
+    monkeypatch.setattr(BlockClassifiers, "screening", counted)
+    quick = chain()
+    monkeypatch.setattr(BlockClassifiers, "reach", lambda blocks: math.inf)
+    assert all(map(torch.equal, quick, chain()))
+    assert len({tuple(labels.tolist()) for labels in quick[::2]}) > 2
+    assert fits[0] < fits[1] - 5
 
 
 def test_moves_are_rare_after_the_warm_up() -> None:
