@@ -75,7 +75,7 @@ class Reserved(Founders):
     def __init__(self, reserved: Tensor, data: Data, model: Model) -> None:
         found = scores(data.features, reserved.to(data.features))  # [N, A, 1]
         self.data = data
-        self._keep(reserved.double(), model.log_margin(found, found.new_ones(1)))
+        self._keep(reserved.double().clone(), model.log_margin(found, found.new_ones(1)))  # `exchange` is in place
 
     @property
     def reserved(self) -> Tensor:

@@ -507,6 +507,7 @@ def test_scans_lose_no_hyperplane_and_give_each_component_one(scan, family) -> N
         before = state
         state = scan(state, data, model, generator)
         assert torch.equal(every_hyperplane(state), known)
+        assert torch.equal(every_hyperplane(before), known)  # a state does not change
         assert sorted(set(state.assignments.tolist())) == list(range(len(state.weights)))
         for k, weights in enumerate(before.weights):  # a component that kept a point kept its hyperplane
             if (state.weights == weights).flatten(1).all(1).any():
