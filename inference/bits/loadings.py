@@ -53,6 +53,7 @@ class Sums(NamedTuple):
 
     linear: Tensor  # [K, D], sum_n b_nd E z_n
     gram: Tensor  # [K, K], sum_n r_n E[z_n z_n^T]; or [D, K, K], sum_n a_nd E[z_n z_n^T]
+    counts: Tensor  # [K] float64, sum_n r_n E z_n
     precision: Tensor | None = None  # [D], a_d of columns that share the gram; None: each has its own
     squares: Tensor | None = None  # [D] float64, sum_n r_n (b_nd / a_d)^2 where they share it
 
@@ -61,22 +62,28 @@ def sum_rows(features: Tensor, data: FeatureData, observed: PseudoObservation, s
     """The sums, `scale` times, of (expected) features [N, K] and pseudo-observations of the entries."""
     once = data.weights is None and data.observed is None
     shift = observed.shift if once else data.counted * observed.shift
-    own = features.T @ shift
+    own = features.T @ shift, count_members(features, data)
     if len(observed.precision) == 1 and data.observed is None:
         counted = features if once else data.row_weights * features
         gram = features.T @ counted
         gram.diagonal().copy_(counted.sum(0))  # z^2 = z
         pairs = zip(shift.split(_ROWS), observed.shift.split(_ROWS), strict=True)
         squares = torch.stack([(one * two).sum(0, dtype=torch.float64) for one, two in pairs]).sum(0)
-        linear, gram, squares = all_sums(own, gram, squares)
+        linear, counts, gram, squares = all_sums(*own, gram, squares)
         squares = squares / observed.precision[0].double().square()
-        return Sums(linear * scale, gram * scale, observed.precision[0], squares * scale)
+        return Sums(linear * scale, gram * scale, counts * scale, observed.precision[0], squares * scale)
     weight, spread = data.counted * observed.precision.expand_as(data.X), features * (1 - features)
     # [D, K, K] column by column: N x K at a time stays in the cache
     matrices = torch.stack([features.T @ (column.unsqueeze(1) * features) for column in weight.T])
     matrices.diagonal(dim1=-2, dim2=-1).add_(weight.T @ spread)
-    linear, matrices = all_sums(own, matrices)
-    return Sums(linear * scale, matrices * scale)
+    linear, counts, matrices = all_sums(*own, matrices)
+    return Sums(linear * scale, matrices * scale, counts * scale)
+
+
+def count_members(features: Tensor, data: FeatureData) -> Tensor:
+    """Expected numbers [K] float64 of the rows of this rank with each feature, from features [N, K]."""
+    counted = features if data.weights is None else data.row_weights * features
+    return counted.sum(0, dtype=torch.float64)
 
 
 def regress(

@@ -28,7 +28,7 @@ from ...models.data import Data
 from ...models.hyperplanes import Hyperplanes
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.sparse import group_sums
-from ...models.sums import ranks, row_chunks
+from ...models.sums import among, ranks, row_chunks
 from ..distributed.collectives import all_count, all_sum, all_sums, own_stream
 from .elliptical_slice import elliptical_slice
 from .ridge import Ridge, in_row_space, owner_means, ridges_of_owners, rows_of_owners, soft_means, soft_natural
@@ -119,6 +119,8 @@ class Scored:
 
     def told(self, weights: Tensor, *, relative: bool = False) -> Tensor:
         """What the rows of this rank say of weights [K, P, C], whose sum over all ranks `log_density` takes: [K, C]."""
+        if not weights.shape[2]:
+            return weights.new_zeros(len(weights), 0, dtype=torch.float64)
         return self._losses(self.scores(weights))
 
     def log_density(self, weights: Tensor, told: Tensor | None = None, *, relative: bool = False) -> Tensor:
@@ -268,18 +270,23 @@ class RepellingHyperplanes:
         """Hyperplanes [K, P, 1] after elliptical slice steps, each its own."""
         return elliptical_slice(weights, self.weight_scale, self.log_likelihood, generator, num_steps=num_steps)
 
-    def log_density(self, weights: Tensor, *, relative: bool = False) -> Tensor:
-        """log density [] float64 of hyperplanes [K, P, 1] with the factors of all rows.
+    def told(self, weights: Tensor, *, relative: bool = False) -> Tensor:
+        """As in `Scored`: [K], of relative hyperplanes []."""
+        if relative:
+            own = own_scores(self.features, weights, self.owners)
+            accepts, rejects = (self.loss.log_factor(own, own.new_tensor(side)) for side in (1.0, -1.0))
+            return (accepts - rejects).sum(dtype=torch.float64)
+        with among(None):
+            return self.log_likelihood(weights, torch.arange(len(weights), device=weights.device))
+
+    def log_density(self, weights: Tensor, told: Tensor | None = None, *, relative: bool = False) -> Tensor:
+        """log density [] float64 of hyperplanes [K, P, 1] with the factors of all rows, given what these have `told`.
 
         Those of an infinite model are `relative` to the law of a hyperplane without rows, whose normalizer nobody
         knows: they then count through the factors of their own rows alone.
         """
-        if relative:
-            own = own_scores(self.features, weights, self.owners)
-            accepts, rejects = (self.loss.log_factor(own, own.new_tensor(side)) for side in (1.0, -1.0))
-            return all_sum((accepts - rejects).sum(dtype=torch.float64))
-        every = torch.arange(len(weights), device=weights.device)
-        return self.log_likelihood(weights, every).sum() + log_prior(weights, self.weight_scale).sum()
+        told = all_sum(self.told(weights, relative=relative)) if told is None else told
+        return told if relative else told.sum() + log_prior(weights, self.weight_scale).sum()
 
     def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
         """Sums [M] float64 of log phi over all rows, were the hyperplanes `which` [M] weights [M, P, 1]."""

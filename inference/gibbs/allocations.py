@@ -69,8 +69,13 @@ class Allocation(ABC, Generic[S, D, M]):
         """A state with labels [N], classifiers at 0."""
 
     @abstractmethod
-    def log_density(self, at: S) -> Tensor:
-        """log p(z, h) [] of a state, open or not, and of what else the prior keeps for its components."""
+    def tally(self, at: S) -> Tensor:
+        """The counts [...] of the labels of this rank, by whose sum over all the prior knows them."""
+
+    @abstractmethod
+    def log_density(self, at: S, tally: Tensor | None = None) -> Tensor:
+        """log p(z, h) [] of a state, open or not, and of what else the prior keeps for its components, given the
+        `tally` of all ranks [...]; None: not known."""
 
     @abstractmethod
     def draw_prior(self, state: S, generator: torch.Generator) -> S:
@@ -81,8 +86,9 @@ class Allocation(ABC, Generic[S, D, M]):
         """Swaps of labels, where they have sticks of their own."""
 
     @abstractmethod
-    def kept(self, state: S, chi: Tensor, log_joint: Tensor) -> PartitionDraw | SequenceDraw:
-        """What a posterior keeps of a state, its hyperparameters apart; chi [K, S] are those of the family."""
+    def kept(self, state: S, tally: Tensor, chi: Tensor, log_joint: Tensor) -> PartitionDraw | SequenceDraw:
+        """What a posterior keeps of a state, its hyperparameters apart; chi [K, S] are those of the family, the tally
+        [...] is that of all ranks."""
 
     def proposes(self, model: M) -> bool:
         """Whether split-merge proposals come before a scan."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,8 +35,9 @@ from ...models.mixture import Mixture
 from ...models.priors.base import NEEDED, PartitionPrior
 from ...models.priors.laws import Law
 from ...models.sequence import Sequences, StateSpace
+from ...models.sums import among
 from ..classifiers.scored import classifiers_of
-from ..distributed.collectives import all_count, own_stream
+from ..distributed.collectives import all_count, all_sums, own_stream
 from ..posterior.draws import drawn
 from ..running.engine import Draw, Kernel
 from ..seeding import nearest
@@ -47,8 +48,8 @@ from .hyperplanes import renew_reservoir, reserve
 from .moves.split_merge import num_moves, split_merge
 from .moves.tempering import harden
 from .points import Points
-from .prepared import prepare_points
-from .scans.components import hyperparameters, log_evidence
+from .prepared import Prepared, prepare_points
+from .scans.components import log_evidence, summed_statistics
 from .state import PartitionState, scan_law
 
 
@@ -91,6 +92,33 @@ def draw_weights(
     return scored.draw(state.weights, generator)
 
 
+class Sums(NamedTuple):
+    """What the rows of all ranks say of a state."""
+
+    tally: Tensor  # [...] of the labels
+    chi: Tensor  # [K, S] posterior hyperparameters of the components
+    told: Tensor  # [...] of the classifiers
+    beside: Tensor  # [...] what else was asked
+
+
+def sums_over_rows(
+    state: S,
+    data: D,
+    model: M,
+    *,
+    law: Law,
+    kind: type[Allocation[Any, Any, Any]] = Points,
+    beside: Tensor | None = None,
+) -> Sums:
+    """What log joint and draw read of all rows, and the sum of what ranks have `beside` [...], in one exchange."""
+    scored = classifiers_of(model, data.points, data.observed(state.assignments), len(state.weights))
+    with among(None):
+        own = kind(law, data).tally(state), summed_statistics(state, data, model)
+    told = scored.told(state.weights, relative=law.alike)
+    tally, statistics, told, others = all_sums(*own, told, told.new_zeros(0) if beside is None else beside)
+    return Sums(tally, Prepared.of(data.points, model.likelihood).prior + statistics, told, others)
+
+
 def log_joint(
     state: S,
     data: D,
@@ -98,18 +126,16 @@ def log_joint(
     *,
     law: Law,
     kind: type[Allocation[Any, Any, Any]] = Points,
-    chi: Tensor | None = None,
+    sums: Sums | None = None,
 ) -> Tensor:
     """log density [] of (z, eta, h) and the data: theta and the mixture weights, or rows, integrated out, omega too.
 
-    `chi` [K, S] are the posterior hyperparameters of the components where they are known.
-
     In an infinite model whose components repel it is relative, as `Scored.log_density` says.
     """
-    chi = hyperparameters(state, data, model) if chi is None else chi
-    total = kind(law, data).log_density(state) + log_evidence(chi, data.points, model.likelihood)
+    sums = sums_over_rows(state, data, model, law=law, kind=kind) if sums is None else sums
+    total = kind(law, data).log_density(state, sums.tally) + log_evidence(sums.chi, data.points, model.likelihood)
     scored = classifiers_of(model, data.points, data.observed(state.assignments), len(state.weights))
-    return total + scored.log_density(state.weights, relative=law.alike)
+    return total + scored.log_density(state.weights, sums.told, relative=law.alike)
 
 
 def draw(
@@ -119,12 +145,13 @@ def draw(
     *,
     law: Law,
     kind: type[Allocation[Any, Any, Any]] = Points,
+    sums: Sums | None = None,
 ) -> Draw:
     """What the posterior keeps of a state."""
-    chi = hyperparameters(state, data, model)
-    joint = log_joint(state, data, model, law=law, kind=kind, chi=chi)
+    sums = sums_over_rows(state, data, model, law=law, kind=kind) if sums is None else sums
+    joint = log_joint(state, data, model, law=law, kind=kind, sums=sums)
     hyper = {name: value.to(data.X.dtype) for name, value in state.hyper.items()}
-    return drawn(kind(law, data).kept(state, chi, joint), hyper)
+    return drawn(kind(law, data).kept(state, sums.tally, sums.chi, joint), hyper)
 
 
 # -- the kernel, and its starts ----------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from ..distributed.collectives import all_sum
 from ..posterior.draws import SequenceDraw
 from .allocations import Allocation
 from .moves.sides import PersistentSides, Sides
-from .rows import count_moves, relabel, row_posterior
+from .rows import count_moves, own_moves, relabel, row_posterior
 from .scans import direct
 from .scans import paths as path_scans
 from .state import SequenceState
@@ -58,11 +58,17 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         base = torch.tensor([1.0] * len(weights) + [float(self.law.alike)], dtype=torch.float64, device=labels.device)
         return SequenceState(labels, weights, model.prior.start(self.data.X), base=base / base.sum())
 
-    def log_density(self, at: SequenceState) -> Tensor:
+    def tally(self, at: SequenceState) -> Tensor:
+        """Moves [K + 1, K] from state to state, the start row last."""
+        return own_moves(at, self.data)
+
+    def log_density(self, at: SequenceState, tally: Tensor | None = None) -> Tensor:
         """log p(z, beta, h) []; beta counts through its sticks where there are T states."""
-        labels, kept = self.compact(at)
-        base = torch.cat([at.base[:-1][kept], at.base[-1:]])
-        log_paths = self.log_paths(replace(at, assignments=labels, weights=at.weights[kept], base=base))
+        moves = count_moves(at, self.data) if tally is None else tally
+        kept = self.law.kept(moves.sum(0))
+        places = torch.nonzero(pad(kept, (0, 1), value=True)).squeeze(1)
+        base, moves = at.base[places], moves[places][:, places[:-1]]
+        log_paths = self.law.prior.log_paths(moves, base, at.hyper)
         return log_paths + self.law.log_base(base, at.hyper) + math.lgamma(len(kept) - len(base) + 2)
 
     def log_paths(self, at: SequenceState) -> Tensor:
@@ -78,14 +84,14 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
     def relabel(self, state: SequenceState, generator: torch.Generator) -> SequenceState:
         return state if self.law.alike else relabel(state, generator)
 
-    def kept(self, state: SequenceState, chi: Tensor, log_joint: Tensor) -> SequenceDraw:
+    def kept(self, state: SequenceState, tally: Tensor, chi: Tensor, log_joint: Tensor) -> SequenceDraw:
         """The rows [K, K + 1] are their expectations given the states."""
         K, dtype, rho = len(state.weights), self.data.X.dtype, self.law.prior.stickiness
-        expected = row_posterior(state, self.data, self.law.prior)
+        expected = row_posterior(state, tally, self.law.prior)
         log_rows = (expected.log() - expected.sum(1, keepdim=True).log()).to(dtype)
         unseen_row = (1 - rho) * state.base  # and it may stay where it is
         unseen_row[-1] += rho
-        counts = self.counts(state).double()
+        counts = tally.sum(0).double()
         return SequenceDraw(
             assignments=state.assignments,
             hyperparameters=chi,

@@ -49,8 +49,13 @@ class Points(Allocation[PartitionState, Data, Mixture]):
     def begin(self, labels: Tensor, model: Mixture) -> PartitionState:
         return PartitionState(labels, self.empty_weights(labels), model.prior.start(self.data.features))
 
-    def log_density(self, at: PartitionState) -> Tensor:
-        return self.law.log_prior(count_members(at), at.hyper) + self.law.prior.log_density(at.hyper)
+    def tally(self, at: PartitionState) -> Tensor:
+        """Numbers of points [K]."""
+        return torch.bincount(at.assignments, minlength=len(at.weights))
+
+    def log_density(self, at: PartitionState, tally: Tensor | None = None) -> Tensor:
+        counts = all_sum(self.tally(at)) if tally is None else tally
+        return self.law.log_prior(counts.double(), at.hyper) + self.law.prior.log_density(at.hyper)
 
     def draw_prior(self, state: PartitionState, generator: torch.Generator) -> PartitionState:
         if not self.law.alike:  # its scan drew the hyperparameters
@@ -60,12 +65,12 @@ class Points(Allocation[PartitionState, Data, Mixture]):
     def relabel(self, state: PartitionState, generator: torch.Generator) -> PartitionState:
         return state if self.law.alike else blocked.relabel(state, self.law.prior, generator)
 
-    def kept(self, state: PartitionState, chi: Tensor, log_joint: Tensor) -> PartitionDraw:
+    def kept(self, state: PartitionState, tally: Tensor, chi: Tensor, log_joint: Tensor) -> PartitionDraw:
         """The mixture weights [K + 1] are their expectations given the labels."""
         kept = PartitionDraw(
             assignments=state.assignments,
             hyperparameters=chi,
-            log_mixture=self.law.log_weights(count_members(state), state.hyper).to(self.data.X.dtype),
+            log_mixture=self.law.log_weights(tally.double(), state.hyper).to(self.data.X.dtype),
             weights=state.weights,
             log_joint=log_joint,
         )

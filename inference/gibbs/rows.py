@@ -18,14 +18,20 @@ from .state import SequenceState
 
 def count_moves(state: SequenceState, data: Sequences) -> Tensor:
     """n_jk [K + 1, K]: moves from row j to state k, the start row last."""
-    return all_sum(count_transitions(state.assignments, data.starts, len(state.weights)))
+    return all_sum(own_moves(state, data))
 
 
-def row_posterior(state: SequenceState, data: Sequences, prior: HierarchicalDirichletProcess) -> Tensor:
-    """alpha b_jk + n_jk [K + 1, K + 1] of every row pi_j | z ~ Dirichlet: last row starts, last column is the rest."""
+def own_moves(state: SequenceState, data: Sequences) -> Tensor:
+    """The same [K + 1, K] in the sequences of this rank."""
+    return count_transitions(state.assignments, data.starts, len(state.weights))
+
+
+def row_posterior(state: SequenceState, moves: Tensor, prior: HierarchicalDirichletProcess) -> Tensor:
+    """alpha b_jk + n_jk [K + 1, K + 1] of every row pi_j | z ~ Dirichlet, from the moves n_jk [K + 1, K] of all ranks:
+    last row starts, last column is the rest."""
     K = len(state.weights)
     shape = state.hyper["concentration"] * prior.row_means(state.base, K)
-    shape[:, :K] += count_moves(state, data)
+    shape[:, :K] += moves
     return shape
 
 

@@ -15,7 +15,7 @@ from ...models.priors.sticks import log_stick_weights
 from ...models.sequence import Sequences, StateSpace
 from ..distributed.collectives import own_stream
 from ..gibbs import sequence
-from ..gibbs.rows import row_posterior
+from ..gibbs.rows import count_moves, row_posterior
 from ..gibbs.scans.components import hyperparameters
 from ..gibbs.scans.paths import emissions
 from ..gibbs.state import SequenceState
@@ -62,7 +62,7 @@ to_gibbs = with_assignments  # the sites have no paths, so that the blocked scan
 def from_gibbs(state: SequenceState, model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
     """Values of all sites at a state: rows and parameters are drawn given it."""
     T, base = len(state.weights), state.base[:-1]
-    rows = log_dirichlet(row_posterior(state, data, model.prior)[:, :T], generator).exp()
+    rows = log_dirichlet(row_posterior(state, count_moves(state, data), model.prior)[:, :T], generator).exp()
     rest = base.flip(0).cumsum(0).flip(0)
     chi = hyperparameters(state, data, model)
     return {

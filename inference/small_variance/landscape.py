@@ -10,6 +10,7 @@ docs/derivations/sequences, "Small-variance limit").
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -95,7 +96,12 @@ class Landscape:
     def value(self, state: RepellingDescent, divergences: Tensor, costs: Tensor) -> Tensor:
         """J of a state, [] float64, from the divergences of its components and SVM_k, each [K]."""
         components = divergences + (costs - self.empty_cost) + self.problem.smoothing(state.centers)
-        return components.sum() + self.problem.total_base + self.structure_cost(state)
+        return components.sum() + self.total_base + self.structure_cost(state)
+
+    @cached_property
+    def total_base(self) -> Tensor:
+        """The base of all points together, [] float64."""
+        return self.problem.total_base
 
     def draw(self, state: RepellingDescent) -> Draw:
         """What a Posterior keeps of a state."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..sparse import Rows, SparseRows, entries_sum, first_entry, group_sums, weighted_sums
-from ..sums import all_sum, row_chunks
+from ..sums import all_sums, row_chunks
 from .exponential_family import ExponentialFamily
 
 Faults = tuple[tuple[str, Callable[[Tensor], Tensor]], ...]
@@ -60,12 +60,12 @@ class CountFamily(ExponentialFamily):
     def weighted_statistics(self, X: Rows, responsibilities: Tensor) -> Tensor:
         """sum_n r_nk statistics(x_n), [K, S], from responsibilities [N, K]."""
         counts = responsibilities.sum(0, dtype=torch.float64)
-        return self.spread(all_sum(weighted_sums(X, responsibilities)), all_sum(counts)).to(X.dtype)
+        return self.spread(*all_sums(weighted_sums(X, responsibilities), counts)).to(X.dtype)
 
     def summed_statistics(self, X: Rows, assignments: Tensor, num_components: int) -> Tensor:
         """Sums [K, S] of the statistics over the rows of each component, from assignments [N] in 0..K-1."""
         counts = torch.bincount(assignments, minlength=num_components).double()
-        return self.spread(all_sum(group_sums(X, assignments, num_components)), all_sum(counts)).to(X.dtype)
+        return self.spread(*all_sums(group_sums(X, assignments, num_components), counts)).to(X.dtype)
 
     def linear_log_density(self, X: Rows, natural: Tensor) -> Tensor:
         slope, offset = self.linear(natural)

@@ -23,6 +23,7 @@ from torch.types import _size
 from ..arrays import require_finite
 from ..config import resolved
 from ..sparse import Rows, SparseRows
+from ..sums import all_sums, among
 from .base import Parameters, Sample
 from .exponential_family import ExponentialFamily
 from .parts import Parts, ending, require_width, with_ends
@@ -101,10 +102,14 @@ class Product(ExponentialFamily):
         return torch.cat([part.statistics(x) for part, x in self.split(X)], -1)
 
     def weighted_statistics(self, X: Rows, responsibilities: Tensor) -> Tensor:
-        return torch.cat([part.weighted_statistics(x, responsibilities) for part, x in self.split(X)], -1)
+        with among(None):
+            own = torch.cat([part.weighted_statistics(x, responsibilities) for part, x in self.split(X)], -1)
+        return all_sums(own)[0]
 
     def summed_statistics(self, X: Rows, assignments: Tensor, num_components: int) -> Tensor:
-        return torch.cat([part.summed_statistics(x, assignments, num_components) for part, x in self.split(X)], -1)
+        with among(None):
+            own = torch.cat([part.summed_statistics(x, assignments, num_components) for part, x in self.split(X)], -1)
+        return all_sums(own)[0]
 
     def log_base_measure(self, X: Rows) -> Tensor:
         return _total(part.log_base_measure(x) for part, x in self.split(X))

@@ -86,6 +86,7 @@ def kernel(backend: Gibbs, model: InfiniteLatentSVM) -> Kernel:
         sweep=partial(sweep, scan=backend.scan),
         value=log_joint,
         draw=draw,
+        value_in="log_joint",
     )
 
 

@@ -11,7 +11,7 @@ from torch.distributions import Gamma
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
 from ...bits.loadings import Loadings, draw_precisions, precision_posterior, regress
-from ...distributed.collectives import all_sum, own_stream
+from ...distributed.collectives import all_sums, own_stream
 from .state import FeatureState, Given, scored
 
 
@@ -50,7 +50,8 @@ def precision_laws(state: FeatureState, data: FeatureData, model: InfiniteLatent
     X, square, counted = data.X, mean.square(), data.counted
     own = model.likelihood.evidence(X, mean, square, torch.zeros_like(squares), counted)
     shared = model.likelihood.evidence(X[:0], mean[:0], square[:0], squares, counted[:0])
-    seen = {name: all_sum(torch.stack(own[name])) + torch.stack(part) for name, part in shared.items()}
+    sums = zip(shared.items(), all_sums(*(torch.stack(own[name]) for name in shared)), strict=True)
+    seen = {name: of_rows + torch.stack(part) for (name, part), of_rows in sums}
     return precision_posterior(model.likelihood, {name: (part[0], part[1]) for name, part in seen.items()}, W)
 
 

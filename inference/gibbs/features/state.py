@@ -15,7 +15,7 @@ from ....models.losses import PseudoObservation
 from ....models.priors import Hyper
 from ...bits.loadings import log_bits
 from ...classifiers.scored import Scored
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_sum, all_sums
 from ...posterior.draws import FeatureDraw, drawn
 from ...running.chains import OfRows
 from ...running.engine import Draw
@@ -69,8 +69,12 @@ def inside(probabilities: Tensor) -> Tensor:
 
 def count_rows(state: FeatureState) -> Tensor:
     """The number [K] int64 of rows that have each feature."""
-    counts: Tensor = all_sum(state.features.sum(0, dtype=torch.int64))
-    return counts
+    return all_sum(own_counts(state))
+
+
+def own_counts(state: FeatureState) -> Tensor:
+    """The same [K] of the rows of this rank."""
+    return state.features.sum(0, dtype=torch.int64)
 
 
 def num_rows(data: FeatureData) -> int:
@@ -93,11 +97,14 @@ def log_joint(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) 
     """
     mean = state.features.to(state.loadings) @ state.loadings
     precision = model.likelihood.loading_precision(state.entries, data.X.shape[1])
+    weights, margin = state.weights.unsqueeze(0), scored(state, data, model)
+    entries = (data.counted * model.likelihood.log_density(data.X, mean, state.entries)).double().sum()
+    counts, told, entries = all_sums(own_counts(state), margin.told(weights), entries)
     parts = [
-        _log_features(state, data, model) + model.prior.log_density(state.hyper),
+        _log_features(state, counts.double(), data, model) + model.prior.log_density(state.hyper),
         _log_normal(state.loadings, precision),
-        scored(state, data, model).log_density(state.weights.unsqueeze(0)),
-        all_sum((data.counted * model.likelihood.log_density(data.X, mean, state.entries)).double().sum()),
+        margin.log_density(weights, told),
+        entries,
     ]
     laws = model.likelihood.hyperpriors(precision)
     parts += [law.log_prob(state.entries[name]) for name, law in laws.items() if law is not None]
@@ -129,9 +136,8 @@ def draw(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Dr
     )
 
 
-def _log_features(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:
-    """log p(Z, pi | h) [], or of the infinite model log p(Z | h)."""
-    counts = count_rows(state).double()
+def _log_features(state: FeatureState, counts: Tensor, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:
+    """log p(Z, pi | h) [], or of the infinite model log p(Z | h), from the numbers [K] float64 of rows."""
     if state.probabilities is None:
         return model.prior.log_infinite(counts, num_rows(data), state.hyper)
     pi = state.probabilities

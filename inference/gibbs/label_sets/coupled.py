@@ -72,7 +72,8 @@ class CoupledMixture(DPM):
 
 def kernel(backend: Gibbs) -> Kernel:
     """The sweeps of a coupled joint, with the options of a backend bound."""
-    return Kernel(LabelState, partial(init, backend=backend), sweep, log_joint, draw, warn=warn_if_full)
+    start = partial(init, backend=backend)
+    return Kernel(LabelState, start, sweep, log_joint, draw, warn=warn_if_full, value_in="log_joint")
 
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
@@ -176,16 +177,15 @@ def draw_polya_gammas(count: Tensor, tilt: Tensor, generator: torch.Generator) -
 
 def log_joint(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
     """log density [] of (z, h, psi, w) and the data; of "multinomial" that of g."""
-    plain = partition.log_joint(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
-    return plain + log_labels(state, data, model)
+    plain, options = _plain(state, data, model), _asked(state, data, model)
+    joint = partition.log_joint(*plain, law=options["law"], sums=(sums := partition.sums_over_rows(*plain, **options)))
+    return joint + log_labels(state, sums.beside, model)
 
 
-def log_labels(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
-    """log density [] of (psi, w), and of the labels given z."""
-    psi, scores = state.weights.squeeze(1), data.features @ state.classifiers.squeeze(0)
-    own = log_label_factor(model.joint, psi[state.assignments], scores, data.labels).double().sum()
+def log_labels(state: LabelState, told: Tensor, model: BNMC) -> Tensor:
+    """log density [] of (psi, w), and of the labels of all rows given z, which is what these have told []."""
     log_weights = log_prior(state.classifiers, model.weight_scale).sum()
-    return all_sum(own) + log_weights + log_psi_prior(psi.double(), model)
+    return told + log_weights + log_psi_prior(state.weights.squeeze(1).double(), model)
 
 
 def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
@@ -198,11 +198,19 @@ def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
 
 def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
     """What the posterior keeps of a state."""
-    kept = partition.draw(*_plain(state, data, model), law=Truncated(model.prior, model.truncation))
-    kept["log_joint"] = kept["log_joint"] + log_labels(state, data, model)
+    plain, options = _plain(state, data, model), _asked(state, data, model)
+    kept = partition.draw(*plain, law=options["law"], sums=(sums := partition.sums_over_rows(*plain, **options)))
+    kept["log_joint"] = kept["log_joint"] + log_labels(state, sums.beside, model)
     psi = state.weights.squeeze(1)
     kept["label_means"] = psi if model.joint == "and" else psi / psi.sum(1, keepdim=True)
     return finished_draw(kept, state.classifiers.squeeze(0), data, model)
+
+
+def _asked(state: LabelState, data: LabelData, model: BNMC) -> dict[str, Any]:
+    """What `sums_over_rows` is told: the law of z, and the log density [] of the labels of this rank given z."""
+    psi, scores = state.weights.squeeze(1), data.features @ state.classifiers.squeeze(0)
+    own = log_label_factor(model.joint, psi[state.assignments], scores, data.labels).double().sum()
+    return {"law": Truncated(model.prior, model.truncation), "beside": own}
 
 
 def _plain(state: LabelState, data: LabelData, model: BNMC) -> tuple[PartitionState, Data, DPM]:

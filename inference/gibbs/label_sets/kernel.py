@@ -59,6 +59,7 @@ def kernel(backend: Gibbs, model: BNMC) -> Kernel:
         sweep=partial(sweep, scan=backend.scan, num_split_merge=backend.split_merge, num_warmup=backend.num_warmup),
         value=partial(log_joint, law=law),
         draw=partial(draw, law=law),
+        value_in="log_joint",
     )
     return kernel if law.alike else replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'"))
 
@@ -100,16 +101,16 @@ def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator:
 
 def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> Tensor:
     """log density [] of (z, w, h) and the data: the families' parameters, mixture weights and omega integrated out."""
-    return partition.log_joint(state, data.points, model.mixture, law=law) + log_labels(state, data, model)
-
-
-def log_labels(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
-    """log density [] of w, and the margin factors."""
-    return scored(data, model).log_density(state.classifiers)
+    plain, labels = (state, data.points, model.mixture), scored(data, model)
+    sums = partition.sums_over_rows(*plain, law=law, beside=labels.told(state.classifiers))
+    joint = partition.log_joint(*plain, law=law, sums=sums)
+    return joint + labels.log_density(state.classifiers, sums.beside)
 
 
 def draw(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> Draw:
     """What the posterior keeps of a state."""
-    kept = partition.draw(state, data.points, model.mixture, law=law)
-    kept["log_joint"] = kept["log_joint"] + log_labels(state, data, model)
+    plain, labels = (state, data.points, model.mixture), scored(data, model)
+    sums = partition.sums_over_rows(*plain, law=law, beside=labels.told(state.classifiers))
+    kept = partition.draw(*plain, law=law, sums=sums)
+    kept["log_joint"] = kept["log_joint"] + labels.log_density(state.classifiers, sums.beside)
     return label_draw(kept, state.classifiers.squeeze(0), data, model)

@@ -68,18 +68,29 @@ def count_members(state: PartitionState) -> Tensor:
 
 def members(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> tuple[Tensor, Tensor]:
     """What `count_members` and `hyperparameters` give, [K] and [K, S], in one exchange."""
+    counts, chi = with_hyperparameters(
+        torch.bincount(state.assignments, minlength=len(state.weights)), state, data, model
+    )
+    return counts.double(), chi
+
+
+def with_hyperparameters(
+    own: Tensor, state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace
+) -> tuple[Tensor, Tensor]:
+    """The sum of what each rank has of its `own` [...], and `hyperparameters` [K, S], in one exchange."""
     with among(None):
-        own = count_members(state), _statistics(state, data, model)
-    counts, statistics = all_sums(*own)
-    return counts, Prepared.of(data.points, model.likelihood).prior + statistics
+        statistics = summed_statistics(state, data, model)
+    total, statistics = all_sums(own, statistics)
+    return total, Prepared.of(data.points, model.likelihood).prior + statistics
 
 
 def hyperparameters(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
     """Posterior hyperparameters [K, S] of every component's family, from its points."""
-    return Prepared.of(data.points, model.likelihood).prior + _statistics(state, data, model)
+    return Prepared.of(data.points, model.likelihood).prior + summed_statistics(state, data, model)
 
 
-def _statistics(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
+def summed_statistics(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
+    """Sums [K, S] of what the family reads of the points of each component."""
     points, labels = Prepared.of(data.points, model.likelihood), data.observed(state.assignments)
     return points.summed(labels, len(state.weights))
 

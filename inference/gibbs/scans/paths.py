@@ -15,17 +15,18 @@ from ....models.likelihoods.base import Parameters
 from ....models.sequence import Sequences, StateSpace
 from ...distributed.collectives import all_largest, own_stream
 from ...markov.paths import sample_paths
-from ..rows import break_rest, row_posterior
+from ..rows import break_rest, own_moves, row_posterior
 from ..state import SequenceState
-from .components import assignment_logits, draw_parameters
+from .components import assignment_logits, with_hyperparameters
 from .slice import draw_fresh, settled
 
 
 def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
     """All of T states at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
     T = len(state.weights)
-    log_rows = log_dirichlet(row_posterior(state, data, model.prior)[:, :T], generator)
-    table = emissions(draw_parameters(state, data, model, generator), state.weights, data, model)
+    moves, chi = with_hyperparameters(own_moves(state, data), state, data, model)
+    log_rows = log_dirichlet(row_posterior(state, moves, model.prior)[:, :T], generator)
+    table = emissions(model.likelihood.draw(chi, generator), state.weights, data, model)
     levels = uniforms((data.num_data,), own_stream(generator))
     return replace(state, assignments=sample_paths(log_rows[T], log_rows[:T], table, data.lengths, levels))
 
@@ -37,7 +38,8 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     below every slice;  then whole paths among the steps with pi_jk > u_t, which all weigh 1.
     """
     K, own = len(state.weights), state.assignments
-    log_rows = log_dirichlet(row_posterior(state, data, model.prior), generator)
+    moves, chi = with_hyperparameters(own_moves(state, data), state, data, model)
+    log_rows = log_dirichlet(row_posterior(state, moves, model.prior), generator)
     slices, levels = uniforms((2, data.num_data), own_stream(generator))
     before = torch.where(data.starts, K, torch.cat([own.new_full((1,), K), own[:-1]]))
     log_slices = log_rows[before, own] + torch.log1p(-slices)
@@ -45,7 +47,7 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     while log_rows[:, -1].max() > lowest:
         num_new = max(1, len(base) - 1 - K)  # as many again: few passes, and at most twice the states that it takes
         log_rows, base = break_rest(log_rows, base, num_new, state, model.prior, generator)
-    parameters, weights, reserved = draw_parameters(state, data, model, generator), state.weights, state.reservoir
+    parameters, weights, reserved = model.likelihood.draw(chi, generator), state.weights, state.reservoir
     if num_new := len(base) - 1 - K:
         fresh, planes, reserved = draw_fresh(num_new, state, data.points.features, model, generator)
         parameters = {name: torch.cat([value, fresh[name]]) for name, value in parameters.items()}

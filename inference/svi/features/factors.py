@@ -165,10 +165,10 @@ def update_precisions(
 
 
 def update_sticks(
-    state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
 ) -> VariationalFeatures:
     """q(pi), then q(alpha)."""
-    return state.with_sticks(model.prior.update(state.sticks, *_counts(state, data, scale)))
+    return state.with_sticks(model.prior.update(state.sticks, sums.counts, scale * data.total_weight))
 
 
 def global_targets(
@@ -179,7 +179,7 @@ def global_targets(
     Then each is affine in the sums over the rows, and those of minibatches average to that of all rows. One of them
     read at another's new value would not be: precisions at loadings fitted to few rows see too little noise.
     """
-    sticks = model.prior.update_sticks(state.sticks, *_counts(state, data, scale))
+    sticks = model.prior.update_sticks(state.sticks, sums.counts, scale * data.total_weight)
     concentration = model.prior.update_concentration(state.sticks).concentration
     return replace(
         update_loadings(state, sums, model).with_sticks(sticks._replace(concentration=concentration)),
@@ -228,7 +228,7 @@ def generative_bound(
     X, mean, square, counted, whole = entries(state, data, model, sums, scale)
     fit = (counted * model.likelihood.expected_log_density(X, mean, square, h)).sum(dtype=torch.float64)
     entropy = all_sum((data.row_weights.squeeze(1) * _entropy(state.features)).sum(dtype=torch.float64)) * scale
-    prior = model.prior.bound(state.sticks, *_counts(state, data, scale))
+    prior = model.prior.bound(state.sticks, sums.counts, scale * data.total_weight)
     return prior + entropy + _total(fit, whole) - loadings_kl(state, model) - precisions_kl(state, model)
 
 
@@ -283,13 +283,6 @@ def entries(
     X = root - (zero.shift / zero.precision).double()
     counted = X.new_full((1, 1), total)
     return Entries(X, (crossed / root / total).unsqueeze(0), (squared / total).unsqueeze(0), counted, True)
-
-
-def _counts(state: VariationalFeatures, data: FeatureData, scale: float) -> tuple[Tensor, float]:
-    """Expected numbers [K] float64 of rows with each feature, and of all rows."""
-    counted = state.features if data.weights is None else data.row_weights * state.features
-    counts = all_sum(counted.sum(0, dtype=torch.float64))
-    return scale * counts, scale * data.total_weight
 
 
 def _entropy(features: Tensor) -> Tensor:

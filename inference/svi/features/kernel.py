@@ -80,7 +80,7 @@ def update_globals(
     """Loadings, precisions and sticks for features of rows that count `scale` times; what they saw of them."""
     sums = gather(state, data, model, scale)
     state = update_precisions(update_loadings(state, sums, model), data, model, sums, scale)
-    return update_sticks(state, data, model, scale), sums
+    return update_sticks(state, data, model, sums, scale), sums
 
 
 def update_classifiers(

@@ -22,7 +22,8 @@ from ....models import host
 from ....models.dpm import DPM
 from ....models.likelihoods import ExponentialFamily, MultinomialDirichlet, Product
 from ....models.sparse import Rows
-from ...distributed.collectives import all_sum
+from ....models.sums import among
+from ...distributed.collectives import all_sums
 from ..allocations import block_unions
 from ..partition.factors import VariationalPartition
 from ._numba_labels import expect_logs, log_gammas_of_sums
@@ -84,20 +85,21 @@ def shares(logits: Tensor) -> tuple[Tensor, Tensor]:
 def move(state: State, blocks: list[Block], memberships: Tensor, mixture: DPM, rho: float) -> State:
     """Sticks and families a step of size rho towards their optimum for rows that count `memberships` [N, T]; before,
     q(h) at its own given the sticks."""
-    sizes = all_sum(memberships.sum(0, dtype=torch.float64))
-    chi = stepped(blocks, memberships, rho)
+    chi, sizes = stepped(blocks, memberships, rho)
     return replace(state.stepped(sizes, mixture, rho).without_rows(), hyperparameters=chi)
 
 
-def stepped(blocks: list[Block], memberships: Tensor, rho: float) -> Tensor:
-    """chi [T, S] of all blocks a step of size rho towards their optimum; 1: there."""
+def stepped(blocks: list[Block], memberships: Tensor, rho: float) -> tuple[Tensor, Tensor]:
+    """chi [T, S] of all blocks a step of size rho towards their optimum, 1: there; and the sizes [T] of components."""
     table = memberships.new_empty(sum(chi.shape[1] for _, _, chi in blocks), memberships.shape[1])
     start = 0
-    for family, rows, own in blocks:
-        target = family.prior() + family.weighted_statistics(rows, memberships)
-        torch.lerp(own.T, target.T, rho, out=table[start : start + own.shape[1]])
+    with among(None):
+        sums = [family.weighted_statistics(rows, memberships) for family, rows, _ in blocks]
+    sizes, *sums = all_sums(memberships.sum(0, dtype=torch.float64), *sums)
+    for (family, _, own), seen in zip(blocks, sums, strict=True):
+        torch.lerp(own.T, (family.prior() + seen).T, rho, out=table[start : start + own.shape[1]])
         start += own.shape[1]
-    return table.T
+    return table.T, sizes
 
 
 # -- what unions of components have ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ....models.label_data import LabelData
 from ....models.sums import row_chunks
 from ...classifiers.natural import natural_step, prior
 from ...classifiers.ridge import Ridge, soft_sums
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_sums
 from ...distributed.stream import Stream, stream_labels
 from ...posterior.label_draws import finished_draw
 from ...running.chains import OfRows
@@ -126,9 +126,10 @@ def update_points(state: CoupledLabels, data: LabelData, model: BNMC, scale: flo
         told += said.statistics
         parts.append((r, said.times * model.loss.expect(mean, variance, one).precision, said.shift))
     r, precision, shift = (torch.cat(values) for values in zip(*parts, strict=True))
-    bound = scale * all_sum(total) - expected.kl - _other_kl(state, model)
+    total, told = all_sums(total, told)
+    bound = scale * total - expected.kl - _other_kl(state, model)
     rows_of: dict[str, Any] = {"responsibilities": r, "row_precision": precision, "row_shift": shift}
-    return replace(state, **rows_of, weights=data.weights, told=all_sum(told), bound=bound)
+    return replace(state, **rows_of, weights=data.weights, told=told, bound=bound)
 
 
 def update_globals(state: CoupledLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> CoupledLabels:

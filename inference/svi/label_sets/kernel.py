@@ -84,7 +84,7 @@ def update_factors(state: VariationalLabels, data: LabelData, model: BNMC) -> Va
     moved = state.with_prior(model.mixture)
     if state.statistics is not None:
         return replace(moved, hyperparameters=model.family.prior() + state.statistics)
-    return replace(moved, hyperparameters=stepped(blocks_of(state, data, model), state.memberships, 1.0))
+    return replace(moved, hyperparameters=stepped(blocks_of(state, data, model), state.memberships, 1.0)[0])
 
 
 def update_points(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ....models.sequence import Sequences, StateSpace
-from ...distributed.collectives import all_count, all_sum
+from ...distributed.collectives import all_count, all_sum, all_sums
 from ...markov.paths import filter_states, smooth
 from ..factors import Variational, Weighed
 from .rows import Hierarchy, hierarchy_bound, inner, start_rows, update_rows
@@ -76,7 +76,7 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         else:
             marginals, moves, log_total, entropy = self._weigh_all(emission, data.lengths)
         r = marginals.to(log_likelihood.dtype)
-        fields = {"responsibilities": r, "transitions": all_sum(moves), "entropy": all_sum(entropy)}
+        fields = {"responsibilities": r, **dict(zip(("transitions", "entropy"), all_sums(moves, entropy), strict=True))}
         return Weighed(r[data.steps], log_total, fields)
 
     def _weigh_all(self, emission: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

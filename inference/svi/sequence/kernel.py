@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ....models.sequence import Sequences, StateSpace
-from ...distributed.collectives import all_count, all_rows
+from ...distributed.collectives import all_count, all_rows, span
 from ...distributed.picked import own_of
 from ...distributed.stream import stream_sequences
 from ...posterior.draws import SequenceDraw, drawn
@@ -70,10 +70,10 @@ def minibatch(data: Sequences, size: int, generator: torch.Generator) -> Minibat
     Messages are cut off at the ends of the buffer, where every state may enter; statistics are unbiased otherwise.
     """
     like: dict[str, Any] = {"generator": generator, "device": data.X.device}
-    num_sequences = all_count(len(data.lengths))
+    first, num_sequences = span(number := len(data.lengths))
     if num_sequences > 1:
         chosen = torch.randperm(num_sequences, **like)[:size]
-        own = own_of(chosen, len(data.lengths)).tolist()
+        own = [index - first for index in chosen.tolist() if first <= index < first + number]
         return Minibatch(data.sequences(own), num_sequences / len(chosen))
     num_blocks = math.ceil(data.num_data / size)
     return block(data, int(torch.randint(num_blocks, (), **like)), size, _BUFFER)

@@ -18,7 +18,7 @@ from ....models.topics import TopicData, TopicModel
 from ...classifiers.minimum import DualLimits
 from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import all_sum, all_sums
 from ...running.chains import OfEntries, OfRows
 from ..factors import loss_of
 from ..rules import AVERAGING, LAST_GAP, Learned, Rule
@@ -111,13 +111,9 @@ def update_documents(
     given = Globals(log_topics(state, model), concentration, slopes, loss)
     tilt = state.tilt[:, :num_scores]
     found = fit_documents(data.X, data.targets, given, state.counts, tilt, num_steps=num_steps, limits=limits)
-    return replace(
-        state,
-        counts=found.counts,
-        tilt=found.tilt if with_margin else state.tilt,
-        word_counts=all_sum(found.word_counts),
-        divergence=all_sum(found.divergence),
-    )
+    words, divergence = all_sums(found.word_counts, found.divergence)
+    tilt = found.tilt if with_margin else state.tilt
+    return replace(state, counts=found.counts, tilt=tilt, word_counts=words, divergence=divergence)
 
 
 # -- the Gibbs classifier, augmented -----------------------------------------------------------------------------------
@@ -137,8 +133,8 @@ def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, 
         phi, counts = visit_tokens(X, logs, log_share, observed, state.classifiers, phi, counts)
     number = X.values.double().unsqueeze(1)
     divergence = log_dirichlet_ratio(alpha, counts).sum() - (number * torch.special.entr(phi)).sum()
-    words = all_sum(word_sums(X, number * phi))
-    return replace(state, phi=phi, counts=counts, word_counts=words, divergence=all_sum(divergence))
+    words, divergence = all_sums(word_sums(X, number * phi), divergence)
+    return replace(state, phi=phi, counts=counts, word_counts=words, divergence=divergence)
 
 
 def observe(state: VariationalTopics, data: TopicData, model: TopicModel) -> PseudoObservation:

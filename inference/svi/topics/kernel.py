@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ....models.losses import Loss
+from ....models.sums import among
 from ....models.topics import TopicData, TopicModel
 from ...classifiers.natural import extrapolated, prior
 from ...distributed.collectives import all_count, all_rows, all_sum
@@ -142,7 +143,8 @@ def stochastic_sweep(
     averaged classifiers it is a step that `implicit` finds. The bound is the batch's estimate from before the step."""
     local = _DOCUMENTS[rule][0](*anew(without_rows(state), batch.data, model))
     words = batch.scale * local.word_counts
-    fixed = cost(without_rows(state), batch.data.rows(slice(0)), model, rule)
+    with among(None):  # there are no rows to sum over
+        fixed = cost(without_rows(state), batch.data.rows(slice(0)), model, rule)
     rows = batch.scale * (local.divergence + cost(local, batch.data, model, rule) - fixed)
     apart = ((state.word_counts - words) * log_topics(state, model)).sum()
     moved = with_bound(replace(state, divergence=rows + apart), model, fixed)

@@ -275,7 +275,8 @@ def test_conditionals_times_log_joint_are_the_program(name) -> None:
         for labels in itertools.product(range(model.truncation), repeat=len(X)):
             values = hyper(site["concentration"], site["top_concentration"])
             state = SequenceState(torch.tensor(labels), site["weights"], values, base=base)
-            rows = torch.distributions.Dirichlet(transition_rows.row_posterior(state, data, resolved.prior)[:, :-1])
+            moves = transition_rows.count_moves(state, data)
+            rows = torch.distributions.Dirichlet(transition_rows.row_posterior(state, moves, resolved.prior)[:, :-1])
             log_parts = [rows.log_prob(site["transitions"]).sum()]
             given = partial(record, site, log_parts)
             resolved.likelihood.parameters(hyperparameters(state, data, resolved), given)

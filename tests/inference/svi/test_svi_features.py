@@ -171,7 +171,7 @@ def blocks_of(state, data, model, rule) -> dict:
         "features": lambda s: factors.update_features(s, data, model, partial(margins.MARGINS[rule], s, data, model)),
         "loadings": lambda s: factors.update_loadings(s, factors.gather(s, data, model), model),
         "precisions": lambda s: factors.update_precisions(s, data, model, factors.gather(s, data, model)),
-        "sticks": lambda s: factors.update_sticks(s, data, model),
+        "sticks": lambda s: factors.update_sticks(s, data, model, factors.gather(s, data, model)),
         "classifiers": lambda s: features.update_classifiers(s, data, model, rule),
     }
 
