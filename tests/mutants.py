@@ -677,6 +677,10 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "grams -= (weight": "grams += (weight",
         "square[some] -= own": "square[some] += own",
     },
+    ("inference/svi/topics/_numba_topics.py", "inference/svi/test_svi_topics.py -k compiled_documents"): {
+        "pull[k] += factor * weights[word, k]": "pull[k] += factor",
+        "min(max(found, box[1, n, c]), box[2, n, c])": "found",
+    },
     ("inference/svi/topics/_numba_topics.py", "inference/svi/test_svi_topics.py -k compiled_tokens"): {
         "times * own[k]": "own[j] * own[k]",
         "step[k] += own[k]": "step[k] += 0.0",

@@ -10,23 +10,23 @@ import math
 import numpy as np
 
 from ...models.compiled.scalars import exp
-from ..compiled.decorators import entry, inner, part
+from ..compiled.decorators import entry, inner, lean_entry, lean_part, part
 
 LEAST_STEP = -200.0  # log weight; times _KEPT it is still a normal number
 _LOG_KEPT = -500.0
 _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
 
 
-@entry
-def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, predicted, log_weights):
+@lean_entry
+def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, predicted, log_weights, room):
     """Fills filtered [N, K] = p(z_t | up to t), or its log if negative, and log_weights [B].
 
     steps [K + 1, K] are transitions and, last, starts; rough says that some are below LEAST_STEP. With slices [N] a
     step is allowed where its log weight is larger, and then weighs 1. Unless empty, predicted [N, K] becomes
-    p(z_t | before t), 0 where taken in logs.
+    p(z_t | before t), 0 where taken in logs. room [2, K] is for rows of its own.
     """
     K = emission.shape[1]
-    message = np.empty(K)
+    message, log_message = room[0], room[1]
     for b in range(len(bounds) - 1):
         log_weight, product, hidden = 0.0, 1.0, False
         for t in range(bounds[b], bounds[b + 1]):
@@ -55,7 +55,8 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
                 hidden = False
             else:
                 unsure = hidden or rough
-                log_weight += _step_in_logs(log_steps, emission, t, first, log_slices, unsure, message, filtered)
+                _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message)
+                log_weight += _normalize_logs(log_message, emission, t, filtered) - _top(emission, t)
                 hidden = _has_logs(filtered, t)
             if len(predicted) > 0:
                 for k in range(K):
@@ -83,7 +84,7 @@ def _weigh(emission, t, filtered):
     return top
 
 
-@part
+@inner
 def _start(log_steps, steps, t, log_slices, message):
     """Fills message [K] with the starts."""
     K = len(message)
@@ -93,7 +94,7 @@ def _start(log_steps, steps, t, log_slices, message):
             message[k] = 1.0 if log_steps[K, k] > log_slices[t] else 0.0
 
 
-@part
+@lean_part
 def _flow(steps, filtered, t, message):
     """Fills message [K] with p(z_t | before t), up to a factor; inlined, its loops would be no vectors."""
     K = len(message)
@@ -111,7 +112,7 @@ def _flow(steps, filtered, t, message):
             message[k] += weight * steps[j, k]
 
 
-@part
+@inner
 def _flow_allowed(log_steps, filtered, t, log_slice, message):
     """The same where the steps of larger log weight than a slice are allowed, and weigh 1."""
     K = len(message)
@@ -132,22 +133,19 @@ def _log(filtered):
     return filtered if filtered < 0.0 else -np.inf
 
 
-@part
-def _step_in_logs(log_steps, emission, t, first, log_slices, unsure, message, filtered):
-    """Fills row t of filtered where its probabilities are doubtful; the log of its total, less the largest emission."""
-    K = len(message)
-    log_message = np.empty(K)
-    for k in range(K):
+@inner
+def _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message):
+    """Fills log_message [K] with log p(z_t | before t), and makes 0 of a probability that is taken in logs."""
+    for k in range(len(message)):
         log_message[k] = -np.inf
         if message[k] >= _CERTAIN:
             log_message[k] = math.log(message[k])
         elif message[k] > 0.0 or unsure:
             message[k] = 0.0
             log_message[k] = _log_inflow(log_steps, filtered, t, k, first, log_slices)
-    return _normalize_logs(log_message, emission, t, filtered) - _top(emission, t)
 
 
-@part
+@inner
 def _has_logs(filtered, t):
     found = False
     for k in range(filtered.shape[1]):
@@ -155,7 +153,7 @@ def _has_logs(filtered, t):
     return found
 
 
-@part
+@lean_part
 def _log_inflow(log_steps, filtered, t, k, first, log_slices):
     """log p(z_t = k | before t) in logs throughout."""
     K, sliced = len(log_steps) - 1, len(log_slices) > 0
@@ -173,7 +171,7 @@ def _log_inflow(log_steps, filtered, t, k, first, log_slices):
     return top + math.log(total) if total > 0.0 else -np.inf
 
 
-@part
+@inner
 def _normalize_logs(log_message, emission, t, filtered):
     """Filtered row t from what flows into it, all in logs; returns the log of its total."""
     K, top, total = len(log_message), -np.inf, 0.0
@@ -192,11 +190,13 @@ def _normalize_logs(log_message, emission, t, filtered):
     return top
 
 
-@entry
-def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms, states):
-    """States [N] given filtered probabilities, last step first, by inverse CDF; columns are transposed transitions."""
+@lean_entry
+def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms, states, weights):
+    """States [N] given filtered probabilities, last step first, by inverse CDF; columns are transposed transitions.
+
+    weights [K] is room for those of a step.
+    """
     K, sliced = len(columns), len(log_slices) > 0
-    weights = np.empty(K)
     for b in range(len(bounds) - 1):
         for t in range(bounds[b + 1] - 1, bounds[b] - 1, -1):
             last, following, total = t == bounds[b + 1] - 1, 0, 0.0

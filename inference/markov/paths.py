@@ -66,8 +66,8 @@ def sample_paths(
     filtered, _, _ = _forward(paths)
     states = np.empty(len(log_emission), np.int64)
     log_columns, columns = _transposed(paths.transition), _transposed(_scaled(paths.transition, paths))
-    values = np.ascontiguousarray(uniforms.double().numpy())
-    _numba_paths.backward_sample(log_columns, columns, filtered, _bounds(lengths), _slices(paths), values, states)
+    values, room = np.ascontiguousarray(uniforms.double().numpy()), np.empty(len(columns))
+    _numba_paths.backward_sample(log_columns, columns, filtered, _bounds(lengths), _slices(paths), values, states, room)
     return torch.from_numpy(states)
 
 
@@ -163,6 +163,7 @@ def _forward(paths: Paths, smooth: bool = False) -> tuple[np.ndarray, np.ndarray
         filtered,
         predicted,
         log_weights,
+        np.empty((2, filtered.shape[1])),
     )
     if paths.slices is None:
         log_weights += _largest_step(paths) * np.asarray(paths.lengths)

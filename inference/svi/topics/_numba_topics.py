@@ -5,28 +5,27 @@ import math
 import numpy as np
 
 from ...compiled._numba_functions import digamma, threshold
-from ...compiled.decorators import entry, part
+from ...compiled.decorators import entry, inner, lean_entry, lean_part, part
 
 
-@entry
-def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limits, counts, tilt, word_counts, local):
+@lean_entry
+def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limits, counts, tilt, sums, room):
     """Each document at its optimum q(theta) q(z), its dual t with it (`documents`).
 
     rows (starts, columns, values); weights exp(E log topic) [V, K], largest 1 for each word; slopes mu [K, C]; dual the
     conjugates; limits (steps, change of the counts, passes, gap). counts [N, K] and tilt [N, C] are where it starts and
-    ends; word_counts [V, K] and local [N] are what it adds up.
+    ends; sums, word_counts [V, K] and local [N], are what it adds up; room [7, K] and [3, C] is for rows of its own.
     """
-    starts, columns, values = rows
+    starts, _, values = rows
     most_steps, most_change, most_passes, most_gap = limits
-    num_topics, num_scores = slopes.shape
-    base, log_share, new = np.empty(num_topics), np.empty(num_topics), np.empty(num_topics)
-    spread = _spread(slopes)
-    work = np.zeros((3, num_scores))
+    word_counts, local = sums
+    num_topics, spread = len(slopes), _spread(slopes)
+    vectors, _ = room
+    base, log_share, new = vectors[0], vectors[1], vectors[2]
     for n in range(len(counts)):
-        entries = columns[starts[n] : starts[n + 1]], values[starts[n] : starts[n + 1]]
         length = 0.0
-        for number in entries[1]:
-            length += number
+        for e in range(starts[n], starts[n + 1]):
+            length += values[e]
         log_total = 0.0
         for k in range(num_topics):
             log_share[k] = 0.0
@@ -34,7 +33,7 @@ def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limit
             for k in range(num_topics):
                 base[k] = digamma(concentration + counts[n, k])
             limit = spread / (4.0 * length), most_passes, most_gap * (1.0 + length)
-            log_total = _solve(n, entries, length, weights, log_weights, base, slopes, dual, limit, tilt[n], work, new)
+            log_total = _solve(n, rows, length, weights, log_weights, base, slopes, dual, limit, tilt[n], room, new)
             _tilted(base, slopes, tilt[n], length, log_share)
             change = 0.0
             for k in range(num_topics):
@@ -42,28 +41,29 @@ def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limit
                 counts[n, k] = new[k]
             if change <= most_change * length:
                 break
-        _add_words(entries, weights, log_weights, log_share, word_counts)
+        _add_words(n, rows, weights, log_weights, log_share, word_counts, vectors[3])
         local[n] = _log_ratio(concentration, counts[n]) - log_total
         for k in range(num_topics):
             local[n] += counts[n, k] * log_share[k]
 
 
-@part
-def _solve(n, entries, length, weights, log_weights, base, slopes, dual, limit, tilt, work, counts):
+@inner
+def _solve(n, rows, length, weights, log_weights, base, slopes, dual, limit, tilt, room, counts):
     """Minimize sum_e n_e log Z_e(t) + g*(-t) over t by projected steps of the curvature seen last; the counts at it.
 
     A step is taken if the first term stays below its parabola, as it does for certain at the largest curvature.
     """
     largest, most_passes, most_gap = limit
     num_topics, num_scores = slopes.shape
+    vectors, work = room
     score, following, next_score = work[0], work[1], work[2]
-    log_share, next_counts = np.empty(num_topics), np.empty(num_topics)
+    log_share, next_counts, share, pull = vectors[3], vectors[4], vectors[5], vectors[6]
     total, curvature = 0.0, largest
     for c in range(num_scores):
         following[c] = tilt[c]
     for index in range(1 + most_passes):
         _tilted(base, slopes, following, length, log_share)
-        next_total = _expect(entries, weights, log_weights, log_share, next_counts)
+        next_total = _expect(n, rows, weights, log_weights, log_share, share, pull, next_counts)
         _scores(next_counts, slopes, length, next_score)
         square, slope, bend = 0.0, 0.0, 0.0
         for c in range(num_scores):
@@ -93,37 +93,43 @@ def _solve(n, entries, length, weights, log_weights, base, slopes, dual, limit, 
     return total
 
 
-@part
-def _expect(entries, weights, log_weights, log_share, counts):
-    """Fill counts [K] with sum_e n_e phi_e, phi_ek prop. to weights * exp(log_share); sum_e n_e log Z_e."""
-    columns, values = entries
+@lean_part
+def _expect(n, rows, weights, log_weights, log_share, share, pull, counts):
+    """Fills counts [K] with sum_e n_e phi_e, phi_ek prop. to weights * exp(log_share); sum_e n_e log Z_e."""
+    starts, columns, values = rows
     num_topics = len(counts)
-    top = -np.inf
+    top = _fill_shares(log_share, share)
     for k in range(num_topics):
-        top = max(top, log_share[k])
-    share, pull = np.empty(num_topics), np.zeros(num_topics)
-    for k in range(num_topics):
-        share[k] = math.exp(log_share[k] - top)
-        counts[k] = 0.0
+        counts[k] = pull[k] = 0.0
     total = 0.0
-    for e in range(len(columns)):
-        own = weights[columns[e]]
-        scale = 0.0
+    for e in range(starts[n], starts[n + 1]):
+        word, scale = columns[e], 0.0
         for k in range(num_topics):
-            scale += own[k] * share[k]
+            scale += weights[word, k] * share[k]
         if scale > 1e-200:
             total += values[e] * (math.log(scale) + top)
             factor = values[e] / scale
             for k in range(num_topics):
-                pull[k] += factor * own[k]
+                pull[k] += factor * weights[word, k]
         else:
-            total += values[e] * _expect_log(log_weights[columns[e]], log_share, values[e], counts)
+            total += values[e] * _expect_log(log_weights[word], log_share, values[e], counts)
     for k in range(num_topics):
         counts[k] += pull[k] * share[k]
     return total
 
 
-@part
+@lean_part
+def _fill_shares(log_share, share):
+    """exp(log_share) [K] relative to its largest entry; the logarithm of that one."""
+    top = -np.inf
+    for k in range(len(share)):
+        top = max(top, log_share[k])
+    for k in range(len(share)):
+        share[k] = math.exp(log_share[k] - top)
+    return top
+
+
+@lean_part
 def _expect_log(log_own, log_share, number, counts):
     """The same for one entry whose products underflow: add n_e phi_e to counts [K]; log Z_e."""
     top, scale = -np.inf, 0.0
@@ -136,27 +142,22 @@ def _expect_log(log_own, log_share, number, counts):
     return top + math.log(scale)
 
 
-@part
-def _add_words(entries, weights, log_weights, log_share, word_counts):
-    columns, values = entries
-    num_topics = len(log_share)
-    share, top = np.empty(num_topics), -np.inf
-    for k in range(num_topics):
-        top = max(top, log_share[k])
-    for k in range(num_topics):
-        share[k] = math.exp(log_share[k] - top)
-    for e in range(len(columns)):
-        own, scale = weights[columns[e]], 0.0
-        for k in range(num_topics):
-            scale += own[k] * share[k]
+@inner
+def _add_words(n, rows, weights, log_weights, log_share, word_counts, share):
+    starts, columns, values = rows
+    _fill_shares(log_share, share)
+    for e in range(starts[n], starts[n + 1]):
+        word, scale = columns[e], 0.0
+        for k in range(len(share)):
+            scale += weights[word, k] * share[k]
         if scale > 1e-200:
-            for k in range(num_topics):
-                word_counts[columns[e], k] += values[e] / scale * own[k] * share[k]
+            for k in range(len(share)):
+                word_counts[word, k] += values[e] / scale * weights[word, k] * share[k]
         else:
-            _expect_log(log_weights[columns[e]], log_share, values[e], word_counts[columns[e]])
+            _expect_log(log_weights[word], log_share, values[e], word_counts[word])
 
 
-@part
+@lean_part
 def _tilted(base, slopes, tilt, length, log_share):
     for k in range(len(base)):
         total = 0.0
@@ -165,7 +166,7 @@ def _tilted(base, slopes, tilt, length, log_share):
         log_share[k] = base[k] + total / length
 
 
-@part
+@lean_part
 def _scores(counts, slopes, length, scores):
     for c in range(len(scores)):
         scores[c] = 0.0
@@ -174,7 +175,7 @@ def _scores(counts, slopes, length, scores):
             scores[c] += counts[k] / length * slopes[k, c]
 
 
-@part
+@inner
 def _spread(slopes):
     """The largest |mu_j - mu_k|^2."""
     largest = 0.0
@@ -187,29 +188,29 @@ def _spread(slopes):
     return largest
 
 
-@part
+@inner
 def _log_ratio(concentration, counts):
     """log B(alpha 1) - log B(alpha 1 + counts)."""
     total, length = 0.0, 0.0
-    for count in counts:
-        total += math.lgamma(concentration) - math.lgamma(concentration + count)
-        length += count
+    for k in range(len(counts)):
+        total += math.lgamma(concentration) - math.lgamma(concentration + counts[k])
+        length += counts[k]
     return total + math.lgamma(len(counts) * concentration + length) - math.lgamma(len(counts) * concentration)
 
 
 # -- conjugates: a box for each score, or a simplex for all of them ----------------------------------------------------
 
 
-@part
+@inner
 def _best(n, score, step, tilt, dual, following):
     """The tilt that minimizes g*(-t) + t . score + step |t - tilt|^2 / 2."""
-    simplex, linear, lower, upper, curvature, tube, classes, mass, margin = dual
+    simplex, box, curvature, tube, classes, mass, margin = dual
     if not simplex:
         for c in range(len(tilt)):
-            slope = linear[n, c] - score[c] + step * tilt[c]
+            slope = box[0, n, c] - score[c] + step * tilt[c]
             excess = max(abs(slope) - tube, 0.0)
             found = (excess if slope > 0.0 else -excess) / max(step + curvature, 1e-300)
-            following[c] = min(max(found, lower[n, c]), upper[n, c])
+            following[c] = min(max(found, box[1, n, c]), box[2, n, c])
         return
     own, total = classes[n], 0.0
     for c in range(len(tilt)):
@@ -223,17 +224,17 @@ def _best(n, score, step, tilt, dual, following):
     following[own] = min(total, mass[n])
 
 
-@part
+@inner
 def _gap(n, score, tilt, dual):
     """g(f) + g*(-t) + t . f, which is 0 where the tilt is that of the score."""
-    simplex, linear, lower, upper, curvature, tube, classes, mass, margin = dual
+    simplex, box, curvature, tube, classes, mass, margin = dual
     total = 0.0
     if not simplex:
         for c in range(len(tilt)):
-            slope = linear[n, c] - score[c]
+            slope = box[0, n, c] - score[c]
             excess = max(abs(slope) - tube, 0.0)
             best = (excess if slope > 0.0 else -excess) / max(curvature, 1e-300)
-            best = min(max(best, lower[n, c]), upper[n, c])
+            best = min(max(best, box[1, n, c]), box[2, n, c])
             total += best * slope - tube * abs(best) - curvature / 2 * best * best
             total -= tilt[c] * slope - tube * abs(tilt[c]) - curvature / 2 * tilt[c] * tilt[c]
         return total

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,25 +99,28 @@ def _fit_compiled(
     log_weights, slopes = given.log_topics.contiguous(), given.slopes.contiguous()
     rows = tuple(part.numpy() for part in (X.starts, X.columns, X.values))
     weights = log_weights.exp().numpy(), log_weights.numpy()
-    most, views = (num_steps, _CHANGE, limits.passes, limits.gap), (part.numpy() for part in arrays)
-    _numba_topics.fit_documents(rows, *weights, given.concentration, slopes.numpy(), dual, most, *views)
+    most = num_steps, _CHANGE, limits.passes, limits.gap
+    room = np.zeros((7, len(slopes))), np.zeros((3, slopes.shape[1]))
+    counts, tilt, *sums = (part.numpy() for part in arrays)
+    numbers = given.concentration, slopes.numpy(), dual, most
+    _numba_topics.fit_documents(rows, *weights, *numbers, counts, tilt, tuple(sums), room)
     return arrays
 
 
 def _dual(loss: Loss | None, targets: Tensor) -> Any:
-    """The conjugates as arrays: (simplex, linear, lower, upper, curvature, tube, classes, mass, margin); or None."""
-    empty, none = targets.new_zeros(0, 0).numpy(), targets.new_zeros(0).numpy()
+    """The conjugates as arrays: (simplex, (linear, lower, upper), curvature, tube, classes, mass, margin); or None."""
+    empty, none = np.zeros((3, 0, 0)), np.zeros(0)
     if loss is None:
-        return False, empty, empty, empty, 0.0, 0.0, none.astype("int64"), none, 0.0
+        return False, empty, 0.0, 0.0, none.astype("int64"), none, 0.0
     hinge, box = joint_hinge(loss), loss.box(targets)
     if hinge is not None:
         known = ~targets.isnan().any(1)
         mass, classes = 2 * hinge.strength * known.to(targets.dtype), targets.nan_to_num(-1.0).argmax(1)
-        return True, empty, empty, empty, 0.0, 0.0, classes.numpy(), mass.numpy(), float(hinge.margin)
+        return True, empty, 0.0, 0.0, classes.numpy(), mass.numpy(), float(hinge.margin)
     if box is None:
         return None
-    bounds = ((part + torch.zeros_like(targets).nan_to_num()).contiguous().numpy() for part in box[:3])
-    return False, *bounds, float(box.curvature), float(box.tube), none.astype("int64"), none, 0.0
+    bounds = torch.stack([part.expand_as(targets) for part in box[:3]]).numpy()
+    return False, bounds, float(box.curvature), float(box.tube), none.astype("int64"), none, 0.0
 
 
 # -- tensors ---------------------------------------------------------------------------------------------------------
