@@ -40,8 +40,7 @@ def warn_if_one_is_left(labels: Tensor, model: Model, X: Any, lengths: Any, weig
 
 
 def num_held(labels: Tensor) -> int:
-    """The number of clusters that have at least ten rows and a twentieth of all. Smaller ones differ from draw to
-    draw."""
+    """The number of clusters of labels [N] with at least ten rows and a twentieth of all: smaller ones come and go."""
     sizes = torch.bincount(labels.long()[labels >= 0])
     return int((sizes >= max(len(labels) / 20, _FEWEST)).sum())
 
