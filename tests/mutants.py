@@ -248,7 +248,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/gibbs/prepared.py", "inference/gibbs/test_gibbs.py -k sums_of_kept_statistics"): {
         "self.family.statistics(X).double()": "X.double()",
         "np.ones(N), labels.numpy()": "np.ones(N), labels.numpy() * 0",
-        "labels.max() < num_components": "labels.max() <= num_components",
+        "labels.max() >= num_components": "labels.max() > num_components",
     },
     ("models/likelihoods/diagonal_gaussian.py", "models/test_likelihoods.py -k Diagonal"): {
         "offset = counts.sum(1) -": "offset = counts[:, 0] -",

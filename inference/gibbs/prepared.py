@@ -59,12 +59,11 @@ class Prepared(Data):
         return np.ascontiguousarray(self.family.statistics(X).double().numpy())
 
     def summed(self, labels: Tensor, num_components: int) -> Tensor:
-        """Sums [K, S] of the statistics of the rows of each component, from labels [N]; IndexError if one is not in
-        0..K-1, as in a state of a file that was changed."""
+        """Sums [K, S] of the statistics of the rows of each component, from labels [N] in 0..K-1."""
         if self.statistics is None:
             return self.family.summed_statistics(self.X, labels, num_components)
         N = len(labels)
-        if N and not (0 <= labels.min() and labels.max() < num_components):  # scipy would write where they point to
+        if N and (labels.min() < 0 or labels.max() >= num_components):  # of a changed file: scipy would write there
             raise IndexError(f"labels run from {int(labels.min())} to {int(labels.max())}; K is {num_components}.")
         members = scipy.sparse.csc_array((np.ones(N), labels.numpy(), np.arange(N + 1)), shape=(num_components, N))
         return all_sum(torch.from_numpy(members @ self.statistics)).to(self.X.dtype)
