@@ -111,7 +111,7 @@ REFUSED = {
     "a missing column": (["--target", "sort"], "has no column 'sort'"),
     "no file": (["--data", "none.parquet"], "there is no file 'none.parquet'"),
     "a folder": (["--output", "no/p.pt"], "there is no folder"),
-    "a model": (["--model", "MedLDA", "--inference", "gibbs"], "does not run on several ranks yet; take SVI()"),
+    "a model": (["--model", "MedLDA", "--inference", "small_variance"], "MedLDA has no SmallVariance backend"),
 }
 
 

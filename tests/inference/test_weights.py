@@ -431,7 +431,7 @@ def test_losses_have_weights_of_their_own_wherever_their_rows_count(name) -> Non
     for _ in range(8):
         state, expected = partition.sweep(state, weighted, one), partition.sweep(expected, repeated, other)
         close(state.bound, expected.bound)
-        close(state.mean, expected.mean)
+        close(*(each.mean[each.mean[:, 0, 0].argsort()] for each in (state, expected)))  # empty ones have no order
         assert state.bound >= before - 1e-9 * abs(before)
         before = float(state.bound)
 

@@ -93,11 +93,12 @@ def p_value(exact: dict[Any, float], found: list[Any]) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("rho", [0.0, 0.4])
 @pytest.mark.parametrize("scan", ["beam", "blocked"])
 def test_paths_of_two_ranks_keep_the_posterior(scan, rho) -> None:
     """The first rank has the longer sequence, the second one with a step that is missing."""
-    prior, first, number = HierarchicalDirichletProcess(1.5, None, 2.0, None, stickiness=rho), 3, 3000
+    prior, first, number = HierarchicalDirichletProcess(1.5, None, 2.0, None, stickiness=rho), 3, 1500
     model, data = IHMM(FAMILY, prior, truncation=3).prepare(X, None, [3, 2])
     truncated, generator = scan == "blocked", torch.Generator().manual_seed(5)
     exact = state_posterior(model, X, [3, 2], truncation=3 if truncated else None)
@@ -183,10 +184,16 @@ JOINTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scan", "joint"), [("slice", "product"), ("blocked", "product"), ("blocked", "and"), ("blocked", "multinomial")]
+    ("scan", "joint"),
+    [
+        ("slice", "product"),
+        pytest.param("blocked", "product", marks=pytest.mark.nightly),
+        pytest.param("blocked", "and", marks=pytest.mark.nightly),
+        ("blocked", "multinomial"),
+    ],
 )
 def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
-    (model, y), first, number = JOINTS[joint], 3, 1500
+    (model, y), first, number = JOINTS[joint], 3, 800
     model, data = model.prepare(ROWS, y)
     truncation, generator = model.truncation if scan == "blocked" else None, torch.Generator().manual_seed(5)
     exact = label_posterior(model, ROWS, y, truncation=truncation)
