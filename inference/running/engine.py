@@ -129,7 +129,7 @@ class _Fit:
             present = self.sweeps.drawn(chain.state)
         except Exception as error:  # whatever kernels raise on what is no state of theirs
             raise _no_state(error) from None
-        sizes = [_sizes(draw, self.sweeps.model) for draw in ([present, *chain.draws] if due else [])]
+        sizes = [_sizes(draw, self.sweeps.model) for draw in [present, *chain.draws]]
         alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
         if not (finite and alike):
             raise foreign("a state and draws that differ in kind")

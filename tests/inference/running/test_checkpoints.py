@@ -17,7 +17,7 @@ from regbayes.inference import SVI, FitInterrupted, Gibbs, SmallVariance
 from regbayes.inference.gibbs.scans import collapsed, slots
 from regbayes.inference.running.files import read_file, write_file
 from regbayes.inference.running.sweeps import Sweeps
-from regbayes.models import DDPM, DPM, IHMM, Hinge, InfiniteSVM, MultinomialDirichlet
+from regbayes.models import DDPM, DPM, IHMM, LDA, Hinge, InfiniteSVM, MultinomialDirichlet
 
 GENERATOR = torch.Generator().manual_seed(0)
 Y = torch.arange(40) % 2
@@ -195,6 +195,22 @@ def test_a_changed_chain_is_refused_in_a_sentence(place, value, message: str, wr
         SMALL.fit(FEW, *DIGITS, resume=tmp_path / "changed.pt")
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+def test_a_changed_state_of_a_warm_up_is_refused_before_compiled_code_reads_it(tmp_path: Path) -> None:
+    """Of a chain without draws; topics that do not exist would be written to."""
+    counts = torch.randint(3, (6, 4), generator=torch.Generator().manual_seed(0))
+    backend, path = Gibbs(num_samples=1, num_warmup=2, progress=False), tmp_path / "chain.pt"
+    backend.fit(LDA(num_topics=2), counts, checkpoint=path)
+    content = read_file(path, "checkpoint")
+    chain = content["chains"][0]
+    chain |= {"step": 1, "draws": [], "values": chain["values"][:1], "times": chain["times"][:1], "finished": False}
+    write_file(path, "checkpoint", content)
+    assert backend.fit(LDA(num_topics=2), counts, resume=path).num_draws == [1]
+    chain["state"]["assignments"] += 50
+    write_file(path, "checkpoint", content)
+    with pytest.raises(ValueError, match="'assignments' from 5"):
+        backend.fit(LDA(num_topics=2), counts, resume=path)
 
 
 @pytest.mark.parametrize("sweep", [1, 2])
