@@ -40,7 +40,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "log(total / size)": "log(total)",
     },
     ("inference/running/engine.py", "inference/running/test_checkpoints.py -k changed_state_of_a_warm_up"): {
-        "for draw in [present, *chain.draws]": "for draw in ([present, *chain.draws] if due else [])",
+        "labelled = due or": "labelled = due and",
     },
     ("inference/seeding.py", "inference/gibbs/test_gibbs.py -k different_places"): {
         ".argmax(1)": ".argmin(1) * 0",

@@ -26,8 +26,8 @@ from ..posterior.shapes import require_samples
 from ..protocol import Model
 from ..structures import Draw as Draw
 from ..structures import structure_of
+from .chains import LABELS, LabelRows, chain_of
 from .chains import Chain as Chain
-from .chains import LabelRows, chain_of
 from .checkpoints import Checkpoint, kind_of, read_chains
 from .files import foreign
 from .fingerprints import fingerprint
@@ -129,7 +129,8 @@ class _Fit:
             present = self.sweeps.drawn(chain.state)
         except Exception as error:  # whatever kernels raise on what is no state of theirs
             raise _no_state(error) from None
-        sizes = [_sizes(draw, self.sweeps.model) for draw in [present, *chain.draws]]
+        labelled = due or len(present.get(LABELS, ()))  # amid stochastic steps a state may keep no labels
+        sizes = [_sizes(draw, self.sweeps.model) for draw in ([present, *chain.draws] if labelled else [])]
         alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
         if not (finite and alike):
             raise foreign("a state and draws that differ in kind")
