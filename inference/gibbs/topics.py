@@ -196,7 +196,14 @@ def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: t
     """The compiled scan, given pseudo-observations (precision [N, C], shift [N, C]) or (classes [N], c, l)."""
     from . import _numba_topics as compiled  # compiles or loads machine code: only where a scan needs it
 
-    num_topics, num_tokens = state.document_counts.shape[1], len(state.assignments)
+    num_topics, num_tokens = len(state.weights), len(data.words)
+    found = state.assignments.shape, state.document_counts.shape, state.word_counts.shape
+    if found != (
+        (num_tokens,),
+        (data.num_data, num_topics),
+        (data.X.shape[1], num_topics),
+    ):  # compiled code trusts them
+        raise IndexError("topics of other documents")
     proposes = len(margin) == 3
     padding = -num_topics % compiled.WIDTH
     state = replace(state, assignments=state.assignments.clone(), document_counts=state.document_counts.clone())

@@ -207,10 +207,17 @@ def test_a_changed_state_of_a_warm_up_is_refused_before_compiled_code_reads_it(t
     chain |= {"step": 1, "draws": [], "values": chain["values"][:1], "times": chain["times"][:1], "finished": False}
     write_file(path, "checkpoint", content)
     assert backend.fit(LDA(num_topics=2), counts, resume=path).num_draws == [1]
-    chain["state"]["assignments"] += 50
-    write_file(path, "checkpoint", content)
-    with pytest.raises(ValueError, match="'assignments' from 5"):
-        backend.fit(LDA(num_topics=2), counts, resume=path)
+    state = chain["state"]
+    for name, value, message in (
+        ("assignments", state["assignments"] + 50, "'assignments' from 5"),
+        ("assignments", state["assignments"][:-1], "topics of other documents"),
+        ("document_counts", state["document_counts"][:-1], "no state of this fit"),
+        ("word_counts", state["word_counts"][:-1], "no state of this fit"),
+    ):
+        chain["state"] = state | {name: value}
+        write_file(path, "checkpoint", content)
+        with pytest.raises(ValueError, match=message):
+            backend.fit(LDA(num_topics=2), counts, resume=path)
 
 
 @pytest.mark.parametrize("sweep", [1, 2])
