@@ -198,11 +198,8 @@ def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: t
 
     num_topics, num_tokens = len(state.weights), len(data.words)
     found = state.assignments.shape, state.document_counts.shape, state.word_counts.shape
-    if found != (
-        (num_tokens,),
-        (data.num_data, num_topics),
-        (data.X.shape[1], num_topics),
-    ):  # compiled code trusts them
+    known = (num_tokens,), (data.num_data, num_topics), (data.X.shape[1], num_topics)
+    if found != known:  # of a changed file: compiled code would trust it
         raise IndexError("topics of other documents")
     proposes = len(margin) == 3
     padding = -num_topics % compiled.WIDTH
