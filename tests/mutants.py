@@ -253,8 +253,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/gibbs/prepared.py", "inference/gibbs/test_gibbs.py -k sums_of_kept_statistics"): {
         "self.family.statistics(X).double()": "X.double()",
-        "np.ones(N), labels.numpy()": "np.ones(N), labels.numpy() * 0",
-        "labels.max() >= num_components": "labels.max() > num_components",
+        "group_sums(self.statistics, labels,": "group_sums(self.statistics, labels * 0,",
     },
     ("models/likelihoods/diagonal_gaussian.py", "models/test_likelihoods.py -k Diagonal"): {
         "offset = counts.sum(1) -": "offset = counts[:, 0] -",
@@ -808,9 +807,9 @@ def fails(copy: Path, tests: str) -> bool:
     command = f'"{sys.executable}" -m pytest -q -x --nightly -p no:cacheprovider {tests}'
     found = os.environ | {"PYTHONPATH": str(copy)}
     done = subprocess.run(command, shell=True, cwd=ROOT / "tests", env=found, capture_output=True)
-    if done.returncode not in (0, 1):
+    if done.returncode in (2, 3, 4, 5):
         raise ValueError(f"pytest {tests} ran no test:\n{done.stdout.decode()[-500:]}")
-    return done.returncode == 1
+    return done.returncode != 0  # 1, or that of a signal, where compiled code wrote outside its arrays
 
 
 def is_noticed(copy: Path, file: str, tests: str, line: str, broken: str) -> bool:

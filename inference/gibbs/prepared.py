@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from ...models.data import Data
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
+from ...models.sparse import group_sums
 from ..distributed.collectives import all_sum
 
 
@@ -51,22 +51,18 @@ class Prepared(Data):
         return self.family.prior()
 
     @cached_property
-    def statistics(self) -> np.ndarray | None:
+    def statistics(self) -> Tensor | None:
         """Those of all rows [N, S] in double precision, where they are few enough to be kept."""
         X = self.X
         if X.is_sparse or not host.on_cpu(X) or len(X) * len(self.prior) > MOST_KEPT:
             return None
-        return np.ascontiguousarray(self.family.statistics(X).double().numpy())
+        return self.family.statistics(X).double().contiguous()
 
     def summed(self, labels: Tensor, num_components: int) -> Tensor:
         """Sums [K, S] of the statistics of the rows of each component, from labels [N] in 0..K-1."""
         if self.statistics is None:
             return self.family.summed_statistics(self.X, labels, num_components)
-        N = len(labels)
-        if N and (labels.min() < 0 or labels.max() >= num_components):  # of a changed file: scipy would write there
-            raise IndexError(f"labels run from {int(labels.min())} to {int(labels.max())}; K is {num_components}.")
-        members = scipy.sparse.csc_array((np.ones(N), labels.numpy(), np.arange(N + 1)), shape=(num_components, N))
-        return all_sum(torch.from_numpy(members @ self.statistics)).to(self.X.dtype)
+        return all_sum(group_sums(self.statistics, labels, num_components)).to(self.X.dtype)
 
     @cached_property
     def log_constants(self) -> tuple[float, float]:

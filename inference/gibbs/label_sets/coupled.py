@@ -177,13 +177,13 @@ def draw_polya_gammas(count: Tensor, tilt: Tensor, generator: torch.Generator) -
 
 def log_joint(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
     """log density [] of (z, h, psi, w) and the data; of "multinomial" that of g."""
-    plain, options = _plain(state, data, model), _asked(state, data, model)
-    joint = partition.log_joint(*plain, law=options["law"], sums=(sums := partition.sums_over_rows(*plain, **options)))
-    return joint + log_labels(state, sums.beside, model)
+    plain, law = _plain(state, data, model), Truncated(model.prior, model.truncation)
+    sums = partition.sums_over_rows(*plain, law=law, beside=_own_labels(state, data, model))
+    return partition.log_joint(*plain, law=law, sums=sums) + log_labels(state, sums.beside, model)
 
 
 def log_labels(state: LabelState, told: Tensor, model: BNMC) -> Tensor:
-    """log density [] of (psi, w), and of the labels of all rows given z, which is what these have told []."""
+    """log density [] of (psi, w), and of the labels of all rows given z, `told` []."""
     log_weights = log_prior(state.classifiers, model.weight_scale).sum()
     return told + log_weights + log_psi_prior(state.weights.squeeze(1).double(), model)
 
@@ -198,19 +198,19 @@ def log_psi_prior(psi: Tensor, model: BNMC) -> Tensor:
 
 def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
     """What the posterior keeps of a state."""
-    plain, options = _plain(state, data, model), _asked(state, data, model)
-    kept = partition.draw(*plain, law=options["law"], sums=(sums := partition.sums_over_rows(*plain, **options)))
+    plain, law = _plain(state, data, model), Truncated(model.prior, model.truncation)
+    sums = partition.sums_over_rows(*plain, law=law, beside=_own_labels(state, data, model))
+    kept = partition.draw(*plain, law=law, sums=sums)
     kept["log_joint"] = kept["log_joint"] + log_labels(state, sums.beside, model)
     psi = state.weights.squeeze(1)
     kept["label_means"] = psi if model.joint == "and" else psi / psi.sum(1, keepdim=True)
     return finished_draw(kept, state.classifiers.squeeze(0), data, model)
 
 
-def _asked(state: LabelState, data: LabelData, model: BNMC) -> dict[str, Any]:
-    """What `sums_over_rows` is told: the law of z, and the log density [] of the labels of this rank given z."""
+def _own_labels(state: LabelState, data: LabelData, model: BNMC) -> Tensor:
+    """log density [] of the labels of this rank given z."""
     psi, scores = state.weights.squeeze(1), data.features @ state.classifiers.squeeze(0)
-    own = log_label_factor(model.joint, psi[state.assignments], scores, data.labels).double().sum()
-    return {"law": Truncated(model.prior, model.truncation), "beside": own}
+    return log_label_factor(model.joint, psi[state.assignments], scores, data.labels).double().sum()
 
 
 def _plain(state: LabelState, data: LabelData, model: BNMC) -> tuple[PartitionState, Data, DPM]:

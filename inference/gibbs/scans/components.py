@@ -68,9 +68,8 @@ def count_members(state: PartitionState) -> Tensor:
 
 def members(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> tuple[Tensor, Tensor]:
     """What `count_members` and `hyperparameters` give, [K] and [K, S], in one exchange."""
-    counts, chi = with_hyperparameters(
-        torch.bincount(state.assignments, minlength=len(state.weights)), state, data, model
-    )
+    own = torch.bincount(state.assignments, minlength=len(state.weights))
+    counts, chi = with_hyperparameters(own, state, data, model)
     return counts.double(), chi
 
 
