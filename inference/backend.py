@@ -249,7 +249,8 @@ class Backend(Config):
         loss_weight : how many times the loss of each row counts [N], at least 0, wherever the row itself does: factors
             phi(y_n | f_n)^c_n. By `SVI(rule="gibbs")` of mixtures with classifiers
         checkpoint : file that the chains are written to, whole or not at all: after the first step that ends
-            `checkpoint_every` seconds or more after the last writing, and at the end, also by Ctrl-C
+            `checkpoint_every` seconds or more after the last writing, and at the end, also by Ctrl-C. Of a source of
+            rows it holds how many there are and a digest of the first ones; all passes must have one order
         checkpoint_every : seconds; 0: after every step
         resume : a checkpoint to go on from, of the same fit or of a shorter one (see `may_grow`); the result is the
             same, bit for bit, as that of one long run
@@ -277,17 +278,17 @@ class Backend(Config):
         parts = {name: part for name, part in model.get_params(deep=False).items() if name in _FROM_DATA}
         weights = sample_weight, loss_weight
         if group is None:
-            self.require_files(**files)
+            self.require_files(X, **files)
         with among(None) if group is None else together(group, backend, model, X, y, lengths, weights, **files):
             rows = CountedRows.of(backend, model, X, y, *weights)
             X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)
             resolved = backend.resolve(model, data)
             require_room_to_fit(resolved, model, data, schedule)
-            _require_repeatable(schedule, **files)
             whose: dict[str, Any] = {"value_name": self.value_name, "seed": backend.seed, "progress": self.progress}
             files |= {"checkpoint_every": every, "on_interrupt": on_interrupt}
-            schedule = replace(schedule, **whose, **files, backend=backend.identity(), parts=parts)
+            identity = schedule.backend or backend.identity()
+            schedule = replace(schedule, **whose, **files, backend=identity, parts=parts)
             posterior = resolved.finish(model, data, schedule, kernel)
         found = posterior if rows is None else rows.completed(posterior)
         whole = found.trace.values.shape[1] >= self.least_steps(schedule)  # not ended by Ctrl-C
@@ -295,14 +296,20 @@ class Backend(Config):
             warn_if_one_is_left(found.samples["assignments"][-1], given, X, lengths, options.get("weights"))
         return found
 
-    def require_files(self, checkpoint: Any, resume: Any) -> None:
-        """Raise unless these are paths that the backend can write, and read; None: nothing is asked of it."""
+    def require_files(self, X: Any, checkpoint: Any, resume: Any) -> None:
+        """Raise unless these are paths that a fit to X can write, and read; None: nothing is asked of it."""
         for name, path in (("checkpoint", checkpoint), ("resume", resume)):
             if path is not None:
                 path_text(name, path)
         if not self.resumable and (checkpoint is not None or resume is not None):
             raise ValueError(
                 f"{type(self).__name__} writes no checkpoints: leave checkpoint and resume out, or use Gibbs or SVI."
+            )
+        source = None if checkpoint is None and resume is None else streamed(X)
+        if source is not None and not source.in_order:
+            raise ValueError(
+                f"X comes from {source.name}, whose order may change, so that a fit cannot be resumed. Leave "
+                "checkpoint and resume out, or pass rows that come in one order, as rows_of(...) gives them."
             )
         if resume is not None and not os.path.exists(resume):
             raise FileNotFoundError(f"resume is {os.fspath(resume)!r}, but there is no such file.")
@@ -340,18 +347,12 @@ class Backend(Config):
         require_record(next(draw for chain in drawn for draw in chain), kind.record, type(self).__name__)
         samples = structure.stack([draw for chain in drawn for draw in chain])
         trace = Trace.of(self.value_name, self.kind, self.traced(chains))
-        posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace, shard=shard_of(data))
+        posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace, shard=shard_of(data, "num_kept"))
         _warn_of_chains(posterior)
         return posterior
 
 
 _FROM_DATA = "likelihood", "feature_map", "preprocessing"  # parts of a model whose defaults are computed from the rows
-
-
-def _require_repeatable(schedule: Schedule, checkpoint: Any, resume: Any) -> None:
-    """Raise ValueError if a fit that cannot be repeated has a checkpoint."""
-    if not schedule.repeatable and (checkpoint is not None or resume is not None):
-        raise ValueError("A fit from a source of rows cannot be resumed: its order is not ours. Pass tensors instead.")
 
 
 def _why_not(module: Any, model: Model) -> str:

@@ -521,6 +521,23 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "if total >= _NUM_DEFAULTS:": "if False:",
         "max(largest, number), missing or some": "max(largest, number), some",
     },
+    ("inference/distributed/stream.py", "inference/distributed/test_source_checkpoints.py -k 'DPM or wherever'"): {
+        "if step != self._next:": "if self._next < 0:",
+        "        self._next = -1  # until it has been read\n": "",
+        "max(0, skipped - number) % number": "0",
+    },
+    (
+        "inference/running/fingerprints.py",
+        "inference/distributed/test_source_checkpoints.py -k 'refused or of_their_own'",
+    ): {
+        '"rows": value.num_own': '"rows": value.num_data',
+        "_hashed(first.encode())": '""',
+        "_hashed(repr(value.marks).encode())": '""',
+        "those.objects(own)": "[own]",
+    },
+    ("inference/running/engine.py", "inference/distributed/test_source_checkpoints.py -k 'their_own and small'"): {
+        'shard_of(data, "num_own")': 'shard_of(data, "num_kept")',
+    },
     ("inference/distributed/stream.py", "inference/distributed/test_ranks.py -k source"): {
         "number = all_count(total)": "number = total",
         "all_count(largest)": "largest",
@@ -535,7 +552,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/small_variance/partition.py", "inference/small_variance/test_passes.py"): {
         "ratio = self.stream.num_data / all_count(self.problem.num_data)": "ratio = 1.0",
         "sampled_rows(self.stream.num_own, MOST_ROWS, generator)  # as": "# as",
-        "or _mark(data) != self.marks[place]": "",
+        "or _mark(data) != self.stream.marks[place]": "",
         "state.assignments[rows].long()": "state.assignments[: rows.stop - rows.start].long()",
     },
     (

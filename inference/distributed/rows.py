@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from ...models.domains import Whole, read, shown
 from ...models.sparse import SparseRows
@@ -43,7 +43,9 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
     if isinstance(X, RowSource):
         return X
     if isinstance(X, DataLoader):
-        return BlockRows(lambda: X, "the DataLoader")
+        batches = X.batch_sampler is None or type(X.batch_sampler) is BatchSampler
+        in_order = batches and isinstance(X.sampler, SequentialSampler)  # nothing says so of another one
+        return BlockRows(lambda: X, "the DataLoader", in_order)
     if _is_table(X):
         from .tables import TableRows
 

@@ -24,6 +24,7 @@ class RowSource(ABC):
     """
 
     name: str  # in messages
+    in_order: bool = True  # whether passes have one order, so that a fit can go on from its checkpoint
 
     @property
     def num_rows(self) -> int:
@@ -72,6 +73,7 @@ class BlockRows(RowSource):
 
     each: Callable[[], Iterable[Any]]  # the blocks of a pass
     name: str = "the source"
+    in_order: bool = True
 
     def blocks(self, size: int) -> Iterator[Block]:
         for block in self.each():

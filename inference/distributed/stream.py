@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -57,10 +58,9 @@ class Stream(Generic[D]):
     num_data: int
     num_units: int  # points, or sequences
     largest: int  # of a block of each rank together, in units
-    batches: Iterator[D] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.batches = self._endless()
+    marks: list[tuple[int, float]] = field(default_factory=list)  # of each block, where all must be known again
+    _batches: Iterator[D] = field(default_factory=lambda: iter(()), init=False, repr=False)
+    _next: int = field(default=-1, init=False, repr=False)  # the step whose batch these give next
 
     @property
     def X(self) -> Tensor:
@@ -74,9 +74,14 @@ class Stream(Generic[D]):
         """N: in a stream each point counts once."""
         return float(self.num_data)
 
-    def next(self) -> D:
-        """The next batch, from the start again after the last."""
-        return next(self.batches)
+    def at(self, step: int) -> D:
+        """The batch of a step: a block after the other, from the start again after the last."""
+        if step != self._next:
+            self._batches = self._endless(step)
+        self._next = -1  # until it has been read
+        batch = next(self._batches)
+        self._next = step + 1
+        return batch
 
     @property
     def num_kept(self) -> int:
@@ -91,17 +96,27 @@ class Stream(Generic[D]):
         """All blocks, in a further pass over the source."""
         return _named(self.source, self.source.blocks(self.size), self.convert)
 
-    def _endless(self) -> Iterator[D]:
+    def _endless(self, skipped: int) -> Iterator[D]:
+        """The batches of all steps but the first ones, whose blocks are read and dropped."""
         while True:
-            found = 0
-            for block in _named(self.source, self.source.blocks(self.size), self.convert):
-                found += block.num_data
-                yield block
+            found = number = 0
+            wanted = chain(repeat(False, skipped), repeat(True))
+            blocks = zip(self.source.blocks(self.size), wanted, strict=False)
+            for length, batch in _named(self.source, blocks, self._read):
+                found, number = found + length, number + 1
+                if batch is not None:
+                    yield batch
             if found != self.num_own:
                 raise ValueError(
                     f"{self.source.name} gives {found} rows in a later pass, but gave {self.num_own} in the first. "
                     "Give the same rows in every pass."
                 )
+            skipped = max(0, skipped - number) % number
+
+    def _read(self, given: tuple[Block, bool]) -> tuple[int, D | None]:
+        """The number of rows of a block, and the batch that it is if it is wanted."""
+        block, is_wanted = given
+        return block[0].shape[0], self.convert(block) if is_wanted else None
 
 
 def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) -> tuple[Mixture, Stream[Data]]:

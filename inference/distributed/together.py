@@ -24,8 +24,8 @@ class Fits(Protocol):
     def module_of(self, model: Model) -> Any:
         """The module with its kernel of the structure of the model."""
 
-    def require_files(self, checkpoint: Any, resume: Any) -> None:
-        """Raise unless these can be written, and read."""
+    def require_files(self, X: Any, checkpoint: Any, resume: Any) -> None:
+        """Raise unless a fit to X can write, and read these."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def _agree(those: Ranks, own: dict[str, str]) -> None:
 
 def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files: dict[str, Any]) -> dict[str, str]:
     """What ranks must have in common, by its name; raises on rows that the model does not take, and on files."""
-    backend.require_files(**files)
+    backend.require_files(X, **files)
     if (source := streamed(X)) is not None:
         X, y = next(iter(source.blocks(_FEW)), (X, y))
     rows, values = cast(Any, model).admit(X, y, lengths)

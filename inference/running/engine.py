@@ -101,7 +101,7 @@ class _Fit:
         described = to_plain(model)
         described["params"] |= {name: to_plain(part) for name, part in schedule.parts.items()}
         whose = fingerprint(data=data, backend=schedule.backend, model=described, seed=schedule.seed)
-        shard, tables = shard_of(data), tables_of(_record_of(model) or AnyDraw)
+        shard, tables = shard_of(data, "num_own"), tables_of(_record_of(model) or AnyDraw)
         if schedule.checkpoint is not None:
             self.checkpoint = Checkpoint(schedule.checkpoint, schedule.checkpoint_every, whose, shard, tables)
         if path is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...models.sparse import Rows
-from ...models.sums import all_rows, all_sum, row_chunks, span
+from ...models.sums import all_rows, all_sum, among, ranks, row_chunks, span
 from .plain import inner_name, plain
 
 Fingerprint = dict[str, Any]
@@ -32,6 +32,8 @@ def _described(name: str, value: Any) -> Any:
     if hasattr(value, "rows"):  # of exchangeable rows, `RowData`
         keys = [item.name for item in dataclasses.fields(cast(Any, value)) if item.name not in value.follow]
         return {key: _digest_of_rows(getattr(value, key)) for key in keys}
+    if hasattr(value, "sampled"):  # `Stream`
+        return _described_sources(name, value)
     if hasattr(value, "starts"):  # `Sequences`
         known = torch.zeros_like(value.starts).index_fill(0, value.steps, True)
         lengths = _described("lengths", all_rows(torch.tensor(value.lengths)).tolist())
@@ -45,6 +47,16 @@ def _described(name: str, value: Any) -> Any:
         return _digest(found)
     text = repr([_described(name, inner) for inner in found]) if isinstance(found, list | tuple) else found
     return text if not isinstance(text, str) or len(text) <= _LONGEST else _hashed(text.encode())
+
+
+def _described_sources(name: str, value: Any) -> dict[str, Any]:
+    """The streams of all ranks, each by its own number, as far as a fit reads them before its first step."""
+    with among(None):
+        first = repr([_described(name, part) for part in value.sampled()])
+    own = {"rows": value.num_own, "columns": value.X.shape[1], "largest block": value.largest}
+    own |= {"first rows": _hashed(first.encode()), "blocks": _hashed(repr(value.marks).encode())}
+    every = [own] if (those := ranks()) is None else those.objects(own)
+    return {"sources": len(every), **{str(rank): each for rank, each in enumerate(every)}}
 
 
 def _digest(tensor: Tensor) -> str:

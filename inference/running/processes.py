@@ -42,11 +42,10 @@ class ProcessLost(UserWarning):
 
 
 def most_jobs(sweeps: Sweeps) -> int:
-    """How many processes the chains of a fit may have: one on other devices, among ranks, and for data that pass by
-    once."""
+    """How many processes the chains of a fit may have: one on other devices, and among ranks."""
     ranked = torch.distributed.is_available() and torch.distributed.is_initialized()
     elsewhere = sweeps.data.X.device.type != "cpu"
-    if elsewhere or ranked or not sweeps.schedule.repeatable or current_process().daemon:
+    if elsewhere or ranked or current_process().daemon:
         return 1
     if sweeps.schedule.num_jobs is not None:
         return min(sweeps.schedule.num_jobs, sweeps.schedule.num_chains)

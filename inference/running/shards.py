@@ -72,12 +72,13 @@ class Spread(Protocol):
         """N, the number of points or steps."""
 
 
-def shard_of(data: Spread) -> Shard | None:
+def shard_of(data: Spread, number: str) -> Shard | None:
     """The shard of a rank that has these data; None where one process has all. Data say with `axes` what their rows
-    consist of, and of a stream `num_kept`, which a posterior says something of."""
+    consist of, and a stream says by some name the number of rows that it has, or that a posterior says something of.
+    """
     if (those := ranks()) is None:
         return None
-    every = those.objects({"N": getattr(data, "num_kept", data.num_data)} | getattr(data, "axes", {}))
+    every = those.objects({"N": getattr(data, number, data.num_data)} | getattr(data, "axes", {}))
     return Shard(those.number, {axis: [own[axis] for own in every] for axis in every[0]}, those.name)
 
 

@@ -65,7 +65,6 @@ class Schedule:
     backend: dict[str, Any] | None = None  # options that a resumed fit must share, as plain data
     # parts of the model before they took anything from the data, whose sums round otherwise on other ranks
     parts: dict[str, Any] = field(default_factory=dict)
-    repeatable: bool = True  # whether a later run sees the same data in the same order
 
     @property
     def num_kept(self) -> int:

@@ -130,7 +130,7 @@ class SmallVariance(Backend):
             raise ValueError("y and lengths come with the blocks of a source of rows: leave them out.")
         kernel, model, data = begin(self, model, source)
         schedule = self.resolve(model, data).schedule()
-        return kernel, model, data, dataclasses.replace(schedule, num_jobs=1, repeatable=False)
+        return kernel, model, data, dataclasses.replace(schedule, num_jobs=1)
 
     def takes_labels(self, model: Model) -> bool:
         """Whether a descent of the model may start from labels."""

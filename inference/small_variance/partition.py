@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -121,17 +121,16 @@ class StreamedRestarts(MixtureRestarts):
     """The same over the blocks of a source, in as many passes as there are sums; the problem is that of a sample."""
 
     stream: Stream[Data]
-    marks: list[tuple[int, float]] = field(default_factory=list)  # of each block, its number of rows and their sum
 
     @classmethod
     def over(cls, backend: SmallVariance, model: Mixture, found: Stream[Data]) -> Self:
         """Those of a resolved model, with the rows that its penalty comes from, drawn by the generator of the fit."""
         seeded = torch.Generator(found.X.device).manual_seed(backend.seed)
         chosen, (start, _) = sampled_rows(found.num_own, MOST_ROWS, seeded), span(found.num_own)
-        parts, marks = on_all(lambda: _picked(found, chosen - start))
+        parts, found.marks = on_all(lambda: _picked(found, chosen - start))
         tables = zip(*((part.X, part.features, part.targets) for part in parts), strict=True)
         sample = Problem.of(model, Data(*(stacked(list(table)) for table in tables)), backend.scale)
-        return cls(backend, sample, found, marks)
+        return cls(backend, sample, found)
 
     def natural_penalty(self, generator: torch.Generator) -> float:
         """As of all rows, from those of the sample."""
@@ -174,14 +173,14 @@ class StreamedRestarts(MixtureRestarts):
             state = work(Problem.of(self.problem.model, data, self.backend.scale), rows)
             return replace(state, assignments=state.assignments.int(), duals=state.duals[:0])
 
-        found = over_blocks(self._blocks, len(self.marks), own, generator)
+        found = over_blocks(self._blocks, len(self.stream.marks), own, generator)
         return replace(found[0], assignments=torch.cat([state.assignments for state in found]))
 
     def _blocks(self) -> Iterator[tuple[slice, Data]]:
         """All blocks, with the place of their rows."""
         start, place = 0, -1
         for place, data in enumerate(self.stream.each()):
-            if place == len(self.marks) or _mark(data) != self.marks[place]:
+            if place == len(self.stream.marks) or _mark(data) != self.stream.marks[place]:
                 break
             yield slice(start, start + data.num_data), data
             start += data.num_data
@@ -205,8 +204,9 @@ def _picked(found: Stream[Data], chosen: Tensor) -> tuple[list[Data], list[tuple
 
 
 def _mark(data: Data) -> tuple[int, float]:
-    """The number of rows of a block, and their sum, by which it is known again."""
-    return data.num_data, float(entries_sum(data.X, lambda X: X).sum())
+    """The number of rows of a block, and a sum that their order and their targets change: so it is known again."""
+    sums = entries_sum(data.X, lambda X: X).double() + data.targets.nan_to_num().sum(1)
+    return data.num_data, float(sums @ torch.arange(1.0, 1 + data.num_data).to(sums))
 
 
 _FEW = 10_000  # rows of a source that are fitted as a tensor

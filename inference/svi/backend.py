@@ -99,9 +99,8 @@ class SVI(Backend):
         if y is not None or lengths is not None:
             raise ValueError("y and lengths come with the blocks of a source of rows: leave them out.")
         kernel, model, data = self.module_of(model).stream(self, model, source)
-        endless = dataclasses.replace(
-            self.schedule(), num_steps=self.num_steps, stop=lambda chain: False, repeatable=False
-        )
+        own = self.replace(num_full_steps=0)  # a source gets none, so that more steps may follow
+        endless = dataclasses.replace(own.schedule(), num_jobs=1, stop=lambda chain: False, backend=own.identity())
         return kernel, model, data, endless
 
     def least_steps(self, schedule: Schedule) -> int:

@@ -157,7 +157,7 @@ class Steps(Generic[S, D, M]):
     def _sweep_stream(
         self, state: S, data: Stream[D], model: M, generator: torch.Generator, step: int, *, backend: SVI
     ) -> S:
-        rows = data.next()
+        rows = data.at(step)
         units = self._stochastic.count(rows)
         size = _step_size(step, data.num_units / data.largest, data.num_data, backend)
         # in proportion to its rows, or those of a small last batch would weigh more than others over an epoch

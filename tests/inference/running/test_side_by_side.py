@@ -323,7 +323,6 @@ def test_what_must_stay_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return processes.most_jobs(Sweeps(walking(), Walk(), data, replace(schedule, **changes)))
 
     assert [jobs(num_jobs=number) for number in (1, 2, 5, None)] == [1, 2, 3, 3]
-    assert jobs(num_jobs=2, repeatable=False) == 1
     assert jobs(data=Points(torch.zeros(3, 1, device="meta")), num_jobs=2) == 1
     monkeypatch.setattr(processes, "parent_process", lambda: "another")
     assert [jobs(num_jobs=number) for number in (2, None)] == [2, 1]

@@ -222,8 +222,6 @@ def test_what_passes_do_not_serve_is_refused() -> None:
         SmallVariance(init=PLACE).fit(DPM(), source_of(X))
     with pytest.raises(ValueError, match="come with the blocks"):
         SmallVariance().fit(InfiniteSVM(), source_of(X, Y), Y)
-    with pytest.raises(ValueError, match="cannot be resumed"):
-        SmallVariance().fit(DPM(), source_of(X), checkpoint="chain")
     turns = itertools.count()
 
     def shuffled(number):

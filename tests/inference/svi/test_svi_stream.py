@@ -135,7 +135,7 @@ def test_streams_count_what_their_batches_stand_for(generator) -> None:
         SVI(), IHMM(truncation=4), rows_of(loader_of((X[:250], [150, 100]), (X[250:],)))
     )
     assert (data.num_data, data.num_units, data.first.lengths) == (280, 3, [150, 100])
-    batches = [data.next(), data.next(), data.next()]
+    batches = [data.at(step) for step in range(3)]
     assert [batch.lengths for batch in batches] == [[150, 100], [30], [150, 100]]
     assert len(data.X) == 247  # the observed ones
     state = kernel.init(model, data, generator)
@@ -151,8 +151,9 @@ def test_streams_count_what_their_batches_stand_for(generator) -> None:
 
 def test_bad_loaders_are_refused(generator) -> None:
     X, y = blobs(20, generator)
-    with pytest.raises(ValueError, match="cannot be resumed"):
-        SVI().fit(DPM(), loader_of((X,)), checkpoint="chain")
+    for options in ({"shuffle": True}, {"batch_sampler": [[0, 1], [2]]}):
+        with pytest.raises(ValueError, match=r"from the DataLoader, whose order may change, so .* cannot be resumed"):
+            SVI().fit(DPM(), DataLoader(TensorDataset(X), **options), checkpoint="chain")
     with pytest.raises(ValueError, match="come with the blocks"):
         SVI().fit(IHMM(), loader_of((X,)), lengths=[20])
     for backend, model in ((Gibbs(num_samples=1), DPM()), (SmallVariance(), IHMM())):

@@ -1,0 +1,219 @@
+"""Fits from a source of rows that end at any step and go on from their checkpoint: bit for bit what they would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from regbayes.inference import SVI, RowSource, SmallVariance, rows_of
+from regbayes.inference.distributed.stream import stream_points
+from regbayes.inference.running.files import read_file
+from regbayes.inference.running.sweeps import Sweeps
+from regbayes.models import BNMC, DIH, DPM, IHMM, LDA, InfiniteLatentSVM, InfiniteSVM, MedLDA
+
+pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+N, SIZE = 170, 40
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 3)) + 4 * RNG.integers(0, 2, (N, 1))
+Y = (X[:, 0] > 2).astype(np.int64)
+SETS = np.stack([Y, X[:, 1] > 2], 1).astype(float)
+WORDS = np.abs(X).round()
+
+
+def sequences(index: int) -> tuple[np.ndarray, list[int]]:
+    return X[index * 60 : index * 60 + 60], [25, 35]
+
+
+def blocks_of(X: np.ndarray, y: Any = None, sizes: tuple[int, ...] = (100, 70)) -> RowSource:
+    """Rows in blocks of their own, as they must be for small variance to read so few in passes."""
+    ends = np.cumsum([0, *sizes])
+
+    def block(index: int) -> tuple[Any, Any]:
+        rows = slice(ends[index], ends[index + 1])
+        return X[rows], None if y is None else y[rows]
+
+    return rows_of(block, num_blocks=len(sizes))
+
+
+def few_first_rows(patch: pytest.MonkeyPatch) -> None:
+    """The first rows, of which more is known, are not all of them."""
+    for module in ("distributed.stream._NUM_DEFAULTS", "small_variance.partition._FEW", "svi.steps.NUM_FIRST"):
+        patch.setattr(f"regbayes.inference.{module}", 30)
+
+
+@pytest.fixture(autouse=True)
+def _few_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_first_rows(monkeypatch)
+
+
+STEPS = SVI(num_steps=9, batch_size=SIZE, progress=False)
+SWEEPS = SmallVariance(penalty=100.0, max_steps=2, num_restarts=2, progress=False)
+FITS: dict[str, tuple[Any, Any, RowSource]] = {
+    "DPM": (STEPS, DPM(truncation=4), rows_of(X)),
+    "InfiniteSVM": (STEPS.replace(num_restarts=2), InfiniteSVM(truncation=4), rows_of(X, Y)),
+    "IHMM": (STEPS, IHMM(truncation=3), rows_of(sequences, num_blocks=2)),
+    "DIH": (STEPS, DIH(truncation=3), rows_of(sequences, num_blocks=2)),
+    "BNMC": (STEPS, BNMC(truncation=3), rows_of(X, SETS)),
+    "BNMC, and": (STEPS, BNMC(joint="and", truncation=3), rows_of(X, SETS)),
+    "features": (STEPS, InfiniteLatentSVM(truncation=3), rows_of(X, Y)),
+    "features, averaging": (STEPS.replace(rule="averaging"), InfiniteLatentSVM(truncation=3), rows_of(X, Y)),
+    "LDA": (STEPS, LDA(num_topics=2), rows_of(WORDS)),
+    "MedLDA": (STEPS, MedLDA(num_topics=2), rows_of(WORDS, Y)),
+    "MedLDA, averaging": (STEPS.replace(rule="averaging"), MedLDA(num_topics=2), rows_of(WORDS, Y)),
+    "small variance of DPM": (SWEEPS, DPM(), blocks_of(X)),
+    "small variance of InfiniteSVM": (SWEEPS.replace(num_restarts=1), InfiniteSVM(), blocks_of(X, Y)),
+}
+
+
+class Killed(Exception):
+    """In place of a kill: nothing is written after it."""
+
+
+@contextmanager
+def killed_at(at: int) -> Iterator[None]:
+    """A context in which a fit ends before its sweep of this number, among those of all of its chains."""
+    advance, number = Sweeps.advance, iter(range(10**6))
+
+    def fall(self: Sweeps, *others: Any) -> None:
+        if next(number) == at:
+            raise Killed
+        advance(self, *others)
+
+    Sweeps.advance = fall
+    try:
+        yield
+    except Killed:
+        pass
+    finally:
+        Sweeps.advance = advance
+    assert next(number) == at + 1
+
+
+def killed(at: int, fit: Any, *arguments: Any, **options: Any) -> None:
+    """A fit that ends so, with all that it has done until then in its checkpoint."""
+    with killed_at(at):
+        fit(*arguments, checkpoint_every=0.0, **options)
+
+
+def require_equal(found: Any, expected: Any) -> None:
+    assert torch.equal(found.trace.values, expected.trace.values)
+    assert found.samples.keys() == expected.samples.keys()
+    for name, value in expected.samples.items():
+        assert torch.equal(found.samples[name], value), name
+
+
+@pytest.mark.parametrize("case", FITS)
+def test_a_fit_that_is_killed_goes_on_bit_for_bit(case: str, tmp_path: Path) -> None:
+    backend, model, source = FITS[case]
+    file, whole = tmp_path / "chain.pt", backend.fit(model, source)
+    steps = backend.max_steps if isinstance(backend, SmallVariance) else backend.num_steps
+    for at in {1, steps - 1, backend.num_restarts * steps - 1}:
+        killed(at, backend.fit, model, source, checkpoint=file)
+        assert sum(chain["step"] for chain in read_file(file, "checkpoint")["chains"]) == at
+        require_equal(backend.fit(model, source, resume=file), whole)
+
+
+@pytest.mark.parametrize("kind", ["memmap", "Parquet", "loader"])
+def test_files_and_loaders_are_gone_on_with(kind: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", X)
+    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": Y}), tmp_path / "rows.parquet", row_group_size=7)
+    rows = DataLoader(TensorDataset(torch.as_tensor(X)), batch_size=SIZE, generator=torch.Generator())
+    source = {
+        "memmap": rows_of(np.load(tmp_path / "X.npy", mmap_mode="r"), Y),
+        "Parquet": rows_of(tmp_path / "rows.parquet", y="y"),
+        "loader": rows,
+    }[kind]
+    model, file = DPM(truncation=4) if source is rows else InfiniteSVM(truncation=4), tmp_path / "chain.pt"
+    killed(7, STEPS.fit, model, source, checkpoint=file)
+    require_equal(STEPS.fit(model, source, resume=file), STEPS.fit(model, source))
+
+
+def test_a_fit_from_a_source_may_get_more_steps(tmp_path: Path) -> None:
+    """Among them restarts that begin later; all of them see the same blocks."""
+    _, model, source = FITS["InfiniteSVM"]
+    STEPS.fit(model, source, checkpoint=tmp_path / "chain.pt")
+    longer = STEPS.replace(num_steps=13, num_restarts=3)
+    require_equal(longer.fit(model, source, resume=tmp_path / "chain.pt"), longer.fit(model, source))
+
+
+OTHER = X + np.where(np.arange(N) == 35, 1e-9, 0.0)[:, None]
+LATE = X + np.where(np.arange(N) == 165, 0.5, 0.0)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("case", "source", "differs"),
+    [
+        ("DPM", rows_of(X[:-1]), "data.0.rows is 170, here it is 169"),
+        ("DPM", rows_of(X[:, :2]), "data.0.columns is 3, here it is 2"),
+        ("DPM", rows_of(OTHER), "data.0.first rows is '"),
+        ("DPM", blocks_of(X), "data.0.largest block is 40, here it is 100"),
+        ("InfiniteSVM", rows_of(X, Y[::-1]), "data.0.first rows is '"),
+        ("InfiniteSVM", rows_of(X, Y + 5), "data.0.first rows is '|model.classes"),
+        ("IHMM", rows_of(lambda i: (X[i * 60 : i * 60 + 60], [20, 40]), num_blocks=2), "data.0.first rows is '"),
+        ("small variance of DPM", blocks_of(X[:-1]), "data.0.rows is 170, here it is 169"),
+        ("small variance of DPM", blocks_of(LATE), "data.0.blocks is '"),
+        ("small variance of InfiniteSVM", blocks_of(X, np.where(np.arange(N) < 160, Y, 1 - Y)), "data.0.blocks is '"),
+    ],
+)
+def test_another_source_is_refused(case: str, source: RowSource, differs: str, tmp_path: Path) -> None:
+    backend, model, own = FITS[case]
+    killed(1, backend.fit, model, own, checkpoint=tmp_path / "chain.pt")
+    with pytest.raises(ValueError, match=rf"was written by another fit: its ({differs})"):
+        backend.fit(model, source, resume=tmp_path / "chain.pt")
+
+
+def test_steps_read_a_block_after_the_other_wherever_they_begin() -> None:
+    """Also past the end of a pass, and again after what has failed."""
+    fails = set()
+
+    def block(index: int) -> tuple[Any]:
+        if index in fails:
+            raise ValueError("no such file any more")
+        return (X[index * 10 : index * 10 + 10],)
+
+    _, stream = stream_points(rows_of(block, num_blocks=6), 10, DPM(), 20)
+    firsts = [float(stream.at(step).X[0, 0]) for step in (0, 1, 2, 9, 6, 0)]
+    assert firsts == X[[0, 10, 20, 30, 0, 0], 0].tolist()
+    fails.add(1)
+    with pytest.raises(ValueError, match="no such file any more"):
+        stream.at(1)
+    fails.clear()
+    assert float(stream.at(1).X[0, 0]) == X[10, 0]
+
+
+# -- among ranks -------------------------------------------------------------------------------------------------------
+
+
+def of_rank(group: Any, rank: int, case: str, at: int | None = None, split: int = 70, **files: Any) -> Any:
+    """The posterior of a rank, which has the rows before or after some place in blocks of its own."""
+    backend, model, _ = FITS[case]
+    own, sizes = (slice(0, split), (30, split - 30)) if rank == 0 else (slice(split, N), (60, N - split - 60))
+    source = blocks_of(X[own], Y[own] if "InfiniteSVM" in case else None, sizes)
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        few_first_rows(patch)
+        if at is not None:
+            stack.enter_context(killed_at(at))
+        return backend.fit(model, source, group=group, checkpoint_every=0.0, **files)
+
+
+@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "small variance of DPM"])
+def test_ranks_with_sources_of_their_own_go_on_bit_for_bit(two_ranks: Any, case: str, tmp_path: Path) -> None:
+    file = tmp_path / "chain.pt"
+    whole = two_ranks(of_rank, case)
+    two_ranks(of_rank, case, 3, checkpoint=file)
+    for found, expected in zip(two_ranks(of_rank, case, resume=file), whole, strict=True):
+        require_equal(found, expected)
+    for said in two_ranks.outcomes(of_rank, case, None, 71, resume=file):
+        assert "was written by another fit: its data.0.rows is 70, here it is 71." in str(said)
+    backend, model, source = FITS[case]
+    with pytest.raises(ValueError, match=r"by another fit: its data\.sources is 2, here it is 1\."):
+        backend.fit(model, source, resume=file)
