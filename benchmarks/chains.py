@@ -59,7 +59,7 @@ def rows() -> torch.Tensor:
 
 def one_chain(num_samples: int) -> tuple[float, float]:
     """Wall and CPU seconds of a chain in this process."""
-    return timed(Gibbs(num_samples=num_samples, num_warmup=100, progress=False), rows())[1:3]
+    return timed(Gibbs(num_samples=num_samples, num_warmup=100, num_chains=1, progress=False), rows())[1:3]
 
 
 def parallel() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,11 +19,11 @@ from ..models.sums import among
 from .distributed.rows import streamed
 from .distributed.together import together
 from .posterior.base import Posterior
-from .posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from .posterior.draws import require_record
 from .posterior.trace import Trace
 from .protocol import B_contra, KernelData, M_contra, Model
 from .row_weights import CountedRows
+from .running.agreement import warn_of_chains, warn_of_elsewhere
 from .running.emptied import warn_if_one_is_left
 from .running.engine import Chain, Draw, Kernel, Schedule, Sweeps, run
 from .running.files import path_text
@@ -156,6 +155,10 @@ class Backend(Config):
     def traced(self, chains: list[Chain]) -> list[Chain]:
         """The chains whose values the posterior keeps in its trace."""
         return chains
+
+    def elsewhere(self, sweeps: Sweeps) -> Sweeps | None:
+        """A short chain that starts elsewhere, which the chain of a fit is compared with; None: none."""
+        return None
 
     def truncation_of(self, model: Model) -> str:
         """The argument of the model that says how many components a state has; "": as many as it needs."""
@@ -334,7 +337,6 @@ class Backend(Config):
 
     def finish(self, model: Model, data: KernelData, schedule: Schedule, kernel: Kernel) -> Any:
         """Run the kernel of a resolved model on its data, and wrap the draws."""
-        structure = structure_of(model)
         sweeps = Sweeps(kernel, model, data, schedule)
         with host.one_thread():
             chains = run(sweeps)
@@ -343,12 +345,16 @@ class Backend(Config):
             kernel.warn([draw for chain in drawn for draw in chain], model)
         else:  # interrupted in the warm-up: what it had reached is better than nothing
             drawn = [[sweeps.finished(chains[-1].state)]]
+        structure = structure_of(model)
         kind: type[Posterior] = structure.posterior
         require_record(next(draw for chain in drawn for draw in chain), kind.record, type(self).__name__)
         samples = structure.stack([draw for chain in drawn for draw in chain])
         trace = Trace.of(self.value_name, self.kind, self.traced(chains))
         posterior = kind(model, self, samples, [len(chain) for chain in drawn], trace, shard=shard_of(data, "num_kept"))
-        _warn_of_chains(posterior)
+        warn_of_chains(posterior)
+        if (short := self.elsewhere(sweeps)) is not None and not sweeps.unfinished(chains[0]):
+            with host.one_thread():
+                warn_of_elsewhere(posterior, chains[0], sweeps, short)
         return posterior
 
 
@@ -365,19 +371,6 @@ def _lack(method: str, model: Model) -> str:
     if not method or not isinstance(prior, PartitionPrior):
         return ""
     return prior.lacks(method, getattr(model, "without_sticks", ""))
-
-
-def _warn_of_chains(posterior: Posterior) -> None:
-    """Warn if several chains disagree and have enough draws to tell."""
-    if len(posterior.num_draws) < 2 or min(posterior.num_draws) < FEWEST_DRAWS:
-        return
-    found = posterior.diagnose()
-    if found.disagrees:
-        message = (
-            f"The {len(posterior.num_draws)} chains disagree ({found.verdict}), so that their draws together are not "
-            f"those of the posterior: {found.advice} `diagnose()` of the posterior tells more."
-        )
-        warnings.warn(message, ChainsDisagree, stacklevel=4)  # of a call of `fit`
 
 
 def _subclasses(cls: type[Backend]) -> Iterator[type[Backend]]:

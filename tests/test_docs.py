@@ -90,5 +90,9 @@ def test_readme_shows_the_grid_that_is_tested() -> None:
     assert text == with_grid(text), "run `make grid`"
 
 
+def test_readme_is_short() -> None:
+    assert len(README.read_text()) <= 9000
+
+
 def test_package_has_no_generic_name() -> None:
     assert all("site-packages/models" not in path for path in regbayes.__path__)

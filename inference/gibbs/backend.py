@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor
 from ...models.domains import Count, Labels, Natural, OneOf, Seed, Whole
 from ..backend import Backend
 from ..protocol import KernelData, Model
-from ..running.engine import Schedule
+from ..running.engine import Schedule, Sweeps
+from ..running.sweeps import FURTHER
 
 
 @dataclass(eq=False)
@@ -22,7 +23,9 @@ class Gibbs(Backend):
     ----------
     num_samples : draws kept of each chain
     num_warmup : sweeps before the first draw is kept
-    num_chains : independent chains, which `diagnose` of their posterior compares
+    num_chains : independent chains, which `diagnose` of their posterior compares; None: one. In fits of points and of
+        sequences a short chain from another start is then swept as well, about a fifth as long, and dropped; a
+        `ChainsDisagree` warning says if it ended elsewhere (with at least 100 sweeps of warm-up and 100 draws)
     thinning : sweeps for each draw that is kept
     scan : how the assignments are drawn.
         "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best. Without
@@ -60,7 +63,7 @@ class Gibbs(Backend):
 
     num_samples: Count = 500
     num_warmup: Natural = 200
-    num_chains: Count = 1
+    num_chains: Count | None = None
     thinning: Count = 1
     scan: Annotated[str, OneOf("auto", "collapsed", "slice", "blocked", "direct", "beam")] = "auto"
     split_merge: Annotated[int, Whole(0, 10**6)] = 2
@@ -108,7 +111,26 @@ class Gibbs(Backend):
         warmup, thinning = self.num_warmup, self.thinning
         return Schedule(
             num_steps=warmup + self.num_samples * thinning,
-            num_chains=self.num_chains,
+            num_chains=self.num_chains or 1,
             num_jobs=self.num_jobs,
             keep=lambda step: step >= warmup and (step - warmup + 1) % thinning == 0,
         )
+
+    def elsewhere(self, sweeps: Sweeps) -> Sweeps | None:
+        if self.num_chains is not None or min(self.num_warmup, self.num_samples) < _LEAST_SWEEPS:
+            return None
+        short = self.replace(num_warmup=self.num_warmup // 2, num_samples=max(_LEAST_DRAWS, self.num_samples // 10))
+        kernel, whose = short.kernel(sweeps.model), sweeps.schedule
+        if kernel.init_further is None:
+            return None
+        schedule = replace(
+            short.schedule(),
+            seed=whose.seed + FURTHER,
+            value_name=whose.value_name,
+            progress=whose.progress,
+            on_interrupt="raise",
+        )
+        return Sweeps(replace(kernel, init=kernel.init_further), sweeps.model, sweeps.data, schedule)
+
+
+_LEAST_SWEEPS, _LEAST_DRAWS = 100, 50  # fewer do not show whether chains disagree

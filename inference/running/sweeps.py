@@ -102,7 +102,7 @@ class Sweeps:
 
     def start(self, index: int, interrupts: Interrupts) -> Chain:
         """A new chain."""
-        generator = torch.Generator(self.data.X.device).manual_seed(self.schedule.seed + 1_000_003 * index)
+        generator = torch.Generator(self.data.X.device).manual_seed(self.schedule.seed + FURTHER * index)
         further = self.kernel.init_further if index else None
         with interrupts.droppable():
             return Chain((further or self.kernel.init)(self.model, self.prepared, generator), generator)
@@ -162,7 +162,7 @@ def require_room_to_fit(backend: Sized, model: Model, data: KernelData, schedule
         require_room(name, number, item * size(model, data, number), device)
     if (batch := options.get("batch_size")) and not hasattr(data, "lengths"):  # of sequences no more than there are
         require_room("batch_size", batch, batch * (item * D + 8), device)
-    name, number = next(((name, options[name]) for name in _CHAINS if name in options), ("num_chains", 1))
+    name, number = next(((name, options[name] or 1) for name in _CHAINS if name in options), ("num_chains", 1))
     require_room(name, number, _CHAIN * number)
     steps = {name: options[name] for name in _STEPS if name in options}
     if not steps:
@@ -173,6 +173,7 @@ def require_room_to_fit(backend: Sized, model: Model, data: KernelData, schedule
     require_room("num_samples", options.get("num_samples", 1), draws * (_DRAW + N), device)
 
 
+FURTHER = 1_000_003  # what a chain adds to the seed of the one before it
 _CHAINS = ("num_chains", "num_restarts")
 _STEPS = ("num_samples", "num_warmup", "thinning", "num_steps", "max_steps")
 _CHAIN = 5000  # bytes: the state of a random generator

@@ -154,4 +154,5 @@ def test_a_fit_enters_few_files_before_its_first_sweep(monkeypatch: pytest.Monke
                 Gibbs().fit(models.InfiniteSVM(), X, y)
         finally:
             sys.setprofile(None)
+    entered.discard(__file__)  # of a checkout that is installed as it stands
     assert 30 < len(entered) <= 40, sorted(entered)
