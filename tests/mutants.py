@@ -22,6 +22,11 @@ FOLDERS = ("models", "inference", "estimators", "datasets", "plots", "cli", "tes
 
 # a file and the arguments of pytest that name the tests: lines of the file, and what each is broken to
 MUTANTS: dict[tuple[str, str], dict[str, str]] = {
+    ("inference/running/agreement.py", "inference/running/test_agreement.py"): {
+        " and below < _FAR_BELOW": "",
+        "found.disagrees and ": "",
+        '        if sweeps.schedule.on_interrupt == "raise":\n            raise\n': "",
+    },
     ("inference/running/sweeps.py", "inference/gibbs/test_gibbs.py -k different_places"): {
         "self.kernel.init_further if index else None": "None",
     },

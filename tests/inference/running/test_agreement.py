@@ -13,7 +13,7 @@ import torch
 from sklearn.datasets import load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from regbayes.inference import ChainsDisagree, Gibbs
+from regbayes.inference import ChainsDisagree, Diagnosis, Gibbs, Posterior
 from regbayes.inference.running import agreement
 from regbayes.models import DPM, DiagonalGaussian
 
@@ -61,6 +61,13 @@ def test_the_other_chain_leaves_no_trace_in_the_draws() -> None:
     assert mine.num_draws == [100]
     assert all(torch.equal(value, alone.samples[name]) for name, value in mine.samples.items())
     assert torch.equal(mine.trace.values, alone.trace.values)
+
+
+def test_chains_that_differ_by_chance_say_nothing(monkeypatch) -> None:
+    for verdict, ratio, number in [("modes", 1.2, 1), ("modes", 1.07, 0), ("few draws", 1.2, 0), ("agree", 1.2, 0)]:
+        found = Diagnosis(verdict, "", {}, {}, {}, [[0], [1]], ratio=ratio)
+        monkeypatch.setattr(Posterior, "diagnose", lambda self, found=found: found)
+        assert len(warned(SHORT, wine())) == number
 
 
 @pytest.mark.parametrize("below", [0.9, 1.1])
