@@ -397,6 +397,28 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "slope + toward * center": "slope - toward * center",
         "all_sum(bound) - laws.kl(": "all_sum(bound) + laws.kl(",
     },
+    ("inference/classifiers/_numba_hyperplanes.py", "inference/gibbs/test_block_fits.py"): {
+        "slope + toward * center[n]": "slope - toward * center[n]",
+        "bound = -_divergence(": "bound = _divergence(",
+        "trial_bound > bound[k]": "trial_bound < bound[k]",
+        "min(1.5 * step, 0.75)": "min(1.5 * step, 1.0)",
+        "step /= 4.0": "step /= 2.0",
+        "value = rows.power * ": "value = ",
+        "- P * (math.log(precision) + 1.0)": "- P * math.log(precision)",
+        "inverse[p, q] /= tril[p, p]": "inverse[p, q] *= 1.0",
+        "(1.0 - share) * log_factor": "log_factor",
+    },
+    ("inference/classifiers/_numba_hyperplanes.py", "inference/classifiers/test_scored.py -k tensor_code"): {
+        "        _back(tril, weights[k])\n": "",
+        "tril[p, q] += _dot(columns": "tril[p, q] = _dot(columns",
+        "math.log1p(-levels[k, 0])": "math.log(levels[k, 0])",
+        "(angle, high) if angle < 0.0": "(angle, high) if angle > 0.0",
+        "1.0 if owners[n] == k else -1.0": "-1.0",
+        "return rows.power * total": "return total",
+    },
+    ("inference/gibbs/moves/tempering.py", "inference/gibbs/test_block_fits.py -k tensor_code"): {
+        "return self.loss, self.power": "return self.loss, 1.0",
+    },
     ("inference/classifiers/natural.py", "inference/classifiers/test_natural.py"): {
         "q.squares[:, : variance.shape[1]]": "q.squares[:, : variance.shape[1]] * 0.9",
         ".add_(spread)": ".add_(0.0 * spread)",

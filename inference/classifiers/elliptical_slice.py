@@ -43,7 +43,7 @@ def _step(values: Tensor, scale: float, log_likelihood: LogLikelihood, generator
     angle = 2 * math.pi * turn
     low, high, moved = angle - 2 * math.pi, angle.clone(), values.clone()
     is_open = torch.ones_like(waiting, dtype=torch.bool)
-    for step in range(_MOST_SHRINKS):
+    for step in range(MOST_SHRINKS):
         at = angle[waiting].to(values).view(-1, *[1] * (values.ndim - 1))
         proposal = values[waiting] * at.cos() + other[waiting] * at.sin()
         accepted = is_open & (log_likelihood(proposal, waiting) >= level[waiting])
@@ -61,4 +61,4 @@ def _step(values: Tensor, scale: float, log_likelihood: LogLikelihood, generator
     return moved
 
 
-_MOST_SHRINKS = 100  # the bracket then has no width left
+MOST_SHRINKS = 100  # the bracket then has no width left

@@ -15,22 +15,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import singledispatch
-from typing import ClassVar
+from functools import cached_property, singledispatch
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...models import host
 from ...models import scores as linear
 from ...models.base import Model
+from ...models.compiled import compiled_loss
 from ...models.data import Data
+from ...models.distributions.sampling import normals, uniforms
 from ...models.hyperplanes import Hyperplanes
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.sparse import group_sums
 from ...models.sums import among, ranks, row_chunks
 from ..distributed.collectives import all_count, all_sum, all_sums, own_stream
-from .elliptical_slice import elliptical_slice
+from .elliptical_slice import MOST_SHRINKS, elliptical_slice
 from .ridge import Ridge, in_row_space, owner_means, ridges_of_owners, rows_of_owners, soft_means, soft_natural
 from .row_space import RowRidge
 
@@ -51,6 +54,7 @@ class Scored:
     # divide two blocks anew, which the scans do well where a row is scored by its own component alone
     num_rough: ClassVar[int] = 0
     redivided: ClassVar[float] = 0.0
+    compiled: ClassVar[None] = None  # the rows of hyperplanes that score all of them, as compiled code takes them
 
     @property
     def num_scores(self) -> int:
@@ -225,6 +229,19 @@ class RepellingHyperplanes:
     num_rough: ClassVar[int] = 2  # as in `Scored`
     redivided: ClassVar[float] = 1 / 3
 
+    @cached_property
+    def compiled(self) -> Any:
+        """As in `Scored`; None on a GPU, among ranks, of many features, and of a loss without a compiled form."""
+        num_features, (loss, power) = self.features.shape[1], self.loss.untempered
+        if not host.on_cpu(self.features) or ranks() is not None or in_row_space(0, num_features):
+            return None
+        if (form := compiled_loss(loss)) is None:
+            return None
+        from . import _numba_hyperplanes  # compiles or loads machine code: only where it is needed
+
+        columns = self.features.double().T.contiguous().numpy()
+        return _numba_hyperplanes.Rows(columns, form, power, self.weight_scale**-2)
+
     def within(self, rows: Tensor) -> RepellingHyperplanes:
         """What the hyperplanes of blocks that are made of some rows [B] see: all rows."""
         return self
@@ -259,8 +276,19 @@ class RepellingHyperplanes:
             return self.slide(weights, generator, num_steps=_NUM_STEPS)
         step = max(1, _PAIRS // all_count(len(self.features)))
         labels = torch.arange(len(weights), device=weights.device).split(step)
-        drawn = [self.sides(own).draw(weights[own].transpose(0, 2), generator).transpose(0, 2) for own in labels]
-        return torch.cat(drawn)
+        return torch.cat([self._of(own, weights[own].transpose(0, 2), generator).transpose(0, 2) for own in labels])
+
+    def _of(self, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+        """Those [1, P, B] with some labels [B]."""
+        scored = self.sides(labels)
+        if self.compiled is None:
+            return scored.draw(weights, generator)
+        from . import _numba_hyperplanes
+
+        observed = torch.stack(scored.observe(weights, slice(None), generator)).double().permute(2, 0, 1).contiguous()
+        noise = normals((len(labels), weights.shape[1]), generator, weights).double()
+        _numba_hyperplanes.draw(self.compiled, observed.numpy(), noise.numpy(), found := np.empty(noise.shape))
+        return torch.from_numpy(found).to(weights).T.unsqueeze(0)
 
     def sides(self, labels: Tensor) -> Scored:
         """The hyperplanes with these labels [B] as the scores of one set of classifiers [1, P, B]."""
@@ -268,7 +296,22 @@ class RepellingHyperplanes:
 
     def slide(self, weights: Tensor, generator: torch.Generator, *, num_steps: int = 1) -> Tensor:
         """Hyperplanes [K, P, 1] after elliptical slice steps, each its own."""
+        if self.compiled is not None:
+            for _ in range(num_steps):
+                weights = self._turned(weights, generator)
+            return weights
         return elliptical_slice(weights, self.weight_scale, self.log_likelihood, generator, num_steps=num_steps)
+
+    def _turned(self, weights: Tensor, generator: torch.Generator) -> Tensor:
+        """After one step: scores turn as hyperplanes do, so that rows are multiplied once for all angles."""
+        from . import _numba_hyperplanes
+
+        other = self.weight_scale * normals(tuple(weights.shape), generator, weights)
+        levels, angles = uniforms((len(weights), 2 + MOST_SHRINKS), generator), np.empty(len(weights))
+        planes = (each.squeeze(2).double().numpy() for each in (weights, other))
+        _numba_hyperplanes.turn(self.compiled, self.owners.numpy(), *planes, levels.numpy(), angles)
+        across, up = (torch.from_numpy(part(angles)).to(weights).view(-1, 1, 1) for part in (np.cos, np.sin))
+        return weights * across + other * up
 
     def told(self, weights: Tensor, *, relative: bool = False) -> Tensor:
         """As in `Scored`: [K], of relative hyperplanes []."""

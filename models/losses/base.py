@@ -60,6 +60,11 @@ class Loss(Config, ABC):
         return self
 
     @property
+    def untempered(self) -> tuple[Loss, float]:
+        """A loss, and the power of its factor that this one is."""
+        return self, 1.0
+
+    @property
     def is_augmented(self) -> bool:
         """Given a draw of `augment` the factor is Gaussian in the score."""
         return type(self).augment is not Loss.augment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -92,12 +91,7 @@ class Logistic(Loss):
         return score_mean / (1 + math.pi / 8 * score_var).sqrt()
 
 
-class CompiledLogistic(NamedTuple):
-    def log_factor(self, score, y):
-        return -max(0.0, -y * score) - math.log1p(math.exp(-abs(score)))
-
-
-register_compiled(Logistic, CompiledLogistic)
+register_compiled(Logistic, f"{__package__}._numba_logistic:CompiledLogistic")
 
 
 _NEWTON_STEPS = 8  # from the right of a convex function: exact to rounding for variances in 1e-30..1e30

@@ -73,6 +73,9 @@ def least_bound(scored: Scored | RepellingHyperplanes) -> float:
 
 def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplanes, num_steps: int) -> BlockFits:
     """Some steps for the blocks [N, K] that the fits were started with."""
+    if scored.compiled is not None:
+        fits = BlockFits(fits.natural.clone(), fits.goal.clone(), fits.bound.clone())
+        return _improve_compiled(fits, shares, scored, num_steps)
     natural, goal, bound = fits.natural, fits.goal, fits.bound
     step = torch.full_like(bound, 0.5)
     for _ in range(num_steps):
@@ -88,9 +91,26 @@ def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplan
     return BlockFits(natural, goal, bound)
 
 
+def _improve_compiled(
+    fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplanes, num_steps: int
+) -> BlockFits:
+    """Fits of blocks [N, K] after steps, in place; without any, goal and bound of what is natural."""
+    from ...classifiers import _numba_hyperplanes  # compiles or loads machine code: only where it is needed
+
+    nodes, masses = _normal_quadrature(fits.bound.dtype, fits.bound.device)
+    quadrature = _numba_hyperplanes.Quadrature(nodes.numpy(), masses.numpy(), LEAST_SCALE)
+    arrays = shares.T.double().contiguous(), fits.natural, fits.goal, fits.bound
+    _numba_hyperplanes.improve(scored.compiled, quadrature, *(array.numpy() for array in arrays), num_steps)
+    return fits
+
+
 def _evaluate(natural: Tensor, shares: Tensor, scored: Scored | RepellingHyperplanes) -> tuple[Tensor, Tensor]:
     """The goal [K, 2, C, N] of Gaussians, and their bounds [K]."""
-    laws, goal, bound = laws_of(natural, scored), torch.empty_like(natural), natural.new_zeros(len(natural))
+    goal, bound = torch.empty_like(natural), natural.new_zeros(len(natural))
+    if scored.compiled is not None:
+        _improve_compiled(BlockFits(natural, goal, bound), shares, scored, 0)
+        return goal, bound
+    laws = laws_of(natural, scored)
     mean, variance = laws.moments(scored.features.double())
     for rows in row_chunks(scored.features, NUM_NODES * mean.shape[1:].numel()):
         center, scale = mean[rows], variance[rows].clamp(min=LEAST_SCALE**2).sqrt().expand_as(mean[rows])

@@ -35,6 +35,10 @@ class Tempered(Loss):
     power: float
 
     @property
+    def untempered(self) -> tuple[Loss, float]:
+        return self.loss, self.power
+
+    @property
     def is_augmented(self) -> bool:
         return self.loss.is_augmented
 

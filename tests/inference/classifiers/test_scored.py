@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from regbayes.inference.classifiers.scored import RepellingHyperplanes, Scored, log_prior
+from regbayes.inference.gibbs.moves.tempering import Tempered
 from regbayes.models import Hinge, Logistic, Masked, OneVsRest
 from regbayes.models.losses import CrammerSinger, Loss, PseudoObservation
 
@@ -115,3 +116,22 @@ def test_a_draw_moves_all_classifiers_and_leaves_those_given(scored) -> None:
     before = weights.clone()
     assert (scored.draw(weights, torch.Generator().manual_seed(1)) != weights).all()
     assert torch.equal(weights, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", [Hinge(0.8), Tempered(Logistic(), 0.3)], ids=["hinge", "tempered"])
+def test_compiled_hyperplanes_move_as_those_of_tensor_code(loss: Loss, dtype: torch.dtype) -> None:
+    """Of more rows than a tile; slice steps one by one, whose uniform numbers then come in the same order."""
+    features = torch.randn((1100, 3), generator=torch.Generator().manual_seed(4), dtype=dtype)
+    owners = torch.arange(1100) % 3 - 1
+    compiled, tensors = (RepellingHyperplanes(features, loss, NU, owners) for _ in range(2))
+    vars(tensors)["compiled"] = None
+    assert compiled.compiled is not None
+    close = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
+    weights = torch.randn((2, 3, 1), generator=torch.Generator().manual_seed(5), dtype=dtype) / 9
+    for seed in range(5):
+        for ways, planes in (((tensors.draw, compiled.draw), weights), ((tensors.slide, compiled.slide), weights[:1])):
+            expected, found = (way(planes, torch.Generator().manual_seed(seed)) for way in ways)
+            torch.testing.assert_close(found, expected, **close)
+            assert found.dtype == dtype
+            assert (found != planes).all()

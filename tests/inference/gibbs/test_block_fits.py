@@ -17,6 +17,7 @@ from regbayes.inference.classifiers import ridge as module
 from regbayes.inference.classifiers.scored import RepellingHyperplanes, Scored, classifiers_of
 from regbayes.inference.gibbs.moves import block_fits
 from regbayes.inference.gibbs.moves.block_fits import improve, laws_of, start_fits
+from regbayes.inference.gibbs.moves.tempering import Tempered
 from regbayes.models import DDPM, Hinge, Logistic, SphericalGaussian, SquaredHinge
 from regbayes.models.losses import Loss
 
@@ -75,6 +76,24 @@ def test_of_a_square_the_fit_is_the_ridge_and_its_bound_the_evidence(shares: Ten
     fits = improve(start, shares, scored, 40)
     torch.testing.assert_close(fits.natural, goal, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(fits.bound, log_evidence(A, shares))
+
+
+@pytest.mark.parametrize("shares", [BLOCKS, SHARES], ids=["blocks", "shares"])
+@pytest.mark.parametrize("loss", [Logistic(), SquaredHinge(0.4), Tempered(Hinge(), 0.3)])
+def test_compiled_fits_are_those_of_tensor_code(loss: Loss, shares: Tensor) -> None:
+    """Of more rows than a tile."""
+    model = DDPM(SphericalGaussian(), loss, weight_scale=SCALE).resolve(X)
+    rows, shares = torch.cat([X + shift / 9 for shift in range(20)]), shares.repeat(20, 1)
+    compiled, tensors = (classifiers_of(model, model.data(rows), torch.zeros(600).long(), 1) for _ in range(2))
+    vars(tensors)["compiled"] = None
+    fits = [start_fits(shares, scored) for scored in (compiled, tensors)]
+    before = fits[0].natural.clone()
+    for num_steps in (1, 2, 4):
+        fits = [improve(fit, shares, scored, num_steps) for fit, scored in zip(fits, (compiled, tensors), strict=True)]
+        for name in ("natural", "goal", "bound"):
+            torch.testing.assert_close(getattr(fits[0], name), getattr(fits[1], name), rtol=1e-8, atol=1e-8)
+    assert compiled.compiled is not None
+    assert not before.any()
 
 
 def expected_bound(mean: Tensor, tril: Tensor, scored: Scored | RepellingHyperplanes, shares: Tensor) -> Tensor:

@@ -1,0 +1,247 @@
+"""Hyperplanes that score all rows, each with a sign of its own, compiled: fits of Gaussians to their laws, draws, slice
+steps.
+
+What a row says of a hyperplane is log phi^t, t the power of a loss as the starts of chains read it.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..compiled._numba_losses import log_factor
+from ..compiled.decorators import entry, inner, part
+
+
+class Rows(NamedTuple):
+    """What the hyperplanes see."""
+
+    columns: np.ndarray  # [P, N]
+    loss: Any  # its compiled form
+    power: float
+    precision: float  # 1 / nu^2
+
+
+class Quadrature(NamedTuple):
+    """Of a standard normal."""
+
+    nodes: np.ndarray  # [G]
+    masses: np.ndarray  # [3, G] for mean, slope and curvature
+    least_scale: float  # of scores
+
+
+@entry
+def improve(rows, quadrature, shares, natural, goal, bound, num_steps):
+    """Steps of `block_fits` for K blocks by their shares [K, N] in 0..1: all of `natural` and `goal` [K, 2, 1, N] and
+    `bound` [K] change in place. Without steps goal and bound become those of `natural`."""
+    room, trial, trial_goal = _room(rows), np.empty(natural.shape[1:]), np.empty(natural.shape[1:])
+    for k in range(len(bound)):
+        if num_steps == 0:
+            bound[k] = _evaluate(rows, quadrature, shares[k], natural[k, :, 0], goal[k, :, 0], room)
+        step = 0.5
+        for _ in range(num_steps):
+            trial[:] = natural[k] + step * (goal[k] - natural[k])
+            trial_bound = _evaluate(rows, quadrature, shares[k], trial[:, 0], trial_goal[:, 0], room)
+            if trial_bound > bound[k]:
+                bound[k], step = trial_bound, min(1.5 * step, 0.75)
+                natural[k], goal[k] = trial, trial_goal
+            else:
+                step /= 4.0
+
+
+@entry
+def draw(rows, observed, noise, weights):
+    """Draws [K, P] of N(A^-1 B, A^-1) from precisions and shifts [K, 2, N], by standard normal numbers [K, P]."""
+    tril, _, mean, columns = _room(rows)
+    for k in range(len(weights)):
+        _law(rows, observed[k], tril, mean, columns[0])
+        weights[k] = noise[k]
+        _back(tril, weights[k])
+        _add(1.0, mean, weights[k])
+
+
+@entry
+def turn(rows, owners, weights, other, levels, angles):
+    """Angles [K] of elliptical slice steps of hyperplanes [K, P] towards others, by uniform numbers [K, 2 + M]: one for
+    the height, one for the first angle, and the rest for where its bracket shrinks; owners [N] are labels in 0..K-1."""
+    N = len(owners)
+    first, second = np.empty(N), np.empty(N)
+    for k in range(len(angles)):
+        first[:], second[:] = 0.0, 0.0
+        for p in range(weights.shape[1]):
+            _add(weights[k, p], rows.columns[p], first)
+            _add(other[k, p], rows.columns[p], second)
+        level = _log_likelihood(rows, owners, k, first, second, 0.0) + math.log1p(-levels[k, 0])
+        high = 2.0 * math.pi * levels[k, 1]
+        low, angle, angles[k] = high - 2.0 * math.pi, high, 0.0
+        for step in range(2, levels.shape[1]):
+            if _log_likelihood(rows, owners, k, first, second, angle) >= level:
+                angles[k] = angle
+                break
+            low, high = (angle, high) if angle < 0.0 else (low, angle)
+            angle = low + (high - low) * levels[k, step]
+
+
+@part
+def _log_likelihood(rows, owners, k, first, second, angle):
+    """Sum of log phi^t of a hyperplane with scores first cos + second sin [N]."""
+    total, across, up = 0.0, math.cos(angle), math.sin(angle)
+    for n in range(len(owners)):
+        total += log_factor(rows.loss, first[n] * across + second[n] * up, 1.0 if owners[n] == k else -1.0)
+    return rows.power * total
+
+
+@part
+def _evaluate(rows, quadrature, shares, natural, goal, room):
+    """Where the Gaussian of a hyperplane goes, `goal` [2, N], from what each row adds to it, `natural` [2, N]; its
+    bound."""
+    tril, inverse, mean, tile = room
+    found, center, scale = tile[:3], tile[3], tile[4]
+    log_det = _law(rows, natural, tril, mean, center)
+    _invert(tril, inverse)
+    bound = -_divergence(inverse, mean, log_det, rows.precision)
+    for start in range(0, len(shares), _TILE):
+        size = min(_TILE, len(shares) - start)
+        _moments(rows.columns, mean, inverse, start, size, center, scale, tile[5])
+        for n in range(size):
+            scale[n] = math.sqrt(max(scale[n], quadrature.least_scale * quadrature.least_scale))
+        _expect(rows, quadrature, shares, start, size, center, scale, found)
+        toward, pull = goal[0, start : start + size], goal[1, start : start + size]
+        for n in range(size):
+            slope, toward[n] = found[1, n] / scale[n], max(-found[2, n] / (scale[n] * scale[n]), 0.0)
+            pull[n] = slope + toward[n] * center[n]
+            bound += found[0, n]
+    return bound
+
+
+@inner
+def _room(rows):
+    """For two matrices, a mean and six columns of a tile."""
+    P = len(rows.columns)
+    return np.empty((P, P)), np.empty((P, P)), np.empty(P), np.empty((6, _TILE))
+
+
+@part
+def _law(rows, natural, tril, mean, weighted):
+    """The Cholesky factor of A, and the mean, from what each row adds [2, N]; the log determinant of A."""
+    columns, N = rows.columns, natural.shape[1]
+    tril[:], mean[:] = 0.0, 0.0
+    for start in range(0, N, _TILE):
+        size = min(_TILE, N - start)
+        precision, shift = natural[0, start : start + size], natural[1, start : start + size]
+        for p in range(len(columns)):
+            column = columns[p, start : start + size]
+            for n in range(size):
+                weighted[n] = precision[n] * column[n]
+            mean[p] += _dot(shift, column)
+            for q in range(p + 1):
+                tril[p, q] += _dot(columns[q, start : start + size], weighted)
+    for p in range(len(columns)):
+        tril[p, p] += rows.precision
+    return _solve(tril, mean)
+
+
+@part
+def _solve(tril, mean):
+    """A [P, P], its lower half, and A m become the Cholesky factor and m; the log determinant of A."""
+    log_det, P = 0.0, len(tril)
+    for p in range(P):
+        for q in range(p + 1):
+            value = tril[p, q]
+            for o in range(q):
+                value -= tril[p, o] * tril[q, o]
+            tril[p, q] = math.sqrt(value) if p == q else value / tril[q, q]
+        log_det += 2.0 * math.log(tril[p, p])
+        for q in range(p):
+            mean[p] -= tril[p, q] * mean[q]
+        mean[p] /= tril[p, p]
+    _back(tril, mean)
+    return log_det
+
+
+@inner
+def _back(tril, vector):
+    """L^-T of a vector [P], in place."""
+    for p in range(len(vector) - 1, -1, -1):
+        for o in range(p + 1, len(vector)):
+            vector[p] -= tril[o, p] * vector[o]
+        vector[p] /= tril[p, p]
+
+
+@inner
+def _invert(tril, inverse):
+    """L^-1 [P, P], its lower half."""
+    for p in range(len(tril)):
+        inverse[p] = 0.0
+        inverse[p, p] = 1.0
+        for q in range(p):
+            for o in range(q + 1):
+                inverse[p, o] -= tril[p, q] * inverse[q, o]
+        for q in range(p + 1):
+            inverse[p, q] /= tril[p, p]
+
+
+@part
+def _moments(columns, mean, inverse, start, size, center, variance, reach):
+    """Mean and variance of the scores of some rows, |L^-1 a_n|^2."""
+    center[:], variance[:] = 0.0, 0.0
+    for p in range(len(columns)):
+        reach[:] = 0.0
+        for q in range(p + 1):
+            _add(inverse[p, q], columns[q, start : start + size], reach)
+        _add(mean[p], columns[p, start : start + size], center)
+        for n in range(size):
+            variance[n] += reach[n] * reach[n]
+
+
+@part
+def _expect(rows, quadrature, shares, start, size, center, scale, found):
+    """E log phi^t, and E of its slope and curvature in units of the scale [3, size], for scores N(center, scale^2)."""
+    nodes, masses, own = quadrature.nodes, quadrature.masses, shares[start : start + size]
+    found[:] = 0.0
+    for g in range(len(nodes)):
+        for n in range(size):
+            score = center[n] + nodes[g] * scale[n]
+            value = rows.power * _log_factor(rows.loss, score, own[n])
+            found[0, n] += masses[0, g] * value
+            found[1, n] += masses[1, g] * value
+            found[2, n] += masses[2, g] * value
+
+
+@inner
+def _log_factor(loss, score, share):
+    """Of a row that a block has so much of: (1 - r) log phi(-1 | f) + r log phi(+1 | f)."""
+    if share == 1.0:
+        return log_factor(loss, score, 1.0)
+    if share == 0.0:
+        return log_factor(loss, score, -1.0)
+    return (1.0 - share) * log_factor(loss, score, -1.0) + share * log_factor(loss, score, 1.0)
+
+
+@inner
+def _divergence(inverse, mean, log_det, precision):
+    """KL(N(m, A^-1) || N(0, nu^2 I))."""
+    square, P = 0.0, len(mean)
+    for p in range(P):
+        square += mean[p] * mean[p]
+        for q in range(p + 1):
+            square += inverse[p, q] * inverse[p, q]  # tr A^-1 = |L^-1|_F^2
+    return (square * precision + log_det - P * (math.log(precision) + 1.0)) / 2.0
+
+
+@inner
+def _dot(a, b):
+    """Of as many numbers as a has."""
+    total = 0.0
+    for n in range(len(a)):
+        total += a[n] * b[n]
+    return total
+
+
+@inner
+def _add(factor, source, target):
+    for n in range(len(source)):
+        target[n] += factor * source[n]
+
+
+_TILE = 512  # rows at a time, few enough for a cache

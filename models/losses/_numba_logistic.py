@@ -1,0 +1,10 @@
+"""The logistic factor compiled, so that a loop over scores becomes vector instructions."""
+
+from typing import NamedTuple
+
+from ..compiled.scalars import exp, log
+
+
+class CompiledLogistic(NamedTuple):
+    def log_factor(self, score, y):
+        return -max(0.0, -y * score) - log(1.0 + exp(max(-abs(score), -700.0)))
