@@ -565,6 +565,15 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/running/engine.py", "inference/distributed/test_source_checkpoints.py -k 'their_own and small'"): {
         'shard_of(data, "num_own")': 'shard_of(data, "num_kept")',
     },
+    ("inference/svi/steps.py", "inference/distributed/test_ranks.py -k gets_shorter"): {
+        'on_all(lambda: data.at(step), "go on")': "data.at(step)",
+    },
+    (
+        "inference/svi/allocations.py",
+        "inference/distributed/test_ranks.py -k 'find_what and minibatches and InfiniteSVM'",
+    ): {
+        "bound = batch.scale * said - penalty": "bound = batch.scale * local.bound",
+    },
     ("inference/distributed/stream.py", "inference/distributed/test_ranks.py -k source"): {
         "number = all_count(total)": "number = total",
         "all_count(largest)": "largest",

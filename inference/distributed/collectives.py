@@ -54,7 +54,8 @@ def on_all(work: Callable[[], T], act: str = "begin") -> T:
         found.append(work())
     except Exception as error:  # whatever a part raises on rows or files that it does not take
         failure = str(error) or repr(error)
-    for rank, said in enumerate(those.objects(failure)):
+    failed = all_any(torch.tensor(bool(failure)))  # a number alone where all is well, as before each step
+    for rank, said in enumerate(those.objects(failure) if failed else []):
         if said:
             raise ValueError(f"Rank {rank} of {those.size} cannot {act}: {said}")
     return found[0]

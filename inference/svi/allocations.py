@@ -36,7 +36,7 @@ from .factors import (
     kl,
     move,
     see,
-    summed,
+    summed_with,
     update_components,
     update_factors,
 )
@@ -154,8 +154,9 @@ def stochastic_sweep(state: State, batch: Minibatch[Any], model: Mixture | State
     """
     penalty = kl(state, model)
     local = allocate(state, batch.data, model, penalty)
-    target = update_components(summed(local.scaled(batch.scale), batch.data, model), batch.data, model)
-    bound = batch.scale * (local.bound + penalty) - penalty  # global factors cost as much, however many points
+    local, (said,) = summed_with(local.scaled(batch.scale), batch.data, model, local.bound + penalty)
+    target = update_components(local, batch.data, model)
+    bound = batch.scale * said - penalty  # global factors cost as much, however many points
     return replace(move(state, target, model, rho), bound=bound)
 
 

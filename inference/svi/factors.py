@@ -207,15 +207,21 @@ def update_factors(state: State, data: Placed, model: Mixture | StateSpace) -> S
 
 def summed(state: State, data: Placed, model: Mixture | StateSpace) -> State:
     """With the sums over all points, in one exchange."""
+    return summed_with(state, data, model)[0]
+
+
+def summed_with(state: State, data: Placed, model: Mixture | StateSpace, *others: Tensor) -> tuple[State, list[Tensor]]:
+    """The same, and the sums over ranks of some other tensors [...], in the same exchange."""
     if state.statistics is not None:
-        return state
+        return state, [all_sum(other) for other in others]
     points = data.points
     with among(None):
         own = family_of(model).weighted_statistics(points.X, points.counted(state.of_points(data, slice(None))))
     if not state.separate:  # how many steps are in a state its moves say
-        return replace(state, statistics=all_sum(own))
-    counts, statistics = all_sums(state.memberships.sum(0, dtype=torch.float64), own)
-    return replace(state, counts=counts, statistics=statistics)
+        statistics, *said = all_sums(own, *others)
+        return replace(state, statistics=statistics), said
+    counts, statistics, *said = all_sums(state.memberships.sum(0, dtype=torch.float64), own, *others)
+    return replace(state, counts=counts, statistics=statistics), said
 
 
 def update_components(state: State, data: Placed, model: Mixture | StateSpace) -> State:
@@ -239,8 +245,9 @@ def _with_classifiers(state: State, target: State, model: Mixture | StateSpace, 
 def allocate(state: State, data: Placed, model: Mixture | StateSpace, penalty: Tensor | None = None) -> State:
     """q(z) prop. to exp of E log p(z | prior), E log p(x_n | theta_k) and the gains of classifiers; and the ELBO.
 
-    At this q(z) it is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms, the penalty
-    [] where it is known. Of the pseudo-observations sums are kept; responsibilities as long as they are few.
+    At this q(z) it is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms. Where these
+    are known, the penalty [], the sum is that of the points here alone. Of the pseudo-observations sums are kept;
+    responsibilities as long as they are few.
     """
     keep = not state.separate or keep_rows(data.points, model.truncation)
     sums = Sums(family_of(model), data.points, model.truncation, keep=keep)
@@ -252,7 +259,7 @@ def allocate(state: State, data: Placed, model: Mixture | StateSpace, penalty: T
         total += found.log_total + some.points.counted(seen.rejection).sum(dtype=torch.float64)
         sums.add(rows, some.points, found.responsibilities, seen)
         places = found.fields
-    bound = all_sum(total) - (kl(state, model) if penalty is None else penalty)
+    bound = all_sum(total) - kl(state, model) if penalty is None else total - penalty
     return replace(state, weights=data.points.weights, bound=bound, **(sums.fields() | places))
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...models.sums import among
+from ..distributed.collectives import on_all
 from ..distributed.sources import RowSource
 from ..distributed.stream import Stream
 from ..protocol import Model
@@ -157,7 +158,7 @@ class Steps(Generic[S, D, M]):
     def _sweep_stream(
         self, state: S, data: Stream[D], model: M, generator: torch.Generator, step: int, *, backend: SVI
     ) -> S:
-        rows = data.at(step)
+        rows = on_all(lambda: data.at(step), "go on")
         units = self._stochastic.count(rows)
         size = _step_size(step, data.num_units / data.largest, data.num_data, backend)
         # in proportion to its rows, or those of a small last batch would weigh more than others over an epoch

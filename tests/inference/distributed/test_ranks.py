@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from two_ranks import on_threads, split
@@ -17,6 +19,7 @@ from regbayes.inference.distributed import together
 from regbayes.inference.distributed.collectives import own_stream
 from regbayes.inference.distributed.picked import in_turns
 from regbayes.inference.running.files import release
+from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import (
     BNMC,
     DDPM,
@@ -295,6 +298,34 @@ def bad_source(group, rank, which):
 def test_a_bad_source_of_one_rank_is_refused_on_all(two_ranks, which) -> None:
     for said in two_ranks(bad_source, which):
         assert said.startswith("Rank 1 of 2 cannot begin: block 11 of the array: ")
+
+
+def shorter_source(group, rank, folder):
+    """What is said of a file of one rank that is written anew, with fewer rows, while a fit goes on."""
+    path, advance = folder / f"{rank}.parquet", Sweeps.advance
+
+    def write(number):
+        pq.write_table(pa.table({"a": torch.arange(float(number)).numpy() % 7}), path)
+
+    def cut(self, chain, interrupts):
+        if chain.step == 3 and rank:
+            write(20)
+        advance(self, chain, interrupts)
+
+    write(30 + rank)
+    Sweeps.advance = cut
+    try:
+        SVI(num_steps=9, batch_size=8).fit(DPM(truncation=3), rows_of(path), group=group)
+    except ValueError as error:
+        return str(error)
+    finally:
+        Sweeps.advance = advance
+
+
+def test_a_source_that_gets_shorter_on_one_rank_is_named_on_all(two_ranks, tmp_path) -> None:
+    first, second = two_ranks(shorter_source, tmp_path)
+    assert first == second
+    assert first.startswith(f"Rank 1 of 2 cannot go on: '{tmp_path}/1.parquet' ")
 
 
 def turns_of(group, rank):

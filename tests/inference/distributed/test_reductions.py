@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_ranks import CASES, fit
+from test_ranks import CASES, fit, fit_source
 
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.inference.running.sweeps import Sweeps
@@ -27,7 +27,7 @@ REACHED = {
 MORE = {  # these numbers go down alone
     "small variance": {"InfiniteSVM": 9, "DIH": 11},
     "SVI": {"BNMC": 7},
-    "SVI in minibatches": {"DIH": 6, "features": 10},
+    "SVI in minibatches": {"DIH": 5, "features": 10},
     "Gibbs, slice or beam": {"DPM": 6, "InfiniteSVM": 7, "IHMM": 6, "BNMC": 8, "BNMC, and": 7},
     "Gibbs, blocked": {"BNMC": 6, "BNMC, and": 7, "features": 8},
 }
@@ -62,3 +62,15 @@ def test_a_sweep_has_few_reductions(two_ranks, way, case, most) -> None:
     first, second = two_ranks(counted, WAYS[way], case)
     assert first == second
     assert 0 < min(first) <= most
+
+
+@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "DDPM of two directions"])
+def test_a_step_from_sources_has_few_reductions(two_ranks, case) -> None:
+    """One of them says that all have read their blocks."""
+    numbers, other = two_ranks(counted_from_sources, SVI(num_steps=6, batch_size=7), case)
+    assert numbers == other
+    assert 0 < min(numbers) <= GOAL
+
+
+def counted_from_sources(group, rank, *arguments):
+    return counted(group, rank, *arguments, work=fit_source)

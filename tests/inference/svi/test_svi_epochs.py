@@ -411,9 +411,11 @@ def test_a_small_last_batch_of_a_stream_weighs_as_much_as_its_rows(name: str, mo
     assert data.largest == 7
     start = kernel.init(resolved, data, seeded())
     before = main_factor(start)
-    moves = [main_factor(kernel.sweep(start, data, resolved, seeded(), 0)) - before for _ in SIZES]
+    # step t has size (t + 1 + 2 + N / 7)^-0.7: in batches of 7 the first rows make N / 7 of them
+    sizes = [(step + 3.0 + N / 7) ** -0.7 for step in range(len(SIZES))]
+    swept = [kernel.sweep(start, data, resolved, seeded(), step) for step in range(len(SIZES))]
+    moves = [(main_factor(state) - before) / size for state, size in zip(swept, sizes, strict=True)]
     whole, _, everything = prepared(N)
     together = main_factor(whole.sweep(start, everything, resolved, seeded(), 0)) - before
-    # one batch: (0 + 1 + 2 + 1)^-0.7; in batches of 7 the first rows make N / 7 of them
-    sizes = 4.0**-0.7, (3.0 + N / 7) ** -0.7
-    torch.testing.assert_close(sum(moves), N / 7 * sizes[1] / sizes[0] * together, rtol=1e-9, atol=1e-9)
+    # one batch: (0 + 1 + 2 + 1)^-0.7
+    torch.testing.assert_close(sum(moves), N / 7 / 4.0**-0.7 * together, rtol=1e-9, atol=1e-9)
