@@ -17,7 +17,6 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ..distributions.sampling import uniforms
 from ..sums import all_largest, all_named
 from .base import Hyper, PartitionPrior
 from .hierarchical_dirichlet_process import HierarchicalDirichletProcess
@@ -48,10 +47,6 @@ class Infinite(Generic[Prior]):
     def kept(self, counts: Tensor) -> Tensor:
         """Which places a state keeps, bool [M], from counts [M]."""
         return counts > 0
-
-    def free_label(self, counts: Tensor, generator: torch.Generator) -> int:
-        """A label for a new component beside those with counts [K]."""
-        return len(counts)
 
     def log_prior(self: Infinite[Points], counts: Tensor, h: Hyper) -> Tensor:
         """log p(z | h) [...] from counts [..., M], up to a constant of M."""
@@ -95,11 +90,6 @@ class Truncated(Generic[Prior]):
     def kept(self, counts: Tensor) -> Tensor:
         """All places, bool [T]."""
         return torch.ones_like(counts, dtype=torch.bool)
-
-    def free_label(self, counts: Tensor, generator: torch.Generator) -> int:
-        """One of the labels without points at random, from counts [T]; -1: there is none."""
-        free = torch.nonzero(counts == 0).squeeze(1)
-        return int(free[int(len(free) * uniforms((), generator))]) if len(free) else -1
 
     def log_prior(self: Truncated[Points], counts: Tensor, h: Hyper) -> Tensor:
         """log p(z | h) [...] from counts [..., T]."""
