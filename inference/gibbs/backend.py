@@ -23,8 +23,8 @@ class Gibbs(Backend):
     ----------
     num_samples : draws kept of each chain
     num_warmup : sweeps before the first draw is kept
-    num_chains : independent chains, which `diagnose` of their posterior compares; None: one. In fits of points and of
-        sequences a short chain from another start is then swept as well, about a fifth as long, and dropped; a
+    num_chains : independent chains, which `diagnose` of their posterior compares; None: one. In fits of clusters and
+        states a short chain from another start is then swept as well, about a fifth as long, and dropped; a
         `ChainsDisagree` warning says if it ended elsewhere (with at least 100 sweeps of warm-up and 100 draws)
     thinning : sweeps for each draw that is kept
     scan : how the assignments are drawn.
@@ -117,7 +117,8 @@ class Gibbs(Backend):
         )
 
     def elsewhere(self, sweeps: Sweeps) -> Sweeps | None:
-        if self.num_chains is not None or min(self.num_warmup, self.num_samples) < _LEAST_SWEEPS:
+        few, labelled = min(self.num_warmup, self.num_samples) < _LEAST_SWEEPS, getattr(sweeps.model, "coding", None)
+        if self.num_chains is not None or few or labelled is not None:  # whose predictions count, not its clusters
             return None
         short = self.replace(num_warmup=self.num_warmup // 2, num_samples=max(_LEAST_DRAWS, self.num_samples // 10))
         kernel, whose = short.kernel(sweeps.model), sweeps.schedule

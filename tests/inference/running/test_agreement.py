@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from regbayes.inference import ChainsDisagree, Diagnosis, Gibbs, Posterior
 from regbayes.inference.running import agreement
-from regbayes.models import DPM, DiagonalGaussian
+from regbayes.models import DPM, DiagonalGaussian, InfiniteSVM
 
 SHORT = Gibbs(num_warmup=100, num_samples=100, seed=2)
 
@@ -47,11 +47,12 @@ def test_a_chain_that_finds_all_there_is_does_not_warn() -> None:
     assert [warned(SHORT.replace(seed=seed), X) for seed in range(3)] == [[], [], []]
 
 
-def test_no_other_chain_is_swept_if_their_number_is_given_or_sweeps_are_few(monkeypatch) -> None:
+def test_no_other_chain_is_swept_if_their_number_is_given_or_sweeps_are_few_or_labels_count(monkeypatch) -> None:
     swept = []
     monkeypatch.setattr(agreement, "run", swept.append)
     for fewer in ({"num_chains": 1}, {"num_warmup": 99}, {"num_samples": 99}, {"init": "one"}):
         assert warned(SHORT.replace(**fewer), wine()) == []
+    SHORT.fit(InfiniteSVM(), *load_wine(return_X_y=True))
     assert swept == []
 
 
