@@ -28,8 +28,8 @@ def count(j, k, sign, counts, exits, successors, successor, weight, gains):
 def move_steps(costs, starts, penalty, successor, weight, gains, counts, exits, successors, sizes, states, most):
     """Move every step to its cheapest state, one after another, until a pass moves none.
 
-    A step's cost [N, K] apart, a state without others costs `penalty`, and one more kind of move `successor`. Changes
-    states [N], their sizes [K], and the three that count moves.
+    Beside the cost [N, K] of a step, a new state costs `penalty`, and a new kind of move `successor`. The states [N],
+    their sizes [K] and the three arrays that count moves change in place.
     """
     N, K = costs.shape
     table = counts, exits, successors, successor, weight, gains

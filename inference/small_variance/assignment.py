@@ -20,9 +20,9 @@ from .problem import Problem
 def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The cheapest component [N] of every point, and what it costs there [N].
 
-    No loss is negative: a point whose nearest centre leads by more than the loss there costs more anywhere else. A CPU
-    decides nearly all points by that, from divergences in single precision and what they may be off; the others are
-    costed in full.
+    Losses are never negative. So where the nearest centre of a point is nearer than all others by more than the loss
+    there, no other component is cheaper. On a CPU this decides nearly all points, from divergences in single precision
+    and a bound of their rounding. For the other points all costs are computed.
     """
     X = problem.X
     if not host.on_cpu(X) or X.is_sparse:
@@ -89,8 +89,8 @@ def _sums(X: Rows, assignments: Tensor, num_components: int, weights: Tensor | N
 def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest centre [N] of every row of X, and by how much at least the others' divergences exceed its own [N].
 
-    Taken in single precision, o - x . s is off by at most (D + 8) u (|x| |s| + |o|), the steps of its sum and their
-    rounding u; numbers too small for it add a little, numbers too large leave a point undecided.
+    In single precision the error of o - x . s is at most (D + 8) u (|x| |s| + |o|), with u the rounding of one step of
+    its sum. Underflow adds a little to that; after an overflow the point is undecided.
     """
     from . import _numba_assignment
 

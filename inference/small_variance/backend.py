@@ -168,8 +168,8 @@ class SmallVariance(Backend):
 
 
 def _lowest(chains: list[Chain]) -> Chain:
-    """The descent that the posterior is of, the first of those that differ by rounding alone: among those that made a
-    step, if Ctrl-C left any."""
+    """The lowest descent, the first of those that differ by rounding alone. After Ctrl-C descents without a step count
+    only if there is no other."""
     moved = [chain for chain in chains if chain.step] or chains
     values = [float(chain.state.objective) for chain in moved]
     return next(
@@ -186,7 +186,7 @@ def _cheap_restarts(data: KernelData) -> int:
 
 
 def _told(data: KernelData) -> int:
-    """How many components have classifiers that the rows can tell, within bounds."""
+    """How many components may have classifiers that so many rows can determine, within bounds."""
     first = cast(Data, getattr(data, "first", data))  # of a source, whose rows have no weights, the first block
     told = int(first.total_weight if first is data else data.num_data) // (_ROWS * first.features.shape[1])
     return max(_COMPONENTS, min(_MOST_COMPONENTS, told))

@@ -28,8 +28,9 @@ def open_components(
 
     gain(i) = sum_n r_n [Q_n(z_n) - Q_n(component of i alone)]_+ - Lambda(K + 1) + Lambda(K) - |eta_i|^2 / 2 nu^2 - ...
 
-    with the points' weights r_n, 1 without. Savings are those left over by the components opened before, from costs
-    [N], and K counts these. With `single` only points for which a component of their own would pay are candidates.
+    with the weights r_n of the points (1 without). Savings are taken from the costs [N] that are left once the
+    components before have been opened; K counts these components too. With `single` only points for which a component
+    of their own would pay are candidates.
     """
     K = state.num_components
     most = all_count(problem.num_data) if most_components is None else most_components - K
@@ -88,8 +89,8 @@ def _best_first(
 ) -> list[int]:
     """The candidates opened, in order; points move to them in `assignments` [N], and `savings` [M, N] are used up.
 
-    A candidate that lost over half of its own savings to the others is put off: once the centres have moved to their
-    means it would often not be worth it.
+    A candidate that has lost more than half of its savings to the others waits for a later sweep: once the centres have
+    moved to their means, it often does not pay.
     """
     total = all_sum(savings.sum(1, dtype=torch.float64))
     first_total, opened = total.clone(), list[int]()

@@ -14,8 +14,8 @@ from .problem import Problem
 def fit_classifiers(problem: Problem, assignments: Tensor, weights: Tensor, duals: Tensor, num_steps: int) -> Estimate:
     """Classifiers that cost no component more than `weights` [K, P, C], from dual variables [N, C].
 
-    A joint hinge always has its dual. Boxes have theirs where a solution is asked for of few points, compiled: of many,
-    majorizers come as near in less time.
+    A joint hinge is always fitted by its dual. Other hinges are fitted by theirs where points are few and the dual is
+    compiled: of many points, majorizer steps come as near in less time.
     """
     margins, limits = problem.margins(assignments, len(weights)), None
     if joint_hinge(margins.loss) is not None:

@@ -54,8 +54,9 @@ def at_penalty(state: Descent, penalty: float, problem: Problem) -> Descent:
 def scattered(problem: Problem, penalty: float, most_components: int, generator: torch.Generator) -> Descent:
     """Components around points, any number of them up to so many: what later restarts start from.
 
-    A point is drawn in proportion to what it costs under the founders before it beyond a component of its own. Then a
-    share of the points moves anywhere: founders hold their neighbours, and with these the restarts, together.
+    A founder is drawn in proportion to what a point costs under the founders before it, less what it costs in a
+    component of its own. Then a share of the points moves to components at random: else founders keep their neighbours,
+    and restarts end alike.
     """
     state = init(problem, penalty)
     costs, founders = all_costs(problem, state.centers, state.weights)[0], list[Tensor]()

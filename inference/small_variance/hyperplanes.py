@@ -32,8 +32,8 @@ def fit_hyperplanes(
 ) -> tuple[Tensor, Tensor]:
     """Weights [K, P, 1] that cost no component more than those given, and their costs [K]; assignments [N].
 
-    They come near to the optimum by the dual, where that is compiled and rows are few, within a gap that falls with the
-    square of the number of steps; else by so many majorizer steps.
+    Where the dual is compiled and rows are few, it takes them to a gap that falls with the square of the number of
+    steps. Else they take so many majorizer steps.
     """
     if not weights.numel():
         return weights, hyperplane_costs(points, assignments, weights, model)

@@ -66,7 +66,8 @@ class Landscape:
         return costs.argmin(1)
 
     def stepwise(self, state: RepellingDescent) -> Tensor:
-        """Assignments [N] after single points have moved where that lowers J: those of `cheapest` are such."""
+        """Assignments [N] after moves of single points that lower J. Exchangeable points have none left after
+        `cheapest`."""
         return state.assignments
 
     def structure_cost(self, state: RepellingDescent) -> Tensor:

@@ -52,8 +52,8 @@ def merge_once(
 def _merged(pairs: Tensor, state: Descent, parts: Parts, problem: Problem) -> tuple[Tensor, Tensor, Tensor, Parts]:
     """By how much each pair [M, 2] would lower the objective, its refund apart, and the component that it would become.
 
-    Its divergence follows from the sums of rows. Its classifier is the better one of the two; the pairs for which that
-    looks best are fitted again, so that every gain can be had.
+    Its divergence follows from the sums of rows. Its classifier is the better one of the two. The most promising pairs
+    are then fitted again. So a merge attains the gain that is named here.
     """
     first, second = pairs.T
     one, other = parts.rows(first), parts.rows(second)

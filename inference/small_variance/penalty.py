@@ -19,12 +19,12 @@ from .state import Descent
 
 
 def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator, num_times: float = 1.0) -> float:
-    """Between what the last of `num_components` components saves and what one more would save (geometric mean).
+    """The geometric mean of what the last of `num_components` components saves and what one more would save.
 
     With L_K the objective of K components without their price, K of them are best where L_K - L_{K+1} is less than the
-    price of one more, and L_{K-1} - L_K more than that of the last. Both savings are the costs of merges, down from
-    twice as many components so that none is missed. They grow in proportion to the rows; at most 20 000 are seen. Of a
-    problem that is a sample itself all rows are `num_times` as many.
+    price of one more, and L_{K-1} - L_K more than that of the last. Both savings are costs of merges, which begin with
+    twice as many components so that none is missed. They grow in proportion to the rows, of which at most 20 000 are
+    seen. If the problem is a sample itself, there are `num_times` as many rows.
     """
     sample = sampled(problem, MOST_ROWS, generator)
     state = init(sample, 0.0)
@@ -61,12 +61,11 @@ def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator
 
 
 def single_penalty(problem: Problem, num_components: int) -> float:
-    """Between the most that any point would save alone, and the most for a point whose component is missing, if that is
-    the component for which it is least (geometric mean).
+    """The geometric mean of two savings by a component for a point alone: the most that any point would save now, and
+    the most that one would save if a component were missing, the one for which this is least.
 
     The components are founded farthest first (docs/derivations/mixtures, "DP-means") and then fitted: founders are
-    extreme
-    points, whose distances would say more about the spread of the components than about their separation.
+    extreme points, whose distances would say more about the spread of the components than about their separation.
     """
     state = init(problem, 0.0)
     centers, weights = problem.founders(farthest_first(problem, num_components))
@@ -103,8 +102,8 @@ def _asking(problem: Problem, price: float, num_components: int) -> float:
 
 
 def _largest_savings(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[float, float]:
-    """What a component of its own saves a point at most: as it is; and without the point's present component, at the
-    component for which that is least."""
+    """The most that a component of its own saves any point: now; and if a component were missing, the one for which
+    this is least."""
     present, missing = torch.full_like(centers[:1, 0], -torch.inf), torch.full_like(centers[:, 0], -torch.inf)
     for rows in torch.arange(problem.num_data, device=centers.device).split(MOST_ROWS):
         part = problem.rows(rows)

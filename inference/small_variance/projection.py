@@ -203,7 +203,7 @@ def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> P
 
 
 def grow(state: Projection, problem: Problem, generator: torch.Generator) -> Projection:
-    """The best of some states with one more feature, bits and classifiers anew."""
+    """The best of some states with one more feature, after bits and classifiers have been fitted again."""
     columns = proposals(state, problem, generator)
     grown = [fit_weights(state.with_column(column), problem, _FEW_PASSES) for column in columns]
     best = min(grown, key=lambda other: float(other.objective), default=state)

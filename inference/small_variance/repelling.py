@@ -124,7 +124,7 @@ def sweep(
 def assign(state: RepellingDescent, landscape: Landscape, *, unused: float = 0.5) -> RepellingDescent:
     """Every point to its cheapest component, or every sequence to its cheapest path; empty components go.
 
-    `unused` is the number of moves that each transition not in use counts for in the shares of a row.
+    In the shares of a row, each transition that is not in use counts as `unused` moves.
     """
     costs = all_costs(landscape.problem, state.centers, state.weights).T
     return replace(state, assignments=landscape.cheapest(costs, state, unused)).occupied()
@@ -166,8 +166,8 @@ def near_pairs(state: RepellingDescent, landscape: Landscape) -> list[tuple[int,
 def _better(state: RepellingDescent, proposal: RepellingDescent, landscape: Landscape) -> RepellingDescent:
     """The proposal after some rounds of its own if that lowers J, else the state.
 
-    A round of points hardly lowers J by more than the one before: one which would have to is not gone. In sequences
-    moves of single steps, in the last round, may do so.
+    Of points, a round hardly ever lowers J by more than the round before: where that would be needed, the proposal is
+    given up. In sequences the moves of single steps in the last round may do so, and no round is left out.
     """
     first = refit(proposal, landscape, _ROUND_STEPS)
     second = refit(assign(first, landscape), landscape, _ROUND_STEPS)

@@ -3,9 +3,9 @@
     structure(z) = penalty (K - 1) + transition_penalty sum_j (successors of row j - 1), rows with exits
                    - transition_weight sum_t log P_{z_{t-1} z_t},    P_jk = n_jk / n_j.
 
-A transition not in use costs a path `transition_penalty` every time: an upper bound of J that is exact at the present
-path. With a transition weight unused ones get a share of P first, and such a path is taken only if it lowers J.
-(docs/derivations/sequences, "Small-variance limit")
+A path pays `transition_penalty` each time that it takes a transition which is not in use now. That is an upper bound of
+J, exact at the present path. With a transition weight, unused transitions get a share of P first, and the path is taken
+only if it lowers J. (docs/derivations/sequences, "Small-variance limit")
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ class SequenceLandscape(Landscape):
         return paths
 
     def stepwise(self, state: RepellingDescent) -> Tensor:
-        """States [N] after single steps have moved where J is lowest, with the structure that their moves would have.
+        """States [N] after single steps have moved to where J is lowest.
 
-        A path of `cheapest` sees the structure of the present one alone. Compiled; on other devices no step moves.
+        Each move sees the structure that it leads to; `cheapest` sees that of the present path alone. Compiled; on
+        other devices no step moves.
         """
         if not state.centers.is_cpu:
             return state.assignments

@@ -88,8 +88,8 @@ def improved(proposal: FeatureDescent, problem: FeatureProblem, generator: torch
 def add_by_labels(
     state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, *, most: int = 8
 ) -> FeatureDescent:
-    """The state with each feature that the targets suggest, at most so many tried, that lowers F: as one more, or in
-    place of one that there is."""
+    """Tries features that the targets suggest, at most so many. Each is added, or takes the place of another one, where
+    that lowers F."""
     nothing = torch.zeros_like(problem.data.X[0])
     for members in label_columns(state, problem)[:most]:
         for start in (state, _without_likest(state, members, problem)):
@@ -135,8 +135,8 @@ class _Residual:
         return self.problem.scale * (self.slope.square() / (self.precision + self.prior)).sum(1) / 2
 
     def founded(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Loadings [2 M, D] of features founded by single rows [M], and by what each has over another one, which is a
-        single feature where they differ by one; and what each would save in all [2 M]."""
+        """Loadings [2 M, D] of new features, and what each would save in all [2 M]. M of them are residuals of single
+        rows; M are differences of two residuals, which are one feature where two rows differ by one."""
         loadings = taken(self.slope, rows) / (taken(self.precision.expand_as(self.slope), rows) + self.prior)
         others = loadings[torch.randperm(len(rows), generator=generator, device=rows.device)]
         loadings = torch.cat([loadings, loadings - others])

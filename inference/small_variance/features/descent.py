@@ -39,8 +39,8 @@ def sweep(
     merge: bool = True,
     single: bool = False,
 ) -> FeatureDescent:
-    """Bits, loadings, classifiers, new features. A settled state also tries those that the labels suggest,
-    fewer of them, and shifts.
+    """Bits, loadings, classifiers, then new features. A settled state also tries features that the labels suggest,
+    fewer features, and shifts of rows (`moves`).
 
     Of K features K / 4 may open in a sweep, and at least one.
     """

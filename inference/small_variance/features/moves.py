@@ -1,8 +1,8 @@
 """Moves that are taken wherever they lower F with everything fitted again: fewer features, or rows that change sides.
 
-One feature goes, or two become one. A bit alone is at its best given the loadings, which are at their best given the
-bits: neither would move first. So of each feature the tenth of its rows that need it least leave it, or the tenth of
-the others that miss least join it.
+One feature goes, or two become one, or rows change sides. Given the loadings each bit is at its best, and given the
+bits the loadings are, so that neither moves first. A shift moves many bits at once: the tenth of a feature's rows that
+need it least leave it, or the tenth of the other rows that lose least by it join it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def simplify(
 
 
 def dropped(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescent]:
-    """The state without each of its features, that of the least use first: what it saves its rows as they are."""
+    """The states without one feature each, the least useful one first. The use of a feature is what it saves its rows
+    before anything is fitted again."""
     saved_by, scores = savings_of_bits(state, problem), problem.scores(state)
     columns = enumerate(state.features.T)
     uses = [float(problem.total(column * saved_by(state.features, scores, k))) for k, column in columns]
@@ -42,7 +43,8 @@ def dropped(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDesce
 
 
 def merged(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescent]:
-    """Pairs of features as one that every row has that had either; the pairs that most rows share first."""
+    """The states in which two features are one, which every row has that had either; the pairs that most rows share
+    come first."""
     weighted = problem.data.row_weights * state.features
     shared, counts = all_sum(state.features.T @ weighted), all_sum(weighted.sum(0))
     alike = shared / (counts.unsqueeze(1) + counts - shared)
@@ -63,7 +65,7 @@ _MOST_PAIRS = 8
 def shift_features(
     state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, *, tries: int = 8
 ) -> FeatureDescent:
-    """The state after each shift, of those that cost least as they are, that lowers F."""
+    """Tries the shifts that cost least before anything is fitted again, and keeps those that lower F."""
     for flips in _cheapest_flips(state, problem)[:tries]:
         if flips.shape[1] != state.num_features:  # a shift before left a feature empty
             break

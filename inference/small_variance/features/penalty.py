@@ -78,7 +78,7 @@ def _grown(state: FeatureDescent, problem: FeatureProblem, generator: torch.Gene
 
 
 def _least_dropped(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
-    """The state without the feature whose loss is best made up for, of those of the least use."""
+    """The best of the states without one feature, among the few of the least use."""
     found = [improved(proposal, problem, generator) for proposal in dropped(state, problem)[:_TRIES]]
     return min(found, key=lambda proposal: float(proposal.objective))
 

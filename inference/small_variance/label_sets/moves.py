@@ -1,7 +1,7 @@
 """Moves of a settled descent with bits a b = y: what no block of a sweep changes alone.
 
-A label's classifier and the shares of a component hold each other where they are: its absences there are explained in
-another way only if all are at once. A point holds its centre likewise.
+A label's classifier and the shares of a component keep each other in place: the absences of the label there can only
+change their explanation all at once. In the same way a point keeps its centre in place.
 """
 
 from __future__ import annotations
