@@ -5,12 +5,12 @@ The margin of a document enters as weights L_k of the topic of a token. Given th
     log L_k = sum_c shift_c eta_kc / M - precision_c (eta_kc^2 + 2 eta_kc rest_c) / (2 M^2) = log F_k + log E_jk
 
 with rest the sums of eta over its other tokens, j the token's own topic, F the weights at the sums over all M tokens,
-and E_jk = exp(sum_c precision_c eta_jc eta_kc / M^2). Rows of E are computed when a document first needs them, and F
-changes by one quotient of them with every token that changes its topic: an exponential is rare. F is computed anew
-where its entries could leave the range of numbers.
+and E_jk = exp(sum_c precision_c eta_jc eta_kc / M^2). Rows of E are computed when a document first needs them. Each
+token that changes its topic multiplies F by a quotient of two such rows, so that exponentials are rare. F is computed
+anew where its entries could overflow or underflow.
 
-The counts include the token at hand: only its own topic weighs otherwise without it, and if it stays there, nothing
-changes.
+The counts include the token that is visited. Only the weight of its own topic has to be corrected for that, and if the
+token stays where it is, nothing changes.
 """
 
 import math
@@ -68,8 +68,8 @@ def scan(tokens, work, precision, shift, eta, first, last):
 def scan_crammer_singer(tokens, work, classes, strength, margin, eta, first, last):
     """Visit the tokens of documents first : last under exp(-2c max_y (l 1[y != y_n] + f_y - f_{y_n})).
 
-    y_n [N] are the classes, -1 where missing. A Metropolis-Hastings step for each token: the maximum is linear while
-    the same class attains it, so the proposal has the class that does at the sums over the other tokens.
+    y_n [N] are the classes, -1 where missing. A Metropolis-Hastings step for each token. As long as one class attains
+    the maximum, it is linear; the proposal takes the class that attains it for the sums over the other tokens.
     """
     for n in range(first, last):
         if classes[n] < 0:
@@ -113,8 +113,8 @@ def _left_out(tokens, n, word, k, work):
 
 @inner
 def _move_token(tokens, n, m, word, old, new, factor, work):
-    """Count a token at its new topic; `factor` is that of the old one without it, and that of the new one changes by a
-    quotient."""
+    """Count a token at its new topic. `factor` becomes the factor of the old topic without the token; that of the new
+    topic is multiplied by a quotient."""
     alpha, rest = tokens.alpha, tokens.beta * len(tokens.word_counts)
     count, size = tokens.document_counts[n, new], tokens.topic_sizes[new]
     work.factor[old] = factor
@@ -140,7 +140,7 @@ def _set_factors(tokens, n, work):
 def _draw(tokens, m, old, own, work, row):
     """A topic with weights (C_kw + beta) factor_k row_k, but `own` of the old one, which comes first.
 
-    Of the others first the block of `WIDTH` is found, then the place there.
+    For the other topics the block of `WIDTH` is found first, then the topic in it.
     """
     counts, factor, weights, beta = tokens.word_counts[tokens.words[m]], work.factor, work.weights, tokens.beta
     total = 0.0

@@ -6,7 +6,7 @@ components. An infinite model whose components repel has K hyperplanes with poin
 
     p(z) = EPPF(n_1, ..., n_K) (M - K)! / M!
 
-(M - K)! is what a choice among the free places costs; M must not change with K.
+The factor (M - K)! makes up for the choice among the free places; M must not depend on K.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Allocation(ABC, Generic[S, D, M]):
 
     @abstractmethod
     def tally(self, at: S) -> Tensor:
-        """The counts [...] of the labels of this rank, by whose sum over all the prior knows them."""
+        """The counts [...] of the labels of this rank. Their sum over all ranks is what the prior needs of the labels."""
 
     @abstractmethod
     def log_density(self, at: S, tally: Tensor | None = None) -> Tensor:
-        """log p(z, h) [] of a state, open or not, and of what else the prior keeps for its components, given the
-        `tally` of all ranks [...]; None: not known."""
+        """log density [] of z, h and whatever the prior keeps for its components, of a state that may be open. `tally`
+        [...] is that of all ranks; None: it is counted here."""
 
     @abstractmethod
     def draw_prior(self, state: S, generator: torch.Generator) -> S:
@@ -87,7 +87,7 @@ class Allocation(ABC, Generic[S, D, M]):
 
     @abstractmethod
     def kept(self, state: S, tally: Tensor, chi: Tensor, log_joint: Tensor) -> PartitionDraw | SequenceDraw:
-        """What a posterior keeps of a state, its hyperparameters apart; chi [K, S] are those of the family, the tally
+        """What a posterior keeps of a state beside the hyperparameters. chi [K, S] are the family's, and the tally
         [...] is that of all ranks."""
 
     def proposes(self, model: M) -> bool:
@@ -147,7 +147,8 @@ class Allocation(ABC, Generic[S, D, M]):
         return Sides()
 
     def draw_share(self, side: Tensor, generator: torch.Generator) -> float:
-        """The first side's share, from the sides [B] of a split, of what the prior keeps for the block: nothing."""
+        """The first side's share of what the prior keeps for a block, drawn for the sides [B] of a split. Points keep
+        nothing."""
         return 0.0
 
     def share(self, at: S, first: int, second: int) -> float:

@@ -5,12 +5,11 @@ component comes from
 
     G(eta) = N(eta; 0, nu^2 I) prod_n phi(-1 | eta^T a_n) / its integral,     the law of one that rejects all points
 
-instead of the prior (docs/derivations/repelling, "Hyperplanes without points"). G has no direct sampler. The state of
-a chain
-therefore carries A hyperplanes without points, which are as good as draws from it: a component that opens takes one of
-them, each with weight alpha / A exp(h), and one that closes gives its own back. Since the A hyperplanes that a point
-could open a component with are the same before and after, each move is a draw from its conditional, for every A >= 1.
-K + A stays the same after the warm-up, so that the law is that of at most K + A components.
+instead of the prior (docs/derivations/repelling, "Hyperplanes without points"). G has no direct sampler. The state of a
+chain therefore carries A hyperplanes without points, which are as good as draws from it: a component that opens takes
+one of them, each with weight alpha / A exp(h), and one that closes gives its own back. Since the A hyperplanes that a
+point could open a component with are the same before and after, each move is a draw from its conditional, for every A
+>= 1. K + A stays the same after the warm-up, so that the law is that of at most K + A components.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def renew_reservoir(
 def top_up(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
     """New reserved hyperplanes beside [A, P, 1] where components took many.
 
-    For warm-ups only: when K alone decides whether K + A grows, the law of K is bent.
+    For warm-ups only: after them K + A must stay, or the law of K would be biased.
     """
     if len(reservoir) >= NUM_RESERVED // 2:
         return reservoir
@@ -96,7 +95,7 @@ def top_up(reservoir: Tensor, features: Tensor, model: Model, generator: torch.G
 def give_back(reservoir: Tensor, closed: Tensor, size: int) -> Tensor:
     """The reserved hyperplanes [A, P, 1] with those of components that closed, at most `size` of them.
 
-    A scan that takes more than there are fills up the reservoir; what it does not use must not stay.
+    A scan that needs more than there are draws further ones; those that it does not use must go.
     """
     return torch.cat([reservoir, closed])[: max(0, size)]
 
@@ -107,7 +106,7 @@ def move_all(weights: Tensor, features: Tensor, model: Model, generator: torch.G
 
 
 def nobodys(features: Tensor, model: Model) -> RepellingHyperplanes:
-    """Hyperplanes of which no row [N, P] is."""
+    """Hyperplanes that have no points, over rows [N, P]."""
     nobody = torch.full((len(features),), -1, device=features.device)
     return RepellingHyperplanes(features, model.loss, model.weight_scale, nobody)
 

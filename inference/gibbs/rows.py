@@ -64,7 +64,8 @@ def break_rest(
     prior: HierarchicalDirichletProcess,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """M more states: Beta(1, gamma) shares of what is left of beta, Dirichlet(alpha b) ones of the rest of each row.
+    """M more states. Each takes a Beta(1, gamma) share of what is left of beta, and a Dirichlet(alpha b) share of the
+    rest of each row.
 
     Takes log rows [K + 1, K + 1] and base weights [K + 1], and returns those of K + M states.
     """

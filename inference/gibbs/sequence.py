@@ -142,7 +142,7 @@ def _best_start(
 def _merge_alike(state: SequenceState, paths: Paths, model: StateSpace) -> SequenceState:
     """A state in which the two states of the most similar steps are one, as long as p(z, X | alpha, beta) rises.
 
-    A chain hardly ever joins two states that share the steps of one, and seeds may well be too many.
+    A chain hardly ever joins two states that share the steps of one, and a start may have too many.
     """
     K, likelihood = len(state.weights), model.likelihood
     first, second = torch.triu_indices(K, K, 1, device=state.assignments.device)

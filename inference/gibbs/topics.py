@@ -146,8 +146,8 @@ def sweep(
 def draw_assignments(
     state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator, scan: str = "auto"
 ) -> TopicState:
-    """Visit every token once: compiled in the order of the documents, or by `visit_places`, as where the factor has no
-    pseudo-observations, or joins scores in a way that compiled code does not know."""
+    """Visit every token once: compiled, in the order of the documents, or by `visit_places`. The latter serves factors
+    without pseudo-observations, and those that join scores in a way which compiled code does not know."""
     loss, found = model.loss, model.loss.unmasked
     if scan == "blocked" or ranks() is not None or not host.on_cpu(data.X):
         return visit_places(state, data, model, generator)
@@ -168,7 +168,7 @@ def visit_places(state: TopicState, data: TopicData, model: TopicModel, generato
 
         topic_k ~ Dir(beta + C_k.),    p(z_m = k)  prop. to  topic_kw (C_nk + alpha) phi(y_n | eta . zbar_n(z_m = k))
 
-    Longer documents come first, so that those with a token at a place are the first so many.
+    Longer documents come first, so that the documents with a token at some place are always the first ones.
     """
     h, eta, targets = state.hyper, state.weights.double(), data.targets.double()
     counts, assignments = state.document_counts.double(), state.assignments.long()

@@ -218,8 +218,8 @@ def _log_evidence(prior, precision, p, slope, number, shares):
 def _visit_alone(n, p, rows, scratch, weighed, drawn, num_alone, uniforms, used, normals, place):
     """How many features the row has alone, their weights, and then their loadings; the slope is that without them.
 
-    Two Metropolis-Hastings steps whose proposals have weights from the prior: a number `weighed` by its evidence among
-    0..4, if the present one is one of these, and a number `drawn` from its Poisson law.
+    Two Metropolis-Hastings steps, both with weights proposed from the prior. The first chooses among 0..4 features by
+    their evidence, if the present number is one of these; the second draws a number from its Poisson law.
     """
     bits, counts, loadings, weights, precision = rows[:5]
     targets, prior, scale, loss = rows[7], rows[11], rows[12], rows[13]

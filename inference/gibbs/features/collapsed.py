@@ -4,8 +4,8 @@
     features that row n has alone:  their number ~ Poisson(alpha / N), loadings and weights from their priors
 
 The second line is a block of its own with the loadings integrated out, by Metropolis-Hastings steps; then the loadings
-are drawn. The entries speak through pseudo-observations, which hold for the whole scan; the margin is the factor
-itself. Source: Griffiths & Ghahramani (2011).
+are drawn. The entries enter by pseudo-observations, which stay the same throughout the scan; the margin enters as the
+factor itself. Source: Griffiths & Ghahramani (2011).
 
 `scan_bits` visits the bits of the truncated model in the same way, given the probabilities of the features.
 """

@@ -114,8 +114,8 @@ def open_features(state: FeatureState, given: Given, generator: torch.Generator)
 
 
 def draw_column(log_odds: Tensor, pi: Tensor, least: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Bits [N] from log odds [N]: none, or the first row that has the feature by its law, and the rows after it
-    independently; and whether any row has it [], of all ranks, whose rows follow one another.
+    """Bits [N] from log odds [N], and whether any row of any rank has the feature []. It is drawn first whether the
+    column is empty; if not, which row is the first to have the feature; then the rows after that one, independently.
 
     Not to be empty has the log odds log(1 - e0) - log e0 + log(pi*) - log min(pi*, pi), with e0 the probability that
     independent bits are all 0 and pi* = `least` that of the other features.

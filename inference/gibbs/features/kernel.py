@@ -7,10 +7,10 @@
     "slice"       each column in turn, all rows at once, features without rows opened    infinite model (IBP)
     "blocked"     each column in turn, all rows at once, given K probabilities           K features
 
-A state is (Z, W, eta, h), given K probabilities also these, pi. The augmentation variables of the entries
-are drawn first, and both the bits and the loadings see them; those of the margin are drawn just before eta, since bits
-see the margin factor itself. W, eta and h come after the bits: the scans of the infinite model integrate pi out or draw
-it themselves, so that h sees Z alone.
+A state is (Z, W, eta, h), in the blocked scan also with the K probabilities pi. The augmentation variables of the
+entries are drawn first, and both the bits and the loadings are drawn given them. Those of the margin are drawn just
+before eta, since bits are drawn with the margin factor itself. W, eta and h come after the bits: the scans of the
+infinite model integrate pi out or draw it themselves, so that h sees Z alone.
 
 Source: Zhu, Chen & Xing (2014) for the model, whose margin factors are sampled as in its Gibbs-classifier version.
 """

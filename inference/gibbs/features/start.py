@@ -65,7 +65,8 @@ def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, gener
 
 
 def _open(k: int, state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """Give feature k the loadings that suit a row best; rows are as likely as one of their own would gain there."""
+    """Give feature k the loadings that suit one row best. The row is drawn in proportion to what it would gain by a
+    feature of its own."""
     data, model, observed = given
     prior = model.likelihood.loading_precision(state.entries, data.X.shape[1]).to(state.loadings)
     precision = observed.precision.expand_as(data.X) * data.counted

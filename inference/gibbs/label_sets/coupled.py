@@ -77,8 +77,8 @@ def kernel(backend: Gibbs) -> Kernel:
 
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
-    """A start of the partition by `num_generative` sweeps of the joint "product", which has split-merge proposals,
-    classifiers that say nothing, and psi drawn given both."""
+    """The partition after `num_generative` sweeps of the joint "product", which has split-merge proposals; classifiers
+    of 0; and psi, drawn given both."""
     backend.require_labels(data, model.truncation, other="slice")
     mixture = model.mixture
     start = partition.init(

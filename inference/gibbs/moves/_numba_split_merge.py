@@ -3,8 +3,8 @@
 A pair of points i, j is chosen uniformly, and B is the union of their components. One side starts from x_i, the other
 from x_j; the other points of B follow in an order that knows nothing of how B is divided now, each to side s with
 weight w_s = urn(n_s) p(x_n | side s so far). Where i and j are together this ends in the split that is proposed. Where
-they are apart a merge is proposed, and each point goes to the side that it is on. Either way the chances of the sides
-cancel against the numerators of the two blocks, which leaves
+they are apart a merge is proposed, and each point goes to the side where it is now. In both cases the probabilities of
+the sides cancel against the numerators of the two blocks, which leaves
 
     odds of the split = opening(K) prod_n (w_1 + w_2) / prod_n urn(n_B) p(x_n | B so far)
 
@@ -65,8 +65,8 @@ def split_merge(state, sides, scratch, side, partition, urn, order, levels, posi
 
 @part
 def _divide(sides, scratch, state, assignments, urn, order, i, j, level, side):
-    """The points of B on their sides, `side` [N]: whether on the second. Returns the log odds of this split without
-    those of a component more."""
+    """Put the points of B on their sides; side [N] says whether a point is on the second. Returns the log odds of this
+    split, without the factor opening(K)."""
     own, other, out = assignments[i], assignments[j], scratch[-1]
     for k in range(4):
         _copy(state, -1, sides, k)

@@ -4,9 +4,9 @@
     ghat_S(eta) = N(eta; 0, nu^2 I) prod_{n in S} phi(+1 | eta^T a_n) prod_{n not in S} phi(-1 | eta^T a_n)    repelling
 
 is the law of a block's classifiers up to its integral g(S), which nobody knows. q(. | S) is the Gaussian of least KL to
-it, a function of S and the data alone. Classifiers are chosen among R candidates of q with probability prop. to
-ghat_S / q, whose mean w(S) then stands for g(S). Where a move leaves S, the present classifiers are the first of the R:
-the others are auxiliary variables, and odds that weigh the blocks by w are exact for every R
+it, a function of S and the data alone. Classifiers are chosen among R candidates of q with probability prop. to ghat_S
+/ q, whose mean w(S) then stands for g(S). For a block that a move leaves, the first of the R are the present
+classifiers. The other candidates are auxiliary variables, so that odds with w in place of g are exact for every R
 (docs/derivations/repelling, "Split-merge moves").
 """
 
@@ -55,7 +55,8 @@ class BlockClassifiers:
         return self.fit.bound if self.scored.num_rough else self.members.new_zeros(self.members.shape[1]).double()
 
     def reach(self) -> float:
-        """What `screening` of two blocks is at most above that of two others: it is between the start of fits and 0."""
+        """The most by which `screening` of two blocks can exceed that of two others, since it is between the start of
+        fits and 0."""
         return -2 * least_bound(self.scored) if self.scored.num_rough else 0.0
 
     def refined(self) -> BlockClassifiers:

@@ -64,7 +64,8 @@ def start_fits(shares: Tensor, scored: Scored | RepellingHyperplanes, natural: T
 
 
 def least_bound(scored: Scored | RepellingHyperplanes) -> float:
-    """The bound that fits of any block start from: scores of the prior are as often on one side as on the other."""
+    """The bound from which fits of any block start. It is the same for all of them, since scores of the prior are
+    symmetric."""
     scale = (scored.weight_scale * scored.features.double().norm(dim=1, keepdim=True)).clamp(min=LEAST_SCALE)
     one = scale.new_ones(1)
     value, *_ = smoothed(torch.zeros_like(scale), scale, lambda scores: scored.loss.log_factor(scores, one))
@@ -94,7 +95,7 @@ def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplan
 def _improve_compiled(
     fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplanes, num_steps: int
 ) -> BlockFits:
-    """Fits of blocks [N, K] after steps, in place; without any, goal and bound of what is natural."""
+    """Fits of blocks [N, K] after some steps, in place. Without steps goal and bound are computed from `natural`."""
     from ...classifiers import _numba_hyperplanes  # compiles or loads machine code: only where it is needed
 
     nodes, masses = _normal_quadrature(fits.bound.dtype, fits.bound.device)

@@ -16,12 +16,12 @@ the inverse odds, and a redivision those of one split over the other, without th
 
 The launch is a function of B, i, j, the data and the hyperparameters, not of how B is divided now: two sides start from
 one point each, and a few rounds of soft reassignment end in log odds. Half of the launches, chosen beforehand, go by
-the family alone: with the classifiers they may settle on a cut through a cluster, without they miss clusters that
+the family alone. With classifiers a launch may settle on a cut through a cluster; without them it misses clusters that
 overlap.
 
-Acceptance is delayed (Christen & Fox 2005): s, the square root of the odds with what `screening` says for w and
-without the sides, is tested first, so that most moves are turned down early, merges before their launch is computed,
-and many of them before anything is fitted, as the family's odds are beyond what hyperplanes could make good (`reach`).
+Acceptance is delayed (Christen & Fox 2005). A first test is of s, the square root of the odds without the sides and
+with `screening` in place of w. It turns most moves down early: merges before their launch is computed, and many moves
+before anything is fitted, because no hyperplanes could make good the family's odds (`reach`).
 
 Sources: Dahl (2003) and Jain & Neal (2004), whose sequential restricted scans are here deterministic soft ones;
 docs/derivations/repelling, "Split-merge moves".
@@ -43,9 +43,9 @@ from .union import Union
 
 
 def num_moves(most: int, step: int, num_warmup: int, *, costly: bool) -> int:
-    """How many moves come before a scan: `most` in the warm-up, where chains leave their starts, or before every second
-    scan of it where moves are `costly`, as those of hyperplanes that repel; and before every tenth after it, since a
-    move costs as much as several scans (not so in `_numba_split_merge`)."""
+    """How many moves come before a scan: `most` in the warm-up, where chains leave their starts. Where moves are
+    `costly`, as of hyperplanes that repel, they come before every second scan of it. After the warm-up they come
+    before every tenth, since a move costs as much as several scans (not so in `_numba_split_merge`)."""
     often = _OFTEN if costly else 1
     return 0 if step % (often if step < num_warmup else _RARE) else most
 

@@ -1,7 +1,7 @@
 """How chains of models whose components repel come to their hyperplanes: along factors phi^t whose power t rises to 1.
 
-Hyperplanes of the full factors hold clusters that overlap where they were cut first, and blocks that share nothing with
-those of a better cut are out of reach of any one proposal. At a low power labels near a cut change sides freely.
+At full power the hyperplanes keep clusters that overlap where they were first cut, and no single proposal reaches the
+blocks of a better cut. At a low power labels near a cut change sides freely.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ S = TypeVar("S", bound=PartitionState)
 class Tempered(Loss):
     """phi^t of another loss, as the scans and moves of a start read it.
 
-    A pseudo-observation counts t times; its omega is drawn as if t were 1. That is near a draw given phi^t (both have
-    the same fixed points where omega is at its mean) for any loss, and no start must be one from a law.
+    A pseudo-observation counts t times; its omega is drawn as if t were 1. For any loss that is near a draw given
+    phi^t: with omega at its mean both have the same fixed points. A start need not be exact.
     """
 
     loss: Loss

@@ -103,8 +103,8 @@ class Union(Generic[S, D, M]):
     ) -> Division:
         """A division whose second side takes one of the places free.
 
-        Where log s, whatever the fits say, is at most the lower of the limits or at least the upper one, nothing is
-        fitted: it is then its own bound.
+        Nothing is fitted where log s is at most the lower limit, or at least the upper one, whatever fits would say.
+        Its bound then takes its place.
         """
         blocks = self.blocks(side & ~side, ~side, side, side | ~side)
         some = free[:1] if self.z.law.alike else free

@@ -49,7 +49,7 @@ def _survey(counts, urn, offsets):
 
 @inner
 def _new(own, n, counts, occupied, urn, log_opening, gains, log_alone):
-    """Log weight of a new component, and what it lacks if the point leaves one of its own."""
+    """Log weight of a new component by the urn, and what classifiers add to it."""
     log_new = log_mean(gains, n)
     if counts[own] == 1:
         return urn[0] + log_opening[occupied - 1], log_new + log_alone[1]

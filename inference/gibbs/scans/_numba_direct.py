@@ -53,7 +53,7 @@ def _move(sizes, leaving, entering, exits, before, k, after, sign):
 
 @inner
 def _fill_offsets(counts, urn, offsets):
-    """What the log predictive of a slot owes to the number of its observed steps."""
+    """The part of a slot's log predictive that depends on its number of observed steps."""
     for k in range(len(offsets)):
         offsets[k] = urn[counts[k]]
 

@@ -16,7 +16,8 @@ def fill(state, labels, sign):
 
 @inner
 def count_used(sizes, free):
-    """So many slots hold all components and the slot `free`; a multiple of four, if there are so many, for vectors."""
+    """The number of slots to visit, which hold all components and the slot `free`: a multiple of four, for vector
+    instructions, if there are so many."""
     used = free + 1
     for k in range(used, len(sizes)):
         if sizes[k] > 0:

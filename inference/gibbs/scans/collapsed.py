@@ -56,7 +56,8 @@ def scan(
 def scan_with_moves(
     state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, num_moves: int
 ) -> PartitionState:
-    """Split-merge proposals, then a visit of every point, of few rows several; all of it where `moves_are_compiled`."""
+    """Split-merge proposals, then a visit of every point, or several visits where rows are few. For
+    `moves_are_compiled`."""
     slots = PartitionSlots(state, data, model)
     visitor, stream, num_data = Compiled(slots), own_stream(generator), data.num_data
     if num_moves:
@@ -105,9 +106,9 @@ def moves_are_compiled(data: Data, model: Mixture) -> bool:
 
 
 def rounds_of(data: Data) -> int:
-    """Rounds that cost less than the rest of a sweep: of few rows several.
+    """Rounds that cost less than the rest of a sweep: several where rows are few.
 
-    How many may depend on the data alone: by the state it would bend the law.
+    Their number may depend on the data only: depending on the state would bias the chain.
     """
     return max(1, min(_MOST_ROUNDS, _LITTLE_WORK // (data.num_data * data.X.shape[1])))
 

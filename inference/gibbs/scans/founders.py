@@ -19,7 +19,7 @@ from ....models.scores import scores
 
 
 class Founders:
-    """No classifiers: nothing is gained [N, 1]."""
+    """Without classifiers: all gains [N, 1] are 0."""
 
     def __init__(self, data: Data, log_alone: tuple[float, float]) -> None:
         self.data, self.log_alone = data, log_alone
@@ -42,7 +42,7 @@ class Founders:
         """Take back the classifiers [P, C] of a component that closed, with log phi [N]."""
 
     def exchange(self, n: int, weights: Tensor, log_margin: Tensor, generator: torch.Generator) -> None:
-        """The same at once, in place, where point n leaves a component of its own for a new one."""
+        """Both in one step, in place, where point n leaves a component of its own for a new one."""
         found = self.found(n, generator)
         weights.copy_(found[0])
         log_margin.copy_(found[1])

@@ -34,8 +34,8 @@ def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, gener
 def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
     """All states of the infinite model at once, given a slice below the weight of every step.
 
-    u_t ~ U(0, pi_{z_{t-1} z_t});  what the rows leave to states not yet seen is broken into new states until it is
-    below every slice;  then whole paths among the steps with pi_jk > u_t, which all weigh 1.
+    u_t ~ U(0, pi_{z_{t-1} z_t}); what the rows leave to unseen states is broken into new states until the rest is below
+    every slice; then whole paths among the moves with pi_jk > u_t, which all weigh 1.
     """
     K, own = len(state.weights), state.assignments
     moves, chi = with_hyperparameters(own_moves(state, data), state, data, model)

@@ -6,8 +6,9 @@ urns"):
     J_k ~ Gamma(s_k, 1),    s_k: the urn's weight of a component of its size
     new components: a Poisson process of weights x with density  mass x^(-1 - exponent) e^(-x)
 
-With slices u_n ~ U(0, J_{z_n}) only new components above the least slice matter. For exponents near 1 those may be very
-many: weights below a floor that no assignment has a say in are left out, and the few points with slices below it stay.
+With slices u_n ~ U(0, J_{z_n}) only new components above the least slice matter. For exponents near 1 there may be very
+many of these. So weights below a floor, which does not depend on the assignments, are left out, and the few points with
+slices below it stay where they are.
 
 Sources: Walker (2007); Kalli, Griffin & Walker (2011).
 """
