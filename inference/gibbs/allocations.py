@@ -70,7 +70,7 @@ class Allocation(ABC, Generic[S, D, M]):
 
     @abstractmethod
     def tally(self, at: S) -> Tensor:
-        """The counts [...] of the labels of this rank. Their sum over all ranks is what the prior needs of the labels."""
+        """The counts [...] of the labels of this rank; the prior needs their sum over all ranks."""
 
     @abstractmethod
     def log_density(self, at: S, tally: Tensor | None = None) -> Tensor:

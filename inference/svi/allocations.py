@@ -55,8 +55,8 @@ def start(
     *,
     observes: bool = True,
 ) -> State:
-    """A state with points on their own, from seeds that are far apart, largest component first; classifiers at their
-    prior. It `observes` what these expect of the points; else all responsibilities are kept and no more."""
+    """A state of independent points, from seeds that are far apart, the largest component first, with classifiers at
+    their prior. With `observes` it has what these expect of the points; without, all responsibilities and no more."""
     points, family, T = data.points, family_of(model), model.truncation
     seeds = taken(points.X, far_apart(family, points.X, T, generator, points.weights))
     chi = family.prior() + family.statistics(seeds)
@@ -105,8 +105,8 @@ class Climb(Generic[State, D, M]):
         """The first of the most promising unions that raises the bound, or the state as it is.
 
         Coordinate ascent hardly ever empties a component that has points, so it would keep all that it started from
-        (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is given up once its last rise, repeated for the
-        rounds that are left, would not take it there.
+        (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is given up once its last rise, repeated in all rounds
+        that are left, would not bring it above the state's bound.
         """
         for joined in self.unions(state, data, model):
             for left in reversed(range(MERGE_ROUNDS)):

@@ -128,10 +128,11 @@ class Variational(Generic[D, M]):
     @classmethod
     @abstractmethod
     def started(cls, model: M, data: D, fields: dict[str, Any]) -> Self:
-        """A state with these fields of a `Variational`, where points are on their own; its prior is to be updated."""
+        """A state with these fields of a `Variational` of independent points. Its prior is not up to date."""
 
     def log_weights(self, log_likelihood: Tensor) -> Tensor | None:
-        """How points divide among the components, [m, T], by log likelihoods [m, T]; None if they are not apart."""
+        """Log weights [m, T] of the components for points with log likelihoods [m, T]; None unless points are
+        independent."""
         return None
 
     @abstractmethod
@@ -155,12 +156,12 @@ class Variational(Generic[D, M]):
         """Components in their best order, if that raises the bound."""
 
     def joined(self, kept: int, absorbed: int) -> Self:
-        """With what z says beyond responsibilities as if the points of one component were with another."""
+        """As if the points of one component were with another, in all that q(z) has beside responsibilities."""
         return self
 
     @abstractmethod
     def standing_for(self, rows: D, num_data: int, num_units: float) -> Self:
-        """The sums over these rows as if they stood for so many points or steps, which are so many units."""
+        """The sums over these rows, scaled as if the rows stood for so many points or steps, in so many units."""
 
     @abstractmethod
     def towards(self, target: Self, model: M, rho: float) -> Self:
@@ -245,9 +246,9 @@ def _with_classifiers(state: State, target: State, model: Mixture | StateSpace, 
 def allocate(state: State, data: Placed, model: Mixture | StateSpace, penalty: Tensor | None = None) -> State:
     """q(z) prop. to exp of E log p(z | prior), E log p(x_n | theta_k) and the gains of classifiers; and the ELBO.
 
-    At this q(z) it is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms. Where these
-    are known, the penalty [], the sum is that of the points here alone. Of the pseudo-observations sums are kept;
-    responsibilities as long as they are few.
+    At this q(z) the ELBO is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms. If
+    the latter are given, as the penalty [], the sum is over the points here alone. Pseudo-observations are kept as
+    sums, responsibilities as long as they are few.
     """
     keep = not state.separate or keep_rows(data.points, model.truncation)
     sums = Sums(family_of(model), data.points, model.truncation, keep=keep)

@@ -144,7 +144,8 @@ class Steps(Generic[S, D, M]):
         return self._stochastic.sweep(state, batch, model, size)
 
     def _finish(self, state: S, data: D, model: M) -> S:
-        """Of a fit that was stopped among its stochastic steps, the responsibilities are not those of all rows."""
+        """A fit that was stopped amid its stochastic steps has the responsibilities of a batch; those of all rows are
+        computed here."""
         if state.num_data != data.num_data:
             return self.complete(state, data, model)
         return state if self.polish is None else self.polish(state, data, model)
@@ -173,7 +174,7 @@ class Steps(Generic[S, D, M]):
         return whole
 
     def _draw_stream(self, state: S, data: Stream[D], model: M) -> Draw:
-        """Of rows no more than the components of the first ones: nothing of N or N x T numbers."""
+        """The components of the first rows, and nothing else of N or N x T numbers."""
         found, assign = self.draw(state, data, model), self._stochastic.assign
         if assign is None:
             return found

@@ -1,7 +1,7 @@
 """What a local step leaves of the points: sums over chunks of them, and their responsibilities where these fit.
 
-All global factors follow from the sums. The responsibilities follow from the global factors, so that of N x T numbers
-none need be kept, and of points whose responsibilities are independent beyond `MOST_KEPT` none are.
+All global factors follow from the sums, and the responsibilities from the global factors. So no array of N x T numbers
+has to be kept; for independent points none is beyond `MOST_KEPT` numbers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A block of features of rows with a margin, compiled: the optimum of -H(p) - o p + g(s + p w), feature after feature.
 
 g is a hinge of all scores together (`visit_joint`), or a sum of hinges of each (`visit_hinges`). Along w it is made of
-lines, so that logit p = o + pull, where the pull, minus a slope of g, falls at a few breaks. If the pull at the old p
-is also that at the p where it leads, this is the optimum, as in most rows. In the others the optimum lies between the
-two: walk over the breaks until p lies within a piece, or on a break. Rows are independent: a few at a time stay in a
-cache.
+lines, so that logit p = o + pull, where the pull is minus a slope of g and falls at a few breaks. In most rows the pull
+at the old p is also the pull at the new p that it gives, which is then the optimum. In the others the optimum lies
+between the two: the breaks are walked over until p lies within a piece, or on a break. Rows are independent: a few at a
+time stay in a cache.
 """
 
 import math
@@ -130,7 +130,7 @@ def _walk_hinges(ends, logit, pull, rests, slope, i, height, breaks, falls):
 
 @inner
 def _pull(change, rests, slope, heights, pull):
-    """What all hinges pull where p has changed."""
+    """The pull of all hinges after a change of p."""
     pull[:] = 0.0
     for c in range(len(slope)):
         w, own, height = slope[c], rests[c], heights[c]
@@ -162,7 +162,7 @@ def _add(change, slope, scores):
 
 @inner
 def _tell(change, odds, coupling, j):
-    """What a change of feature j means to those after it."""
+    """Pass a change of feature j on to the features after it."""
     for later in range(j + 1, len(odds)):
         w, own = coupling[j, later], odds[later]
         for i in range(len(change)):

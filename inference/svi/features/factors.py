@@ -176,8 +176,9 @@ def global_targets(
 ) -> VariationalFeatures:
     """Loadings, precisions, sticks and q(h), each at its optimum given the *current* values of all the others.
 
-    Then each is affine in the sums over the rows, and those of minibatches average to that of all rows. One of them
-    read at another's new value would not be: precisions at loadings fitted to few rows see too little noise.
+    Each is then affine in the sums over the rows, so that the targets of minibatches average to that of all rows. At
+    the new values of other factors it would not be: precisions at loadings that were fitted to few rows see too little
+    noise.
     """
     sticks = model.prior.update_sticks(state.sticks, sums.counts, scale * data.total_weight)
     concentration = model.prior.update_concentration(state.sticks).concentration
@@ -253,7 +254,7 @@ def precisions_kl(state: VariationalFeatures, model: FeatureModel) -> Tensor:
 
 
 class Entries(NamedTuple):
-    """Rows that the likelihood is asked about, or one that stands for them."""
+    """The rows for which the likelihood is computed, or one row that stands for them."""
 
     X: Tensor  # [M, D]
     mean: Tensor  # [M, D] of the predictor

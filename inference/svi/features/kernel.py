@@ -49,7 +49,8 @@ LAST_LIMITS = DualLimits(LAST_GAP, 4000)  # so many that a joint hinge of up to 
 def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, rule: Rule) -> VariationalFeatures:
     """Features at random, a few sweeps without labels, then the first classifiers.
 
-    Features that are not half one and half zero say at once what each loading is; near one half all would look alike.
+    Probabilities start away from one half, so that each feature determines its loading at once. Near one half all
+    features would look alike.
     """
     state, like = prior_state(model, data, rule), data.X
     N, K = state.features.shape

@@ -182,7 +182,7 @@ def unions(state: CoupledLabels, data: LabelData, model: BNMC) -> Iterator[Coupl
 
 
 def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
-    """What the points say in a union: the absorbed component, which has no points left, gives to the other one."""
+    """What the points say after a union: all that the absorbed component had goes to the other one."""
     moved = union.sizes - state.sizes
     kept, absorbed = int(moved.argmax()), int(moved.argmin())
     told = state.told.clone()

@@ -7,9 +7,8 @@ With B_1 and B_0 the bounds of E log sigma(f) and E log(1 - sigma(f)), for every
     "multinomial"   q(u) = Gamma(s, t), t = sum_c E g_c, and q(m_c) = Poisson(e_c) with s = n + sum_c e_c and
                     e_c = exp(digamma(s) - log t + E log g_c + B_0c)
 
-Source: docs/derivations/label-sets, "Variational inference". The second has no array of N x T x C numbers: e
-factorizes but for s, which solves
-one equation for each pair.
+Source: docs/derivations/label-sets, "Variational inference". The second needs no array of N x T x C numbers: e is a
+product of terms of n and of k except for s, which solves one equation for each pair.
 """
 
 from __future__ import annotations

@@ -104,12 +104,12 @@ def update_points(state: VariationalLabels, data: LabelData, model: BNMC) -> Var
 
 
 def gainful(state: VariationalLabels, data: LabelData, model: BNMC) -> Iterator[VariationalLabels]:
-    """All unions that gain as they are, as one."""
+    """All unions that gain at the present responsibilities, made at once."""
     return unions.gainful(update_factors(state, data, model), data, model)
 
 
 def unions_of(state: VariationalLabels, data: LabelData, model: BNMC) -> Iterator[VariationalLabels]:
-    """These, then the unions of single pairs that may gain as others follow."""
+    """The unions of `gainful` at once, then single pairs that may gain once other factors have been updated."""
     yield from gainful(state, data, model)
     yield from unions.promising(update_factors(state, data, model), data, model)
 

@@ -1,6 +1,6 @@
 """Unions of components of a multi-label mixture, which has no classifiers: what they gain follows from sums.
 
-A union that gains, at the responsibilities as they are, needs no sweep to tell it (`partition.unions.gain`): all such
+No sweep is needed to see that a union gains at the present responsibilities (`partition.unions.gain`): all such unions
 are made at once, the best first.
 """
 
@@ -25,7 +25,7 @@ State = TypeVar("State", bound=VariationalPartition)
 
 
 def promising(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
-    """The unions of single pairs that may gain once all factors follow."""
+    """The unions of single pairs that may gain once all factors have been updated."""
     for kept, absorbed in pairs(state, model.mixture):
         if is_promising(state, data.points, model.mixture, kept, absorbed):
             yield united(state, model, kept, absorbed)

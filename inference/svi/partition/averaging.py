@@ -5,7 +5,8 @@
 with g = -log phi convex and q(eta_k) = N(m_k, nu^2 I): only means are learnt (Zhu, Chen & Xing 2011, 2014;
 docs/derivations/regbayes.md). A sweep sets sticks, h and the family to their optimum as under the other rule, then the
 means by the dual of an SVM with features r_nk a_n, then the responsibilities of each point exactly, by a dual of its
-own. A step that duals solved in part leave above the last J is not taken, so that -J, the recorded value, never falls.
+own. Where duals are solved in part only, a step may end above the last J. It is then not taken, so that -J, the
+recorded value, never falls.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     minimize  log sum_k exp(s_k + t . f_k) - linear . t + curvature |t|^2 / 2    over lower <= t <= upper, [sum t = 0]
 
-Where few components share a point this is flat along most directions, and one entry of t after another hardly moves it.
-Newton steps with a barrier -mu log of the distance to each bound move all at once; mu falls as they settle.
+Where few components share a point this is flat along most directions, so that steps of one entry of t at a time hardly
+lower it. Newton steps move all entries at once, with a barrier -mu log(distance) at each bound; mu falls as they
+settle.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Problem(NamedTuple):
 
     @classmethod
     def of(cls, s: Tensor, f: Tensor, box: Box, balanced: bool) -> Problem:
-        """From logits [n, T] and scores [n, T, C]. A tilt that is fixed, at 0, may move but nothing pulls at it."""
+        """From logits [n, T] and scores [n, T, C]. A tilt that is fixed at 0 gets the bounds -1 and 1, but its slope
+        and its scores are 0, so that nothing moves it."""
         linear, lower, upper = (part.expand_as(f[:, 0]) for part in box[:3])
         free = lower < upper
         lower, upper = (torch.where(free, end.clamp(-_FAR, _FAR), one) for end, one in ((lower, -1.0), (upper, 1.0)))

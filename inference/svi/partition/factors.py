@@ -96,8 +96,8 @@ class VariationalPartition(Variational[Data, Mixture]):
     def stepped(self, sizes: Tensor, model: Mixture | BNMC, rho: float) -> Self:
         """The sticks a step towards their optimum for expected counts [T].
 
-        q(h) asks no rows: it is at its optimum given the sticks before they move, or its mean over batches would depend
-        on how much these differ.
+        q(h) reads no rows. It is set to its optimum given the sticks before they move: after them its mean over batches
+        would depend on how much the batches differ.
         """
         state = update_prior(self, model)
         return replace(state, sticks=torch.lerp(state.sticks, _best_sticks(state, sizes, model), rho))

@@ -61,7 +61,7 @@ def assign(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
 
 
 def summary(state: VariationalPartition, data: Placed | Stream[Any], model: Mixture) -> Draw:
-    """What the posterior keeps: of rows that are too many no responsibilities, but their components."""
+    """What the posterior keeps. Where rows are too many, it has their components in place of responsibilities."""
     a, b = state.sticks
     mixture = log_stick_weights(a / (a + b)).to(state.mean)
     if state.num_dropped:

@@ -1,7 +1,7 @@
 """What two components of a mixture would gain as one, from the points that are theirs.
 
-A union is a step of the whole fit, and most are refused. That of two components whose loss, with all other points
-where they are, is more than the steps after it could make good need not be tried.
+To try a union takes steps of the whole fit, and most are refused. It is not tried at all where it loses more, with all
+other points where they are, than the steps after it could make good.
 """
 
 from __future__ import annotations

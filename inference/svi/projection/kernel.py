@@ -94,7 +94,8 @@ def _prior_state(
 
 
 def start_features(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator) -> Tensor:
-    """psi [D, K] to start from: pairs of columns along, and against, what most of the margins pull towards at score 0.
+    """psi [D, K] to start from. Pairs of columns point along, and against, the main directions in which the margins
+    pull at score 0.
 
     These are the leading left singular vectors of sum_n x_n t_n^T [D, M], t_n the tilts; the other columns, and a part
     of each, are random.

@@ -95,7 +95,8 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
     def _weigh_block(self, emission: Tensor, data: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The same of the steps that count, given those before them; without an entropy.
 
-        They are in copies of the states, of the same weights: the moves into copies are those that count.
+        The steps that count are in copies of the states, of the same weights, so that the moves into copies are those
+        that count.
         """
         log_rows, (begin, end, _) = self.expected_log_rows, data.owned.indices(data.num_data)
         T, transition = log_rows.shape[1], log_rows[:-1]
@@ -136,7 +137,7 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         return replace(scaled, transitions=torch.cat([scaled.transitions[:-1], starts * self.transitions[-1:]]))
 
     def towards(self, target: Variational[Sequences, StateSpace], model: StateSpace, rho: float) -> Self:
-        """It is the expected transitions that move; sticks, alpha and gamma then follow as in a full sweep."""
+        """The expected transitions take the step; sticks, alpha and gamma are then updated as in a full sweep."""
         assert isinstance(target, VariationalSequence)
         return update_rows(
             replace(self, transitions=torch.lerp(self.transitions, target.transitions, rho)), model.prior

@@ -74,8 +74,8 @@ def update_rows(state: State, prior: HierarchicalDirichletProcess) -> State:
 
     rows_jk = E[alpha] E[b_jk] + counts_jk and q(gamma) = Gamma(shape + T - 1, rate - sum_k E log(1 - u_k)) are the
     optimum given the sticks and alpha, so that the bound is climbed in these 2 T - 1 numbers alone, by L-BFGS; the
-    shape of q(alpha) is shape + T^2 - 1, always. Rows updated one after the other with beta would hold it in place.
-    Its many short steps are taken on the host, wherever the state is.
+    shape of q(alpha) is shape + T^2 - 1, always. Updates of the rows and of beta in turn would hardly move either. Its
+    many short steps are taken on the host, wherever the state is.
     """
     device, names = state.rows.device, [each.name for each in fields(Hierarchy)]
     found = _climbed(replace(state, **{name: getattr(state, name).cpu() for name in names}), prior)

@@ -51,7 +51,7 @@ def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limit
 def _solve(n, rows, length, weights, log_weights, base, slopes, dual, limit, tilt, room, counts):
     """Minimize sum_e n_e log Z_e(t) + g*(-t) over t by projected steps of the curvature seen last; the counts at it.
 
-    A step is taken if the first term stays below its parabola, as it does for certain at the largest curvature.
+    A step is taken if the first term stays below its parabola, which is certain at the largest possible curvature.
     """
     largest, most_passes, most_gap = limit
     num_topics, num_scores = slopes.shape

@@ -4,10 +4,9 @@
     maximize over t    -sum_e n_e log Z_e(t) - g*(-t)
 
 have one value; phi_ek(t) prop. to exp(E log theta_k + E log topic_kw + (mu t)_k / M) for the n_e tokens of a word
-(docs/derivations/topics, "Joint density"). The first sum is smooth in t and its gradient is f, so that t takes
-projected
-gradient steps, as long as the curvature seen last allows, until its duality gap g(f) + g*(-t) + t . f is nothing; for
-one score they are secant steps. Then g = alpha + sum_e n_e phi_e, and so on until the counts settle: no step lowers the
+(docs/derivations/topics, "Joint density"). The first sum is smooth in t and its gradient is f. So t takes projected
+gradient steps, as long as the last curvature allows, until its duality gap g(f) + g*(-t) + t . f vanishes; for one
+score they are secant steps. Then g = alpha + sum_e n_e phi_e, and so on until the counts settle. No step lowers the
 bound.
 """
 
