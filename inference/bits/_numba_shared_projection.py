@@ -99,8 +99,9 @@ def set_bits(bits, levels, columns, pairs, box, weights, generative, scores):
 def fit_probabilities(psi, columns, pairs, box, weights, generative, scores):
     """The same for probabilities psi [D, K], each at the minimum of -entropy - th p + sum_a g(base_a + slope_a p).
 
-    t = logit p is where t = th - sum_a g'(base_a + slope_a p) slope_a, a decreasing function with jumps. Pairs whose
-    g' is the same at p = 0 and p = 1 add a constant; the others, mostly few, are looked at anew as t is halved in on.
+    t = logit p is where t = th - sum_a g'(base_a + slope_a p) slope_a, a decreasing function with jumps. Pairs whose g'
+    is the same at p = 0 and p = 1 add a constant. The others, mostly few, are computed anew in each step of the
+    bisection of t.
     """
     rows, starts = pairs
     base, slope, active = np.empty(len(scores)), np.empty(len(scores)), np.empty(len(scores), np.int64)

@@ -104,8 +104,8 @@ def regress(
 def precision_posterior(
     likelihood: LinearLikelihood, seen: dict[str, tuple[Tensor, Tensor]], like: Tensor
 ) -> dict[str, Gamma]:
-    """The gamma law of each hyperparameter that has one; what it has `seen` of all else is added to shape and rate, and
-    they are on the device of `like` [...]."""
+    """The gamma law of each hyperparameter that has one, on the device of `like` [...]. What it has `seen` of all else
+    is added to shape and rate."""
     laws = likelihood.hyperpriors(like.new_zeros((), dtype=torch.float64)).items()
     return {
         name: Gamma(law.concentration + seen[name][0], law.rate + seen[name][1], validate_args=False)

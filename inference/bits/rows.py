@@ -3,7 +3,8 @@
     logit psi_nk = o_k + sum_d [ b_nd W_kd - a_nd (E w_kd^2 / 2 + sum_{j != k} psi_nj E w_jd w_kd) ] + margin
 
 with prior log odds o and the pseudo-observations (a, b) of the likelihood. Rows are independent given the loadings, so
-all of them move at once; features do not, since what two of them explain together they would both take or both leave.
+all of them move at once; features take turns: two of them that explain the same entries would else both be taken, or
+both be left.
 """
 
 from __future__ import annotations

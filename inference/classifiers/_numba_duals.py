@@ -38,7 +38,8 @@ def climb(features, squares, box, tilt, weights, tolerance, max_passes):
 
 @inner
 def _best(slope, n, c, box, square):
-    """The tilt of a point from its slope at 0 and nu^2 |a_n|^2; with 0 for that the one that attains its cost."""
+    """The best tilt of a point, from its slope at 0 and nu^2 |a_n|^2. With 0 in place of the latter, the tilt that
+    attains its cost."""
     _, lower, upper, curvature, tube, _ = box
     excess, room = max(abs(slope) - tube, 0.0), square + curvature[n]
     if excess == 0.0:
@@ -50,7 +51,7 @@ def _best(slope, n, c, box, square):
 
 @inner
 def _cost(slope, t, n, box):
-    """What a tilt gains: t slope less what the conjugate costs beyond its linear term."""
+    """What a tilt gains: t slope, less the conjugate without its linear term."""
     return t * slope - box[4] * abs(t) - box[3][n] / 2.0 * t * t
 
 
@@ -98,7 +99,7 @@ def _visit(features, squares, box, c, rows, tilt, own):
 def improve_boxes(features, squares, box, weights, tolerance, max_passes):
     """Weights [C, P] nearer to their optima, and what each costs [C], ridge included: no more than those given.
 
-    Tilts start from what the scores say: at their bounds but for points near a kink, where they rise.
+    Tilts start where the scores put them: at a bound, or between bounds for points near a kink.
     """
     found, tilt = np.zeros_like(weights), np.empty((len(features), len(weights)))
     before, cost = np.empty(len(weights)), np.empty(len(weights))

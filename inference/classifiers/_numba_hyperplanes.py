@@ -1,7 +1,7 @@
 """Hyperplanes that score all rows, each with a sign of its own, compiled: fits of Gaussians to their laws, draws, slice
 steps.
 
-What a row says of a hyperplane is log phi^t, t the power of a loss as the starts of chains read it.
+The factor of a row is phi^t; t is 1, or less at the start of a chain (`gibbs/moves/tempering`).
 """
 
 import math
@@ -93,8 +93,8 @@ def _log_likelihood(rows, owners, k, first, second, angle):
 
 @part
 def _evaluate(rows, quadrature, shares, natural, goal, room):
-    """Where the Gaussian of a hyperplane goes, `goal` [2, N], from what each row adds to it, `natural` [2, N]; its
-    bound."""
+    """The bound of the Gaussian of a hyperplane, from what each row adds to it, `natural` [2, N]; and `goal` [2, N], to
+    which a step leads."""
     tril, inverse, mean, tile = room
     found, center, scale = tile[:3], tile[3], tile[4]
     log_det = _law(rows, natural, tril, mean, center)

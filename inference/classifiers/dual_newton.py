@@ -4,8 +4,9 @@
     lower <= t_n <= upper,        low (t - lower) = high (upper - t) = mu > 0, which falls to 0
 
 are the optimum of `duals`; low and high are the multipliers of the bounds, and shift that of sum_c t_nc = 0, which a
-joint hinge has. Points in turns slow down where many more of them than features share the optimum, or are nearly alike:
-their gap falls as one over the passes. Here two or three dozen Newton steps, each of a weighted Gram matrix, reach any.
+joint hinge has. Coordinate ascent slows down where many more points than features share the optimum, or where points
+are nearly alike: its gap then falls as one over the passes. Here two or three dozen Newton steps, each with a weighted
+Gram matrix, reach any gap.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class Program:
         return Point(weights, below, above, measure / below, measure / above, torch.zeros_like(far))
 
     def _rooms(self, slope: Tensor, measure: float) -> tuple[Tensor, Tensor]:
-        """How far from its bounds each tilt is [N, 1] where measure / below - measure / above is its slope [N, 1]."""
+        """The distances [N, 1] of each tilt from its bounds at which measure / below - measure / above is its slope [N,
+        1]."""
         size = slope * self.room
         root = (size.square() + (2 * measure) ** 2).sqrt() + 2 * measure
         return 2 * measure * self.room / (root + size), 2 * measure * self.room / (root - size)
@@ -111,7 +113,7 @@ class Program:
         return Point(weights, ones, above, 0 * ones, measure / above, top + far)
 
     def step(self, at: Point) -> Point:
-        """A predictor says how far the products may fall and how they bend; correctors keep them alike."""
+        """A predictor finds how far the products may fall and how they curve; correctors keep them near each other."""
         direction, measure = self._directions(at), self._measure(at)
         first = direction(torch.zeros_like(at.low), torch.zeros_like(at.high))
         goal = (self._measure(at.moved(first, self._longest(at, first))) / measure).clamp(max=1.0) ** 3 * measure

@@ -2,10 +2,10 @@
 
     Scored.cost(eta)  =  |eta_kc|^2 / (2 nu^2) - sum_{n of k} r_n log phi(y_nc | eta_kc . a_n)     for each k and c
 
-Steps are halfway houses of two kinds. A loss that is made of lines and parabolas, or a joint hinge, has a dual that is
-quick (`duals`). For any other one, `log_factor` alone included, a step goes to the minimum of the quadratic
-`Loss.majorize` at the present scores. Either ends where the cost is no higher: the way there is cut to a quarter until
-it is not, since majorizers keep slacks away from zero, and some touch the loss but cross it.
+Steps are of two kinds. A loss that is made of lines and parabolas, or a joint hinge, has a dual that is quick
+(`duals`). For any other loss, one with `log_factor` alone included, a step leads to the minimum of the quadratic
+`Loss.majorize` at the present scores. No step raises the cost: while it would, it is cut to a quarter. That is needed
+because majorizers keep slacks away from zero, and some of them touch the loss but cross it elsewhere.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def minimum(problem: Scored, fit: Estimate, limits: DualLimits | None, num_steps
     """Classifiers that cost no more, set by set: by the dual within `limits`, None: without it; then, unless the dual
     is a quick one, in some steps.
 
-    Steps alone stay far from the optimum where rows are separable and nu is large, and a slow dual where they are not.
+    Steps alone stay far from the optimum where rows are separable and nu is large; a slow dual does where they are not.
     """
     if not fit.weights.numel():
         return fit

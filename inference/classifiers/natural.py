@@ -108,7 +108,7 @@ class BothSides(NamedTuple):
         log_weights: Tensor | None = None,
         loss_weights: Tensor | None = None,
     ) -> BothSides:
-        """On both sides of every hyperplane, of rows with features [N, P], whatever the targets and the weights."""
+        """Of rows with features [N, P], on both sides of every hyperplane; targets and weights are not read."""
         mean, variance = q.moments(features)
         one = torch.ones_like(mean)
         positive, accepted = loss.expect_with_bound(mean, variance, one)
@@ -137,9 +137,10 @@ def _asked(
     log_weights: Tensor,
     loss_weights: Tensor | None,
 ) -> Tensor | None:
-    """The pairs [N, K] that may have a share of a row, as no gain is above 0; None where these are most of them.
+    """The pairs [N, K] of rows and components that may get a share, given that no gain is above 0; None if these are
+    most of them.
 
-    The gain at the largest weight [N, 1] is taken for that.
+    The largest weight [N, 1] of a row, with its gain, is what the others are compared with.
     """
     largest, first = log_weights.max(1, keepdim=True)
     if not is_sparse(features, log_weights > largest - _NO_SHARE):

@@ -141,8 +141,8 @@ class Laws(tuple[Ridge | RowRidge, ...]):
 
     @classmethod
     def of_rows(cls, features: Tensor, precision: Tensor, shift: Tensor, weight_scale: float) -> Laws:
-        """From precision and shift [N, K, C]. Where features are many of the rows alone that say anything of a set, and
-        with one covariance for all its scores, to their mean precision."""
+        """From precision and shift [N, K, C]. Where features are many, a set has the rows alone that say anything of
+        it, and one covariance for all its scores, at their mean precision."""
         if features.shape[1] < _WIDE or ranks() is not None:
             ones = precision.new_ones(precision.shape[:2])
             return cls([Ridge.of_natural(*soft_natural(features, precision, shift, ones, weight_scale=weight_scale))])
@@ -353,7 +353,8 @@ def rows_of_owners(owner: Tensor, num_owners: int) -> list[Tensor]:
 
 
 def _takes_products(features: Tensor, num_ridges: int) -> bool:
-    """Whether so many ridges are worth the products of all pairs of few features; these cancel in single precision."""
+    """Whether there are so many ridges, of few features, that products of all pairs of features pay. In single
+    precision they would cancel."""
     return num_ridges >= _MANY and features.shape[1] < _WIDE and features.dtype == torch.float64
 
 

@@ -84,7 +84,8 @@ class Scored:
         return Scored(self.features[rows], self.targets[rows], self.loss, self.weight_scale)
 
     def spread(self, shares: Tensor, rows: Tensor) -> Tensor:
-        """Shares [N, K] that blocks have in all that they see, from those [B, K] in the rows that they are made of."""
+        """Shares [N, K] of blocks in all rows that they see, from their shares [B, K] in the rows that they are made
+        of."""
         return shares
 
     def factors(self, scores: Tensor, shares: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -258,8 +259,9 @@ class RepellingHyperplanes:
         return torch.lerp(other, own, shares.unsqueeze(-1).to(own))
 
     def draw(self, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """New hyperplanes [K, P, 1]. An elliptical slice step follows for each without rows: a draw given omega moves
-        it by about (c N)^(-1/2), but where many rejected rows keep their margin its law is about nu wide."""
+        """New hyperplanes [K, P, 1]. For each hyperplane without rows an elliptical slice step follows: a draw given
+        omega moves it by about (c N)^(-1/2), while its law is about nu wide where many rejected rows keep their margin.
+        """
         if not weights.numel():
             return weights
         weights = self._drawn(weights, generator)
@@ -303,7 +305,8 @@ class RepellingHyperplanes:
         return elliptical_slice(weights, self.weight_scale, self.log_likelihood, generator, num_steps=num_steps)
 
     def _turned(self, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """After one step: scores turn as hyperplanes do, so that rows are multiplied once for all angles."""
+        """Hyperplanes after one step. Scores turn as hyperplanes do, so that one product with the rows serves all
+        angles."""
         from . import _numba_hyperplanes
 
         other = self.weight_scale * normals(tuple(weights.shape), generator, weights)

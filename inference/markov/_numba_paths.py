@@ -1,8 +1,9 @@
 """Forward-backward recursions compiled: scaled probabilities, one loop over the steps of each sequence.
 
-What underflows may be all that is left later, where steps are forbidden or nearly so. Filtered probabilities below
-e^-500 are therefore stored as their logarithms, which are negative, and a state into which less than e^-450 flows is
-taken in logs from all states before it. What is left out anywhere else is below e^-50 of what it would be added to.
+Where steps are forbidden or nearly so, a state whose probability underflows may be the only one that is possible later.
+Filtered probabilities below e^-500 are therefore stored as their logarithms, which are negative, and a state into which
+less than e^-450 flows is computed in logs from all states before it. All that is left out elsewhere is below e^-50 of
+what it would be added to.
 """
 
 import math
@@ -96,7 +97,8 @@ def _start(log_steps, steps, t, log_slices, message):
 
 @lean_part
 def _flow(steps, filtered, t, message):
-    """Fills message [K] with p(z_t | before t), up to a factor; inlined, its loops would be no vectors."""
+    """Fills message [K] with p(z_t | before t), up to a factor. It must not be inlined, or its loops would not use
+    vector instructions."""
     K = len(message)
     whole = K - K % 4
     for k in range(K):

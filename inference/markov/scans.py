@@ -6,7 +6,8 @@ associative, and so are the maps from a state to one drawn before it: all partia
 
     step_t(j, k) = transition(j, k) + emission_t(k),   of a first one start(k) + emission_t(k) for all j
 
-All rows of a first step are alike, so that what came before it is a factor, which a message forgets.
+All rows of the step into the first row of a sequence are alike, so that a message forgets what came before it but for a
+factor.
 """
 
 from __future__ import annotations
