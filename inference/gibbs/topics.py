@@ -40,6 +40,7 @@ from ...models.priors.topics import Tally, mean_proportions
 from ...models.sums import ranks
 from ...models.topics import TopicData, TopicModel
 from ..classifiers.scored import Scored
+from ..compiled.trusted import require_shape
 from ..distributed.collectives import all_sum, all_sums, own_stream
 from ..posterior.draws import TopicDraw, drawn
 from ..running.chains import OfRows, OfTokens
@@ -197,10 +198,9 @@ def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: t
     from . import _numba_topics as compiled  # compiles or loads machine code: only where a scan needs it
 
     num_topics, num_tokens = len(state.weights), len(data.words)
-    found = state.assignments.shape, state.document_counts.shape, state.word_counts.shape
-    known = (num_tokens,), (data.num_data, num_topics), (data.X.shape[1], num_topics)
-    if found != known:  # of a changed file: compiled code would trust it
-        raise IndexError("topics of other documents")
+    require_shape("assignments", state.assignments, (num_tokens,))
+    require_shape("document_counts", state.document_counts, (data.num_data, num_topics))
+    require_shape("word_counts", state.word_counts, (data.X.shape[1], num_topics))
     proposes = len(margin) == 3
     padding = -num_topics % compiled.WIDTH
     state = replace(state, assignments=state.assignments.clone(), document_counts=state.document_counts.clone())

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from ...models import host
+from ..compiled.trusted import require_shape
 from . import scans, tensors
-from .tensors import Paths, Smoothed, require_paths, require_shape
+from .tensors import Paths, Smoothed, require_paths
 
 
 def filter_states(

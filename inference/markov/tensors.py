@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...models.distributions.sampling import draw_categorical
 from ...models.markov import pad_sequences
+from ..compiled.trusted import require_shape
 
 
 class Smoothed(NamedTuple):
@@ -155,9 +156,3 @@ def require_paths(log_weights: Tensor) -> None:
             f"No path of sequence {impossible[0]} has a positive finite weight. "
             "Standardize X, or check for forbidden steps."
         )
-
-
-def require_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless the tensor [...] has this shape."""
-    if tensor.shape != shape:
-        raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {list(shape)}.")

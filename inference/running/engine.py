@@ -15,6 +15,7 @@ import warnings
 from contextlib import closing
 from typing import Any, cast
 
+from torch import Tensor
 from tqdm import tqdm
 
 from ...models.config import to_plain
@@ -26,7 +27,7 @@ from ..posterior.shapes import require_samples
 from ..protocol import Model
 from ..structures import Draw as Draw
 from ..structures import structure_of
-from .chains import LABELS, LabelRows, chain_of
+from .chains import LABELS, LabelRows, chain_of, shares_of
 from .chains import Chain as Chain
 from .checkpoints import Checkpoint, kind_of, read_chains
 from .files import foreign
@@ -124,9 +125,12 @@ class _Fit:
         due = sum(map(self.schedule.keep, range(chain.step)))
         if len(chain.draws) != due:
             raise ValueError(f"The file has {len(chain.draws)} draws of a chain, not {due}; regbayes did not write it.")
+        self._require_rows(chain)
+        ended = not self.sweeps.unfinished(chain)
         try:
             finite = not chain.step or math.isfinite(self.sweeps.value(chain.state))
-            present = self.sweeps.drawn(chain.state)
+            present = (self.sweeps.finished if ended else self.sweeps.drawn)(chain.state)
+            finite = finite and not any(bool(value.isnan().any()) for value in present.values())
         except Exception as error:  # whatever kernels raise on what is no state of theirs
             raise _no_state(error) from None
         labelled = due or len(present.get(LABELS, ()))  # amid stochastic steps a state may keep no labels
@@ -134,6 +138,15 @@ class _Fit:
         alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
         if not (finite and alike):
             raise foreign("a state and draws that differ in kind")
+
+    def _require_rows(self, chain: Chain) -> None:
+        """Raise ValueError if a state has entries for other rows than those that are here."""
+        data = self.sweeps.data
+        sizes = {"N": getattr(data, "num_own", data.num_data), **getattr(data, "axes", {})}
+        for name, axis in shares_of(type(chain.state)).items():
+            found = getattr(chain.state, name)
+            if axis in sizes and isinstance(found, Tensor) and found.shape[:1] not in ((0,), (sizes[axis],)):
+                raise foreign(f"{name} of shape {list(found.shape)} for {sizes[axis]} rows")
 
     def show(self) -> tqdm:
         """A bar of all sweeps."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from ...models import host
 from ...models.sparse import Rows, group_sums
 from ..classifiers.scored import own_scores
+from ..compiled.trusted import require_shape
 from ..distributed.collectives import all_sums
 from .problem import Problem
 
@@ -69,6 +70,7 @@ def component_sums(
     else:
         from . import _numba_assignment
 
+        require_shape("assignments", assignments, (len(X),))
         times = sums.new_ones(1) if weights is None else weights.double()
         arrays = X.contiguous(), times, assignments, sums, counts
         _numba_assignment.add_rows(*(array.numpy() for array in arrays))

@@ -24,6 +24,7 @@ from ....models.losses import Loss
 from ....models.sparse import SparseRows
 from ....models.sums import row_chunks
 from ...classifiers.duals import joint_hinge
+from ...compiled.trusted import require_shape
 
 
 class Limits(NamedTuple):
@@ -94,6 +95,10 @@ def _fit_compiled(
 ) -> tuple[Tensor, ...]:
     from . import _numba_topics  # compiles or loads machine code: only where it is needed
 
+    num_topics, num_scores = given.slopes.shape
+    require_shape("counts", start[0], (len(X), num_topics))
+    require_shape("tilt", start[1], (len(X), num_scores))
+    require_shape("topics", given.log_topics, (X.num_columns, num_topics))
     arrays = *start, torch.zeros_like(given.log_topics), start[0].new_zeros(len(start[0]))
     log_weights, slopes = given.log_topics.contiguous(), given.slopes.contiguous()
     rows = tuple(part.numpy() for part in (X.starts, X.columns, X.values))

@@ -24,6 +24,7 @@ from ....models.sparse import SparseRows
 from ....models.sums import row_chunks
 from ...classifiers.natural import Evidence
 from ...classifiers.ridge import Ridge
+from ...compiled.trusted import require_shape
 
 
 class Scores(NamedTuple):
@@ -80,6 +81,7 @@ def own_grams(X: SparseRows, phi: Tensor, *, compiled: bool | None = None) -> It
         if compiled if compiled is not None else host.on_cpu(X):
             from . import _numba_topics  # compiles or loads machine code: only where it is needed
 
+            require_shape("phi", phi, (len(X.values), K))
             places = (starts - entries.start).numpy()
             _numba_topics.add_grams(places, number.numpy(), own.contiguous().numpy(), found.numpy())
         else:
@@ -127,6 +129,15 @@ def visit_tokens(
         return _visit_tensors(X, *parts)
     from . import _numba_topics  # compiles or loads machine code: only where it is needed
 
+    num_topics, num_scores = classifiers.mean.shape[1:]
+    for name, part, length in (
+        ("topics", log_topics, X.num_columns),
+        ("shares", log_share, len(X)),
+        ("phi", phi, len(X.values)),
+        ("counts", counts, len(X)),
+    ):
+        require_shape(name, part, (length, num_topics))
+    require_shape("precision", observed.precision, (len(X), num_scores))
     rows = tuple(part.numpy() for part in (X.starts, X.columns, X.values.double()))
     _numba_topics.visit_tokens(rows, *(part.contiguous().numpy() for part in parts))
     return parts[5], parts[6]

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from regbayes.inference import SVI, RowSource, SmallVariance, rows_of
+from regbayes.inference import SVI, Posterior, RowSource, SmallVariance, rows_of
 from regbayes.inference.distributed.stream import stream_points
-from regbayes.inference.running.files import read_file
+from regbayes.inference.running.files import read_file, write_file
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import BNMC, DIH, DPM, IHMM, LDA, InfiniteLatentSVM, InfiniteSVM, MedLDA
 
@@ -171,6 +171,25 @@ def test_another_source_is_refused(case: str, source: RowSource, differs: str, t
         backend.fit(model, source, resume=tmp_path / "chain.pt")
 
 
+@pytest.mark.parametrize(
+    ("case", "name", "change"),
+    [
+        ("IHMM", "transitions", lambda value: value[:-1]),
+        ("InfiniteSVM", "mean", lambda value: value * torch.nan),
+    ],
+)
+def test_a_changed_state_of_a_fit_that_ends_there_is_refused(case: str, name: str, change: Any, tmp_path: Path) -> None:
+    """No sweep would notice it."""
+    backend, model, source = FITS[case]
+    backend.fit(model, source, checkpoint=tmp_path / "chain.pt")
+    content = read_file(tmp_path / "chain.pt", "checkpoint")
+    state = content["chains"][0]["state"]
+    state[name] = change(state[name])
+    write_file(tmp_path / "chain.pt", "checkpoint", content)
+    with pytest.raises(ValueError, match=r"no state of this fit|differ in kind"):
+        backend.fit(model, source, resume=tmp_path / "chain.pt")
+
+
 def test_steps_read_a_block_after_the_other_wherever_they_begin() -> None:
     """Also past the end of a pass, and again after what has failed."""
     fails = set()
@@ -188,6 +207,21 @@ def test_steps_read_a_block_after_the_other_wherever_they_begin() -> None:
         stream.at(1)
     fails.clear()
     assert float(stream.at(1).X[0, 0]) == X[10, 0]
+
+
+@pytest.mark.parametrize("case", FITS)
+def test_a_posterior_of_a_source_is_saved_whole(case: str, tmp_path: Path) -> None:
+    backend, model, source = FITS[case]
+    found = backend.replace(**{"max_steps" if "small" in case else "num_steps": 1}).fit(model, source)
+    found.save(tmp_path / "posterior.pt")
+    read = Posterior.load(tmp_path / "posterior.pt")
+    require_equal(read, found)
+    assert found.gather() is found
+    rows = WORDS if isinstance(model, LDA | MedLDA) else X
+    if hasattr(found, "assign"):
+        assert np.array_equal(read.assign(rows), found.assign(rows))
+    if found.model.coding is not None:
+        assert np.array_equal(read.predict(rows), found.predict(rows))
 
 
 # -- among ranks -------------------------------------------------------------------------------------------------------
@@ -217,3 +251,23 @@ def test_ranks_with_sources_of_their_own_go_on_bit_for_bit(two_ranks: Any, case:
     backend, model, source = FITS[case]
     with pytest.raises(ValueError, match=r"by another fit: its data\.sources is 2, here it is 1\."):
         backend.fit(model, source, resume=file)
+
+
+def saved(group: Any, rank: int, case: str, path: Path) -> Any:
+    """The posterior that a rank has saved, and the one that has the rows of both."""
+    posterior = of_rank(group, rank, case)
+    posterior.save(path)
+    return posterior, posterior.gather()
+
+
+@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "small variance of DPM"])
+def test_posteriors_of_sources_are_gathered_and_saved_by_shards(two_ranks: Any, case: str, tmp_path: Path) -> None:
+    """Of each rank the first rows, of which it says something."""
+    (first, all_first), (second, all_second) = two_ranks(saved, case, tmp_path / "posterior.pt")
+    whole = torch.cat([each.samples["assignments"] for each in (first, second)], 1)
+    assert whole.shape == (1, 30 + 60)
+    read = Posterior.load(tmp_path / "posterior.pt")
+    for found in (all_first, all_second, read):
+        assert torch.equal(found.samples["assignments"], whole)
+        assert found.shard is None
+        assert np.array_equal(found.assign(X), first.assign(X))
