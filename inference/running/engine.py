@@ -130,11 +130,11 @@ class _Fit:
         try:
             finite = not chain.step or math.isfinite(self.sweeps.value(chain.state))
             present = (self.sweeps.finished if ended else self.sweeps.drawn)(chain.state)
-            finite = finite and not any(bool(value.isnan().any()) for value in present.values())
         except Exception as error:  # whatever kernels raise on what is no state of theirs
             raise _no_state(error) from None
-        labelled = due or len(present.get(LABELS, ()))  # amid stochastic steps a state may keep no labels
+        labelled = due or ended or len(present.get(LABELS, ()))  # amid stochastic steps a state may keep no labels
         sizes = [_sizes(draw, self.sweeps.model) for draw in ([present, *chain.draws] if labelled else [])]
+        finite = finite and not any(bool(value.isnan().any()) for value in present.values())
         alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
         if not (finite and alike):
             raise foreign("a state and draws that differ in kind")

@@ -211,8 +211,8 @@ def test_a_changed_state_of_a_warm_up_is_refused_before_compiled_code_reads_it(t
     for name, value, message in (
         ("assignments", state["assignments"] + 50, "'assignments' from 5"),
         ("assignments", state["assignments"][:-1], "assignments of shape"),
-        ("document_counts", state["document_counts"][:-1], "no state of this fit"),
-        ("word_counts", state["word_counts"][:-1], "no state of this fit"),
+        ("document_counts", state["document_counts"][:-1], "document_counts of shape"),
+        ("word_counts", state["word_counts"][:-1], "word_counts has shape"),
     ):
         chain["state"] = state | {name: value}
         write_file(path, "checkpoint", content)
