@@ -59,6 +59,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/running/engine.py", "inference/distributed/test_source_checkpoints.py -k ends"): {
         "self.sweeps.finished if ended else self.sweeps.drawn": "self.sweeps.drawn",
     },
+    ("inference/gibbs/label_sets/kernel.py", "inference/gibbs/test_gibbs_multi_label.py -k computed_once"): {
+        "        prepare=prepare_labels,\n": "",
+    },
     ("inference/seeding.py", "inference/gibbs/test_gibbs.py -k different_places"): {
         ".argmax(1)": ".argmin(1) * 0",
     },

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from ...models import host
+from ...models.bnmc import BNMC
 from ...models.compiled import compiled_form
 from ...models.data import Data
+from ...models.dpm import DPM
+from ...models.label_data import LabelData
 from ...models.likelihoods import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
@@ -82,6 +85,29 @@ class Prepared(Data):
         form, counts = compiled_form(self.family), torch.arange(self.num_data + 1, dtype=torch.float64)
         normalizers = form.log_normalizers(self.family, counts) if hasattr(form, "log_normalizers") else 0 * counts
         return CompiledFamily(form.of(self.family, self), normalizers.numpy(), len(self.prior))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PreparedLabels(LabelData):
+    """The same of label sets: the mixture, and what it sees of them."""
+
+    mixture: DPM
+
+    def rows(self, index: Tensor | slice) -> LabelData:  # type: ignore[override]
+        """The data of some rows, from their indices [M]."""
+        return LabelData(self.x, self.y, self.features, self.targets, self.weights).rows(index)
+
+    @cached_property
+    def points(self) -> Prepared:
+        """What the mixture sees: rows (x, y), and no classifiers."""
+        return prepare_points(self.mixture, replace(self.margins, X=self.X).without_features())
+
+
+def prepare_labels(model: BNMC, data: LabelData) -> PreparedLabels:
+    """The data of a fit of label sets; as they are if they were prepared already."""
+    if isinstance(data, PreparedLabels):
+        return data
+    return PreparedLabels(data.x, data.y, data.features, data.targets, data.weights, mixture=model.mixture)
 
 
 def prepare_points(model: Mixture, data: Data) -> Prepared:

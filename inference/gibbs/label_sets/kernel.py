@@ -23,7 +23,7 @@ from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
 from .. import partition
 from ..backend import Gibbs
-from ..prepared import prepare_points
+from ..prepared import prepare_labels
 from ..state import scan_law
 from . import coupled
 from .coupled import LabelState, scored
@@ -59,6 +59,7 @@ def kernel(backend: Gibbs, model: BNMC) -> Kernel:
         sweep=partial(sweep, scan=backend.scan, num_split_merge=backend.split_merge, num_warmup=backend.num_warmup),
         value=partial(log_joint, law=law),
         draw=partial(draw, law=law),
+        prepare=prepare_labels,
         value_in="log_joint",
     )
     return kernel if law.alike else replace(kernel, warn=partial(warn_if_full, remedy=", or with scan='slice'"))
@@ -68,7 +69,8 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: G
     """A start of the partition, and classifiers drawn from around 0."""
     law = scan_law(model.prior, model.truncation, backend.scan)
     backend.require_labels(data, law.capacity, other="slice")
-    start = partition.init(model.mixture, data.points, generator, start=backend.init, law=law)
+    seen = prepare_labels(model, data)
+    start = partition.init(seen.mixture, seen.points, generator, start=backend.init, law=law)
     zeros = data.features.new_zeros(1, data.features.shape[1], data.targets.shape[1])
     state = LabelState(**{item.name: getattr(start, item.name) for item in fields(start)}, classifiers=zeros)
     return replace(state, classifiers=draw_classifiers(state, data, model, generator))
@@ -86,11 +88,9 @@ def sweep(
     num_warmup: int = 0,
 ) -> LabelState:
     """One sweep; both lines leave the target invariant."""
-    mixture = model.mixture
-    points = prepare_points(mixture, data.points)
-    moved: Any = partition.sweep(
-        state, points, mixture, generator, step, scan=scan, num_split_merge=num_split_merge, num_warmup=num_warmup
-    )
+    seen = prepare_labels(model, data)
+    options: dict[str, Any] = {"num_split_merge": num_split_merge, "num_warmup": num_warmup}
+    moved: Any = partition.sweep(state, seen.points, seen.mixture, generator, step, scan=scan, **options)
     return replace(moved, classifiers=draw_classifiers(moved, data, model, generator))
 
 
@@ -101,7 +101,8 @@ def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator:
 
 def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> Tensor:
     """log density [] of (z, w, h) and the data: the families' parameters, mixture weights and omega integrated out."""
-    plain, labels = (state, data.points, model.mixture), scored(data, model)
+    seen, labels = prepare_labels(model, data), scored(data, model)
+    plain = state, seen.points, seen.mixture
     sums = partition.sums_over_rows(*plain, law=law, beside=labels.told(state.classifiers))
     joint = partition.log_joint(*plain, law=law, sums=sums)
     return joint + labels.log_density(state.classifiers, sums.beside)
@@ -109,7 +110,8 @@ def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> T
 
 def draw(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> Draw:
     """What the posterior keeps of a state."""
-    plain, labels = (state, data.points, model.mixture), scored(data, model)
+    seen, labels = prepare_labels(model, data), scored(data, model)
+    plain = state, seen.points, seen.mixture
     sums = partition.sums_over_rows(*plain, law=law, beside=labels.told(state.classifiers))
     kept = partition.draw(*plain, law=law, sums=sums)
     kept["log_joint"] = kept["log_joint"] + labels.log_density(state.classifiers, sums.beside)

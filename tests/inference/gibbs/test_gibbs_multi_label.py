@@ -30,6 +30,7 @@ from regbayes.models import (
     Standardized,
 )
 from regbayes.models.distributions import draw
+from regbayes.models.likelihoods.product import Product
 from regbayes.models.priors.sticks import log_stick_weights, posterior_sticks
 from regbayes.testing import check_kernel, check_model
 
@@ -381,3 +382,21 @@ def test_totals_of_rows_without_labels_are_zero() -> None:
     model, data = COUPLED["multinomial"][0].prepare(X, torch.full((4, 2), torch.nan))
     kept = {"log_mixture": X.new_zeros(3), "weights": X[:, :0], "assignments": torch.zeros(4, dtype=torch.int8)}
     assert torch.equal(finished_draw(kept, X.new_ones(1, 2), data, model)["label_totals"], X.new_zeros(3))
+
+
+@pytest.mark.parametrize("scan", ["collapsed", "slice", "blocked"])
+def test_what_stays_the_same_in_all_sweeps_is_computed_once(scan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, base_measure = [], Product.log_base_measure
+
+    def counted(self, X):
+        calls.append(len(X))
+        return base_measure(self, X)
+
+    monkeypatch.setattr(Product, "log_base_measure", counted)
+    X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    numbers = []
+    for num_samples in (2, 6):
+        calls.clear()
+        Gibbs(num_samples, 1, scan=scan, split_merge=0, progress=False).fit(BNMC(truncation=4), X, (X > 0).double())
+        numbers.append(len(calls))
+    assert numbers[0] == numbers[1] > 0
