@@ -767,7 +767,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "inference/svi/allocations.py",
         "inference/svi/test_svi_epochs.py inference/svi/test_svi_rows.py -k 'of_a_partition or given_up'",
     ): {
-        "* (local.bound + penalty) - penalty": "* local.bound",
+        "batch.scale * said - penalty": "batch.scale * (said - penalty)",
         "return replace(state, may_merge=False)": "return state",
     },
     (
