@@ -617,7 +617,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "with among(None):  # ranks": "with among(those):  # ranks",
     },
     ("inference/svi/factors.py", "inference/distributed/test_ranks.py -k 'find_what and SVI and DPM and not full'"): {
-        "counts, statistics = all_sums(": "counts, statistics = (",
+        "counts, statistics, *said = all_sums(": "counts, statistics, *said = (",
     },
     ("inference/svi/features/factors.py", "inference/distributed/test_ranks.py -k 'find_what and SVI-features'"): {
         "+ _total(of_rows, whole) +": "+ of_rows +",
