@@ -48,10 +48,10 @@ class ClassifierCV(PathSearch, Classifier):
     Attributes
     ----------
     length_scale_, num_components_, strength_, weight_scale_, temperature_ : those chosen, of equals that of the least
-        log loss, and a number of components after the first only where it is better than those before by more than
-        chance (the gains in accuracy and in log likelihood, each in its standard errors, add up to more than 1: the
-        best of many settings looks better than it is, and the more so the fewer the rows); None or 0 where there is no
-        choice. `best_params_` has them together
+        log loss, and a number of components after the first only where it is better by more than chance: than the best
+        before (the gains in accuracy and in log likelihood, each in its standard errors, add up to more than 1), and
+        than the first by a standard error of the log likelihood alone, since the accuracy of the best of many settings
+        looks better than it is. None or 0 where there is no choice. `best_params_` has them together
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and
         temperature
     best_score_ : their mean at the best setting

@@ -119,41 +119,53 @@ class Search(PosteriorEstimator):
         """Decisions [n] or [n, L] of a fit to other rows, at each temperature."""
         return decide(posterior, held.X, temperatures)
 
-    def log_losses(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each row [M], by decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them; 0 where there
-        are no probabilities."""
-        return np.zeros(len(y))
+    def log_losses(
+        self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]
+    ) -> NDArray[np.float64] | None:
+        """Of each row [M], by decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them; None where
+        there are no probabilities."""
+        return None
 
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
         """Take what is wanted of decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them."""
 
     def _best(self, found: _HeldOut) -> tuple[Any, ...]:
         """The place of the best setting, of equals that of the least log loss, and then the first; another number of
-        components than the one before has to be better by more than chance."""
+        components than the first has to be better by more than chance than those before."""
         best: tuple[Any, ...] = ()
+        first: tuple[Any, ...] = ()
         at_size = self.arguments.index(self.size)
         for number in range(found.scores.shape[1 + at_size]):
             mean = found.scores.mean(0).take(number, at_size).round(_DIGITS)
             equals = [(*place[:at_size], number, *place[at_size:]) for place in np.argwhere(mean == mean.max())]
-            losses = [np.average(self._measures(found, place)[1], weights=found.weights) for place in equals]
+            losses = [np.average(self._measures(found, place)[-1], weights=found.weights) for place in equals]
             place = equals[int(np.argmax(np.round(losses, _DIGITS)))]
-            best = place if not best or self._is_better(found, place, best) else best
+            first = first or place
+            best = place if not best or self._is_better(found, place, best, first) else best
         return best
 
-    def _is_better(self, found: _HeldOut, place: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-        """Whether a setting gains more than 1 on another, row by row: in score and log likelihood together, each in its
-        standard errors."""
+    def _is_better(
+        self, found: _HeldOut, place: tuple[Any, ...], best: tuple[Any, ...], first: tuple[Any, ...]
+    ) -> bool:
+        """Whether a setting gains more than 1 on the best before, in score and log likelihood together, and on the
+        first in log likelihood: this has not chosen the setting, whose score is the highest of many."""
+        together, alone = self._gains(found, place, best).sum(), self._gains(found, place, first)[-1]
+        return bool(together > 1 and alone > 1)
+
+    def _gains(self, found: _HeldOut, place: tuple[Any, ...], other: tuple[Any, ...]) -> NDArray[np.float64]:
+        """What a setting gains on another, row by row, in each measure [J], in standard errors."""
         gains = self._measures(found, place) - self._measures(found, other)
         gain = np.average(gains, axis=1, weights=found.weights)
         variance = np.average((gains - gain[:, None]) ** 2, axis=1, weights=found.weights)
         errors = np.maximum((variance / found.weights.sum()) ** 0.5, np.finfo(np.float64).tiny)  # no gain has no error
-        return bool((gain / errors).sum() > 1)
+        found_gains: NDArray[np.float64] = gain / errors
+        return found_gains
 
     def _measures(self, found: _HeldOut, place: tuple[Any, ...]) -> NDArray[np.float64]:
-        """Scores and log likelihoods [2, M] of the rows held out."""
+        """Scores and, where there are such, log likelihoods [J, M] of the rows held out."""
         decisions = self.settled(found.decisions[place], found.y)
-        losses = self.log_losses(decisions, found.y, found.weights)
-        return np.stack([self.score_rows(decisions, found.y), -losses])
+        scores, losses = self.score_rows(decisions, found.y), self.log_losses(decisions, found.y, found.weights)
+        return np.stack([scores] if losses is None else [scores, -losses])
 
     def _axes(self, model: Any, inference: Backend, rows: Rows) -> _Axes:
         """The values of each part of a setting."""

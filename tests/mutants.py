@@ -711,6 +711,10 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("estimators/clusters.py", "estimators/test_sequence_estimator.py -k covariances"): {
         "steps[~np.isnan(steps).any(1)]": "steps",
     },
+    ("estimators/search.py", "estimators/test_estimators_cv.py -k 'gains or components_have'"): {
+        "together > 1 and alone > 1": "together > 1",
+        "self._gains(found, place, first)[-1]": "self._gains(found, place, best)[-1]",
+    },
     ("estimators/multi_cv.py", "estimators/test_other_searches.py"): {
         "f1 + (hits - f1 * total)": "f1 + (hits - total)",
         "(decisions > 0) & known": "decisions > 0.5",

@@ -227,13 +227,26 @@ def test_gains_in_score_and_likelihood_count_together():
         right = (copies > 0) == y[each]
         logs = [-np.logaddexp(0, -slope * f * (2 * y[each] - 1)) for slope, f in zip(slopes, copies, strict=True)]
         gains = right[1] * 1.0 - right[0], logs[1] - logs[0]
-        together = sum(gain.mean() / gain.std() * len(gain) ** 0.5 for gain in gains)
-        if abs(together - 1) < 0.02:
+        each_gain = [gain.mean() / gain.std() * len(gain) ** 0.5 for gain in gains]
+        together, likelihood = sum(each_gain), each_gain[1]
+        if min(abs(together - 1), abs(likelihood - 1)) < 0.02:
             continue
         found = _HeldOut(decisions, y, weights.astype(float), np.zeros(0))
-        assert ClassifierCV()._is_better(found, (1,), (0,)) == (together > 1)
-        outcomes.append((together > 1, gains[0].mean() > 0))
-    assert {(False, True), (True, True)} <= set(outcomes)  # a gain in score is not enough
+        assert ClassifierCV()._is_better(found, (1,), (0,), (0,)) == (together > 1 and likelihood > 1)
+        outcomes.append((together > 1, likelihood > 1))
+    assert {(False, False), (True, False), (True, True)} <= set(outcomes)  # a gain in score is not enough
+
+
+def test_components_have_to_be_better_than_the_first_number_and_than_the_best():
+    """The second setting is much better than the first, the third hardly worse than the second, the fourth better."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    noise = rng.normal(size=200)
+    decisions = np.stack([factor * (2 * y - 1) + noise for factor in (0.1, 1.0, 0.98, 2.0)])
+    found = _HeldOut(decisions, y, np.ones(200), np.zeros(0))
+    better = [ClassifierCV()._is_better(found, (k,), (best,), (0,)) for k, best in ((1, 0), (2, 1), (3, 1))]
+    assert better == [True, False, True]
+    assert not ClassifierCV()._is_better(found, (3,), (1,), (3,))  # than the best, but no better than the first
 
 
 def calibration_loss(f, y) -> float:
