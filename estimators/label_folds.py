@@ -1,4 +1,4 @@
-"""Folds of rows with label sets, by which the probabilities of labels are calibrated."""
+"""Folds by which the probabilities of an estimator are calibrated, and those of rows with label sets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from ..models.domains import Whole, read
 from .rows import deal, sort_rows
 
 
@@ -25,6 +26,14 @@ def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
     rarest = np.full(labels.shape[0], C)
     np.minimum.at(rarest, rows, rank[columns])
     return deal(different, rarest, number)
+
+
+def number_of_folds(cv: Any, auto: int | None) -> int | None:
+    """The number of folds that a user asks for, `auto` of "auto"; None: none. ValueError on anything else."""
+    if isinstance(cv, str) and cv == "auto":
+        return auto
+    found: int | None = read("cv", cv, Whole(2), optional=True)
+    return found
 
 
 def can_be_fitted(fold: NDArray[np.int64]) -> bool:

@@ -29,11 +29,11 @@ from ..models import (
     TaskData,
     by_task,
 )
-from ..models.domains import Whole, read, shown
+from ..models.domains import shown
 from ..models.numbers import as_tensor
 from ..models.warning import warn
 from .base import NothingLearntWarning, PosteriorEstimator, goes_on
-from .label_folds import can_be_fitted, deal_rows, taught
+from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
 from .reading import array_like, named, read_targets
 from .rows import sort_rows
 
@@ -85,8 +85,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         where there are more columns than rows (`PrincipalDirections(150)`, `weight_scale=3.0`)
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)`
     cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
-        posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. None: as
-        the posterior states them, as also where there are too few rows for folds. Many tasks have no such choice
+        posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. "auto":
+        5 of at most 1,000 rows, half of which tell little of a rare label, else 2. None: as the posterior states
+        them, as also where there are too few rows for folds. Many tasks have no such choice
 
     Attributes
     ----------
@@ -110,7 +111,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     streams: tuple[type[Any], ...] = (LabelData,)
     classes_: NDArray[Any]
 
-    def __init__(self, model: Model | None = None, inference: Backend | None = None, *, cv: int | None = 2) -> None:
+    def __init__(
+        self, model: Model | None = None, inference: Backend | None = None, *, cv: int | str | None = "auto"
+    ) -> None:
         super().__init__(model, inference)
         self.cv = cv
 
@@ -201,7 +204,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
     def _by_folds(self, parts: tuple[Any, Backend], X: Any, targets: Any) -> Iterator[HeldOut]:
         """What fits without each fold say of it; nothing where there is nothing to calibrate."""
-        number = read("cv", self.cv, Whole(2), optional=True)
+        number = number_of_folds(self.cv, _MANY_FOLDS if X.shape[0] <= _FEW_ROWS else 2)
         if number is None or not self.is_of(LabelData):
             return
         fold = deal_rows(X, targets, number)
@@ -296,6 +299,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
 
 _TOLERANCE = 0.03
+_MANY_FOLDS, _FEW_ROWS = 5, 1000
 _MOST_DIRECTIONS = 150
 _WIDE_SCALE = 3.0  # of log odds of rows whose mean square length is 1: from 0.05 to 0.95
 

@@ -218,6 +218,17 @@ def test_what_folds_say_is_what_their_fits_say() -> None:
     assert not torch.equal(fit.posterior_.calibrated(X, Y).metadata["calibration"], expected.metadata["calibration"])
 
 
+def test_few_rows_have_more_folds(monkeypatch) -> None:
+    fit = MultiLabelClassifier(COUNTS, SVI(num_steps=5))
+    for most, number in ((60, 5), (59, 2)):
+        monkeypatch.setattr("regbayes.estimators.multi._FEW_ROWS", most)
+        found, same = (clone(fit).set_params(cv=cv).fit(X, Y) for cv in ("auto", number))
+        assert_array_equal(found.predict_proba(X), same.predict_proba(X))
+        assert not np.array_equal(
+            found.predict_proba(X), clone(fit).set_params(cv=7 - number).fit(X, Y).predict_proba(X)
+        )
+
+
 def test_folds_share_rare_labels_and_keep_equal_rows_together() -> None:
     rng = np.random.default_rng(3)
     labels = (rng.random((80, 3)) < [0.05, 0.1, 0.5]).astype(float)
