@@ -85,10 +85,11 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
 
     def variational(self) -> SVI | None:
         """What serves topics and latent features, of which small variance keeps few or none: SVI, by the rule that the
-        loss has; None for other models."""
+        loss has, until predictions have settled; None for other models."""
         if not (self.is_of(TopicData) or self.is_of(FeatureData)):
             return None
-        return SVI() if getattr(getattr(self.model, "loss", None), "has_expectation", True) else SVI(rule="averaging")
+        expected = getattr(getattr(self.model, "loss", None), "has_expectation", True)
+        return SVI(tolerance=_TOLERANCE, rule="gibbs" if expected else "averaging")
 
     def require_targets(self, model: Any) -> None:
         """Raise ValueError unless the targets of the model are those of the estimator."""
@@ -139,11 +140,15 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
         """Fit to rows in an order of their own, and put what the posterior says of rows back in that of X [N, D]."""
         model, inference = parts
         rows = sort_rows(X, y, weights, merge=weighs(inference, model))
+        self.posterior_ = self.posterior_of(parts, rows, self.on_interrupt).over_rows(torch.from_numpy(rows.place))
+        self._require_learnt(inference)
+
+    def posterior_of(self, parts: tuple[Any, Backend], rows: SortedRows, on_interrupt: str) -> Any:
+        """The posterior of rows, which may be some of those of a fit."""
+        model, inference = parts
         options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
         options |= self.loss_options(parts, rows)
-        posterior = inference.fit(model, rows.X, rows.y, on_interrupt=self.on_interrupt, **options)
-        self.posterior_ = posterior.over_rows(torch.from_numpy(rows.place))
-        self._require_learnt(inference)
+        return inference.fit(model, rows.X, rows.y, on_interrupt=on_interrupt, **options)
 
     def loss_options(self, parts: tuple[Any, Backend], rows: SortedRows) -> dict[str, Any]:
         """What a fit is told of the losses of rows."""
@@ -231,4 +236,5 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
         return np.array([f"{name}{k}" for k in range(self.posterior_.samples[samples].shape[1])], dtype=object)
 
 
+_TOLERANCE = 0.03  # nats a row
 _FLOATS = [np.float64, np.float32]

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
-from scipy.special import log_softmax, softmax
+from numpy.typing import NDArray
 
 from ..inference import SVI, Backend, SmallVariance, TopicPosterior
 from ..models import InfiniteSVM, MedLDA, Model, SquaredHinge, TopicData
 from .partition import Classifier, Regressor
 from .search import PathSearch
+from .slopes import likeliest_slope, log_probabilities, logits
 
 
 class ClassifierCV(PathSearch, Classifier):
@@ -97,21 +96,15 @@ class ClassifierCV(PathSearch, Classifier):
         return False  # the scores of the folds count rows as well
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-        return (_logits(decisions).argmax(1) == y).astype(np.float64)
+        return (logits(decisions).argmax(1) == y).astype(np.float64)
 
     def log_losses(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        logits = _logits(decisions)
-        found: NDArray[np.float64] = -log_softmax(_slope(logits, y, weights) * logits, axis=1)[np.arange(len(y)), y]
+        told = log_probabilities(likeliest_slope(decisions, y, weights), decisions)
+        found: NDArray[np.float64] = -told[np.arange(len(y)), y]
         return found
 
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
-        self.slope_ = _slope(_logits(decisions), y, weights)
-
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities [N, L] in the order of `classes_`."""
-        logits = _logits(self.decision_function(X))
-        found: NDArray[Any] = softmax(self.slope_ * logits, axis=1)
-        return found
+        self.slope_ = likeliest_slope(decisions, y, weights)
 
 
 class TopicClassifierCV(ClassifierCV):
@@ -227,29 +220,4 @@ class RegressorCV(PathSearch, Regressor):
         self.noise_scale_ = self.target_scale_ * float(np.average(errors, weights=weights)) ** 0.5
 
 
-# -- probabilities -----------------------------------------------------------------------------------------------------
-
-
-def _logits(decisions: NDArray[Any]) -> NDArray[Any]:
-    """A column for each class [n, L], of two classes 0 and the decision [n]."""
-    return decisions if decisions.ndim == 2 else np.column_stack([np.zeros_like(decisions), decisions])
-
-
-def _slope(logits: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> float:
-    """The slope at which softmax(slope logits [M, L]) makes the labels y [M] likeliest; one of each class is added
-    and spread over all rows, so that it stays finite where all are told apart."""
-    total, L = weights.sum(), logits.shape[1]
-    targets = (np.eye(L)[y] * total + 1) / (total + L)
-
-    def uphill(slope: float) -> float:
-        """Minus the derivative of the log likelihood, which rises with the slope."""
-        return float(weights @ ((softmax(slope * logits, axis=1) - targets) * logits).sum(1))
-
-    low, high = _SLOPES
-    if uphill(low) >= 0:
-        return low
-    return high if uphill(high) <= 0 else float(brentq(uphill, low, high, rtol=1e-12))
-
-
 _SCALE = 10.0
-_SLOPES = (1e-3, 1e3)

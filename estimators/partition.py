@@ -12,6 +12,7 @@ scikit-learn make, and in `ClassifierCV` and `RegressorCV` it raises KeyboardInt
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -21,13 +22,16 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..inference import Backend, SmallVariance
+from ..inference import Backend, SmallVariance, TruncationWarning
 from ..inference.row_weights import weighs, weighs_losses
-from ..models import Data, InfiniteSVM, Logistic, Model, StudentT, TopicData
+from ..models import ConstantColumnWarning, Data, InfiniteSVM, Logistic, Model, StudentT, TopicData
 from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
+from .label_folds import can_be_fitted, number_of_folds
+from .paths import Rows
 from .reading import array_like, named, read_both
-from .rows import SortedRows, moments
+from .rows import SortedRows, deal, moments, sort_rows
+from .slopes import likeliest_slope, log_probabilities
 from .streams import EncodedRows, classes_of, mean_squared_error, moments_of, source_of
 
 Prepared = tuple[tuple[Any, Backend], Any, NDArray[Any], NDArray[np.float64] | None]  # parts, X, y, weights
@@ -42,18 +46,21 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=Logistic(), weight_scale=3.0)`, whose probabilities are those
         of logistic regressions. A search of its arguments needs it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()` of topics and latent
-        features (`SVI(rule="averaging")` where the loss has no expectation, as `CrammerSinger`), else
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)` of topics and latent
+        features (with `rule="averaging"` where the loss has no expectation, as `CrammerSinger`), else
         `SmallVariance(scale=3.0, num_restarts=1)`, which aims at one component, or as many, up to 16, as there are 15
         rows for each weight of their classifiers; one descent, since searches fit often
     class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
         class. By `SVI(rule="gibbs")` of a mixture they are those of the losses, as scikit-learn's are. Else they
         multiply `sample_weight`: a row counts so often for its component too. Gibbs, NUTS and Autoguide take whole
         numbers: they are rounded to those, and are at least 1
+    cv : number of folds by which probabilities get a slope where the loss is no likelihood, such as a hinge: as many
+        fits to the other rows. None: no slope; "auto": 2 where `inference` is None, else None
 
     Attributes
     ----------
     posterior_ : Posterior of the fit
+    slope_ : of the probabilities, softmax(slope_ f) of the decision function f; None: they are those of the posterior
     classes_ : sorted labels [L] of the rows with a positive weight
     n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
@@ -67,6 +74,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     """
 
     classes_: NDArray[Any]
+    slope_: float | None = None
     default_data: type[Any] = Data
     streams: tuple[type[Any], ...] = (Data, TopicData)
 
@@ -75,9 +83,12 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         model: Model | None = None,
         inference: Backend | None = None,
         class_weight: dict[Any, float] | str | None = None,
+        *,
+        cv: int | str | None = "auto",
     ) -> None:
         super().__init__(model, inference)
         self.class_weight = class_weight
+        self.cv = cv
 
     def defaults(self) -> tuple[Model, Backend]:
         model = InfiniteSVM(loss=Logistic(), weight_scale=3.0)
@@ -97,13 +108,40 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         (`regbayes.inference.rows_of`), none of which need fit into memory: by stochastic steps of `SVI`.
         """
         source = source_of(X, y, sample_weight=sample_weight, class_weight=self.class_weight)
+        self.slope_ = None
         if source is not None:
             classes = self.classes_ = classes_of(source)
             return self.fit_source(
                 self.parts(), EncodedRows(source, lambda y: np.searchsorted(classes, y), source.name)
             )
-        self.fit_posterior(*self.prepared(X, y, sample_weight))
+        prepared = self.prepared(X, y, sample_weight)
+        self.slope_ = self._slope_by_folds(*prepared)
+        self.fit_posterior(*prepared)
         return self
+
+    def _slope_by_folds(
+        self, parts: tuple[Any, Backend], X: Any, y: NDArray[Any], weights: NDArray[np.float64] | None
+    ) -> float | None:
+        """The slope that suits rows held out; None where there is none to find, or there are too few rows."""
+        number = number_of_folds(self.cv, 2 if self.inference is None else None)
+        if number is None or parts[0].loss.is_likelihood:
+            return None
+        (model, inference), rows = parts, Rows(X, y, np.ones(len(y)) if weights is None else weights)
+        rows = rows.taken(np.flatnonzero(rows.weights > 0))
+        different = sort_rows(*rows, merge=True)
+        fold = deal(different, np.asarray(different.y), number)
+        if not can_be_fitted(fold):
+            return None
+        model, decisions = model.replace(classes=torch.arange(len(self.classes_))), []  # a fold may miss one
+        with warnings.catch_warnings():
+            for told in (ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it
+                warnings.simplefilter("ignore", told)
+            for k in range(fold.max() + 1):
+                seen = rows.taken(np.flatnonzero(fold != k)).sorted(parts)
+                posterior = self.posterior_of((model, inference), seen, "raise")
+                decisions.append(np.asarray(posterior.decision_function(rows.X[fold == k])))
+        order = np.argsort(fold, kind="stable")
+        return likeliest_slope(np.concatenate(decisions), rows.y[order], rows.weights[order])
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
@@ -200,9 +238,12 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return self.classes_[self.posterior_.predict(rows)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities [N, L] in the order of `classes_`; see `Posterior.predict_proba` for what they mean."""
-        rows = self.new_data(X)
-        return self.posterior_.predict_proba(rows)
+        """Class probabilities [N, L] in the order of `classes_`, of a likelihood or by `slope_`; see
+        `Posterior.predict_proba` for what the first mean, and are without a slope."""
+        if self.slope_ is None:
+            return self.posterior_.predict_proba(self.new_data(X))
+        found: NDArray[Any] = np.exp(log_probabilities(self.slope_, self.decision_function(X)))
+        return found
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior mean scores: [N] for two classes (positive: the larger label), else [N, L]."""
@@ -220,8 +261,8 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     ----------
     model : a model with a regression loss; None: `InfiniteSVM(loss=StudentT(df=100.0, scale=1.0))`, near a squared loss
     inference : a backend of `regbayes.inference`, which owns the seed; None:
-        `SmallVariance(num_components=1, num_restarts=1)`, or `SVI()` of topics and latent features. With one
-        component the default is near ridge regression; `RegressorCV` finds out whether more serve better
+        `SmallVariance(num_components=1, num_restarts=1)`, or SVI as in `Classifier`. With one component the default
+        is near ridge regression; `RegressorCV` finds out whether more serve better
 
     Attributes
     ----------

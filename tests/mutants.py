@@ -711,6 +711,14 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("estimators/clusters.py", "estimators/test_sequence_estimator.py -k covariances"): {
         "steps[~np.isnan(steps).any(1)]": "steps",
     },
+    ("estimators/multi.py", "estimators/test_label_estimator.py -k more_folds"): {
+        "X.shape[0] <= _FEW_ROWS": "X.shape[0] < _FEW_ROWS",
+    },
+    ("estimators/partition.py", "estimators/test_estimators_features.py -k 'slope or folds_are'"): {
+        "rows.y[order], rows.weights[order]": "rows.y, rows.weights",
+        "fold != k)).sorted": "fold == k)).sorted",
+        "parts[0].loss.is_likelihood": "False",
+    },
     ("estimators/search.py", "estimators/test_estimators_cv.py -k 'gains or components_have'"): {
         "together > 1 and alone > 1": "together > 1",
         "self._gains(found, place, first)[-1]": "self._gains(found, place, best)[-1]",

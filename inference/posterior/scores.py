@@ -72,7 +72,7 @@ class ScorePrediction:
         mean, and so have the features, or topics, of a row. `SmallVariance` has one draw, a point.
 
         A hinge is no likelihood: there they are the loss's pseudo-likelihood at the posterior mean score, normalized
-        over the classes. They rank classes, and nothing makes them frequencies (`ClassifierCV` fits a slope).
+        over the classes. They rank classes, and nothing makes them frequencies (`Classifier` fits a slope by folds).
 
         Of a posterior `with_slope`, as `regbayes fit` saves it after a search, they are softmax(slope scores).
         """

@@ -7,6 +7,8 @@ import pytest
 import scipy.sparse
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_multilabel_classification
 
@@ -18,6 +20,7 @@ from regbayes.estimators import (
     NothingLearntWarning,
     Regressor,
 )
+from regbayes.estimators.rows import deal, sort_rows
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import (
     CrammerSinger,
@@ -227,3 +230,71 @@ def test_parts_that_do_not_serve_are_refused(estimator, message):
     X, y = np.random.default_rng(0).normal(size=(10, 2)), np.arange(10) % 2
     with pytest.raises(ValueError, match=message):
         estimator.fit(X, y)
+
+
+# -- probabilities by folds --------------------------------------------------------------------------------------------
+
+
+def some_iris() -> tuple[np.ndarray, np.ndarray]:
+    X, y = load_iris(return_X_y=True)
+    chosen = np.random.default_rng(3).permutation(150)[:60]
+    return X[chosen], y[chosen]
+
+
+def test_slope_of_a_hinge_makes_labels_held_out_likeliest():
+    X, y = some_iris()
+    hinge = Classifier(InfiniteLatentSVM(truncation=3), QUICK, cv=3)
+    found, plain = clone(hinge).fit(X, y), clone(hinge).set_params(cv=None).fit(X, y)
+    logits, labels = [], []
+    different = sort_rows(X, y, None, merge=True)
+    fold = deal(different, different.y, 3)
+    for k in range(3):
+        other = clone(plain).fit(X[fold != k], y[fold != k])
+        logits.append(other.decision_function(X[fold == k]))
+        labels.append(y[fold == k])
+    logits, labels = np.concatenate(logits), np.concatenate(labels)
+    targets = (np.eye(3)[labels] * 60 + 1) / 63
+
+    def loss(slope: float) -> float:
+        return -float((targets * log_softmax(slope * logits, axis=1)).sum())
+
+    assert found.slope_ == pytest.approx(minimize_scalar(loss, (0.5, 2.0)).x, rel=1e-3)
+    assert_array_equal(found.decision_function(X), plain.decision_function(X))
+    assert_allclose(found.predict_proba(X), softmax(found.slope_ * plain.decision_function(X), axis=1))
+    assert plain.slope_ is None
+    assert_allclose(plain.predict_proba(X), plain.posterior_.predict_proba(X))
+
+
+def test_slope_depends_on_how_often_rows_occur_and_not_on_their_order():
+    X, y = some_iris()
+    weights, order = np.random.default_rng(0).integers(0, 3, 60), np.random.default_rng(1).permutation(60)
+    classifier = Classifier(InfiniteLatentSVM(truncation=3), QUICK, cv=2)
+    weighted = clone(classifier).fit(X, y, sample_weight=weights)
+    repeated = clone(classifier).fit(X.repeat(weights, 0), y.repeat(weights))
+    shuffled = clone(classifier).fit(X[order], y[order], sample_weight=weights[order])
+    assert weighted.slope_ == pytest.approx(repeated.slope_, rel=1e-9)
+    assert weighted.slope_ == shuffled.slope_
+
+
+@pytest.mark.parametrize(
+    ("model", "inference", "has"),
+    [(InfiniteSVM(), None, True), (None, None, False), (InfiniteSVM(), SmallVariance(num_restarts=1), False)],
+)
+def test_folds_are_for_losses_that_are_no_likelihood_where_the_backend_is_left_open(model, inference, has):
+    X, y = some_iris()
+    assert (Classifier(model, inference).fit(X, y).slope_ is not None) == has
+
+
+def test_too_few_rows_have_no_slope_and_a_cv_that_is_none_is_refused():
+    X, y = np.array([[0.0], [1.0], [2.0]]), [0, 1, 1]
+    assert Classifier(InfiniteSVM()).fit(X, y).slope_ is None
+    for cv in (1, "two", 2.5):
+        with pytest.raises(ValueError, match="cv is"):
+            Classifier(InfiniteSVM(), cv=cv).fit(X, y)
+
+
+def test_a_fit_without_folds_forgets_the_slope_of_one_before():
+    X, y = some_iris()
+    classifier = Classifier(InfiniteSVM()).fit(X, y)
+    assert classifier.slope_ is not None
+    assert classifier.set_params(cv=None).fit(X, y).slope_ is None
