@@ -28,11 +28,11 @@ def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
     return deal(different, rarest, number)
 
 
-def number_of_folds(cv: Any, auto: int | None) -> int | None:
+def number_of_folds(name: str, given: Any, auto: int | None) -> int | None:
     """The number of folds that a user asks for, `auto` of "auto"; None: none. ValueError on anything else."""
-    if isinstance(cv, str) and cv == "auto":
+    if isinstance(given, str) and given == "auto":
         return auto
-    found: int | None = read("cv", cv, Whole(2), optional=True)
+    found: int | None = read(name, given, Whole(2), optional=True)
     return found
 
 

@@ -204,7 +204,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
     def _by_folds(self, parts: tuple[Any, Backend], X: Any, targets: Any) -> Iterator[HeldOut]:
         """What fits without each fold say of it; nothing where there is nothing to calibrate."""
-        number = number_of_folds(self.cv, _MANY_FOLDS if X.shape[0] <= _FEW_ROWS else 2)
+        number = number_of_folds("cv", self.cv, _MANY_FOLDS if X.shape[0] <= _FEW_ROWS else 2)
         if number is None or not self.is_of(LabelData):
             return
         fold = deal_rows(X, targets, number)

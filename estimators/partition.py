@@ -54,7 +54,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         class. By `SVI(rule="gibbs")` of a mixture they are those of the losses, as scikit-learn's are. Else they
         multiply `sample_weight`: a row counts so often for its component too. Gibbs, NUTS and Autoguide take whole
         numbers: they are rounded to those, and are at least 1
-    cv : number of folds by which probabilities get a slope where the loss is no likelihood, such as a hinge: as many
+    num_folds : of rows, by which probabilities get a slope where the loss is no likelihood, such as a hinge: as many
         fits to the other rows. None: no slope; "auto": 2 where `inference` is None, else None
 
     Attributes
@@ -84,11 +84,11 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         inference: Backend | None = None,
         class_weight: dict[Any, float] | str | None = None,
         *,
-        cv: int | str | None = "auto",
+        num_folds: int | str | None = "auto",
     ) -> None:
         super().__init__(model, inference)
         self.class_weight = class_weight
-        self.cv = cv
+        self.num_folds = num_folds
 
     def defaults(self) -> tuple[Model, Backend]:
         model = InfiniteSVM(loss=Logistic(), weight_scale=3.0)
@@ -123,7 +123,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         self, parts: tuple[Any, Backend], X: Any, y: NDArray[Any], weights: NDArray[np.float64] | None
     ) -> float | None:
         """The slope that suits rows held out; None where there is none to find, or there are too few rows."""
-        number = number_of_folds(self.cv, 2 if self.inference is None else None)
+        number = number_of_folds("num_folds", self.num_folds, 2 if self.inference is None else None)
         if number is None or parts[0].loss.is_likelihood:
             return None
         (model, inference), rows = parts, Rows(X, y, np.ones(len(y)) if weights is None else weights)
@@ -240,9 +240,10 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Class probabilities [N, L] in the order of `classes_`, of a likelihood or by `slope_`; see
         `Posterior.predict_proba` for what the first mean, and are without a slope."""
+        rows = self.new_data(X)
         if self.slope_ is None:
-            return self.posterior_.predict_proba(self.new_data(X))
-        found: NDArray[Any] = np.exp(log_probabilities(self.slope_, self.decision_function(X)))
+            return self.posterior_.predict_proba(rows)
+        found: NDArray[Any] = np.exp(log_probabilities(self.slope_, self.posterior_.decision_function(rows)))
         return found
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:

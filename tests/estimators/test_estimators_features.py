@@ -243,8 +243,8 @@ def some_iris() -> tuple[np.ndarray, np.ndarray]:
 
 def test_slope_of_a_hinge_makes_labels_held_out_likeliest():
     X, y = some_iris()
-    hinge = Classifier(InfiniteLatentSVM(truncation=3), QUICK, cv=3)
-    found, plain = clone(hinge).fit(X, y), clone(hinge).set_params(cv=None).fit(X, y)
+    hinge = Classifier(InfiniteLatentSVM(truncation=3), QUICK, num_folds=3)
+    found, plain = clone(hinge).fit(X, y), clone(hinge).set_params(num_folds=None).fit(X, y)
     logits, labels = [], []
     different = sort_rows(X, y, None, merge=True)
     fold = deal(different, different.y, 3)
@@ -268,7 +268,7 @@ def test_slope_of_a_hinge_makes_labels_held_out_likeliest():
 def test_slope_depends_on_how_often_rows_occur_and_not_on_their_order():
     X, y = some_iris()
     weights, order = np.random.default_rng(0).integers(0, 3, 60), np.random.default_rng(1).permutation(60)
-    classifier = Classifier(InfiniteLatentSVM(truncation=3), QUICK, cv=2)
+    classifier = Classifier(InfiniteLatentSVM(truncation=3), QUICK, num_folds=2)
     weighted = clone(classifier).fit(X, y, sample_weight=weights)
     repeated = clone(classifier).fit(X.repeat(weights, 0), y.repeat(weights))
     shuffled = clone(classifier).fit(X[order], y[order], sample_weight=weights[order])
@@ -285,16 +285,16 @@ def test_folds_are_for_losses_that_are_no_likelihood_where_the_backend_is_left_o
     assert (Classifier(model, inference).fit(X, y).slope_ is not None) == has
 
 
-def test_too_few_rows_have_no_slope_and_a_cv_that_is_none_is_refused():
+def test_too_few_rows_have_no_slope_and_numbers_of_folds_that_mean_nothing_are_refused():
     X, y = np.array([[0.0], [1.0], [2.0]]), [0, 1, 1]
     assert Classifier(InfiniteSVM()).fit(X, y).slope_ is None
-    for cv in (1, "two", 2.5):
-        with pytest.raises(ValueError, match="cv is"):
-            Classifier(InfiniteSVM(), cv=cv).fit(X, y)
+    for number in (1, "two", 2.5):
+        with pytest.raises(ValueError, match="num_folds is"):
+            Classifier(InfiniteSVM(), num_folds=number).fit(X, y)
 
 
 def test_a_fit_without_folds_forgets_the_slope_of_one_before():
     X, y = some_iris()
     classifier = Classifier(InfiniteSVM()).fit(X, y)
     assert classifier.slope_ is not None
-    assert classifier.set_params(cv=None).fit(X, y).slope_ is None
+    assert classifier.set_params(num_folds=None).fit(X, y).slope_ is None
