@@ -33,13 +33,22 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/gibbs/scans/founders.py", "inference/gibbs/test_ddpm.py -k 'prices_follow or takes_a_hyperplane'"): {
         "            kept.copy_(left)\n": "",
         "            left.copy_(taken)\n": "",
-        "self.gains[n].softmax(0)": "self.gains[0].softmax(0)",
+        "self.gains[n, : int": "self.gains[0, : int",
     },
     (
         "inference/gibbs/scans/founders.py",
         "inference/gibbs/test_ddpm.py -k scans_lose_no_hyperplane",
     ): {
-        "reserved.double().clone()": "reserved.double()",
+        "room)).clone()": "room))",
+    },
+    ("inference/gibbs/scans/_numba_collapsed.py", "inference/gibbs/test_ddpm.py -k scores_with_their"): {
+        "gains[m, chosen] = gains[m, size - 1]": "gains[m, chosen] = gains[m, 0]",
+        "reserve[chosen, p, 0] = reserve[size - 1, p, 0]": "reserve[chosen, p, 0] = reserve[0, p, 0]",
+        "reserve, closed, size)": "reserve, closed, size - 1)",
+        "    return size - 1\n": "    return size\n",
+    },
+    ("inference/gibbs/scans/_numba_collapsed.py", "inference/gibbs/test_ddpm.py -k collapsed_sweeps_keep"): {
+        "chosen += below <= uniform * total": "chosen += below <= 0.0 * total",
     },
     ("inference/gibbs/scans/_numba_moves.py", "inference/gibbs/test_ddpm.py -k collapsed_conditional"): {
         "log(total / size)": "log(total)",
@@ -410,7 +419,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "all_sum(bound) - laws.kl(": "all_sum(bound) + laws.kl(",
     },
     ("inference/classifiers/_numba_hyperplanes.py", "inference/gibbs/test_block_fits.py"): {
-        "slope + toward * center[n]": "slope - toward * center[n]",
+        "slope + toward[n] * center[n]": "slope - toward[n] * center[n]",
         "bound = -_divergence(": "bound = _divergence(",
         "trial_bound > bound[k]": "trial_bound < bound[k]",
         "min(1.5 * step, 0.75)": "min(1.5 * step, 1.0)",
@@ -422,11 +431,20 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/classifiers/_numba_hyperplanes.py", "inference/classifiers/test_scored.py -k tensor_code"): {
         "        _back(tril, weights[k])\n": "",
+        "side = 1.0 if own[n] == labels[k] else -1.0": "side = -1.0",
+        "rows.power * precision": "precision",
         "tril[p, q] += _dot(columns": "tril[p, q] = _dot(columns",
         "math.log1p(-levels[k, 0])": "math.log(levels[k, 0])",
         "(angle, high) if angle < 0.0": "(angle, high) if angle > 0.0",
         "1.0 if owners[n] == k else -1.0": "-1.0",
         "return rows.power * total": "return total",
+    },
+    ("models/losses/hinge.py", "inference/classifiers/test_scored.py -k tensor_code"): {
+        "is_smaller = uniform * (violation + root) > root": "is_smaller = False",
+        "root / (violation * violation)": "root / violation",
+    },
+    ("inference/classifiers/_numba_hyperplanes.py", "inference/gibbs/test_ddpm.py -k scores_with_their"): {
+        "scores[n] = power * (": "scores[n] = (",
     },
     ("inference/gibbs/moves/tempering.py", "inference/gibbs/test_block_fits.py -k tensor_code"): {
         "return self.loss, self.power": "return self.loss, 1.0",

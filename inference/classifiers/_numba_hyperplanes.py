@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..compiled._numba_losses import log_factor
+from ..compiled._numba_losses import log_factor, observe
 from ..compiled.decorators import entry, inner, part
 
 
@@ -50,14 +50,43 @@ def improve(rows, quadrature, shares, natural, goal, bound, num_steps):
 
 
 @entry
-def draw(rows, observed, noise, weights):
-    """Draws [K, P] of N(A^-1 B, A^-1) from precisions and shifts [K, 2, N], by standard normal numbers [K, P]."""
-    tril, _, mean, columns = _room(rows)
+def fill_means(rows, natural, means):
+    """The means [K, P] of Gaussians from what each row adds to them, [K, 2, 1, N]."""
+    tril, _, _, tile = _room(rows)
+    for k in range(len(means)):
+        _law(rows, natural[k, :, 0], tril, means[k], tile[0])
+
+
+@entry
+def draw(rows, owners, labels, halves, uniforms, noise, weights):
+    """Draws [K, P] in place of weights, of hyperplanes with labels [K] and of owners [N], whose pseudo-observations are
+    drawn by numbers [K, N] each for `observe`."""
+    tril, _, mean, tile = _room(rows)
     for k in range(len(weights)):
-        _law(rows, observed[k], tril, mean, columns[0])
+        tril[:], mean[:] = 0.0, 0.0
+        for start in range(0, len(owners), _TILE):
+            size = min(_TILE, len(owners) - start)
+            tile[0] = 0.0
+            for p in range(len(mean)):
+                _add(weights[k, p], rows.columns[p, start : start + size], tile[0])
+            stop = start + size
+            own, half, uniform = owners[start:stop], halves[k, start:stop], uniforms[k, start:stop]
+            for n in range(size):
+                side = 1.0 if own[n] == labels[k] else -1.0
+                precision, shift = observe(rows.loss, tile[0, n], side, half[n], uniform[n])
+                tile[1, n], tile[2, n] = rows.power * precision, rows.power * shift
+            _gather(rows.columns, start, tile[1, :size], tile[2, :size], tile[3], tril, mean)
+        _finish(rows, tril, mean)
         weights[k] = noise[k]
         _back(tril, weights[k])
         _add(1.0, mean, weights[k])
+
+
+@entry
+def margins(loss, power, scores):
+    """log phi^t(+1 | f) - log phi^t(-1 | f) in place of scores f [N]."""
+    for n in range(len(scores)):
+        scores[n] = power * (log_factor(loss, scores[n], 1.0) - log_factor(loss, scores[n], -1.0))
 
 
 @entry
@@ -124,19 +153,31 @@ def _room(rows):
 @part
 def _law(rows, natural, tril, mean, weighted):
     """The Cholesky factor of A, and the mean, from what each row adds [2, N]; the log determinant of A."""
-    columns, N = rows.columns, natural.shape[1]
+    N = natural.shape[1]
     tril[:], mean[:] = 0.0, 0.0
     for start in range(0, N, _TILE):
-        size = min(_TILE, N - start)
-        precision, shift = natural[0, start : start + size], natural[1, start : start + size]
-        for p in range(len(columns)):
-            column = columns[p, start : start + size]
-            for n in range(size):
-                weighted[n] = precision[n] * column[n]
-            mean[p] += _dot(shift, column)
-            for q in range(p + 1):
-                tril[p, q] += _dot(columns[q, start : start + size], weighted)
+        stop = min(start + _TILE, N)
+        _gather(rows.columns, start, natural[0, start:stop], natural[1, start:stop], weighted, tril, mean)
+    return _finish(rows, tril, mean)
+
+
+@part
+def _gather(columns, start, precision, shift, weighted, tril, mean):
+    """Add what the rows from `start` on say to the lower half of A, and A m, of precisions and shifts [size]."""
+    stop = start + len(precision)
     for p in range(len(columns)):
+        column = columns[p, start:stop]
+        for n in range(len(precision)):
+            weighted[n] = precision[n] * column[n]
+        mean[p] += _dot(shift, column)
+        for q in range(p + 1):
+            tril[p, q] += _dot(columns[q, start:stop], weighted)
+
+
+@inner
+def _finish(rows, tril, mean):
+    """With the prior, which A is yet without."""
+    for p in range(len(mean)):
         tril[p, p] += rows.precision
     return _solve(tril, mean)
 

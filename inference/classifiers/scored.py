@@ -27,6 +27,7 @@ from ...models import scores as linear
 from ...models.base import Model
 from ...models.compiled import compiled_loss
 from ...models.data import Data
+from ...models.distributions.inverse_gaussian import half_normals
 from ...models.distributions.sampling import normals, uniforms
 from ...models.hyperplanes import Hyperplanes
 from ...models.losses.base import Loss, PseudoObservation
@@ -278,19 +279,23 @@ class RepellingHyperplanes:
             return self.slide(weights, generator, num_steps=_NUM_STEPS)
         step = max(1, _PAIRS // all_count(len(self.features)))
         labels = torch.arange(len(weights), device=weights.device).split(step)
-        return torch.cat([self._of(own, weights[own].transpose(0, 2), generator).transpose(0, 2) for own in labels])
+        return torch.cat([self._of(own, weights[own], generator) for own in labels])
 
     def _of(self, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """Those [1, P, B] with some labels [B]."""
-        scored = self.sides(labels)
-        if self.compiled is None:
-            return scored.draw(weights, generator)
+        """Those [B, P, 1] with some labels [B]."""
+        rows = self.compiled
+        if rows is None or not hasattr(rows.loss, "observe"):
+            return self.sides(labels).draw(weights.transpose(0, 2), generator).transpose(0, 2)
+        from ..compiled.decorators import entry_of
         from . import _numba_hyperplanes
 
-        observed = torch.stack(scored.observe(weights, slice(None), generator)).double().permute(2, 0, 1).contiguous()
-        noise = normals((len(labels), weights.shape[1]), generator, weights).double()
-        _numba_hyperplanes.draw(self.compiled, observed.numpy(), noise.numpy(), found := np.empty(noise.shape))
-        return torch.from_numpy(found).to(weights).T.unsqueeze(0)
+        shape = len(labels), len(self.features)
+        halves = half_normals(shape, generator=generator, dtype=torch.float64)
+        levels, noise = uniforms(shape, generator), normals(weights.shape[:2], generator, halves)
+        found = weights.squeeze(2).to(halves, copy=True)
+        arrays = self.owners, labels, halves, levels, noise, found
+        entry_of(_numba_hyperplanes.draw, rows.loss)(rows, *(array.numpy() for array in arrays))
+        return found.to(weights).unsqueeze(2)
 
     def sides(self, labels: Tensor) -> Scored:
         """The hyperplanes with these labels [B] as the scores of one set of classifiers [1, P, B]."""
@@ -307,12 +312,15 @@ class RepellingHyperplanes:
     def _turned(self, weights: Tensor, generator: torch.Generator) -> Tensor:
         """Hyperplanes after one step. Scores turn as hyperplanes do, so that one product with the rows serves all
         angles."""
+        from ..compiled.decorators import entry_of
         from . import _numba_hyperplanes
 
         other = self.weight_scale * normals(tuple(weights.shape), generator, weights)
         levels, angles = uniforms((len(weights), 2 + MOST_SHRINKS), generator), np.empty(len(weights))
         planes = (each.squeeze(2).double().numpy() for each in (weights, other))
-        _numba_hyperplanes.turn(self.compiled, self.owners.numpy(), *planes, levels.numpy(), angles)
+        entry_of(_numba_hyperplanes.turn, self.compiled.loss)(
+            self.compiled, self.owners.numpy(), *planes, levels.numpy(), angles
+        )
         across, up = (torch.from_numpy(part(angles)).to(weights).view(-1, 1, 1) for part in (np.cos, np.sin))
         return weights * across + other * up
 

@@ -19,6 +19,12 @@ def log_factors(loss, scores, y):
     raise NotImplementedError
 
 
+@brought
+def observe(loss, score, y, half, uniform):
+    """Precision and shift of one score by a draw of what augments it."""
+    raise NotImplementedError
+
+
 def log_margin(loss, scores, targets):
     """log phi(y | f) of a row: scores [C], targets [C], NaN where missing."""
     raise NotImplementedError

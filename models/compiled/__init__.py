@@ -25,6 +25,8 @@ Of a loss the fields are numbers of the same names, and
 
     log_factor(self, score, y)                   log phi(y | f) of a score, or where classes meet
     log_factors(self, scores, y)                 the same of all scores and y [C] of a row
+    observe(self, score, y, half, uniform)       optional: precision and shift of `augment`, from the half of a standard
+                                                 normal number without its sign and a uniform number
     of(loss)                                     optional, where the fields are others
 """
 

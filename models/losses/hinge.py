@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,6 +92,18 @@ class CompiledHinge(NamedTuple):
     def log_factor(self, score, y):
         return -2.0 * self.strength * max(0.0, self.margin - y * score)
 
+    def observe(self, score, y, half, uniform):
+        """The precision of `Hinge.augment`, from |N(0, 1)| / 2 and a uniform number as in `inverse_gaussian`; shift."""
+        violation = self.strength * abs(self.margin - y * score)
+        root = math.sqrt(violation + half * half) + half
+        root *= root
+        is_smaller = uniform * (violation + root) > root
+        inverse = root / (violation * violation) if is_smaller else 1.0 / root
+        precision = self.strength * self.strength * min(inverse, _MOST)
+        return precision, y * (self.strength + self.margin * precision)
+
+
+_MOST = 0.01 / torch.finfo(torch.float64).eps  # as in `draw_inverse_omega`
 
 register_compiled(Hinge, CompiledHinge)
 

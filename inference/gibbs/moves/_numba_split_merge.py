@@ -28,7 +28,7 @@ def split_merge(state, sides, scratch, side, partition, urn, order, levels, posi
     Returns (position to go on from, whether no slot is free). `sides` is scratch like `state`, of four components;
     scratch has one row more than these, [W + 1, 4], and side is bool [N].
     """
-    assignments, counts, log_opening, _, _, _ = partition
+    assignments, counts, log_opening, _, _, _, _, _ = partition
     num_data = len(order)
     while position < len(levels):
         level = levels[position]

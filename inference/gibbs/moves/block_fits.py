@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,6 +53,18 @@ def laws_of(natural: Tensor, scored: Scored | RepellingHyperplanes) -> Laws:
     return Laws.of_rows(scored.features.double(), precision, shift, scored.weight_scale)
 
 
+def means_of(natural: Tensor, scored: Scored | RepellingHyperplanes) -> Tensor:
+    """The means [K, P, C] alone of these Gaussians."""
+    if scored.compiled is None:
+        return laws_of(natural, scored).mean
+    from ...classifiers import _numba_hyperplanes
+    from ...compiled.decorators import entry_of
+
+    rows, means = scored.compiled, natural.new_empty(len(natural), scored.features.shape[1])
+    entry_of(_numba_hyperplanes.fill_means, rows.loss)(rows, natural.numpy(), means.numpy())
+    return means.unsqueeze(2)
+
+
 def start_fits(shares: Tensor, scored: Scored | RepellingHyperplanes, natural: Tensor | None = None) -> BlockFits:
     """Fits that were not improved yet, from the prior or from the Gaussians `natural` of others.
 
@@ -76,7 +89,7 @@ def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplan
     """Some steps for the blocks [N, K] that the fits were started with."""
     if scored.compiled is not None:
         fits = BlockFits(fits.natural.clone(), fits.goal.clone(), fits.bound.clone())
-        return _improve_compiled(fits, shares, scored, num_steps)
+        return _improve_compiled(fits, shares, scored.compiled, num_steps)
     natural, goal, bound = fits.natural, fits.goal, fits.bound
     step = torch.full_like(bound, 0.5)
     for _ in range(num_steps):
@@ -92,16 +105,15 @@ def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplan
     return BlockFits(natural, goal, bound)
 
 
-def _improve_compiled(
-    fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplanes, num_steps: int
-) -> BlockFits:
+def _improve_compiled(fits: BlockFits, shares: Tensor, rows: Any, num_steps: int) -> BlockFits:
     """Fits of blocks [N, K] after some steps, in place. Without steps goal and bound are computed from `natural`."""
     from ...classifiers import _numba_hyperplanes  # compiles or loads machine code: only where it is needed
+    from ...compiled.decorators import entry_of
 
     nodes, masses = _normal_quadrature(fits.bound.dtype, fits.bound.device)
     quadrature = _numba_hyperplanes.Quadrature(nodes.numpy(), masses.numpy(), LEAST_SCALE)
     arrays = shares.T.double().contiguous(), fits.natural, fits.goal, fits.bound
-    _numba_hyperplanes.improve(scored.compiled, quadrature, *(array.numpy() for array in arrays), num_steps)
+    entry_of(_numba_hyperplanes.improve, rows.loss)(rows, quadrature, *(array.numpy() for array in arrays), num_steps)
     return fits
 
 
@@ -109,7 +121,7 @@ def _evaluate(natural: Tensor, shares: Tensor, scored: Scored | RepellingHyperpl
     """The goal [K, 2, C, N] of Gaussians, and their bounds [K]."""
     goal, bound = torch.empty_like(natural), natural.new_zeros(len(natural))
     if scored.compiled is not None:
-        _improve_compiled(BlockFits(natural, goal, bound), shares, scored, 0)
+        _improve_compiled(BlockFits(natural, goal, bound), shares, scored.compiled, 0)
         return goal, bound
     laws = laws_of(natural, scored)
     mean, variance = laws.moments(scored.features.double())

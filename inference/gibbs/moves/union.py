@@ -15,7 +15,7 @@ from ...distributed.collectives import all_sum
 from ...distributed.picked import own_of, taken
 from ..allocations import Allocation, D, M, S
 from .block_classifiers import BlockClassifiers
-from .block_fits import laws_of, start_fits
+from .block_fits import means_of, start_fits
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Union(Generic[S, D, M]):
             odds = self._family_odds(shares)
             if self.with_margin and self.block.targets.shape[1]:
                 natural = start_fits(self.scored.spread(shares, self.rows), self.scored, natural).onward()
-                scores = linear.scores(self.block.features, laws_of(natural, self.scored).mean.to(self.block.features))
+                scores = linear.scores(self.block.features, means_of(natural, self.scored).to(self.block.features))
                 margin = self.model.log_margin(scores, self.block.targets.unsqueeze(1))
                 odds = odds + margin[:, 1] - margin[:, 0]
             log_odds = odds.new_zeros(len(self.steps)).index_copy(0, self.seen, odds)

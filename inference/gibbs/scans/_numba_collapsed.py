@@ -1,13 +1,14 @@
 """The collapsed scan compiled: one loop over the points, specialised by the type of the family's component state."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from ....models.compiled.scalars import prefetch
-from ...compiled.decorators import entry, inner, lean_entry, part
+from ....models.compiled.scalars import exp, prefetch
+from ...compiled.decorators import entry, inner, lean_entry, lean_part, part
 from ._numba_family import fetch, log_predictives
-from ._numba_moves import count_used, draw, log_mean, move_row, outcome
+from ._numba_moves import count_used, draw, log_mean, move_row, outcome, within
 from ._numba_moves import fill as fill
 
 
@@ -18,8 +19,10 @@ class Partition(NamedTuple):
     counts: np.ndarray  # [capacity], 0: free
     log_opening: np.ndarray  # [capacity + 1] log weight of a new component by the number of the others
     log_margin: np.ndarray  # [N, capacity], or [N, 0] without classifiers
-    gains: np.ndarray  # [N, A] of the classifiers of a new component: it weighs the mean of their exponentials
-    log_alone: tuple[float, float]  # corrections of a point's own component and of a new one if it is alone
+    gains: np.ndarray  # [N, A + room] of the classifiers of a new component: it weighs the mean of A exponentials
+    size: np.ndarray  # [1] A
+    weights: np.ndarray  # [capacity, P, C]
+    reserve: np.ndarray  # [A + room, P, 1] hyperplanes without points, or none, [0, P, 1]
 
 
 @entry
@@ -28,11 +31,20 @@ def fill_logits(state, partition, urn, n, logits):
 
     urn [N + 1] has what a component weighs by the number of its points, the family's normalizer included.
     """
-    assignments, counts, log_opening, log_margin, gains, log_alone = partition
+    assignments, counts, log_opening, log_margin, gains, size, _, reserve = partition
+    log_alone = _alone(reserve, size[0])
     scratch, offsets = np.empty((len(state.components), len(counts))), np.empty(len(counts))
     occupied, free = _survey(counts, urn, offsets)
-    own, new = assignments[n], _new(assignments[n], n, counts, occupied, urn, log_opening, gains, log_alone)
+    own, new = assignments[n], _new(assignments[n], n, counts, occupied, urn, log_opening, gains, size[0], log_alone)
     _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
+
+
+@inner
+def _alone(reserve, size):
+    """What is added to the log weights of a point's own component and of a new one if it is alone (`Founders`)."""
+    if len(reserve) == 0:
+        return -np.inf, 0.0
+    return -math.log(size + 1.0), math.log(size / (size + 1.0)) if size > 0 else 0.0
 
 
 @inner
@@ -48,9 +60,9 @@ def _survey(counts, urn, offsets):
 
 
 @inner
-def _new(own, n, counts, occupied, urn, log_opening, gains, log_alone):
+def _new(own, n, counts, occupied, urn, log_opening, gains, size, log_alone):
     """Log weight of a new component by the urn, and what classifiers add to it."""
-    log_new = log_mean(gains, n)
+    log_new = log_mean(gains, n, size)
     if counts[own] == 1:
         return urn[0] + log_opening[occupied - 1], log_new + log_alone[1]
     return urn[0] + log_opening[occupied], log_new
@@ -75,11 +87,13 @@ def _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone,
 def scan(state, scratch, partition, urn, position, order, levels):
     """Visit order[position:] one by one, each by the uniform number at its place in `levels`.
 
-    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). With classifiers it stops after a
-    point that opened or closed a component; and where the components must be computed anew (stale) because no slot is
-    free or too much cancelled.
+    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). With classifiers but no reserve of
+    them it stops after a point that opened or closed a component; and where the components must be computed anew
+    (stale) because no slot is free or too much cancelled.
     """
-    assignments, counts, log_opening, log_margin, gains, log_alone = partition  # once: it costs more than a visit
+    # once: it costs more than a visit
+    assignments, counts, log_opening, log_margin, gains, size, weights, reserve = partition
+    log_alone = _alone(reserve, size[0])
     offsets, room = scratch[-1], scratch[-2]
     occupied, free = _survey(counts, urn, offsets)
     logits = room[: count_used(counts, free)]
@@ -90,9 +104,11 @@ def scan(state, scratch, partition, urn, position, order, levels):
         fetch(state, ahead)
         prefetch(assignments, ahead)
         own = assignments[n]
-        new = _new(own, n, counts, occupied, urn, log_opening, gains, log_alone)
+        new = _new(own, n, counts, occupied, urn, log_opening, gains, size[0], log_alone)
         _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch)
-        chosen, opened, closed = outcome(own, draw(logits, level, own), free, counts[own] == 1)
+        slot = draw(logits, level, own)
+        rest = within(logits, slot, level)
+        chosen, opened, closed = outcome(own, slot, free, counts[own] == 1)
         stale = False
         if chosen != own:
             stale = move_row(state, n, own, chosen, counts)
@@ -102,6 +118,52 @@ def scan(state, scratch, partition, urn, position, order, levels):
                 occupied, free = _survey(counts, urn, offsets)
                 logits = room[: count_used(counts, free)]
                 stale = stale or occupied == len(counts)
-        if stale or (opened + closed > -2 and log_margin.shape[1] > 0):
+        if opened + closed > -2 and log_margin.shape[1] > 0:
+            if len(reserve) == 0:
+                return position, opened, closed, stale
+            size[0] = _exchange(log_margin, gains, weights, reserve, size[0], n, opened, closed, rest)
+            log_alone, opened, closed = _alone(reserve, size[0]), -1, -1
+        if stale:
             return position, opened, closed, stale
     return position, -1, -1, False
+
+
+@lean_part
+def _exchange(log_margin, gains, weights, reserve, size, n, opened, closed, uniform):
+    """Give the slot that point n opened a hyperplane of the reserve, with probability prop. to the exponential of its
+    gain, and take back that of the slot that it closed; how many are in reserve then."""
+    if opened < 0:
+        _swap(log_margin, gains, weights, reserve, closed, size)
+        return size + 1
+    chosen = _choose(gains, n, size, uniform)
+    _swap(log_margin, gains, weights, reserve, opened, chosen)
+    if closed >= 0:  # its own, which is now in the place of the other
+        return size
+    for m in range(len(gains)):
+        gains[m, chosen] = gains[m, size - 1]
+    for p in range(len(reserve[0])):
+        reserve[chosen, p, 0] = reserve[size - 1, p, 0]
+    return size - 1
+
+
+@inner
+def _choose(gains, n, size, uniform):
+    """One of the reserve, by inverse CDF."""
+    top, total, chosen, below = -np.inf, 0.0, 0, 0.0
+    for a in range(size):
+        top = max(top, gains[n, a])
+    for a in range(size):
+        total += exp(max(gains[n, a] - top, -700.0))
+    for a in range(size):
+        below += exp(max(gains[n, a] - top, -700.0))
+        chosen += below <= uniform * total
+    return min(chosen, size - 1)
+
+
+@inner
+def _swap(log_margin, gains, weights, reserve, slot, place):
+    """A hyperplane that a component has for one of the reserve."""
+    for m in range(len(gains)):
+        log_margin[m, slot], gains[m, place] = gains[m, place], log_margin[m, slot]
+    for p in range(len(reserve[0])):
+        weights[slot, p, 0], reserve[place, p, 0] = reserve[place, p, 0], weights[slot, p, 0]

@@ -28,7 +28,8 @@ class Chains(NamedTuple):
     base: np.ndarray  # [capacity], the slot `free` has the weight of all states without steps
     free: int
     prior: tuple[float, float]  # alpha, rho
-    tables: tuple[np.ndarray, np.ndarray, tuple[float, float]]  # the last three of `_numba_scan.Partition`
+    tables: tuple[np.ndarray, np.ndarray, np.ndarray, tuple[float, float]]
+    # log_margin [N, capacity], gains and size of `_numba_collapsed.Partition`, and `log_alone` of `Founders`
 
 
 @inner
@@ -99,11 +100,11 @@ def _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch):
 @inner
 def _add_margins(t, own, alone, free, tables, logits, weights):
     """Hyperplanes, and the weight that goes back to the rest if step t was alone in its state."""
-    log_margin, gains, log_alone = tables
+    log_margin, gains, size, log_alone = tables
     if log_margin.shape[1] > 0:
         for k in range(len(logits)):
             logits[k] += log_margin[t, k]
-        logits[free] += log_mean(gains, t)
+        logits[free] += log_mean(gains, t, size[0])
     if alone:
         weights[own] = weights[free] = weights[own] + weights[free]
         logits[own] += log_alone[0]

@@ -26,9 +26,8 @@ def count_used(sizes, free):
 
 
 @inner
-def log_mean(gains, n):
-    """log of the mean of exp(gains[n]) [A]: of a single one itself, of none -inf."""
-    size = gains.shape[1]
+def log_mean(gains, n, size):
+    """log of the mean of exp(gains[n]), of the first ones [A]: of a single one itself, of none -inf."""
     if size == 1:
         return gains[n, 0]
     top, total = -np.inf, 0.0
@@ -61,6 +60,13 @@ def draw(logits, uniform, own):
     for k in range(len(logits)):
         chosen += logits[k] <= level
     return chosen if chosen < len(logits) else own
+
+
+@inner
+def within(sums, slot, uniform):
+    """Where in the share of a slot, by its sums of weights, a uniform number is: another uniform number."""
+    below = sums[slot - 1] if slot > 0 else 0.0
+    return (uniform * sums[-1] - below) / (sums[slot] - below)
 
 
 @inner

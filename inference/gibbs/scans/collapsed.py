@@ -124,8 +124,8 @@ class PartitionSlots(Slots):
 
     def __init__(self, state: PartitionState, data: Data, model: Mixture) -> None:
         exact, model = double(data, model)
-        reservoir = state.reservoir
-        founders: Founders = Marginal(exact, model) if reservoir is None else Reserved(reservoir, exact, model)
+        reservoir, room = state.reservoir, len(state.weights)
+        founders: Founders = Marginal(exact, model) if reservoir is None else Reserved(reservoir, exact, model, room)
         self.prior, self.hyper = model.prior, state.hyper
         super().__init__(state.assignments, state.weights, model, exact, exact, founders)
 
@@ -135,11 +135,6 @@ class PartitionSlots(Slots):
         log_sizes, log_opening = self.prior.urn(self.hyper, len(self.labels), min(capacity, len(self.labels)))
         self.log_sizes, self.log_opening = log_sizes, log_opening.contiguous()
         self.seen: Any = None  # what the compiled code sees of the present tensors
-
-    def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
-        super().settle(n, opened, closed, generator)
-        if opened != closed:
-            self.seen = None
 
     def logits(self, n: int, log_predictive: Tensor) -> Tensor:
         counts, own, founders = self.sizes.clone(), self.labels[n], self.founders
@@ -167,8 +162,10 @@ class PartitionSlots(Slots):
 
     def arrays(self) -> Any:
         if self.seen is None:
-            tables = self.labels, self.sizes, self.log_opening, self.log_margin, self.founders.gains
-            self.seen = self.kernels().Partition(*(table.numpy() for table in tables), self.founders.log_alone)
+            founders = self.founders
+            tables = self.labels, self.sizes, self.log_opening, self.log_margin, founders.gains
+            classifiers = founders.size, self.weights.numpy(), founders.weights.numpy()
+            self.seen = self.kernels().Partition(*(table.numpy() for table in tables), *classifiers)
         return self.seen
 
     def urn(self, normalizers: np.ndarray) -> np.ndarray:

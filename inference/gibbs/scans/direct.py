@@ -17,7 +17,6 @@ Sources: Teh, Jordan, Beal & Blei (2006), section 5.3; Fox, Sudderth, Jordan & W
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -83,9 +82,9 @@ class SequenceSlots(Slots):
         self.rows[data.steps] = torch.arange(len(data.steps), device=data.steps.device)
         self.alpha, self.gamma = float(state.hyper["concentration"]), float(state.hyper["top_concentration"])
         self.rho, self.base, self.free = float(model.prior.stickiness), state.base, len(state.weights)
-        founders = Founders(points, (0.0, -math.inf))  # the state that t is alone in is the new one
+        founders = Founders(points)  # the state that t is alone in is the new one
         if state.reservoir is not None:
-            founders = Reserved(state.reservoir, points, model)
+            founders = Reserved(state.reservoir, points, model, room=len(state.weights))
         super().__init__(state.assignments, state.weights, model, observed, points, founders)
 
     def count(self, capacity: int) -> None:
@@ -185,6 +184,7 @@ class SequenceSlots(Slots):
     def arrays(self) -> Any:
         moves = self.leaving, self.entering, self.exits, self.base
         arrays = self.rows, self.first, self.labels, self.sizes, self.counts, *moves
-        tables = self.log_margin.numpy(), self.founders.gains.numpy(), self.founders.log_alone
+        founders = self.founders
+        tables = self.log_margin.numpy(), founders.gains.numpy(), founders.size, founders.log_alone
         numbers = self.free, (self.alpha, self.rho), tables
         return self.kernels().Chains(*(array.numpy() for array in arrays), *numbers)

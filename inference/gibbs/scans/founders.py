@@ -2,37 +2,52 @@
 
 A new component of point n weighs I(x_n, y_n) times what prior and family say: the mean of exp(`gains`) [N, A] over the
 classifiers that it may have, or the integral itself, A = 1. `log_alone` [2] is added to the log weights of n's own
-component and of a new one if n is alone in its own.
+component and of a new one if n is alone in its own. Compiled code takes `gains` [N, A + room] and hyperplanes
+`weights` [A + room, P, 1] with room for those that come back, the first A of each count, and A itself in `size` [1].
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from ....models import host
 from ....models.base import Model
+from ....models.compiled import compiled_loss
 from ....models.data import Data
 from ....models.distributions.sampling import normals, uniforms
 from ....models.scores import scores
+from ...compiled.decorators import entry_of
 
 
 class Founders:
     """Without classifiers: all gains [N, 1] are 0."""
 
-    def __init__(self, data: Data, log_alone: tuple[float, float]) -> None:
-        self.data, self.log_alone = data, log_alone
-        self.gains = data.features.new_zeros(len(data.features), 1)
+    log_alone: tuple[float, float] = 0.0, -math.inf
+
+    def __init__(self, data: Data) -> None:
+        N, P = data.features.shape
+        self.data, self.size = data, np.ones(1, np.int64)
+        self.gains, self.weights = data.features.new_zeros(N, 1), data.features.new_zeros(0, P, 1)
 
     @property
     def reserved(self) -> Tensor | None:
         """Hyperplanes [A, P, 1] that are left without points."""
         return None
 
+    def log_margin(self, weights: Tensor, model: Model) -> Tensor:
+        """log phi(y_n | eta_k) [N, K] of classifiers [K, P, C]."""
+        found: Tensor = model.log_margin(scores(self.data.features, weights), self.data.targets.unsqueeze(1))
+        return found
+
     def log_new(self, n: int) -> Tensor:
         """log I of point n, []."""
-        return self.gains[n].logsumexp(0) - math.log(max(1, self.gains.shape[1]))
+        size = int(self.size[0])
+        return self.gains[n, :size].logsumexp(0) - math.log(max(1, size))
 
     def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Classifiers [P, C] for the component that point n opens, and log phi [N] of all points under them."""
@@ -54,8 +69,10 @@ class Marginal(Founders):
     A component that n is alone in is deleted with its classifiers: n may only open another one.
     """
 
+    log_alone = -math.inf, 0.0
+
     def __init__(self, data: Data, model: Model) -> None:
-        super().__init__(data, (-math.inf, 0.0))
+        super().__init__(data)
         self.model = model
         if data.targets.shape[1]:
             scale = model.weight_scale * data.features.norm(dim=1, keepdim=True)
@@ -72,28 +89,50 @@ class Reserved(Founders):
     The hyperplane of a component that n is alone in is one of the A + 1 that n could open a component with.
     """
 
-    def __init__(self, reserved: Tensor, data: Data, model: Model) -> None:
-        found = scores(data.features, reserved.to(data.features))  # [N, A, 1]
-        self.data = data
-        self._keep(reserved.double().clone(), model.log_margin(found, found.new_ones(1)))  # `exchange` is in place
+    def __init__(self, reserved: Tensor, data: Data, model: Model, room: int = 0) -> None:
+        self.data, self.size = data, np.array([len(reserved)])
+        self.weights = pad(reserved.double(), (0, 0, 0, 0, 0, room)).clone()  # it is changed in place
+        self.gains = pad(self.log_margin(reserved.to(data.features), model), (0, room))
+
+    def log_margin(self, weights: Tensor, model: Model) -> Tensor:
+        """h(f) [N, K] of hyperplanes [K, P, 1]."""
+        found, (loss, power) = scores(self.data.features, weights), model.loss.untempered
+        form = compiled_loss(loss) if host.on_cpu(found) else None
+        if form is None:
+            return super().log_margin(weights, model)
+        from ...classifiers import _numba_hyperplanes  # compiles or loads machine code: only where it is needed
+
+        found = found.squeeze(2).contiguous()
+        entry_of(_numba_hyperplanes.margins, form)(form, power, found.view(-1).numpy())
+        return found
 
     @property
     def reserved(self) -> Tensor:
-        return self.weights
+        return self.weights[: int(self.size[0])]
+
+    @property
+    def log_alone(self) -> tuple[float, float]:  # type: ignore[override]
+        """The hyperplane of n's own component is one of A + 1."""
+        size = int(self.size[0])
+        return -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
 
     def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         return self.take(n, uniforms((), generator))
 
     def take(self, n: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """The hyperplane [P, 1] with which point n opens a component, with probability prop. to exp(h(f_n)), and h."""
+        """The hyperplane [P, 1] with which point n opens a component, with probability prop. to exp(h(f_n)), and h; the
+        last one takes its place."""
         chosen = self._choose(n, uniform)
-        taken = self.weights[chosen], self.gains[:, chosen]
-        rest = torch.arange(len(self.weights), device=self.weights.device) != chosen
-        self._keep(self.weights[rest], self.gains[:, rest])
+        taken = self.weights[chosen].clone(), self.gains[:, chosen].clone()
+        self.size -= 1
+        last = int(self.size[0])
+        self.weights[chosen], self.gains[:, chosen] = self.weights[last], self.gains[:, last]
         return taken
 
     def receive(self, weights: Tensor, log_margin: Tensor) -> None:
-        self._keep(torch.cat([self.weights, weights[None]]), torch.cat([self.gains, log_margin[:, None]], 1))
+        size = int(self.size[0])
+        self.weights[size], self.gains[:, size] = weights, log_margin
+        self.size += 1
 
     def exchange(self, n: int, weights: Tensor, log_margin: Tensor, generator: torch.Generator) -> None:
         """The hyperplane [P, 1] that is given back, with its h [N], takes the place of the other one."""
@@ -104,13 +143,8 @@ class Reserved(Founders):
             left.copy_(taken)
 
     def _choose(self, n: int, uniform: Tensor) -> int:
-        cumulative = self.gains[n].softmax(0).cumsum(0)
+        cumulative = self.gains[n, : int(self.size[0])].softmax(0).cumsum(0)
         return int(torch.searchsorted(cumulative, uniform * cumulative[-1]).clamp(max=len(cumulative) - 1))
-
-    def _keep(self, weights: Tensor, gains: Tensor) -> None:
-        """The reserve [A, P, 1] from here on, and h(f) [N, A]."""
-        self.weights, self.gains, size = weights, gains.contiguous(), len(weights)
-        self.log_alone = -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
 
 
 def draw_new_weights(n: int, data: Data, model: Model, generator: torch.Generator) -> Tensor:

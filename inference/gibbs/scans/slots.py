@@ -22,7 +22,6 @@ from ....models.compiled import is_compiled
 from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical, uniforms
 from ....models.mixture import Mixture
-from ....models.scores import scores
 from ....models.sequence import Sequences, StateSpace
 from ...compiled.decorators import entry_of
 from ...distributed.collectives import own_stream
@@ -74,7 +73,7 @@ class Slots(ABC):
         self.has_classifiers = points.targets.shape[1] > 0
         self.log_margin = self.weights.new_zeros(len(labels), 0)
         if self.has_classifiers:
-            self.log_margin = self._log_margin(self.weights)
+            self.log_margin = founders.log_margin(self.weights, model)
         self.extend(4 + len(weights) // 4)
 
     # -- what a scan defines -------------------------------------------------------------------------------------------
@@ -121,9 +120,7 @@ class Slots(ABC):
         self.count(len(self.weights))
 
     def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
-        """Exchange classifiers after point n opened or closed a component, and keep a slot free."""
-        if self.sizes.all():
-            self.extend(len(self.sizes))
+        """Exchange classifiers after point n opened or closed a component."""
         if not self.has_classifiers:
             return
         if opened == closed:
@@ -144,11 +141,6 @@ class Slots(ABC):
             reservoir=None if reserved is None else reserved.to(state.weights),
         )
 
-    def _log_margin(self, weights: Tensor) -> Tensor:
-        """log phi(y_n | eta_k) [N, K]."""
-        found: Tensor = self.model.log_margin(scores(self.points.features, weights), self.points.targets.unsqueeze(1))
-        return found
-
 
 def visit_all(visitor: Compiled | Tensors, generator: torch.Generator, *, shuffle: bool, num_rounds: int = 1) -> None:
     """Rounds of one visit of every point, in random order or in that of the rows; labels [N] and all else of the slots
@@ -165,6 +157,8 @@ def visit_all(visitor: Compiled | Tensors, generator: torch.Generator, *, shuffl
         capacity = len(slots.sizes)
         piece = steps_at_once(capacity * visitor.width)
         position, opened, closed, stale = visitor.visit(position, order[: position + piece], levels)
+        if slots.sizes.all():  # keep one free
+            slots.extend(capacity)
         if opened + closed > -2:
             slots.settle(int(order[position - 1]), opened, closed, generator)
         if stale or len(slots.sizes) > capacity:

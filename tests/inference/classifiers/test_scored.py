@@ -8,6 +8,7 @@ from setups import Ramp, Softmax
 from torch import Tensor
 from torch.distributions import Normal
 
+from regbayes.inference.classifiers import scored as scored_module
 from regbayes.inference.classifiers.scored import RepellingHyperplanes, Scored, log_prior
 from regbayes.inference.gibbs.moves.tempering import Tempered
 from regbayes.models import Hinge, Logistic, Masked, OneVsRest
@@ -118,20 +119,41 @@ def test_a_draw_moves_all_classifiers_and_leaves_those_given(scored) -> None:
     assert torch.equal(weights, before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("loss", [Hinge(0.8), Tempered(Logistic(), 0.3)], ids=["hinge", "tempered"])
-def test_compiled_hyperplanes_move_as_those_of_tensor_code(loss: Loss, dtype: torch.dtype) -> None:
-    """Of more rows than a tile; slice steps one by one, whose uniform numbers then come in the same order."""
-    features = torch.randn((1100, 3), generator=torch.Generator().manual_seed(4), dtype=dtype)
+COLUMNS = torch.randn((1100, 3), generator=torch.Generator().manual_seed(4), dtype=torch.float64)  # more than a tile
+
+
+def both_codes(loss: Loss, features: Tensor) -> tuple[RepellingHyperplanes, RepellingHyperplanes, Tensor]:
+    """Tensor code, and compiled code of the same; some hyperplanes."""
     owners = torch.arange(1100) % 3 - 1
-    compiled, tensors = (RepellingHyperplanes(features, loss, NU, owners) for _ in range(2))
+    tensors, compiled = (RepellingHyperplanes(features, loss, NU, owners) for _ in range(2))
     vars(tensors)["compiled"] = None
     assert compiled.compiled is not None
+    weights = torch.randn((2, 3, 1), generator=torch.Generator().manual_seed(5), dtype=torch.float64) / 9
+    return tensors, compiled, weights.to(features)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", [Hinge(0.8), Tempered(Logistic(), 0.3)], ids=["hinge", "tempered"])
+def test_compiled_slice_steps_are_those_of_tensor_code(loss: Loss, dtype: torch.dtype) -> None:
+    """One by one, whose uniform numbers come in the same order."""
+    tensors, compiled, weights = both_codes(loss, COLUMNS.to(dtype))
     close = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
-    weights = torch.randn((2, 3, 1), generator=torch.Generator().manual_seed(5), dtype=dtype) / 9
     for seed in range(5):
-        for ways, planes in (((tensors.draw, compiled.draw), weights), ((tensors.slide, compiled.slide), weights[:1])):
-            expected, found = (way(planes, torch.Generator().manual_seed(seed)) for way in ways)
-            torch.testing.assert_close(found, expected, **close)
-            assert found.dtype == dtype
-            assert (found != planes).all()
+        expected, found = (way.slide(weights[:1], torch.Generator().manual_seed(seed)) for way in (tensors, compiled))
+        torch.testing.assert_close(found, expected, **close)
+        assert found.dtype == dtype
+        assert (found != weights[:1]).all()
+
+
+@pytest.mark.parametrize("loss", [Hinge(0.8), Tempered(Hinge(2.0, 0.5), 0.3)], ids=["hinge", "tempered"])
+def test_compiled_draws_are_those_of_tensor_code(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same numbers for the same rows and hyperplanes."""
+    tensors, compiled, weights = both_codes(loss, COLUMNS)
+    for name in ("half_normals", "uniforms"):
+        draw = getattr(scored_module, name)
+        turned = lambda shape, *rest, draw=draw, **like: draw(shape[::-1], *rest, **like).T.contiguous()  # noqa: E731
+        monkeypatch.setattr(scored_module, name, turned)
+    for seed in range(5):
+        expected, found = (way.draw(weights, torch.Generator().manual_seed(seed)) for way in (tensors, compiled))
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        assert (found != weights).all()

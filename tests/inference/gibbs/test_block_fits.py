@@ -16,7 +16,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from regbayes.inference.classifiers import ridge as module
 from regbayes.inference.classifiers.scored import RepellingHyperplanes, Scored, classifiers_of
 from regbayes.inference.gibbs.moves import block_fits
-from regbayes.inference.gibbs.moves.block_fits import improve, laws_of, start_fits
+from regbayes.inference.gibbs.moves.block_fits import improve, laws_of, means_of, start_fits
 from regbayes.inference.gibbs.moves.tempering import Tempered
 from regbayes.models import DDPM, Hinge, Logistic, SphericalGaussian, SquaredHinge
 from regbayes.models.losses import Loss
@@ -92,6 +92,7 @@ def test_compiled_fits_are_those_of_tensor_code(loss: Loss, shares: Tensor) -> N
         fits = [improve(fit, shares, scored, num_steps) for fit, scored in zip(fits, (compiled, tensors), strict=True)]
         for name in ("natural", "goal", "bound"):
             torch.testing.assert_close(getattr(fits[0], name), getattr(fits[1], name), rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(*(means_of(fits[0].natural, scored) for scored in (compiled, tensors)))
     assert compiled.compiled is not None
     assert not before.any()
 

@@ -159,19 +159,19 @@ def test_conditional_with_hyperplanes_is_the_joints(loss, prior, compiled):
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("kind", ["mixture", "classifiers", "hyperplanes"])
+@pytest.mark.parametrize("kind", ["mixture", "classifiers"])
 @pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
 def test_compiled_scan_is_the_tensor_scan(family, kind):
+    """Hyperplanes are chosen by other random numbers: what each code does with them is tested in test_ddpm."""
     X, z = mixture_rows(family, 40)
     y = X[:, 0] > X[:, 0].median()
     prior = PitmanYor(0.3, 3.0)
     model = {
         "mixture": DPM(family(), prior),
         "classifiers": InfiniteSVM(family(), Logistic(), prior),
-        "hyperplanes": DDPM(family(), Hinge(0.3), prior),
     }[kind].resolve(X, y)
     data = model.data(X, y)
-    known = start(z, data, model, num_reserved=30)
+    known = start(z, data, model)
     for seed in range(3):
         one, other = (
             collapsed.scan(known, data, model, torch.Generator().manual_seed(seed), shuffle=seed > 0, compiled=compiled)
@@ -179,7 +179,6 @@ def test_compiled_scan_is_the_tensor_scan(family, kind):
         )
         assert torch.equal(one.assignments, other.assignments)
         torch.testing.assert_close(one.weights, other.weights)
-        torch.testing.assert_close(one.reservoir, other.reservoir)
         known = one
     assert len(known.weights) != len(torch.unique(z))
 
