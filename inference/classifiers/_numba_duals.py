@@ -20,11 +20,11 @@ def climb(features, squares, box, tilt, weights, tolerance, max_passes):
     in random order. squares [N] is nu^2 |a_n|^2; box (linear, lower, upper [N, C], curvature [N], tube, nu^2) is the
     conjugate.
     """
-    most, order = 0, np.empty(len(features), np.int64)
+    most, order, gaps = 0, np.empty(len(features), np.int64), np.empty(len(features))
     for c in range(len(weights)):
         seed, num_checks, num_passes = np.uint64(c + 1), 0, 0
         while True:
-            number = _left(features, box, c, tilt, weights[c], tolerance, order)
+            number = _left(features, box, c, tilt, weights[c], tolerance, order, gaps)
             if number == 0 or num_passes >= max_passes:
                 break
             num_checks += 1
@@ -56,20 +56,27 @@ def _cost(slope, t, n, box):
 
 
 @inner
-def _left(features, box, c, tilt, own, tolerance, order):
-    """How many points of column c still add to its gap, first in `order`; 0 where it is small enough."""
+def _left(features, box, c, tilt, own, tolerance, order, gaps):
+    """How many points of column c still add to its gap, first in `order`; 0 where it is small enough. gaps [N] is room.
+
+    Not those that add next to nothing: rounding would decide which of them a pass visits, and so where it ends.
+    """
     total, primal, number = 0.0, 0.0, 0
     for n in range(len(features)):
         score, t = _dot(features[n], own), tilt[n, c]
         slope = box[0][n, c] - score
         cost = _cost(slope, _best(slope, n, c, box, 0.0), n, box)
-        gap = cost - _cost(slope, t, n, box)
+        gaps[n] = cost - _cost(slope, t, n, box)
         primal += cost + t * score / 2.0
-        if gap > 0.0:
-            total += gap
+        total += max(gaps[n], 0.0)
+    enough = tolerance * primal
+    if total <= enough:
+        return 0
+    for n in range(len(features)):
+        if gaps[n] > _LITTLE * enough / len(features):
             order[number] = n
             number += 1
-    return 0 if total <= tolerance * primal else number
+    return number
 
 
 @inner
@@ -166,4 +173,5 @@ def _add(step, point, weights):
 
 
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first
+_LITTLE = 1e-3  # of a point's share in the gap that is left at the end
 _RISE = 0.01  # of the squares: how far from its kink a point has a tilt between the bounds

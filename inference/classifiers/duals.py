@@ -253,7 +253,8 @@ def _take_turns(problem: _Problem, hinge: CrammerSinger, tilt: Tensor, tolerance
         gaps, gap = problem.gaps(features @ weights.T, tilt)
         if gap <= tolerance or num_passes >= max_passes:
             return Dual(weights.T.contiguous(), tilt, gap, num_passes)
-        rows, num_checks = torch.nonzero(gaps.squeeze(1) > 0).squeeze(1), num_checks + 1
+        least = _LITTLE * tolerance / gap * gaps.mean()  # as in `_numba_duals._left`
+        rows, num_checks = torch.nonzero(gaps.squeeze(1) > least).squeeze(1), num_checks + 1
         for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
             order = rows[torch.randperm(len(rows), generator=generator)]
             _numba_duals.visit_simplices(
@@ -343,3 +344,4 @@ _MOST_TOGETHER = 2000  # rows of several ranks that each of them solves for
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step
 _LEAST_PATIENCE = 40  # where a step's many short operations cost more than its matrix
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first
+_LITTLE = 1e-3  # of a row's share in the gap that is left at the end
