@@ -45,7 +45,8 @@ def class_weights(
 
 
 def whole(factors: NDArray[np.float64], taker: str, mend: str) -> NDArray[np.float64]:
-    """Weights [L] as whole numbers of at least 1, which `taker` asks for; warns, with a mend, if that changes them."""
+    """Weights [L] as whole numbers of at least 1, which `taker` asks for; warns, and says what to do, if that changes
+    them."""
     rounded: NDArray[np.float64] = np.maximum(np.rint(factors), 1.0)
     if (rounded != factors).any():
         warn(

@@ -169,7 +169,8 @@ class Clusterer(_Clusters):
     def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """New rows [n, D] of the predictive distribution, the same in every call, and their clusters [n].
 
-        A cluster that `labels_` has not is `n_components_`. See `PartitionPosterior.sample`, which takes a generator.
+        A row of a cluster that is not among `labels_` gets `n_components_`. See `PartitionPosterior.sample`, which
+        takes a generator.
         """
         check_is_fitted(self)
         drawn = self.posterior_.sample(n_samples)

@@ -31,26 +31,27 @@ class ClassifierCV(PathSearch, Classifier):
     inference : as in `Classifier`; None: `SmallVariance(scale=10.0)`, whose components follow the rows more than the
         labels, or as there of topics and latent features. Fits of the search make one descent unless a number of
         restarts is given
-    class_weight : as in `Classifier`, but rows count so often in all fits, and in the scores of the folds
+    class_weight : as in `Classifier`; rows count by it in all fits and in the scores of the folds
     strengths : of the loss, to choose from. Of one component only strength weight_scale^2 matters
     weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which
         components are found. None: eleven from 0.01 to 3, or where there are length scales to choose from 0.03 to 10
-    num_components : how many the penalty aims at, to choose from; None: 1, and unless there are length scales to
-        choose from 2, 4, 8 and 16 where there are 8 rows for each; of `SmallVariance` on a mixture. Of latent features
-        and topics the numbers of these (`truncation`, `num_topics`), None: that of the model
-    temperatures : of the divergence by which components count for new rows (`PartitionPosterior.tempered`), to choose
-        from; of `SmallVariance` on a mixture alone
+    num_components : to choose from, how many components the penalty of `SmallVariance` aims at; None: 1, and, unless
+        there are length scales to choose from, 2, 4, 8 and 16 where there are 8 rows for each. For latent features and
+        topics, their numbers (`truncation`, `num_topics`); None: that of the model
+    temperatures : to choose from, of the divergence that says how much each component counts for a new row
+        (`PartitionPosterior.tempered`); for `SmallVariance` of a mixture alone
     length_scales : of a feature map that leaves its own open (`Nystroem`, `RandomFourier`), to choose from; None: half
         of that of gamma = 1 / D, itself and twice that
-    cv : number of folds, equal rows in one, and of `groups` whole ones; or a splitter of scikit-learn, or its splits
+    cv : number of folds, where equal rows share a fold, and so do the rows of a group (`groups`); or a splitter of
+        scikit-learn, or its splits
 
     Attributes
     ----------
-    length_scale_, num_components_, strength_, weight_scale_, temperature_ : those chosen, of equals that of the least
-        log loss, and a number of components after the first only where it is better by more than chance: than the best
-        before (the gains in accuracy and in log likelihood, each in its standard errors, add up to more than 1), and
-        than the first by a standard error of the log likelihood alone, since the accuracy of the best of many settings
-        looks better than it is. None or 0 where there is no choice. `best_params_` has them together
+    length_scale_, num_components_, strength_, weight_scale_, temperature_ : the chosen setting; None or 0 where there
+        was no choice. Of settings with the same accuracy it is the one of the least log loss. A further number of
+        components is taken only if it is better by more than chance: its gains in accuracy and in log likelihood on
+        the best before, each in its standard errors, add up to more than 1, and its gain in log likelihood on the
+        first number is more than one standard error. `best_params_` has all of them
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and
         temperature
     best_score_ : their mean at the best setting

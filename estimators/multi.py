@@ -48,7 +48,7 @@ class _TaskEstimator(PosteriorEstimator):
     def fitted(self, parts: tuple[Any, Backend], X: Any, targets: Any, *, held_out: bool = False) -> Any:
         """The posterior of X [N, D] and targets [N, M], both dense or X sparse; dense rows in an order of their own.
 
-        One that is held out for others' calibration never comes cut short by Ctrl-C.
+        A fit by which others are calibrated is never returned in part: Ctrl-C is raised.
         """
         model, inference = parts
         rows = sort_rows(X, targets.astype(X.dtype), None, merge=False)
@@ -85,9 +85,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         where there are more columns than rows (`PrincipalDirections(150)`, `weight_scale=3.0`)
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)`
     cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
-        posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. "auto":
-        5 of at most 1,000 rows, half of which tell little of a rare label, else 2. None: as the posterior states
-        them, as also where there are too few rows for folds. Many tasks have no such choice
+        posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. "auto": 5
+        for at most 1,000 rows, half of which tell little of a rare label, else 2. None, or too few rows for folds:
+        probabilities as the posterior states them. Models of many tasks have no such folds
 
     Attributes
     ----------

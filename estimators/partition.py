@@ -54,8 +54,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         class. By `SVI(rule="gibbs")` of a mixture they are those of the losses, as scikit-learn's are. Else they
         multiply `sample_weight`: a row counts so often for its component too. Gibbs, NUTS and Autoguide take whole
         numbers: they are rounded to those, and are at least 1
-    num_folds : of rows, by which probabilities get a slope where the loss is no likelihood, such as a hinge: as many
-        fits to the other rows. None: no slope; "auto": 2 where `inference` is None, else None
+    num_folds : number of folds by which probabilities get a slope where the loss is no likelihood, such as a hinge;
+    each takes a fit of its own. None: no slope; "auto": 2 where `inference` is None, else None
 
     Attributes
     ----------
@@ -238,8 +238,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return self.classes_[self.posterior_.predict(rows)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities [N, L] in the order of `classes_`, of a likelihood or by `slope_`; see
-        `Posterior.predict_proba` for what the first mean, and are without a slope."""
+        """Class probabilities [N, L] in the order of `classes_`: softmax(slope_ f) where the fit has a `slope_`, else
+        those of the posterior (`Posterior.predict_proba` says what they mean)."""
         rows = self.new_data(X)
         if self.slope_ is None:
             return self.posterior_.predict_proba(rows)
