@@ -103,7 +103,8 @@ def test_scores_are_those_of_separate_fits_to_the_folds():
                 backend = SmallVariance(init=torch.zeros(len(train), dtype=torch.long))
                 fitted = backend.fit(model, seen.X, seen.y)
                 score = (fitted.predict(X[test]) == y[test]).mean()
-                assert found.scores_[fold, 0, 0, s, w, 0] == pytest.approx(score)
+                unclear = (np.abs(fitted.decision_function(X[test])) < 2e-3).mean()  # a search leaves a gap of 1e-3
+                assert abs(found.scores_[fold, 0, 0, s, w, 0] - score) <= unclear + 1e-9
 
 
 def test_a_search_depends_on_how_often_rows_occur_and_on_nothing_else():

@@ -193,7 +193,7 @@ JOINTS = {
     ],
 )
 def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
-    (model, y), first, number = JOINTS[joint], 3, 800
+    (model, y), first, number = JOINTS[joint], 3, 400 if scan == "slice" else 800
     model, data = model.prepare(ROWS, y)
     truncation, generator = model.truncation if scan == "blocked" else None, torch.Generator().manual_seed(5)
     exact = label_posterior(model, ROWS, y, truncation=truncation)

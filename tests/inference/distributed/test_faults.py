@@ -138,7 +138,12 @@ def require_close(posteriors, whole):
         torch.testing.assert_close(found, expected[name], rtol=1e-8, atol=1e-8 * size)
 
 
-@pytest.mark.parametrize("way", SHORT)
+BY_NIGHT = "small variance of tasks"  # takes half a minute
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.nightly] if way == BY_NIGHT else []) for way in SHORT]
+)
 def test_any_ranks_go_on_from_the_checkpoint_of_any_others(two_ranks, way, tmp_path) -> None:
     file, one = tmp_path / "chain.pt", tmp_path / "one.pt"
     two_ranks(fit, way, FIRST, False, checkpoint=file)
