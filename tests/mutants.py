@@ -433,7 +433,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "        _back(tril, weights[k])\n": "",
         "side = 1.0 if own[n] == labels[k] else -1.0": "side = -1.0",
         "rows.power * precision": "precision",
-        "tril[p, q] += _dot(columns": "tril[p, q] = _dot(columns",
+        "tril[p, q] += dot(columns": "tril[p, q] = dot(columns",
         "math.log1p(-levels[k, 0])": "math.log(levels[k, 0])",
         "(angle, high) if angle < 0.0": "(angle, high) if angle > 0.0",
         "1.0 if owners[n] == k else -1.0": "-1.0",
@@ -484,7 +484,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ): {
         "_LITTLE * enough / len(features)": "0.0",
         "if before[c] < cost[c]:": "if before[c] < 0.0:",
-        "cost[c] = _dot(found[c], found[c]) / (2.0 * box[5])": "cost[c] = 0.0",
+        "cost[c] = dot(found[c], found[c]) / (2.0 * box[5])": "cost[c] = 0.0",
         "slope = box[0][n, c] + squares[n] * tilt[n, c] - ": "slope = box[0][n, c] - ",
         "enough = tolerance * primal": "enough = 1e9 * primal",
     },

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..compiled._numba_functions import threshold
+from ..compiled._numba_functions import add, dot, threshold
 from ..compiled.decorators import entry, inner, part
 
 
@@ -63,7 +63,7 @@ def _left(features, box, c, tilt, own, tolerance, order, gaps):
     """
     total, primal, number = 0.0, 0.0, 0
     for n in range(len(features)):
-        score, t = _dot(features[n], own), tilt[n, c]
+        score, t = dot(features[n], own), tilt[n, c]
         slope = box[0][n, c] - score
         cost = _cost(slope, _best(slope, n, c, box, 0.0), n, box)
         gaps[n] = cost - _cost(slope, t, n, box)
@@ -96,9 +96,9 @@ def _visit(features, squares, box, c, rows, tilt, own):
     """Set tilt[n, c] of some rows to their optimum, one after another."""
     for n in rows:
         point = features[n]
-        slope = box[0][n, c] + squares[n] * tilt[n, c] - _dot(point, own)
+        slope = box[0][n, c] + squares[n] * tilt[n, c] - dot(point, own)
         found = _best(slope, n, c, box, squares[n])
-        _add(box[5] * (found - tilt[n, c]), point, own)
+        add(box[5] * (found - tilt[n, c]), point, own)
         tilt[n, c] = found
 
 
@@ -111,17 +111,17 @@ def improve_boxes(features, squares, box, weights, tolerance, max_passes):
     found, tilt = np.zeros_like(weights), np.empty((len(features), len(weights)))
     before, cost = np.empty(len(weights)), np.empty(len(weights))
     for c in range(len(weights)):
-        before[c] = _dot(weights[c], weights[c]) / (2.0 * box[5])
+        before[c] = dot(weights[c], weights[c]) / (2.0 * box[5])
         for n in range(len(features)):
-            slope = box[0][n, c] - _dot(features[n], weights[c])
+            slope = box[0][n, c] - dot(features[n], weights[c])
             before[c] += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
             tilt[n, c] = _best(slope, n, c, box, _RISE * squares[n])
-            _add(box[5] * tilt[n, c], features[n], found[c])
+            add(box[5] * tilt[n, c], features[n], found[c])
     climb(features, squares, box, tilt, found, tolerance, max_passes)
     for c in range(len(weights)):
-        cost[c] = _dot(found[c], found[c]) / (2.0 * box[5])
+        cost[c] = dot(found[c], found[c]) / (2.0 * box[5])
         for n in range(len(features)):
-            slope = box[0][n, c] - _dot(features[n], found[c])
+            slope = box[0][n, c] - dot(features[n], found[c])
             cost[c] += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
         if before[c] < cost[c]:
             cost[c], found[c] = before[c], weights[c]
@@ -143,7 +143,7 @@ def visit_simplices(features, squares, hinge, rows, tilt, weights):
         square = max(squares[n], 1e-6 * margin / mass[n])  # a shorter step than the best, where digits would be lost
         for m in range(num_classes):
             before[m] = tilt[n, m]
-            values[m] = (_dot(point, weights[m]) + (0.0 if m == own else margin)) / square - before[m]
+            values[m] = (dot(point, weights[m]) + (0.0 if m == own else margin)) / square - before[m]
         values[own] += mass[n]
         least = threshold(values, mass[n])
         tilt[n, own] = 0.0
@@ -154,22 +154,7 @@ def visit_simplices(features, squares, hinge, rows, tilt, weights):
         excess = mass[n] / max(tilt[n, own], mass[n])  # 1, but for rounding
         for m in range(num_classes):
             tilt[n, m] *= excess
-            _add(variance * (tilt[n, m] - before[m]), point, weights[m])
-
-
-@inner
-def _dot(left, right):
-    total = 0.0
-    for p in range(len(left)):
-        total += left[p] * right[p]
-    return total
-
-
-@inner
-def _add(step, point, weights):
-    if step != 0.0:
-        for p in range(len(point)):
-            weights[p] += step * point[p]
+            add(variance * (tilt[n, m] - before[m]), point, weights[m])
 
 
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..compiled._numba_functions import add, dot
 from ..compiled._numba_losses import log_factor, observe
 from ..compiled.decorators import entry, inner, part
 
@@ -68,7 +69,7 @@ def draw(rows, owners, labels, halves, uniforms, noise, weights):
             size = min(_TILE, len(owners) - start)
             tile[0] = 0.0
             for p in range(len(mean)):
-                _add(weights[k, p], rows.columns[p, start : start + size], tile[0])
+                add(weights[k, p], rows.columns[p, start : start + size], tile[0])
             stop = start + size
             own, half, uniform = owners[start:stop], halves[k, start:stop], uniforms[k, start:stop]
             for n in range(size):
@@ -79,7 +80,7 @@ def draw(rows, owners, labels, halves, uniforms, noise, weights):
         _finish(rows, tril, mean)
         weights[k] = noise[k]
         _back(tril, weights[k])
-        _add(1.0, mean, weights[k])
+        add(1.0, mean, weights[k])
 
 
 @entry
@@ -98,8 +99,8 @@ def turn(rows, owners, weights, other, levels, angles):
     for k in range(len(angles)):
         first[:], second[:] = 0.0, 0.0
         for p in range(weights.shape[1]):
-            _add(weights[k, p], rows.columns[p], first)
-            _add(other[k, p], rows.columns[p], second)
+            add(weights[k, p], rows.columns[p], first)
+            add(other[k, p], rows.columns[p], second)
         level = _log_likelihood(rows, owners, k, first, second, 0.0) + math.log1p(-levels[k, 0])
         high = 2.0 * math.pi * levels[k, 1]
         low, angle, angles[k] = high - 2.0 * math.pi, high, 0.0
@@ -169,9 +170,9 @@ def _gather(columns, start, precision, shift, weighted, tril, mean):
         column = columns[p, start:stop]
         for n in range(len(precision)):
             weighted[n] = precision[n] * column[n]
-        mean[p] += _dot(shift, column)
+        mean[p] += dot(shift, column)
         for q in range(p + 1):
-            tril[p, q] += _dot(columns[q, start:stop], weighted)
+            tril[p, q] += dot(columns[q, start:stop], weighted)
 
 
 @inner
@@ -229,8 +230,8 @@ def _moments(columns, mean, inverse, start, size, center, variance, reach):
     for p in range(len(columns)):
         reach[:] = 0.0
         for q in range(p + 1):
-            _add(inverse[p, q], columns[q, start : start + size], reach)
-        _add(mean[p], columns[p, start : start + size], center)
+            add(inverse[p, q], columns[q, start : start + size], reach)
+        add(mean[p], columns[p, start : start + size], center)
         for n in range(size):
             variance[n] += reach[n] * reach[n]
 
@@ -268,21 +269,6 @@ def _divergence(inverse, mean, log_det, precision):
         for q in range(p + 1):
             square += inverse[p, q] * inverse[p, q]  # tr A^-1 = |L^-1|_F^2
     return (square * precision + log_det - P * (math.log(precision) + 1.0)) / 2.0
-
-
-@inner
-def _dot(a, b):
-    """Of as many numbers as a has."""
-    total = 0.0
-    for n in range(len(a)):
-        total += a[n] * b[n]
-    return total
-
-
-@inner
-def _add(factor, source, target):
-    for n in range(len(source)):
-        target[n] += factor * source[n]
 
 
 _TILE = 512  # rows at a time, few enough for a cache

@@ -7,6 +7,23 @@ import numpy as np
 from .decorators import inner, part
 
 
+@inner
+def dot(a, b):
+    """Of as many numbers as a has."""
+    total = 0.0
+    for n in range(len(a)):
+        total += a[n] * b[n]
+    return total
+
+
+@inner
+def add(factor, source, target):
+    """Add a multiple of a row to another one."""
+    if factor != 0.0:
+        for n in range(len(source)):
+            target[n] += factor * source[n]
+
+
 @part
 def threshold(values, mass):
     """theta with sum_m max(values_m - theta, 0) = mass: entries below it are left out until none is."""

@@ -27,8 +27,6 @@ from ...compiled.decorators import entry_of
 class Founders:
     """Without classifiers: all gains [N, 1] are 0."""
 
-    log_alone: tuple[float, float] = 0.0, -math.inf
-
     def __init__(self, data: Data) -> None:
         N, P = data.features.shape
         self.data, self.size = data, np.ones(1, np.int64)
@@ -38,6 +36,11 @@ class Founders:
     def reserved(self) -> Tensor | None:
         """Hyperplanes [A, P, 1] that are left without points."""
         return None
+
+    @property
+    def log_alone(self) -> tuple[float, float]:
+        """What is added to the log weights of n's own component and of a new one if n is alone in its own."""
+        return 0.0, -math.inf
 
     def log_margin(self, weights: Tensor, model: Model) -> Tensor:
         """log phi(y_n | eta_k) [N, K] of classifiers [K, P, C]."""
@@ -69,7 +72,9 @@ class Marginal(Founders):
     A component that n is alone in is deleted with its classifiers: n may only open another one.
     """
 
-    log_alone = -math.inf, 0.0
+    @property
+    def log_alone(self) -> tuple[float, float]:
+        return -math.inf, 0.0
 
     def __init__(self, data: Data, model: Model) -> None:
         super().__init__(data)
@@ -111,7 +116,7 @@ class Reserved(Founders):
         return self.weights[: int(self.size[0])]
 
     @property
-    def log_alone(self) -> tuple[float, float]:  # type: ignore[override]
+    def log_alone(self) -> tuple[float, float]:
         """The hyperplane of n's own component is one of A + 1."""
         size = int(self.size[0])
         return -math.log(size + 1), math.log(size / (size + 1)) if size else 0.0
