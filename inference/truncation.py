@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 from ..models.base import Model
 from ..models.sums import all_values
+from ..models.warning import warn
 from .structures import Draw
 
 
@@ -29,9 +28,8 @@ def warn_if_all_used(draws: list[Draw], model: Model) -> None:
 
 def _warn(what: str, full: list[bool], model: Model, remedy: str = "") -> None:
     if any(full):
-        warnings.warn(
+        warn(
             f"All {model.truncation} {what} in {sum(full)} of {len(full)} draws, so the truncation binds. "
             f"Fit again with truncation={2 * model.truncation}{remedy}.",
             TruncationWarning,
-            stacklevel=5,  # of a call by `Backend.finish`
         )

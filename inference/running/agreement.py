@@ -7,12 +7,12 @@ if it ended elsewhere. Not if its log joint is lower: it may still be warming up
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...models.warning import warn
 from ..posterior.diagnosis import FEWEST_DRAWS, ChainsDisagree
 from ..structures import structure_of
 from .chains import Chain
@@ -30,7 +30,7 @@ def warn_of_chains(posterior: Any) -> None:
             f"The {len(posterior.num_draws)} chains disagree ({found.verdict}), so that their draws together are not "
             f"those of the posterior: {found.advice} `diagnose()` of the posterior tells more."
         )
-        warnings.warn(message, ChainsDisagree, stacklevel=4)  # of a call of `fit`
+        warn(message, ChainsDisagree)
 
 
 def warn_of_elsewhere(posterior: Any, chain: Chain, sweeps: Sweeps, short: Sweeps) -> None:
@@ -61,7 +61,7 @@ def warn_of_elsewhere(posterior: Any, chain: Chain, sweeps: Sweeps, short: Sweep
             "does not show the whole posterior here. Take num_chains=4, which run side by side, and read `diagnose()` "
             "of their posterior; num_chains=1 leaves this check out."
         )
-        warnings.warn(message, ChainsDisagree, stacklevel=4)  # of a call of `fit`
+        warn(message, ChainsDisagree)
 
 
 def _kept(chain: Chain, sweeps: Sweeps) -> Tensor:

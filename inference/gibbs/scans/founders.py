@@ -96,7 +96,7 @@ class Reserved(Founders):
 
     def __init__(self, reserved: Tensor, data: Data, model: Model, room: int = 0) -> None:
         self.data, self.size = data, np.array([len(reserved)])
-        self.weights = pad(reserved.double(), (0, 0, 0, 0, 0, room)).clone()  # it is changed in place
+        self.weights = pad(reserved.double(), (0, 0, 0, 0, 0, room))  # a copy, which is changed in place
         self.gains = pad(self.log_margin(reserved.to(data.features), model), (0, room))
 
     def log_margin(self, weights: Tensor, model: Model) -> Tensor:

@@ -526,6 +526,7 @@ def test_scans_keep_scores_with_their_hyperplanes(num_reserved: int) -> None:
     state, data, model, generator = start(tiny(prior=DirichletProcess(2.0)), TINY)
     state, sizes = replace(state, reservoir=state.reservoir[:num_reserved]), set()
     model = model.replace(loss=Tempered(model.loss, 0.9))
+    known = torch.cat([state.weights, state.reservoir])[:, 0, 0].sort().values
     for _ in range(60):
         slots = collapsed.PartitionSlots(state, data, model)
         visit_all(visitor_of(slots, True), generator, shuffle=True)
@@ -533,9 +534,26 @@ def test_scans_keep_scores_with_their_hyperplanes(num_reserved: int) -> None:
         scores = data.features @ torch.cat([state.weights, state.reservoir]).squeeze(2).T
         margins = torch.cat([slots.log_margin[:, occupied], slots.founders.gains[:, :size]], 1)
         torch.testing.assert_close(margins, model.log_margin(scores.unsqueeze(2), data.targets.unsqueeze(1)))
-        assert size + len(state.weights) == num_reserved + 1
+        assert torch.equal(torch.cat([state.weights, state.reservoir])[:, 0, 0].sort().values, known)
         sizes.add(size)
     assert len(sizes) == 3 if num_reserved == 2 else len(sizes) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_lone_point_takes_a_hyperplane_by_its_gain(compiled: bool) -> None:
+    """Its own goes back: one point has each of the four with probability prop. to exp(h)."""
+    state, data, model, generator = start(tiny(), TINY)
+    data, planes = model.data(TINY[:1]), torch.randn(4, 2, 1, generator=generator, dtype=torch.float64)
+    alone = replace(state, assignments=state.assignments[:1], weights=planes[:1], reservoir=planes[1:])
+    found = torch.zeros(4, dtype=torch.float64)
+    for _ in range(2000):
+        slots = collapsed.PartitionSlots(alone, data, model)
+        visit_all(visitor_of(slots, compiled), generator, shuffle=True)
+        found += (slots.replaced(alone).weights[0, 0, 0] == planes[:, 0, 0]).double()
+    law = model.log_margin((data.features @ planes.squeeze(2).T).unsqueeze(2), data.targets.unsqueeze(1))[0].softmax(0)
+    assert float(law.max() - law.min()) > 0.1
+    assert float(((found - 2000 * law).square() / (2000 * law)).sum()) < 22  # p = 7e-5 of three degrees of freedom
 
 
 @pytest.fixture

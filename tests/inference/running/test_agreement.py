@@ -13,6 +13,7 @@ import torch
 from sklearn.datasets import load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
+from regbayes.estimators import Clusterer
 from regbayes.inference import ChainsDisagree, Diagnosis, Gibbs, Posterior
 from regbayes.inference.running import agreement
 from regbayes.models import DPM, DiagonalGaussian, InfiniteSVM
@@ -40,6 +41,12 @@ def test_a_chain_in_one_of_several_modes_warns() -> None:
     assert "num_chains=4" in message
     with pytest.warns(ChainsDisagree, match="The 2 chains disagree"):  # as long ones do
         SHORT.replace(num_chains=2, num_jobs=1).fit(DPM(DiagonalGaussian()), wine())
+
+
+def test_an_estimator_warns_at_the_line_of_its_user() -> None:
+    with pytest.warns(ChainsDisagree) as caught:
+        Clusterer(DPM(DiagonalGaussian()), SHORT.replace(seed=4)).fit(wine())
+    assert [each.filename for each in caught] == [__file__]
 
 
 def test_a_chain_that_finds_all_there_is_does_not_warn() -> None:
