@@ -677,6 +677,13 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     (
         "inference/small_variance/features/births.py",
+        "inference/small_variance/test_small_variance_features.py -k refined_together",
+    ): {
+        "torch.where(more.unsqueeze(1), moved, loadings)": "moved",
+        "torch.where(more, moved_totals, totals)": "moved_totals",
+    },
+    (
+        "inference/small_variance/features/births.py",
         "inference/distributed/test_ranks.py --nightly -k 'find_what and logistic'",
     ): {
         "shared = all_sum(columns.T.double() @ columns.double())": "shared = columns.T.double() @ columns.double()",

@@ -40,8 +40,8 @@ class BinaryDescent:
 
     def occupied(self) -> Self:
         """The state without features that no row has."""
-        some = all_sum(self.features.sum(0)) > 0
-        return self if some.all() else self.only(torch.nonzero(some).squeeze(1))
+        some = torch.nonzero(all_sum(self.features.sum(0))).squeeze(1)
+        return self if len(some) == self.num_features else self.only(some)
 
     def with_column(self, column: Tensor) -> Self:
         """The state with one more feature, of some rows [N], that no score sees yet."""

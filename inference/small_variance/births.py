@@ -47,7 +47,7 @@ def open_components(
         savings *= problem.data.weights.to(savings)
     charges, assignments = problem.charges(centers, weights), state.assignments.clone()
 
-    def price(num_opened: int) -> float:
+    def price(num_opened: int) -> Tensor | float:
         return problem.next_price(state.penalty, K + num_opened)
 
     opened = _best_first(savings, charges, price, most, assignments, K)
@@ -85,7 +85,12 @@ def candidates(
 
 
 def _best_first(
-    savings: Tensor, charges: Tensor, price: Callable[[int], float], most: int, assignments: Tensor, first_label: int
+    savings: Tensor,
+    charges: Tensor,
+    price: Callable[[int], Tensor | float],
+    most: int,
+    assignments: Tensor,
+    first_label: int,
 ) -> list[int]:
     """The candidates opened, in order; points move to them in `assignments` [N], and `savings` [M, N] are used up.
 

@@ -34,16 +34,17 @@ def merge_once(
     pairs = _near_pairs(state.centers, problem)
     savings, centers, weights, joint = _merged(pairs, state, parts, problem)
     chosen, gains, used = list[int](), list[float](), set[int]()
-    refund = problem.next_price(state.penalty, state.num_components - 1)
-    for index in savings.argsort(descending=True).tolist():
-        gain = float(savings[index]) + refund
+    penalty, *saved = torch.cat([state.penalty.double().reshape(1), savings]).tolist()
+    refund, both = float(problem.next_price(penalty, state.num_components - 1)), pairs.tolist()
+    for index in sorted(range(len(saved)), key=lambda index: -saved[index]):
+        gain = saved[index] + refund
         if not gain > least_gain or len(chosen) == most:
             break
-        if used.isdisjoint(pair := pairs[index].tolist()):
+        if used.isdisjoint(pair := both[index]):
             used.update(pair)
             chosen.append(index)
             gains.append(gain)
-            refund = problem.next_price(state.penalty, state.num_components - 1 - len(chosen))
+            refund = float(problem.next_price(penalty, state.num_components - 1 - len(chosen)))
     if chosen:
         state, parts = _apply(pairs[chosen], state, parts, centers[chosen], weights[chosen], joint.rows(chosen))
     return state, parts, gains
@@ -104,9 +105,9 @@ def _apply(
     K, device = len(state.centers), state.centers.device
     target = torch.arange(K, device=device).index_put((drop,), keep)
     rest = torch.ones(K, dtype=torch.bool, device=device).index_put((drop,), torch.tensor(False, device=device))
-    label = (rest.cumsum(0) - 1)[target]
+    label, left = (rest.cumsum(0) - 1)[target], torch.nonzero(rest).squeeze(1)
     values = [state.centers, state.weights, *parts]
-    merged = [old.index_put((keep,), new)[rest] for old, new in zip(values, [centers, weights, *joint], strict=True)]
+    merged = [old.index_put((keep,), new)[left] for old, new in zip(values, [centers, weights, *joint], strict=True)]
     state = replace(state, assignments=label[state.assignments], centers=merged[0], weights=merged[1])
     return state, Parts(*merged[2:])
 

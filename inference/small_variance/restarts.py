@@ -55,11 +55,12 @@ class Priced:
 
     model: Model
 
-    def price(self, penalty: Tensor | float, number: int) -> float:
-        """Lambda(K) of a penalty []: what so many cost."""
-        return float(self.model.prior.price(float(penalty), number))
+    def price(self, penalty: Tensor | float, number: int) -> Tensor | float:
+        """Lambda(K) of a penalty []: what so many cost; in double precision, on the device of the penalty."""
+        exact = penalty.double() if isinstance(penalty, Tensor) else penalty
+        return self.model.prior.price(exact, number)
 
-    def next_price(self, penalty: Tensor | float, number: int) -> float:
+    def next_price(self, penalty: Tensor | float, number: int) -> Tensor | float:
         """Lambda(K + 1) - Lambda(K) of a penalty []: what one more beside so many costs."""
         return self.price(penalty, number + 1) - self.price(penalty, number)
 

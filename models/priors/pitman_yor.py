@@ -7,7 +7,6 @@ Sources: Pitman & Yor (1997); Fan, Zeng & Cao (2013) for the falling price; docs
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Self
 
@@ -72,5 +71,7 @@ class PitmanYor(PartitionPrior):
         return d, torch._standard_gamma(alpha / d + num_components, generator=generator) * d / torch.lgamma(1 - d).exp()
 
     def price(self, penalty: float | Tensor, num_components: int) -> float | Tensor:
-        each = (max(0.0, float(penalty) - self.price_exponent * math.log(i)) for i in range(1, num_components))
-        return penalty + sum(each)
+        least = torch.as_tensor(penalty, dtype=torch.float64)
+        ranks = torch.arange(1, max(1, num_components), dtype=torch.float64, device=least.device)
+        total = least + (least - self.price_exponent * ranks.log()).clamp(min=0.0).sum()
+        return total if isinstance(penalty, Tensor) else float(total)

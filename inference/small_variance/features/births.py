@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ....models.losses import PseudoObservation
-from ...classifiers.minimum import slopes
-from ...distributed.collectives import all_any, all_count, all_largest, all_sum, own_draws
+from ...classifiers.minimum import all_found, slopes
+from ...distributed.collectives import all_any, all_count, all_largest, all_sum, all_sums, own_draws
 from ...distributed.picked import own_of, taken, top
 from .bits import move_bits
 from .fit import refit
@@ -31,7 +31,7 @@ def open_feature(
 
     With `single` only rows are candidates for which a feature of their own would pay, as in BP-means as published.
     """
-    residual, price = _Residual.of(state, problem), problem.next_price(state.penalty, state.num_features)
+    residual, price = Residual.of(state, problem), problem.next_price(state.penalty, state.num_features)
     excess = residual.alone()
     chosen = _candidates(excess, residual, generator)
     if single:
@@ -40,17 +40,17 @@ def open_feature(
         return replace(state, grows=False)
     loadings, totals = residual.founded(chosen, generator)
     best = totals.topk(min(_REFINED, len(totals))).indices
-    found = [residual.refined(loadings[index], float(totals[index])) for index in best]
-    loading, total = max(found, key=lambda pair: pair[1])
+    loadings, totals = residual.refined(loadings[best], totals[best])
+    total, best = totals.max(0, keepdim=True)
     if not total > price:
         return replace(state, grows=False)
-    members = residual.savings(loading.unsqueeze(0)).squeeze(1) > 0
-    return problem.evaluated(replace(state.joined(members, loading), grows=True))
+    members = residual.savings(loadings[best]).squeeze(1) > 0
+    return problem.evaluated(replace(state.joined(members, loadings[best].squeeze(0)), grows=True))
 
 
 def alone(state: FeatureDescent, problem: FeatureProblem) -> Tensor:
     """What a feature of its own would save a single copy of each row, [N], by the quadratic."""
-    return _Residual.of(state, problem).alone()
+    return Residual.of(state, problem).alone()
 
 
 def label_columns(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor]:
@@ -109,7 +109,7 @@ def _without_likest(state: FeatureDescent, members: Tensor, problem: FeatureProb
 
 
 @dataclass(frozen=True)
-class _Residual:
+class Residual:
     """What is left of the entries at the present means, and the quadratic above D there."""
 
     problem: FeatureProblem
@@ -119,7 +119,7 @@ class _Residual:
     quadratic: bool  # D is this quadratic
 
     @classmethod
-    def of(cls, state: FeatureDescent, problem: FeatureProblem) -> _Residual:
+    def of(cls, state: FeatureDescent, problem: FeatureProblem) -> Residual:
         data, mean = problem.data, state.features @ state.loadings
         observed: PseudoObservation = problem.model.likelihood.majorize(data.X, mean)
         slope, precision = observed.shift - observed.precision * mean, observed.precision
@@ -142,18 +142,20 @@ class _Residual:
         loadings = torch.cat([loadings, loadings - others])
         return loadings, self.totals(loadings)
 
-    def refined(self, loading: Tensor, total: float) -> tuple[Tensor, float]:
-        """Loadings [D] after some rounds of who joins and what is best for them, and what they save in all."""
-        weights = self.problem.data.row_weights
+    def refined(self, loadings: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+        """Loadings [M, D] after some rounds of who joins and what is best for them, and what they save in all [M]."""
+        weights, precision = self.problem.data.row_weights, self.precision.expand_as(self.slope)
         for _ in range(_ROUNDS):
-            members = weights * (self.savings(loading.unsqueeze(0)) > 0)
-            linear, precision = all_sum((members * self.slope).sum(0)), all_sum((members * self.precision).sum(0))
-            moved = linear / (precision + self.prior)
-            moved_total = float(self.totals(moved.unsqueeze(0)))
-            if moved_total <= total:
+            members = (weights * (self.savings(loadings) > 0)).T
+            linear, own = all_sums(members @ self.slope, members @ precision)
+            moved = linear / (own + self.prior)
+            moved_totals = self.totals(moved)
+            more = moved_totals > totals  # where not, it stays so
+            loadings = torch.where(more.unsqueeze(1), moved, loadings)
+            totals = torch.where(more, moved_totals, totals)
+            if all_found(~more):
                 break
-            loading, total = moved, moved_total
-        return loading, total
+        return loadings, totals
 
     def savings(self, loadings: Tensor) -> Tensor:
         """What features with loadings [M, D] would save a single copy of each row, [N, M]."""
@@ -168,7 +170,7 @@ class _Residual:
         return self.problem.total(self.savings(loadings).relu()) - self.problem.loading_ridge(loadings)
 
 
-def _candidates(excess: Tensor, residual: _Residual, generator: torch.Generator) -> Tensor:
+def _candidates(excess: Tensor, residual: Residual, generator: torch.Generator) -> Tensor:
     """Numbers [M] of rows that may found a feature: those that would save most alone, and a random sample in proportion
     to it."""
     (here, D), device = residual.mean.shape, excess.device

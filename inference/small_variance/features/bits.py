@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ....models.sums import row_chunks
-from ...distributed.collectives import all_count
+from ...distributed.collectives import all_sum
 from .problem import FeatureDescent, FeatureProblem
 
 
@@ -25,9 +25,9 @@ def move_bits(state: FeatureDescent, problem: FeatureProblem, generator: torch.G
     if not state.num_features:
         return state
     state = flip_singly(state, problem, generator).occupied()
-    for _ in range(_PAIR_PASSES):
+    for num_left in reversed(range(_PAIR_PASSES)):
         state, num_flipped = flip_pairs(state, problem)
-        if not num_flipped:
+        if not num_left or not num_flipped:
             break
     return state.occupied()
 
@@ -80,15 +80,16 @@ def _savings_of_entries(state: FeatureDescent, problem: FeatureProblem) -> Calla
     return quadratic
 
 
-def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureDescent, int]:
-    """Every row with its best pair of bits flipped, if that saves anything; and the number of rows that did so.
+def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureDescent, Tensor]:
+    """Every row with its best pair of bits flipped, if that saves anything; and the number [] of rows that did so.
 
     With the signs s = 1 - 2 z of the flips, the slopes b - a m of the quadratic above D at the present means and
     C_jk = sum_d a_d w_jd w_kd, flips of j and k save  s_j pull_j - C_jj / 2 + s_k pull_k - C_kk / 2 - s_j s_k C_jk.
     """
     K, loadings, data = state.num_features, state.loadings, problem.data
+    num_flipped = torch.zeros((), dtype=torch.int64, device=loadings.device)
     if K < 2:
-        return state, 0
+        return state, num_flipped
     features, scores, mean = state.features.clone(), problem.scores(state), state.features @ state.loadings
     observed = problem.model.likelihood.majorize(data.X, mean)
     slope, precision = observed.shift - observed.precision * mean, observed.precision
@@ -98,7 +99,7 @@ def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureD
     signs = 1 - 2 * features
     single = signs * (slope @ loadings.T) - precision @ loadings.square().T / 2  # [N, K]
     cross = precision @ (loadings[first] * loadings[second]).T  # [1, J] or [N, J]
-    loss, eta, num_flipped = problem.losses(scores), state.weights[:K], 0
+    loss, eta = problem.losses(scores), state.weights[:K]
     least = _ROUNDING * torch.finfo(features.dtype).eps * (loss + problem.divergences(mean))
     for rows in row_chunks(features, len(first) * max(1, eta.shape[1])):
         sign = signs[rows]
@@ -107,11 +108,11 @@ def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureD
         moved = scores[rows].unsqueeze(1) + sign[:, first, None] * eta[first] + sign[:, second, None] * eta[second]
         saved += loss[rows].unsqueeze(1) + problem.model.log_margin(moved, data.targets[rows].unsqueeze(1))
         most, best = saved.max(1)
-        flipped = torch.nonzero(most > least[rows]).squeeze(1)
-        for index in (first[best[flipped]], second[best[flipped]]):
-            features[rows][flipped, index] = 1 - features[rows][flipped, index]
-        num_flipped += len(flipped)
-    return replace(state, features=features), all_count(num_flipped)
+        flipped, pair = (most > least[rows]).unsqueeze(1), torch.stack([first[best], second[best]], 1)
+        bits = features[rows].gather(1, pair)
+        features[rows].scatter_(1, pair, torch.where(flipped, 1 - bits, bits))
+        num_flipped = num_flipped + flipped.sum()
+    return replace(state, features=features), all_sum(num_flipped)
 
 
 _PAIR_PASSES = 2

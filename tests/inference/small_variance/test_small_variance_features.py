@@ -157,6 +157,22 @@ def test_single_bits_and_pairs_are_at_their_best(generator) -> None:
     torch.testing.assert_close(row_costs(problem, found), costs.amin(0))
 
 
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
+def test_loadings_refined_together_are_those_refined_alone(likelihood, generator) -> None:
+    problem = problem_of(likelihood, Hinge(), generator)
+    residual = births.Residual.of(random_state(problem, 1.0, generator), problem)
+    loadings, totals = residual.founded(torch.arange(12, device=generator.device), generator)
+    found, saved = residual.refined(loadings, totals)
+    for index in range(len(totals)):
+        alone = residual.refined(loadings[[index]], totals[[index]])
+        torch.testing.assert_close((found[[index]], saved[[index]]), alone)
+    torch.testing.assert_close(saved, residual.totals(found))
+    assert (saved >= totals).all()
+    assert (saved > totals).any()
+    best = torch.full_like(totals, 1e9)  # no move saves as much
+    assert all(map(torch.equal, residual.refined(loadings, best), (loadings, best)))
+
+
 def row_costs(problem: FeatureProblem, state: FeatureDescent) -> torch.Tensor:
     return problem.divergences(state.features @ state.loadings) + problem.losses(problem.scores(state))
 
