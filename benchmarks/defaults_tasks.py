@@ -50,6 +50,20 @@ def made(num_rows: int, num_columns: int, num_labels: int, per_row: int, **optio
     return X[:num_rows], Y[:num_rows], X[num_rows:], Y[num_rows:]
 
 
+def words(chance: float, rare: bool = False) -> Split:
+    """300 rows of 1,000 binary columns, few of them frequent, and 38 labels, each of which brings 12 words of its own
+    with this chance. A tenth of the labels are frequent, or each has one row in 40; those of one row are left out."""
+    rng = np.random.default_rng(0)
+    rates = np.full(38, 0.025) if rare else np.clip(0.03 * rng.pareto(1.2, 38) + 0.01, 0.01, 0.4)
+    Y = rng.random((1300, 38)) < rates
+    usual = rng.pareto(1.0, 1000) + 0.2
+    absent = np.tile(1 - np.clip(40 * usual / usual.sum(), 0, 0.9), (1300, 1))
+    for label in Y.T:
+        absent[np.ix_(label, rng.choice(1000, 12, replace=False))] *= 1 - chance
+    X, Y = (rng.random(absent.shape) > absent).astype(float), Y[:, Y[:300].sum(0) > 1].astype(int)
+    return X[:300], Y[:300], X[300:], Y[300:]
+
+
 def folder(name: str, rows: int | None = None, most_labels: int | None = None) -> Split:
     data = load(name)
     X, Y, X_test, Y_test = (
@@ -66,6 +80,10 @@ LABELS: dict[str, Callable[[], Split]] = {
     "many labels": lambda: made(1000, 40, 20, 3),
     "wide, rare": lambda: made(300, 1000, 20, 1, length=100),
     "wider, rarer": lambda: made(400, 600, 30, 1, length=60),
+    "words of labels": lambda: words(0.6),
+    "weak words": lambda: words(0.15),
+    "rare labels": lambda: words(0.3, rare=True),
+    "rare and weak": lambda: words(0.15, rare=True),
     "emotions": lambda: folder("emotions"),
     "yeast": lambda: folder("yeast"),
     "scene": lambda: folder("scene"),

@@ -82,7 +82,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     Parameters
     ----------
     model : a model of many tasks or of label sets; None: `BNMC()`, whose classifiers see 150 principal directions
-        where there are more columns than rows (`PrincipalDirections(150)`, `weight_scale=3.0`)
+        where there are more columns than rows (`PrincipalDirections(150, scaling=0.5)`, `weight_scale=3.0`)
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)`
     cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
         posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. "auto": 5
@@ -124,7 +124,8 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """The parts; by default with classifiers that so many rows [N, D] can tell."""
         model, inference = self.parts()
         if self.model is None and X.shape[1] > X.shape[0]:
-            model = model.replace(feature_map=PrincipalDirections(_MOST_DIRECTIONS), weight_scale=_WIDE_SCALE)
+            directions = PrincipalDirections(_MOST_DIRECTIONS, scaling=0.5)
+            model = model.replace(feature_map=directions, weight_scale=_WIDE_SCALE)
         return model, inference
 
     def require_targets(self, model: Any) -> None:

@@ -93,6 +93,14 @@ class SparseRows:
         """The rows [N, D] times factors [N], none of them 0."""
         return replace(self, values=self.values * factors[self.row_index])
 
+    def scale_columns(self, factors: Tensor) -> SparseRows:
+        """The rows [N, D] with each column times one of factors [D], none of them 0."""
+        return replace(self, values=self.values * factors[self.columns])
+
+    def square(self) -> SparseRows:
+        """The squares of all entries [N, D]."""
+        return replace(self, values=self.values.square())
+
     def __getitem__(self, index: Tensor | slice) -> SparseRows:
         """Some rows, from a slice, indices [M] or a mask [N]."""
         if isinstance(index, slice):

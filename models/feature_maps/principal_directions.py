@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
 
-from ..domains import AnyNumbers, Count, NonNegative
-from ..likelihoods.base import hyperparameter
+from ..domains import AnyNumbers, Count, NonNegative, Number
+from ..likelihoods.base import column_sums, column_variances, hyperparameter, or_one
 from ..sparse import SparseRows
 from ..sums import all_count, all_largest, all_sum, ranks
 from .base import FeatureMap, Rows, require_matrix
@@ -28,6 +28,8 @@ class PrincipalDirections(FeatureMap):
     ----------
     num_directions : the most directions; there are no more than rows to take them from
     proportions : see x / sum(x), for counts
+    scaling : columns are divided by their standard deviations to this power before directions are looked for: 0 leaves
+        them, 1 standardizes, 1/2 (Pareto scaling) lets a rare word say more and noise not everything
     intercept : value of the constant feature; 0 for hyperplanes through the mean of the data
     loc, axes : [D] and [D, P]; None: from the data
     """
@@ -37,6 +39,7 @@ class PrincipalDirections(FeatureMap):
     intercept: NonNegative = 1.0
     loc: AnyNumbers = None
     axes: AnyNumbers = None
+    scaling: Annotated[float, Number(least=0.0, most=1.0)] = 0.0
 
     def checked(self, name: str = "") -> Self:
         if (self.loc is None) != (self.axes is None):
@@ -48,8 +51,11 @@ class PrincipalDirections(FeatureMap):
             axes = torch.as_tensor(self.axes, dtype=X.dtype, device=X.device)
             require_matrix("axes", axes, X.shape[1])
             return self.replace(loc=hyperparameter("loc", self.loc, None, X, X.shape[1]), axes=axes)
-        loc, axes = _directions(self._inputs(X).double(), self.num_directions, weights)
-        return self.replace(loc=loc.to(X.dtype), axes=axes.to(X.dtype))
+        rows = self._inputs(X).double()
+        scale = _deviations(rows, weights) ** self.scaling if self.scaling else rows.new_ones(X.shape[1])
+        scaled = rows.scale_columns(1 / scale) if isinstance(rows, SparseRows) else rows / scale
+        loc, axes = _directions(scaled, self.num_directions, weights)
+        return self.replace(loc=(loc * scale).to(X.dtype), axes=(axes / scale.unsqueeze(1)).to(X.dtype))
 
     def project(self, X: Rows) -> Tensor:
         loc, axes, rows = self.require(self.loc), self.require(self.axes), self._inputs(X)
@@ -78,6 +84,14 @@ def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Ten
     size = (all_sum(_counted(projected.square(), weights).sum()) / total).sqrt()
     tiny = torch.finfo(X.dtype).eps * all_largest((X.values if isinstance(X, SparseRows) else X).abs().amax())
     return loc, axes * sign / (size if size > tiny else torch.ones_like(size))
+
+
+def _deviations(X: Rows, weights: Tensor | None) -> Tensor:
+    """Standard deviations [D] of the columns of X [N, D] in double precision; 1 where a column is constant."""
+    if not isinstance(X, SparseRows):
+        return or_one(column_variances(X, weights)).sqrt()
+    mean, square = (total / number for total, number in (column_sums(power, weights) for power in (X, X.square())))
+    return or_one((square - mean.square()).clamp(min=0)).sqrt()
 
 
 def _leading(centred: Tensor, most: int, weights: Tensor | None) -> Tensor:

@@ -193,8 +193,7 @@ def test_labels_of_a_wide_table_that_are_rare_are_predicted_by_default() -> None
     assert isinstance(fit.posterior_.model.feature_map, PrincipalDirections)
     found, truth = fit.predict(rows[150:]), labels[150:]
     f1 = 2 * (found & truth).sum() / (found.sum() + truth.sum())
-    assert f1 > 0.5
-    assert MultiLabelClassifier(cv=2).fit(rows[:150], labels[:150]).threshold_ < 0.5
+    assert f1 > 0.8
     assert_array_equal(found, fit.predict_proba(rows[150:]) > fit.threshold_)
 
 

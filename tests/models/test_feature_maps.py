@@ -27,6 +27,7 @@ MAPS = [
     Standardized(loc=0.5, scale=2.0, intercept=0.0),
     PrincipalDirections(num_directions=2),
     PrincipalDirections(num_directions=9, intercept=2.0),
+    PrincipalDirections(num_directions=2, scaling=0.5),
     PrincipalDirections(num_directions=3, proportions=True, intercept=0.0),
     RandomFourier(num_features=8),
     RandomFourier(num_features=6, length_scale=0.5, seed=3, intercept=0.0),
@@ -35,7 +36,7 @@ MAPS = [
     Nystroem(num_features=8, common_scale=True),
     Nystroem(num_features=50, length_scale=0.7, seed=3, intercept=0.0),
 ]
-WIDTHS = [5, 4, 3, 5, 3, 9, 6, 11, 11, 9, 30]
+WIDTHS = [5, 4, 3, 5, 3, 3, 9, 6, 11, 11, 9, 30]
 
 
 def rows(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -135,6 +136,26 @@ def test_sparse_rows_have_the_features_of_dense_ones(num_directions, proportions
         torch.testing.assert_close(one(sparse) @ one(sparse).T, other(sparse) @ other(sparse).T)
     elif not proportions:
         torch.testing.assert_close(one(sparse), other(sparse), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_scaled_columns_are_those_of_rows_that_were_scaled_before(power, weighted) -> None:
+    X, weights = SparseRows.of(sparse_rows()), torch.arange(1.0, 41.0, dtype=torch.float64)
+    X, weights = X.to_dense(), (weights if weighted else None)
+    X[:, 3] = 2.0  # a constant column stays as it is
+    counts = torch.ones(len(X), dtype=X.dtype) if weights is None else weights
+    mean = counts @ X / counts.sum()
+    deviation = (counts @ (X - mean).square() / counts.sum()).sqrt()
+    by_hand = X / torch.where(deviation > 0, deviation, 1.0) ** power
+    for num_directions in (4, 20):
+        scaled = PrincipalDirections(num_directions, scaling=power, intercept=0.0)
+        expected = scaled.replace(scaling=0.0).resolve(by_hand, weights)(by_hand)
+        torch.testing.assert_close(scaled.resolve(X, weights)(X), expected)
+        if num_directions == 20:
+            sparse = SparseRows.of(scipy.sparse.csr_matrix(X.numpy()))
+            found = scaled.resolve(sparse, weights)(sparse)
+            torch.testing.assert_close(found @ found.T, expected @ expected.T)
 
 
 @pytest.mark.parametrize("feature_map", [Standardized(), RandomFourier(), Nystroem()], ids=str)
