@@ -4,13 +4,15 @@
     python benchmarks/evidence.py [PART ...]        in this environment
 
 Without a PART it lists them; `all` runs them all, which takes days. A part runs its commands one after another, one
-thread each, and writes docs/evidence/PART.md; where one fails, the page that is there stays.
+thread each, and puts what each prints into docs/evidence/PART.md as soon as it ends, with date, versions and machine.
+Where one fails, what the page has of it stays. `PART:2` is the second command of a part alone.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -35,7 +37,11 @@ class Part(NamedTuple):
 PARTS = {
     "settings": Part(
         "Settings I and II of Wang & Zhu",
-        ("settings.py --folds 5", "settings.py --folds 5 --loss logistic", "settings.py --folds 2"),
+        (
+            "settings.py --settings I --folds 5",
+            "settings.py --settings I --folds 5 --loss logistic",
+            "settings.py --settings II --folds 2",
+        ),
     ),
     "real-data": Part("Parkinson's disease and protein folds", ("real_data.py",)),
     "classifiers": Part("Classifiers that choose for themselves", ("defaults_classifiers.py",)),
@@ -90,37 +96,46 @@ def main() -> None:
     names = list(PARTS) if sys.argv[1:] == ["all"] else sys.argv[1:]
     if not names:
         print(*(f"{name:16} {part.title}" for name, part in PARTS.items()), sep="\n")
-    if unknown := [name for name in names if name not in PARTS]:
-        sys.exit(f"There is no part {unknown[0]!r}; the parts are: {', '.join(PARTS)}.")
     for name in names:
-        page = "\n".join([f"# {PARTS[name].title}\n", setting(name), *map(section, PARTS[name].commands)])
-        PAGES.mkdir(exist_ok=True)
-        (PAGES / f"{name}.md").write_text(page)
-        print(PAGES / f"{name}.md", flush=True)
+        part, _, number = name.partition(":")
+        if part not in PARTS:
+            sys.exit(f"There is no part {part!r}; the parts are: {', '.join(PARTS)}.")
+        commands = PARTS[part].commands
+        for command in commands if not number else [commands[int(number) - 1]]:
+            put(part, command, section(command))
+            print(PAGES / f"{part}.md", command, flush=True)
 
 
-def setting(name: str) -> str:
-    """When, with what and on which machine a part runs."""
-    found = {package: installed(package) for package in (*PACKAGES, *PEERS)}
-    versions = ", ".join(f"{package} {number}" for package, number in found.items() if number)
-    return (
-        f'`make evidence PART="{name}"` wrote this page on {date.today()}.\n\n'
-        f"- Versions: {versions}; Python {platform.python_version()}.\n"
-        f"- Machine: {processor()}, {os.cpu_count()} cores, {platform.system()}; one thread a command. "
-        f"Its load was {os.getloadavg()[0]:.1f} when the part began; a loaded machine takes more CPU seconds.\n"
-    )
+def put(name: str, command: str, text: str) -> None:
+    """Write a text under its command on the page of a part, which keeps what it has of the part's other commands."""
+    page = PAGES / f"{name}.md"
+    old = re.split(_HEADING, page.read_text())[1:] if page.exists() else []
+    found = dict(zip(old[::2], old[1::2], strict=True)) | {command: f"\n\n{text}\n"}
+    sections = [f"## `benchmarks/{each}`{found[each].rstrip()}\n" for each in PARTS[name].commands if each in found]
+    PAGES.mkdir(exist_ok=True)
+    page.write_text("\n".join([f"# {PARTS[name].title}\n", *sections]))
+
+
+_HEADING = re.compile(r"^## `benchmarks/(.*)`$", re.MULTILINE)
 
 
 def section(command: str) -> str:
-    """What a command of this folder prints, under its name; its end is ours where it fails."""
+    """What a command of this folder prints, and when, with what and on which machine; it ends ours where it fails."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    start = time.monotonic()
+    start, load = time.monotonic(), os.getloadavg()[0]
     done = subprocess.run(
         [sys.executable, *command.split()], cwd=HERE, env=environment, stdout=subprocess.PIPE, text=True
     )
     if done.returncode:
         sys.exit(f"benchmarks/{command} failed; its page stays as it was.")
-    return f"## `benchmarks/{command}`\n\n```text\n{done.stdout.rstrip()}\n```\n\n{time.monotonic() - start:.0f} s.\n"
+    found = {package: installed(package) for package in (*PACKAGES, *PEERS)}
+    versions = ", ".join(f"{package} {number}" for package, number in found.items() if number)
+    return (
+        f"```text\n{done.stdout.rstrip()}\n```\n\n"
+        f"{date.today()}, {time.monotonic() - start:.0f} s. {versions}; Python {platform.python_version()}. "
+        f"{processor()}, {os.cpu_count()} cores, {platform.system()}, one thread; load {load:.1f} at the start "
+        "(a loaded machine takes more CPU seconds)."
+    )
 
 
 def installed(package: str) -> str | None:

@@ -35,7 +35,7 @@ def test_ratios_name_files_that_are_there(monkeypatch):
     assert "MISSED" in figure.shown(2.5)
 
 
-def test_evidence_names_files_that_are_there_and_writes_a_page_of_what_they_print(monkeypatch, tmp_path):
+def test_evidence_names_files_that_are_there_and_puts_what_they_print_on_a_page(monkeypatch, tmp_path):
     evidence = load(FOLDER / "evidence.py", monkeypatch)
     commands = [command for part in evidence.PARTS.values() for command in part.commands]
     assert {command.split()[0] for command in commands} <= {path.name for path in FILES}
@@ -46,9 +46,16 @@ def test_evidence_names_files_that_are_there_and_writes_a_page_of_what_they_prin
     with pytest.raises(SystemExit, match=r"benchmarks/evidence.py gone failed; its page stays"):
         evidence.main()
     page = (tmp_path / "good.md").read_text()
-    assert page.startswith('# A title\n\n`make evidence PART="good"` wrote this page on 20')
-    assert "## `benchmarks/timing.py`\n\n```text\n\n```" in page
-    assert not (tmp_path / "bad.md").exists()
+    assert page.startswith("# A title\n\n## `benchmarks/timing.py`\n\n```text\n\n```\n\n20")
+    assert f"Python {evidence.platform.python_version()}" in page
+    (tmp_path / "bad.md").write_text(
+        "# Old\n\n## `benchmarks/evidence.py gone`\n\nkept\n\n## `benchmarks/x.py`\n\nout\n"
+    )
+    monkeypatch.setattr(evidence.sys, "argv", ["evidence.py", "bad:1"])
+    evidence.main()
+    page = (tmp_path / "bad.md").read_text()
+    assert page.startswith("# A title\n\n## `benchmarks/timing.py`\n\n```text\n\n```\n\n20")
+    assert page.endswith(f"\n\n{kept}")
     monkeypatch.setattr(evidence.sys, "argv", ["evidence.py", "none"])
     with pytest.raises(SystemExit, match="no part 'none'; the parts are: good, bad"):
         evidence.main()
