@@ -48,9 +48,8 @@ def test_evidence_names_files_that_are_there_and_puts_what_they_print_on_a_page(
     page = (tmp_path / "good.md").read_text()
     assert page.startswith("# A title\n\n## `benchmarks/timing.py`\n\n```text\n\n```\n\n20")
     assert f"Python {evidence.platform.python_version()}" in page
-    (tmp_path / "bad.md").write_text(
-        "# Old\n\n## `benchmarks/evidence.py gone`\n\nkept\n\n## `benchmarks/x.py`\n\nout\n"
-    )
+    kept = "## `benchmarks/evidence.py gone`\n\nkept\n"
+    (tmp_path / "bad.md").write_text(f"# Old\n\n{kept}\n## `benchmarks/x.py`\n\nno command any more\n")
     monkeypatch.setattr(evidence.sys, "argv", ["evidence.py", "bad:1"])
     evidence.main()
     page = (tmp_path / "bad.md").read_text()
