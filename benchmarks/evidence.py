@@ -41,10 +41,13 @@ PARTS = {
             "settings.py --settings I --folds 5",
             "settings.py --settings I --folds 5 --loss logistic",
             "settings.py --settings II --folds 2",
+            "defaults.py cubes",
         ),
     ),
     "real-data": Part("Parkinson's disease and protein folds", ("real_data.py",)),
-    "classifiers": Part("Classifiers that choose for themselves", ("defaults_classifiers.py",)),
+    "classifiers": Part(
+        "Classifiers that choose for themselves", ("defaults.py classifiers", "defaults_classifiers.py")
+    ),
     "kernels": Part("Kernel machines", ("kernels.py machines", "kernels.py few", "kernels.py error")),
     "chain": Part("Two chains of Gaussians", ("clustering.py chain",)),
     "clustering": Part(
@@ -65,9 +68,9 @@ PARTS = {
             "defaults.py sequences 8",
         ),
     ),
-    "latent-features": Part("Latent features with a margin", ("latent_features.py",)),
+    "latent-features": Part("Latent features with a margin", ("defaults.py features", "latent_features.py")),
     "tasks": Part("Tasks that share a projection", ("multi_task.py", "defaults_tasks.py tasks")),
-    "topics": Part("Topics with a margin", ("topics.py classes", "topics.py pair")),
+    "topics": Part("Topics with a margin", ("topics.py classes", "topics.py pair", "defaults_tasks.py topics")),
     "label-sets": Part("Label sets", ("label_sets.py", "defaults_tasks.py labels")),
     "speed": Part("Ratios of speed beside their peers", ("run.py",)),
     "samplers": Part("Draws of the mixture variables", ("samplers.py",)),
@@ -76,6 +79,7 @@ PARTS = {
         (
             *("collapsed.py counts", "collapsed.py tensors", "collapsed.py blobs", "clustering.py cost"),
             *("features_gibbs.py sweep", "elbo_step.py", "small_data.py sweeps", "small_data.py effective"),
+            "clustering.py times 1",
         ),
     ),
     "pyro-engines": Part("Gibbs sweeps beside Pyro's NUTS", ("pyro_engines.py 150 100",)),
